@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 CHILD = "--child"
-FIGURES = {"A": "per_s", "B1": "per_s", "B64": "per_s", "C": "workflows_per_s"}
+FIGURES = {"A": "per_s", "B1": "per_s", "B64": "per_s", "C": "workflows_per_s", "F": "per_s"}
 START_SECONDS = 3.0  # for both to be ready
 IN_MEMORY = Path("/dev/shm")
 PLACE = IN_MEMORY if IN_MEMORY.is_dir() else None
@@ -98,12 +98,17 @@ async def _child(name: str, seconds: float, start: float) -> dict[str, float]:
     workloads = _workloads()
     env = env_os.OsEnv()
     with tempfile.TemporaryDirectory(prefix="worldline-duel-", dir=PLACE) as folder:
-        async with wl.open(folder, host=workloads.app) as universe:
+        durable = importlib.import_module("worldline.bench.durable_domains") if name == "F" else None
+        apps = [workloads.app] if durable is None else [workloads.app, durable.app]
+        async with wl.open(folder, host=apps) as universe:
             await asyncio.sleep(max(0.0, start - time.time()))
             if name == "A":
                 figures = await workloads.many_worlds(universe, env, seconds)
             elif name == "C":
                 figures = await workloads.workflows(universe, env, seconds)
+            elif durable is not None:  # actions of counters, and as long again of domains with an effect
+                counted = await durable.counters(universe, env, seconds / 2)
+                figures = {"per_s": counted + await durable.effects(universe, env, seconds / 2)}
             else:
                 figures = await workloads.one_world(universe, env, seconds, int(name[1:]))
             size = await _step_bytes(universe)

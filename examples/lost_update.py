@@ -78,7 +78,7 @@ async def sell(universe: wl.Universe, sale: wl.Workflow[[int], None], *, gap_sec
     await universe.ensure("till", app)
     cashiers = [await universe.ensure(name, app) for name in ("anna", "ben")]
     for number in range(SALES):
-        await cashiers[number % 2].start(sale(CENTS), id=f"sale {number}")
+        _ = await cashiers[number % 2].start(sale(CENTS), id=f"sale {number}")
         await asyncio.sleep(gap_seconds)
 
 

@@ -15,19 +15,25 @@ __version__ = "0.1.0.dev0"
 # Where each public name is declared. `http=http_call`: the name here, and the name there.
 _DECLARED = {
     "": "flow",
-    "adapters.egress": "Egress",
+    "adapters.egress": "Credential Egress",
     "base.env": "Env",
     "base.errors": (
-        "BadCopy BadInput CellUnfit Closed CodecFailed CodecMismatch Conflicted Corrupt DedupeExpired "
-        "DurabilityWarning Error Exists IdReused InUse KeyDestroyed KeyMissing NotFound NotHosted NotRetained "
-        "Overloaded QuotaExceeded StepFailed StoreError StoreUncertain WrongKey"
+        "BadAnchor BadCopy BadInput CellUnfit Closed CodecFailed CodecMismatch Conflicted CopyTooLarge Corrupt "
+        "DedupeExpired DurabilityWarning Error Exists IdReused InUse KeyDestroyed KeyMissing KeyWorn ModeWarning "
+        "NotFound NotHosted NotRetained Overloaded QuotaExceeded ReservedName StepFailed StoreError StoreUncertain "
+        "WrongKey"
     ),
     "base.failures": (
         "CancelKind Cancelled Diverged EffectFailed EffectTimeout Erased Failed Fatal LimitExceeded NotDurable "
-        "OutsideWorkflow Refused ResourceFailed RunCancelled RunFailed RunReverted TryAgain Undeliverable"
+        "OutsideEffect OutsideWorkflow PolicyDenied Refused ResourceFailed RunCancelled RunFailed RunReverted "
+        "SecretMissing TryAgain Undeliverable"
     ),
+    "base.secret": "Secret",
     "client.access.grants": "Allowed AllowedChange",
+    "client.access.policy": "PolicyChange Rule",
     "client.access.quotas": "Quota QuotaChange QuotaUse",
+    "client.anchors.anchoring": "AnchorCheck AnchorVerdict=Verdict",
+    "client.anchors.signing": "SigningKey",
     "client.access.store_universes": "UniverseInfo create_universe universes",
     "client.upkeep.universe_deletion": "delete_universe",
     "client.diff.result": "Diff",
@@ -60,6 +66,7 @@ _DECLARED = {
     "kernel.rows.records": "RunStatus",
     "kernel.schedules": "Scheduled",
     "kernel.shadow.report": "ShadowReport=Report",
+    "model.upkeep.anchor": "Anchor",
     "model.journal": "Entry Head Kind",
     "model.settings": "Settings",
     "model.work": "WorkState",
@@ -68,6 +75,7 @@ _DECLARED = {
     "observe.sinks": "Journaled Notice Sinks",
     "roles.copies.world_export": "Exported",
     "roles.effects.attempt": "Attempt attempt",
+    "roles.effects.secrets": "secret",
     "roles.hub": "Chunk",
     "store.encryption.interface": "Codec CodecContext=Context",
     "store.encryption.master_keys": "AesGcm",

@@ -4,9 +4,10 @@
 """
 
 from worldline import flow
-from worldline.adapters.egress import Egress
+from worldline.adapters.egress import Credential, Egress
 from worldline.base.env import Env
 from worldline.base.errors import (
+    BadAnchor,
     BadCopy,
     BadInput,
     CellUnfit,
@@ -14,6 +15,7 @@ from worldline.base.errors import (
     CodecFailed,
     CodecMismatch,
     Conflicted,
+    CopyTooLarge,
     Corrupt,
     DedupeExpired,
     DurabilityWarning,
@@ -23,11 +25,14 @@ from worldline.base.errors import (
     InUse,
     KeyDestroyed,
     KeyMissing,
+    KeyWorn,
+    ModeWarning,
     NotFound,
     NotHosted,
     NotRetained,
     Overloaded,
     QuotaExceeded,
+    ReservedName,
     StepFailed,
     StoreError,
     StoreUncertain,
@@ -44,18 +49,26 @@ from worldline.base.failures import (
     Fatal,
     LimitExceeded,
     NotDurable,
+    OutsideEffect,
     OutsideWorkflow,
+    PolicyDenied,
     Refused,
     ResourceFailed,
     RunCancelled,
     RunFailed,
     RunReverted,
+    SecretMissing,
     TryAgain,
     Undeliverable,
 )
+from worldline.base.secret import Secret
 from worldline.client.access.grants import Allowed, AllowedChange
+from worldline.client.access.policy import PolicyChange, Rule
 from worldline.client.access.quotas import Quota, QuotaChange, QuotaUse
 from worldline.client.access.store_universes import UniverseInfo, create_universe, universes
+from worldline.client.anchors.anchoring import AnchorCheck
+from worldline.client.anchors.anchoring import Verdict as AnchorVerdict
+from worldline.client.anchors.signing import SigningKey
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
 from worldline.client.flow.looking import Explained, Preview
@@ -110,12 +123,14 @@ from worldline.kernel.schedules import Scheduled
 from worldline.kernel.shadow.report import Report as ShadowReport
 from worldline.model.journal import Entry, Head, Kind
 from worldline.model.settings import Settings
+from worldline.model.upkeep.anchor import Anchor
 from worldline.model.work import WorkState
 from worldline.model.world import Status, WorldMeta
 from worldline.observe.measures import Measure
 from worldline.observe.sinks import Journaled, Notice, Sinks
 from worldline.roles.copies.world_export import Exported
 from worldline.roles.effects.attempt import Attempt, attempt
+from worldline.roles.effects.secrets import secret
 from worldline.roles.hub import Chunk
 from worldline.store.encryption.interface import Codec
 from worldline.store.encryption.interface import Context as CodecContext
@@ -128,7 +143,11 @@ __all__ = [
     "AesGcm",
     "Allowed",
     "AllowedChange",
+    "Anchor",
+    "AnchorCheck",
+    "AnchorVerdict",
     "Attempt",
+    "BadAnchor",
     "BadCopy",
     "BadInput",
     "Call",
@@ -143,7 +162,9 @@ __all__ = [
     "CodecMismatch",
     "Collected",
     "Conflicted",
+    "CopyTooLarge",
     "Corrupt",
+    "Credential",
     "DeadLetter",
     "DedupeExpired",
     "Diff",
@@ -172,18 +193,23 @@ __all__ = [
     "Journaled",
     "KeyDestroyed",
     "KeyMissing",
+    "KeyWorn",
     "Kind",
     "LimitExceeded",
     "Measure",
+    "ModeWarning",
     "NotDurable",
     "NotFound",
     "NotHosted",
     "NotRetained",
     "Notice",
     "OpenEffect",
+    "OutsideEffect",
     "OutsideWorkflow",
     "Overloaded",
     "Personal",
+    "PolicyChange",
+    "PolicyDenied",
     "Preview",
     "Program",
     "Quota",
@@ -193,9 +219,11 @@ __all__ = [
     "Receipt",
     "Refused",
     "Request",
+    "ReservedName",
     "Resource",
     "ResourceFailed",
     "Retry",
+    "Rule",
     "Run",
     "RunCancelled",
     "RunFailed",
@@ -204,10 +232,13 @@ __all__ = [
     "Scheduled",
     "Scope",
     "Script",
+    "Secret",
+    "SecretMissing",
     "Sender",
     "Sent",
     "Settings",
     "ShadowReport",
+    "SigningKey",
     "Sinks",
     "Started",
     "Status",
@@ -245,6 +276,7 @@ __all__ = [
     "random",
     "schedule",
     "scope",
+    "secret",
     "send",
     "sender",
     "serve",

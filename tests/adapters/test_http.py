@@ -1,50 +1,26 @@
-"""`http.request` against a real server: the gates, the redirects, the caps, and what becomes of each failure."""
+"""`http.request` against a real server: what is sent, what comes back, the caps, and what becomes of each failure."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Awaitable
+import os
+import random
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 import worldline as wl
-from tests.servers import tls, web
+from tests.adapters.http_kit import LOCAL, PLANTED, Names, echo, refused
+from tests.servers import web
 from tests.servers.web import Reply, Seen
 from worldline import testing
 from worldline.adapters import http
 from worldline.base import errors, failures
 from worldline.model.http import Response
 
-LOCAL = wl.Egress(allow=["127.0.0.1"])
-
-
-class Names:
-    """A resolver that answers from a table, and counts how often it was asked. The last answer of a list stays."""
-
-    def __init__(self, **table: list[list[str]]) -> None:
-        self._table = table
-        self.asked: list[str] = []
-
-    async def __call__(self, host: str, port: int) -> list[str]:
-        self.asked.append(host)
-        answers = self._table.get(host.split(".", maxsplit=1)[0])
-        if answers is None:
-            raise socket.gaierror(socket.EAI_NONAME, "no such name")
-        return answers.pop(0) if len(answers) > 1 else answers[0]
-
-
-async def refused(request: Awaitable[Response]) -> str:
-    with pytest.raises(failures.Fatal) as caught:
-        await request
-    return f"{caught.value.code}: {caught.value}"
-
-
-async def echo(seen: Seen) -> Reply:
-    return Reply(201, {"x-twice": "a"}, seen.body or seen.target.encode())
+TODAY = "Wed, 21 Oct 2015 07:28:00 GMT"
+FUZZ_CASES = int(os.environ.get("WORLDLINE_FUZZ_CASES", "100000")) // 400
 
 
 # --- What is sent and what comes back ------------------------------------------------------------------------------
@@ -86,11 +62,18 @@ async def test_other_statuses_are_answers(status: int) -> None:
         (Reply(429, {"retry-after": "soon"}), "http_429", 0),
         (Reply(503, {"retry-after": "-5"}), "http_503", 0),
         (
-            Reply(503, {"date": "Wed, 21 Oct 2015 07:28:00 GMT", "retry-after": "Wed, 21 Oct 2015 07:28:30 GMT"}),
+            Reply(503, {"date": TODAY, "retry-after": "Wed, 21 Oct 2015 07:28:30 GMT"}),
             "http_503",
             30,
         ),
         (Reply(503, {"retry-after": "Wed, 21 Oct 2015 07:28:30 GMT"}), "http_503", 0),
+        (Reply(503, {"date": TODAY, "retry-after": "Mon, 01 Jan 99999999999999 00:00:00 GMT"}), "http_503", 0),
+        (Reply(503, {"retry-after": "9" * 5_000}), "http_503", 3600),
+        (
+            Reply(503, {"date": "Mon, 01 Jan 0001 00:00:00 +2400", "retry-after": "1 Jan 9999 00:00 -2400"}),
+            "http_503",
+            0,
+        ),
     ],
 )
 async def test_what_may_pass_is_tried_again(reply: Reply, code: str, after: float) -> None:
@@ -122,216 +105,27 @@ def test_answers_as_text_and_json() -> None:
     assert latin.text == "ü"
     assert Response(200, {"content-type": "text/plain; charset=nonsense"}, "ü".encode()).text == "ü"
     assert Response(200, {}, b"\xff").text == "\ufffd"
-    with pytest.raises(errors.BadInput, match="not JSON"):
-        Response(200, {}, b"{").json()
-
-
-# --- The gates -----------------------------------------------------------------------------------------------------
-
-
-async def test_nothing_is_allowed_by_default() -> None:
-    async with web.serving(echo) as server:
-        client = http.Client(wl.Egress())
-        assert (await refused(client.request("GET", server.url, key="k"))).startswith("egress_refused")
-        assert "may reach (nothing)" in await refused(client.request("GET", "https://example.com/", key="k"))
-    assert server.seen == []
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "[::ffff:127.0.0.1]"])
-async def test_a_loopback_address_in_any_form_is_refused(host: str) -> None:
-    async with web.serving(echo) as server:
-        client = http.Client(wl.Egress(allow=["*"]))
-        why = await refused(client.request("GET", f"http://{host}:{server.port}/", key="k"))
-        assert "loopback" in why or "Invalid IPv4 address" in why  # the URL parser has its own doubts about some
-    assert server.seen == []
-
-
-async def test_names_that_lead_inwards_are_refused() -> None:
-    resolve = Names(
-        inner=[["127.0.0.1"]],
-        mapped=[["::ffff:127.0.0.1"]],
-        cloud=[["169.254.169.254"]],
-        mixed=[["8.8.8.8", "10.0.0.1"]],
-    )
-    client = http.Client(wl.Egress(allow=["*.test"]), resolve=resolve)
-    for name in ("inner", "mapped", "cloud", "mixed"):
-        assert (await refused(client.request("GET", f"http://{name}.test/", key="k"))).startswith("egress_refused")
-
-
-async def test_a_name_that_changes_its_answer_is_asked_once() -> None:
-    """Rebinding: the second answer would lead elsewhere, and is never asked for."""
-    async with web.serving(echo) as server:
-        resolve = Names(rebind=[["127.0.0.1"], ["127.0.0.2"]])
-        client = http.Client(wl.Egress(allow=["rebind.test"], private=True), resolve=resolve)
-        answer = await client.request("GET", f"http://rebind.test:{server.port}/x", key="k")
-    assert (answer.body, resolve.asked) == (b"/x", ["rebind.test"])
-    assert server.seen[0].headers["host"] == f"rebind.test:{server.port}"
-
-
-async def test_a_name_that_turns_inwards_is_refused_at_the_next_hop() -> None:
-    async def answer(seen: Seen) -> Reply:
-        return Reply(302, {"location": f"http://rebind.test:{server.port}/inner"})
-
-    async with web.serving(answer) as server:
-        resolve = Names(rebind=[["127.0.0.1"], ["10.0.0.1"]])
-        policy = wl.Egress(allow=["rebind.test", "127.0.0.1"])
-        client = http.Client(policy, resolve=resolve)
-        assert "10.0.0.1, a private address" in await refused(
-            client.request("GET", f"http://rebind.test:{server.port}/", key="k")
-        )
-    assert [seen.target for seen in server.seen] == ["/"]
-
-
-@pytest.mark.probe("http.address-unreachable")
-async def test_another_address_is_tried_if_the_first_does_not_answer() -> None:
-    async with web.serving(echo) as server:
-        resolve = Names(two=[["127.0.0.2", "127.0.0.1"]])
-        client = http.Client(wl.Egress(allow=["two.test"], private=True), resolve=resolve)
-        answer = await client.request("GET", f"http://two.test:{server.port}/x", key="k")
-    assert answer.body == b"/x"
-
-
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("ftp://127.0.0.1/", "only http and https"),
-        ("file:///etc/passwd", "bad_input"),
-        ("gopher://127.0.0.1/", "only http and https"),
-        ("//127.0.0.1/", "bad_input"),
-        ("/only/a/path", "bad_input"),
-        ("http://", "bad_input"),
-        ("http://user:pw@127.0.0.1/", "use a header"),
-        ("http://127.0.0.1:notaport/", "bad_input"),
-    ],
-)
-async def test_urls_that_are_not_followed(url: str, says: str) -> None:
-    assert says in await refused(http.Client(LOCAL).request("GET", url, key="k"))
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"method": "CONNECT"}, "CONNECT"),
-        ({"method": "GET /x HTTP/1.1\r\nA: b"}, "is not a method"),
-        ({"headers": {"Host": "elsewhere"}}, "Host"),
-        ({"headers": {"idempotency-key": "mine"}}, "options(key=...)"),
-        ({"headers": {"Transfer-Encoding": "chunked"}}, "Transfer-Encoding"),
-        ({"headers": {"X-A": "b\r\nX-C: d"}}, "characters"),
-        ({"headers": {"X A": "b"}}, "characters"),
-        ({"key": "a\nb"}, "idempotency key"),
-        ({"json": {}, "body": b"x"}, "two bodies"),
-    ],
-)
-async def test_requests_that_cannot_be_sent(given: dict[str, Any], says: str) -> None:
-    async with web.serving(echo) as server:
-        wanted: dict[str, Any] = {"method": "GET", "key": "k", **given}
-        assert says in await refused(http.Client(LOCAL).request(url=server.url, **wanted))
-    assert server.seen == []
-
-
-async def test_the_environments_proxy_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with web.serving(echo) as proxy, web.serving(echo) as server:
-        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-            monkeypatch.setenv(name, proxy.url)
-        await http.Client(LOCAL).request("GET", server.url, key="k")
-        assert (len(proxy.seen), len(server.seen)) == (0, 1)
-
-
-async def test_cookies_are_not_kept() -> None:
-    async with web.serving(web.always(Reply(200, {"set-cookie": "who=alice"}))) as server:
-        client = http.Client(LOCAL)
-        for _ in range(2):
-            await client.request("GET", server.url, key="k")
-    assert ["cookie" in seen.headers for seen in server.seen] == [False, False]
-
-
-async def test_the_name_is_kept_for_tls(tmp_path: Path) -> None:
-    async with web.serving(echo, tls=tls.server_context(tmp_path)) as server:
-        resolve = Names(api=[["127.0.0.1"]], other=[["127.0.0.1"]])
-        client = http.Client(
-            wl.Egress(allow=["*.worldline.test"], private=True), resolve=resolve, tls=tls.client_context()
-        )
-        answer = await client.request("GET", f"https://{tls.HOST}:{server.port}/x", key="k")
-        assert (answer.body, server.names) == (b"/x", [tls.HOST])
-        assert server.seen[0].headers["host"] == f"{tls.HOST}:{server.port}"
-        with pytest.raises(failures.TryAgain, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
-            await client.request("GET", f"https://other.worldline.test:{server.port}/x", key="k")
-    assert len(server.seen) == 1
-
-
-# --- Redirects -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("status", "method", "becomes", "body"),
-    [
-        (301, "GET", "GET", b""),
-        (302, "POST", "GET", b""),
-        (303, "PUT", "GET", b""),
-        (303, "HEAD", "HEAD", b""),
-        (302, "PUT", "PUT", b"data"),
-        (307, "POST", "POST", b"data"),
-        (308, "POST", "POST", b"data"),
-    ],
-)
-async def test_redirects_are_followed(status: int, method: str, becomes: str, body: bytes) -> None:
-    async def answer(seen: Seen) -> Reply:
-        return Reply(status, {"location": "/b"}) if seen.target == "/a" else Reply(200)
-
-    async with web.serving(answer) as server:
-        got = await http.Client(LOCAL).request(method, f"{server.url}/a", key="k", body=b"data" if body else b"")
-    assert got.url == f"{server.url}/b"
-    assert [(seen.method, seen.key) for seen in server.seen] == [(method, "k"), (becomes, "k")]
-    assert server.seen[1].body == body
-
-
-async def test_redirects_inwards_are_refused() -> None:
-    places = [
-        "http://127.0.0.1:9/",
-        "http://169.254.169.254/latest/",
-        "//127.1/",
-        "http://[::1]/",
-        "file:///etc/passwd",
-    ]
-
-    async def answer(seen: Seen) -> Reply:
-        return Reply(302, {"location": places[int(seen.target[1:])]})
-
-    async with web.serving(answer) as server:
-        resolve = Names(outer=[["127.0.0.1"]])
-        policy = wl.Egress(allow=["outer.test", f"127.0.0.1:{server.port}"])
-        client = http.Client(policy, resolve=resolve)
-        for index in range(len(places)):
-            url = f"http://outer.test:{server.port}/{index}"
-            assert (await refused(client.request("GET", url, key="k"))).startswith(("egress_refused", "bad_input"))
-    assert len(server.seen) == len(places)
-
-
-async def test_redirects_are_bounded() -> None:
-    async with web.serving(web.always(Reply(302, {"location": "/again"}))) as server:
-        client = http.Client(wl.Egress(allow=["127.0.0.1"], redirects_max=3))
-        assert "too_many_redirects" in await refused(client.request("GET", server.url, key="k"))
-    assert len(server.seen) == 4
-
-
-async def test_what_is_secret_stays_with_its_origin() -> None:
-    async with web.serving(echo) as other:
-
-        async def answer(seen: Seen) -> Reply:
-            return Reply(307, {"location": "/near" if seen.target == "/" else f"{other.url}/far"})
-
-        async with web.serving(answer) as server:
-            headers = {"Authorization": "Bearer x", "Cookie": "a=b", "X-Kept": "1"}
-            await http.Client(LOCAL).request("GET", f"{server.url}/", key="k", headers=headers)
-    assert [seen.headers.get("authorization") for seen in server.seen] == ["Bearer x", "Bearer x"]
-    [far] = other.seen
-    assert ("authorization" in far.headers, "cookie" in far.headers, far.headers["x-kept"]) == (False, False, "1")
-
-
-def test_https_does_not_become_http() -> None:
-    hop = http.Hop("GET", httpx.URL("https://a.test/"), {}, b"")
-    with pytest.raises(failures.Fatal, match="from https to http"):
-        http.redirected(hop, Response(302, {"location": "http://a.test/"}))
+    for charset in (
+        "undefined",
+        "idna",
+        "punycode",
+        "unicode_escape",
+        "utf-7",
+        "zlib",
+        "hex",
+        "charmap",
+        "rot13",
+        "os.path",
+    ):
+        odd = Response(200, {"content-type": f"text/plain; charset={charset}"}, b"\xff\\xZZ+AGE-abc")
+        assert odd.text == "\ufffd\\xZZ+AGE-abc", charset
+    for charset in ("utf8", "windows-1252", "Shift_JIS", "gb18030", "euc-kr", "utf-16", "koi8-r", "ascii", "latin1"):
+        assert Response(200, {"content-type": f"text/plain;charset={charset}"}, "ab".encode(charset)).text == "ab"
+    for body in (b"{", b"\xff", b'"\\ud800x"'):
+        with pytest.raises(errors.BadInput, match="not JSON"):
+            Response(200, {}, body).json()
+    with pytest.raises(errors.BadInput, match="nested deeper"):
+        Response(200, {}, b"[" * 100_000).json()
 
 
 # --- Caps ----------------------------------------------------------------------------------------------------------
@@ -355,6 +149,60 @@ async def test_an_answer_of_just_the_size_passes() -> None:
     async with web.serving(web.always(Reply(200, body=b"x" * 1000))) as server:
         client = http.Client(wl.Egress(allow=["127.0.0.1"], response_bytes_max=1000))
         assert len((await client.request("GET", server.url, key="k")).body) == 1000
+
+
+async def test_whatever_a_server_sends_is_an_answer_or_a_typed_failure() -> None:
+    chance = random.Random(11)
+    ends: dict[str, int] = {}
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(hostile_answer(chance))
+        writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/a?s3cret"
+    client = http.Client(LOCAL)
+    for _ in range(FUZZ_CASES):
+        end, said = "answer", ""
+        try:
+            answer = await client.request("GET", url, key="k")
+            assert isinstance(answer.text, str)
+            answer.json()
+        except errors.BadInput as error:
+            said = str(error)
+        except (failures.Fatal, failures.TryAgain) as error:
+            end, said = error.code, str(error)
+        assert PLANTED not in said
+        ends[end] = ends.get(end, 0) + 1
+    listening.close()
+    assert {"answer", "connection_failed", "http_503"} <= set(ends), ends
+
+
+def hostile_answer(chance: random.Random) -> bytes:
+    body = chance.choice([b"", b"[" * 5_000, b'"\\ud800"', b"\xff\xfe", b"5", b"x" * 3_000])
+    raw = bytearray(
+        b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nContent-Type: text/plain; charset=%b\r\n%b\r\n%b"
+        % (
+            chance.choice([200, 204, 302, 307, 404, 429, 503, 101, 100, 999]),
+            len(body),
+            chance.choice([b"utf-8", b"undefined", b"idna", b"utf-16", b"\xff", b"hz"]),
+            chance.choice(ODD_HEADERS),
+            body,
+        )
+    )
+    for _ in range(chance.choice([0, 0, 1, 3])):
+        place = chance.randrange(len(raw) + 1)
+        raw[place : place + chance.randrange(3)] = chance.randbytes(chance.randrange(4))
+    return bytes(raw)
+
+
+ODD_HEADERS = [
+    b"", b"Retry-After: Mon, 01 Jan 99999999999999 00:00:00 GMT\r\nDate: x\r\n", b"Retry-After: \xb2\r\n",
+    b"Location: http://[\r\n", b"Location: http://\xff/\r\n", b"Location: //u:p@h:1/\r\n", b"Location: http://h:-1\r\n",
+    b"Location: \xed\xa0\x80\r\n", b"Transfer-Encoding: chunked\r\n", b"Content-Length: 99999999999999999999\r\n",
+    b"Location: javascript:alert(1)\r\n", b"Location: http://127.0.0.1:1/\r\n", b"X: " + b"y" * 200_000 + b"\r\n",
+]  # fmt: skip
 
 
 async def test_a_packed_answer_is_not_unpacked() -> None:

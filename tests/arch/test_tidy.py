@@ -47,7 +47,16 @@ BANNED_CALLS = {
 }
 BANNED_IN_PURE = {"hash": "codec.digest", "id": "an id of model.ids", "open": "the store", "set": "dict.fromkeys"}
 BANNED_MODULES = ("pickle", "marshal", "shelve", "dill", "yaml")
-PRINTS = ("demo/", "cli/")
+PRINTS = ("demo/",)
+# What the command line writes goes through one door, which escapes what a terminal would act on.
+DOORS = {
+    "click.echo": "cli/output.py",
+    "click.secho": "cli/output.py",
+    "sys.stdout.write": "cli/output.py",
+    "sys.stderr.write": "cli/output.py",
+    "text.Text": "cli/terminal.py",
+    "console.Console": "cli/terminal.py",
+}
 # What users await inside workflows is a coroutine; the kernel itself drives it by hand.
 COROUTINES_FOR_USERS = ("kernel/authoring/workflow_api.py", "kernel/authoring/calls.py")
 # The shell of the roles, and the simulator's event loop.
@@ -75,6 +84,7 @@ CALLS_USER_CODE = (
     "roles/effects/attempt.py",
     "roles/effects/open_resources.py",
     "roles/threads.py",
+    "roles/trials/child_process.py",
     "roles/world/cycle/cycle.py",
     "roles/world/cycle/kernel_executor.py",
     "roles/world/cycle/stepping.py",
@@ -120,6 +130,8 @@ def node_problems(node: ast.AST, name: str) -> Iterator[str]:
             and not (called == "print" and name.startswith(PRINTS))
         ):
             yield f"{called} is banned; use {BANNED_CALLS[called]}"
+        if name.startswith("cli/") and DOORS.get(called, name) != name:
+            yield f"{called} is banned; write through {DOORS[called]}"
         if pure and called in BANNED_IN_PURE:
             yield f"{called} is banned in pure packages; use {BANNED_IN_PURE[called]}"
     elif isinstance(node, ast.For) and isinstance(node.iter, ast.Set | ast.SetComp):
@@ -160,6 +172,12 @@ def test_source_is_tidy(path: Path) -> None:
 def test_each_rule_bites(text: str, expected: str) -> None:
     found = [what for node in ast.walk(ast.parse(text)) for what in node_problems(node, "codec/sample.py")]
     assert any(expected in what for what in found), found
+
+
+def test_the_command_line_has_one_door() -> None:
+    [node] = [each for each in ast.walk(ast.parse("click.echo('x')")) if isinstance(each, ast.Call)]
+    assert list(node_problems(node, "cli/look.py")) == ["click.echo is banned; write through cli/output.py"]
+    assert list(node_problems(node, "cli/output.py")) == []
 
 
 # The packages in which no import is hidden from the running program, and in which an object's attributes are assigned

@@ -56,11 +56,18 @@ class Said(NamedTuple):
         return found
 
 
-def run(*words: object, cwd: Path | None = None, stdin: str = "") -> Said:
+class Screen(io.StringIO):
+    """Says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def run(*words: object, cwd: Path | None = None, stdin: str = "", terminal: bool = False) -> Said:
     """A command, in this process: quicker than a process of its own, and the same code from the entry point on."""
-    out, err = io.StringIO(), io.StringIO()
+    out, err = (Screen(), Screen()) if terminal else (io.StringIO(), io.StringIO())
     before = sys.stdin
-    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()))
+    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode(errors="surrogateescape")))
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.chdir(cwd or Path.cwd()):
             code = cli.main([str(word) for word in words])
@@ -145,16 +152,21 @@ def until(holds: Callable[[], bool], what: str = "the condition") -> None:
         time.sleep(0.02)
 
 
+def wait_for(file: Path, *texts: bytes) -> None:
+    """Until one of these is in a file that a process writes."""
+    until(lambda: any(each in file.read_bytes() for each in texts), f"{texts} in {file}")
+
+
 # --- Stores ----------------------------------------------------------------------------------------------------------
 
 
 def stock(store: str) -> None:
     """Worlds in all kinds of states, in a store that nobody hosts any more."""
-    aio.run(_stock(store))
+    aio.run(stock_now(store))
 
 
-async def _stock(store: str) -> None:
-    async with wl.open(store, host=shop.app) as universe:
+async def stock_now(store: str, codec: wl.AesGcm | None = None) -> None:
+    async with wl.open(store, host=shop.app, codec=codec) as universe:
         alice = await universe.ensure("alice", shop.app, labels={"team": "red"})
         await (await alice.send(shop.Deposited("bob", 5))).applied()
         assert await alice.run(shop.greet("Alice"), id="hello") == "HELLO ALICE"

@@ -89,7 +89,7 @@ RULES = {
         (["fork", "alice", "x", "--effects", "script"], 2, "--effects script needs the answers: --script FILE"),
         (["fork", "alice", "x", "--script", "none"], 2, "none cannot be read: No such file"),
         (["fork", "alice", "x", "--script", "list"], 2, "list has no list of rules: ["),
-        (["fork", "alice", "x", "--script", "cut"], 2, "cut is no JSON: "),
+        (["fork", "alice", "x", "--script", "cut"], 2, "cut is not JSON: "),
         (["fork", "alice", "x", "--script", "rule"], 2, "rule 1 of the script is no rule: write "),
         (["fork", "alice", "x", "--script", "type", "--app", SHOP], 2, "script of shout(): not a str"),
         (["fork", "alice", "x", "--script", "effect", "--app", SHOP], 2, "which program 'shop' does not have"),

@@ -37,7 +37,7 @@ def test_a_world_goes_through_a_file(store: Path, tmp_path: Path) -> None:
     file, other = tmp_path / "alice.world", tmp_path / "other"
     said = run("export", "alice", file, "--store", store)
     assert said.code == 0
-    assert said.out.startswith("alice up to height 1: 1 segments, ")
+    assert said.out.startswith("alice up to height 1: 1 segment, ")
     assert said.out.endswith(f"bytes written to {file}\n")
     assert run("export", "alice", file, "--store", store).code == 4
     assert run("export", "nobody", tmp_path / "x", "--store", store).code == 3

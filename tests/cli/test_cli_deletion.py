@@ -17,8 +17,8 @@ def test_delete_with_and_without_waiting(store: Path) -> None:
     for command in ("show", "why", "journal", "verify"):
         shown = run(command, said["id"], "--store", store)
         assert shown.code == 3
-        assert "is deleted; 0 keys of it were removed so far" in shown.err
-    assert "1 deletions of worlds that are not finished" in run("doctor", "--store", store).out
+        assert "is deleted, 0 keys of it removed so far" in shown.err
+    assert "1 deletion of worlds that are not finished" in run("doctor", "--store", store).out
     again = run("delete", said["id"], "--wait", "--store", store, "--json").json
     assert (again["id"], again["finished"]) == (said["id"], True)
     assert "nothing of it is left" in run("show", said["id"], "--store", store).err

@@ -120,7 +120,7 @@ def test_an_edit_is_adopted(tmp_path: Path) -> None:
         assert run("run", "alice", "ordered", "name=x", "--detach", "--id", "o", "--store", store).code == 0
         host.wait_for('shout(text="first") = "FIRST"')
         write(tmp_path, APP.replace('f"{found.word} {name}"', 'f"{found.word}, {name}"'))
-        host.wait_for("[reloaded] app.py: 1 worlds adopted it, 1 runs go on")
+        host.wait_for("[reloaded] app.py: 1 world adopted it, 1 run goes on")
         assert run("send", "alice", "Go", "word=well", "--store", store).code == 0
         host.wait_for('finished "well, x"')
         write(tmp_path, APP, greeting="goodbye")
@@ -136,7 +136,7 @@ def test_an_edit_that_runs_do_not_fit_blocks_them(tmp_path: Path) -> None:
         assert run("run", "alice", "ordered", "name=x", "--detach", "--id", "o", "--store", store).code == 0
         host.wait_for('shout(text="first") = "FIRST"')
         write(tmp_path, APP.replace('await shout("first")', "await wl.sleep(1)"))
-        host.wait_for("0 runs go on, 1 do not fit and are blocked when they next continue: alice/o")
+        host.wait_for("0 runs go on, 1 does not fit and is blocked when it next continues: alice/o")
         host.wait_for("code:    timer 'sleep' 1 s")
         assert run("send", "alice", "Go", "word=back", "--wait", "--store", store).code == 0
         why = run("why", "alice", "--store", store, "--json").json
@@ -145,7 +145,7 @@ def test_an_edit_that_runs_do_not_fit_blocks_them(tmp_path: Path) -> None:
         assert "journal: effect 'shout'" in blocked["error"]
         assert run("runs", "show", "alice", "o", "--store", store, "--json").json["status"] == "blocked"
         write(tmp_path)
-        host.wait_for("1 worlds adopted it")
+        host.wait_for("1 world adopted it")
         host.wait_for('finished "back x"')
         assert host.end() == 130
 

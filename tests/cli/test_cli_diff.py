@@ -28,7 +28,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for cents in (5, 7):
                 await (await world.send(shop.Deposited("bob", cents))).applied(20)
             await world.run(shop.greet("Ann"), id="hello")
-            await world.start(shop.approval("o1"), id="o")
+            _ = await world.start(shop.approval("o1"), id="o")
             await universe.ensure("bob@2", shop.app)
             fork = await world.fork("fork", script=[{"effect": "shout", "answer": "HEY"}])
             await (await fork.send(shop.Deposited("bob", 1))).applied(20)

@@ -131,8 +131,8 @@ def test_a_class_is_validated_too(folder: Path) -> None:
     [
         ("missing.json", "missing.json cannot be read"),
         (".", "cannot be read"),
-        ("text.json", "text.json is no JSON"),
-        ("deep.json", "deep.json is no JSON"),
+        ("text.json", "text.json is not JSON"),
+        ("deep.json", "deep.json is nested deeper than"),
         ("missing.py:Order", "there is no file missing.py"),
         ("shop_of_domains.py:Nothing", "is no class that derives from flow.Domain"),
         ("shop_of_domains.py:flow", "is no class that derives from flow.Domain"),

@@ -143,7 +143,7 @@ def test_every_error_has_its_code(error: Exception, code: int) -> None:
 
 
 def test_a_store_that_is_not_one(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
+    (tmp_path / "store").mkdir(mode=0o700)
     (tmp_path / "store" / "data.mdb").write_bytes(b"not a store" * 1000)
     said = run("list", "--store", tmp_path / "store")
     assert said.code == 5

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli import cli_kit
 from tests.cli.cli_kit import SHOP, run
+from worldline.base import private_files
 from worldline.cli import output
 
 OLD = "6f" * 32
@@ -19,6 +20,7 @@ OLD = "6f" * 32
 def keys(tmp_path: Path) -> Path:
     file = tmp_path / "keys.json"
     file.write_bytes(msgspec.json.encode({"current": "old", "keys": {"old": OLD}}))
+    file.chmod(0o600)
     return file
 
 
@@ -63,6 +65,7 @@ def test_a_key_file_is_made_and_grows(tmp_path: Path) -> None:
 def test_a_bad_key_file_is_refused_and_never_shown(store: Path, tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "bad.json"
     file.write_text(text)
+    file.chmod(0o600)
     found = run("list", "--store", store, "--keys", file)
     assert found.code == output.USAGE
     assert said in found.err
@@ -89,10 +92,10 @@ def test_commands_find_the_keys(store: Path, keys: Path, tmp_path: Path) -> None
 def test_keys_are_rotated_while_a_host_runs(store: Path, keys: Path, tmp_path: Path) -> None:
     """The host is another process, started with the old key as its current one."""
     both = tmp_path / "both.json"
-    both.write_bytes(keys.read_bytes())
+    private_files.write(both, keys.read_bytes(), replace=False)
     assert run("new-key", both, "--id", "new").code == 0
     behind = msgspec.json.encode({**msgspec.json.decode(both.read_bytes()), "current": "old"})
-    (tmp_path / "behind.json").write_bytes(behind)
+    private_files.write(tmp_path / "behind.json", behind, replace=False)
     with cli_kit.dev(SHOP, "--store", store, "--keys", tmp_path / "behind.json", cwd=tmp_path):
         said = run("rotate-keys", "--store", store, "--keys", both, "--json")
         assert said.json["rewrapped"] >= 2, said
@@ -104,6 +107,18 @@ def test_keys_are_rotated_while_a_host_runs(store: Path, keys: Path, tmp_path: P
     refused = run("list", "--store", store, "--keys", keys, "--json")
     assert (refused.code, refused.error["code"]) == (output.STORE, "key_missing")
     assert "'new'" in refused.error["message"]
+
+
+def test_data_keys_are_changed(store: Path, keys: Path) -> None:
+    words = ("--store", store, "--keys", keys)
+    before = run("state", "alice", *words, "--json").out
+    said = run("rotate-keys", "--data", *words)
+    assert said.code == 0, said.err
+    assert "data keys were changed" in said.out
+    done = run("rotate-keys", "--data", *words, "--json").json["data"]
+    assert (done["keys"] >= 2, done["resumed"], done["values"] > 5) == (True, 0, True)
+    assert run("state", "alice", *words, "--json").out == before
+    assert run("verify", "--all", *words).code == 0
 
 
 def test_a_world_is_erased(store: Path, keys: Path) -> None:
@@ -129,3 +144,14 @@ def test_a_plain_store_has_no_keys(tmp_path: Path) -> None:
     for command in (("keys",), ("rotate-keys",)):
         said = run(*command, "--store", tmp_path / "store", "--json")
         assert (said.code, said.error["code"]) == (output.STORE, "codec_mismatch")
+
+
+def test_a_key_file_that_others_can_read_is_refused(store: Path, keys: Path) -> None:
+    keys.chmod(0o644)
+    for words in (("list", "--store", store, "--keys", keys), ("new-key", keys, "--id", "more")):
+        said = run(*words)
+        assert said.code == output.USAGE
+        assert f"chmod 600 {keys}" in said.err
+        assert OLD not in said.err
+    keys.chmod(0o600)
+    assert run("list", "--store", store, "--keys", keys, "-q").out.split() == ["alice"]

@@ -9,10 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
+import worldline as wl
 from tests.cli import cli_kit, role_kit, shop
 from tests.cli.cli_kit import SHOP, run
 from worldline import testing
 from worldline.cli import output
+from worldline.inspect import render
+from worldline.layers import trial, worlds
+from worldline.model import lease
+from worldline.model.world import Status
+from worldline.store import kv
 
 RFC3339 = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
@@ -55,6 +61,46 @@ def test_list_for_people(stocked: Path) -> None:
     assert "no worlds" in empty.err
 
 
+UNTIL_US = 4_000_000_000_000_000
+
+
+async def quarantine(universe: wl.Universe) -> None:
+    """World bob as it is when three processes, and a child, died while they restored it."""
+    handle = universe.world("bob")._handle
+    at, world = await handle.address(), await handle.describe()
+    counted = lease.Trial(3, 0, lease.Running.NOTHING, restore_deaths=3)
+    batch = kv.Batch()
+    worlds.change(batch, world, status=Status.PAUSED)
+    trial.keep(batch, at, trial.quarantined(counted, until_us=UNTIL_US, verdict="signal 9"))
+    [outcome] = await universe._connection.store.engine.commit(batch)
+    assert isinstance(outcome, kv.Ok)
+
+
+def test_list_and_show_say_that_a_world_is_quarantined_and_what_to_type(store: Path) -> None:
+    cli_kit.with_universe(store, quarantine)
+    command = f"worldline resume bob --store {store}"
+    until = output.local(render.when(UNTIL_US))
+    rows = {row["name"]: row for row in run("list", "--store", store, "--json").lines}
+    shown = run("show", "bob", "--store", store, "--json").json
+    for said in (rows["bob"], shown):
+        assert (said["status"], said["quarantined"], said["resume"]) == ("paused", 3, command)
+        assert said["quarantined_until"].startswith("2096-10-02T07:06:40")
+    # Carol was paused by a person.
+    assert (rows["carol"]["quarantined"], rows["carol"]["quarantined_until"], rows["carol"]["resume"]) == (0, None, "")
+    listed = run("list", "--store", store)
+    [line] = [line for line in listed.out.splitlines() if line.startswith("bob")]
+    assert "quarantined" in line
+    [note] = listed.err.splitlines()
+    assert f"bob is quarantined until {until}: 3 processes in a row died" in note
+    assert note.endswith(f"`{command}`")
+    printed = run("show", "bob", "--store", store).out
+    assert f"quarantined until {until}" in printed
+    assert command in printed
+    assert "quarantined" not in run("show", "carol", "--store", store).out
+    assert run(*command.split()[1:]).code == 0
+    assert "quarantined" not in (run("list", "--store", store).out + run("list", "--store", store).err)
+
+
 def test_show(stocked: Path) -> None:
     shown = run("show", "alice", "--store", stocked, "--json").json
     assert shown["name"] == "alice"
@@ -65,7 +111,7 @@ def test_show(stocked: Path) -> None:
         assert len(bytes.fromhex(shown[name])) == 32
     assert shown["baseline"]["height"] == shown["height"]
     lines = run("show", "alice", "--store", stocked).out
-    assert "holder        none" in lines
+    assert re.search(r"^holder +none$", lines, re.MULTILINE)
 
 
 def test_people_see_dates_and_ages(stocked: Path) -> None:
@@ -161,7 +207,7 @@ def test_why_no_process_hosts_it(store: Path) -> None:
     kinds = {reason["kind"]: reason for reason in said["reasons"]}
     assert kinds["not_hosted"]["stuck"] is True
     assert kinds["not_hosted"]["command"].startswith("worldline dev FILE")
-    assert kinds["inbox"]["what"] == "1 unread inputs"
+    assert kinds["inbox"]["what"] == "1 unread input"
 
 
 def test_why_nothing(stocked: Path) -> None:

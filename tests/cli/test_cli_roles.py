@@ -129,7 +129,7 @@ def test_the_ready_line_for_people(tmp_path: Path) -> None:
 )
 def test_exit_codes(stocked: Path, tmp_path: Path, words: list[str], code: int, message: str) -> None:
     cli_kit.copy(stocked, tmp_path / ".worldline")
-    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged").mkdir(mode=0o700)
     (tmp_path / "damaged" / "data.mdb").write_bytes(b"not a store" * 1000)
     said = run(*words, cwd=tmp_path)
     assert (said.code, said.out) == (code, ""), said
@@ -155,6 +155,29 @@ def test_the_program_may_come_from_the_project(tmp_path: Path) -> None:
         assert worker.said["programs"] == ["shop"]
         assert worker.said["store"] == "s"
         assert worker.end() == 0
+
+
+def test_workers_are_shown_with_their_worlds_and_worlds_are_assigned(store: Path, tmp_path: Path) -> None:
+    """To a worker that has the program; from one that has not, the lease stays where it is."""
+    (tmp_path / "relay.py").write_text(APP)
+    commands: list[list[object]] = [["worker", SHOP, "--name", "a"], ["worker", "relay.py", "--name", "b"]]
+    with running(*([*each, "--store", store] for each in commands), cwd=tmp_path) as [first, _]:
+        assert run("ask", "bob", "Withdraw", "account=a", "cents=0", "--store", store, "--timeout", 60).code == 0
+        refused = run("lease", "assign", "bob", "b", "--store", store)
+        assert refused.code == 2
+        assert "worker 'b' cannot run world 'bob': it does not have its program 'shop'" in refused.err
+        shown = run("worker", "show", "a", "--store", store, "--json").json
+        [bob] = [each for each in shown["held"] if each["name"] == "bob"]
+        assert (bob["program"], bob["status"], bob["universe"]) == ("shop", "active", "default")
+        assert f"bob  shop  active  epoch {bob['epoch']}" in run("worker", "show", "a", "--store", store).out
+        late = run("lease", "revoke", "bob", "--epoch", bob["epoch"] + 7, "--store", store)
+        assert late.out == f"nothing was revoked: the lease of bob is at epoch {bob['epoch']}, not {bob['epoch'] + 7}\n"
+        revoked = run("lease", "revoke", "bob", "--epoch", bob["epoch"], "--store", store, "--json").json
+        assert revoked["epoch"] == bob["epoch"] + 1
+        assert run("lease", "assign", "bob", "a", "--priority", 0, "--store", store).code == 0
+        assigned = run("show", "bob", "--store", store, "--json").json["assigned"]
+        assert assigned == f"worker a ({first.worker.hex()}), by hand, priority 0"
+        assert "it holds no world" in run("worker", "show", "b", "--store", store).out
 
 
 def test_why_a_pinned_world_does_not_run(store: Path) -> None:

@@ -114,7 +114,7 @@ def test_the_same_id_is_the_same_event(hosted: Path) -> None:
     ("words", "code", "message"),
     [
         (["Deposited", "account=x"], 2, "missing required field `cents`"),
-        (["Deposited", "account=x", "cents=many"], 2, "cents: not a int"),
+        (["Deposited", "account=x", "cents=many"], 2, "cents: not an int"),
         (["Deposited", "account=x", "cents=1", "sents=2"], 2, "has no field 'sents'; it has account, cents"),
         (["Deposited", "x"], 2, "write FIELD=VALUE"),
         (

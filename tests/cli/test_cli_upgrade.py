@@ -69,7 +69,7 @@ def test_every_difference_is_said(stocked: Path, tmp_path: Path) -> None:
         "      code:    running, waits for effect 'shout' (text='hullo Alice')\n",
         "  inputs that would be taken otherwise: 1\n    event Deposited(cents=-1, account='bob') (step ",
         "      code:    fails: ValueError: below zero (ValueError)\n",
-        "  1 recorded answers and timers were skipped",
+        "  skipped recorded answers and timers, which the code had not asked for: 1",
     ):
         assert text in said.out, said.out
     found: dict[str, Any] = tried(stocked, file, "alice", "--json").json
@@ -143,7 +143,7 @@ def test_code_that_hangs_does_not_hang_the_command(
     file = edited(tmp_path, "        self.cents += event.cents", "        while True:\n            pass")
     said = tried(stocked, file)
     assert said.code == 1
-    assert "could not be tried to their end" in said.out
+    assert "could not be tried to the end" in said.out
     assert "it was in deposited (new.py:" in said.out
 
 

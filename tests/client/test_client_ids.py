@@ -82,5 +82,5 @@ async def test_ids_that_runs_may_not_have(memory_kit: Kit, bad: str) -> None:
     async with memory_kit.hosting(app) as universe:
         world = await universe.ensure("w", app)
         with pytest.raises(errors.BadInput, match="a run's id m"):
-            await world.start(nothing(), id=bad)
+            _ = await world.start(nothing(), id=bad)
         assert (await world.head()).height == 0

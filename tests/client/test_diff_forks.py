@@ -66,7 +66,7 @@ async def test_each_fate_of_an_open_effect(memory_kit: Kit) -> None:
     shop = Shop()
     async with memory_kit.hosting(shop.program) as universe:
         world = await universe.ensure("w", shop.program)
-        await world.start(shop.buy("o1"), id="r")
+        _ = await world.start(shop.buy("o1"), id="r")
         await until(lambda: len(shop.calls) == 1)
         script = [{"effect": "charge", "answer": "scripted"}]
         dropped = await world.fork("drop")
@@ -116,7 +116,7 @@ async def test_branches_with_scripts_are_compared_by_their_answers(memory_kit: K
 
     async with memory_kit.hosting(app) as universe:
         world = await universe.ensure("w", app)
-        await world.start(decide(), id="d")
+        _ = await world.start(decide(), id="d")
         sides = []
         for answer in ("yes", "no"):
             sides.append(await world.fork(answer, script=[{"effect": "think", "answer": answer}]))
@@ -165,7 +165,7 @@ async def test_effects_of_a_parents_journal_are_found_from_below(memory_kit: Kit
     async with memory_kit.hosting(shop.program) as universe:
         world = await universe.ensure("w", shop.program)
         await added(world, 1)
-        await world.start(shop.buy("o1"), id="r")
+        _ = await world.start(shop.buy("o1"), id="r")
         await result(world, "r")
         fork = await world.fork("f")
         await added(fork, 1)
@@ -178,7 +178,7 @@ async def test_across_a_revert(memory_kit: Kit) -> None:
     shop.gate.set()
     async with memory_kit.hosting(shop.program) as universe:
         world = await universe.ensure("w", shop.program)
-        await world.start(shop.buy("o1"), id="r")
+        _ = await world.start(shop.buy("o1"), id="r")
         await result(world, "r")
         asked = next(each.height for each in await world.journal() if each.kind is Kind.EFFECT_RESULT) - 1
         top = await added(world, 1)

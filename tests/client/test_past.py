@@ -174,9 +174,9 @@ async def test_runs_of_a_saved_state_are_compared(memory_kit: Kit) -> None:
     async with memory_kit.hosting(work.program) as universe:
         world = await universe.ensure("w", work.program)
         for number in range(40):
-            await world.start(work.talk(1), id=f"idle{number}")
-        await world.start(work.talk(30), id="talks")
-        await world.start(work.hang(9), id="hangs")
+            _ = await world.start(work.talk(1), id=f"idle{number}")
+        _ = await world.start(work.talk(30), id="talks")
+        _ = await world.start(work.hang(9), id="hangs")
 
         async def waits() -> bool:
             runs = (await world._handle.machine()).runs

@@ -130,7 +130,7 @@ async def test_a_full_inbox_refuses_outside_producers_alone(kit: Kit) -> None:
     app = App()
     host = await kit.process(app.program, settings=settings())
     full = await host.universe.ensure("full", app.program)
-    await full.start(app.work(), id="effect")
+    _ = await full.start(app.work(), id="effect")
     await aio.until(lambda: _equal(lambda: app.started, 1))
     timer = await paused_before_its_timer(full, app)
     client = await kit.process(settings=settings(inbox_items_max=BOUND))
@@ -251,9 +251,9 @@ async def test_too_many_open_effects_refuse_outside_producers_alone(kit: Kit) ->
     for name in ("a", "b"):
         await host.universe.ensure(name, app.program)
     a, b = client.universe.world("a"), client.universe.world("b")
-    await a.start(app.nap(), id="timers do not count")
+    _ = await a.start(app.nap(), id="timers do not count")
     for number in range(3):
-        await b.start(app.work(), id=f"work-{number}")
+        _ = await b.start(app.work(), id=f"work-{number}")
     await aio.until(lambda: _equal(lambda: app.started, 3))
     await until_refused(lambda: a.send(Note(1)))
     await refused(a.send(Note(1)))
@@ -273,7 +273,7 @@ async def test_a_process_that_hosts_counts_effects_too(kit: Kit) -> None:
     process = await kit.process(app.program, settings=settings(open_effects_max=2))
     world = await process.universe.ensure("w", app.program)
     for number in range(2):
-        await world.start(app.work(), id=f"work-{number}")
+        _ = await world.start(app.work(), id=f"work-{number}")
     await aio.until(lambda: _equal(lambda: app.started, 2))
     await until_refused(lambda: world.send(Note(1)))
     await refused(world.run(app.work(), timeout=10))
@@ -286,7 +286,7 @@ async def test_a_process_that_gives_one_input_only_counts_first(kit: Kit) -> Non
     app = App()
     host = await kit.process(app.program, settings=settings())
     world = await host.universe.ensure("w", app.program)
-    await world.start(app.work(), id="r")
+    _ = await world.start(app.work(), id="r")
     await aio.until(lambda: _equal(lambda: app.started, 1))
     client = await kit.process(settings=settings(open_effects_max=1))
     await refused(client.universe.world("w").send(Note(1)))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.codec import canonical, structs
 
 quick = settings(deadline=None, derandomize=True, max_examples=300)
@@ -169,6 +169,15 @@ class Listed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     several: tuple[int, ...] = (1, 2)
 
 
+class Several(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    inner: Inner
+    names: list[bytes] = []
+
+
+class Nested(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    lists: list[list[int]] = []
+
+
 class Painted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     colour: Colour
 
@@ -194,14 +203,21 @@ class Plain(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
         (Mapped(1), structs._FLAT),
         (Outer("n", Colour.RED, Inner()), structs._DEEP),
         (Listed(Inner()), structs._DEEP),
+        (Several(Inner(), [b"a", b"b"]), structs._LISTS),
+        (Nested([[1], [2]]), structs._DEEP),
     ],
-    ids=["scalars", "union", "tagged", "enum", "map", "map inside", "tuple"],
+    ids=["scalars", "union", "tagged", "enum", "map", "map inside", "tuple", "list", "lists of lists"],
 )
 def test_only_what_is_flat_by_its_type_is_encoded_without_a_look(record: Any, shape: int) -> None:
     assert structs._learn(type(record)) == shape
     plain = msgspec.to_builtins(record, builtin_types=(bytes,))
     assert structs.encode(record) == canonical.encode(plain)
     assert structs.decode(type(record), structs.encode(record)) == record
+
+
+def test_a_list_with_more_items_than_may_be_read_is_refused() -> None:
+    with pytest.raises(errors.ValueTooLarge):
+        structs.encode(Several(Inner(), [b""] * (limits.CBOR_ITEMS_MAX + 1)))
 
 
 def test_text_without_bytes_is_refused_in_flat_records_too() -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests import aging
 from tests.conformance import kits
 from worldline.base import env_os, errors, limits
 from worldline.host import compose
@@ -81,11 +82,12 @@ async def test_an_abandoned_upload_is_swept_and_what_is_published_stays(kit: kit
     lost = body(2 * chunks.PART, first=1 << 32)
     batch = kv.Batch()
     now_us = (await engine.read()).time_us
-    begun = chunks.begin(batch, UNIVERSE, cas.address(lost), bytes(16), lost, time_us=now_us)
+    begun = chunks.begin(batch, UNIVERSE, cas.address(lost), bytes(16), lost, time_us=now_us, age_us=1)
     assert isinstance((await engine.commit(batch))[0], kv.Ok)
-    assert await store.abandoned(before_us=now_us, remove=True) == 0, "it may still be written"
-    assert await store.abandoned(before_us=now_us + 1, remove=False) == 1
-    assert await store.abandoned(before_us=now_us + 1, remove=True) == 1
+    assert (await aging.older(engine, UNIVERSE, 1_000)).age_us == 1_001
+    assert await store.abandoned(period_us=1_001, remove=True) == 0, "it may still be written"
+    assert await store.abandoned(period_us=1_000, remove=False) == 1
+    assert await store.abandoned(period_us=1_000, remove=True) == 1
     assert await counts(engine) == (limits.CHUNKS_BATCH_MAX + 1, 0)
     late = kv.Batch()
     chunks.extend(late, UNIVERSE, begun, lost, chunks.PART)

@@ -5,6 +5,7 @@ It shares only the conversions of `values` with what it checks. `bench/flow.py` 
 
 from __future__ import annotations
 
+import decimal
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -190,16 +191,24 @@ def _round(n: Any, how: str) -> Any:
 
 
 def _pow(base: Any, exponent: Any) -> Any:
+    """By 120 digits, of which 100 count: so a power that lies in the middle of two doubles is seen to."""
     b, x = num(base), num(exponent)
     if x != x or (math.isinf(x) and abs(b) == 1):
         return None
-    if isinstance(b, int) and isinstance(x, int) and 0 <= x <= 64:
-        return _double(b**x)
-    try:
-        found = math.pow(b, x)
-    except (OverflowError, ValueError):
+    if x == 0:
+        return 1
+    if not (math.isfinite(b) and math.isfinite(x)) or b == 0:
+        try:
+            found = math.pow(b, x)  # 0 or infinite: there is nothing to round
+        except (OverflowError, ValueError):
+            return None
+        return _double(found) if math.isfinite(found) else None
+    if b < 0 and x != math.floor(x):
         return None
-    return _double(found) if math.isfinite(found) else None
+    digits = decimal.Context(prec=120, Emax=999_999, Emin=-999_999, traps=[])
+    power = digits.power(decimal.Decimal(abs(b)), decimal.Decimal(x))
+    found = float(decimal.Context(prec=100, Emax=999_999, Emin=-999_999, traps=[]).plus(power))
+    return _double(math.copysign(found, b) if x % 2 else found) if math.isfinite(found) else None
 
 
 def _sum(array: Any) -> Any:

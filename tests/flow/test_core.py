@@ -137,9 +137,12 @@ def test_a_kind_that_is_unknown_is_refused_when_it_is_compiled() -> None:
 
 def test_fail_says_its_message_and_code() -> None:
     said = {"kind": "fail", "code": "LOW", "message": op("concat", lit("only "), get("count"))}
-    error = compute(loaded({"go": said})).snapshot.system.last_error
+    found = compute(loaded({"go": said}))
+    error = found.snapshot.system.last_error
     assert error is not None
     assert (error.message, error.context) == ("only 0", {"code": "LOW"})
+    assert found.trace is not None
+    assert found.trace.nodes[found.trace.root].inputs == {"code": "LOW", "message": "only 0"}
 
 
 def test_halt_is_no_error() -> None:
@@ -187,8 +190,14 @@ def test_an_early_error_changes_nothing_but_the_version(action: Any, intent: sna
     found = CORE.compute(domain, first(domain), intent, CONTEXT)
     assert (found.status, code(found), found.snapshot.data) == ("error", expected, {"count": 0})
     assert (found.snapshot.meta.version, found.snapshot.meta.timestamp) == (1, 1_000)
+    error = found.snapshot.system.last_error
+    assert error is not None
+    assert error.source == snapshots.Source(intent.type, "")  # no node was run
     assert found.trace is not None
-    assert (found.trace.root, found.trace.nodes) == (f"trace-error-{intent.intent_id}", {})
+    assert found.trace.root == f"trace-error-{intent.intent_id}"
+    node = found.trace.nodes[found.trace.root]
+    assert (len(found.trace.nodes), node.kind, node.source_path) == (1, "error", "")
+    assert node.inputs == {"code": expected, "message": error.message}
 
 
 INPUT = field("object", required=True, fields={"n": field("number", required=True), "s": field("string")})
@@ -197,11 +206,35 @@ INPUT = field("object", required=True, fields={"n": field("number", required=Tru
 @pytest.mark.parametrize(
     ("given", "fits"),
     [({"n": 1}, True), ({"n": 1, "s": "x"}, True), ({}, False), ({"n": "1"}, False), ({"n": 1, "more": 1}, False),
-     (values.MISSING, False), ([1], False), ({"n": None}, True)],
+     (values.MISSING, False), ([1], False), ({"n": None}, False), ({"n": 1, "s": None}, True)],
 )  # fmt: skip
 def test_input_is_checked(given: Any, fits: bool) -> None:
     found = compute(loaded({"go": {"flow": put("count", get("input.n")), "input": INPUT}}), input=given)
     assert code(found) == ("" if fits else faults.INVALID_INPUT)
+
+
+NESTED = field("object", required=True, fields={
+    "of": field("object", required=True, fields={"a": field("number", required=True), "b": field("string")}),
+    "list": field("array", [], items={"type": "number", "required": True}),
+    "kind": field({"enum": ["x", None]}, required=True), "nothing": field("null", required=True),
+})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({}, ""), ({"of": {"a": 1, "b": None}}, ""), ({"list": None}, ""), ({"of": None}, "input.of"),
+        ({"of": {"a": None}}, "input.of.a"), ({"list": [1, None]}, "input.list.1"),
+    ],
+)  # fmt: skip
+def test_null_is_no_value_for_what_an_input_requires(change: Any, where: str) -> None:
+    """At any depth, unless null is one of its values. A patch may empty any field of the state."""
+    domain = loaded({"go": {"flow": HALT, "input": NESTED}}, {"of": NESTED})
+    given = {"of": {"a": 1}, "list": [1], "kind": None, "nothing": None, **change}
+    error = compute(domain, input=given).snapshot.system.last_error
+    assert (error.message if error else "") == (f"{where} is required, and null is no value for it" if where else "")
+    after = CORE.apply(domain, first(domain), [patches.set_("of", given)], CONTEXT)
+    assert after.system.errors == ()
 
 
 CONDITION = op(
@@ -439,4 +472,10 @@ def test_explain_says_where_a_value_comes_from() -> None:
         ("computed.a", 4),
         ("computed.b", 8),
     ]
-    assert CORE.explain(domain, first(domain), "system.status").value == "idle"
+    assert [each.inputs for each in found.nodes.values()] == [
+        {"path": "count"}, {"expr": computed["computed.a"]["expr"]}, {"expr": computed["computed.b"]["expr"]},
+    ]  # fmt: skip
+    assert found.inputs == {"computed.a": 4}
+    assert CORE.explain(domain, first(domain, {"count": 3}), "computed.a").inputs == {"count": 3}
+    status = CORE.explain(domain, first(domain), "system.status")
+    assert (status.value, status.inputs, status.trace.inputs) == ("idle", {}, {"path": "system.status"})

@@ -158,7 +158,7 @@ def test_deep_inputs_are_sampled() -> None:
                 "on": {"type": "boolean", "required": True}}}},
             "note": {"type": "null", "required": False, "default": None},
             "any": {"type": "object", "required": True},
-            "never": {"type": {"enum": []}, "required": True},
+            "never": {"type": {"enum": []}, "required": False, "default": None},
         },
     }  # fmt: skip
     body = when(op("eq", get("input.kind"), lit("b")), put("count", lit(2)))

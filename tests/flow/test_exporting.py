@@ -46,7 +46,7 @@ ORDER = flow.load(Order.document())
 ADD = {
     "type": "object",
     "properties": {
-        "name": {"type": ["string", "null"]},
+        "name": {"type": "string"},  # it is required: null is not offered
         "cents": {"type": ["number", "null"], "default": 1},
     },
     "required": ["name"],
@@ -169,7 +169,7 @@ def test_every_parameter_is_an_object() -> None:
     closed = {"type": "object", "properties": {}, "additionalProperties": False}
     assert parameters == {
         "nothing": closed, "undeclared": {"type": "object"}, "calls": {"type": "object"}, "open": {"type": "object"},
-        "text": {"type": "object", "properties": {"input": {"type": ["string", "null"]}}, "required": ["input"],
+        "text": {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"],
                  "additionalProperties": False},
     }  # fmt: skip
     assert found.call("text", {"input": "x"}) == ("text", "x")

@@ -48,6 +48,31 @@ def test_every_part_is_needed(missing: str) -> None:
     assert codes({name: each for name, each in SEALED.items() if name != missing}) == ["SCHEMA_ERROR"]
 
 
+def test_all_that_is_missing_is_said() -> None:
+    found = validation.validate({})
+    assert [each.path for each in found] == ["id", "version", "hash", "types", "state", "computed", "actions"]
+    assert {each.code for each in found} == {"SCHEMA_ERROR"}
+
+
+def test_a_wrong_part_hides_no_other() -> None:
+    fields = {
+        "a": {"type": "number"},
+        "b": {"type": "integer", "required": True},
+        "c": {"type": "string", "required": False},
+    }
+    actions = {"x": {"flow": {"kind": "loop"}}, "y": 3}
+    found = validation.validate({**SEALED, "id": 1, "version": "1", "types": {"T": 1}, "state": {"fields": fields},
+                                 "computed": {}, "actions": actions})  # fmt: skip
+    assert sorted(each.path for each in found) == [
+        "actions.x.flow", "actions.y", "computed.fields", "id", "state.fields.a", "state.fields.b", "state.fields.c",
+        "types", "version",
+    ]  # fmt: skip
+    empty = {"state": {"fields": {}}, "computed": {"fields": []}, "actions": {"y": 3}}
+    said = {each.path: each.message for each in validation.validate({**SEALED, **empty})}
+    assert said["state.fields"] == "at least one is needed"
+    assert sorted(said) == ["actions.y", "computed.fields", "state.fields"]
+
+
 def test_what_is_no_object() -> None:
     assert codes([]) == codes(None) == codes("x") == ["SCHEMA_ERROR"]
 

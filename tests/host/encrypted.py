@@ -119,7 +119,7 @@ async def live(universe: wl.Universe, name: str = "w") -> wl.World:
     assert await world.run(telling(SECRET)) == f"told {SECRET}"
     with pytest.raises(wl.RunFailed):
         await world.run(failing(SECRET))
-    await world.start(waiting(SECRET))
+    _ = await world.start(waiting(SECRET))
     await world.send(Bad(SECRET))
     still = await universe.ensure(f"{name}-still", app)
     await still.pause()

@@ -167,7 +167,7 @@ async def _do(world: wl.World, act: Act, begun: dict[str, Any]) -> bool | None:
             case Run():
                 begun[act.id] = act.call
                 if act.begun:
-                    await world.start(act.call, id=act.id)
+                    _ = await world.start(act.call, id=act.id)
                     return None
                 await world.run(act.call, id=act.id)
             case Cancel():

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import worldline as wl
+from tests import aging
 from tests.cli import cli_kit, shop
 from tests.cli.cli_kit import SHOP, Said, put, run, with_universe
 from worldline.client import listing
@@ -429,12 +430,13 @@ def test_chunks_of_dead_uploads_are_told_and_swept(store: Path) -> None:
 async def half_written(universe: wl.Universe) -> bytes:
     """A blob, and two uploads of which one part is there: an old one and one that began just now."""
     connection = universe._connection
-    now_us = (await connection.store.engine.read()).time_us
-    for number, began_us in enumerate((now_us - 3_700_000_000, now_us - 3_500_000_000)):
+    engine = connection.store.engine
+    now = await aging.older(engine, connection.id, 10_000_000_000)
+    for number, age_us in enumerate((now.age_us - 3_700_000_000, now.age_us - 3_500_000_000)):
         data = bytes([number]) * (2 * chunks.PART)
         batch = kv.Batch()
-        chunks.begin(batch, connection.id, cas.address(data), bytes(16), data, time_us=began_us)
-        await connection.store.engine.commit(batch)
+        chunks.begin(batch, connection.id, cas.address(data), bytes(16), data, time_us=0, age_us=age_us)
+        await engine.commit(batch)
     return await connection.blobs.put(b"x" * (chunks.PART + 1))
 
 

@@ -18,7 +18,8 @@ from tests.roles.kit import Kit
 from tests.roles.sums import Add, program
 from worldline.client.handle import Handle
 from worldline.host import holders
-from worldline.inspect import why
+from worldline.inspect import block_times, render, why
+from worldline.model.journal import Kind
 
 
 async def test_a_sleep_has_no_command_and_no_fault(memory_kit: Kit) -> None:
@@ -63,9 +64,37 @@ async def test_a_blocked_run_is_told_without_its_program(memory_kit: Kit) -> Non
     handle = Handle(client.universe._connection, "w")
     [blocked] = [each for each in (await why.why(handle)).reasons if each.stuck]
     assert (blocked.kind, blocked.run) == ("blocked", "r")
-    assert blocked.error
+    assert "worldline runs retry w r" in blocked.error
+    assert "WORLD" not in blocked.error
     ways = [f"worldline runs {way}" for way in ("retry w r", "answer w r 1 VALUE", "reset w r --to 1", "terminate w r")]
     assert (blocked.command, blocked.ways) == (ways[0], ways)
+
+
+async def test_a_run_is_blocked_since_it_blocked(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not since it was fed last; what is too long ago to be found has no time, which is better than a wrong one."""
+    await _changed(memory_kit)
+    client = await memory_kit.process()
+    handle = Handle(client.universe._connection, "w")
+    [entry] = [each for each in await handle.journal() if each.kind is Kind.RUN_BLOCKED]
+    [record] = [run.record for run in (await handle.machine()).live_runs()]
+    assert (record.log[-1].time_us if record.log else record.started_us) < entry.time_us
+    [blocked] = [each for each in (await why.why(handle)).reasons if each.kind == "blocked"]
+    assert blocked.since == render.when(entry.time_us)
+
+    monkeypatch.setattr(block_times, "PAGE_ENTRIES", 1)
+    assert await block_times.of_runs(handle, ["r", "none"]) == {"r": entry.time_us}
+    monkeypatch.setattr(block_times, "ENTRIES_MAX", (await handle.head()).height - entry.height)
+    assert await block_times.of_runs(handle, ["r"]) == {}
+
+
+async def test_a_name_is_written_as_a_shell_takes_it(memory_kit: Kit) -> None:
+    app = _flowing(lambda app: None)
+    client = await memory_kit.process()
+    universe = client.universe
+    await universe.ensure("the world", app)
+    await universe.world("the world").pause()
+    [reason] = (await why.why(Handle(universe._connection, "the world"))).reasons
+    assert reason.command == "worldline resume 'the world'"
 
 
 async def test_a_world_is_looked_at_without_its_code(memory_kit: Kit) -> None:

@@ -175,7 +175,7 @@ async def test_a_fatal_cell_is_said_first(memory_kit: Kit, monkeypatch: pytest.M
         )  # fmt: skip
         assert fatal.ways == ["worldline trace w --domain Order --key bad", "worldline revert w --to HEIGHT"]
         [more] = await reasons(world, "cells")
-        assert (more.what, more.stuck) == ("1 more cells of flow domains", False)
+        assert (more.what, more.stuck) == ("1 more cell of flow domains", False)
         for task in (tasks[0], tasks[2]):
             task.cancel()
 
@@ -213,7 +213,7 @@ async def test_a_run_says_which_action_it_waits_for(memory_kit: Kit) -> None:
 
     async with memory_kit.hosting(shop.app) as universe:
         world = await universe.ensure("w", shop.app)
-        await world.start(sell(), id="s")
+        _ = await world.start(sell(), id="s")
         await aio.until(lambda: _has_effect(world))
         [reason] = await reasons(world, "act")
         assert (reason.what, reason.stuck, reason.run, reason.command) == (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable
@@ -377,4 +378,19 @@ def test_a_parser_that_is_disturbed_by_a_finaliser_is_asked_again(monkeypatch: p
 
     monkeypatch.setattr(ast, "parse", parse)
     assert ast.dump(source.parse("x = 1")) == ast.dump(whole("x = 1"))
+    assert not disturbed
+
+
+def test_the_source_of_a_class_is_asked_for_again_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding it parses the whole file, in any thread that first needs the hash of a program."""
+    whole, disturbed = inspect.getsource, [True]
+
+    def getsource(thing: Any) -> str:
+        if disturbed.pop() if disturbed else False:
+            raise SystemError("AST constructor recursion depth mismatch (before=66, after=51)")
+        return whole(thing)
+
+    monkeypatch.setattr(source, "_CLASS_TEXTS", {})
+    monkeypatch.setattr(inspect, "getsource", getsource)
+    assert source.tree_of(source.Scope) is not None
     assert not disturbed

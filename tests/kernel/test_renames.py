@@ -99,7 +99,7 @@ async def test_on_a_store(programs: tuple[Any, Any], tmp_path: Path) -> None:
     url = str(tmp_path / "store")
     async with wl.open(url, host=before.app) as universe:
         world = await universe.ensure("alice", before.app)
-        await world.start(before.checkout(5, 0), id="r")
+        _ = await world.start(before.checkout(5, 0), id="r")
         await (await world.start(before.helper(1))).result(10)
     async with wl.open(url, host=after.app) as universe:
         world = await universe.ensure("alice", after.app)

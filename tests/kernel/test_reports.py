@@ -22,6 +22,14 @@ def effect(name: str, **arguments: object) -> Op:
     return Op(OpKind.EFFECT, name, values.pack([values.dump(arguments), b""]))
 
 
+def test_commands_name_the_world() -> None:
+    """Only in the advice: what code and journal have stays as it is."""
+    report = "run 'r' (f): journal: effect 'runs retry WORLD r'\n" + reports.no_workflow("r", "f", "p", [])
+    said = reports.addressed(report, "my world")
+    assert "effect 'runs retry WORLD r'" in said
+    assert said.endswith("worldline runs terminate 'my world' r")
+
+
 def test_the_last_that_agree_then_the_first_that_does_not() -> None:
     ops = [effect("charge", cents=number) for number in range(5)]
     ops.append(Op(OpKind.TIMER, "sleep", (60_000_000).to_bytes(8, "big"), step=12))

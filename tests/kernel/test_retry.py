@@ -141,4 +141,4 @@ def test_options_are_journaled_as_before_where_they_say_nothing_new() -> None:
     assert more.options is not None
     assert canonical.decode(more.options.pack())[7:] == [["Invalid"], 250_000]  # type: ignore[index]
     for call in (plain, retried, more):
-        assert work.unpack_effect(work.pack_effect(call))[1] == call.options
+        assert work.unpack_effect(work.pack_effect(call, call.pack()))[1] == call.options

@@ -405,6 +405,20 @@ def test_the_same_question_of_two_runs(edit: Edit) -> None:
     assert kinds(found) == {"timers": 2}
 
 
+def test_questions_of_a_world_that_has_asked_before(edit: Edit) -> None:
+    """Their names are made with what the state has, and the steps are others: the answers show other tickets."""
+    with testing.world(shop.app, SCRIPT) as world:
+        world.also("till", shop.app, SCRIPT)
+        assert world.run(shop.question(), id="q") == 0
+        before = world.head.step
+        runs = [world.start(shop.question_later(seconds), id=f"q{seconds}") for seconds in (1, 2)]
+        world.advance(10)
+        assert [run.result() for run in runs] == [0, 0]
+        world.send(shop.Paid(1))
+        found = shadow(world, edit("wl.sleep(seconds)", "wl.sleep(3 - seconds)"), last=world.head.step - before)
+    assert kinds(found) == {"timers": 2}
+
+
 def test_commands_that_cannot_be_read_are_refused_again(edit: Edit) -> None:
     with testing.world(shop.app, SCRIPT) as world:
         for command in (ways_out.RESET, ways_out.ANSWER_EFFECT, commands.PARK, commands.RUN, "no such"):

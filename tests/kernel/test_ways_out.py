@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import worldline as wl
 from tests.kernel.flows import Go, Said, asked, edited, flow, program, two, world
 from worldline import testing
-from worldline.base import errors, failures
+from worldline.base import errors, failures, limits
 from worldline.kernel.repair import ways_out
 from worldline.kernel.rows.records import Outcome, RunStatus
 from worldline.model.inbox import ReceiptStatus
@@ -79,6 +80,71 @@ def test_terminate_ends_a_run_and_the_runs_it_waits_for_without_their_code() -> 
         assert w.state(app.log).said == []
         assert asked(w, "first") == 0
         run.terminate("again")  # nothing more happens
+        w.prove()
+
+
+def chained(length: int) -> tuple[wl.Program, wl.Call[int]]:
+    """Runs that wait for each other, so many of them, the last of which sleeps."""
+    app = wl.Program("chain")
+
+    @app.workflow
+    async def link(behind: int) -> int:
+        if not behind:
+            await wl.sleep(3_600)
+        return 1 + await link(behind - 1)
+
+    return app, link(length - 1)
+
+
+def test_a_chain_longer_than_pythons_stack_is_terminated() -> None:
+    app, call = chained(sys.getrecursionlimit() + 100)
+    with testing.world(app, drops=False) as w:
+        run = w.start(call, id="r")
+        run.terminate("enough")
+        assert run.status is RunStatus.CANCELLED
+        assert w.machine.live == {}
+        ended = [entry.correlation for entry in w.journal() if entry.kind is Kind.RUN_FINISHED]
+        assert ended[-1] == "r", "each before the one that waits for it"
+        assert ended[0] != "r/0"
+
+
+def test_more_runs_than_a_step_can_end_are_not_terminated_but_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STEP_BYTES_MAX", 2_000)
+    app, call = chained(20)
+    with testing.world(app) as w:
+        run = w.start(call, id="r")
+        with pytest.raises(errors.BadInput, match="waits for 19 runs"):
+            run.terminate("enough")
+        assert len(w.machine.live) == 20, "all or nothing"
+        run.cancel("enough")
+        w.advance(1)
+        assert w.machine.live == {}
+
+
+def test_a_run_that_has_ended_is_reset_while_a_run_that_it_started_goes_on() -> None:
+    """It is still its parent by name, and has no operation any more that says so."""
+    app = wl.Program("p")
+
+    @app.workflow
+    async def other() -> None:
+        await wl.sleep(100)
+
+    @app.workflow
+    async def starts() -> str:
+        await wl.sleep(0)
+        wl.start(other(), id="other")
+        return "done"
+
+    with testing.world(app) as w:
+        run = w.start(starts(), id="r")
+        w.advance(1)
+        assert run.result() == "done"
+        run.reset()
+        w.advance(1)
+        assert run.result() == "done"
+        run.reset()
+        run.terminate("enough")
+        assert w.machine.live.keys() == {"other"}
         w.prove()
 
 

@@ -26,13 +26,16 @@ from worldline.keys import (
     worlds,
 )
 from worldline.keys.upkeep import (
+    age,
     collection,
     copying,
     data_keys,
     deletions,
     encryption,
     held,
+    ledger,
     quotas,
+    scrubs,
     sealed,
     subjects,
     universe_deletions,
@@ -42,6 +45,7 @@ from worldline.keys.upkeep import (
 U = "1502" + "30101112131415161718191a1b1c1d1e1f"
 W = U + "1506" + "30202122232425262728292a2b2c2d2e2f"
 WORKER_HEX = "1503" + "30303132333435363738393a3b3c3d3e3f"
+UNIVERSE_ID = "30101112131415161718191a1b1c1d1e1f"
 WORLD_ID = "30202122232425262728292a2b2c2d2e2f"
 INTENT_ID = "30404142434445464748494a4b4c4d4e4f"
 STAMP_HEX = "33505152535455565758595a5b"
@@ -58,6 +62,13 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("universes.meta_key", lambda: universes.meta_key(UNIVERSE), U + "1501"),
     ("universes.generation_key", lambda: universes.generation_key(UNIVERSE), U + "1502"),
     ("worlds.name_key", lambda: worlds.name_key(UNIVERSE, "zoë/1"), U + "1503" + "027a6fc3ab2f3100"),
+    ("scrubs.COUNT", lambda: scrubs.COUNT, "1501" + "151a" + "14"),
+    ("scrubs.LAST", lambda: scrubs.LAST, "1501" + "151a" + "1501"),
+    (
+        "ledger.entry_key",
+        lambda: ledger.entry_key(samples.ERASURE),
+        "1501" + "151b" + "1b060a24181e4000" + "30cb2e6f196fd21926395ad21f9f2511dd",
+    ),
     ("copying.restoring_key", copying.restoring_key, "1501" + "1518"),
     ("copying.backup_key", copying.backup_key, "1501" + "1519"),
     ("copying.import_key", lambda: copying.import_key(AT), U + "151b" + WORLD_ID),
@@ -86,6 +97,8 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("universes.grants_key", lambda: universes.grants_key(UNIVERSE), U + "153c"),
     ("universes.grant_log_key", lambda: universes.grant_log_key(UNIVERSE, STAMP), U + "153d" + STAMP_HEX),
     ("universes.grant_log_prefix", lambda: universes.grant_log_prefix(UNIVERSE), U + "153d33"),
+    ("data_keys.seals_key", lambda: data_keys.seals_key(data_keys.universe_key(UNIVERSE)), U + "151f" + "14"),
+    ("data_keys.seals_key", lambda: data_keys.seals_key(data_keys.world_key(AT)), U + "151f" + "1501" + WORLD_ID),
     ("quotas.quotas_key", lambda: quotas.quotas_key(UNIVERSE), U + "151d" + "14"),
     ("quotas.usage_key", lambda: quotas.usage_key(UNIVERSE), U + "151d" + "1501"),
     ("quotas.log_key", lambda: quotas.log_key(UNIVERSE, STAMP), U + "151e" + STAMP_HEX),
@@ -98,6 +111,7 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
         U + "1517" + WORLD_ID + "1501" + NONCE_ID + INTENT_ID,
     ),
     ("chunks.upload_key", lambda: chunks.upload_key(UNIVERSE, DIGEST, NONCE), U + "1510" + DIGEST_HEX + NONCE_ID),
+    ("age.age_key", lambda: age.age_key(UNIVERSE), U + "1525"),
     ("collection.collection_key", lambda: collection.collection_key(UNIVERSE), U + "1511"),
     ("collection.holds_key", lambda: collection.holds_key(UNIVERSE), U + "1512"),
     ("collection.condemned_key", lambda: collection.condemned_key(UNIVERSE, DIGEST), U + "1513" + DIGEST_HEX),
@@ -133,6 +147,8 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
         W + "150d" + "1502" + "01635361c48bb9eab14198e76ea8ab7f1a41685d6ad62aa9146d301d4f17eb0ae000",
     ),
     ("inbox.dead_key", lambda: inbox.dead_key(AT, STAMP), W + "150e" + STAMP_HEX),
+    ("inbox.brought_prefix", lambda: inbox.brought_prefix(AT, UNIVERSE), W + "1523" + UNIVERSE_ID),
+    ("inbox.brought_key", lambda: inbox.brought_key(AT, AT, INTENT), W + "1523" + UNIVERSE_ID + WORLD_ID + INTENT_ID),
     ("traces.trace_key", lambda: traces.trace_key(AT, limits.TRACE_SLOTS + 3), W + "1514" + "1503"),
     ("work.open_key", lambda: work.open_key(AT, INTENT), U + "1507" + WORLD_ID + INTENT_ID),
     (
@@ -149,6 +165,7 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ),
     ("ready.hint_prefix", lambda: ready.hint_prefix(UNIVERSE, 0), U + "150a" + "14" + "33"),
     ("ready.hint_key", lambda: ready.hint_key(UNIVERSE, 3, STAMP), U + "150a" + "1503" + STAMP_HEX),
+    ("ready.blocked_key", lambda: ready.blocked_key(AT), U + "150a" + "1503" + "33" + WORLD_ID[-24:]),
     ("leases.worker_key", lambda: leases.worker_key(WORKER), WORKER_HEX + "1501"),
     ("leases.held_key", lambda: leases.held_key(WORKER, AT), WORKER_HEX + "1502" + U[4:] + WORLD_ID),
 ]
@@ -166,6 +183,7 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
         U + "150f" + DIGEST_HEX + NONCE_ID[:-2] + "80",
     ),
     ("deletions.deletions", lambda: deletions.deletions(UNIVERSE), U + "1514", U + "1515"),
+    ("ledger.entries", ledger.entries, "1501" + "151b", "1501" + "151c"),
     ("universe_deletions.deletions", universe_deletions.deletions, "1501" + "1514", "1501" + "1515"),
     ("universes.grant_log", lambda: universes.grant_log(UNIVERSE), U + "153d33", U + "153d34"),
     ("copying.imports", lambda: copying.imports(UNIVERSE), U + "151b", U + "151c"),
@@ -201,6 +219,7 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
     ),
     ("inbox.seen_chosen", lambda: inbox.seen_chosen(AT), W + "150d" + "1501", W + "150d" + "1503"),
     ("inbox.dead", lambda: inbox.dead(AT), W + "150e" + "33", W + "150e" + "34"),
+    ("inbox.brought", lambda: inbox.brought(AT), W + "1523", W + "1524"),
     ("traces.traces", lambda: traces.traces(AT), W + "1514", W + "1515"),
     ("work.open_work", lambda: work.open_work(AT), U + "1507" + WORLD_ID, U + "1507" + WORLD_ID[:-2] + "30"),
     ("work.open_all", lambda: work.open_all(UNIVERSE), U + "1507", U + "1508"),
@@ -221,6 +240,12 @@ RANGES: list[tuple[str, Callable[[], tuple[bytes, bytes]], str, str]] = [
         U + "150a" + "1503" + "34",
     ),
     ("leases.held", lambda: leases.held(WORKER), WORKER_HEX + "1502", WORKER_HEX + "1503"),
+    (
+        "leases.held_in",
+        lambda: leases.held_in(WORKER, UNIVERSE),
+        WORKER_HEX + "1502" + U[4:],
+        WORKER_HEX + "1502" + U[4:-2] + "20",
+    ),
     ("leases.workers", leases.workers, "1503", "1504"),
 ]
 

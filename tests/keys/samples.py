@@ -23,23 +23,28 @@ from worldline.keys import (
     worlds,
 )
 from worldline.keys.upkeep import (
+    age,
     collection,
     copying,
     data_keys,
     deletions,
     encryption,
     held,
+    ledger,
     quotas,
+    scrubs,
     sealed,
     subjects,
     universe_deletions,
 )
-from worldline.model import blob, ids, lease, payload, snapshot, trace
+from worldline.model import blob, ids, lease, payload, policy, snapshot, trace
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
 from worldline.model import work as work_model
 from worldline.model import world as world_model
+from worldline.model.upkeep import age as age_model
 from worldline.model.upkeep import copies
+from worldline.model.upkeep import ledger as ledger_model
 from worldline.model.upkeep import sealed as sealed_model
 
 
@@ -71,8 +76,9 @@ META = world_model.WorldMeta(
 ENTRY = journal_model.Entry(
     7, 3, journal_model.Kind.RUN_FINISHED, TIME_US, b"\xf6", STAMP, "trace", bytes(32), bytes(range(32))
 )
+RAISED = lease.Raised(3, DIGEST, 2, "KeyError: 'r' (kernel/work.py:7 in arrive)")
 TAKEN = snapshot.Snapshot(3, 7, DIGEST, bytes(range(32)), 4096, b"hash", TIME_US)
-SEGMENT = journal_model.Segment(2, 70_001, 2, 300, DIGEST, 4096, True)
+SEGMENT = journal_model.Segment(2, 70_001, 2, 300, DIGEST, 4096, True, 77_000_000)
 WORK = work_model.Work(
     work_model.WorkKind.EFFECT,
     work_model.WorkState.CLAIMED,
@@ -93,11 +99,16 @@ WORK = work_model.Work(
     "Traceback",
     1,
     counted(0x80, 32),
+    True,
+    [WORKER],
 )
+RULE = policy.Rule(2, policy.Verb.ONLY, policy.Scope.SEND, "till*", "shop", "vault", "inbox:*")
 GRANT = world_model.Grant(UNIVERSE, "shop", "till*", "vault", "inbox:*")
 KEPT = trace.Kept(
     3, TIME_US, [trace.Trace(trace.Source.RUN, "order-1", "Traceback"), trace.Trace(trace.Source.EFFECT, "4041", "ü")]
 )
+
+ERASURE = ledger_model.LedgerEntry(ledger_model.Erased.VALUES, UNIVERSE, WORLD, WORLD, [counted(0x70)], TIME_US)
 
 
 def message() -> inbox_model.Message:
@@ -119,22 +130,28 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         "collection",
         space.ValueKind.COLLECTION,
         collection.COLLECTION,
-        blob.Collection(300, WORKER, TIME_US, TIME_US + 1, TIME_US + 2, DIGEST),
+        blob.Collection(300, WORKER, TIME_US, TIME_US + 1, TIME_US + 2, DIGEST, WORKER, INTENT),
     ),
-    ("holds", space.ValueKind.HOLDS, collection.HOLDS, blob.Holds(2, [blob.Hold(WORKER, TIME_US, "backup")])),
-    ("condemned", space.ValueKind.CONDEMNED, collection.CONDEMNED, blob.Condemned(300, TIME_US)),
+    (
+        "holds",
+        space.ValueKind.HOLDS,
+        collection.HOLDS,
+        blob.Holds(2, [blob.Hold(WORKER, TIME_US, "backup", 77_000_000)]),
+    ),
+    ("age", space.ValueKind.AGE, age.AGE, age_model.Age(77_000_000, 60_000_000)),
+    ("condemned", space.ValueKind.CONDEMNED, collection.CONDEMNED, blob.Condemned(300, TIME_US, 77_000_000, 301)),
     ("name", space.ValueKind.NAME, worlds.NAME, worlds.Named(WORLD)),
     ("index", space.ValueKind.INDEX, worlds.INDEX, META),
     ("inline blob", space.ValueKind.BLOB, cas.BLOB, blob.Blob(3, 1, inline=b"abc")),
     ("object blob", space.ValueKind.BLOB, cas.BLOB, blob.Blob(70_000, 1, object="aa/cas/bb")),
     ("blob in chunks", space.ValueKind.BLOB, cas.BLOB, blob.Blob(70_000, 1, chunks=counted(0x70))),
     ("chunk", space.ValueKind.CHUNK, chunks.CHUNK, blob.Chunk(b"abc")),
-    ("grants", space.ValueKind.GRANTS, universes.GRANTS, world_model.Grants(2, [GRANT])),
+    ("grants", space.ValueKind.GRANTS, universes.GRANTS, world_model.Grants(2, [GRANT], [RULE])),
     (
         "grant change",
         space.ValueKind.GRANT_CHANGE,
         universes.GRANT_CHANGE,
-        world_model.GrantChange(2, True, [GRANT], TIME_US),
+        world_model.GrantChange(2, True, [GRANT], TIME_US, [RULE]),
     ),
     (
         "quotas",
@@ -149,6 +166,8 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         world_model.QuotaChange(2, world_model.Quota(10, None, 300, 0), TIME_US),
     ),
     ("usage", space.ValueKind.USAGE, quotas.USAGE, world_model.Usage(3, 70_000, 2, 1, TIME_US, TIME_US + 1)),
+    ("scrub", space.ValueKind.SCRUB, scrubs.RECORD, scrubs.ScrubRecord(3, TIME_US)),
+    ("erasure", space.ValueKind.LEDGER, ledger.ENTRY, ERASURE),
     ("deletion", space.ValueKind.DELETION, deletions.DELETION, deletions.Deletion(TIME_US, 300)),
     (
         "universe deletion",
@@ -156,12 +175,33 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         universe_deletions.DELETION,
         universe_deletions.UniverseDeletion(TIME_US, "main", True, True, 300, 7),
     ),
-    ("upload", space.ValueKind.UPLOAD, chunks.UPLOAD, blob.Upload(16_000_000, TIME_US)),
+    ("upload", space.ValueKind.UPLOAD, chunks.UPLOAD, blob.Upload(16_000_000, TIME_US, 77_000_000)),
     ("world meta", space.ValueKind.WORLD_META, worlds.META, META),
     ("epoch", space.ValueKind.EPOCH, leases.EPOCH, lease.Epoch(5, WORKER)),
     ("holder", space.ValueKind.HOLDER, leases.HOLDER, lease.Holder(WORKER, counted(0x70), 5, TIME_US)),
     ("assignment", space.ValueKind.ASSIGNMENT, leases.ASSIGNMENT, lease.Assignment(WORKER, 1, "moved", 2)),
-    ("trial", space.ValueKind.TRIAL, trial.TRIAL, lease.Trial(5, 3, lease.Running.STEP, DIGEST, 2, 1)),
+    (
+        "trial",
+        space.ValueKind.TRIAL,
+        trial.TRIAL,
+        lease.Trial(
+            5,
+            3,
+            lease.Running.STEP,
+            DIGEST,
+            2,
+            1,
+            WORKER,
+            counted(0x70),
+            beside=True,
+            blamed=[lease.Blamed(WORKER, counted(0x70), lease.Running.RESTORE)],
+            acquitted=1,
+            verdict="signal 9",
+            until_us=TIME_US,
+            quarantines=4,
+            raised=RAISED,
+        ),
+    ),
     ("lineage", space.ValueKind.LINEAGE, lineage.LINEAGE, LINEAGE),
     ("pin", space.ValueKind.PIN, lineage.PIN, world_model.Pin(3, 7)),
     ("head", space.ValueKind.HEAD, journal.HEAD, journal_model.Head(3, 7, DIGEST, bytes(32), TIME_US)),
@@ -172,7 +212,7 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         "segment",
         space.ValueKind.SEGMENT,
         segments.SEGMENT,
-        journal_model.Segment(2, 70_001, 2, 300, DIGEST, 4096, True),
+        SEGMENT,
     ),
     (
         "dropped",
@@ -190,8 +230,10 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
     ),
     ("timer fired", space.ValueKind.INBOX, inbox.ITEM, inbox_model.TimerFired(INTENT, TIME_US, "trace")),
     ("message", space.ValueKind.INBOX, inbox.ITEM, message()),
+    ("brought", space.ValueKind.BROUGHT, inbox.BROUGHT, inbox_model.Brought(300)),
+    ("vouched message", space.ValueKind.INBOX, inbox.ITEM, message().vouched(ticket=INTENT, from_file=True)),
     ("control", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Control("pause", PAYLOAD, "trace")),
-    ("seen", space.ValueKind.SEEN, inbox.SEEN, inbox_model.Seen(DIGEST, TIME_US)),
+    ("seen", space.ValueKind.SEEN, inbox.SEEN, inbox_model.Seen(DIGEST, TIME_US, 77_000_000)),
     ("dead", space.ValueKind.DEAD, inbox.DEAD, inbox_model.Dead(b"\xb1\x10garbage", "not a record", 3, TIME_US)),
     ("trace", space.ValueKind.TRACE, traces.KEPT, KEPT),
     ("work", space.ValueKind.WORK, work.WORK, WORK),
@@ -213,7 +255,7 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         "data key",
         space.ValueKind.DATA_KEY,
         data_keys.VALUE,
-        data_keys.DataKey("2026", counted(0x60, 60), TIME_US),
+        data_keys.DataKey("2026", counted(0x60, 60), TIME_US, older=[counted(0x10)], rewriting=True),
     ),
     (
         "destroyed data key",
@@ -228,5 +270,10 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         held.HELD,
         copies.Held(world_model.Status.PAUSED, "the file a.world", TIME_US),
     ),
-    ("copying", space.ValueKind.COPYING, copying.COPYING, copies.Copying(WORKER, "the file a.world", TIME_US, 7)),
+    (
+        "copying",
+        space.ValueKind.COPYING,
+        copying.COPYING,
+        copies.Copying(WORKER, "the file a.world", TIME_US, 7, 77_000_000),
+    ),
 ]

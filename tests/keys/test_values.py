@@ -15,11 +15,18 @@ from hypothesis import strategies as st
 from tests.keys import samples
 from worldline.base import errors, limits
 from worldline.codec import canonical, frame, structs
+from worldline.keys import chunks as chunk_keys
+from worldline.keys import inbox as inbox_keys
 from worldline.keys import journal as journal_keys
 from worldline.keys import lineage as lineage_keys
+from worldline.keys import segments as segment_keys
 from worldline.keys import space
+from worldline.keys import trial as trial_keys
 from worldline.keys import universes as universe_keys
-from worldline.model import journal, world
+from worldline.keys import work as work_keys
+from worldline.keys.upkeep import collection, copying, data_keys
+from worldline.model import blob, inbox, journal, lease, world
+from worldline.model.upkeep import copies
 
 # Records that their own conditions refuse are drawn and left out: of some types, most.
 quick = settings(deadline=None, derandomize=True, max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])
@@ -33,11 +40,13 @@ GOLDEN = {
     "generation": "b104e4eb15078219012cf4",
     "marking": "b10493ec25918219012cf5",
     "collection": (
-        "b129df6580ae8619012c50303132333435363738393a3b3c3d3e3f1b00060a24181e40001b00060a24181e40011b00060a24181e"
-        "40025820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f"
+        "b129e6ec30678819012c50303132333435363738393a3b3c3d3e3f1b00060a24181e40001b00060a24181e40011b00060a24"
+        "181e40025820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f50303132333435363738393a"
+        "3b3c3d3e3f50404142434445464748494a4b4c4d4e4f"
     ),
-    "holds": "b12a4e5cc3738202818350303132333435363738393a3b3c3d3e3f1b00060a24181e4000666261636b7570",
-    "condemned": "b12b00cf4cc48219012c1b00060a24181e4000",
+    "holds": ("b12ae49abdac8202818450303132333435363738393a3b3c3d3e3f1b00060a24181e4000666261636b75701a0496ed40"),
+    "age": "b146dff0d179821a0496ed401a03938700",
+    "condemned": "b12bd88e72388419012c1b00060a24181e40001a0496ed4019012d",
     "name": "b105987aac998150202122232425262728292a2b2c2d2e2f",
     "index": (
         "b106ad09ac9d8865616c69636567677265657465725820606162636465666768696a6b6c6d6e6f707172737475767778797a"
@@ -48,16 +57,17 @@ GOLDEN = {
     "blob in chunks": "b1076e3f697e851a0001117001f6f650707172737475767778797a7b7c7d7e7f",
     "chunk": "b11eedf00ea08143616263",
     "grants": (
-        "b13c354b93f38202818550101112131415161718191a1b1c1d1e1f6473686f706574696c6c2a657661756c7467696e626f783a2a"
+        "b13cbe63a3b18302818550101112131415161718191a1b1c1d1e1f6473686f706574696c6c2a657661756c7467696e626f78"
+        "3a2a81870202016574696c6c2a6473686f70657661756c7467696e626f783a2a"
     ),
     "grant change": (
-        "b13dbbeeb4df8402f5818550101112131415161718191a1b1c1d1e1f6473686f706574696c6c2a657661756c7467696e626f"
-        "783a2a1b00060a24181e4000"
+        "b13dadf020598502f5818550101112131415161718191a1b1c1d1e1f6473686f706574696c6c2a657661756c7467696e626f"
+        "783a2a1b00060a24181e400081870202016574696c6c2a6473686f70657661756c7467696e626f783a2a"
     ),
     "quotas": "b13ac7147bed8502840af619012c0007f604",
     "quota change": "b13b05c6addd8302840af619012c001b00060a24181e4000",
     "usage": "b13ee6560df086031a0001117002011b00060a24181e40001b00060a24181e4001",
-    "upload": "b11f2d4370ed821a00f424001b00060a24181e4000",
+    "upload": "b11f8b6816d8831a00f424001b00060a24181e40001a0496ed40",
     "world meta": (
         "b108c481f2588865616c69636567677265657465725820606162636465666768696a6b6c6d6e6f707172737475767778797a"
         "7b7c7d7e7f02a262657560647469657261311b00060a24181e400003f5"
@@ -67,7 +77,13 @@ GOLDEN = {
         "b10abea825d68450303132333435363738393a3b3c3d3e3f50707172737475767778797a7b7c7d7e7f051b00060a24181e4000"
     ),
     "assignment": "b10b778cb3448450303132333435363738393a3b3c3d3e3f01656d6f76656402",
-    "trial": "b119bb198827860503035820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f0201",
+    "trial": (
+        "b11981baa25f8f0503035820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f020150303132"
+        "333435363738393a3b3c3d3e3f50707172737475767778797a7b7c7d7e7ff5818350303132333435363738393a3b3c3d3e3f"
+        "50707172737475767778797a7b7c7d7e7f0201687369676e616c20391b00060a24181e400004840358206061626364656667"
+        "68696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f02782a4b65794572726f723a2027722720286b65726e656c2f77"
+        "6f726b2e70793a3720696e2061727269766529"
+    ),
     "lineage": (
         "b11af54e6c3b8e50808182838485868788898a8b8c8d8e8f65616c6963650307828350202122232425262728292a2b2c2d2e"
         "2f02058350808182838485868788898a8b8c8d8e8f030703f51b00060a24181e40005820606162636465666768696a6b6c6d"
@@ -78,7 +94,13 @@ GOLDEN = {
     ),
     "held copy": "b1373d4c9d5e8302707468652066696c6520612e776f726c641b00060a24181e4000",
     "copying": (
-        "b13860ef68be8450303132333435363738393a3b3c3d3e3f707468652066696c6520612e776f726c641b00060a24181e400007"
+        "b13815956b488550303132333435363738393a3b3c3d3e3f707468652066696c6520612e776f726c641b00060a24181e4000"
+        "071a0496ed40"
+    ),
+    "scrub": "b151bd668b3a82031b00060a24181e4000",
+    "erasure": (
+        "b15298298f51860250101112131415161718191a1b1c1d1e1f50202122232425262728292a2b2c2d2e2f5020212223242526"
+        "2728292a2b2c2d2e2f8150707172737475767778797a7b7c7d7e7f1b00060a24181e4000"
     ),
     "deletion": "b12dc30ce26b821b00060a24181e400019012c",
     "universe deletion": "b12e05fa67eb861b00060a24181e4000646d61696ef5f519012c07",
@@ -100,7 +122,8 @@ GOLDEN = {
         "05060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f19100044686173681b00060a24181e4000"
     ),
     "segment": (
-        "b11ce82484cb87021a000111710219012c5820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f191000f5"
+        "b11c5bca99d688021a000111710219012c5820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e"
+        "7f191000f51a0496ed40"
     ),
     "dropped": (
         "b1403f1aaca4820285031a000111715820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f"
@@ -118,26 +141,53 @@ GOLDEN = {
         "2728292a2b2c2d2e2f030264706f737483f65820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d"
         "7e7f1a00011170a26161613161626132657472616365676f726465722d31026473686f7065616c696365"
     ),
+    "brought": "b14dade6e9888119012c",
+    "vouched message": (
+        "b110e24fb239900650404142434445464748494a4b4c4d4e4f50101112131415161718191a1b1c1d1e1f5020212223242526"
+        "2728292a2b2c2d2e2f030264706f737483f65820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d"
+        "7e7f1a00011170a26161613161626132657472616365676f726465722d31026473686f7065616c6963655040414243444546"
+        "4748494a4b4c4d4e4ff5"
+    ),
     "control": "b110a953577884056570617573658344a1616101f604657472616365",
-    "seen": "b1117d690560825820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f1b00060a24181e4000",
+    "seen": (
+        "b111fba1b862835820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f1b00060a24181e40001a0496ed40"
+    ),
     "dead": "b112b8c62cb48449b110676172626167656c6e6f742061207265636f7264031b00060a24181e4000",
     "trace": "b128182642f683031b00060a24181e4000828301676f726465722d316954726163656261636b8304643430343162c3bc",
     "work": (
-        "b1137eaed38c930102646d61696c056473656e648344a1616101f60403011b00060a24181e40001b00060a24181e40010250"
+        "b113871ac7a4950102646d61696c056473656e648344a1616101f60403011b00060a24181e40001b00060a24181e40010250"
         "707172737475767778797a7b7c7d7e7f50303132333435363738393a3b3c3d3e3f1b00060a24181e4002686e6f20726f7574"
         "656574726163656954726163656261636b015820808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d"
-        "9e9f"
+        "9e9ff58150303132333435363738393a3b3c3d3e3f"
     ),
     "due": "b114533335698102",
     "hint": "b118bc1307ac8150202122232425262728292a2b2c2d2e2f",
     "worker": "b116de081cd98750707172737475767778797a7b7c7d7e7f091b00060a24181e40001a009896801840a1647a6f6e656161f5",
     "encryption": "b1345ab93b9e84676165732d67636d038183643230323650707172737475767778797a7b7c7d7e7ff54570726f6265",
     "data key": (
-        "b135aa2d44b7846432303236583c606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f80818283"
-        "8485868788898a8b8c8d8e8f909192939495969798999a9b1b00060a24181e400000"
+        "b1353a06b8b6866432303236583c606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f80818283"
+        "8485868788898a8b8c8d8e8f909192939495969798999a9b1b00060a24181e4000008150101112131415161718191a1b1c1d"
+        "1e1ff5"
     ),
-    "destroyed data key": "b135fbc48f1b8460401b00060a24181e40001b00060a24181e4001",
+    "destroyed data key": "b135f92dc1b78660401b00060a24181e40001b00060a24181e400180f4",
     "held": "b117cf111e938105",
+}
+
+OF_2_1 = {
+    "collection": (
+        "b129df6580ae8619012c50303132333435363738393a3b3c3d3e3f1b00060a24181e40001b00060a24181e40011b00060a24"
+        "181e40025820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f"
+    ),
+    "holds": ("b12a4e5cc3738202818350303132333435363738393a3b3c3d3e3f1b00060a24181e4000666261636b7570"),
+    "condemned": ("b12b00cf4cc48219012c1b00060a24181e4000"),
+    "upload": ("b11f2d4370ed821a00f424001b00060a24181e4000"),
+    "segment": (
+        "b11ce82484cb87021a000111710219012c5820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f191000f5"
+    ),
+    "seen": ("b1117d690560825820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f1b00060a24181e4000"),
+    "copying": (
+        "b13860ef68be8450303132333435363738393a3b3c3d3e3f707468652066696c6520612e776f726c641b00060a24181e400007"
+    ),
 }
 
 KINDS = {
@@ -147,7 +197,7 @@ KINDS = {
     "HINT": 24, "TRIAL": 25, "LINEAGE": 26, "PIN": 27, "SEGMENT": 28, "CHUNK": 30, "UPLOAD": 31, "TRACE": 40,
     "COLLECTION": 41, "HOLDS": 42, "CONDEMNED": 43, "DELETION": 45, "UNIVERSE_DELETION": 46, "SEALED": 48,
     "SUBJECT": 49, "ENCRYPTION": 52, "DATA_KEY": 53, "HELD_COPY": 55, "COPYING": 56, "QUOTAS": 58, "QUOTA_CHANGE": 59,
-    "GRANTS": 60, "GRANT_CHANGE": 61, "USAGE": 62, "DROPPED": 64,
+    "GRANTS": 60, "GRANT_CHANGE": 61, "USAGE": 62, "DROPPED": 64, "AGE": 70, "BROUGHT": 77, "SCRUB": 81, "LEDGER": 82,
 }  # fmt: skip
 
 every_value = pytest.mark.parametrize(
@@ -166,6 +216,11 @@ def test_golden(name: str, kind: space.ValueKind, value: space.Value[Any], recor
     assert data[1] == kind
 
 
+def test_a_trial_of_format_2_1_says_nothing_of_what_was_raised() -> None:
+    old = bytes.fromhex("b119bb198827860503035820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f0201")
+    assert trial_keys.TRIAL.unpack(old) == lease.Trial(5, 3, lease.Running.STEP, samples.DIGEST, 2, 1)
+
+
 def test_a_lineage_of_format_2_0_does_not_say_its_head() -> None:
     old = bytes.fromhex(
         "b11a2dd402828a50808182838485868788898a8b8c8d8e8f65616c6963650307828350202122232425262728292a2b2c2d2e"
@@ -177,9 +232,54 @@ def test_a_lineage_of_format_2_0_does_not_say_its_head() -> None:
     assert found == msgspec.structs.replace(samples.LINEAGE, origins=[], chain=b"", state=b"", time_us=0)
 
 
+def test_a_data_key_of_format_2_1_follows_no_other() -> None:
+    old = bytes.fromhex(
+        "b135aa2d44b7846432303236583c606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f80818283"
+        "8485868788898a8b8c8d8e8f909192939495969798999a9b1b00060a24181e400000"
+    )
+    found: data_keys.DataKey = data_keys.VALUE.unpack(old)
+    assert found == data_keys.DataKey("2026", samples.counted(0x60, 60), samples.TIME_US)
+
+
 def test_a_universe_of_format_2_0_is_open() -> None:
     old = bytes.fromhex("b10322e3547982646d61696e1b00060a24181e4000")
     assert universe_keys.META.unpack(old) == world.UniverseMeta("main", samples.TIME_US)
+
+
+def test_a_trial_of_format_2_1_does_not_say_who_is_blamed() -> None:
+    old = bytes.fromhex("b119bb198827860503035820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f0201")
+    assert trial_keys.TRIAL.unpack(old) == lease.Trial(5, 3, lease.Running.STEP, samples.DIGEST, 2, 1)
+
+
+def test_work_of_format_2_1_is_not_alone_and_blames_nobody() -> None:
+    old = bytes.fromhex(
+        "b1137eaed38c930102646d61696c056473656e648344a1616101f60403011b00060a24181e40001b00060a24181e40010250"
+        "707172737475767778797a7b7c7d7e7f50303132333435363738393a3b3c3d3e3f1b00060a24181e4002686e6f20726f7574"
+        "656574726163656954726163656261636b015820808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d"
+        "9e9f"
+    )
+    assert work_keys.WORK.unpack(old) == msgspec.structs.replace(samples.WORK, alone=False, blamed=[])
+
+
+def test_records_of_format_2_1_say_no_age() -> None:
+    """What is forgotten after a time counts then as old as the universe, whose age begins with this format."""
+    values: list[tuple[str, space.Value[Any], Any]] = [
+        ("holds", collection.HOLDS, blob.Holds(2, [blob.Hold(samples.WORKER, samples.TIME_US, "backup")])),
+        ("condemned", collection.CONDEMNED, blob.Condemned(300, samples.TIME_US)),
+        (
+            "collection",
+            collection.COLLECTION,
+            blob.Collection(
+                300, samples.WORKER, samples.TIME_US, samples.TIME_US + 1, samples.TIME_US + 2, samples.DIGEST
+            ),
+        ),
+        ("upload", chunk_keys.UPLOAD, blob.Upload(16_000_000, samples.TIME_US)),
+        ("copying", copying.COPYING, copies.Copying(samples.WORKER, "the file a.world", samples.TIME_US, 7)),
+        ("segment", segment_keys.SEGMENT, msgspec.structs.replace(samples.SEGMENT, age_us=0)),
+        ("seen", inbox_keys.SEEN, inbox.Seen(samples.DIGEST, samples.TIME_US)),
+    ]
+    for name, value, record in values:
+        assert value.unpack(bytes.fromhex(OF_2_1[name])) == record
 
 
 def test_every_kind_of_value_is_in_the_table() -> None:
@@ -355,7 +455,9 @@ def built(kind: type[msgspec.Struct], drawn: dict[str, Any]) -> Any:
         drawn |= {"first_step": first_step, "last_step": first_step + more_steps // 4, "first_height": first_height,
                   "last_height": first_height + more // 4, "size": drawn["size"] | 1}  # fmt: skip
     if kind.__name__ in ("Copying", "Collection"):
-        drawn |= dict.fromkeys({"token", "collector"} & {*drawn}, bytes(limits.ID_BYTES))
+        drawn |= dict.fromkeys({"token", "collector", "worker", "incarnation"} & {*drawn}, bytes(limits.ID_BYTES))
+    if kind.__name__ == "Age":
+        drawn = {"age_us": 1 + drawn["age_us"] // 2 + drawn["step_us"] // 2, "step_us": drawn["step_us"] // 2}
     if kind.__name__ in ("Named", "UniverseName"):
         drawn = dict.fromkeys(drawn, bytes(limits.ID_BYTES))
     try:
@@ -375,3 +477,10 @@ def test_every_record_comes_back(kind: type[msgspec.Struct]) -> None:
         assert structs.encode(again) == data
 
     check()
+
+
+def test_grants_from_before_there_were_rules_are_read() -> None:
+    raw = bytes.fromhex(
+        "b13c354b93f38202818550101112131415161718191a1b1c1d1e1f6473686f706574696c6c2a657661756c7467696e626f783a2a"
+    )
+    assert universe_keys.GRANTS.unpack(raw) == world.Grants(2, [samples.GRANT])

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests import aging
 from tests.layers import scenario
 from tests.layers.scenario import UNIVERSE, Store
 from worldline.base import errors, limits
@@ -115,7 +116,8 @@ async def test_crash_before_any_commit_leaves_nothing_readable_and_can_be_swept(
     await alive.put(LARGE)
     whole = -(-len(LARGE) // chunks.CHUNK)
     assert len(at.chunks()) == whole + min(whole, (last - 1) * limits.CHUNKS_BATCH_MAX)
-    assert await alive.abandoned(before_us=at.store.time_us + 1, remove=True) == (last > 1)
+    await aging.older(at.store.engine, UNIVERSE, 1)
+    assert await alive.abandoned(period_us=1, remove=True) == (last > 1)
     assert (len(at.chunks()), at.uploads()) == (whole, [])
     assert await alive.get(OF) == LARGE
 
@@ -139,7 +141,7 @@ async def test_an_upload_that_fails_clears_up_after_itself() -> None:
 async def test_an_upload_that_is_swept_while_it_is_written_begins_again(number: int) -> None:
     at = Bench()
     alive = at.over(at.store.engine)
-    at.engine.before_commit = {number: lambda: alive.abandoned(before_us=at.store.time_us + 1, remove=True)}
+    at.engine.before_commit = {number: lambda: alive.abandoned(period_us=0, remove=True)}
     await at.blobs.put(LARGE)
     assert await at.blobs.get(OF) == LARGE
     assert (len(at.chunks()), at.uploads()) == (-(-len(LARGE) // chunks.CHUNK), [])
@@ -148,10 +150,10 @@ async def test_an_upload_that_is_swept_while_it_is_written_begins_again(number: 
 async def test_an_upload_whose_record_is_damaged_can_be_swept() -> None:
     at = Bench()
     batch = kv.Batch()
-    upload = chunks.begin(batch, UNIVERSE, OF, bytes(16), LARGE, time_us=at.store.time_us)
+    upload = chunks.begin(batch, UNIVERSE, OF, bytes(16), LARGE, time_us=at.store.time_us, age_us=1)
     at.store.ok(batch)
     at.store.set(upload.key, scenario.flipped(upload.raw))
-    assert await at.blobs.abandoned(before_us=1, remove=True) == 1
+    assert await at.blobs.abandoned(period_us=1, remove=True) == 1, "it counts as old as the universe"
     assert at.store.everything() == {}
 
 
@@ -162,10 +164,11 @@ async def test_uploads_are_swept_page_by_page(monkeypatch: pytest.MonkeyPatch, p
     for number in range(5):
         data = bytes([number]) * (chunks.PART + 1)
         batch = kv.Batch()
-        chunks.begin(batch, UNIVERSE, cas.address(data), bytes(16), data, time_us=number)
+        chunks.begin(batch, UNIVERSE, cas.address(data), bytes(16), data, time_us=0, age_us=1 + number)
         at.store.ok(batch)
+    await aging.older(at.store.engine, UNIVERSE, 9)
     for remove, left in ((False, 5), (True, 2)):
-        assert await at.blobs.abandoned(before_us=3, remove=remove) == 3
+        assert await at.blobs.abandoned(period_us=7, remove=remove) == 3
         assert len(at.uploads()) == left
     assert len(at.chunks()) == 2 * limits.CHUNKS_BATCH_MAX
 

@@ -11,11 +11,15 @@ from worldline.keys import chunks as chunk_keys
 from worldline.layers import cas, chunks, universes
 from worldline.layers.upkeep import collection
 from worldline.model import blob
+from worldline.model.upkeep.age import Age
 from worldline.store import kv
 
 ONE, TWO = ident("collector", 1), ident("collector", 2)
 DATA = b"some bytes"
 OF = cas.address(DATA)
+
+
+AGE = Age()
 
 
 class Desk:
@@ -68,7 +72,7 @@ class Desk:
 
     def condemn(self, state: collection.State, raw: bytes, of: bytes = OF) -> bool:
         batch = kv.Batch()
-        collection.condemn(batch, state, of, raw, since_us=self.store.time_us)
+        collection.condemn(batch, state, of, raw, since_us=self.store.time_us, age_us=1)
         return self.commit(batch)
 
     def condemned(self) -> list[collection.Condemned]:
@@ -78,7 +82,7 @@ class Desk:
     def delete(self, raw: bytes, holds: collection.Holds | None = None) -> bool:
         [found] = self.condemned()
         batch = kv.Batch()
-        collection.delete(batch, holds or self.holds(), found, raw)
+        collection.delete(batch, self.mark(), holds or self.holds(), found, raw)
         return self.commit(batch)
 
     def touch(self) -> None:
@@ -88,10 +92,12 @@ class Desk:
         assert cas.touch(batch, UNIVERSE, OF, raw, generation=self.state().generation.number)
         assert self.commit(batch)
 
-    def hold(self, id: bytes = ONE, *, ttl_ms: int = 1_000, holds: collection.Holds | None = None) -> bool:
+    def hold(
+        self, id: bytes = ONE, *, ttl_ms: int = 1_000, holds: collection.Holds | None = None, now: Age = AGE
+    ) -> bool:
         batch = kv.Batch()
         found = holds or self.holds()
-        collection.hold(batch, found, id, what="backup", time_us=self.store.time_us, ttl_ms=ttl_ms)
+        collection.hold(batch, found, id, what="backup", time_us=self.store.time_us, now=now, ttl_ms=ttl_ms)
         return self.commit(batch)
 
 
@@ -224,8 +230,11 @@ def test_nothing_is_deleted_while_a_hold_stands() -> None:
     before = desk.holds()
     assert desk.hold()
     assert not desk.delete(raw, before), "the hold has come since the holds were read"
-    assert [each.what for each in desk.holds().standing(desk.store.time_us)] == ["backup"]
-    assert desk.holds().standing(desk.store.time_us + 1_000_000) == [], "expired"
+    soon_us, later = desk.store.time_us + 1_000_000, Age(1_000_001)
+    assert [each.what for each in desk.holds().standing(desk.store.time_us, later)] == ["backup"]
+    assert [each.what for each in desk.holds().standing(soon_us, Age(1_000_000))] == ["backup"], "the clock lies"
+    assert [each.what for each in desk.holds().standing(soon_us, Age(1_000_001, 1))] == ["backup"]
+    assert desk.holds().standing(soon_us, later) == [], "expired"
     expired = desk.holds()
     assert desk.hold(ttl_ms=2_000), "renewed"
     assert not desk.delete(raw, expired), "it was renewed since the holds were read"
@@ -254,7 +263,7 @@ def test_holds_are_bounded_and_expired_ones_make_room() -> None:
         desk.hold(TWO)
     assert desk.hold(ident("hold", 0)), "a renewal needs no room"
     desk.store.env.advance_us(1_001_000)
-    assert desk.hold(TWO)
+    assert desk.hold(TWO, now=Age(1_001_000))
     assert len(desk.holds().record.holds) == 1
 
 

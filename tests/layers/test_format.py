@@ -14,7 +14,7 @@ from worldline.layers import format as formats
 from worldline.model import world
 from worldline.store import kv
 
-MARKER = bytes.fromhex("b101f4b92c26820201")
+MARKER = bytes.fromhex("b1011ab74d0a820203")
 
 
 def ensure(store: scenario.Store, *, create: bool) -> world.Schema:
@@ -32,7 +32,7 @@ def test_a_store_is_created_only_when_asked() -> None:
     with pytest.raises(errors.StoreMissing, match="create=True"):
         ensure(store, create=False)
     assert store.everything() == {}
-    assert ensure(store, create=True) == formats.CURRENT == world.Schema(2, 1)
+    assert ensure(store, create=True) == formats.CURRENT == world.Schema(2, 3)
     assert store.everything() == {schema.KEY: MARKER}
 
 
@@ -47,29 +47,40 @@ def test_a_store_is_opened_again_and_left_as_it_is(create: bool) -> None:
 
 
 @pytest.mark.parametrize("create", [True, False])
-@pytest.mark.parametrize(("major", "minor"), [(1, 2), (1, 3), (2, 2), (2, 99), (99, 0)])
+@pytest.mark.parametrize(("major", "minor"), [(1, 2), (1, 3), (2, 4), (2, 99), (99, 0)])
 def test_another_format_is_refused_untouched(major: int, minor: int, create: bool) -> None:
     store = marked(major=major, minor=minor)
     before = store.everything()
-    with pytest.raises(errors.StoreVersion, match=f"has format {major}.{minor}, this release speaks 2.1"):
+    with pytest.raises(errors.StoreVersion, match=f"has format {major}.{minor}, this release speaks 2.3"):
         ensure(store, create=create)
     assert store.everything() == before
 
 
-@pytest.mark.parametrize(
-    ("major", "minor", "taken"), [(2, 0, True), (2, 2, True), (2, 3, False), (1, 2, False), (3, 0, False)]
-)
-def test_a_release_speaks_its_major_up_to_its_minor(
-    monkeypatch: pytest.MonkeyPatch, major: int, minor: int, taken: bool
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize("minor", [0, 1, 2])
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_older_minor_is_opened_and_older_releases_refuse_it_then(
+    monkeypatch: pytest.MonkeyPatch, minor: int, create: bool, lost: bool
 ) -> None:
-    monkeypatch.setattr(formats, "CURRENT", world.Schema(2, 2))
-    store = marked(major=major, minor=minor)
-    if taken:
-        assert ensure(store, create=True) == world.Schema(major, minor)
-    else:
-        with pytest.raises(errors.StoreVersion, match=r"this release speaks 2\.2"):
-            ensure(store, create=True)
-    assert store.everything() == marked(major=major, minor=minor).everything()
+    store = marked(major=2, minor=minor)
+    store.set(b"\x15\x02data", b"of the store")
+    unsure = scenario.Unsure(store.engine, ["applied"] if lost else [])
+    assert scenario.now(formats.ensure(unsure, store.env, create=create)) == formats.CURRENT
+    assert store.everything() == {schema.KEY: MARKER, b"\x15\x02data": b"of the store"}
+    monkeypatch.setattr(formats, "CURRENT", world.Schema(2, minor))
+    with pytest.raises(errors.StoreVersion, match=rf"has format 2\.3, this release speaks 2\.{minor}"):
+        ensure(store, create=create)
+    assert store.everything() == {schema.KEY: MARKER, b"\x15\x02data": b"of the store"}
+
+
+def test_of_two_that_raise_the_minor_the_newer_one_stays() -> None:
+    store = marked(major=2, minor=1)
+    newer = schema.VALUE.pack(world.Schema(2, 4))
+    batch = scenario.replaced(schema.KEY, schema.VALUE.pack(world.Schema(2, 1)), newer)
+    slow = engines.Meddled(store.engine, lambda: store.engine.commit(batch), lost=False)
+    with pytest.raises(errors.StoreVersion, match=r"has format 2\.4"):
+        scenario.now(formats.ensure(slow, store.env, create=True))
+    assert store.everything() == {schema.KEY: newer}
 
 
 @pytest.mark.parametrize("create", [True, False])

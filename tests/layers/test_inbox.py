@@ -15,6 +15,7 @@ from worldline.layers import inbox, worlds
 from worldline.model import ids, payload
 from worldline.model import inbox as model
 from worldline.model import world as world_model
+from worldline.model.upkeep.age import Age
 from worldline.store import kv, transact
 
 AT = scenario.address()
@@ -339,54 +340,38 @@ def test_an_item_handed_over_without_the_inbox_is_seen_all_the_same() -> None:
     assert scenario.first_stamp(desk.store.conflict(batch), AT, item, client_id="order-1") == stamp
 
 
-def forget(desk: Desk) -> bool:
-    page = desk.store.read(inbox.made_range(AT)).page(0)
+def forget(desk: Desk, age_us: int, *, step_us: int = 0) -> int:
+    """As a janitor does, in a universe that is so old: how many ids it has dropped."""
+    before_us = desk.store.time_us - WINDOW_US
+    read = desk.store.read(
+        inbox.made_range(AT, before_us=before_us, count_max=100), inbox.chosen_range(AT, count_max=100)
+    )
     batch = kv.Batch()
-    there = inbox.forget_made(batch, AT, page.items, time_us=desk.store.time_us, window_us=WINDOW_US)
-    if there:
+    items = [*read.page(0).items, *read.page(1).items]
+    gone = inbox.forget(batch, items, now=Age(age_us, step_us), window_us=WINDOW_US)
+    if batch.expects:
         desk.store.ok(batch)
-    return there
+    return gone
 
 
-def test_made_ids_are_forgotten_after_two_windows() -> None:
+def known(desk: Desk, *client_ids: bytes | str) -> list[bool]:
+    return [desk.store.value(keys.seen_key(AT, each)) is not None for each in client_ids]
+
+
+def test_made_ids_are_forgotten_a_window_after_they_were_found_too_old() -> None:
     desk = Desk()
     made = []
-    for _ in range(4):
+    for _ in range(3):
         made.append(desk.new_id())
         desk.send("a", made[-1])
         desk.store.env.advance_us(WINDOW_US // 2)
-    desk.send("chosen", "order-1")
-    assert not forget(desk)
-    desk.store.env.advance_us(WINDOW_US // 2)
-    assert forget(desk)
-    assert [desk.store.value(keys.seen_key(AT, each)) is None for each in made] == [True, False, False, False]
-    desk.store.env.advance_us(10 * WINDOW_US)
-    assert forget(desk)
-    assert not forget(desk)
-    assert [desk.store.value(keys.seen_key(AT, each)) is None for each in made] == [True] * 4
-    assert desk.store.value(keys.seen_key(AT, "order-1")) is not None
-    assert len(desk.unread()) == 5
-
-
-def test_nothing_is_forgotten_at_the_beginning_of_time() -> None:
-    batch = kv.Batch()
-    key = keys.seen_key(AT, bytes(16))
-    assert not inbox.forget_made(batch, AT, [(key, b"")], time_us=WINDOW_US, window_us=WINDOW_US)
-    assert not inbox.forget_made(batch, AT, [], time_us=10 * WINDOW_US, window_us=WINDOW_US)
-    assert not batch.ranges
-
-
-def test_forgetting_loses_to_whoever_was_first() -> None:
-    """The oldest record is the guard: it is gone if somebody else has forgotten it."""
-    desk = Desk()
-    desk.send("a", desk.new_id())
-    desk.store.env.advance_us(3 * WINDOW_US)
-    items = desk.store.read(inbox.made_range(AT)).page(0).items
-    batches = [kv.Batch(), kv.Batch()]
-    for batch in batches:
-        assert inbox.forget_made(batch, AT, items, time_us=desk.store.time_us, window_us=WINDOW_US)
-    desk.store.ok(batches[0])
-    desk.store.conflict(batches[1])
+    desk.store.env.advance_us(1_000)
+    assert forget(desk, 5) == 0, "two of them are too old to be sent again, and found now"
+    assert forget(desk, 5 + WINDOW_US - 1) == 0
+    assert known(desk, *made) == [True, True, True]
+    assert forget(desk, 5 + WINDOW_US) == 2
+    assert known(desk, *made) == [False, False, True]
+    assert len(desk.unread()) == 3
 
 
 def test_a_producer_held_up_for_a_window_still_meets_its_record() -> None:
@@ -398,39 +383,56 @@ def test_a_producer_held_up_for_a_window_still_meets_its_record() -> None:
     desk.store.env.advance_us(WINDOW_US)
     late = desk.batch(item, made)
     desk.store.env.advance_us(WINDOW_US)
-    forget(desk)
+    forget(desk, 1 + WINDOW_US)
+    forget(desk, 1 + 2 * WINDOW_US - 1)
     assert scenario.first_stamp(desk.store.conflict(late), AT, item, client_id=made) == stamp
     with pytest.raises(errors.DedupeExpired):
         desk.batch(item, made)
 
 
-def test_chosen_ids_are_forgotten_after_a_window_one_by_one() -> None:
+def test_chosen_ids_are_forgotten_a_window_after_they_were_found() -> None:
     desk = Desk()
-    names = ["a", "b" * 100, "c"]
-    for name in names:
-        desk.send(name, name)
-        desk.store.env.advance_us(WINDOW_US // 2)
-    desk.store.env.advance_us(1)
-    desk.send("made", desk.new_id())
-    items = desk.store.read(inbox.chosen_range(AT, count_max=10)).page(0).items
-    assert len(items) == 3
-    batch = kv.Batch()
-    assert inbox.forget_chosen(batch, items, time_us=desk.store.time_us, window_us=WINDOW_US) == 2
-    desk.store.ok(batch)
-    assert [desk.store.value(keys.seen_key(AT, name)) is None for name in names] == [True, True, False]
-    desk.store.conflict(batch)
+    desk.send("a", "a")
+    assert forget(desk, 1) == 0
+    desk.send("b", "b" * 100)
+    stamp = desk.send("c", "c")
+    assert forget(desk, 1 + WINDOW_US // 2) == 0
+    assert forget(desk, 1 + WINDOW_US - 1) == 0
+    assert forget(desk, 1 + WINDOW_US, step_us=1) == 0, "so much may have been counted before it was found"
+    assert forget(desk, 1 + WINDOW_US) == 1
+    assert known(desk, "a", "b" * 100, "c") == [False, True, True]
     again = desk.batch(scenario.event("a"), "a")
     desk.store.ok(again)
+    item = scenario.event("c")
+    assert scenario.first_stamp(desk.store.conflict(desk.batch(item, "c")), AT, item, client_id="c") == stamp
+
+
+@pytest.mark.parametrize("hours", [26, 24 * 365 * 100, -26, -24 * 365 * 30])
+def test_no_clock_makes_an_id_old(hours: int) -> None:
+    """Whenever it is that wrong: when an id was taken, when it was found, or when it is looked at again."""
+    desk = Desk()
+    made = desk.new_id()
+    desk.send("a", "before")
+    desk.send("a", made)
+    desk.store.env.jump_wall_us(hours * 3_600_000_000)
+    desk.send("a", "meanwhile")
+    assert forget(desk, 1) == 0
+    assert forget(desk, WINDOW_US) == 0
+    desk.store.env.jump_wall_us(-hours * 3_600_000_000)
+    assert forget(desk, WINDOW_US) == 0
+    assert known(desk, "before", "meanwhile", made) == [True] * 3
+    assert forget(desk, 1 + WINDOW_US) >= 2
+    assert known(desk, "before", "meanwhile") == [False] * 2, "nor does one keep it for ever"
 
 
 def test_a_record_made_anew_is_not_forgotten() -> None:
     desk = Desk()
     desk.send("a", "a")
-    desk.store.env.advance_us(WINDOW_US + 1)
+    forget(desk, 1)
     items = desk.store.read(inbox.chosen_range(AT, count_max=10)).page(0).items
     batches = [kv.Batch(), kv.Batch()]
     for batch in batches:
-        inbox.forget_chosen(batch, items, time_us=desk.store.time_us, window_us=WINDOW_US)
+        assert inbox.forget(batch, items, now=Age(1 + WINDOW_US), window_us=WINDOW_US) == 1
     desk.store.ok(batches[0])
     desk.send("a", "a")
     desk.store.conflict(batches[1])
@@ -459,7 +461,7 @@ def test_damage_is_noticed() -> None:
         with pytest.raises(errors.DecodeError):
             inbox.seen_stamp(bad, scenario.event("a"), client_id="1")
         with pytest.raises(errors.DecodeError):
-            inbox.forget_chosen(kv.Batch(), [(b"key", bad)], time_us=0, window_us=0)
+            inbox.forget(kv.Batch(), [(b"key", bad)], now=Age(), window_us=0)
     letter = desk.bury(desk.unread()[0])
     key = keys.dead_key(AT, letter.stamp)
     for row in [(key, scenario.flipped(letter.raw)), (key, seen), (b"short", letter.raw)]:

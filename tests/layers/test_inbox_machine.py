@@ -21,6 +21,7 @@ from worldline.keys import inbox as keys
 from worldline.layers import inbox, worlds
 from worldline.model import inbox as model
 from worldline.model import world as world_model
+from worldline.model.upkeep.age import Age
 from worldline.store import kv, transact
 
 AT = scenario.address()
@@ -38,6 +39,7 @@ class Known(NamedTuple):
     text: str
     time_us: int
     stamp: kv.Stamp
+    found_us: int | None = None  # the age of the universe when a janitor came across it
 
 
 class InboxMachine(RuleBasedStateMachine):
@@ -55,6 +57,7 @@ class InboxMachine(RuleBasedStateMachine):
         self.acked: dict[kv.Stamp, None] = {}
         self.letters: list[inbox.Letter] = []  # as somebody read them some time ago
         self.guards = 0
+        self.age_us = 1
 
     def _new_id(self) -> bytes:
         return envs.new_id(self.store.env)
@@ -190,30 +193,32 @@ class InboxMachine(RuleBasedStateMachine):
     def make_another_id(self, slot: int) -> None:
         self.made[slot] = self._new_id()
 
-    @rule(plan=fates)
-    def forget_made(self, plan: list[str]) -> None:
-        time_us = self.store.time_us
-        items = self.store.read(inbox.made_range(AT)).page(0).items
+    @rule(plan=fates, count_max=st.integers(1, 5), passes_us=st.sampled_from([0, WINDOW_US // 2, WINDOW_US]))
+    def forget(self, plan: list[str], count_max: int, passes_us: int) -> None:
+        """A janitor looks at some records. The time it has counted is less than what has passed by the clock."""
+        self.age_us += passes_us
+        self.store.env.advance_us(passes_us)
+        before_us = self.store.time_us - WINDOW_US
+        ranges = (
+            inbox.made_range(AT, before_us=before_us, count_max=count_max),
+            inbox.chosen_range(AT, count_max=count_max),
+        )
+        items = [item for each in ranges for item in self.store.read(each).page(0).items]
         batch = kv.Batch()
-        if inbox.forget_made(batch, AT, items, time_us=time_us, window_us=WINDOW_US):
+        inbox.forget(batch, items, now=Age(self.age_us), window_us=WINDOW_US)
+        if batch.expects:
             assert isinstance(self._commit(batch, plan), kv.Ok)
-        for client_id in [each for each in self.seen if isinstance(each, bytes)]:
-            if envs.id_time_us(client_id) // 1000 < (time_us - 2 * WINDOW_US) // 1000:
-                del self.seen[client_id]
-                with pytest.raises(errors.DedupeExpired):
-                    inbox.check_age(client_id, time_us=time_us, window_us=WINDOW_US)
-
-    @rule(count_max=st.integers(1, 5))
-    def forget_chosen(self, count_max: int) -> None:
-        items = self.store.read(inbox.chosen_range(AT, count_max=count_max)).page(0).items
-        batch = kv.Batch()
-        time_us = self.store.time_us
-        if inbox.forget_chosen(batch, items, time_us=time_us, window_us=WINDOW_US):
-            self.store.ok(batch)
         read = [key for key, _ in items]
-        for client_id in [each for each in self.seen if isinstance(each, str)]:
-            if keys.seen_key(AT, client_id) in read and self.seen[client_id].time_us < time_us - WINDOW_US:
+        for client_id, known in list(self.seen.items()):
+            if keys.seen_key(AT, client_id) not in read:
+                continue
+            if known.found_us is None:
+                self.seen[client_id] = known._replace(found_us=self.age_us)
+            elif known.found_us <= self.age_us - WINDOW_US:
                 del self.seen[client_id]
+                if isinstance(client_id, bytes):
+                    with pytest.raises(errors.DedupeExpired):
+                        inbox.check_age(client_id, time_us=self.store.time_us, window_us=WINDOW_US)
 
     @invariant()
     def the_inbox_holds_what_is_unread_in_order(self) -> None:
@@ -240,7 +245,8 @@ class InboxMachine(RuleBasedStateMachine):
             if raw is not None and known is not None:
                 item = scenario.event(known.text)
                 assert inbox.seen_stamp(raw, item, client_id=client_id) == known.stamp
-                assert keys.SEEN.unpack(raw[:-12]) == model.Seen(digest.sha256(keys.ITEM.pack(item)), known.time_us)
+                found = model.Seen(digest.sha256(keys.ITEM.pack(item)), known.time_us, known.found_us or 0)
+                assert keys.SEEN.unpack(raw[:-12]) == found
 
 
 TestInboxMachine = InboxMachine.TestCase

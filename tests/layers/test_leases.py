@@ -292,6 +292,23 @@ def test_stale_renewal_and_release_change_nothing() -> None:
     store.conflict(releasing(newer))
 
 
+def test_a_holder_that_is_fenced_off_stays_the_holder_and_writes_only_after_it_has_acquired_again() -> None:
+    store = a_store()
+    held = acquire(store, sign(store, 1, 1))
+    state, _ = look(store)
+    batch = kv.Batch()
+    leases.fence_off(batch, state, token=incarnation(9))
+    store.ok(batch)
+    assert leases.fenced(store.conflict(writing(held, 1)), held)
+    assert held_by(store, 1) == [(AT, held.epoch + 1)]
+    state, heartbeat = look(store)
+    other = sign(store, 2, 2)
+    assert leases.may_acquire(state, me=other, holder_heartbeat=heartbeat, now_us=other.sign.heartbeat_us) is not None
+    again = acquire(store, sign(store, 1, 1))
+    assert again.epoch == held.epoch + 2
+    store.ok(writing(again, 1))
+
+
 def test_conflict_elsewhere_is_not_a_fence() -> None:
     store = a_store()
     held = acquire(store, sign(store, 1, 1))

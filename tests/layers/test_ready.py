@@ -176,3 +176,30 @@ def test_an_unread_item_has_a_hint_after_any_acts(acts: list[tuple[str, int]]) -
         for each in (0, 1):
             unread = store.items(scenario.address(each))
             assert not unread or any(hint.at == scenario.address(each) for hint in hints(store))
+
+
+def test_a_world_with_a_blocked_run_has_one_hint_that_no_input_takes_away() -> None:
+    store = Store()
+    for number in range(2):
+        batch = producing(number)
+        ready.mark_blocked(batch, AT)
+        store.ok(batch)
+    store.ok(clearing(*hints(store)))
+    [hint] = blocked(store)
+    assert (hint.at, hint.priority) == (AT, ready.BLOCKED)
+    batch = kv.Batch()
+    ready.mark_unmarked(batch, AT)
+    assert isinstance(store.commit(batch), kv.Conflict), "it has one"
+    batch = producing(3)
+    ready.unmark_blocked(batch, AT)
+    store.ok(batch)
+    assert blocked(store) == []
+    batch = kv.Batch()
+    ready.mark_unmarked(batch, AT)
+    store.ok(batch)
+    assert len(blocked(store)) == 1
+
+
+def blocked(store: Store) -> list[ready.Hint]:
+    page = store.read(ready.read_range(scenario.UNIVERSE, priority=ready.BLOCKED, count_max=100)).page(0)
+    return ready.decode(scenario.UNIVERSE, page, priority=ready.BLOCKED)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 import pytest
 
 from worldline.keys import journal as journal_keys
 from worldline.keys import trial as keys
 from worldline.layers import leases, trial
 from worldline.model import ids, journal, lease
-from worldline.model.lease import Running, Trial
+from worldline.model.lease import Blamed, Running, Trial
 from worldline.store import kv
 
 AT = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
-ME, OTHER = ids.Incarnation(b"m" * 16), ids.Incarnation(b"o" * 16)
+MY_WORKER, OTHER_WORKER = ids.WorkerId(b"M" * 16), ids.WorkerId(b"O" * 16)
+ME, OTHER, THIRD = ids.Incarnation(b"m" * 16), ids.Incarnation(b"o" * 16), ids.Incarnation(b"t" * 16)
 HEAD = journal.Head(7, 9, bytes(32), bytes(32), 0)
 GIVEN = b"g" * 32
+HELD = leases.Lease(AT, MY_WORKER, 5, b"e", b"h", incarnation=ME)
 
 
 def known(before: Trial | None) -> trial.Known:
@@ -23,8 +29,18 @@ def known(before: Trial | None) -> trial.Known:
 
 
 def state(holder: ids.Incarnation | None) -> leases.State:
-    held = None if holder is None else lease.Holder(b"x" * 16, holder, 4, 0)
+    held = None if holder is None else lease.Holder(OTHER_WORKER, holder, 4, 0)
     return leases.State(AT, lease.Epoch(4, b""), b"e", held, None if held is None else b"h", None, None)
+
+
+def me() -> leases.Heartbeat:
+    return leases.Heartbeat(MY_WORKER, lease.Worker(ME, 1, 0, 1, 1, {}), b"")
+
+
+def after(
+    before: Trial | None, holder: ids.Incarnation | None = OTHER, *, living: Sequence[bytes] = ()
+) -> Trial | None:
+    return trial.after(known(before), state(holder), me(), living=living)
 
 
 NOTHING, RESTORE, STEP = Running.NOTHING, Running.RESTORE, Running.STEP
@@ -52,18 +68,100 @@ NOTHING, RESTORE, STEP = Running.NOTHING, Running.RESTORE, Running.STEP
 def test_what_an_acquire_counts(
     before: Trial | None, holder: ids.Incarnation | None, expected: tuple[bytes, int, int] | None
 ) -> None:
-    found = trial.after(known(before), state(holder), ME)
-    assert found == (None if expected is None else Trial(5, 7, RESTORE, *expected))
+    """Of records that do not say who wrote them, as those of format 2.1."""
+    found = after(before, holder)
+    assert found == (None if expected is None else Trial(5, 7, RESTORE, *expected, MY_WORKER, ME))
+
+
+def by_other(running: Running, deaths: int = 0, **more: Any) -> Trial:
+    """What another holder says."""
+    return Trial(4, 7, running, GIVEN, deaths, worker=OTHER_WORKER, incarnation=OTHER, **more)
+
+
+@pytest.mark.parametrize("running", [RESTORE, STEP])
+def test_who_is_counted_is_kept(running: Running) -> None:
+    found = after(by_other(running))
+    assert found is not None
+    assert (found.step_deaths, found.restore_deaths) == (running is STEP, running is RESTORE)
+    assert found.blamed == [Blamed(OTHER_WORKER, OTHER, running)]
+
+
+@pytest.mark.parametrize("running", [RESTORE, STEP])
+def test_a_holder_that_lives_is_not_counted(running: Running) -> None:
+    """Its lease was revoked, or it was cut off and its heartbeat is back."""
+    found = after(by_other(running), living=[OTHER])
+    assert found is not None
+    assert (found.step_deaths, found.restore_deaths, found.blamed) == (0, 0, [])
+
+
+def test_a_death_beside_an_effect_that_processes_die_of_is_not_counted() -> None:
+    for running in (RESTORE, STEP):
+        found = after(by_other(running, beside=True))
+        assert found is not None
+        assert (found.step_deaths, found.restore_deaths, found.blamed, found.beside) == (0, 0, [], False)
+
+
+def test_one_whose_heartbeat_comes_back_is_taken_off() -> None:
+    first = after(by_other(STEP, 1, blamed=[Blamed(b"?" * 16, THIRD, STEP)]))
+    assert first is not None
+    assert first.step_deaths == 2
+    assert trial.workers_of(first) == [MY_WORKER, b"?" * 16, OTHER_WORKER]
+    later = trial.acquitted_by(first, [OTHER])
+    assert (later.step_deaths, later.blamed) == (1, [Blamed(b"?" * 16, THIRD, STEP)])
+    assert trial.acquitted_by(later, [OTHER]) is later
+
+
+def test_one_takes_itself_off_once() -> None:
+    before = Trial(5, 7, RESTORE, GIVEN, 1, 1, blamed=[Blamed(OTHER_WORKER, OTHER, RESTORE)])
+    batch = kv.Batch()
+    assert trial.acquit(batch, AT, keys.TRIAL.pack(before), OTHER)
+    written = keys.TRIAL.unpack(batch.puts[keys.trial_key(AT)].value)
+    assert (written.step_deaths, written.restore_deaths, written.blamed) == (1, 0, [])
+    for raw in (None, keys.TRIAL.pack(written)):
+        assert not trial.acquit(kv.Batch(), AT, raw, OTHER)
+
+
+def test_who_is_kept_is_bounded() -> None:
+    found = by_other(RESTORE)
+    for _ in range(trial.BLAMED_MAX + 3):
+        counted = after(found)
+        assert counted is not None
+        found = msgspec.structs.replace(counted, worker=OTHER_WORKER, incarnation=OTHER)
+    assert (len(found.blamed), found.restore_deaths) == (trial.BLAMED_MAX, trial.BLAMED_MAX + 3)
 
 
 def test_deaths_are_those_of_one_input_at_one_head() -> None:
-    held = leases.Lease(AT, ids.WorkerId(b"x" * 16), 5, b"e", b"h")
     before = Trial(5, 7, NOTHING, GIVEN, 2)
     for step, given, deaths in [(7, GIVEN, 2), (7, b"?" * 32, 0), (8, GIVEN, 0)]:
-        marked = trial.mark(kv.Batch(), held, before, step=step, given=given)
-        assert marked == Trial(5, step, STEP, given, deaths)
-        counted = trial.hold_against(kv.Batch(), held, marked, step=step, given=given)
-        assert counted == Trial(5, step, NOTHING, given, deaths + 1)
+        marked = trial.mark(kv.Batch(), HELD, before, step=step, given=given)
+        assert marked == Trial(5, step, STEP, given, deaths, 0, MY_WORKER, ME)
+        counted = trial.hold_against(kv.Batch(), HELD, marked, step=step, given=given)
+        assert counted == Trial(5, step, NOTHING, given, deaths + 1, 0, MY_WORKER, ME)
+
+
+def test_code_that_has_returned_is_not_blamed_for_what_comes_then() -> None:
+    marked = trial.mark(kv.Batch(), HELD, None, step=7, given=GIVEN)
+    found = after(trial.returned(kv.Batch(), HELD, marked))
+    assert found is not None
+    assert (found.step_deaths, found.blamed) == (0, [])
+
+
+def test_what_a_child_survives_counts_no_more() -> None:
+    blamed = [Blamed(OTHER_WORKER, OTHER, STEP), Blamed(OTHER_WORKER, OTHER, RESTORE)]
+    before = Trial(5, 7, NOTHING, GIVEN, 3, 2, blamed=blamed, verdict="signal 9", quarantines=2)
+    step = trial.innocent(kv.Batch(), HELD, before, STEP)
+    assert (step.step_deaths, step.restore_deaths, step.blamed, step.acquitted) == (0, 2, blamed[1:], 1)
+    restore = trial.innocent(kv.Batch(), HELD, before, RESTORE)
+    assert (restore.step_deaths, restore.restore_deaths, restore.blamed) == (3, 0, blamed[:1])
+    assert (restore.verdict, restore.quarantines) == ("", 0)
+
+
+def test_a_quarantine_is_over_at_its_time_and_not_by_a_clock_that_was_ahead() -> None:
+    found = trial.quarantined(Trial(5, 7, RESTORE, b"", 0, 3), until_us=100, verdict="signal 9")
+    assert (found.running, found.quarantines, found.verdict) == (NOTHING, 1, "signal 9")
+    assert [trial.is_over(found, now_us=now, longest_us=50) for now in (60, 99, 100, 101)] == [False, False, True, True]
+    assert trial.is_over(found, now_us=20, longest_us=50), "no quarantine is so long"
+    assert not trial.is_over(Trial(5, 7, NOTHING), now_us=2**60, longest_us=50)
 
 
 def test_a_release_for_a_dead_holder_shows_that_it_was_none() -> None:

@@ -60,7 +60,7 @@ def test_ordinals_stand() -> None:
         "WORLD": 1, "PIECE": 2, "BLOB": 3, "SNAPSHOT": 4, "SEGMENT": 5, "DEAD": 6, "SEEN": 7, "UNREAD": 8, "DROPPED": 9,
         "SEALED": 10, "SUBJECT": 11,
     }  # fmt: skip
-    assert [int(each) for each in backups.FileKind] == [1, 2, 3]
+    assert [int(each) for each in backups.FileKind] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

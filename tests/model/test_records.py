@@ -102,6 +102,7 @@ NUMBERS: dict[type[enum.IntEnum], dict[str, int]] = {
         "WITNESSED": 53,
         "ERASED": 54,
         "ERASED_READ": 55,
+        "SECRET_DRAWN": 60,
     },
     inbox.ReceiptStatus: {"OK": 1, "ERROR": 2, "TIMEOUT": 3, "CANCELLED": 4},
     inbox.MessageMode: {"TYPED": 1, "INBOX": 2},
@@ -119,7 +120,9 @@ def test_stored_numbers_stand(kind: type[enum.IntEnum]) -> None:
 
 def test_the_tags_of_inbox_items_stand() -> None:
     tags = {item: item.__struct_config__.tag for item in inbox.Item.__args__}
-    assert tags == {inbox.Event: 1, inbox.Receipt: 2, inbox.TimerFired: 3, inbox.Message: 4, inbox.Control: 5}
+    assert tags == {
+        inbox.Event: 1, inbox.Receipt: 2, inbox.TimerFired: 3, inbox.Message: 4, inbox.Control: 5, inbox.Vouched: 6,
+    }  # fmt: skip
 
 
 def test_inputs_are_the_kinds_below_32() -> None:

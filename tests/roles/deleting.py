@@ -20,6 +20,8 @@ from worldline.keys import leases as lease_keys
 from worldline.keys import space
 from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
+from worldline.keys.upkeep import ledger as ledger_keys
+from worldline.keys.upkeep import scrubs
 from worldline.model import ids
 from worldline.store import kv
 
@@ -140,15 +142,16 @@ async def full(kit: Kit, vault: Vault, process: Process, *, name: str = f"{SECRE
     return world
 
 
-async def items(engine: kv.Engine) -> dict[bytes, bytes]:
-    """Every key of the store."""
+async def items(engine: kv.Engine, *, ledger: bool = False) -> dict[bytes, bytes]:
+    """Every key of the store. `ledger`: with what says by ids that something was erased, and stays."""
     found: dict[bytes, bytes] = {}
     begin = b"\x00"
     while True:
         page = (await engine.read(kv.Range(begin, b"\xff", count_max=5_000, bytes_max=64 * limits.MIB))).page(0)
         found |= dict(page.items)
         if not page.more:
-            return found
+            kept = () if ledger else (ledger_keys.entries()[0], scrubs.COUNT, scrubs.LAST)
+            return {key: raw for key, raw in found.items() if not key.startswith(kept)}
         begin = page.items[-1][0] + b"\x00"
 
 
@@ -173,7 +176,7 @@ def parts(data: bytes) -> Iterator[bytes]:
 async def words(kit: Kit, engine: kv.Engine) -> set[str]:
     """Which of the words can be found anywhere."""
     objects = [(name.encode(), body) for name, body in (await bodies(kit)).items()]
-    everything = [*(await items(engine)).items(), *objects]
+    everything = [*(await items(engine, ledger=True)).items(), *objects]
     found = {part for pair in everything for data in pair for part in parts(data)}
     return {word for word in WORDS if any(f"{SECRET}-{word}".encode() in part for part in found)}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import worldline as wl
-from tests import aio
+from tests import aging, aio
 from tests.layers import scenario
 from tests.roles import kit as kits
 from tests.roles.kit import Around, Env, Kit
@@ -384,7 +384,7 @@ async def test_a_host_killed_while_it_stores_a_large_answer(kit: Kit) -> None:
         engine, blobs = connection.store.engine, connection.blobs
         begin, end = chunk_keys.uploads(connection.id)
         assert len((await engine.read(kv.Range(begin, end))).page(0).items) == 1
-        now_us = (await engine.read()).time_us
-        assert await blobs.abandoned(before_us=now_us - janitors.UPLOAD_US_MAX, remove=True) == 0
-        assert await blobs.abandoned(before_us=now_us, remove=True) == 1
+        assert await blobs.abandoned(period_us=janitors.UPLOAD_US_MAX, remove=True) == 0
+        await aging.older(engine, connection.id, 2 * janitors.UPLOAD_US_MAX)
+        assert await blobs.abandoned(period_us=janitors.UPLOAD_US_MAX, remove=True) == 1
         await kits.prove(world, app)

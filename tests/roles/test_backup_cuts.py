@@ -85,7 +85,7 @@ async def test_a_restore_that_is_cut_off_at_any_commit_is_made_again(behind: boo
     folder = str(tmp_path / "backups")
     async with stores(tmp_path, "memory") as (here,):
         process = await filled(here, worlds=2)
-        await process.universe.world("w1").start(work(0), id="claimed")
+        _ = await process.universe.world("w1").start(work(0), id="claimed")
         await world_files.begun.wait()
         await process.universe.world("w0").pause()
         await process.universe.world("w0").send(Add(10), id="unread")

@@ -68,7 +68,7 @@ async def _pay(universe: Universe) -> None:
     rng = random.Random(7)
     for number in range(TRANSFERS):
         source, to = rng.sample(range(ACCOUNTS), 2)
-        await universe.world(f"account-{source}").start(
+        _ = await universe.world(f"account-{source}").start(
             pay(f"t{number}", f"account-{to}", rng.randrange(1, 50)), id=f"t{number}"
         )
 
@@ -186,8 +186,8 @@ async def test_a_restored_store_does_nothing_until_it_is_told(tmp_path: Path) ->
         await process.universe.create("archived", app)
         await process.universe.world("archived").archive()
         await (await world.send(Add(1), id="first")).applied(20)
-        await world.start(work(0), id="open")
-        await world.start(nap_workflow(), id="nap")
+        _ = await world.start(work(0), id="open")
+        _ = await world.start(nap_workflow(), id="nap")
         await world_files.begun.wait()
         at = await world._handle.address()
         [claimed] = [each for each in await kit.opened(process.engine, at) if each.work.state is WorkState.CLAIMED]

@@ -215,7 +215,7 @@ async def test_a_claim_that_is_let_be_is_not_renewed_any_more() -> None:
     gate, begun = asyncio.Event(), 0
 
     class Renewing:
-        async def renew(self, claim: object) -> object:
+        async def renew(self, claim: object, *, beside: bool) -> object:
             nonlocal begun
             begun += 1
             await gate.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 
 import worldline as wl
@@ -13,6 +14,9 @@ from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from worldline.host.process import Role
 from worldline.model.journal import Kind
+from worldline.model.settings import JanitorSettings
+from worldline.roles.cluster.janitor import Janitor
+from worldline.store import kv
 
 HOUR_SECONDS = 3_600
 
@@ -121,3 +125,57 @@ async def test_a_schedule_that_fired_while_the_clock_was_ahead_goes_on_after_the
 
         await aio.until(again)
         await kits.prove(world, app)
+
+
+class Off(kits.Around):
+    """The store's clock is another than that of its clients."""
+
+    ahead_us = 0
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        found = await super().read(*requests)
+        return msgspec.structs.replace(found, time_us=found.time_us + self.ahead_us)
+
+
+@pytest.mark.parametrize("hours", [26, -26])
+async def test_a_store_whose_clock_is_a_day_off_takes_inputs(memory_kit: Kit, hours: int) -> None:
+    """An id that the client's own call has made is not held against it."""
+    app = program()
+    engines: list[Off] = []
+
+    def wrap(engine: kv.Engine) -> Off:
+        engines.append(Off(engine))
+        return engines[-1]
+
+    process = await memory_kit.process(app, wrap=wrap)
+    world = await process.universe.ensure("w", app)
+    await world.send(Beat(1))
+    [engine] = engines
+    engine.ahead_us = hours * HOUR_SECONDS * 1_000_000
+    await world.pause()  # what is sent goes through the inbox
+    await world.send(Beat(2))
+    await world.resume()
+    assert await (await world.send(Beat(3))).applied()
+    await process.close()
+    await memory_kit.aclose()
+
+
+async def test_a_janitor_whose_clock_is_ahead_forgets_no_id(movable: Kit) -> None:
+    """A day and more, over many rounds, in a process that has begun so; and then by one whose clock is right."""
+    app = program()
+    process = await movable.process(app)
+    world = await process.universe.ensure("w", app)
+    assert not (await world.send(Beat(1), id="once")).already_enqueued
+    connection = process.universe._connection
+    for jump in (26, 26, -52):
+        await movable.jump(jump * HOUR_SECONDS)
+        janitor = Janitor(
+            connection.store.engine, connection.store.env, connection.id,
+            settings=JanitorSettings(turn_ms=1, round_ms=1), dedupe_window_ms=24 * HOUR_SECONDS * 1_000,
+        )  # fmt: skip
+        while janitor.rounds < 3:
+            await janitor.turn()
+        await janitor.close()
+    assert (await world.send(Beat(1), id="once")).already_enqueued
+    await process.close()
+    await movable.aclose()

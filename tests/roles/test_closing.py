@@ -25,7 +25,7 @@ async def test_no_effect_begins_while_the_host_closes(memory_kit: Kit) -> None:
 
     process = await memory_kit.process(app)
     world = await process.universe.ensure("w", app)
-    await world.start(many())
+    _ = await world.start(many())
 
     async def begun() -> bool:
         return bool(began)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import aging
 from tests.layers.histories import LARGE
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
@@ -55,6 +56,10 @@ async def test_the_janitor_collects_when_it_is_time(memory_kit: Kit) -> None:
     assert counted(meter, "worldline_collection_blobs_total") == {("condemned",): 1}
     assert await blobs.has(of)
     await kit.jump(61)
+    await rounds(each)
+    assert counted(meter, "worldline_collection_blobs_total") == {("condemned",): 1}, "one clock proves nothing"
+    await kit.jump(61)
+    await aging.older(process.engine, process.universe._connection.id, 61_000_000)
     await rounds(each)
     assert counted(meter, "worldline_collection_blobs_total") == {("condemned",): 1, ("deleted",): 1}
     assert counted(meter, "worldline_collection_deleted_bytes_total") == {("blobs",): LARGE}

@@ -17,8 +17,11 @@ from tests.roles.test_collection_roots import KEPT, Desk
 from worldline.base import errors
 from worldline.inspect import verify
 from worldline.keys import cas as cas_keys
-from worldline.layers import cas
+from worldline.layers import cas, leases
 from worldline.layers.upkeep import collection
+from worldline.model import ids
+from worldline.model.settings import WorkerSettings
+from worldline.roles import lease as world_lease
 from worldline.roles.collection import collector, holds, marks, sweeper
 from worldline.roles.collection.collector import _Phase
 from worldline.store import kv
@@ -80,6 +83,33 @@ async def test_a_mark_of_a_dead_process_is_given_up_after_a_while() -> None:
     state = await marks.unmarked(desk.store.engine, desk.store.env, UNIVERSE)
     assert not state.generation.marking
     assert state == state_of(desk)
+
+
+@pytest.mark.parametrize("gone", ["expired", "reaped", "another life", "proven"])
+async def test_a_mark_of_a_dead_worker_is_given_up_at_once(gone: str) -> None:
+    """It has named its heartbeat. Nobody sleeps: the clock of the desk would move on then."""
+    desk = Desk()
+    engine, env, worker = desk.store.engine, desk.store.env, ids.WorkerId(bytes(16))
+    life = await world_lease.beat(engine, env, worker, ids.Incarnation(b"a" * 16), WorkerSettings(lease_ttl_ms=5_000))
+    await until(run_of(desk, worker=worker), _Phase.MARK)
+    began_us = desk.store.time_us
+    assert await marks.goes_on(engine, state_of(desk))
+    proven = gone == "proven"
+    if gone == "expired":
+        env.advance_us(5_000_000)
+        assert state_of(desk).is_marking(desk.store.time_us), "by its renewals alone it would be waited for"
+    elif gone == "reaped":
+        batch = kv.Batch()
+        leases.goodbye(batch, life)
+        desk.store.ok(batch)
+    elif gone == "another life":
+        env.advance_us(5_000_000)
+        await world_lease.beat(engine, env, worker, ids.Incarnation(b"b" * 16), WorkerSettings())
+    slept_us = desk.store.time_us
+    state = await marks.unmarked(engine, env, UNIVERSE, lambda _: proven)
+    assert not state.generation.marking
+    assert desk.store.time_us == slept_us
+    assert slept_us - began_us < collection.MARK_MS * 1000
 
 
 async def test_a_mark_that_lasts_too_long_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,9 +179,9 @@ async def test_a_hold_that_comes_while_blobs_are_deleted_keeps_the_rest(monkeypa
     desk = Desk()
     many = [b"garbage %d" % number for number in range(50)]
     await desk.blobs.put_many(many)
+    await collecting.finish(run_of(desk))
     run = run_of(desk)
     await until(run, _Phase.DELETE)
-    await run.turn()
     await run.turn()
     now(holds.take(desk.store.engine, desk.store.env, UNIVERSE, what="backup"))
     report = await collecting.finish(run)

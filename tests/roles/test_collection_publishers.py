@@ -124,6 +124,7 @@ class Meddling(kits.Around):
         if collected is None or not await self._publishes(collected.parts[3], batches):
             return await super().commit(*batches)
         self._collected, self.met = None, True
+        await collecting.finish(collected.run())  # one mark is not enough to delete anything
         run = collected.run()
         while run._phase is not _Phase.CONDEMN:
             await run.turn()
@@ -225,7 +226,7 @@ async def _effect_params(scene: Scene) -> None:
     _, world = await scene.hosting()
     run = await world.start(scene.app.workflows["parked"]("small"), id="r")
     await scene.arm()
-    await world.start(scene.app.workflows["parked"](LARGE), id="s")
+    _ = await world.start(scene.app.workflows["parked"](LARGE), id="s")
     assert run.id == "r"
 
 
@@ -253,7 +254,7 @@ async def _answer_through_the_inbox(scene: Scene) -> None:
         host.start()
     try:
         world = (await scene.kit.process()).universe.world("w")
-        await world.start(scene.app.workflows["answered"](40_000), id="r")
+        _ = await world.start(scene.app.workflows["answered"](40_000), id="r")
 
         async def claimed() -> bool:
             return [each.state for each in await world.effects()] == [wl.WorkState.CLAIMED]
@@ -299,7 +300,7 @@ async def _answer_from_away(scene: Scene) -> None:
     await asked.pause()
     async with scene.kit.hosting(scene.app) as universe:
         asking = universe.world("w")
-        await asking.start(scene.app.workflows["ask"]("away/w", "z" * 40_000), id="r")
+        _ = await asking.start(scene.app.workflows["ask"]("away/w", "z" * 40_000), id="r")
 
         async def sent() -> bool:
             return [each.state for each in await asking.effects()] == [wl.WorkState.SENT]
@@ -375,7 +376,7 @@ async def _revert(scene: Scene) -> None:
 async def _repair(scene: Scene) -> None:
     async with scene.kit.hosting(scene.app) as universe:
         world = await universe.create("w", scene.app)
-        await world.start(scene.app.workflows["parked"](LARGE), id="r")
+        _ = await world.start(scene.app.workflows["parked"](LARGE), id="r")
 
         async def parked() -> bool:
             return [each.state for each in await world.effects()] == [wl.WorkState.PARKED]
@@ -419,6 +420,8 @@ PUBLISHERS: dict[str, Callable[[Scene], Awaitable[None]]] = {
 
 # What these refer to is referred to elsewhere, too, when the mark comes by: by the input, or the letter.
 MOVED = ("event from the inbox", "dead retry")
+# The blobs of this one come with the batch that refers to them: the second mark finds both.
+TOGETHER = ("create",)
 
 
 # On the real stores, by default, those that differ in how they commit.
@@ -431,6 +434,13 @@ CASES = [
 ]
 
 
+async def is_clean(scene: Scene) -> bool:
+    assert scene.collected is not None
+    await scene.collected.collect()
+    assert await scene.collected.missing() == []
+    return await scene.collected.garbage() == []
+
+
 @pytest.mark.parametrize(("engine", "publisher"), CASES, ids=[f"{engine}-{publisher}" for engine, publisher in CASES])
 async def test_a_collection_takes_nothing_from_a_publisher(tmp_path: Path, engine: str, publisher: str) -> None:
     kit = conftest.make(engine, tmp_path)
@@ -441,14 +451,12 @@ async def test_a_collection_takes_nothing_from_a_publisher(tmp_path: Path, engin
         assert scene.meddling.met, "nothing was published"
         assert scene.collected is not None
         assert await scene.collected.missing() == []
-        await scene.collected.collect()
-        assert await scene.collected.missing() == []
-        assert await scene.collected.garbage() == []
+        await aio.until(lambda: is_clean(scene))  # what was put meanwhile, for a batch that conflicted, goes later
     finally:
         await kit.aclose()
 
 
-@pytest.mark.parametrize("publisher", [each for each in PUBLISHERS if each not in MOVED])
+@pytest.mark.parametrize("publisher", [each for each in PUBLISHERS if each not in (*MOVED, *TOGETHER)])
 async def test_without_the_check_of_the_generation_it_would(
     memory_kit: Kit, publisher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -453,21 +453,37 @@ async def test_what_this_process_will_always_lack_is_for_another_at_once(
 async def test_three_workers_do_not_pass_a_poisoned_world_round(
     memory_kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each tries it now and then, with pauses that double, however many hints it has."""
+    """Each tries it now and then, with pauses that double, however many hints it has; together they count what their
+    steps raise, and the input is set aside.
+    """
     app = program()
+    quickly(monkeypatch, 200)
     broken_step(monkeypatch, lambda: AssertionError("this cannot be"))
     processes = [await memory_kit.process(app) for _ in range(3)]
     world = await processes[0].universe.create("w", app)
     at = await world._handle.address()
+    tries: list[int] = []
+    whole = refusals.Refusals.refuse
+
+    def counted(self: refusals.Refusals, *given: Any, **options: Any) -> int:
+        tries.append(whole(self, *given, **options))
+        return tries[-1]
+
+    monkeypatch.setattr(refusals.Refusals, "refuse", counted)
     await delivery.enqueue(processes[0].universe._connection, at, event("Poison", Poison()))
-    for process in processes:
-        await until_refused(process, at)
     for number in range(50):
         await delivery.enqueue(processes[number % 3].universe._connection, at, event("Add", Add(1)))
         await asyncio.sleep(0.02)
-    for process in processes:
-        assert process.host.worlds._refusals.tries(at) <= 6, "each pause is twice the last"
-        assert process.host.failed is None
+
+    async def all_taken() -> bool:
+        return await kits.unread(processes[0].engine, at) == 0
+
+    await aio.until(all_taken)
+    assert len(tries) == 4, "a budget of three, and once to settle it: none more, whoever tries"
+    [letter] = await kits.dead(processes[0].engine, at)
+    assert "raised 4 times in a row, so it was not taken" in letter.dead.reason
+    assert await world.ask(Add(0), timeout=20) == 50
+    assert all(process.host.failed is None for process in processes)
     monkeypatch.undo()
     for process in processes:
         await process.close()

@@ -192,7 +192,7 @@ async def test_work_whose_record_cannot_be_read_holds_up_no_other(memory_kit: Ki
     process = await memory_kit.process(app.program, settings=kits.settings(adapter={"concurrency": 1}))
     world = await process.universe.ensure("w", app.program)
     at = await world._handle.address()
-    await world.start(app.nap(0.4) if kind == "timer" else app.insist(), id="damaged")
+    _ = await world.start(app.nap(0.4) if kind == "timer" else app.insist(), id="damaged")
 
     async def opened() -> bool:
         found = await kits.opened(process.engine, at)

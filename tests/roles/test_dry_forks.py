@@ -61,7 +61,7 @@ async def test_a_dry_fork_makes_no_call_outside(policy: dict[str, Any], ends: st
         wl.open(str(tmp_path), host=app, egress=wl.Egress(allow=["127.0.0.1"])) as universe,
     ):
         world = await universe.ensure("alice", app)
-        await world.start(calls(server.url), id="c")
+        _ = await world.start(calls(server.url), id="c")
         await arrived.wait()
         dry = await world.fork("dry", **policy)
         live = await world.fork("live", effects="reissue", live=True)

@@ -45,7 +45,7 @@ async def test_values_of_a_world_that_is_being_imported_stay(memory_kit: Kit) ->
     engine, env = universe.store.engine, memory_kit.env
     lost, coming = (ids.Address(universe.id, ids.WorldId(bytes([n]) * 16)) for n in (1, 2))
     batch = kv.Batch()
-    imports.begin(batch, coming, token=bytes(16), source="a file", time_us=0)
+    imports.begin(batch, coming, token=bytes(16), source="a file", time_us=0, age_us=1)
     await engine.commit(batch)
     for root in (lost, coming):
         batch = kv.Batch()

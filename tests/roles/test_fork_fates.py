@@ -48,7 +48,7 @@ async def test_a_fork_of_a_fork_that_is_not_through_gets_its_answers(memory_kit:
     crowd = Crowd()
     async with memory_kit.hosting(crowd.program) as universe:
         world = await universe.ensure("alice", crowd.program)
-        await world.start(crowd.all(), id="r")
+        _ = await world.start(crowd.all(), id="r")
         await until(lambda: len(crowd.calls) == MANY)
         live = between == "reissue"
         first = await world.fork("first", effects=between, live=live)
@@ -89,7 +89,7 @@ async def test_a_shared_question_ends_when_the_parent_gives_it_up(memory_kit: Ki
         bank = await universe.ensure("bank", shop.program)
         await bank.pause()
         world = await universe.ensure("alice", shop.program)
-        await world.start(shop.asks(), id="asks")
+        _ = await world.start(shop.asks(), id="asks")
         fork = await world.fork("fork", effects="share")
         await (await world.attach("asks")).cancel("no")
         with pytest.raises(wl.RunFailed, match="has given it up"):
@@ -104,7 +104,7 @@ async def test_what_a_person_answers_in_the_parent_is_shared(memory_kit: Kit, ki
         bank = await universe.ensure("bank", shop.program)
         await bank.pause()
         world = await universe.ensure("alice", shop.program)
-        await world.start(shop.asks() if kind == "asks" else shop.buy("a"), id="r")
+        _ = await world.start(shop.asks() if kind == "asks" else shop.buy("a"), id="r")
         fork = await world.fork("fork", effects="share")
         answered: Any = 11 if kind == "asks" else "by hand"
         run = await world.attach("r")
@@ -122,7 +122,7 @@ async def test_a_run_that_is_cancelled_before_all_is_settled_leaves_nothing(memo
     crowd = Crowd()
     async with memory_kit.hosting(crowd.program) as universe:
         world = await universe.ensure("alice", crowd.program)
-        await world.start(crowd.all(), id="r")
+        _ = await world.start(crowd.all(), id="r")
         await until(lambda: len(crowd.calls) == MANY)
         await world.pause()
         script = [{"effect": "fetch", "answer": 7}] if effects == "script" else None
@@ -141,7 +141,7 @@ async def test_work_is_settled_in_the_order_in_which_it_was_asked_for(memory_kit
     async with memory_kit.hosting(shop.program) as universe:
         world = await universe.ensure("alice", shop.program)
         for number, run in enumerate(("z", "m", "a")):
-            await world.start(shop.buy(run), id=run)
+            _ = await world.start(shop.buy(run), id=run)
             await until(lambda number=number: len(shop.calls) > number)  # type: ignore[misc]
         height = (await world.head()).height
         fork = await world.fork("fork", effects=effects)

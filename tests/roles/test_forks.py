@@ -30,7 +30,7 @@ async def test_each_policy_gives_open_effects_their_fate(kit: Kit) -> None:
     async with kit.hosting(shop.program) as universe:
         world = await universe.ensure("alice", shop.program)
         await world.send(Added(5))
-        await world.start(shop.buy("a"), id="r")
+        _ = await world.start(shop.buy("a"), id="r")
         await until(lambda: shop.calls)
         script = [{"effect": "charge", "arguments": {"order": "a"}, "answer": "scripted"}]
         dropped = await world.fork("dropped")
@@ -84,9 +84,9 @@ async def test_everything_else_that_is_open_goes_on(kit: Kit) -> None:
         bank = await universe.ensure("bank", shop.program)
         await bank.pause()
         world = await universe.ensure("alice", shop.program)
-        await world.start(shop.parent(), id="parent")
-        await world.start(shop.asks(), id="asks")
-        await world.start(shop.waits(), id="waits")
+        _ = await world.start(shop.parent(), id="parent")
+        _ = await world.start(shop.asks(), id="asks")
+        _ = await world.start(shop.waits(), id="waits")
         forks = {effects: await world.fork(effects, effects=effects) for effects in ("drop", "reissue", "share")}
         scripted = await world.fork(
             "script", effects="script", script=[{"ask": "bank", "arguments": {"event": "Balance"}, "answer": 7}]
@@ -115,7 +115,7 @@ async def test_messages_of_a_dry_fork_go_nowhere(memory_kit: Kit) -> None:
     async with memory_kit.hosting(shop.program) as universe:
         bank = await universe.ensure("bank", shop.program)
         world = await universe.ensure("alice", shop.program)
-        await world.start(shop.tells(), id="t")
+        _ = await world.start(shop.tells(), id="t")
         dry = await world.fork("dry")
         live = await world.fork("live", live=True)
         for each in (world, dry, live):
@@ -129,7 +129,7 @@ async def test_new_effects_of_a_dry_fork_are_parked_and_can_only_be_answered(kit
         world = await universe.ensure("alice", shop.program)
         fork = await world.fork("fork", script=[{"effect": "charge", "answer": "once", "times": 1}])
         assert (await fork.run(shop.buy("a"), id="first", timeout=SECONDS))[0] == "once"
-        await fork.start(shop.buy("b"), id="second")
+        _ = await fork.start(shop.buy("b"), id="second")
         connection = universe._connection
         at = await Handle(connection, "fork").address()
         [opened] = [each async for each in queries.open_work(connection, at)]
@@ -210,14 +210,14 @@ async def test_a_shared_effect_ends_when_the_parent_is_gone(memory_kit: Kit) -> 
     shop = Shop()
     async with memory_kit.hosting(shop.program) as universe:
         world = await universe.ensure("alice", shop.program)
-        await world.start(shop.buy("a"), id="r")
+        _ = await world.start(shop.buy("a"), id="r")
         await until(lambda: shop.calls)
         given_up = await world.fork("given-up", effects="share")
         run = await world.attach("r")
         await run.cancel("no")
         with pytest.raises(wl.RunFailed, match="has given it up"):
             await result(given_up, "r")
-        await world.start(shop.buy("b"), id="s")
+        _ = await world.start(shop.buy("b"), id="s")
         await until(lambda: len(shop.calls) == 2)
         gone = await world.fork("gone", effects="share")
         await world.delete(after_forks=True)
@@ -375,7 +375,7 @@ async def test_a_forged_first_step_is_refused(memory_kit: Kit) -> None:
                 await each._handle.command(FORKED, said)
             machine = await each._handle.machine()
             assert machine.branch is None or machine.branch.dry
-        await dry.start(shop.buy("a"), id="a")
+        _ = await dry.start(shop.buy("a"), id="a")
         await dry.ask(Balance())
         assert not shop.calls
         await check(universe, "alice", "dry")

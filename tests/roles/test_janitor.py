@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import worldline as wl
-from tests import aio
+from tests import aging, aio
 from tests.roles import apart, conftest, sums
 from tests.roles import kit as kits
 from tests.roles.kit import Kit, Process
@@ -88,6 +88,12 @@ async def enqueue(process: Process, at: ids.Address, client_id: bytes | str) -> 
     return False
 
 
+async def passes(kit: Kit, process: Process, seconds: float) -> None:
+    """Time passes, and janitors have counted it."""
+    await kit.jump(seconds)
+    await aging.older(process.engine, process.universe._connection.id, int(seconds * 1_000_000))
+
+
 async def seen(process: Process, at: ids.Address) -> int:
     made, chosen = inbox_keys.seen_made(at), inbox_keys.seen_chosen(at)
     read = await process.engine.read(kv.Range(*made, count_max=10_000), kv.Range(*chosen, count_max=10_000))
@@ -113,14 +119,17 @@ async def test_ids_beyond_the_window_are_forgotten(engine: str, memory_kit: Kit,
     assert [await seen(process, at) for at in worlds] == [4] * 5, "all are within the window"
     assert each.cleared == 0
     await kit.jump(LATER_SECONDS)
+    await round_of(each)
+    assert [await seen(process, at) for at in worlds] == [4] * 5, "one clock proves nothing"
+    await passes(kit, process, LATER_SECONDS)
     for at in worlds:
         assert not await enqueue(process, at, "new")
     assert await round_of(each) == 5, "three pages of worlds, the pointers, and the rest"
     assert [await seen(process, at) for at in worlds] == [1] * 5
-    assert each.rounds == 2
-    assert each.cleared == 10, "one range and one page for each world"
-    assert counted(meter) == {"made_ids": 5, "chosen_ids": 10}, "a range for each world, and two records"
-    assert meter.value("worldline_janitor_round_seconds") == 2
+    assert each.rounds == 3
+    assert each.cleared == 10, "one page of either kind for each world"
+    assert counted(meter) == {"made_ids": 10, "chosen_ids": 10}, "two records of either kind for each world"
+    assert meter.value("worldline_janitor_round_seconds") == 3
     assert await enqueue(process, worlds[0], "new"), "a repeat within the window is still one"
     assert not await enqueue(process, worlds[0], "chosen"), "after it, an id that a client chose is new"
     with pytest.raises(errors.DedupeExpired):  # and one that we made is refused, not taken for new
@@ -135,7 +144,8 @@ async def test_ids_are_forgotten_on_postgresql_too(kit: Kit) -> None:
         assert not await enqueue(process, at, f"old {number}")
     store = process.universe._connection.store
     each = Janitor(
-        store.engine, store.env, process.universe._connection.id, settings=JanitorSettings(), dedupe_window_ms=1
+        store.engine, store.env, process.universe._connection.id, settings=JanitorSettings(round_ms=1),
+        dedupe_window_ms=1,
     )  # fmt: skip
 
     async def gone() -> bool:
@@ -147,14 +157,15 @@ async def test_ids_are_forgotten_on_postgresql_too(kit: Kit) -> None:
 
 
 async def test_many_ids_are_looked_at_a_page_at_a_time(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(janitors, "CHOSEN_MAX", 6)  # and so seven for one world
+    monkeypatch.setattr(janitors, "SEEN_MAX", 6)  # and so seven for one world
     process = await memory_kit.process()
     at = await (await process.universe.create("w", program()))._handle.address()
     for number in range(30):
         await enqueue(process, at, f"id {number:03}")
-    await memory_kit.jump(LATER_SECONDS)
     each = janitor(process)
-    assert await round_of(each) == 5 + 2
+    assert await round_of(each) == 5 + 2, "all are found"
+    await passes(memory_kit, process, LATER_SECONDS)
+    assert await round_of(each) == 5 + 2, "and dropped"
     assert await seen(process, at) == 0
     assert await round_of(each) == 3, "the next round begins anew"
 
@@ -257,7 +268,7 @@ async def test_chunks_of_abandoned_uploads_go(engine: str, tmp_path: Path, monke
         data = bytes([number]) * (2 * chunks.PART)
         batch = kv.Batch()
         now_us = (await process.engine.read()).time_us
-        chunks.begin(batch, connection.id, cas.address(data), bytes(16), data, time_us=now_us)
+        chunks.begin(batch, connection.id, cas.address(data), bytes(16), data, time_us=now_us, age_us=1)
         assert isinstance((await process.engine.commit(batch))[0], kv.Ok)
 
     async def left() -> int:
@@ -268,10 +279,11 @@ async def test_chunks_of_abandoned_uploads_go(engine: str, tmp_path: Path, monke
         process.engine, kit.env, connection.id, settings=JanitorSettings(turn_ms=1, round_ms=1),
         dedupe_window_ms=WINDOW_MS, blobs=connection.blobs, telemetry=telemetry.Telling([("meter", meter.tell)]),
     )  # fmt: skip
-    await kit.jump(3_500)
+    await kit.jump(10_000)
+    await passes(kit, process, 3_500)
     await round_of(each)
     assert (await left(), each.cleared) == (3, 0)
-    await kit.jump(200)
+    await passes(kit, process, 200)
     await round_of(each)
     assert (await left(), each.cleared) == (1, 2)
     await round_of(each)
@@ -346,7 +358,7 @@ async def test_imports_of_killed_processes_go(memory_kit: Kit) -> None:
     at = ids.Address(universe, ids.WorldId(bytes(16)))
     batch = kv.Batch()
     now_us = (await process.engine.read()).time_us
-    begun = imports.begin(batch, at, token=bytes(16), source="a file", time_us=now_us)
+    begun = imports.begin(batch, at, token=bytes(16), source="a file", time_us=now_us, age_us=1)
     assert isinstance((await process.engine.commit(batch))[0], kv.Ok)
     batch = kv.Batch()
     imports.put_dead(batch, at, b"letter", number=1)
@@ -357,10 +369,11 @@ async def test_imports_of_killed_processes_go(memory_kit: Kit) -> None:
         process.engine, memory_kit.env, universe, settings=JanitorSettings(turn_ms=1, round_ms=1),
         dedupe_window_ms=WINDOW_MS, telemetry=telemetry.Telling([("meter", meter.tell)]),
     )  # fmt: skip
-    await memory_kit.jump(23 * 3_600)
+    await memory_kit.jump(100 * 3_600)
+    await passes(memory_kit, process, 23 * 3_600)
     await round_of(each)
     assert counted(meter) == {}
-    await memory_kit.jump(2 * 3_600)
+    await passes(memory_kit, process, 2 * 3_600)
     await round_of(each)
     assert counted(meter) == {"imports": 1}
     prefix = space.universe(universe)

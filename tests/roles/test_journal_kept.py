@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import worldline as wl
-from tests import aio
+from tests import aging, aio
 from tests.roles import compacting
 from tests.roles import kit as kits
 from tests.roles import test_compaction_cuts as cuts
@@ -39,6 +39,11 @@ def keeping(**more: Any) -> Settings:
     return msgspec.structs.replace(settings, dedupe_window_ms=KEPT_MS // 2, worker=worker)
 
 
+async def pass_by(process: Process) -> None:
+    """More time than entries are kept for."""
+    await aging.older(process.engine, process.universe._connection.id, KEPT_MS * 1_000 + 100_000)
+
+
 async def hosting(kit: Kit, app: wl.Program, **more: Any) -> Process:
     """A process that compacts nothing by itself."""
     process = await kit.process(app, settings=keeping(**more))
@@ -50,7 +55,7 @@ async def aged(kit: Kit, process: Process, app: wl.Program, *, rounds: int = 3) 
     """A world whose entries up to a height were dropped; a few are above."""
     world = await compacting.busy(process, app, rounds=rounds)
     await compacting.compact(process, world)
-    await kit.jump(KEPT_MS / 1_000 + 0.1)
+    await pass_by(process)
     for number in range(4):
         await world.send(Added("late", number))
     assert await world.ask(Total("late"), id="recent") == 6
@@ -95,7 +100,7 @@ async def test_old_entries_go_and_the_chain_goes_on(kit: Kit) -> None:
     world = again.universe.world("w")
     await world.send(Go("x"))
     assert await kits.run(world, app.workflows["wait"]("x"), id="r") == "5000 and x"
-    await kit.jump(KEPT_MS / 1_000 + 0.1)
+    await pass_by(again)
     await world.send(Added("k0"))
     await world.snapshot()
     done = await compacting.compact(again, world)
@@ -162,12 +167,12 @@ async def test_what_is_young_or_pinned_stays(memory_kit: Kit) -> None:
     stored = await Stored.of(process.universe, world)
     assert (await compacting.compact(process, world)).expired == 0  # young
     [segment] = await stored.segments()
-    await memory_kit.jump(KEPT_MS / 1_000 + 0.1)
+    await pass_by(process)
     fork = await world.fork("f", at=await stored.baseline())
     await world.send(Added("k1", 7))
     assert (await compacting.compact(process, world)).expired == segment.last_height  # a fork needs what is above
     assert await fork.state(at=segment.last_height) == await world.state(at=segment.last_height)
-    await memory_kit.jump(KEPT_MS / 1_000 + 0.1)
+    await pass_by(process)
     for number in range(4):
         await world.send(Added("late", number))
     await world.snapshot()
@@ -186,11 +191,11 @@ async def test_a_fork_whose_parent_has_dropped_more_than_it_has_of_it(memory_kit
     await fork.send(Added("k2", 5))
     await fork.snapshot()
     await compacting.compact(process, world)
-    await memory_kit.jump(KEPT_MS / 1_000 + 0.1)
+    await pass_by(process)
     await world.send(Added("k0"))
     await world.snapshot()
     assert (await compacting.compact(process, world)).segments == 1
-    await memory_kit.jump(KEPT_MS / 1_000 + 0.1)
+    await pass_by(process)
     await world.send(Added("k0"))
     await world.snapshot()
     assert (await compacting.compact(process, world)).expired
@@ -218,9 +223,9 @@ async def test_it_may_be_cut_off_behind_every_write(memory_kit: Kit) -> None:
     process, world, stored = await cuts.large(memory_kit)
     held = process.host.worlds.peek(await world._handle.address())
     top, baseline = await world.head(), await stored.baseline()
-    await memory_kit.jump(KEPT_MS / 1_000 + 0.1)
     done, cut, gone = None, 0, 0
-    while done is None:
+    while done is None or gone != baseline:
+        await pass_by(process)
         try:
             done = await cuts.compaction(process, held, Budget(1), policy=POLICY).run(now=True)
         except errors.StoreFailed:
@@ -246,10 +251,10 @@ async def test_more_snapshots_than_one_batch_deletes(memory_kit: Kit, monkeypatc
     monkeypatch.setattr(retention, "droppable", lambda *_, **__: [])
     monkeypatch.setattr(retention, "DROPS_MAX", 1)
     held = process.host.worlds.peek(await world._handle.address())
-    await memory_kit.jump(KEPT_MS / 1_000 + 0.1)
     before = await stored.snapshots()
     expired = 0
-    for _ in range(len(before)):
+    for _ in range(len(before) + 1):
+        await pass_by(process)
         expired += (await cuts.compaction(process, held, Budget(10**6), policy=POLICY).run(now=True)).expired
         await stored.check((await world.head()).height)
     assert expired == before[-1]
@@ -265,7 +270,7 @@ async def test_a_fork_that_comes_late_is_refused(memory_kit: Kit) -> None:
     world = await compacting.busy(process, app)
     await compacting.compact(process, world)
     at, stored = await world._handle.address(), await Stored.of(process.universe, world)
-    await memory_kit.jump(KEPT_MS / 1_000 + 0.1)
+    await pass_by(process)
 
     async def drop() -> None:
         assert (await compacting.compact(process, world)).expired
@@ -294,7 +299,7 @@ async def test_a_fork_of_a_fork_that_comes_late_is_refused(memory_kit: Kit) -> N
     stored = await Stored.of(process.universe, fork)
     assert (await stored.snapshots())[0] > wanted
     assert (await compacting.compact(process, fork)).segments == 1
-    await memory_kit.jump(KEPT_MS / 1_000 + 0.1)
+    await pass_by(process)
 
     async def drop() -> None:
         assert (await compacting.compact(process, fork)).expired
@@ -317,7 +322,7 @@ async def test_a_fork_that_comes_first_wins(memory_kit: Kit) -> None:
     process.host.worlds._searcher.is_due = lambda *_, **__: False  # no worker takes the fork
     world = await compacting.busy(process, app)
     await compacting.compact(process, world)
-    await memory_kit.jump(KEPT_MS / 1_000 + 0.1)
+    await pass_by(process)
     stored, client = await Stored.of(process.universe, world), await memory_kit.process(settings=by_hand())
     held = process.host.worlds.peek(await world._handle.address())
     made: list[Any] = []
@@ -355,10 +360,11 @@ async def test_a_world_that_always_has_work_in_flight(kit: Kit) -> None:
     worker = msgspec.structs.replace(settings.worker, journal_kept_ms=2)
     process = await kit.process(app, settings=msgspec.structs.replace(settings, dedupe_window_ms=1, worker=worker))
     world = await process.universe.ensure("w", app)
-    await world.start(cycle(0), id="r")
+    _ = await world.start(cycle(0), id="r")
     stored = await Stored.of(process.universe, world)
 
     async def forgotten() -> bool:
+        await pass_by(process)
         index = await stored.index()
         return bool(index) and isinstance(index[0], journal.Dropped) and index[0].last_height > 200
 

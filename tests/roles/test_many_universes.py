@@ -66,7 +66,7 @@ async def test_another_process_takes_over(kit: Kit, killed: bool) -> None:
         tenants = [await one.universe(f"t{number}") for number in range(6)]
         for tenant in tenants:
             await (await tenant.create("w", app.program)).send(Add(1))
-            await tenant.world("w").start(app.work(tenant.name, 1, 1.0), id="r")
+            _ = await tenant.world("w").start(app.work(tenant.name, 1, 1.0), id="r")
         assert [await total(tenant) for tenant in tenants] == [1] * 6
         async with serving(kit, app.program) as two:
             if killed:
@@ -157,8 +157,8 @@ async def test_universes_come_and_go_while_it_runs(kit: Kit, all_of_it: bool) ->
         stays, leaves = await here.universe("t-stays"), await here.universe("t-leaves")
         for tenant in (stays, leaves):
             await tenant.create("w", app.program)
-            await tenant.world("w").start(app.work(tenant.name, 1, 0.0), id="r")
-            await tenant.world("w").start(app.work(tenant.name, 1, 3600.0), id="s")
+            _ = await tenant.world("w").start(app.work(tenant.name, 1, 0.0), id="r")
+            _ = await tenant.world("w").start(app.work(tenant.name, 1, 3600.0), id="s")
             assert await total(tenant) == 0
         await aio.until(lambda: _is(lambda: len(app.started) == 2))
         await forget(kit, leaves, all_of_it=all_of_it)
@@ -411,7 +411,7 @@ async def test_a_flooded_universe_does_not_keep_another_waiting_for_effects(memo
         flood, quiet = await here.universe("flooded"), await here.universe("quiet")
         world = await flood.create("w", app.program)
         for number in range(8):
-            await world.start(app.work_again("flood", 5), id=f"r{number}")
+            _ = await world.start(app.work_again("flood", 5), id=f"r{number}")
         await aio.until(lambda: _is(lambda: len(app.started) == 4))
         other = await quiet.create("w", app.program)
         runs = [await other.start(app.work("quiet", 1, 0.0), id=f"r{number}") for number in range(2)]

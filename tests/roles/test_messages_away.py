@@ -28,10 +28,13 @@ from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.inbox import Message, ReceiptStatus
 from worldline.model.journal import Kind
+from worldline.model.settings import PressureSettings
 from worldline.model.work import WorkState
 from worldline.roles.effects import deliver
 from worldline.roles.quotas import usage
 from worldline.store import kv, transact
+
+PRESSURE = PressureSettings()
 
 
 @dataclass(frozen=True)
@@ -352,7 +355,7 @@ async def crashed(kit: Kit, at: int, fate: Fate) -> bool:
 
 async def test_a_repeat_finds_the_first_stamp_also_under_another_name_and_without_a_grant(memory_kit: Kit) -> None:
     async with two(memory_kit) as (here, there):
-        carrier = deliver.Carrier(here._connection.peers, memory_kit.env, window_us=10**9)
+        carrier = deliver.Carrier(here._connection.peers, memory_kit.env, window_us=10**9, pressure=PRESSURE)
         opened = await claimed(memory_kit, here)
         content = messages.Content("Note", b"\xa1dtextaz")
         first = await carrier.send(opened, "shop/keeper", content, ask=False)
@@ -388,7 +391,7 @@ async def stored(here: wl.Universe, found: works.Open, before: works.Open | None
 async def test_an_attempt_whose_claim_was_taken_over_delivers_nothing(memory_kit: Kit) -> None:
     """The other one may have told the sender that it was refused (simulator, seed 218: refused, and it came)."""
     async with two(memory_kit) as (here, there):
-        carrier = deliver.Carrier(here._connection.peers, memory_kit.env, window_us=10**9)
+        carrier = deliver.Carrier(here._connection.peers, memory_kit.env, window_us=10**9, pressure=PRESSURE)
         opened = await claimed(memory_kit, here)
         await stored(here, works.Open(opened.at, opened.intent, replace(opened.work, token=b"t" * 16), b""), opened)
         with pytest.raises(errors.Conflicted, match="taken over by another attempt"):
@@ -398,7 +401,7 @@ async def test_an_attempt_whose_claim_was_taken_over_delivers_nothing(memory_kit
 
 async def test_a_message_that_is_too_old_is_refused(memory_kit: Kit) -> None:
     async with two(memory_kit) as (here, there):
-        carrier = deliver.Carrier(here._connection.peers, memory_kit.env, window_us=20_000_000)
+        carrier = deliver.Carrier(here._connection.peers, memory_kit.env, window_us=20_000_000, pressure=PRESSURE)
         opened = await claimed(memory_kit, here)
         for seconds in (11, -22):
             memory_kit.env.ahead_us += seconds * 1_000_000
@@ -422,7 +425,7 @@ async def test_an_answer_settles_the_question_that_was_put_to_that_world_alone(m
         engine = await memory_kit.engine()
         at = await world._handle.address()
         opened = await sent(engine, at)
-        carrier = deliver.Carrier(here._connection.peers, memory_kit.env, window_us=10**9)
+        carrier = deliver.Carrier(here._connection.peers, memory_kit.env, window_us=10**9, pressure=PRESSURE)
         keeper_at = await there.world("keeper")._handle.address()
 
         def by(universe: bytes, world: bytes) -> works.Open:

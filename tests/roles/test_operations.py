@@ -12,12 +12,12 @@ from tests.roles import sums
 from tests.roles.kit import Kit, Process
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.layers import leases
+from worldline.layers import leases, worlds
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.roles import expiry
 from worldline.roles import lease as world_lease
-from worldline.roles.cluster import operations
+from worldline.roles.cluster import operations, placement
 from worldline.store import kv
 
 SETTINGS = WorkerSettings(lease_ttl_ms=60_000, heartbeat_ms=15_000, max_worlds_warm=7, labels={"zone": "eu"})
@@ -51,14 +51,18 @@ class Desk:
         self.at = at
         self.worker = ids.WorkerId(envs.new_id(env))
         self.incarnation = ids.Incarnation(envs.new_id(env))
+        # What a worker says that can run the world.
+        self.labels = placement.labels_of(SETTINGS.labels, universes=at.universe.hex(), programs={"p": b"\0" * 32})
 
     async def beat(self) -> leases.Heartbeat:
-        return await world_lease.beat(self.engine, self.env, self.worker, self.incarnation, SETTINGS)
+        return await world_lease.beat(
+            self.engine, self.env, self.worker, self.incarnation, SETTINGS, labels=self.labels
+        )
 
     async def other(self) -> leases.Heartbeat:
         """Another worker that lives."""
         worker, incarnation = ids.WorkerId(envs.new_id(self.env)), ids.Incarnation(envs.new_id(self.env))
-        return await world_lease.beat(self.engine, self.env, worker, incarnation, SETTINGS)
+        return await world_lease.beat(self.engine, self.env, worker, incarnation, SETTINGS, labels=self.labels)
 
     async def acquire(self, me: leases.Heartbeat) -> leases.Lease:
         return await world_lease.acquire(self.engine, self.env, self.at, me, expiry.Witness(self.env))
@@ -66,6 +70,9 @@ class Desk:
     async def state(self) -> leases.State:
         read = await self.engine.read(*leases.reads(self.at))
         return leases.decode(self.at, read.value(0), read.value(1), read.value(2))
+
+    async def found(self) -> tuple[worlds.World, leases.State]:
+        return worlds.decode(self.at, (await self.engine.read(worlds.get(self.at))).value(0)), await self.state()
 
     async def unread(self) -> int:
         return await kits.unread(self.engine, self.at)
@@ -84,7 +91,7 @@ async def test_a_worker_comes_is_drained_and_goes(kit: Kit) -> None:
     at = await desk(kit)
     for beat in (1, 2):
         life = await at.beat()
-        assert (life.sign.beat, life.sign.capacity, life.sign.labels) == (beat, 7, {"zone": "eu"})
+        assert (life.sign.beat, life.sign.capacity, life.sign.labels) == (beat, 7, at.labels)
     life = await at.beat()
     for draining in (True, True, False, False):
         life = await operations.drain_worker(at.engine, at.env, at.worker, draining=draining)
@@ -172,7 +179,7 @@ async def test_only_worlds_that_may_be_had_are_tried_for(kit: Kit) -> None:
 
     async def may_take(life: leases.Heartbeat | None = me, *, dead: Sequence[bytes] = ()) -> bool:
         others = expiry.Witness(kit.env, lambda worker: worker in dead)
-        return await world_lease.may_take(at.engine, [await at.state()], life, others) == [at.at]
+        return await world_lease.may_take(at.engine, [await at.found()], life, others) == [at.at]
 
     assert await may_take()
     lease = await at.acquire(other)

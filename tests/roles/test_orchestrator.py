@@ -280,7 +280,7 @@ async def test_the_worlds_of_a_dead_worker_are_given_to_a_living_one(kit: Kit) -
     assert await totals(worlds, app) == [2] * 4
     assert taking.value("worldline_failovers_total") == taking.value("worldline_leases_acquired_total") == 4
     workers, ended = [sum(meter.value(name) for meter in (reaping, taking)) for name in REAPED]
-    assert ended == 4, "each by one of the processes that saw it"
+    assert ended <= 4, "each once at most: one that is taken over first has no lease of the dead worker to end"
     assert workers in (1, 2), "after the clock's jump the other may look dead too, until its next heartbeat"
 
 

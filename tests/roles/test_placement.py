@@ -14,6 +14,7 @@ from worldline.base import errors, limits
 from worldline.codec import digest
 from worldline.model import ids
 from worldline.model.world import Status, WorldMeta
+from worldline.roles import worker_labels
 from worldline.roles.cluster import placement
 from worldline.roles.cluster.placement import Active, Choice, Site
 
@@ -163,7 +164,7 @@ def meta(**labels: str) -> WorldMeta:
     ],
 )
 def test_what_a_world_needs(world: WorldMeta, labels: dict[str, str], unmet: str | None) -> None:
-    assert placement.unmet(placement.needs_of(world), labels) == unmet
+    assert worker_labels.unmet(worker_labels.needs_of(world), labels) == unmet
 
 
 def test_labels_of_a_worker() -> None:
@@ -282,6 +283,6 @@ def test_a_world_goes_only_to_workers_that_serve_its_universe() -> None:
     choices = placement.choose(worlds(20), where, moves_max=100)
     assert {choice.to for choice in choices} == {worker(1)}
     assert placement.choose(worlds(3), where[:1], moves_max=100) == []
-    assert [placement.serves(each.labels, U) for each in where] == [False, True]
-    assert placement.serves({"universe": "*"}, other)
-    assert not placement.serves({}, U)
+    assert [worker_labels.serves(each.labels, U) for each in where] == [False, True]
+    assert worker_labels.serves({"universe": "*"}, other)
+    assert not worker_labels.serves({}, U)

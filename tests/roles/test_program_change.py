@@ -171,7 +171,9 @@ async def test_a_change_that_fits_is_adopted(kit: Kit, tail: bool, caplog: pytes
     with caplog.at_level(logging.WARNING, "worldline.worker"):
         async with kit.hosting(other) as universe:
             world = await held(universe)
-            assert "goes on under the changed program 'p': 2 runs get it when they next continue" in caplog.text
+            assert (
+                "goes on under the changed program 'p', which runs get when they next continue: 2 runs" in caplog.text
+            )
             assert (await world.describe()).program_hash == other.hash
             assert await finish(world, "talk") == "TALK"
             assert await finish(world, "steady") == "steady"
@@ -360,7 +362,7 @@ async def test_a_run_whose_arguments_cannot_be_read_is_not_said_to_have_changed(
 
     async with memory_kit.hosting(app) as universe:
         world = await universe.ensure("w", app)
-        await world.start(outer({"name": "a"}), id="r")
+        _ = await world.start(outer({"name": "a"}), id="r")
         [blocked] = [each for each in (await why.why(world._handle)).reasons if each.stuck]
     assert blocked.what == "run r/0 (inner) is blocked: the code does not fit its record"
     assert "its arguments do not fit inner(): " in blocked.error
@@ -391,7 +393,7 @@ async def test_an_open_effect_that_takes_other_arguments_is_parked_and_fails_no_
 
     first = await kit.process(paying(0))
     world = await first.universe.create("w", first.universe._connection.programs["p"])
-    await world.start(first.universe._connection.programs["p"].workflows["flow"](), id="r")
+    _ = await world.start(first.universe._connection.programs["p"].workflows["flow"](), id="r")
     await first.kill()
     await kit.jump(kits.LEASE_TTL_MS / 1000 + 0.1)
     async with kit.hosting(paying(1)) as universe:

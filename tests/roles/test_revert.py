@@ -43,11 +43,11 @@ async def test_open_work_of_both_times_is_settled(kit: Kit, effects: Any) -> Non
     shop = Shop()
     async with kit.hosting(shop.program) as universe:
         world = await universe.ensure("alice", shop.program)
-        await world.start(shop.buy("then"), id="then")
-        await world.start(shop.parent(), id="parent")
+        _ = await world.start(shop.buy("then"), id="then")
+        _ = await world.start(shop.parent(), id="parent")
         await until(lambda: len(shop.calls) == 1)
         height = (await world.head()).height
-        await world.start(shop.buy("now"), id="now")
+        _ = await world.start(shop.buy("now"), id="now")
         await until(lambda: len(shop.calls) == 2)
         done = await world.revert(height, effects=effects)
         assert [(each.kind, each.name, each.run) for each in done.left] == [("effect", "charge", "now")]
@@ -80,12 +80,12 @@ async def test_what_was_open_is_closed_over_as_many_steps_as_needed(memory_kit: 
 
     async with memory_kit.hosting(app) as universe:
         world = await universe.ensure("alice", app)
-        await world.start(sleeps(150), id="then")
+        _ = await world.start(sleeps(150), id="then")
         height = (await world.head()).height
-        await world.start(sleeps(400), id="now")
+        _ = await world.start(sleeps(400), id="now")
         await world.revert(height)
         assert [run.id for run in await world.runs() if "/" not in run.id] == ["then"]
-        await world.start(sleeps(1), id="later")
+        _ = await world.start(sleeps(1), id="later")
 
         async def whole() -> bool:
             machine = await world._handle.machine()

@@ -5,11 +5,14 @@ paused, and nothing else is counted.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from typing import Any
 
 import pytest
 
+import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
 from tests.roles import sums
@@ -26,7 +29,7 @@ from worldline.model.journal import Kind
 from worldline.model.lease import Running, Trial
 from worldline.model.world import Status
 from worldline.observe import measures, sinks
-from worldline.roles import telemetry
+from worldline.roles import restore, telemetry
 from worldline.roles.cluster import operations
 from worldline.roles.world import held_world
 from worldline.store import kv
@@ -40,6 +43,7 @@ class App:
     def __init__(self) -> None:
         self.program = app = sums.program(trap=self.stop)
         self.inside, self.gate, self.deadly = threading.Event(), threading.Event(), True
+        self._process = os.getpid()
         owner = self
 
         @app.effect
@@ -55,6 +59,8 @@ class App:
         self.fetches = fetches
 
     def stop(self) -> None:
+        if self.deadly and os.getpid() != self._process:
+            os._exit(9)  # a child process, in which it is tried once more
         if self.deadly:
             self.inside.set()
             self.gate.wait(60)
@@ -206,14 +212,9 @@ class DiesRestoring(kits.Around):
         return outcomes
 
 
-async def test_a_world_that_processes_die_restoring_is_quarantined_until_resume(memory_kit: Kit) -> None:
-    kit, app, meter = memory_kit, App(), measures.Meter()
-    client = await kit.process()
-    world = await client.universe.ensure("w", app.program)
-    at = await world._handle.address()
-    await world.send(Trap())
-    await dies(kit, app)
-    for _ in range(BUDGET):
+async def die_restoring(kit: Kit, app: App, deaths: int) -> None:
+    """So many processes die while they restore the world."""
+    for _ in range(deaths):
         engines: list[DiesRestoring] = []
 
         def wrap(engine: kv.Engine, engines: list[DiesRestoring] = engines) -> kv.Engine:
@@ -224,27 +225,132 @@ async def test_a_world_that_processes_die_restoring_is_quarantined_until_resume(
         await asyncio.wait_for(engines[0].dead.wait(), 20)
         await process.kill()
         await kit.jump(kits.LEASE_TTL_MS / 1000 + 0.1)
+
+
+@pytest.fixture
+def deadly_restore(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Restoring a world ends a child process, as long as the list says so."""
+    deadly, process, build = [True], os.getpid(), restore.build
+
+    def dying(*given: Any) -> restore.Restored:
+        if deadly[0] and os.getpid() != process:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return build(*given)
+
+    monkeypatch.setattr(restore, "build", dying)
+    return deadly
+
+
+async def status_of(world: wl.World) -> Status:
+    return (await world._handle.describe()).meta.status
+
+
+async def test_a_world_that_processes_and_a_child_die_restoring_is_quarantined_until_resume(
+    memory_kit: Kit, deadly_restore: list[bool]
+) -> None:
+    kit, app, meter = memory_kit, App(), measures.Meter()
+    client = await kit.process()
+    world = await client.universe.ensure("w", app.program)
+    at = await world._handle.address()
+    await world.send(Trap())
+    await dies(kit, app)
+    await die_restoring(kit, app, BUDGET)
     observed = sinks.Observed(telemetry.Telling([("meter", meter.tell)]))
     last = await kit.process(app.program, observed=observed)
 
     async def paused() -> bool:
-        return (await world._handle.describe()).meta.status is Status.PAUSED
+        return await status_of(world) is Status.PAUSED
 
     await aio.until(paused)
     assert meter.value("worldline_quarantines_total") == 1
+    assert meter.value("worldline_last_attempts_total", "died") == 1
     await world.send(AddUp(4))  # it takes input
     why = await reasons.why(world._handle)
     assert why.reasons[0].kind == "quarantined"
     assert "3 processes in a row died while they restored it" in why.reasons[0].what
+    assert "child process: signal 9" in why.reasons[0].what
+    assert "it is tried again in " in why.reasons[0].what
     assert why.reasons[0].command == "worldline resume w"
-    assert (await queries.show_world(client.universe._connection, at)).quarantined == BUDGET
+    shown = await queries.show_world(client.universe._connection, at)
+    assert shown.quarantined == BUDGET
+    assert shown.quarantined_until is not None
     [finding] = (await doctor.examine(client.universe._connection, repair=False)).findings
     assert (finding.kind, finding.advice) == ("quarantined", "fix the cause, then worldline resume w")
-    app.deadly = False
+    app.deadly = deadly_restore[0] = False
     await world.resume()
     assert await last.universe.world("w").ask(AddUp(0), timeout=20) == 4
     await last.close()
     assert await trial_of(client.engine, at) is None
+
+
+@pytest.mark.probe("trial.quarantine-over")
+async def test_a_quarantine_ends_by_itself_and_the_next_lasts_twice_as_long(
+    memory_kit: Kit, deadly_restore: list[bool]
+) -> None:
+    kit, app = memory_kit, App()
+    client = await kit.process()
+    world = await client.universe.ensure("w", app.program)
+    at = await world._handle.address()
+    await world.send(Trap())
+    await dies(kit, app)
+    await die_restoring(kit, app, BUDGET)
+    app.deadly = False
+    lasts_ms = 50_000
+    settings = kits.settings(worker={"quarantine_ms": lasts_ms, "quarantine_max_ms": 3 * lasts_ms})
+    last = await kit.process(app.program, settings=settings)
+    for number, times in enumerate((1, 2, 3, 3)):
+
+        async def quarantined(number: int = number) -> bool:
+            found = await trial_of(client.engine, at)
+            return found is not None and found.until_us > 0 and found.quarantines == number + 1
+
+        await aio.until(quarantined)
+        found = await trial_of(client.engine, at)
+        assert found is not None
+        left_ms = (found.until_us - (await client.engine.read()).time_us) // 1000
+        assert (times - 1) * lasts_ms < left_ms <= times * lasts_ms
+        deadly_restore[0] = number < 3
+        await kit.jump(left_ms / 1000 + 0.1)
+    assert await last.universe.world("w").ask(AddUp(4), timeout=20) == 4
+    assert await trial_of(client.engine, at) is None
+    await last.close()
+
+
+async def test_a_world_that_a_child_can_restore_is_not_quarantined(memory_kit: Kit) -> None:
+    """Processes died while they restored it, of something else."""
+    kit, app, meter = memory_kit, App(), measures.Meter()
+    client = await kit.process()
+    world = await client.universe.ensure("w", app.program)
+    await world.send(Trap())
+    await dies(kit, app)
+    await die_restoring(kit, app, BUDGET)
+    app.deadly = False
+    observed = sinks.Observed(telemetry.Telling([("meter", meter.tell)]))
+    last = await kit.process(app.program, observed=observed)
+    assert await last.universe.world("w").ask(AddUp(4), timeout=20) == 4
+    assert meter.value("worldline_last_attempts_total", "survived") == 1
+    assert meter.value("worldline_quarantines_total") == 0
+    await last.close()
+
+
+async def test_a_world_that_processes_die_reading_is_quarantined_without_a_child(memory_kit: Kit) -> None:
+    """A child is given what was read. If no process gets so far, twice the budget decides."""
+    kit, app = memory_kit, App()
+    client = await kit.process()
+    world = await client.universe.ensure("w", app.program)
+    await world.send(Trap())
+    await dies(kit, app)
+    await die_restoring(kit, app, 2 * BUDGET)
+    last = await kit.process(app.program)
+
+    async def paused() -> bool:
+        return await status_of(world) is Status.PAUSED
+
+    await aio.until(paused)
+    assert "6 processes in a row died while they restored it" in (await reasons.why(world._handle)).reasons[0].what
+    await world.pause()  # a person's doing does not end by itself
+    assert (await reasons.why(world._handle)).reasons[0].kind == "paused"
+    await last.close()
 
 
 class SlowToRestore(kits.Around):

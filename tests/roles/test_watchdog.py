@@ -113,7 +113,7 @@ async def test_a_dump_says_what_is_going_on_and_nothing_of_its_contents(memory_k
     app = App()
     process = await memory_kit.process(app.program, settings=Settings())
     world = await process.universe.ensure("alice", app.program)
-    await world.start(app.go(), id="a-secret-id")
+    _ = await world.start(app.go(), id="a-secret-id")
 
     async def running() -> bool:
         return bool(process.host.dump().effects)

@@ -106,8 +106,8 @@ async def exported(store: kit.Kit, file: Path, *, notes: str = "") -> None:
     world = await process.universe.create("alice", app, labels={"tier": "1"})
     await (await world.send(Add(1, notes), id="first")).applied(20)
     await (await world.send(Add(-1))).applied(20)
-    await world.start(work(0), id="open")
-    await world.start(nap(), id="nap")
+    _ = await world.start(work(0), id="open")
+    _ = await world.start(nap(), id="nap")
     await begun.wait()
     await world.snapshot()
     await world.pause()
@@ -294,7 +294,7 @@ async def test_hostile_records_make_nothing_that_is_not_whole(tmp_path: Path) ->
                 before = await contents(process.engine, connection.id)
                 try:
                     world = await process.universe.import_world(bad, name=f"world-{place}-{made}")
-                except errors.Error:
+                except errors.BadCopy:
                     assert await contents(process.engine, connection.id) == before
                 else:
                     made += 1
@@ -355,7 +355,7 @@ async def test_an_import_that_is_cut_off_at_any_commit_leaves_nothing_that_stays
                 assert (await look.universe.import_world(file)).name == names[0]
                 await verify.verify(connection, await look.universe.world(names[0])._handle.address())
                 break
-            await world_import.sweep(look.engine, connection.store.env, connection.id, age_us=0)
+            await world_import.sweep(look.engine, connection.store.env, connection.id, period_us=0)
             assert await contents(look.engine, connection.id) == before
         assert commits > 4
 

@@ -177,7 +177,7 @@ class Tree:
                 await world.ask(Count(by), timeout=SECONDS)
             case "run", [plan]:
                 self.runs += 1
-                await world.start(follow(plan), id=f"run-{self.runs}")
+                _ = await world.start(follow(plan), id=f"run-{self.runs}")
             case "cancel", [number]:
                 await (await world.attach(f"run-{number}")).cancel("by hand")
             case "answer", [value]:

@@ -8,6 +8,8 @@ import pytest
 
 from tests.sim import kit
 from worldline.model.settings import AdapterSettings, Settings, TimerSettings, WorkerSettings
+from worldline.sim import run
+from worldline.sim.faults import profiles
 from worldline.sim.load import programs
 
 SLACK_SECONDS = 1.0  # for the work itself: reads, commits, restoring a world, the turns of roles
@@ -128,3 +130,11 @@ def test_after_an_excursion_of_the_clock_everything_is_on_time(seconds: int) -> 
 
     for seed in range(3):
         kit.calmly(scenario, seed=seed, hosts=2, settings=settings(scan_ms=scan_ms, ttl_ms=ttl_ms))
+
+
+def test_a_client_that_reads_journals_late_is_done_within_the_bound_of_quiet() -> None:
+    """Nothing else goes wrong. It reads the journal several times for each of its operations, one after the other, and
+    each read takes seconds (seed 950059).
+    """
+    profile = "orchestrators=0,skew_us=0,drift_ppm=0,adapters=0+0+0+0,heal=all,only="
+    assert run.run(950059, profile=profiles.of(profile, 950059)).failures == []

@@ -142,6 +142,26 @@ async def write_once(folder: Path, key: str, size: str) -> None:
     await engine.close()
 
 
+async def forgetful(folder: Path, secret: str) -> None:
+    """Write secrets and delete them; when told to, go on writing other things; then end when told to."""
+    engine = await opened(folder)
+    for turn in range(20):
+        batch = create(b"turn/%d" % turn)
+        for index in range(40):
+            batch.put(b"secret/%d/%d" % (turn, index), (secret * 20).encode())
+        await engine.commit(batch)
+    batch = create(b"forgotten")
+    batch.delete_range(b"secret/", b"secret0")
+    await engine.commit(batch)
+    say("forgotten")
+    wait_for_go()
+    for turn in range(60):
+        await engine.commit(create(b"later/%d" % (turn * 7_919 % 60)))
+    say("wrote")
+    wait_for_go()
+    await engine.close()
+
+
 async def wait_for(folder: Path, prefix: str, poll_ms: str) -> None:
     """Wait for a hint; the slow look comes after this time only."""
     limits.HINT_POLL_MS = int(poll_ms)

@@ -21,6 +21,7 @@ from worldline.store import kv
 from worldline.store.lmdb import driver as engines
 from worldline.store.lmdb import engine as lmdb_engine
 from worldline.store.lmdb import folder as lmdb_folder
+from worldline.store.lmdb import own_key
 
 TINY = 1 * limits.MIB
 
@@ -117,7 +118,7 @@ async def test_no_range_shows_or_deletes_the_engines_own_key(tmp_path: Path) -> 
 
 async def test_a_copied_and_compacted_file_goes_on_counting(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
-    copy.mkdir()
+    copy.mkdir(0o700)
     async with opened(tmp_path / "store") as engine:
         for turn in range(20):
             await engine.commit(append(b"id/%d" % turn, b"log/"))
@@ -191,7 +192,7 @@ async def test_one_folder_in_two_loops_at_once(tmp_path: Path) -> None:
 async def test_a_lost_version_is_told_and_nothing_is_appended(tmp_path: Path) -> None:
     async with opened(tmp_path) as engine:
         with store_of(engine)._db.begin(write=True) as txn:
-            txn.delete(engines._VERSION_KEY)
+            txn.delete(own_key.KEY)
         batch = create(b"appended")
         batch.append(b"log/", b"1")
         with pytest.raises(errors.Corrupt, match="restore the folder from a backup"):

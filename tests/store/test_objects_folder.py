@@ -284,6 +284,8 @@ async def test_an_unreadable_folder_is_named(folder: Opened, create: bool) -> No
 async def test_a_folder_that_cannot_be_written_is_named(folder: Opened) -> None:
     store = await folder.open()
     await store.put("a/b", b"x")
+    folder.root.chmod(0o755)
+    (folder.root / "a" / "b").chmod(0o444)
     (folder.root / "a").chmod(0o555)
     try:
         with powerless():

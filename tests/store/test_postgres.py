@@ -85,7 +85,7 @@ def test_names_that_need_no_quoting_are_accepted() -> None:
         assert "p@" not in address.shown
         assert len(sql.channel(name)) <= 63
     assert settings.parse("postgres://h1:1,h2:2/d").schema == settings.SCHEMA_DEFAULT
-    assert settings.parse("postgresql://u:p@/d?host=/run/pg").shown == "postgresql://u@/run/pg/d schema worldline"
+    assert settings.parse("postgresql://u:p@/d?host=/run/pg").shown == "postgresql://u:***@/d?host=/run/pg"
 
 
 async def test_a_setting_the_server_does_not_know_is_a_bad_url(place: Place) -> None:

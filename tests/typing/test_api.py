@@ -42,8 +42,8 @@ async def main() -> None:
         reveal_type(await world.run(greet("Alice"), id="hello"))  #: Revealed type is "str"
         run = await world.start(greet("Bob"))
         number: int = await run.result(5)  #: Incompatible types in assignment
-        run.results  #: Item "Run[str]" of "Run[str] | Any" has no attribute "results"
-        await world.start(greet("Carol"))
+        run.results  #: "Run[str]" has no attribute "results"
+        _ = await world.start(greet("Carol"))
         kept: wl.Run[str] = await world.start(greet("Dora"), id="dora")
         reveal_type(await kept.result(5))  #: Revealed type is "str"
         status: wl.RunStatus = await kept.status()
@@ -318,6 +318,30 @@ async def acts(world: wl.World) -> None:
     reveal_type((await wl.act(Order.pay("tok"), key="o-7")).state.receipt)  #: Revealed type is "str | None"
     await wl.act(Order.pay, key="o-7")  #: Argument 1 to "act" has incompatible type
     Order.pay(5)  #: Argument 1 to "__call__" of "Action" has incompatible type "int"; expected "str"
+
+
+@app.effect
+async def pay(cents: int) -> int:
+    key = wl.secret("stripe")
+    reveal_type(key)  #: Revealed type is "worldline.base.secret.Secret"
+    reveal_type(key.reveal())  #: Revealed type is "str"
+    text: str = key  #: Incompatible types in assignment
+    wl.secret(5)  #: Argument 1 to "secret" has incompatible type "int"; expected "str"
+    return cents
+
+
+async def opened_with() -> None:
+    named = wl.Egress(credentials={"pay": wl.Credential(origin="https://a.example")})
+    async with wl.open("worlds", host=app, egress=named, secrets={"stripe": "x"}):
+        pass
+    async with wl.open("worlds", host=app, secrets=lambda name: None):
+        pass
+    async with wl.open("worlds", host=app, secrets="/run/secrets"):
+        pass
+    async with wl.open("worlds", host=app, secrets=5):  #: Argument "secrets" to "open" has incompatible type "int"
+        pass
+    await wl.http.request("GET", "https://a.example", credential="pay")
+    await wl.http.request("GET", "x", credential=5)  #: Argument "credential" to "__call__" of "Effect" has incompatible
 
 
 async def bad(world: wl.World) -> None:

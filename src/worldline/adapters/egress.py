@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Sequence
+import urllib.parse
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 import msgspec
@@ -50,7 +51,67 @@ _CARRIERS = (IPv6Network("64:ff9b::/96"), IPv6Network("::/96"))  # the last 32 b
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _WITH_PRIVATE = ("private", "loopback")
 _HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*", re.ASCII)
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]*|[0-9]+", re.ASCII)
+
+
+class Origin(msgspec.Struct, frozen=True):
+    scheme: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        usual = {"https": 443, "http": 80}[self.scheme]
+        return f"{self.scheme}://{host}" + ("" if self.port == usual else f":{self.port}")
+
+
+class Credential(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret that requests to one origin carry in a header: `wl.http.request(..., credential="stripe")`.
+
+    `origin`: `https://api.stripe.com`. `secret`: its name for `wl.secret`; without it, the credential's own name.
+    `form`: what stands in the header, with the secret in the place of `{}`.
+    """
+
+    origin: str
+    secret: str = ""
+    header: str = "Authorization"
+    form: str = "Bearer {}"
+
+    def __post_init__(self) -> None:
+        self.where()
+        if self.form.count("{}") != 1:
+            raise errors.BadInput('Credential(form=) has one {} where the secret stands: "Bearer {}"')
+        if not HEADER_NAME.fullmatch(self.header):
+            raise errors.BadInput("Credential(header=) is the name of a header")
+
+    def where(self) -> Origin:
+        """The one origin that it goes to."""
+        try:
+            parts = urllib.parse.urlsplit(self.origin)
+            port = parts.port
+        except ValueError:
+            parts, port = urllib.parse.SplitResult("", "", "", "", ""), None
+        host = (parts.hostname or "").removesuffix(".")
+        rest = (parts.path.strip("/"), parts.query, parts.fragment, parts.username, parts.password)
+        if parts.scheme not in ("http", "https") or not host or any(rest):
+            raise errors.BadInput("Credential(origin=) is a scheme, a host and a port: https://api.example.com")
+        return Origin(parts.scheme, host, port or (443 if parts.scheme == "https" else 80))
+
+    def filled(self, secret: str) -> Filled:
+        """The header to send, with the secret in it."""
+        return Filled(self.where(), self.header, self.form.replace("{}", secret))
+
+
+class Filled(msgspec.Struct, frozen=True):
+    """A credential with its secret in it, for one attempt."""
+
+    origin: Origin
+    header: str
+    value: str
+
+    def __repr__(self) -> str:
+        return f"Filled({self.origin})"
 
 
 class Egress(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +122,8 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True):
     redirects_max: int = 5
     response_bytes_max: int = limits.HTTP_RESPONSE_BYTES
     seconds_max: float = 60.0  # of one attempt, with all its redirects
+    credentials: Mapping[str, Credential] = {}  # by the names that requests give
+    redirect_bodies: bool = False  # whether 307 and 308 may send a body, or a POST, on to another origin
 
     def __post_init__(self) -> None:
         if isinstance(self.allow, str):
@@ -75,6 +138,19 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True):
             raise errors.BadInput("Egress(seconds_max=) must be above 0")
         for entry in self.allow:
             _rule(entry)
+        msgspec.structs.force_setattr(self, "credentials", dict(self.credentials))
+        if not all(isinstance(each, Credential) for each in self.credentials.values()):
+            raise errors.BadInput('Egress(credentials=) is {"stripe": wl.Credential(origin="https://api.stripe.com")}')
+
+    def credential(self, name: str) -> Credential:
+        """The credential of this name. A request that asks for one that is not declared here is refused for good."""
+        found = self.credentials.get(name)
+        if found is None:
+            raise refused(
+                f"this process has no credential {name!r}; declare it: "
+                f'wl.Egress(credentials={{{name!r}: wl.Credential(origin="https://...")}})'
+            )
+        return found
 
 
 class Rule(msgspec.Struct, frozen=True):

@@ -2,11 +2,14 @@
 
 A host is resolved once for each hop, every address it has is checked, and the connection goes to one of those very
 addresses, with the host's name kept for TLS and the Host header; so a name that answers differently the next time gains
-nothing. Redirects are followed here, each through the same gates. There are no cookies, no proxies from the
+nothing. Redirects are followed here, each through the same gates. To another origin go only headers that say nothing
+about the caller, and no body, unless the policy lets bodies go. There are no cookies, no proxies from the
 environment, no connections kept from one request to the next, and no decoding: what one world was answered cannot reach
 another, and no small answer unfolds into a large one.
 
-Ends in one of three ways: a `Response`; `TryAgain`, for what another attempt may mend; `Fatal`, for what none will.
+Ends in one of three ways, whatever the server sends: a `Response`; `TryAgain` (or `TimeoutError`), for what another
+attempt may mend; `Fatal`, for what none will. Errors show scheme, host and path of a URL and nothing else of it: names,
+passwords and queries are secrets, and a URL that cannot be parsed is not shown at all.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import msgspec
 
 from worldline.adapters import egress
 from worldline.base import failures, limits, probes
-from worldline.model.http import Response
+from worldline.model.http import Response, shown_url
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
@@ -32,8 +35,11 @@ CONNECT_SECONDS = 10.0
 KEY_HEADER = "Idempotency-Key"
 # What the connection is about is ours to say; a Host of one's own would lead past the allow-list.
 _OURS = ("host", "idempotency-key", "content-length", "transfer-encoding", "connection", "te", "trailer", "upgrade")
-_PRIVATE_HEADERS = ("authorization", "cookie", "proxy-authorization")
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
+# What goes along to another origin. Any other header may be a credential, whatever it is called; so may the idempotency
+# key be, which lets its holder ask what became of a request.
+_HARMLESS = ("accept", "accept-encoding", "accept-language", "user-agent")
+_OF_A_BODY = ("content-type",)
+_TOKEN = egress.HEADER_NAME
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _EXCERPT_CHARACTERS = 200
 
@@ -47,8 +53,8 @@ class Hop(msgspec.Struct, frozen=True):
     body: bytes
 
     def __str__(self) -> str:
-        """For messages: without the query, which may hold secrets."""
-        return f"{self.method} {self.url.copy_with(query=None, fragment=None)}"
+        """For messages: without what may hold secrets."""
+        return f"{self.method} {shown_url(str(self.url))}"
 
 
 class Client:
@@ -71,9 +77,12 @@ class Client:
         headers: Mapping[str, str] | None = None,
         json: Any = None,
         body: bytes = b"",
+        credential: egress.Filled | None = None,
     ) -> Response:
-        """One attempt, with all its redirects. `key` goes along as the idempotency key."""
+        """One attempt, with all its redirects. `key` goes along as the idempotency key, `credential` to its origin."""
         hop = first_hop(method, url, key=key, params=params or {}, headers=headers or {}, json=json, body=body)
+        if credential is not None:
+            hop = authorized(hop, credential)
         seconds = self._policy.seconds_max
         try:
             async with asyncio.timeout(seconds):
@@ -84,7 +93,7 @@ class Client:
     async def _follow(self, hop: Hop) -> Response:
         for _ in range(self._policy.redirects_max + 1):
             answer = await self._send(hop)
-            following = redirected(hop, answer)
+            following = redirected(hop, answer, bodies_to_others=self._policy.redirect_bodies)
             if following is None:
                 return answer
             hop = following
@@ -103,8 +112,9 @@ class Client:
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 probes.hit("http.address-unreachable")
                 unreachable = error  # nothing has been sent: the next address may be tried
-            except (httpx.LocalProtocolError, httpx.UnsupportedProtocol) as error:
-                raise bad(f"{hop}: {error}") from error
+            except (httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx.InvalidURL):
+                # Its text would quote what cannot be sent, a header's value for example; so would the cause.
+                raise bad(f"{hop}: there is something in it that cannot be sent as HTTP") from None
             except httpx.TransportError as error:
                 raise _lost(hop, error) from error
         assert unreachable is not None, "a host has an address"
@@ -119,6 +129,8 @@ class Client:
         else:
             try:
                 texts = await self._resolve(host, port)
+            except UnicodeError as error:  # a label that is too long
+                raise bad(f"{hop}: {host} is not a host name") from error
             except OSError as error:
                 raise failures.TryAgain(f"{hop}: {host} cannot be resolved: {error}", code="resolve_failed") from error
             found = list(dict.fromkeys(egress.parse_address(text) for text in texts))
@@ -131,7 +143,10 @@ class Client:
         request = httpx.Request(
             hop.method,
             hop.url.copy_with(host=str(address)),
-            headers={"Host": hop.url.netloc.decode("ascii"), **hop.headers},
+            headers=[
+                (b"Host", hop.url.netloc),
+                *((name.encode(), _latin(value)) for name, value in hop.headers.items()),
+            ],
             content=hop.body,
             extensions={"timeout": {"connect": CONNECT_SECONDS}, "sni_hostname": _host(hop.url)},
         )
@@ -148,7 +163,7 @@ class Client:
         """The answer, cut off as soon as it is larger than the policy lets in."""
         most = self._policy.response_bytes_max
         announced = response.headers.get("content-length", "0")
-        if hop.method != "HEAD" and announced.isdecimal() and int(announced) > most:
+        if hop.method != "HEAD" and announced.isdecimal() and int(announced[:20]) > most:
             raise _too_large(hop, most)
         body = bytearray()
         async for chunk in response.aiter_raw():
@@ -182,14 +197,17 @@ def first_hop(
     try:
         where = httpx.URL(url)
         where = where.copy_merge_params(dict(params)) if params else where
-    except (httpx.InvalidURL, TypeError, ValueError) as error:
-        raise bad(f"{url!r} is not a URL: {error}") from error
+    except (httpx.InvalidURL, TypeError, ValueError):
+        raise bad("the URL, or a parameter, cannot be read as one") from None
     if not where.is_absolute_url:
-        raise bad(f"{url!r} is not a whole URL; it begins with http:// or https://")
+        raise bad("the URL is not a whole one; it begins with http:// or https://")
     if json is not None and body:
         raise bad("json= and body= are two bodies; give one")
     if json is not None:
-        body = msgspec.json.encode(json, order="sorted")
+        try:
+            body = msgspec.json.encode(json, order="sorted")
+        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as error:
+            raise bad(f"json= cannot be written as JSON ({type(error).__name__})") from None
     sent = {"User-Agent": "worldline", "Accept": "*/*", "Accept-Encoding": "identity"}
     if json is not None:
         sent["Content-Type"] = "application/json"
@@ -201,37 +219,55 @@ def first_hop(
     return Hop(verb, where, {**kept, **given, KEY_HEADER: key}, body)
 
 
-def _checked(headers: Mapping[str, str]) -> dict[str, str]:
+def authorized(hop: Hop, credential: egress.Filled) -> Hop:
+    """The request with a credential, if it goes where that belongs. A redirect to another origin leaves it behind."""
+    where = origin(hop.url)
+    if where != credential.origin:
+        raise egress.refused(f"{hop}: its credential goes to {credential.origin} and nowhere else")
+    if credential.header.lower() in [name.lower() for name in hop.headers]:
+        raise bad(f"{hop}: its credential is the header {credential.header}; leave that out of headers=")
+    if not _VALUE.fullmatch(credential.value) or credential.value != credential.value.strip():
+        raise bad(f"{hop}: its credential has characters that a header cannot have")
+    return Hop(hop.method, hop.url, {**hop.headers, credential.header: credential.value}, hop.body)
+
+
+def _checked(headers: Mapping[Any, Any]) -> dict[str, str]:
     for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise bad("the names and values of headers are texts")
         if name.lower() in _OURS or name.lower().startswith("proxy-"):
             hint = "; use wl.http.request.options(key=...)" if name.lower() == KEY_HEADER.lower() else ""
             raise bad(f"the header {name} is not a caller's to set{hint}")
-        if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
+        if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value) or value != value.strip():
             raise bad(f"the header {name!r} has characters that a header cannot have")
     return dict(headers)
 
 
-def redirected(hop: Hop, answer: Response) -> Hop | None:
+def redirected(hop: Hop, answer: Response, *, bodies_to_others: bool = False) -> Hop | None:
     """The request that a redirect asks for, if the answer is one. What is meant for one origin stays with it."""
     location = answer.headers.get("location")
     if answer.status not in (301, 302, 303, 307, 308) or not location:
         return None
     try:
         url = hop.url.join(location)
-    except (httpx.InvalidURL, ValueError) as error:
-        raise bad(f"{hop} redirects to {location!r}, which is no URL: {error}") from error
+    except (httpx.InvalidURL, ValueError):
+        raise bad(f"{hop} redirects to what is no URL") from None
     if hop.url.scheme == "https" and url.scheme != "https":
         raise egress.refused(f"{hop} redirects from https to {url.scheme}")
-    headers = hop.headers
-    if (url.scheme, _host(url), _port(url)) != (hop.url.scheme, _host(hop.url), _port(hop.url)):
-        headers = {name: value for name, value in headers.items() if name.lower() not in _PRIVATE_HEADERS}
     becomes_get = (answer.status == 303 and hop.method != "HEAD") or (
         answer.status in (301, 302) and hop.method == "POST"
     )
-    if not becomes_get:
-        return Hop(hop.method, url, headers, hop.body)
-    headers = {name: value for name, value in headers.items() if name.lower() != "content-type"}
-    return Hop("GET", url, headers, b"")
+    method, body = ("GET", b"") if becomes_get else (hop.method, hop.body)
+    if origin(url) == origin(hop.url):
+        kept = {name: value for name, value in hop.headers.items() if not becomes_get or name.lower() not in _OF_A_BODY}
+        return Hop(method, url, kept, body)
+    if (body or method not in ("GET", "HEAD")) and not bodies_to_others:
+        raise egress.refused(
+            f"{hop} redirects to {shown_url(str(url))}, another origin, and its body was meant for this one; "
+            "use that URL, or Egress(redirect_bodies=True)"
+        )
+    harmless = _HARMLESS + (_OF_A_BODY if body else ())
+    return Hop(method, url, {name: value for name, value in hop.headers.items() if name.lower() in harmless}, body)
 
 
 def judge(answer: Response) -> Response:
@@ -239,9 +275,8 @@ def judge(answer: Response) -> Response:
     if answer.status != 429 and answer.status < 500:
         return answer
     excerpt = " ".join(answer.text[:_EXCERPT_CHARACTERS].split())
-    where = httpx.URL(answer.url).copy_with(query=None, fragment=None)
     raise failures.TryAgain(
-        f"{where} answered {answer.status}{': ' if excerpt else ''}{excerpt}",
+        f"{shown_url(answer.url)} answered {answer.status}{': ' if excerpt else ''}{excerpt}",
         after=retry_after(answer),
         code=f"http_{answer.status}",
     )
@@ -256,7 +291,7 @@ def retry_after(answer: Response) -> float:
         try:
             there = email.utils.parsedate_to_datetime(answer.headers.get("date", ""))
             seconds = (email.utils.parsedate_to_datetime(wanted) - there).total_seconds()
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):  # the last one: a year that no date can have
             return 0.0
     return min(max(seconds, 0.0), float(limits.RETRY_AFTER_SECONDS_MAX))
 
@@ -271,6 +306,14 @@ def _lost(hop: Hop, error: httpx.TransportError) -> failures.TryAgain:
 
 def _too_large(hop: Hop, most: int) -> failures.Fatal:
     return failures.Fatal(f"{hop}: the answer is larger than {most} bytes", code="response_too_large")
+
+
+def origin(url: httpx.URL) -> egress.Origin:
+    return egress.Origin(url.scheme, _host(url), _port(url))
+
+
+def _latin(value: str) -> bytes:
+    return value.encode("latin-1")
 
 
 def _host(url: httpx.URL) -> str:

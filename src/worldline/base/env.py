@@ -23,12 +23,30 @@ class Env(Protocol):
     def monotonic_us(self) -> int:
         """Microseconds since some instant. Never decreases; only for durations inside one process."""
 
-    def random_bytes(self, count: int) -> bytes: ...
+    def random_bytes(self, count: int) -> bytes:
+        """So many random bytes."""
 
     def random_below(self, bound: int) -> int:
         """A uniform integer in [0, bound)."""
 
-    def sleep(self, seconds: float) -> Awaitable[None]: ...
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Wait so long."""
+
+
+class Entropy:
+    """Bytes that only this process knows, drawn when they are first needed: most processes never need them."""
+
+    __slots__ = ("_drawn", "_env")
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._drawn = b""
+
+    def bytes(self) -> bytes:
+        """The same at every call, so that a step made twice comes out the same."""
+        if not self._drawn:
+            self._drawn = self._env.random_bytes(limits.DIGEST_BYTES)
+        return self._drawn
 
 
 def new_id(env: Env) -> bytes:

@@ -4,9 +4,11 @@
 
     Error                         everything Worldline raises on purpose
     ├── BadInput                  the caller's fault: refused before anything was written
+    │   ├── ReservedName          an event by a name that only the runtime may use
     │   ├── BadUrl                a store or objects URL that names nothing we can open
     │   ├── BatchRefused          a batch without guard, over a limit, or with two writes to one key
     │   ├── TooLarge              a key, value, payload or name over its limit
+    │   │   └── CopyTooLarge      or a file or backup that would unpack to far more than it has
     │   ├── EncodeError           a value that has no canonical form
     │   │   └── ValueTooLarge     or would have too many bytes or items
     │   ├── CellUnfit             a cell whose data does not fit the class that it is read with
@@ -30,6 +32,7 @@
     │   ├── CodecMismatch         a store that is encoded otherwise than this process was told
     │   ├── KeyMissing            a key that the store was encrypted with was not given
     │   ├── WrongKey              a key was given under the name of another
+    │   ├── KeyWorn               a data key has sealed as many values as it may
     │   ├── CodecFailed           a user's codec raised, or returned what it cannot decode
     │   └── StoreMissing          no store there, and creating one was not asked for
     ├── CannotStep                this process lacks what a step needs (memory, stack, a time zone); another may not
@@ -42,6 +45,7 @@
     ├── QuotaExceeded             the universe has all that it may have: which quota, how much, of how much
     └── Corrupt                   stored bytes are not what was written
         ├── BadCopy               a file or a backup that is not what was written, or is not one
+        ├── BadAnchor             an anchor that is none, or is not signed by whom it should be
         ├── DecodeError           bytes that are not canonical, not a frame, or not a key
         │   └── KeyDestroyed      bytes whose key was destroyed
         └── DigestMismatch        content that does not match its address
@@ -59,7 +63,21 @@ class Error(Exception):
 
 
 class BadInput(Error):
+    """A caller passed something that cannot be taken: the message says what, and what is taken."""
+
     code = "bad_input"
+
+
+class ReservedName(BadInput):
+    """An event has a name that is the runtime's own."""
+
+    code = "reserved_name"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"no event may be named {name!r}: 'Envelope' and what begins with 'worldline/', 'worldline.', 'inbox:' or "
+            f"'message:' are names of the runtime's own; give the event another"
+        )
 
 
 class BadUrl(BadInput):
@@ -78,6 +96,12 @@ class TooLarge(BadInput):
         self.what = what
         self.size = size
         self.limit = limit
+
+
+class CopyTooLarge(TooLarge):
+    """A world file or a backup that would take far more room or memory than one of its size. Nothing was made of it."""
+
+    code = "copy_too_large"
 
 
 class EncodeError(BadInput):
@@ -103,6 +127,8 @@ class CellUnfit(BadInput):
 
 
 class IdReused(BadInput):
+    """An id stands for another input already: choose a new one, or send the same again."""
+
     code = "id_reused"
 
     def __init__(self, client_id: str) -> None:
@@ -122,6 +148,8 @@ class Lost(Error):
 
 
 class Conflicted(Lost):
+    """Another writer was faster. Read again, and try again."""
+
     code = "conflicted"
 
 
@@ -130,6 +158,8 @@ class Fenced(Lost):
 
 
 class NotFound(Lost):
+    """What was named is not there."""
+
     code = "not_found"
 
 
@@ -144,10 +174,14 @@ class NotRetained(NotFound):
 
 
 class Exists(Lost):
+    """What should be made is there already."""
+
     code = "exists"
 
 
 class Closed(Lost):
+    """A world or connection takes nothing: it is closed, paused or archived."""
+
     code = "closed"
 
 
@@ -162,10 +196,14 @@ class InUse(Lost):
 
 
 class DedupeExpired(Lost):
+    """Whether an input with this id was taken is not known any more: it is too old."""
+
     code = "dedupe_expired"
 
 
 class StoreError(Error):
+    """The store could not do what was asked; the cause is kept."""
+
     code = "store_error"
 
 
@@ -174,6 +212,8 @@ class StoreUnavailable(StoreError):
 
 
 class StoreUncertain(StoreError):
+    """The store gave no answer: a commit may have been made or not."""
+
     code = "store_uncertain"
 
 
@@ -219,6 +259,12 @@ class WrongKey(StoreError):
         self.key_id = key_id
 
 
+class KeyWorn(StoreError):
+    """A data key has sealed as many values as one may: nothing more is written with it. Reading goes on."""
+
+    code = "key_worn"
+
+
 class CodecFailed(StoreError):
     """A user's codec raised, or returned what it does not decode. Nothing was written."""
 
@@ -243,8 +289,9 @@ class CannotRead(CannotStep):
 
     code = "cannot_read"
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, *, wanted: bytes = b"") -> None:
         super().__init__(why, lasting=False)
+        self.wanted = wanted  # in a child process: what its parent could read for it (`roles/cold_cells.py`)
 
 
 class ErasedValue(CannotStep):
@@ -303,6 +350,8 @@ QUOTA_NAMES = {"worlds": "worlds", "bytes": "bytes stored", "effects": "open eff
 
 
 class Corrupt(Error):
+    """Stored bytes are not what was written."""
+
     code = "corrupt"
 
 
@@ -310,6 +359,12 @@ class BadCopy(Corrupt):
     """An exported world or a backup is damaged, cut short or none. Nothing was made of it."""
 
     code = "bad_copy"
+
+
+class BadAnchor(Corrupt):
+    """An anchor that is none, was changed, or is not signed by the key that it should be."""
+
+    code = "bad_anchor"
 
 
 class DecodeError(Corrupt):
@@ -329,6 +384,10 @@ class DigestMismatch(Corrupt):
         super().__init__(f"{what}: expected sha256 {expected.hex()}, found {actual.hex()}")
         self.expected = expected
         self.actual = actual
+
+
+class ModeWarning(UserWarning):
+    """Other users of the machine can read a store."""
 
 
 class DurabilityWarning(UserWarning):

@@ -99,9 +99,17 @@ class EffectFailed(Failed):
         self.attempts = attempts
 
 
+class PolicyDenied(EffectFailed):
+    """An effect was not tried: a rule of its universe says that this world, or this program, may not use it."""
+
+    code = "policy_denied"
+
+
 class Undeliverable(EffectFailed):
     """A message was not taken: `code` is `undeliverable` if there is no such world or it takes no input, `not_allowed`
-    if its universe does not take this from here, `expired` if the message was on its way for too long.
+    if its universe does not take this from here, or a rule of the sender's universe is against it, `expired` if the
+    message was on its way for too long, `reserved_name` if its event has a name of the runtime's own, `overloaded` if
+    messages of the sender's universe have filled their share of the other world's inbox for too long.
     """
 
 
@@ -120,6 +128,7 @@ class RunCancelled(RunFailed):
 
     @property
     def kind(self) -> CancelKind:
+        """What cancelled it."""
         found = self.data.get("kind")
         return CancelKind.__members__.get(found.upper(), CancelKind.USER) if type(found) is str else CancelKind.USER
 
@@ -142,6 +151,20 @@ class OutsideWorkflow(errors.BadInput):
     """Something that only works inside a workflow or handler was used outside."""
 
     code = "outside_workflow"
+
+
+class OutsideEffect(errors.BadInput):
+    """Something that only works where an effect runs was used outside: `wl.secret` in a workflow, for example."""
+
+    code = "outside_effect"
+
+
+class SecretMissing(errors.Error):
+    """The process that performs the effect has no secret of this name. The attempt has failed, and the next one looks
+    again.
+    """
+
+    code = "secret_missing"
 
 
 class ResourceFailed(errors.Error):

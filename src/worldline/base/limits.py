@@ -30,8 +30,15 @@ NAME_BYTES_MAX = 128
 TUPLE_DEPTH_MAX = 16  # tuples inside tuples, in a key
 CLIENT_ID_BYTES_MAX = 64  # longer client ids are hashed
 KEY_ID_BYTES_MAX = 64  # of a master key
+KEY_FILE_BYTES_MAX = 64 * KIB
 KEY_BYTES = 32  # of a master key, and of a data key
 KEY_CHECK_BYTES = 16  # by which a master key is told from every other
+OLDER_KEYS_MAX = 16  # data keys that one follows, and that may still be needed
+# Nonces have 96 bits and are as good as random: among 2^32 values of one key, two are the same less often than once in
+# 2^32 keys. One value of 65,536 is counted, by chance, and no body of an object: so half of that is the bound.
+SEALS_COUNTED = 65_536
+SEALS_LOW = 2**30 // SEALS_COUNTED  # from here on, a rotation is asked for
+SEALS_MAX = 2**31 // SEALS_COUNTED  # nothing more is sealed with the key
 MASTER_KEYS_MAX = 64  # that a store is encrypted with at a time
 DATA_KEYS_KNOWN_MAX = 65_536  # that a process remembers
 DATA_KEYS_PAGE = 100  # looked at together when keys are changed
@@ -40,14 +47,34 @@ HEADERS_MAX = 32  # of a message
 RELAY_BYTES_MAX = 1 * MIB  # of a line or a webhook's body, unless less is asked for
 WEBHOOK_HEAD_BYTES_MAX = 16 * KIB
 WEBHOOK_CONNECTIONS_MAX = 256
-WEBHOOK_SECONDS = 10  # for a request to arrive, and for those under way when the server ends
+WEBHOOK_ADDRESS_CONNECTIONS_MAX = 64  # of these, that one address has
+WEBHOOK_ADDRESSES_MAX = 4_096  # whose rates are remembered
+WEBHOOK_HEAD_SECONDS = 3  # for the head of a request to arrive
+WEBHOOK_BODY_SECONDS = 2  # for its body, and as much again as it would take at the slowest rate
+WEBHOOK_BODY_BYTES_PER_SECOND_MIN = 128 * KIB
+WEBHOOK_LINGER_SECONDS = 1  # how long what a refused client still sends is read, so that it can read its answer
+WEBHOOK_SECONDS = 10  # for an answer to be read, and for requests under way when the server ends
 WEBHOOK_SECRET_BYTES_MIN = 16
+WEBHOOK_STANDARD_SECRET_BYTES_MIN = 24  # of a secret in the form whsec_...
+WEBHOOK_SECRETS_MAX = 8  # in use at a time
+WEBHOOK_SIGNATURES_MAX = 16  # of one request
+WEBHOOK_TOLERANCE_SECONDS = 300  # how far a timestamp may be from the clock, unless told otherwise
+WEBHOOK_TOLERANCE_SECONDS_MAX = 11 * 3_600  # less than half of the dedupe window, which remembers ids for 24 h
 GRANTS_MAX = 64  # of a universe: what others may send to it
 GRANT_CHANGES_SHOWN_MAX = 1_000
+RULES_MAX = (
+    64  # of a universe: what its own worlds may do; with its grants they are one value, so both are rarely so many
+)
 QUOTA_MAX = 2**62  # of any quota of a universe
 QUOTA_CHANGES_SHOWN_MAX = 1_000
 HEADERS_BYTES_MAX = 8 * KIB  # of all of them, names and values
 CHOSEN_ID_BYTES_MAX = 1_024  # of an input, a question or a run, as a client may choose it
+
+# --- Secrets -------------------------------------------------------------------------------------------
+SECRET_CHARACTERS_MIN = 6  # a shorter value could not be told from other text, and hidden
+SECRET_CHARACTERS_MAX = 16 * KIB
+SECRET_LINE_CHARACTERS_MIN = 16  # of a line of a secret that is hidden by itself
+SECRETS_KNOWN_MAX = 1_000  # values that a process hides
 
 # --- Workflows -----------------------------------------------------------------------------------------
 GRACE_SECONDS = 10  # how long a scope waits for the runs that it has cancelled, unless told otherwise
@@ -56,6 +83,11 @@ GRACE_SECONDS = 10  # how long a scope waits for the runs that it has cancelled,
 CBOR_DEPTH_MAX = 64
 CBOR_ITEMS_MAX = 1_000_000
 CBOR_BYTES_MAX = 16 * MIB
+
+# --- JSON from outside -----------------------------------------------------------------------------------
+JSON_DEPTH_MAX = 320  # containers in containers; more than any document nests, and far less than Python's stack holds
+TOML_BYTES_MAX = 1 * MIB  # of a worldline.toml
+JSON_BYTES_MAX = 4 * CBOR_BYTES_MAX  # of one text: with escapes, it is longer than the value
 
 # --- Frames and payloads --------------------------------------------------------------------------------
 FRAME_BYTES_MAX = 60 * KIB  # entries of one journal value, before the envelope
@@ -111,8 +143,13 @@ PACK_BLOCK_BYTES_MAX = 2 * MIB  # of a block, uncompressed; a record is never la
 PIECE_BYTES = 1 * MIB  # of a large blob in one record
 EXPORT_SEGMENT_BYTES = 2 * MIB  # of the steps in one segment of an exported journal, before they are compressed
 COPY_KEYS_BYTES = 1 * MIB  # of keys that are written together when a copy is made of a file
+COPY_BYTES_FREE = 64 * MIB  # that any file may unpack to; a larger one, to COPY_RATIO_MAX times its size
+COPY_RATIO_MAX = 200  # about ten times what journals compress to
+COPY_RECORD_BYTES = 256  # that a record counts for besides its bytes: about what is remembered of one
+COPY_STATE_BYTES_MAX = 512 * MIB  # of a state, or of one step's blobs, that checking a world file keeps in memory
 BACKUP_PACK_BYTES = 8 * MIB  # of one file of a backup, compressed, more or less
 BACKUP_SHARDS = 16  # parts that a universe's blobs are backed up in, by the first digit of their addresses
+LEDGER_LINE_BYTES_MAX = 64 * KIB  # of an erasure in a file
 BACKUPS_MAX = 10_000  # in one folder
 
 # --- Objects -------------------------------------------------------------------------------------------
@@ -197,9 +234,13 @@ LMDB_GROUP_BYTES_MAX = 8 * MIB
 LMDB_READER_CHECK_GROUPS = 1_024
 LMDB_MAPPED_CHECK_GROUPS = 16  # between two looks at how much of the map is in memory
 LMDB_MAPPED_BYTES_MAX = 96 * MIB  # of the map that stay in memory of a process that writes, more or less
+LMDB_SCRUB_PAGES = 256  # that are looked at while no other process can write
+LMDB_SCRUB_REST_MS = 1  # between two such looks
+LMDB_SCRUB_LOOKS = 50  # for a reader that is in the way to be done
 LMDB_FREE_BYTES_LOW = 64 * MIB  # with less free, a write cut short is taken for a full disk
 
 assert SEALED_BATCH_BYTES_MAX <= LMDB_GROUP_BYTES_MAX, "the largest batch must fit into a group"
+assert 0 < WEBHOOK_ADDRESS_CONNECTIONS_MAX < WEBHOOK_CONNECTIONS_MAX, "no address has all places"
 assert HTTP_RESPONSE_BYTES <= HTTP_RESPONSE_BYTES_MAX <= CBOR_BYTES_MAX // 2, "an answer is one canonical value"
 assert KEY_BYTES_MAX <= 511, "LMDB's own bound"
 assert BATCH_BYTES_MAX <= LMDB_GROUP_BYTES_MAX, "any batch must fit into a group"
@@ -244,4 +285,6 @@ assert OBJECT_NAME_BYTES_MAX <= 1_024 // 2, "S3's own bound, with as much left f
 assert FLOW_WAITERS_MAX * INLINE_BYTES_MAX <= STEP_BYTES_MAX // 4, "a step that is nearly full can end one intent more"
 assert FLOW_CELL_WAITERS_MAX * KIB <= STEP_BYTES_MAX // 2, "a step can say to all that a cell is fatal"
 assert FLOW_CELL_BYTES_MAX < FLOW_ATTACHED_BYTES_MAX, "one effect can be given the snapshot of any cell"
+assert 3 * FLOW_DEPTH_MAX < JSON_DEPTH_MAX, "a document that nests too deep is refused as a document"
+assert JSON_DEPTH_MAX < 500, "Python's own stack holds what a text nests, a frame or two for each level"
 assert 3 * FLOW_DEPTH_MAX < 500, "Python's own stack holds what a document nests, a frame or two for each level"

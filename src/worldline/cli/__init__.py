@@ -7,6 +7,7 @@ the store is out of reach or corrupt; 6 timeout, or no worker hosts the world; 1
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -22,9 +23,11 @@ from worldline.cli.commands import (
     compare,
     dev,
     look,
+    policy,
     projects,
     relay,
     roles,
+    settings,
     simulate,
     talk,
     tend,
@@ -34,7 +37,7 @@ from worldline.cli.commands import (
     workers,
 )
 from worldline.cli.flow import act, by_hand, domain, trace
-from worldline.cli.upkeep import backups, collection, deletion, erase, keys, world_files
+from worldline.cli.upkeep import anchors, backups, collection, deletion, erase, keys, ledger, world_files
 
 for each in deletion.UNIVERSE:
     universes.GROUP.add_command(each)
@@ -48,14 +51,21 @@ SECTIONS = {
         *branches.COMMANDS,
         *workers.LEASES,
         *universes.COMMANDS,
+        *policy.COMMANDS,
         *upgrade.COMMANDS,
         *erase.COMMANDS,
         *by_hand.COMMANDS,
     ],
-    "Copy worlds and stores": [*world_files.COMMANDS, *backups.COMMANDS],
+    "Copy worlds and stores": [*world_files.COMMANDS, *backups.COMMANDS, *ledger.COMMANDS],
     "Keep a store": [*collection.COMMANDS, *keys.COMMANDS],
-    "Run programs and roles": [*projects.COMMANDS, *dev.COMMANDS, *workers.COMMANDS, *roles.COMMANDS],
-    "Check and measure": [*checks.COMMANDS, *domain.COMMANDS, *simulate.COMMANDS],
+    "Run programs and roles": [
+        *projects.COMMANDS,
+        *dev.COMMANDS,
+        *workers.COMMANDS,
+        *roles.COMMANDS,
+        *settings.COMMANDS,
+    ],
+    "Check and measure": [*checks.COMMANDS, *anchors.COMMANDS, *domain.COMMANDS, *simulate.COMMANDS],
 }
 ALIASES = {"log": "journal"}
 COMMANDS = {str(each.name): each for commands in SECTIONS.values() for each in commands}
@@ -99,7 +109,7 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         answer = group.main(args=given, prog_name="worldline", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
+        output.write(error.format_message())
         return output.USAGE
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx is not None else "worldline"
@@ -109,4 +119,12 @@ def main(args: Sequence[str] | None = None) -> int:
         return output.INTERRUPTED
     except (errors.Error, TimeoutError) as error:
         return output.complain(error, as_json=as_json)
+    except BrokenPipeError:  # what reads the answer has had enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to write at the end
+        return output.NEGATIVE
+    except OSError as error:  # of a path that the system cannot take, too long a one say
+        output.write_error(
+            errors.BadInput.code, f"{error.filename or 'a file'}: {error.strerror or error}", "", as_json=as_json
+        )
+        return output.USAGE
     return answer if isinstance(answer, int) else 0

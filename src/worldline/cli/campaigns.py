@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from worldline.base import env_os, errors
+from worldline.base import env_os, errors, grammar
 from worldline.cli import common, output, suggest
 from worldline.cli.common import Desk
 from worldline.sim import campaign, shrinker
@@ -97,7 +97,8 @@ def _say(desk: Desk, ran: campaign.Campaign, job: campaign.Job, asked: Asked, se
             desk.out.line(f"never hit: {fault} at {boundary}")
     verdict = f"{len(ran.failures)} failed" if ran.failures else "all hold"
     desk.out.line(
-        f"{ran.seeds} seeds, {verdict}; {ran.hit} of {ran.of} cells hit; {seeds_per_s} seeds/s; trace {ran.trace[:16]}"
+        f"{grammar.count(ran.seeds, 'seed')}, {verdict}; {ran.hit} of {grammar.count(ran.of, 'cell')} "
+        f"hit; {seeds_per_s}/s; trace {ran.trace[:16]}"
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import logging
 import shlex
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -20,18 +19,21 @@ import click
 import msgspec
 
 from worldline.base import errors
-from worldline.cli import observe, output, places, suggest
+from worldline.cli import configuration, observe, output, places, suggest
 from worldline.client import connection, no_host
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.client.upkeep import deletion
+from worldline.codec import printable
 from worldline.host import compose, holders, program_files
 from worldline.inspect import queries
 from worldline.kernel.authoring.program import Program
 from worldline.layers import work as works
 from worldline.model import ids
 from worldline.model.work import WorkKind
+from worldline.observe import logs
 from worldline.roles.universes import served
+from worldline.store import urls
 
 LIST_DEFAULT = 50
 NOT_HOSTED_AFTER_SECONDS = 2.0
@@ -58,9 +60,9 @@ class Desk:
     @property
     def option(self) -> str:
         """What a command for the same store needs besides its own words."""
-        said = f" --store {shlex.quote(self.place.store)}" if self.place.given else ""
+        said = urls.option("store", self.place.store) if self.place.given else ""
         if self.place.objects_given and self.place.objects:
-            said += f" --objects {shlex.quote(self.place.objects)}"
+            said += urls.option("objects", self.place.objects)
         if self.place.keys_given and self.place.keys:
             said += f" --keys {shlex.quote(self.place.keys)}"
         return said if self.place.universe == places.DEFAULT_UNIVERSE else f"{said} --universe {self.place.universe}"
@@ -75,7 +77,7 @@ class Desk:
         with quiet_logs():
             opened = connection.open(
                 self.place.store, universe=named, objects=self.place.objects, create=create, programs=known,
-                peers=self.place.peers, codec=self.place.codec(),
+                peers=self.place.peers, codec=self.place.codec(), settings=configuration.configure(self.place).settings,
             )  # fmt: skip
             async with opened as found:
                 yield found
@@ -99,7 +101,7 @@ class Desk:
             return
         if not sys.stdin.isatty():
             raise errors.BadInput(f"{question} No terminal to ask at: pass --yes")
-        if not click.confirm(question, err=True):
+        if not click.confirm(printable.shown(question), err=True):
             raise output.Declined("declined: nothing was changed")
 
     async def world(self, universe: Connection, name: str) -> Handle:
@@ -142,13 +144,8 @@ class Desk:
 @contextmanager
 def quiet_logs() -> Iterator[None]:
     """What goes wrong is said once, as the command's error, and not in a log besides."""
-    log = logging.getLogger("worldline")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
+    with logs.written("text", lambda line: output.write(line, err=True), level="error", users=False):
         yield
-    finally:
-        log.setLevel(level)
 
 
 async def wait(world: Handle, work: Coroutine[Any, Any, T], timeout: float | None, option: str) -> T:

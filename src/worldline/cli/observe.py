@@ -10,6 +10,8 @@ from typing import Any
 import click
 import msgspec
 
+from worldline.cli import output
+from worldline.codec import printable
 from worldline.host import process as hosts
 from worldline.observe import dump as dumps
 from worldline.observe import logs
@@ -28,14 +30,14 @@ class Watch(msgspec.Struct, frozen=True):
     def logging(self) -> Iterator[dict[str, str]]:
         """Write logs to stderr as long as the block lasts. Yields the fields of every line, to be filled in."""
         always: dict[str, str] = {}
-        with logs.written(self.form, lambda line: click.echo(line, err=True), level=self.level, always=always):
+        with logs.written(self.form, lambda line: output.write(line, err=True), level=self.level, always=always):
             yield always
 
 
 def dump(host: hosts.Host) -> None:
     """Say on stderr what a process is doing."""
     found = msgspec.structs.replace(host.dump(), stacks=dumps.stacks())
-    click.echo(msgspec.json.encode({"dump": found}).decode(), err=True)
+    output.write(printable.json({"dump": found}), err=True)
 
 
 def options(function: Function) -> Function:

@@ -1,5 +1,8 @@
 """How answers and errors are written: tables for people, JSON for programs.
 
+Everything that the command line writes goes through `write` or `terminal`, which let no character through that a
+terminal would act on (`codec/printable.py`). Errors and notes are without passwords of URLs, wherever these were typed.
+
 With `--json`, a get is one object, a list and a stream are one object a line, and an error is one object on stderr:
 `{"error": {"code", "message", "hint"}}`, with `trace` if code of a world failed. Without, an error is one line that
 says what to do.
@@ -14,12 +17,14 @@ from datetime import datetime
 from typing import Any
 
 import click
-import msgspec
 
 from worldline.base import env_os, errors, failures
+from worldline.codec import printable
 from worldline.inspect import render
+from worldline.store import urls
 
 CELL_CHARACTERS_MAX = 200
+ERROR_CHARACTERS_MAX = 4_000
 SECONDS_OF_MINUTE = 60
 
 NEGATIVE, USAGE, NOT_FOUND, REFUSED, STORE, TIMEOUT, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
@@ -38,6 +43,7 @@ _HINTS: list[tuple[type[BaseException], str]] = [
     (errors.StoreMissing, "create one with `worldline dev FILE` or `worldline init`, or name another with --store"),
     (errors.StoreVersion, "use the release that wrote it"),
     (errors.BadCopy, "use another copy, or make it again"),
+    (errors.BadAnchor, "use the anchor as it was written, and the public key of who signed it"),
     (errors.KeyDestroyed, "`worldline delete` removes what is left of it"),
     (errors.Corrupt, "`worldline doctor` says what is damaged"),
     (errors.Conflicted, "try again"),
@@ -72,13 +78,27 @@ def complain(error: BaseException, *, as_json: bool, hint: str = "") -> int:
 
 
 def write_error(code: str, message: str, hint: str, *, as_json: bool, trace: str = "") -> None:
+    message, hint, trace = _cut(urls.hidden(message)), urls.hidden(hint), urls.hidden(trace)
     if as_json:
         said = {"code": code, "message": message, "hint": hint, **({"trace": trace} if trace else {})}
-        click.echo(msgspec.json.encode({"error": said}).decode(), err=True)
+        write(printable.json({"error": said}), err=True)
         return
     join = " " if message.endswith("?") else "; "
     line = " ".join(f"{message}{join}{hint}".split() if hint else message.split())
-    click.echo(f"error: {line}", err=True)
+    write(f"error: {line}", err=True)
+
+
+def _cut(message: str) -> str:
+    """A message without its middle, if that is long: it repeats what it was given. What to do stands at the end."""
+    if len(message) <= ERROR_CHARACTERS_MAX:
+        return message
+    half = ERROR_CHARACTERS_MAX // 2
+    return f"{message[:half]} ... {message[-half:]}"
+
+
+def write(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Write text of whatever origin."""
+    click.echo(printable.shown(text), err=err, nl=nl)
 
 
 class Out:
@@ -113,15 +133,15 @@ class Out:
             terminal.print_table(list(columns), rows)
 
     def json(self, record: Any) -> None:
-        click.echo(msgspec.json.encode(render.plain(record)).decode())
+        write(printable.json(render.plain(record)))
 
     def line(self, line: str) -> None:
-        click.echo(line)
+        write(line)
 
     def note(self, line: str) -> None:
         """Something for people only, and not part of the answer."""
         if not self.as_json and not self.quiet:
-            click.echo(line, err=True)
+            write(urls.hidden(line), err=True)
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Progress]:

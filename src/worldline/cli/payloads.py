@@ -16,8 +16,9 @@ from typing import Any
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.cli import suggest
+from worldline.codec import outside_json
 from worldline.kernel import values
 from worldline.kernel.authoring import reducers
 from worldline.kernel.authoring.calls import Signature
@@ -50,23 +51,32 @@ def given(words: Sequence[str], data: str | None) -> Given:
 
 def read(data: str) -> Any:
     """JSON: given right here, from a file (`@file.json`), or from stdin (`-`)."""
+    if data == "-":
+        return outside_json.decode(sys.stdin.buffer.read(limits.JSON_BYTES_MAX + 1), what="--data")
+    if data.startswith("@"):
+        return read_file(Path(data[1:]))
+    return outside_json.decode(data, what="--data")
+
+
+def read_file(path: Path, *, advice: str = "") -> Any:
+    """The value in a JSON file."""
+    return outside_json.decode(read_bytes(path, limits.JSON_BYTES_MAX, advice=advice), what=str(path))
+
+
+def read_bytes(path: Path, bytes_max: int, *, advice: str = "") -> bytes:
+    """What a file holds, or one byte more than it may: it may be a device that never ends."""
     try:
-        if data == "-":
-            return msgspec.json.decode(sys.stdin.buffer.read())
-        if data.startswith("@"):
-            return msgspec.json.decode(Path(data[1:]).read_bytes())
-        return msgspec.json.decode(data)
+        with path.open("rb") as file:
+            return file.read(bytes_max + 1)
     except OSError as error:
-        raise errors.BadInput(f"{data[1:]} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise errors.BadInput(f"--data is not JSON: {error}") from error
+        raise errors.BadInput(f"{path} cannot be read: {error.strerror}{advice}") from error
 
 
 def loose(text: str) -> Any:
     """A value without a type: JSON if it can be read so, else text."""
     try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+        return outside_json.decode(text, what="it")
+    except errors.BadInput:
         return text
 
 

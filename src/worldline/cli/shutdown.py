@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from worldline.base import grammar
 from worldline.kernel import user_errors
 from worldline.roles import threads
 from worldline.roles.world.cycle import kernel_executor
@@ -101,7 +102,7 @@ def abandoned() -> str:
     found = _settled()
     if not found:
         return ""
-    threads = "1 thread is" if len(found) == 1 else f"{len(found)} threads are"
+    threads = grammar.clause(len(found), "thread", "is", "are")
     return f"; {threads} not waited for: {listed(found)} (a synchronous effect is tried again)"
 
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 
 from rich import box, console, progress, table, text
 
+from worldline.codec import printable
+
 WIDE = 10_000  # where no terminal bounds it, nothing is cut
 
 
@@ -21,12 +23,17 @@ def screen(*, err: bool = False) -> console.Console:
     )  # fmt: skip
 
 
+def styled(line: str, style: str = "") -> text.Text:
+    """Text of whatever origin, in one style."""
+    return text.Text(printable.shown(line), style=style)
+
+
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     made = table.Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for title in titles:
-        made.add_column(title, overflow="fold")
+        made.add_column(styled(title), overflow="fold")
     for row in rows:
-        made.add_row(*(text.Text(cell) for cell in row))
+        made.add_row(*(styled(cell) for cell in row))
     screen().print(made)
 
 
@@ -34,24 +41,24 @@ def print_lines(lines: Iterable[tuple[str, str]]) -> None:
     """Lines, each with its style."""
     out = screen()
     for line, style in lines:
-        out.print(text.Text(line, style=style), soft_wrap=True)
+        out.print(styled(line, style), soft_wrap=True)
 
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
     """A bar on stderr. Yields what is called with how much is done, of how much, and perhaps another title."""
     columns = (
-        progress.TextColumn("{task.description}"),
+        progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
         progress.TimeRemainingColumn(),
     )
     with progress.Progress(*columns, console=screen(err=True), transient=True) as bar:
-        task = bar.add_task(title, total=None)
+        task = bar.add_task(printable.shown(title), total=None)
 
         def update(done: int, total: int, what: str) -> None:
             bar.update(task, completed=done, total=total)
             if what:
-                bar.update(task, description=what)
+                bar.update(task, description=printable.shown(what))
 
         yield update

@@ -226,7 +226,7 @@ def error_of(why: Failure) -> errors.Error:
     """The exception that an answer's failure is raised as."""
     if why.code == failures.Refused.code:
         return failures.Refused(why.message, data=why.data)
-    for kind in (errors.NotFound, errors.Closed, errors.Exists, errors.BadInput):
+    for kind in (errors.NotFound, errors.Closed, errors.Exists, errors.BadInput, errors.StepFailed):
         if why.code == kind.code:
             return kind(why.message)
     if why.code == errors.IdReused.code:

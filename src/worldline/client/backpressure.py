@@ -22,7 +22,7 @@ from typing import NoReturn
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import errors
+from worldline.base import errors, grammar
 from worldline.kernel import commands
 from worldline.layers import inbox as inboxes
 from worldline.layers.upkeep import quotas
@@ -76,10 +76,16 @@ class Pressure:
         if is_refusable(item):
             waiting = hosted.waiting
             if 0 < settings.waiting_world_max <= waiting:
-                why = f"{waiting} inputs wait for world {hosted.name or hosted.at.world.hex()!r} in this process"
+                inputs, name = grammar.count(waiting, "waiting input"), hosted.name or hosted.at.world.hex()
+                why = f"{inputs} for world {name!r} in this process"
                 raise self._refuse(hosted.at, "world", why, RETRY_US_MIN)
             if 0 < settings.waiting_max <= self.waiting:
-                raise self._refuse(hosted.at, "process", f"{self.waiting} inputs wait in this process", RETRY_US_MIN)
+                raise self._refuse(
+                    hosted.at,
+                    "process",
+                    f"{grammar.count(self.waiting, 'waiting input')} in this process",
+                    RETRY_US_MIN,
+                )
         hosted.enter()
         self.waiting += 1
 
@@ -119,7 +125,9 @@ class Pressure:
         if known is None:
             return
         if known.full:
-            why = f"the inbox of world {at.world.hex()} is full, with {known.count} unread items or more"
+            why = (
+                f"the inbox of world {at.world.hex()} is full, with {grammar.count(known.count, 'unread item')} or more"
+            )
             raise self._refuse(at, "inbox", why, self._settings.sample_ms * 1000)
         known.added += 1
 

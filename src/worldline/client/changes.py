@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from worldline.base import env as envs
 from worldline.base import errors
+from worldline.client.access import policy
 from worldline.client.connection import Connection
 from worldline.layers import leases, ready, trial, worlds
 from worldline.layers.upkeep import data_keys, held
@@ -38,9 +39,10 @@ async def change(
         changed = worlds.change(batch, world, status=status, labels=labels)
         if status is not None:
             held.forget(batch, at, read.value(4))
+        if status is not None:
+            trial.clear(batch, at)  # a person has decided: a quarantine is over, or does not end by itself any more
         if status is Status.ACTIVE:
             ready.leave(batch, at, priority=ready.NORMAL)
-            trial.clear(batch, at)  # a person has decided that it is tried again
         elif status is not None:  # also without a holder: a worker may be taking the lease now
             leases.revoke(batch, state, token=envs.new_id(env))
         return transact.Write(batch, lambda _: changed)
@@ -92,6 +94,7 @@ async def rename(universe: Connection, at: ids.Address, name: str) -> None:
         return transact.Write(batch, lambda _: None)
 
     await transact.run(engine, universe.store.env, attempt)
+    await policy.renamed(universe, at)
 
 
 async def free(universe: Connection, name: str) -> None:

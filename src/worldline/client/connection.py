@@ -16,7 +16,7 @@ from worldline.adapters.egress import Egress
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client import arrivals, backpressure, known_worlds
-from worldline.host import compose, ctrl_c, process
+from worldline.host import compose, ctrl_c, process, secret_sources
 from worldline.host import peers as peer_stores
 from worldline.host.encryption import opening
 from worldline.kernel.authoring.program import Program
@@ -41,6 +41,7 @@ class Connection:
         settings: Settings, *, egress: Egress | None = None, observed: observers.Observed | None = None,
         roles: Sequence[process.Role] = process.EMBEDDED, watchdog: bool = False,
         peers: Mapping[str, str] | peer_stores.Peers | None = None, shared: process.Host | None = None,
+        secrets: secret_sources.Given | None = None,
     ) -> None:  # fmt: skip
         """`shared`: a host that serves this universe among others. It is neither started nor closed from here."""
         self.name = name
@@ -71,7 +72,7 @@ class Connection:
             self.host = process.Host(
                 store, served.Universes.only(universe, name), programs,
                 blobs=lambda _: self.blobs, settings=settings, egress=egress, peers=self.peers,
-                telemetry=self.telemetry, roles=roles, watchdog=watchdog,
+                telemetry=self.telemetry, roles=roles, watchdog=watchdog, secrets=secrets,
             )  # fmt: skip
         self.programs = {program.name: program for program in programs}
         self.executor = threads.DaemonPool(1, "worldline-reader", no_asyncio.refuse_asyncio)
@@ -157,6 +158,7 @@ async def open(
     metrics: str | None = None,
     peers: Mapping[str, str] | None = None,
     codec: opening.AnyCodec | None = None,
+    secrets: secret_sources.Given | None = None,
 ) -> AsyncIterator[Connection]:
     """Open a store and one universe of it, and start the host if programs are hosted. `worldline.open` says more."""
     hosted, known = programs_of(host, "host"), programs_of(programs, "programs")
@@ -179,6 +181,7 @@ async def open(
                 roles=HOSTING,
                 watchdog=True,
                 peers=peers,
+                secrets=secrets,
             )
             for program in known:
                 opened.knows(program)

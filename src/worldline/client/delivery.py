@@ -185,6 +185,7 @@ async def enqueue(
     look = universe.pressure.wants(at, item)
     engine, env = universe.store.engine, universe.store.env
     used = client_id or envs.new_id(env)
+    made_us = env.monotonic_us()
     window_us = universe.settings.dedupe_window_ms * 1000
     since = 0  # a repeat may have been taken long ago
     repeated = False
@@ -198,7 +199,10 @@ async def enqueue(
             await universe.blobs.put(data, expected=carried)
             generation.expect(batch)
         worlds.expect_open(batch, world)
-        index = inboxes.enqueue(batch, at, item, client_id=used, time_us=time_us, window_us=window_us)
+        # An id that was made here cannot have been sent by anyone else. It is not held against it that the store's
+        # clock is far off, only that this very call has taken too long.
+        fresh = client_id is None and env.monotonic_us() - made_us <= window_us
+        index = inboxes.enqueue(batch, at, item, client_id=used, time_us=time_us, window_us=window_us, fresh=fresh)
         ready.leave(batch, at, priority=ready.priority_of(item))
         return transact.Write(batch, lambda ok: ok.stamps[index])
 

@@ -11,7 +11,7 @@ from worldline.base import errors
 from worldline.client import answers, delivery
 from worldline.client.connection import Connection
 from worldline.codec import canonical, structs
-from worldline.kernel import commands
+from worldline.kernel import commands, events
 from worldline.kernel.rows.records import Cell
 from worldline.kernel.state import Machine
 from worldline.layers import cas, worlds
@@ -26,10 +26,11 @@ from worldline.roles.world.held_world import HeldWorld
 
 
 class Handle:
-    def __init__(self, universe: Connection, name: str) -> None:
+    def __init__(self, universe: Connection, name: str, program: str = "") -> None:
         self.universe = universe
         self.name = ids.check_name(name, "a world's name")
         self._at: ids.Address | None = None
+        self._program = program  # its name, if that is known
 
     async def address(self) -> ids.Address:
         if self._at is None:
@@ -40,12 +41,21 @@ class Handle:
             self._at = found
         return self._at
 
+    async def program(self) -> str:
+        """The name of the program that the world has, which is the same all its life. It is looked up once."""
+        if not self._program:
+            held = None if self.universe.host is None else self.universe.host.worlds.peek(await self.address())
+            known = held.machine.program.name if held is not None else (await self.describe()).meta.program
+            self._program = known
+        return self._program
+
     # --- Talking to it -------------------------------------------------------------------------------------------
 
     async def send(self, schema: str, data: bytes, *, to: str | None = None, id: str | None = None) -> delivery.Sending:
         """Send an event. Durable on return."""
         if id is not None:
             ids.check_client_id(id)
+        events.check_outside(schema, data)
         carried = payload.inline(data) if cas.is_small(data) else await self.carry(data)
         item = inbox.Event(schema, carried, to or "")
         return await delivery.deliver(self.universe, self._at or await self.address(), item, data, client_id=id)
@@ -62,6 +72,7 @@ class Handle:
         """
         if id is not None:
             ids.check_client_id(id)
+        events.check_outside(schema, data)
         carried = payload.inline(data) if cas.is_small(data) else await self.carry(data)
         correlation = id or correlation or self.universe.store.env.random_bytes(16).hex()
         item = inbox.Event(schema, carried, correlation=correlation)

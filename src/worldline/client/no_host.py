@@ -15,6 +15,7 @@ from worldline.host import holders
 from worldline.layers import worlds
 from worldline.model import ids
 from worldline.model.world import Status
+from worldline.store import urls
 
 log = logging.getLogger("worldline")
 
@@ -50,7 +51,7 @@ class Watch:
 async def reason(universe: Connection, at: ids.Address, *, option: str | None = None) -> str:
     """Why the world does not answer, and what to do. `option`: what commands for this store need besides."""
     meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
-    option = f" --store {universe.store.url}" if option is None else option
+    option = urls.option("store", universe.store.url) if option is None else option
     if meta.status is not Status.ACTIVE:
         status = meta.status.name.lower()
         return (

@@ -9,6 +9,7 @@ from worldline.adapters.egress import Egress
 from worldline.base import env as envs
 from worldline.client import connection
 from worldline.client.universe import Universe
+from worldline.host import secret_sources
 from worldline.host.encryption import opening
 from worldline.kernel.authoring.program import Program
 from worldline.model.settings import Settings
@@ -32,6 +33,7 @@ async def open(
     metrics: str | None = None,
     peers: Mapping[str, str] | None = None,
     codec: opening.AnyCodec | None = None,
+    secrets: secret_sources.Given | None = None,
 ) -> AsyncIterator[Universe]:
     """Open a universe: a folder, or `postgresql://...`. `host=` runs worlds of these programs here.
 
@@ -42,11 +44,14 @@ async def open(
     functions that are told what this process does; `metrics` is HOST:PORT where Prometheus finds the same as numbers.
     `peers` names other stores by their URLs, `{"billing": "postgresql://..."}`: messages to `billing:universe/world` go
     there. `codec` encrypts users' data on its way into the store: `wl.AesGcm(keys=..., current=...)`, or an object of
-    your own; a store is opened with the codec that it was made with.
+    your own; a store is opened with the codec that it was made with. `secrets` says where `wl.secret` finds secrets: a
+    folder with a file for each, a mapping, or a function of a name; without it, the environment
+    (`WORLDLINE_SECRET_NAME`), and the folder that `WORLDLINE_SECRETS` names.
     """
     opened = connection.open(
         url, host=host, programs=programs, universe=universe, objects=objects, create=create, settings=settings,
         env=env, egress=egress, sinks=sinks, metrics=metrics, peers=peers, codec=codec,
+        secrets=secrets,
     )  # fmt: skip
     async with opened as link:
         yield Universe(link)

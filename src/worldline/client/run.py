@@ -9,13 +9,13 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from worldline.base import errors, failures
-from worldline.client import answers, delivery, listing
+from worldline.client import answers, delivery, listing, time_limits
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.client.personal import sealing
 from worldline.codec import structs
 from worldline.kernel import commands, runs, values
-from worldline.kernel.authoring.calls import Call, Seconds, to_us
+from worldline.kernel.authoring.calls import Call, Seconds
 from worldline.kernel.repair import ways_out
 from worldline.kernel.rows.records import ENDED, Failure, RunStatus
 from worldline.kernel.state import Ended
@@ -24,10 +24,6 @@ from worldline.model.journal import Kind
 from worldline.model.trace import Source
 
 R_co = TypeVar("R_co", covariant=True)
-
-
-def limit_seconds(timeout: Seconds | None) -> float | None:
-    return None if timeout is None else to_us(timeout, "timeout") / 1_000_000
 
 
 class Sent:
@@ -54,7 +50,7 @@ class Sent:
 
     async def applied(self, timeout: Seconds | None = None) -> int:
         """The height at which the world has taken it. `NotHosted` if no process has run the world for too long."""
-        async with asyncio.timeout(limit_seconds(timeout)):
+        async with time_limits.Within(timeout, lambda limit: time_limits.of_event(self._sending.id, limit)):
             return await answers.applied(self._universe, self._sending)
 
 
@@ -87,7 +83,7 @@ class Run(Generic[R_co]):
         """What the run returned. `RunFailed` if it raised, `RunReverted` if its world was taken back to before its
         start, `TimeoutError` if it takes longer, `NotHosted` if no process has run the world for too long.
         """
-        async with asyncio.timeout(limit_seconds(timeout)):
+        async with time_limits.Within(timeout, lambda limit: time_limits.of_run(self._world, self.id, limit)):
             end = await ended(self._world, self._standing, since=self._since, origin=self._origin)
             self._standing = end.standing
             return await result_of(self._world, end, self._call)

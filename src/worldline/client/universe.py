@@ -9,8 +9,9 @@ from typing import Literal
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client import changes, listing
-from worldline.client.access import grants, quotas
+from worldline.client.access import grants, policy, quotas
 from worldline.client.access.grants import Allowed, AllowedChange
+from worldline.client.access.policy import PolicyChange, Rule, RuleScope, RuleVerb
 from worldline.client.access.quotas import QuotaChange, QuotaUse
 from worldline.client.branches import fork as forks
 from worldline.client.connection import Connection
@@ -40,6 +41,7 @@ class Universe:
 
     @property
     def name(self) -> str:
+        """Its name in the store."""
         return self._connection.name
 
     @property
@@ -61,7 +63,7 @@ class Universe:
         try:
             return await self.create(name, program, labels=labels)
         except errors.Exists:
-            world = self.world(name)
+            world = World(self._connection, name, program=program.name)
             meta = await world.describe()
             if meta.program != program.name:
                 raise errors.Exists(
@@ -77,7 +79,7 @@ class Universe:
 
         `seed`: it begins with the state of this world, "template" or "template@HEIGHT", as a live fork of it.
         """
-        made = self.world(name)
+        made = World(self._connection, name, program=program.name)
         if seed is not None:
             self._connection.knows(program)
             await forks.create_from_seed(self._connection, name, seed, program=program.name, labels=labels)
@@ -118,15 +120,18 @@ class Universe:
 
     async def import_world(
         self, path: str | os.PathLike[str], /, *, name: str = "", effects: Literal["drop", "reissue"] = "drop",
-        live: bool | None = None,
+        live: bool | None = None, bytes_max: int | None = None,
     ) -> World:  # fmt: skip
         """A new world of a file that `World.export` has written. All of the file is checked first.
 
         It begins archived, so that two copies never both act: `await world.resume()` lets it go on. `name`: another
         than that in the file. `effects`: what becomes of those that were open. `live`: whether its effects leave it;
-        unless given, they do if those of the exported world did.
+        unless given, they do if those of the exported world did. `bytes_max`: how much the file may unpack to; unless
+        given, what one of its size does (`CopyTooLarge`).
         """
-        made = await world_files.import_world(self._connection, path, name=name, effects=effects, live=live)
+        made = await world_files.import_world(
+            self._connection, path, name=name, effects=effects, live=live, bytes_max=bytes_max
+        )
         return self.world(made.name)
 
     async def worlds(
@@ -161,6 +166,39 @@ class Universe:
     async def allowed_changes(self) -> list[AllowedChange]:
         """What was allowed and denied when, the newest first."""
         return await grants.changes(self._connection)
+
+    async def add_rule(
+        self, verb: RuleVerb, scope: RuleScope, /, *, worlds: str = "*", program: str = "*", peers: str = "*",
+        names: str = "*",
+    ) -> Rule:  # fmt: skip
+        """Say what worlds of this universe may not do: `"deny"` takes something away, `"only"` names all that they may.
+
+        `"send"` and `"receive"` are about messages (`peers`: to whom, from whom; `names`: schemas, or `inbox:NAME`),
+        `"effect"` about effects. Each is a name, or the beginning of one with `*` behind. When this returns, it holds
+        for every step that is stored from then on. What is refused raises `wl.Undeliverable` (`not_allowed`) or
+        `wl.PolicyDenied` where it was asked for.
+        """
+        return await policy.add_rule(
+            self._connection, verb, scope, worlds=worlds, program=program, peers=peers, names=names
+        )
+
+    async def drop_rule(self, number: int, /) -> Rule:
+        """Take a rule away. `NotFound` if there is none of this number."""
+        return await policy.drop_rule(self._connection, number)
+
+    async def rules(self) -> list[Rule]:
+        """What worlds of this universe may not do, in the order in which it was said."""
+        return await policy.rules(self._connection)
+
+    async def why_not(
+        self, world: str, /, *, to: str | None = None, event: str = "", effect: str | None = None
+    ) -> str | None:
+        """Which rule is against what a world would do: send an event to a world, or use an effect. None if it may."""
+        return await policy.why_not(self._connection, world, to=to, event=event, effect=effect)
+
+    async def policy_changes(self) -> list[PolicyChange]:
+        """Which rules were added and taken away when, the newest first."""
+        return await policy.changes(self._connection)
 
     async def quota(self) -> QuotaUse:
         """What the universe has, and what it may have."""

@@ -6,14 +6,14 @@ survive the process that waits for them.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from worldline.base import errors
-from worldline.client import answers, changes, delivery, effect, listing, states
+from worldline.client import answers, changes, delivery, effect, listing, states, time_limits
+from worldline.client.anchors.anchored import Anchored
 from worldline.client.branches import fork as forks
 from worldline.client.branches import revert as reverts
 from worldline.client.branches import rules
@@ -28,12 +28,12 @@ from worldline.client.handle import Handle
 from worldline.client.personal import erase as erasing
 from worldline.client.personal import sealing
 from worldline.client.personal.erase import Erasure
-from worldline.client.run import Run, Sent, ended, limit_seconds, result_of
+from worldline.client.run import Run, Sent, ended, result_of
 from worldline.client.upkeep import deletion
 from worldline.codec import structs
 from worldline.kernel import commands, runs, schedules, values
 from worldline.kernel import events as envelopes
-from worldline.kernel.authoring import schedule_spec
+from worldline.kernel.authoring import call_checks, schedule_spec
 from worldline.kernel.authoring.calls import Call, Request, Seconds, answer_type
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.reducers import check_request
@@ -57,15 +57,16 @@ S = TypeVar("S")
 Effects: TypeAlias = Literal["drop", "reissue", "share", "script"]
 
 
-class World(Acts):
+class World(Acts, Anchored):
     """A world, from outside."""
 
-    def __init__(self, universe: Connection, name: str) -> None:
-        self._handle = Handle(universe, name)
+    def __init__(self, universe: Connection, name: str, *, program: str = "") -> None:
+        self._handle = Handle(universe, name, program)
         self._universe = universe
 
     @property
     def name(self) -> str:
+        """Its name in the universe."""
         return self._handle.name
 
     # --- Talking to it -------------------------------------------------------------------------------------------
@@ -76,7 +77,12 @@ class World(Acts):
         `TimeoutError` if it takes longer, `NotHosted` if no process has run the world for too long: the run goes on, or
         starts when one does, and the same id finds it again. `RunReverted` if the world is taken back meanwhile.
         """
-        async with asyncio.timeout(limit_seconds(timeout)):
+        wanted: commands.StartRun | None = None
+
+        def late(limit: str) -> str:
+            return time_limits.of_run(self._handle, "" if wanted is None else wanted.run, limit)
+
+        async with time_limits.Within(timeout, late):
             wanted = await self._wanted(call, id)
             at = await self._handle.address()
             with answers.expecting(self._universe, at, Kind.RUN_FINISHED, wanted.run) as finished:
@@ -85,25 +91,24 @@ class World(Acts):
                     end = await ended(self._handle, standing, since=since, origin=_origin(wanted), expected=finished)
                     return await result_of(self._handle, end, call)
 
-    async def start(self, call: Call[R], /, *, id: str | None = None) -> Run[R] | Any:
+    async def start(self, call: Call[R], /, *, id: str | None = None) -> Run[R]:
         """Start a workflow, or attach to the run of this id. The same id with other arguments is refused."""
-        # `Any` as with `wl.start`: a type checker that reports what is not awaited lets a start stand alone.
-        wanted = await self._wanted(call, id)
+        wanted = await self._wanted(call, id, "world.start()")
         standing, since = await self._start(wanted)
         origin = _origin(wanted)
         return Run(self._handle, wanted.run, wanted.workflow, standing, since=since, call=call, origin=origin)
 
-    async def _wanted(self, call: Call[Any], id: str | None) -> commands.StartRun:
-        if call.target.kind != "workflow":
-            raise errors.BadInput(f"{call!r} is an effect; a world runs workflows, which call effects")
+    async def _wanted(self, call: Call[Any], id: str | None, what: str = "world.run()") -> commands.StartRun:
+        call_checks.check_call(call, what)
+        call_checks.check_workflow(call, what, program=await self._handle.program(), world=self.name)
         if id is not None:
             ids.check_chosen(id, "a run's id")
         env = self._universe.store.env
         run_id = id or env.random_bytes(8).hex()
         try:
-            args = call.pack()
+            args = call.pack_checked()
         except NoDesk:
-            args = await sealing.through(self._handle, call.pack, sealing.as_it_is, id=f"run {run_id}")
+            args = await sealing.through(self._handle, call.pack_checked, sealing.as_it_is, id=f"run {run_id}")
         return commands.StartRun(run_id, call.target.name, args, env.random_bytes(16), named=id is not None)
 
     async def _start(self, wanted: commands.StartRun) -> tuple[commands.Standing, int]:
@@ -181,7 +186,10 @@ class World(Acts):
         def deliver(data: bytes) -> Awaitable[bytes]:
             return self._handle.ask(schema, data, id=id)
 
-        async with asyncio.timeout(limit_seconds(timeout)):
+        def late(limit: str) -> str:
+            return time_limits.of_request(self._handle, schema, id, limit)
+
+        async with time_limits.Within(timeout, late):
             try:
                 data = await deliver(write())
             except NoDesk:
@@ -194,6 +202,8 @@ class World(Acts):
     ) -> bool:
         """Let an event be raised, or a workflow started, again and again. False if it was scheduled just so already."""
         spec = schedule_spec.spec_of(what, every=every, cron=cron, tz=tz)
+        if not spec.starts:
+            envelopes.check_outside(spec.name, spec.data)
         answer, _ = await self._handle.command(commands.SCHEDULE, schedules.Put(id, spec))
         return bool(values.load(bool, answer))
 

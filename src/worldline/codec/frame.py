@@ -44,6 +44,15 @@ class Unreadable(bytes):
     why: errors.Error
 
 
+def plain(data: bytes) -> bytes:
+    """Stored bytes as nothing but bytes, for a record that they become part of: an encrypted store gives subclasses,
+    which have no canonical form. If they are `Unreadable`, the error that says why.
+    """
+    if isinstance(data, Unreadable):
+        raise data.why
+    return data if type(data) is bytes else bytes(data)
+
+
 def wrap(kind: int, body: bytes) -> bytes:
     assert 0 <= kind < len(_CHECKSUM_STARTS)
     return _HEADER.pack(_FORMAT, kind, zlib.crc32(body, _CHECKSUM_STARTS[kind])) + body

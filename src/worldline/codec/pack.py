@@ -35,7 +35,7 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from worldline.base import errors, limits
 from worldline.codec import delta
@@ -113,32 +113,62 @@ class Packer:
         return data
 
 
+class Placed(NamedTuple):
+    """A record, and where it stands: where its block begins in the file, and where it begins in the block."""
+
+    block: int
+    start: int
+    tag: int
+    data: bytes
+
+
+class Reader:
+    """A file that is read from its beginning to its end."""
+
+    def __init__(self, kind: Kind, read: Read) -> None:
+        self._kind = kind
+        self._read = read
+        self.digest = b""  # over all bytes before its end, once that was reached
+
+    def placed(self) -> Iterator[Placed]:
+        """All records, in order. `DecodeError` at the first thing that is wrong: what was given before that is checked,
+        but only a file that is read to its end is whole.
+        """
+        read = self._read
+        head = read(_FILE.size)
+        _check_head(head, self._kind)
+        total = hashlib.sha256(head)
+        count, place = 0, len(head)
+        while True:
+            what = _exactly(read, 1)
+            if what[0] == _IS_END:
+                break
+            if what[0] != _IS_BLOCK:
+                raise errors.DecodeError(f"neither a block nor the end of the file follows record {count}")
+            body, raw = _block(read, what, count)
+            total.update(raw)
+            for start, tag, data in _records(body):
+                count += 1
+                yield Placed(place, start, tag, data)
+            place += len(raw)
+        _check_end(read, what, count, total.digest())
+        self.digest = total.digest()
+
+
 def records(kind: Kind, read: Read) -> Iterator[Record]:
-    """All records of a file, in order. `DecodeError` at the first thing that is wrong: what was given before that is
-    checked, but only a file that is read to its end is whole.
-    """
-    head = read(_FILE.size)
-    if len(head) < _FILE.size or not head.startswith(MAGIC):
-        raise errors.DecodeError("not a file of Worldline: it does not begin as one")
-    _, version, found = _FILE.unpack(head)
-    if version != VERSION:
-        raise errors.DecodeError(f"a pack file of version {version}; this release reads version {VERSION}")
-    if found != kind:
-        raise errors.DecodeError(f"a {_name(found)} file where a {_name(kind)} file belongs")
-    total = hashlib.sha256(head)
-    count = 0
-    while True:
-        what = _exactly(read, 1)
-        if what[0] == _IS_END:
-            break
-        if what[0] != _IS_BLOCK:
-            raise errors.DecodeError(f"neither a block nor the end of the file follows record {count}")
-        block, raw = _block(read, what, count)
-        total.update(raw)
-        for record in _records(block):
-            count += 1
-            yield record
-    _check_end(read, what, count, total.digest())
+    """All records of a file, as `Reader` gives them."""
+    return ((each.tag, each.data) for each in Reader(kind, read).placed())
+
+
+def block_at(read: Read) -> tuple[bytes, int]:
+    """The body of the block that a file stands at, and how many bytes it takes there."""
+    body, raw = _block(read, _exactly(read, 1), 0)
+    return body, len(raw)
+
+
+def records_from(body: bytes, start: int) -> Iterator[Record]:
+    """The records of a block, from a place in it on."""
+    return ((tag, data) for _, tag, data in _records(body, start))
 
 
 def of_bytes(kind: Kind, data: bytes) -> Iterator[Record]:
@@ -165,8 +195,19 @@ def _block(read: Read, what: bytes, count: int) -> tuple[bytes, bytes]:
     return delta.unpack(body, length=length), head + body
 
 
-def _records(body: bytes) -> Iterator[Record]:
-    place = 0
+def _check_head(head: bytes, kind: Kind) -> None:
+    if len(head) < _FILE.size or not head.startswith(MAGIC):
+        raise errors.DecodeError("not a file of Worldline: it does not begin as one")
+    _, version, found = _FILE.unpack(head)
+    if version != VERSION:
+        raise errors.DecodeError(f"a pack file of version {version}; this release reads version {VERSION}")
+    if found != kind:
+        raise errors.DecodeError(f"a {_name(found)} file where a {_name(kind)} file belongs")
+
+
+def _records(body: bytes, start: int = 0) -> Iterator[tuple[int, int, bytes]]:
+    """Where each begins, what it is, and its bytes."""
+    place = start
     while place < len(body):
         if place + _RECORD.size > len(body):
             raise errors.DecodeError("a block ends inside a record")
@@ -174,7 +215,7 @@ def _records(body: bytes) -> Iterator[Record]:
         place += _RECORD.size
         if place + length > len(body):
             raise errors.DecodeError("a block ends inside a record")
-        yield tag, body[place : place + length]
+        yield place - _RECORD.size, tag, body[place : place + length]
         place += length
 
 

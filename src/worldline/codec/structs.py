@@ -16,14 +16,15 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.codec import canonical
 
 T = TypeVar("T")
 
 _PLAIN = (inspect.IntType, inspect.StrType, inspect.BytesType, inspect.BoolType, inspect.FloatType, inspect.NoneType)
 _SCALARS = (*_PLAIN, inspect.EnumType)
-_FIELDS, _FLAT, _DEEP = 1, 2, 3  # records of scalars alone; with other such records or enums inside; with anything
+# Records of scalars alone; with other such records or enums inside; with lists of scalars; with anything.
+_FIELDS, _FLAT, _LISTS, _DEEP = 1, 2, 3, 4
 _known: dict[type, int] = {}
 
 
@@ -34,7 +35,12 @@ def encode(record: Any) -> bytes:
     if shape == _FIELDS:
         return canonical.encode_flat(list(msgspec.structs.astuple(record)))
     plain: Any = msgspec.to_builtins(record, builtin_types=(bytes,))
-    return canonical.encode_flat(plain) if shape == _FLAT else canonical.encode(plain)
+    if shape == _DEEP:
+        return canonical.encode(plain)
+    data = canonical.encode_flat(plain)
+    if shape == _LISTS and len(data) > limits.CBOR_ITEMS_MAX:  # an item takes a byte: there may be too many
+        return canonical.encode(plain)
+    return data
 
 
 def decode(kind: type[T], data: bytes) -> T:
@@ -50,13 +56,16 @@ def _learn(kind: type) -> int:
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     plain = info.array_like and info.tag is None and all(isinstance(each.type, _PLAIN) for each in info.fields)
-    known = _known[kind] = _FIELDS if plain else _FLAT if _flat(info) else _DEEP
+    known = _known[kind] = _FIELDS if plain else _shape(info)
     return known
 
 
-def _flat(info: inspect.Type) -> bool:
+def _shape(info: inspect.Type) -> int:
+    """That of a value of this type which is not the record itself."""
     if isinstance(info, inspect.StructType):
-        return all(_flat(field.type) for field in info.fields)
+        return max([_FLAT, *(_shape(field.type) for field in info.fields)])
     if isinstance(info, inspect.UnionType):
-        return all(map(_flat, info.types))
-    return isinstance(info, _SCALARS)
+        return max(map(_shape, info.types))
+    if isinstance(info, inspect.ListType):
+        return _LISTS if isinstance(info.item_type, _SCALARS) else _DEEP
+    return _FLAT if isinstance(info, _SCALARS) else _DEEP

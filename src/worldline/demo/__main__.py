@@ -19,7 +19,7 @@ from rich.markup import escape
 
 import worldline as wl
 from worldline import bench
-from worldline.base import env_os, errors
+from worldline.base import env_os, errors, grammar
 from worldline.client import connection
 from worldline.client.handle import Handle
 from worldline.demo import program, server
@@ -186,7 +186,11 @@ async def prove(folder: Path, worlds: list[Handle], figures: Figures) -> None:
         assert result.holds, result.difference
         figures.proved += result.proved
         figures.steps += result.steps
-        say("prove", f"{world.name}: {result.proved} of {result.steps} steps run again, byte-identical", "bold green")
+        say(
+            "prove",
+            (f"{world.name}: {result.proved} of {grammar.count(result.steps, 'step')} run again, byte-identical"),
+            "bold green",
+        )
     copy = folder.parent / "copy"
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("hints", "workers", "lock.mdb"))
     say("prove", f"one byte flipped in a copy: {await named(copy)}", "bold green")

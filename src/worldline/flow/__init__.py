@@ -32,6 +32,7 @@ from worldline.kernel.flow.exporting.mermaid import mermaid
 from worldline.kernel.flow.exporting.openapi import openapi
 from worldline.kernel.flow.exporting.tools import Tool, Tools, Unavailable, tools
 from worldline.kernel.flow.faults import NotJson, Problem, SchemaRefused
+from worldline.kernel.flow.hashing import intent_key
 from worldline.kernel.flow.jobs import Failure
 from worldline.kernel.flow.patches import BadPatch, Patch, merge, unset
 from worldline.kernel.flow.patches import set_ as set
@@ -83,6 +84,7 @@ __all__ = [
     "fail",
     "halt",
     "input_schema",
+    "intent_key",
     "json_schema",
     "load",
     "merge",

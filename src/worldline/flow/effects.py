@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from worldline.base import env as envs
 from worldline.base import errors, limits, probes
 from worldline.kernel.authoring.calls import Signature
 from worldline.kernel.flow import faults, jobs, patches, snapshots, values
+
+_log = logging.getLogger("worldline.flow")
 
 
 @dataclass(frozen=True)
@@ -104,8 +107,9 @@ async def perform(
 ) -> None:
     """Perform one effect and settle it, if it comes too late once more. Never raises."""
     if registered is None:
-        failure = jobs.Failure(faults.UNKNOWN_EFFECT, f"no handler is registered for {requirement.type!r}")
-        return settle(jobs.FulfillEffect(requirement.intent_id, requirement.id, (), failure))
+        said = f"no handler is registered for {requirement.type!r}"
+        _log.warning("%s, for intent %s: call host.register first", said, requirement.intent_id)
+        return settle(_failed(requirement, faults.UNKNOWN_EFFECT, said))
     for attempt in range(registered.retries + 1):
         work = asyncio.ensure_future(_attempt(registered.handler, requirement, given))
         limit = asyncio.ensure_future(env.sleep(registered.timeout_ms / 1_000))
@@ -113,6 +117,7 @@ async def perform(
             await asyncio.wait({work, limit}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 said = f"{requirement.type!r} took longer than {registered.timeout_ms} ms"
+                _log.warning("the handler of %s, for intent %s", said, requirement.intent_id)
                 settle(_failed(requirement, jobs.EFFECT_TIMEOUT, said))
                 return settle(await work)
         except asyncio.CancelledError:
@@ -141,6 +146,10 @@ async def _attempt(handler: Handler, requirement: snapshots.Requirement, given: 
         found = handler(given)
         result = await found if inspect.isawaitable(found) else found
     except Exception as error:  # noqa: BLE001 - a user's handler: whatever it raises is the effect's outcome
+        _log.warning(
+            "the handler of %r raised, for intent %s (requirement %s)", requirement.type, requirement.intent_id,
+            requirement.id, exc_info=error,
+        )  # fmt: skip
         said = str(error) or type(error).__name__
         return _failed(requirement, jobs.EFFECT_EXECUTION_FAILED, said[: limits.REASON_CHARACTERS_MAX])
     return jobs.fulfilled(requirement.intent_id, requirement.id, result)

@@ -26,26 +26,26 @@ class Event(msgspec.Struct, frozen=True):
 def replay(
     domain: jobs.Domain, head: snapshots.Snapshot, events: Iterable[Event], key: str = "default"
 ) -> snapshots.Snapshot:
-    """The head after every job that the events record, each under the context that was frozen for it then."""
+    """The head after every job that the events record, each under the context that was frozen for it then.
+
+    A job that raised, or whose environment did, is not run: its intent ends with the error that was recorded.
+    """
     job: jobs.Job | None = None
+    context: snapshots.Context | None = None
     for each in events:
         if each.key != key:
             continue
         if each.type == "job:start":
             job = msgspec.convert(each.fields["job"], jobs.Job)
         elif each.type == "context:frozen":
-            if job is None:
-                raise errors.BadInput("a context without its job: these are not all events of the key")
             context = snapshots.Context(each.fields["now"], each.fields["randomSeed"], each.fields["env"])
-            head = again(job, head, domain, context)
+        elif each.type in ("job:end", "job:error"):
+            if job is None or context is None:
+                raise errors.BadInput(f"{each.type} without its job: these are not all events of the key")
+            if each.type == "job:end":
+                head = jobs.run(job, head, domain, context, jobs.unheard).head
+            else:
+                said = each.fields["message"]
+                head = jobs.ended_by(job, said, head, domain, context=context, emit=jobs.unheard).head
+            job = context = None
     return head
-
-
-def again(
-    job: jobs.Job, head: snapshots.Snapshot, domain: jobs.Domain, context: snapshots.Context
-) -> snapshots.Snapshot:
-    """One job once more."""
-    try:
-        return jobs.run(job, head, domain, context, jobs.unheard).head
-    except errors.Error as error:
-        return jobs.failed(job, error, head, domain, context=context, emit=jobs.unheard).head

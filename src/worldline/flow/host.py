@@ -7,7 +7,8 @@ job's outcome is acted on.
 
 All that an intent needs to go on is in its snapshot; here are only queues, futures of callers, and traces. What a job
 raises ends its intent and not the runner. A key whose requirement cannot be cleared is fatal: it takes nothing any
-more.
+more. What callers are given are copies: no change of theirs reaches a head. A closed host takes nothing, and tells
+all who wait.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class _Key:
         self.bodies: dict[str, str] = {}
         self.traces: dict[str, list[tracing.TraceGraph]] = {}
         self.performing: dict[asyncio.Task[None], str] = {}
+        self.overdue: dict[asyncio.Task[None], str] = {}  # settled by a timeout, their handlers still run
 
     def advance(self, head: snapshots.Snapshot) -> None:
         self.head = head
@@ -90,6 +92,24 @@ class _Key:
         if future is not None and not future.done():
             said = "error" if status == "error" else "complete"
             future.set_result(Result(said, self.head, error if status == "error" else None, traces))
+
+    def performs(self, task: asyncio.Task[None], requirement_id: str) -> None:
+        """An effect is performed by this task, until it is settled or done."""
+        self.performing[task] = requirement_id
+        task.add_done_callback(self._left)
+
+    def settle(self, task: asyncio.Task[Any] | None) -> None:
+        """The effect of a task has its outcome. After a timeout its handler may run on: nothing waits for that."""
+        if task in self.performing:
+            self.overdue[task] = self.performing.pop(task)
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        self.performing.pop(task, None)
+        self.overdue.pop(task, None)
+
+    def tasks(self) -> dict[asyncio.Task[None], str]:
+        """All that handlers of the key still do."""
+        return {**self.performing, **self.overdue}
 
     def end_all(self, error: Exception) -> None:
         for future in self.waiting.values():
@@ -130,6 +150,7 @@ class Host:
         self._active: dict[str, None] = {}
         self._kicked: dict[str, None] = {}
         self._runners: dict[asyncio.Task[None], str] = {}
+        self._is_closed = False
 
     # --- What users call ---
 
@@ -155,6 +176,7 @@ class Host:
 
     def submit(self, type: str, input: Any = values.MISSING, *, key: str = DEFAULT_KEY, id: str = "") -> str:
         """Submit an intent and give its id, which is made now if none is given, and stays."""
+        self._check_open()
         given = input if input is values.MISSING else values.from_outside(input, "input")
         intent = snapshots.Intent(type, _checked_id(id or envs.new_id(self._env).hex()), given)
         entry = self._entry(key)
@@ -166,18 +188,20 @@ class Host:
         return intent.intent_id
 
     async def result(self, id: str, *, key: str = DEFAULT_KEY) -> Result:
-        """Wait for the end of an intent that was submitted here."""
+        """Wait for the end of an intent that was submitted here. `errors.Closed` if the host is closed before."""
         future = self._entry(key).waiting.get(id)
         if future is None:
             raise errors.NotFound(f"{key} knows no intent {id!r}")
-        return await asyncio.shield(future)
+        return _own(await asyncio.shield(future))
 
     def patch(self, given: list[patches.Patch], *, source: str, key: str = DEFAULT_KEY) -> None:
         """Patches from outside, as a job of their own. Raises `patches.BadPatch` before it is one."""
+        self._check_open()
         self._enqueue(key, jobs.ApplyPatches(jobs.from_handler(given), source))
 
     def inject(self, requirement_id: str, given: object, *, key: str = DEFAULT_KEY) -> None:
         """The outcome of an effect that was performed elsewhere: patches, or a `jobs.Failure`."""
+        self._check_open()
         intent_id = next(
             (each.intent_id for each in self._entry(key).head.system.pending_requirements if each.id == requirement_id),
             "",
@@ -189,13 +213,15 @@ class Host:
 
     def cancel(self, requirement_id: str, *, key: str = DEFAULT_KEY) -> None:
         """An effect is not waited for any more: cancelled is its outcome."""
-        for task, performed in self._entry(key).performing.items():
+        self._check_open()
+        for task, performed in self._entry(key).tasks().items():
             if performed == requirement_id:
                 task.cancel()
         self.inject(requirement_id, jobs.Failure(jobs.EFFECT_CANCELLED, "cancelled"), key=key)
 
     def snapshot(self, key: str = DEFAULT_KEY) -> snapshots.Snapshot:
-        return self._entry(key).head
+        """The head of a key, as a copy."""
+        return snapshots.copied(self._entry(key).head)
 
     def fatal(self, key: str = DEFAULT_KEY) -> str:
         """Why the key takes nothing any more; empty if it does."""
@@ -203,28 +229,37 @@ class Host:
 
     def seed(self, snapshot: snapshots.Snapshot, *, key: str = DEFAULT_KEY) -> None:
         """Begin a key with a snapshot. Intents on their way in it go on: their effects are performed again."""
+        self._check_open()
         self._keys[key] = _Key(key, snapshots.decoded(snapshots.plain(snapshot)))
         context = snapshots.Context(self._now(), snapshot.meta.random_seed)
         self._act(key, jobs.resumed(self._keys[key].head, self.domain, context))
 
     async def drain(self, key: str = DEFAULT_KEY) -> snapshots.Snapshot:
-        """Wait until nothing of a key is queued, run or performed any more."""
+        """Wait until nothing of a key is queued, run or performed any more, or the host is closed. A handler that runs
+        on behind its timeout is not waited for: its effect has its outcome.
+        """
         entry = self._entry(key)
-        while key in self._active or entry.performing or self._has_next(key):
+        while not self._is_closed and (key in self._active or entry.performing or self._has_next(key)):
             if self._has_next(key) and key not in self._active:
                 self._kick(key)
             running = [task for task, of in self._runners.items() if of == key]
             if running or entry.performing:
                 await asyncio.wait([*running, *entry.performing], return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(0)
-        return entry.head
+        return snapshots.copied(entry.head)
 
     async def close(self) -> None:
-        """Stop what runs. What is on its way stays in the snapshots."""
-        tasks = [*self._runners, *(task for entry in self._keys.values() for task in entry.performing)]
+        """Stop what runs, and take nothing any more. Callers that wait get `errors.Closed`; what is on its way stays in
+        the snapshots, and goes on in a host that is seeded with them.
+        """
+        self._is_closed = True
+        tasks = [*self._runners, *(task for entry in self._keys.values() for task in entry.tasks())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        said = "the host was closed before the intent ended; seed another one with its snapshot to go on"
+        for key, entry in self._keys.items():
+            entry.end_all(errors.Closed(f"{key}: {said}"))
 
     # --- The mailbox and its runner ---
 
@@ -233,6 +268,10 @@ class Host:
             context = snapshots.Context(self._now(), "initial", dict(self._environment()))
             self._keys[key] = _Key(key, cores.created(self.domain.schema, self._data, context))
         return self._keys[key]
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise errors.Closed("this host is closed: it takes no work any more")
 
     def _now(self) -> int:
         return self._env.wall_us() // 1_000
@@ -243,7 +282,9 @@ class Host:
 
     def _enqueue(self, key: str, job: jobs.Job) -> None:
         entry = self._entry(key)
-        if entry.fatal:
+        if self._is_closed:
+            _log.info("%s: %s comes after the host was closed", key, job.id)
+        elif entry.fatal:
             _log.warning("%s: %s is dropped: %s", key, job.id, entry.fatal)
         elif entry.mailbox.put(job) or key not in self._active:
             self._kick(key)
@@ -299,7 +340,7 @@ class Host:
         """LIVE-4: a kick that was blocked by this runner is tried again."""
         if key in self._kicked:
             del self._kicked[key]
-            if self._has_next(key):
+            if self._has_next(key) and not self._is_closed:
                 self._kick(key)
 
     def _one(self, key: str, job: jobs.Job) -> None:
@@ -309,10 +350,15 @@ class Host:
         context = snapshots.Context(self._now(), jobs.seed(job, entry.head))
         try:
             context = self._frozen(context)
+        except Exception as error:  # noqa: BLE001 - a user's function: it ends the intent, and not the runner
+            jobs.begun(job, context, emit)  # without them a replay knows nothing of the intent's end
+            outcome = jobs.failed(job, error, entry.head, self.domain, context=context, emit=emit)
+            return self._settle(key, job, outcome)
+        try:
             outcome = jobs.run(job, entry.head, self.domain, context, emit)
         except Exception as error:  # noqa: BLE001 - section 13.2: logged, and the next job is taken
             outcome = jobs.failed(job, error, entry.head, self.domain, context=context, emit=emit)
-        self._settle(key, job, outcome)
+        return self._settle(key, job, outcome)
 
     def _frozen(self, context: snapshots.Context) -> snapshots.Context:
         """The context of a job with its environment, captured once."""
@@ -349,10 +395,13 @@ class Host:
         entry = self._entry(key)
         given = handlers.call(requirement, entry.head)
         registered = self._registry.find(requirement.type)
-        work = handlers.perform(registered, requirement, given, self._env, lambda job: self._enqueue(key, job))
-        task = asyncio.get_running_loop().create_task(work)
-        entry.performing[task] = requirement.id
-        task.add_done_callback(lambda done: entry.performing.pop(done, None))
+
+        def settle(job: jobs.FulfillEffect) -> None:
+            entry.settle(asyncio.current_task())
+            self._enqueue(key, job)
+
+        work = handlers.perform(registered, requirement, given, self._env, settle)
+        entry.performs(asyncio.get_running_loop().create_task(work), requirement.id)
 
     # --- Traces ---
 
@@ -370,6 +419,14 @@ class Host:
                 self._trace(events.Event(key, type, jobs.told(fields)))
             except Exception:  # noqa: BLE001 - a sink that fails changes nothing
                 _log.warning("%s: the trace sink failed at %s", key, type, exc_info=True)
+
+
+def _own(result: Result) -> Result:
+    """A result for one caller: what it changes in it is its own."""
+    return Result(
+        result.status, snapshots.copied(result.snapshot), snapshots.copied_error(result.error),
+        tuple(tracing.copied(each) for each in result.traces),
+    )  # fmt: skip
 
 
 def _body(intent: snapshots.Intent) -> str:

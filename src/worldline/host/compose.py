@@ -22,14 +22,16 @@ from pathlib import Path
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import env_os, errors, limits
-from worldline.host import timed_store
+from worldline.base import env_os, errors, limits, private_files, secret
+from worldline.host import secret_sources, timed_store
 from worldline.host.encryption import opening
 from worldline.layers import format as formats
+from worldline.model import setting_names
 from worldline.model.settings import CacheSettings
 from worldline.roles import telemetry
+from worldline.roles.trials import child_process
 from worldline.store import hints as wake_ups
-from worldline.store import kv, memory
+from worldline.store import kv, memory, urls
 from worldline.store.encryption import engine as sealed_engine
 from worldline.store.encryption import objects as sealed_objects
 from worldline.store.encryption.interface import Vault
@@ -40,10 +42,14 @@ from worldline.store.objects import interface as object_store
 from worldline.store.objects import memory as objects_memory
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
+_MEANT_AS_URL = re.compile(r"(postgres|postgresql|s3|memory)[:/]|.*\b(password|dbname)=", re.IGNORECASE | re.DOTALL)
 OBJECTS_FOLDER = "objects"
+STORE = "WORLDLINE_STORE"
 OBJECTS = "WORLDLINE_OBJECTS"
+TRUSTED = "WORLDLINE_TRUSTED"
 CACHE = "WORLDLINE_CACHE"
 CACHE_BYTES = "WORLDLINE_CACHE_BYTES"
+LEDGER = "WORLDLINE_LEDGER"
 
 _ENGINES = {"": "lmdb", "postgresql": "postgres"}  # by the scheme of the URL, where the names differ
 _NAME_OBJECTS = f"name a folder or s3://bucket/prefix with objects=, --objects or {OBJECTS}"
@@ -62,7 +68,12 @@ class Store(msgspec.Struct, frozen=True):
     codec: opening.AnyCodec | None = None  # what users' data is encoded with
     vault: Vault | None = None  # and what seals with it
     patience: object_store.Patience = msgspec.field(default_factory=object_store.Patience)  # with objects
+    ledger: str = ""  # a file that erasures are written to, besides
     hints: wake_ups.Hints | None = None  # what the engine hears of as written, if this process may listen to all of it
+    children: child_process.Children | None = None  # where last attempts are made; None: in forks of this process
+
+    def __repr__(self) -> str:
+        return f"Store({urls.shown(self.url)!r})"
 
     async def close(self) -> None:
         await self.objects.close()
@@ -98,7 +109,8 @@ async def open_store(
         in_store_bytes_max = 0 if named and scheme(named) != "none" else limits.CHUNKED_BYTES_MAX
         cached = await _open_cache(where, used, cache or CacheSettings(), vault)
         patience = object_store.Patience()
-        bodies = await open_objects(where, used, create=create, patience=patience)
+        beside = None if named or scheme(url) else private_files.modes_in(Path(url))
+        bodies = await open_objects(where, used, create=create, patience=patience, modes=beside)
     except BaseException:
         await engine.close()
         raise
@@ -113,6 +125,7 @@ async def open_store(
         codec,
         vault,
         patience,
+        os.environ.get(LEDGER, ""),
         hints_of(engine),
     )
     return opened if vault is None else _sealed(opened, vault)
@@ -157,9 +170,9 @@ def disk_room(url: str) -> tuple[int, int] | None:
 
 
 async def open_engine(url: str, env: envs.Env, *, create: bool) -> kv.Engine:
-    match scheme(url):
+    match scheme(urls.check_whole(url)):
         case "":
-            return await lmdb_driver.open(Path(url), env, create=create)
+            return await lmdb_driver.open(_folder(url), env, create=create)
         case "postgresql" | "postgres":
             try:
                 from worldline.store import postgres  # noqa: PLC0415 - an extra, loaded when asked for
@@ -173,11 +186,13 @@ async def open_engine(url: str, env: envs.Env, *, create: bool) -> kv.Engine:
 
 
 async def open_objects(
-    url: str, env: envs.Env, *, create: bool, patience: object_store.Patience | None = None
-) -> object_store.Objects:
+    url: str, env: envs.Env, *, create: bool, patience: object_store.Patience | None = None,
+    modes: private_files.Modes | None = None,
+) -> object_store.Objects:  # fmt: skip
+    """`modes`: of a store's folder, if it is to be in one."""
     match scheme(url):
         case "":
-            return await objects_folder.open(Path(url), create=create)
+            return await objects_folder.open(_folder(url), create=create, modes=modes)
         case "s3":
             try:
                 from worldline.store.objects import s3 as objects_s3  # noqa: PLC0415 - an extra, loaded when asked for
@@ -213,12 +228,54 @@ def _cache_of(environ: Mapping[str, str], wanted: CacheSettings) -> CacheSetting
     return CacheSettings(environ.get(CACHE, ""), int(size) if size else wanted.bytes_max)
 
 
+def setting_variables() -> dict[str, str]:
+    """What the environment says of settings."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(setting_names.VARIABLE) or name in (CACHE, CACHE_BYTES)
+    }
+
+
+def environment(url: str) -> dict[str, str]:
+    """The environment of a process that is to open this store. Not an argument: all users of a machine see those, and
+    the URL may have a password in it.
+    """
+    return {**os.environ, STORE: url}
+
+
+def trust() -> tuple[tuple[str, ...], str]:
+    """The folders that the environment trusts, and the id of the user who called sudo, if anyone did."""
+    return tuple(os.environ.get(TRUSTED, "").split(os.pathsep)), os.environ.get("SUDO_UID", "")
+
+
 def scheme(url: str) -> str:
     """The scheme of a URL, or nothing for a path."""
     if not url:
         raise errors.BadUrl("an empty URL; name a folder, postgresql://... or memory://")
     found = _SCHEME.match(url)
     return found.group(1).lower() if found else ""
+
+
+def _folder(path: str) -> Path:
+    """A path that the file system can take. What was meant as a URL is not taken for one, and not repeated: it may have
+    a password in it.
+    """
+    if _MEANT_AS_URL.match(path):
+        raise errors.BadUrl(
+            "not a URL: one begins with postgresql://, s3:// or memory://, as postgresql://user@host/name"
+        )
+    if "\0" in path or not _is_text(path):  # LMDB takes UTF-8 alone
+        raise errors.BadUrl(f"{path!r} is no path of a folder")
+    return Path(path)
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class NoObjects:
@@ -282,3 +339,8 @@ def _objects_beside(url: str) -> str:
             return "memory://"
         case _:
             return "none://"
+
+
+def secrets(given: secret_sources.Given | None) -> secret.Source:
+    """Where effects of this process have secrets from."""
+    return secret_sources.chosen(given, os.environ)

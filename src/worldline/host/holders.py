@@ -1,4 +1,4 @@
-"""Which worker runs a world, whether it is alive, and which workers refuse it: the one answer to "is it hosted?".
+"""Which worker runs a world or should, is it alive, and which workers refuse it: the one answer to "is it hosted?".
 
 A holder is alive if its heartbeat has not run out, is one of the incarnation that took the lease, and its process is
 not proven dead by its lock (`process_lock`, embedded stores only).
@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 
 from worldline.host import compose, process_lock
-from worldline.layers import leases
+from worldline.layers import leases, worlds
 from worldline.model import ids
+from worldline.roles import worker_labels
 from worldline.roles.cluster import operations, placement
 from worldline.roles.world import refusals
 
@@ -27,6 +28,16 @@ class Holder(msgspec.Struct, frozen=True):
     heartbeat_us: int | None
     alive: bool
     name: str = ""  # as its heartbeat says
+
+
+class Assigned(msgspec.Struct, frozen=True):
+    """Where a world is wanted, and why. `void`: why that does not count, so that any worker may run it."""
+
+    worker: ids.WorkerId
+    name: str
+    reason: str
+    priority: int
+    void: str = ""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -47,6 +58,26 @@ async def is_hosted(store: compose.Store, at: ids.Address) -> bool:
     """Whether a living worker runs the world."""
     holder = await find(store, at)
     return holder is not None and holder.alive
+
+
+async def assigned(store: compose.Store, at: ids.Address) -> Assigned | None:
+    """The worker that the world is assigned to, if it is to one."""
+    read = await store.engine.read(*leases.reads(at), worlds.get(at))
+    wanted = leases.decode(at, read.value(0), read.value(1), read.value(2)).assignment
+    if wanted is None:
+        return None
+    meta = worlds.decode(at, read.value(3)).meta
+    worker = ids.WorkerId(wanted.worker)
+    read = await store.engine.read(leases.get_heartbeat(worker))
+    life = leases.decode_heartbeat(worker, read.value(0))
+    if life is None or not life.alive(read.time_us) or is_gone(store, worker):
+        void = "is dead"
+    elif life.sign.draining:
+        void = "is draining"
+    else:
+        void = worker_labels.unfit(at, meta, life.sign.labels) or ""
+    name = "" if life is None else life.sign.labels.get(placement.NAME, "")
+    return Assigned(worker, name or worker.hex()[:8], wanted.reason, wanted.priority, void)
 
 
 async def of_states(store: compose.Store, states: Sequence[leases.State]) -> list[Holder | None]:

@@ -120,7 +120,8 @@ def check_urls(given: Mapping[str, str] | None) -> dict[str, str]:
     items: list[tuple[Any, Any]] = list(given.items())
     for name, url in items:
         if not isinstance(name, str) or not isinstance(url, str):
-            raise errors.BadInput(f"peers= takes URLs of stores by name, not {name!r}: {url!r}")
+            kinds = f"{type(name).__name__}: {type(url).__name__}"  # no more of it: a URL may have a password in it
+            raise errors.BadInput(f"peers= takes URLs of stores by name, not {kinds}")
         compose.scheme(url)
         found[messages.check_peer(name)] = url
     return found

@@ -19,7 +19,8 @@ import msgspec
 from worldline.adapters.egress import Egress
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.host import compose, hang_watch, process_lock
+from worldline.base.secret import Source
+from worldline.host import compose, hang_watch, process_lock, secret_sources
 from worldline.host import peers as peer_stores
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
@@ -34,6 +35,7 @@ from worldline.roles.deletion import universes as universe_deletions
 from worldline.roles.effects import builtin, deliver, share
 from worldline.roles.effects import worker as effect_worker
 from worldline.roles.quotas import usage
+from worldline.roles.trials import child_process
 from worldline.roles.universes import rounds, scan
 from worldline.roles.universes.served import Universes
 from worldline.roles.world import held_world
@@ -69,6 +71,7 @@ class Host:
         roles: Sequence[Role] = EMBEDDED,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
         watchdog: bool = False,
+        secrets: secret_sources.Given | None = None,
     ) -> None:
         names = [program.name for program in programs]
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -87,7 +90,9 @@ class Host:
         self._abandoned = False
         self._presence = process_lock.Presence(Path(store.url)) if compose.scheme(store.url) == "" else None
         self._scan = self._make_scan() if universes.one is None else None
-        self._adapter = self._make_adapter(egress or Egress()) if Role.ADAPTER in roles else None
+        self._adapter = (
+            self._make_adapter(egress or Egress(), compose.secrets(secrets)) if Role.ADAPTER in roles else None
+        )
         self._worlds = self._make_worlds() if Role.WORLDS in roles else None
         self._timers = self._make_timers() if Role.TIMERS in roles else None
         if self._worlds is not None:
@@ -132,17 +137,18 @@ class Host:
         assert self._timers is not None, "no timers are fired in this process"
         return self._timers
 
-    def _make_adapter(self, egress: Egress) -> effect_worker.AdapterWorker:
+    def _make_adapter(self, egress: Egress, secrets: Source) -> effect_worker.AdapterWorker:
         return effect_worker.AdapterWorker(
             self._store.engine, self._store.env, self.universes, self._programs,
             blobs=self.blobs, live=self.live, settings=self._settings.adapter, worker=self.worker,
             builtins=[
                 builtin.http_request(egress), share.share(self._store.engine, self.blobs),
                 *deliver.effects(
-                    self.peers, self._store.env, window_us=self._settings.dedupe_window_ms * 1000
+                    self.peers, self._store.env, window_us=self._settings.dedupe_window_ms * 1000,
+                    pressure=self._settings.pressure,
                 ),
             ],
-            telemetry=self.telemetry,
+            telemetry=self.telemetry, secrets=secrets,
         )  # fmt: skip
 
     def _make_worlds(self) -> world_worker.WorldWorker:
@@ -151,8 +157,12 @@ class Host:
         return world_worker.WorldWorker(
             self._store.engine, self._store.env, self.universes, self._programs,
             blobs=self.blobs, live=self.live, claims=claims, settings=self._settings.worker, worker=self.worker,
-            is_dead=self._is_dead(), telemetry=self.telemetry,
+            is_dead=self._is_dead(), children=self._store.children or self._forks(), telemetry=self.telemetry,
         )  # fmt: skip
+
+    def _forks(self) -> child_process.Children:
+        seconds = self._settings.worker.step_timeout_ms / 1000
+        return child_process.Forked(self._store.env, seconds=seconds, prepare=no_asyncio.refuse_asyncio)
 
     def _make_timers(self) -> timer_worker.TimerWorker:
         return timer_worker.TimerWorker(
@@ -187,6 +197,7 @@ class Host:
             settings=self._settings.janitor, dedupe_window_ms=self._settings.dedupe_window_ms, is_dead=self._is_dead(),
             locks=self._presence, sweep_uploads=compose.sweep_uploads(self._store.objects),
             blobs=self.blobs(universe), telemetry=self.telemetry, remove_universes=remove,
+            worker=None if self._worlds is None else self.worker,
         )  # fmt: skip
 
     def _make_backlog(self) -> backlog.Backlog | rounds.Rounds:

@@ -14,6 +14,7 @@ import fcntl
 import os
 from pathlib import Path
 
+from worldline.base import private_files
 from worldline.model import ids
 
 FOLDER = "workers"
@@ -41,12 +42,14 @@ class Presence:
 
     def enter(self, worker: ids.WorkerId) -> None:
         """Hold this worker's lock, until the process ends or leaves."""
-        self._folder.mkdir(exist_ok=True)
+        modes = private_files.modes_in(self._folder.parent)
+        with contextlib.suppress(FileExistsError):
+            private_files.make_folder(self._folder, modes)
         path = self._path(worker)
-        handle = _lock(path, os.O_RDWR | os.O_CREAT)
+        handle = _lock(path, os.O_RDWR | os.O_CREAT, modes.file)
         while not _is_at(handle, path):  # swept between the opening and the locking
             os.close(handle)
-            handle = _lock(path, os.O_RDWR | os.O_CREAT)
+            handle = _lock(path, os.O_RDWR | os.O_CREAT, modes.file)
         self._held[worker] = handle
         _HELD[handle] = None
 
@@ -96,9 +99,9 @@ class Presence:
         return self._folder / f"{worker.hex()}{SUFFIX}"
 
 
-def _lock(path: Path, flags: int) -> int:
+def _lock(path: Path, flags: int, mode: int = 0) -> int:
     """The file, locked. Raises OSError if there is none or another process has it."""
-    handle = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    handle = private_files.open_file(path, flags, mode)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BaseException:

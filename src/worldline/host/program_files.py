@@ -27,6 +27,7 @@ import msgspec
 
 from worldline.adapters.egress import Egress
 from worldline.base import errors
+from worldline.host import trust
 from worldline.kernel.authoring.program import Program
 
 _loaded: dict[Path, list[str]] = {}  # the modules that loading a file brought in, itself included
@@ -68,6 +69,7 @@ def import_member(module: str, name: str) -> object | None:
     if not all(part.isidentifier() for part in module.split(".")):
         raise errors.BadInput(f"there is no file {module}, and no module is called so")
     if "" not in sys.path:
+        trust.check(Path.cwd(), "this folder as a place of modules")
         sys.path.insert(0, "")
     try:
         return getattr(importlib.import_module(module), name, None)

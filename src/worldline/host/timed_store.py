@@ -29,6 +29,7 @@ class TimedEngine:
         self.wait = engine.wait
         self.freeze = functools.partial(kv.freeze, engine)
         self.raise_stamps = functools.partial(kv.raise_stamps, engine)
+        self.scrub = functools.partial(kv.scrub, engine)
         self.durability = engine.durability
         self.close = engine.close
 

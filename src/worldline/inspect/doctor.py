@@ -33,9 +33,9 @@ from worldline.model import ids, journal
 from worldline.model import world as world_model
 from worldline.model.journal import Kind
 from worldline.roles import hint_scan, reader, restore
-from worldline.roles import lease as world_lease
 from worldline.roles.cluster import janitor
 from worldline.roles.deletion import worlds as deletions
+from worldline.roles.trials import quarantine
 from worldline.roles.universes.served import Universes
 from worldline.store import kv, transact
 
@@ -133,11 +133,10 @@ class Doctor:
             if status is not world_model.Status.DELETED:  # else it was deleted while it was looked at
                 self._find(name, "damaged", str(error), advice="restore the store from a backup")
             return
-        deaths = await queries.quarantined(self._universe, at) if listed.status is world_model.Status.PAUSED else 0
-        if deaths:
+        found = await queries.quarantined(self._universe, at, listed.status)
+        if found is not None:
             advice = f"fix the cause, then worldline resume {name}"
-            what = f"it is quarantined: {world_lease.quarantine_reason(deaths)}"
-            self._find(name, "quarantined", what, advice=advice)
+            self._find(name, "quarantined", f"it is quarantined: {quarantine.reason(found)}", advice=advice)
         await self._queues(at, listed)
 
     async def _queues(self, at: ids.Address, meta: world_model.WorldMeta) -> None:
@@ -272,11 +271,10 @@ class Doctor:
     async def uploads(self) -> None:
         """Temporary objects, and blobs half written into the store, that are too old for an upload under way."""
         store = self._universe.store
-        began_us = (await self._engine.read()).time_us - janitor.UPLOAD_US_MAX
         blobs = self._universe.blobs
-        self.report.uploads = await blobs.abandoned(before_us=began_us, remove=False)
+        self.report.uploads = await blobs.abandoned(period_us=janitor.UPLOAD_US_MAX, remove=False)
         if self._repair and self.report.uploads:
-            self.report.uploads_cleaned = await blobs.abandoned(before_us=began_us, remove=True)
+            self.report.uploads_cleaned = await blobs.abandoned(period_us=janitor.UPLOAD_US_MAX, remove=True)
         folder = compose.folder_of_objects(store.objects)
         if folder is None:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from worldline.base import errors
+from worldline.base import errors, private_files
 from worldline.client.handle import Handle
 from worldline.inspect import verify
 from worldline.kernel import snapshots as kernel_snapshots
@@ -51,11 +51,12 @@ async def collect(world: Handle, *, above: int = 0, progress: verify.Progress = 
 
 
 def write(exported: export.Exported, file: Path) -> None:
-    """Write the file whole or not at all: under another name first."""
-    draft = file.with_name(file.name + ".part")
+    """Write the file whole or not at all."""
     try:
-        with draft.open("w", encoding="utf-8") as lines:
-            lines.writelines(export.lines(exported))
-        draft.replace(file)
+        with private_files.draft(file) as draft:
+            for line in export.lines(exported):
+                draft.write(line.encode())
+            draft.sync()
+            draft.put_there(replace=True)
     except OSError as error:
         raise errors.BadInput(f"{file} cannot be written: {error.strerror}") from error

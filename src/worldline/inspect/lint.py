@@ -126,8 +126,10 @@ class Scope:
         self._function = function
         self._owner = owner
         self._locals = _bound(function)
+        self._sets: dict[str, None] = {}
 
     def problems(self) -> Iterator[Problem]:
+        self._find_sets()
         for node in ast.walk(self._function):
             yield from self._of(node)
 
@@ -197,25 +199,37 @@ class Scope:
             return ""
         return self._module.aliases.get(root, root) + dot + rest if name else ""
 
-    def _is_set(self, node: ast.expr) -> bool:
+    def _is_set(self, node: ast.expr | None) -> bool:
+        return node is not None and any(self._is_one_set(each) for each in _operands(node))
+
+    def _is_one_set(self, node: ast.expr) -> bool:
         if isinstance(node, ast.Set | ast.SetComp):
             return True
         if isinstance(node, ast.Call):
             return self._full(node.func) in ("set", "frozenset")
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr | ast.BitXor | ast.Sub):
-            return self._is_set(node.left) or self._is_set(node.right)
         if isinstance(node, ast.Attribute) and _is_name(node.value, "self") and self._owner is not None:
             return any(_declares_set(each, node.attr) for each in self._owner.body)
         if isinstance(node, ast.Name):
-            return _holds_set(self._function, node.id, self)
+            return node.id in self._sets
         return False
 
     def _is_global(self, node: ast.expr | None) -> bool:
         root = _root(node)
         return bool(root) and root in self._module.globals and root not in self._locals
 
-    def is_set_literal(self, node: ast.expr | None) -> bool:
-        return node is not None and not isinstance(node, ast.Name) and self._is_set(node)
+    def _find_sets(self) -> None:
+        """Note the locals that are declared as sets, or are given sets and nothing else. A local may be given what is
+        made of others, and of itself: looked at again until none is found any more.
+        """
+        found = [each for each in ast.walk(self._function) if isinstance(each, ast.arg)]
+        self._sets = dict.fromkeys([each.arg for each in found if _is_set_type(each.annotation)])
+        given = _given_to(self._function)
+        known = -1
+        while known < len(self._sets):
+            known = len(self._sets)
+            for name, assigned in given.items():
+                if not any(isinstance(each, ast.Name) for each in assigned) and all(map(self._is_set, assigned)):
+                    self._sets[name] = None
 
 
 def aliases(nodes: Iterable[ast.AST]) -> dict[str, str]:
@@ -234,12 +248,22 @@ def aliases(nodes: Iterable[ast.AST]) -> dict[str, str]:
 
 
 def dotted(node: ast.expr) -> str:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        inner = dotted(node.value)
-        return f"{inner}.{node.attr}" if inner else ""
-    return ""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) else ""
+
+
+def _operands(node: ast.expr) -> Iterator[ast.expr]:
+    """What operators of sets combine; the expression itself if there is none."""
+    left = [node]
+    while left:  # a chain of operators is as deep as it is long
+        each = left.pop()
+        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.BitAnd | ast.BitOr | ast.BitXor | ast.Sub):
+            left += (each.right, each.left)
+        else:
+            yield each
 
 
 def _mark(node: Function | ast.ClassDef) -> str:
@@ -299,18 +323,15 @@ def _bound(function: Function) -> list[str]:
     return [name for name in dict.fromkeys([*given, *stored]) if name not in declared]
 
 
-def _holds_set(function: Function, name: str, scope: Scope) -> bool:
-    """Whether a local is declared as a set, or is given sets and nothing else."""
-    arguments = [node for node in ast.walk(function) if isinstance(node, ast.arg) and node.arg == name]
-    if any(_is_set_type(argument.annotation) for argument in arguments):
-        return True
-    given = [
-        node.value
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign | ast.AnnAssign)
-        and any(_is_name(target, name) for target in (node.targets if isinstance(node, ast.Assign) else [node.target]))
-    ]
-    return bool(given) and all(scope.is_set_literal(value) for value in given)
+def _given_to(function: Function) -> dict[str, list[ast.expr | None]]:
+    """What each local is given. None: nothing, it is only declared."""
+    found: dict[str, list[ast.expr | None]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name):
+                    found.setdefault(target.id, []).append(node.value)
+    return found
 
 
 def _declares_set(node: ast.stmt, name: str) -> bool:

@@ -29,6 +29,7 @@ from worldline.layers import work as works
 from worldline.layers.stored import compact, journal_pages, lines
 from worldline.model import ids
 from worldline.model import world as world_model
+from worldline.model.lease import Trial
 from worldline.model.work import WorkKind, WorkState
 from worldline.roles.erasure import checking
 from worldline.store import kv
@@ -62,6 +63,9 @@ class World(msgspec.Struct, frozen=True):
     changed: datetime | None  # the logical time of its last step
     created: datetime
     labels: dict[str, str]
+    quarantined: int = 0  # as in `Whole`
+    quarantined_until: datetime | None = None
+    resume: str = ""
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -97,10 +101,13 @@ class Whole(msgspec.Struct, frozen=True):
     parked: int
     dead: int
     quarantined: int = 0  # processes that died in a row while they restored it, if it is paused because of that
+    quarantined_until: datetime | None = None  # when that ends by itself
+    resume: str = ""  # the command that ends it now
     compacted: int = 0  # the height up to which entries are in segments
     segments: int = 0
     states_above: int = 0  # the height above which every state can be read
     entries_above: int = 0  # the height above which entries are kept
+    assigned: str = ""  # the worker that should run it, why, and whether that counts
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -146,9 +153,9 @@ class Name(msgspec.Struct, frozen=True):
 
 
 async def list_worlds(
-    universe: Connection, *, label: str | None, status: str | None, program: str | None, limit: int
+    universe: Connection, *, label: str | None, status: str | None, program: str | None, limit: int, option: str = ""
 ) -> list[World]:
-    """Worlds, newest first."""
+    """Worlds, newest first. `option`: what commands need to be about this store."""
     key, _, value = (label or "").partition("=")
     wanted = listing.Filter(_status(status), {key: value} if key else {}, program or "")
     found: list[World] = []
@@ -158,16 +165,18 @@ async def list_worlds(
             break
         chosen.append(each)
         if len(chosen) >= PAGE:
-            found += await _rows(universe, chosen)
+            found += await _rows(universe, chosen, option)
             chosen = []
-    return found + await _rows(universe, chosen)
+    return found + await _rows(universe, chosen, option)
 
 
 def _status(name: str | None) -> world_model.Status | None:
     return None if not name else world_model.Status[name.upper()]
 
 
-async def _rows(universe: Connection, chosen: Sequence[tuple[ids.Address, world_model.WorldMeta]]) -> list[World]:
+async def _rows(
+    universe: Connection, chosen: Sequence[tuple[ids.Address, world_model.WorldMeta]], option: str
+) -> list[World]:
     if not chosen:
         return []
     requests = [each for at, _ in chosen for each in (journals.get_head(at), *leases.reads(at))]
@@ -184,12 +193,13 @@ async def _rows(universe: Connection, chosen: Sequence[tuple[ids.Address, world_
         row = World(
             meta.name, at.world.hex(), meta.program, meta.status.name.lower(), holder is not None and holder.alive,
             head.step, head.height, when(head.time_us) if head.step else None, when(meta.created_us), meta.labels,
+            **await _held_back(universe, at, meta, option),
         )  # fmt: skip
         rows.append(row)
     return rows
 
 
-async def show_world(universe: Connection, at: ids.Address) -> Whole:
+async def show_world(universe: Connection, at: ids.Address, *, option: str = "") -> Whole:
     engine = universe.store.engine
     read = await engine.read(worlds.get(at), journals.get_head(at), snapshots.get_baseline(at), *leases.reads(at))
     meta = worlds.decode(at, read.value(0)).meta
@@ -221,12 +231,13 @@ async def show_world(universe: Connection, at: ids.Address) -> Whole:
         timers=sum(each.work.kind is WorkKind.TIMER for each in opened),
         parked=sum(each.work.state is WorkState.PARKED for each in opened),
         dead=await count(universe, inboxes.dead_range(at, count_max=1_000)),
-        quarantined=await quarantined(universe, at) if meta.status is world_model.Status.PAUSED else 0,
+        assigned=_assigned(await holders.assigned(universe.store, at)),
+        **await _held_back(universe, at, meta, option),
         **await _compacted(universe, at),
     )
 
 
-async def _compacted(universe: Connection, at: ids.Address) -> dict[str, int]:
+async def _compacted(universe: Connection, at: ids.Address) -> dict[str, Any]:
     """How far a world is compacted."""
     engine = universe.store.engine
     read = await engine.read(compact.last_range(at), lines.get(at))
@@ -254,16 +265,38 @@ def _shown(found: holders.Holder | None) -> Holder | None:
     return Holder(found.worker.hex(), found.epoch, when(found.acquired_us), last, found.alive, found.name)
 
 
-async def quarantined(universe: Connection, at: ids.Address) -> int:
-    """How many processes died in a row while they restored a world that is paused; 0 if a person has paused it."""
-    found = trial.decode_trial((await universe.store.engine.read(trial.get(at))).value(0))
-    return 0 if found is None else found.restore_deaths
+def _assigned(found: holders.Assigned | None) -> str:
+    if found is None:
+        return ""
+    said = f"worker {found.name} ({found.worker.hex()}), {found.reason}, priority {found.priority}"
+    return f"{said}; void: it {found.void}" if found.void else said
 
 
-async def step_deaths(universe: Connection, at: ids.Address) -> int:
-    """How often in a row a step over the world's next input did not end in order."""
-    found = trial.decode_trial((await universe.store.engine.read(trial.get(at))).value(0))
-    return 0 if found is None else found.step_deaths
+async def quarantined(universe: Connection, at: ids.Address, status: world_model.Status) -> Trial | None:
+    """What was counted against a world that is paused because of it; None if a person has paused it, or it is not."""
+    if status is not world_model.Status.PAUSED:
+        return None
+    found = await trial_of(universe, at)
+    return found if found is not None and found.restore_deaths else None
+
+
+async def _held_back(
+    universe: Connection, at: ids.Address, meta: world_model.WorldMeta, option: str
+) -> dict[str, Any]:  # fmt: skip
+    """What is said of a world that is quarantined."""
+    found = await quarantined(universe, at, meta.status)
+    if found is None:
+        return {}
+    return {
+        "quarantined": found.restore_deaths,
+        "quarantined_until": when(found.until_us) if found.until_us else None,
+        "resume": f"worldline resume {meta.name}{option}",
+    }
+
+
+async def trial_of(universe: Connection, at: ids.Address) -> Trial | None:
+    """What is counted against a world and its next input, if anything may be."""
+    return trial.decode_trial((await universe.store.engine.read(trial.get(at))).value(0))
 
 
 async def count(universe: Connection, request: kv.Range) -> int:

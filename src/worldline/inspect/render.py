@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.codec import canonical, sealed, structs
 from worldline.kernel import commands, values, work
 from worldline.kernel.branches import fork, revert, witness
 from worldline.kernel.events import Answer
 from worldline.kernel.operations import OpKind
-from worldline.kernel.repair import ways_out
+from worldline.kernel.repair import poison, ways_out
 from worldline.kernel.rows.records import Failure
 from worldline.kernel.state import Blocked, Ended
 from worldline.model import inbox, journal, payload
@@ -42,10 +42,12 @@ def rfc3339(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def plain(value: object) -> Any:
+def plain(value: object, depth: int = 0) -> Any:
     """JSON-ready data: structs as objects, bytes as hexadecimal text, times as RFC 3339, enums by name."""
+    if depth > limits.JSON_DEPTH_MAX:  # forks of forks, say: no reader would take it
+        raise errors.BadInput(f"JSON nested deeper than {limits.JSON_DEPTH_MAX}: ask again without --json")
     if isinstance(value, msgspec.Struct):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        return {name: plain(getattr(value, name), depth + 1) for name in value.__struct_fields__}
     if isinstance(value, enum.Enum):
         return value.name.lower()
     if isinstance(value, bytes):
@@ -53,12 +55,12 @@ def plain(value: object) -> Any:
     if isinstance(value, datetime):
         return rfc3339(value)
     if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): plain(each, depth + 1) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain(each, depth + 1) for each in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return plain(values.plain(value))
+    return plain(values.plain(value), depth + 1)
 
 
 def decoded(data: bytes) -> Any:
@@ -297,7 +299,7 @@ def _clock(data: bytes) -> Fields:
 
 
 def _poison(data: bytes) -> Fields:
-    return {"reason": values.load(str, data)}
+    return {"reason": poison.read(data)[0]}
 
 
 def _erased(data: bytes) -> Fields:
@@ -309,6 +311,11 @@ def _erased(data: bytes) -> Fields:
 def _erased_read(data: bytes) -> Fields:
     subject, value = values.load(tuple[bytes, bytes], data)
     return {"subject": subject.hex(), "value": value.hex()}
+
+
+def _secret_drawn(_: bytes) -> Fields:
+    """Not shown: with it, other worlds could name this one's questions."""
+    return {}
 
 
 def _witnessed(data: bytes) -> Fields:
@@ -339,4 +346,5 @@ _DERIVED = {
     Kind.WITNESSED: _witnessed,
     Kind.ERASED: _erased,
     Kind.ERASED_READ: _erased_read,
+    Kind.SECRET_DRAWN: _secret_drawn,
 }

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from worldline.base import grammar
 from worldline.inspect import render
+from worldline.kernel.execution import reports
 from worldline.kernel.shadow.report import (
     AskedOtherwise,
     BlockedRun,
@@ -38,13 +40,16 @@ def data(world: str, report: Report) -> dict[str, Any]:
 
 
 def lines(world: str, report: Report) -> list[str]:
-    over = f"its last {report.steps} steps" if report.steps else "no steps"
+    over = (
+        "no steps" if not report.steps else "its last step" if report.steps == 1 else f"its last {report.steps} steps"
+    )
+    comes = "comes out" if report.steps == 1 else "come out"
     under = f"under code {report.new_code[:CODE_CHARACTERS]}"
     if report.stopped:
-        return [f"{world}: {over} could not be tried to their end {under}: {report.stopped}"]
+        return [f"{world}: {over} could not be tried to the end {under}: {report.stopped}"]
     if not report.differs:
-        return [f"{world}: nothing would differ: {over} come out the same {under}"]
-    said = [f"{world}: {over}, tried {under}, come out otherwise"]
+        return [f"{world}: nothing would differ: {over} {comes} the same {under}"]
+    said = [f"{world}: {over}, tried {under}, {comes} otherwise"]
     for kind, title in TITLES.items():
         found = getattr(report, kind)
         if found:
@@ -53,7 +58,7 @@ def lines(world: str, report: Report) -> list[str]:
             more = report.unlisted.get(kind, 0)
             said += [f"    ... and {more} more"] if more else []
     if report.skipped:
-        said.append(f"  {report.skipped} recorded answers and timers were skipped: the code had not asked for them")
+        said.append(f"  skipped recorded answers and timers, which the code had not asked for: {report.skipped}")
     return said
 
 
@@ -78,7 +83,7 @@ def _block(world: str, each: object) -> Iterator[str]:
 def _blocked(world: str, each: BlockedRun) -> Iterator[str]:
     where = "if the world went on under it now" if each.at_head else f"at step {each.step}, height {each.height}"
     yield f"run {each.run!r} ({each.workflow}), {where}"
-    yield from (f"  {line}" for line in each.report.replace(" WORLD ", f" {world} ").splitlines())
+    yield from (f"  {line}" for line in reports.addressed(each.report, world).splitlines())
 
 
 def _asked(each: AskedOtherwise) -> Iterator[str]:
@@ -101,7 +106,7 @@ def _cell(each: CellOtherwise) -> Iterator[str]:
         f"  {field.field or 'the cell'}: {_side(field, 'old')} -> {_side(field, 'new')}" for field in each.fields
     )
     if each.further:
-        yield f"  and {each.further} more fields"
+        yield f"  and {grammar.count(each.further, 'more field')}"
 
 
 def _side(field: FieldOtherwise, side: str) -> str:

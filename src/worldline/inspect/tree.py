@@ -48,14 +48,23 @@ async def tree(universe: Connection) -> list[Node]:
     for world, (_, _, lineage) in known.items():
         above = lineage.parent if lineage is not None and lineage.parent in known else b""
         children.setdefault(above, []).append(world)
-    return [_node(known, children, each) for each in children.get(b"", [])]
+    return _nodes(known, children)
 
 
-def _node(
-    known: dict[bytes, tuple[WorldMeta, int, Lineage | None]], children: dict[bytes, list[bytes]], world: bytes
-) -> Node:
-    meta, height, lineage = known[world]
-    below = [_node(known, children, each) for each in children.get(world, [])]
+def _nodes(known: dict[bytes, tuple[WorldMeta, int, Lineage | None]], children: dict[bytes, list[bytes]]) -> list[Node]:
+    """The trees. Forks of forks may be as many as users make: no frame of Python's stack for each."""
+    order: list[bytes] = []
+    left = list(children.get(b"", []))
+    while left:
+        order.append(left.pop())
+        left += children.get(order[-1], [])
+    made: dict[bytes, Node] = {}
+    for world in reversed(order):  # each after its forks
+        made[world] = _node(world, *known[world], [made.pop(each) for each in children.get(world, [])])
+    return [made[each] for each in children.get(b"", [])]
+
+
+def _node(world: bytes, meta: WorldMeta, height: int, lineage: Lineage | None, below: list[Node]) -> Node:
     status = meta.status.name.lower()
     if lineage is None:
         return Node(meta.name, world.hex(), status, height, height, branches=below)
@@ -71,25 +80,25 @@ def find(nodes: list[Node], at: ids.Address) -> list[Node]:
 
 
 def walk(nodes: list[Node]) -> Iterator[Node]:
-    for node in nodes:
+    """Each world before its forks."""
+    left = nodes[::-1]
+    while left:
+        node = left.pop()
         yield node
-        yield from walk(node.branches)
+        left += reversed(node.branches)
 
 
 def drawn(nodes: list[Node]) -> list[str]:
     """For the terminal."""
     found: list[str] = []
-    for node in nodes:
-        found.append(_said(node))
-        found += _below(node, "")
+    left = [(node, "", "") for node in reversed(nodes)]
+    while left:
+        node, indent, below = left.pop()
+        found.append(f"{indent}{_said(node)}")
+        for branch in reversed(node.branches):
+            last = branch is node.branches[-1]
+            left.append((branch, f"{below}{'└─' if last else '├─'} ", f"{below}{'   ' if last else '│  '}"))
     return found
-
-
-def _below(node: Node, indent: str) -> Iterator[str]:
-    for index, branch in enumerate(node.branches):
-        last = index == len(node.branches) - 1
-        yield f"{indent}{'└─' if last else '├─'} {_said(branch)}"
-        yield from _below(branch, f"{indent}{'   ' if last else '│  '}")
 
 
 def _said(node: Node) -> str:

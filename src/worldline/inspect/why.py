@@ -12,16 +12,17 @@ from datetime import datetime
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, grammar
 from worldline.client import listing
 from worldline.client.access import quotas
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.host import holders
-from worldline.inspect import queries, ways_out
+from worldline.inspect import block_times, queries, ways_out
 from worldline.inspect.flow import cells
 from worldline.inspect.render import when
 from worldline.kernel import operations
+from worldline.kernel.execution import reports
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows.records import ENDED, Op, Record, RunStatus
 from worldline.kernel.state import Machine
@@ -32,9 +33,8 @@ from worldline.model import ids, row_keys
 from worldline.model.trace import Kept, Source
 from worldline.model.work import WorkKind, WorkState
 from worldline.model.world import Status, WorldMeta
-from worldline.roles import lease as world_lease
-from worldline.roles import threads, traces
-from worldline.roles.cluster import placement
+from worldline.roles import threads, traces, worker_labels
+from worldline.roles.trials import quarantine
 from worldline.roles.world.cycle import no_asyncio
 
 OPEN_SHOWN_MAX = 100
@@ -107,30 +107,31 @@ async def why(world: Handle, *, option: str = "") -> Why:
     meta = (await world.describe()).meta
     head = await world.head()
     opened = [each async for each in queries.open_work(universe, at)]
-    asking = Asking(universe, meta.name, option)
+    asking = Asking(universe, shlex.quote(meta.name), option)
     found = await _status(asking, at, meta.status)
     unread = await queries.count(universe, inboxes.read_range(at, count_max=1_000))
     machine, fault, note = await _machine(asking, world)
     if meta.status is Status.ACTIVE:
         found += await _trial(asking, at)
         found += await _running(asking, at, fault) or await _not_hosted(asking, at, meta, unread, opened)
+        found += await _assigned(asking, at, unread)
     kept = await traces.of_world(universe.store.engine, at)
     found += await _unproved(asking, at) + await _dead(asking, at, kept) + await _quota(asking)
     required: dict[ids.IntentId, cells.Required] = {}
     if machine is not None:
-        found += _runs(asking, machine) + _cells(asking, machine)
+        found += await _runs(asking, world, machine) + _cells(asking, machine)
         required = cells.required(machine)
     for each in opened[:OPEN_SHOWN_MAX]:
         reason = _open(asking, each)
         found.append(_of_intent(asking, reason, required[each.intent]) if each.intent in required else reason)
     if unread:
-        found.append(Reason("inbox", f"{unread} unread inputs"))
+        found.append(Reason("inbox", f"{grammar.count(unread, 'unread input')}"))
     found.sort(key=lambda each: not each.stuck)
     return Why(meta.name, meta.status.name.lower(), head.height, found, note, _failed(asking, kept))
 
 
 class Asking(msgspec.Struct, frozen=True):
-    """The world that is asked about, and how commands about it are written."""
+    """The world that is asked about, and how commands about it are written. `name`: as a shell takes it."""
 
     universe: Connection
     name: str
@@ -176,9 +177,11 @@ async def _status(asking: Asking, at: ids.Address, status: Status) -> list[Reaso
     if status is Status.ACTIVE:
         return []
     name = status.name.lower()
-    deaths = await queries.quarantined(asking.universe, at) if status is Status.PAUSED else 0
-    if deaths:
-        what = f"it is quarantined: {world_lease.quarantine_reason(deaths)}; fix the cause, then resume it"
+    found = await queries.quarantined(asking.universe, at, status)
+    if found is not None:
+        now_us = (await asking.universe.store.engine.read()).time_us
+        again = quarantine.when(found, now_us=now_us) if found.until_us else "fix the cause, then resume it"
+        what = f"it is quarantined: {quarantine.reason(found)}; {again}"
         return [Reason("quarantined", what, True, command=asking.command(f"resume {asking.name}"))]
     copy = held.decode((await asking.universe.store.engine.read(held.get(at))).value(0))
     said = f"it is {name}"
@@ -188,13 +191,32 @@ async def _status(asking: Asking, at: ids.Address, status: Status) -> list[Reaso
 
 
 async def _trial(asking: Asking, at: ids.Address) -> list[Reason]:
-    """That its next input has cost processes already."""
-    deaths = await queries.step_deaths(asking.universe, at)
-    if not deaths:
+    """That steps over its next input did not end in order."""
+    found = await queries.trial_of(asking.universe, at)
+    if found is None:
         return []
-    times = "once" if deaths == 1 else f"{deaths} times in a row"
-    what = f"{times} a process died, hung or ran out of memory in the step over its next input; it is tried again"
-    return [Reason("trial", what)]
+    said: list[Reason] = []
+    deaths: list[str] = []
+    if found.step_deaths:
+        counted = (
+            f"{_times(found.step_deaths)} a process died, hung or ran out of memory in the step over its next input"
+        )
+        deaths.append(f"{counted}{quarantine.blamed(found)}; it is tried again")
+    if found.acquitted:
+        times = "once" if found.acquitted == 1 else f"{found.acquitted} times"
+        deaths.append(f"{times} its next input was tried in a child process after such deaths, and survived")
+    if deaths:
+        said.append(Reason("trial", "; ".join(deaths)))
+    if found.raised is not None:
+        what = (
+            f"{_times(found.raised.times)} the step over its next input raised, in worldline itself; it is tried again"
+        )
+        said.append(Reason("trial", what, error=found.raised.said))
+    return said
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times in a row"
 
 
 async def _running(asking: Asking, at: ids.Address, fault: list[Reason]) -> list[Reason]:
@@ -218,11 +240,26 @@ async def _not_hosted(
         return []
     since = None if holder is None else _when(holder.heartbeat_us)
     gone = "no process hosts it" if holder is None else f"its worker {holder.worker.hex()[:8]} is dead"
-    what = f"{gone}, and {waits} inputs and pieces of work wait" if waits else gone
-    labels = [name for name in meta.labels if placement.places(name)]
+    counts = [(unread, "unread input"), (len(due), "due job")]
+    waiting = " and ".join(grammar.count(count, noun) for count, noun in counts if count)
+    what = f"{gone}, and work waits: {waiting}" if waits else gone
+    labels = [name for name in meta.labels if worker_labels.places(name)]
     where = f", where its labels allow: {', '.join(f'{name}={meta.labels[name]}' for name in labels)}" if labels else ""
     said = f"{what}; host program {meta.program!r}{where}"
     return [Reason("not_hosted", said, stuck=bool(waits), since=since, command=asking.command("dev FILE"))]
+
+
+async def _assigned(asking: Asking, at: ids.Address, unread: int) -> list[Reason]:
+    """That it is assigned to a worker which does not run it. It is stuck if it waits for that one alone."""
+    wanted = await holders.assigned(asking.universe.store, at)
+    holder = await holders.find(asking.universe.store, at)
+    running = holder is not None and holder.alive
+    if wanted is None or (running and holder is not None and holder.worker == wanted.worker):
+        return []
+    what = f"it is assigned to worker {wanted.name} ({wanted.reason})"
+    what += f", which {wanted.void}: any other may run it" if wanted.void else ", and no other takes it"
+    stuck = bool(unread) and not running and not wanted.void
+    return [Reason("assigned", what, stuck, command=asking.command(f"lease unassign {asking.name}"))]
 
 
 async def _refused(asking: Asking, at: ids.Address, running: ids.WorkerId | None) -> list[Reason]:
@@ -281,7 +318,7 @@ def _open(asking: Asking, opened: works.Open) -> Reason:
     name = f"effect {work.name} {short}"
     match work.state:
         case WorkState.PARKED:
-            what = f"{name}, parked after {work.attempt} attempts"
+            what = f"{name}, parked after {grammar.count(work.attempt, 'attempt')}"
             ways = ways_out.of_effect(asking.command, short, parked=True)
             return Reason("parked", what, True, run, since, None, work.error, retry, work.trace, ways)
         case WorkState.CLAIMED:
@@ -308,7 +345,9 @@ def _cells(asking: Asking, machine: Machine) -> list[Reason]:
     found = [_cell(asking, each) for each in every[:CELLS_SHOWN_MAX]]
     if len(every) > CELLS_SHOWN_MAX:
         stuck = any(each.fatal or each.blocked for each in every[CELLS_SHOWN_MAX:])
-        found.append(Reason("cells", f"{len(every) - CELLS_SHOWN_MAX} more cells of flow domains", stuck))
+        found.append(
+            Reason("cells", (f"{grammar.count(len(every) - CELLS_SHOWN_MAX, 'more cell')} of flow domains"), stuck)
+        )
     return found
 
 
@@ -369,29 +408,25 @@ def _key(key: str) -> str:
 # --- Runs ------------------------------------------------------------------------------------------------------
 
 
-def _runs(asking: Asking, machine: Machine) -> list[Reason]:
+async def _runs(asking: Asking, world: Handle, machine: Machine) -> list[Reason]:
     found: list[Reason] = []
-    for run in machine.live_runs():
-        record = run.record
+    records = [run.record for run in machine.live_runs()]
+    blocked_us = await block_times.of_runs(world, [each.id for each in records if each.status is RunStatus.BLOCKED])
+    for record in records:
         if record.status is RunStatus.BLOCKED:
-            found.append(
-                _blocked_run(asking, record.id, record.workflow, _since(record), record.blocked, record=record)
-            )
+            found.append(_blocked_run(asking, world.name, record, _when(blocked_us.get(record.id))))
             continue
         found += [_waiting(asking, record, op) for op in record.ops if op.outcome is None and op.kind in _WAITS]
     return found
 
 
-def _blocked_run(
-    asking: Asking, run: str, workflow: str, since: datetime, why: str, *, record: Record | None = None
-) -> Reason:
-    what = f"run {run} ({workflow}) is blocked: the code does not fit its record"
-    ways = [asking.command(f"runs {each} {asking.name} {run}") for each in ("retry", "reset", "terminate")]
-    if record is not None:
-        ways = ways_out.of_run(asking.command, asking.name, record)
-        waiting = ways_out.pending_cancel(record)
-        what += f"; {waiting}" if waiting else ""
-    return Reason("blocked", what, True, run, since, None, why, ways[0], ways=ways)
+def _blocked_run(asking: Asking, world: str, record: Record, since: datetime | None) -> Reason:
+    what = f"run {record.id} ({record.workflow}) is blocked: the code does not fit its record"
+    waiting = ways_out.pending_cancel(record)
+    what += f"; {waiting}" if waiting else ""
+    ways = ways_out.of_run(asking.command, asking.name, record)
+    report = reports.addressed(record.blocked, world)
+    return Reason("blocked", what, True, record.id, since, None, report, ways[0], ways=ways)
 
 
 def _waiting(asking: Asking, record: Record, op: Op) -> Reason:
@@ -405,7 +440,7 @@ def _waiting(asking: Asking, record: Record, op: Op) -> Reason:
             command = asking.command(f"trace {asking.name} --domain {op.name.partition('.')[0]}")
         case _:
             command = asking.command(f"runs show {asking.name} {_child(record, op)}")
-    return Reason(op.kind.name.lower(), what, False, record.id, _since(record), command=command)
+    return Reason(op.kind.name.lower(), what, False, record.id, _asked_at(record, op), command=command)
 
 
 _WAITS = (OpKind.WAIT, OpKind.CHILD, OpKind.START, OpKind.ASK, OpKind.SEND, OpKind.ACT)
@@ -419,8 +454,9 @@ def _child(record: Record, op: Op) -> str:
     return f"{record.id}/{record.ops.index(op)}"
 
 
-def _since(record: Record) -> datetime:
-    return when(record.log[-1].time_us if record.log else record.started_us)
+def _asked_at(record: Record, op: Op) -> datetime:
+    """When the code asked for an operation: at its start, or in the feeding of this number."""
+    return when(record.log[op.fed - 1].time_us if 0 < op.fed <= len(record.log) else record.started_us)
 
 
 async def list_runs(world: Handle) -> list[Run]:
@@ -428,13 +464,13 @@ async def list_runs(world: Handle) -> list[Run]:
     return [_run_of(record, world.name) for record in (await listing.runs(world))[0]]
 
 
-def _run_of(record: Record, name: str = "WORLD") -> Run:
+def _run_of(record: Record, name: str) -> Run:
     waits = [_describe(record, op) for op in record.ops if op.outcome is None and op.kind is not OpKind.AFTER]
     ended = when(record.ended_us) if record.status in ENDED else None
     return Run(
         record.id, record.workflow, record.status.name.lower(), when(record.started_us), ended, record.args,
-        record.data, record.parent, waits, record.blocked, ways_out.pending_cancel(record),
-        ways_out.operations(record), ways_out.of_run("worldline {}".format, name, record),
+        record.data, record.parent, waits, reports.addressed(record.blocked, name), ways_out.pending_cancel(record),
+        ways_out.operations(record), ways_out.of_run("worldline {}".format, shlex.quote(name), record),
     )  # fmt: skip
 
 

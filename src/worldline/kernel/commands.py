@@ -14,13 +14,13 @@ from worldline.kernel import runs, schedules, snapshots, state, values, work
 from worldline.kernel.branches import fork, revert, witness
 from worldline.kernel.domains import acting
 from worldline.kernel.events import Answer
-from worldline.kernel.execution import coroutines
+from worldline.kernel.execution import coroutines, halts
 from worldline.kernel.operations import OpKind
 from worldline.kernel.repair import ways_out
 from worldline.kernel.rows.records import ENDED, Parked, Pending, RunStatus
 from worldline.kernel.runs import Run
 from worldline.kernel.state import Machine
-from worldline.model import ids, inbox
+from worldline.model import ids, inbox, payload
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.upkeep.sealed import Erase
@@ -35,6 +35,8 @@ CONTINUE = "continue"  # by the host itself, when a step left something for the 
 PARK = "park"  # an effect is not tried any more, decided by its adapter or by hand
 RETRY = "retry"  # it is tried again
 ERASE = "erase"  # personal values were erased
+
+CONTINUED = inbox.Control(CONTINUE, payload.EMPTY)  # the input of such a step
 
 OF_WORKERS = (PROGRAM, fork.FORKED, acting.DOMAINS)  # given by the worker that runs the world, never by the inbox
 
@@ -216,7 +218,9 @@ def _park(machine: Machine, data: bytes) -> bytes:
     pending = _open_effect(machine, wanted.intent)
     if pending is None or pending.parked is not None:
         return _too_late(machine, PARK, wanted.intent, "nothing waits for it" if pending is None else "it is parked")
-    _set_parked(machine, pending, Parked(wanted.attempts, runs.storable(wanted.error)))
+    parked = Parked(wanted.attempts, runs.storable(wanted.error))
+    _set_parked(machine, pending, parked)
+    halts.halt(machine, parked.error, pending.run, effect=pending.name, intent=wanted.intent)
     return values.NONE
 
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from worldline.base import errors, failures, limits
+from worldline.base import errors, failures, grammar, limits, probes
 from worldline.codec import digest, structs
 from worldline.kernel import context as contexts
 from worldline.kernel import failure, runs, schedules, user_errors, values, work
@@ -30,8 +30,10 @@ from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
 from worldline.model.journal import Kind
 from worldline.model.trace import Source
+from worldline.model.work import WorkKind
 
 REPLY = "worldline/reply"
+NOT_ASKED = "another world was asked"
 BUFFER_MAX = 4_096
 _INLINE_BYTES_MAX = limits.INLINE_BYTES_MAX
 CHANGED_BYTES_MAX = limits.STEP_BYTES_MAX // 2  # of the cells that one event changes
@@ -57,12 +59,29 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 ENVELOPE = values.schema_name(Envelope)
+assert ENVELOPE == ids.ENVELOPE
+NO_SENDER = ("", 0)  # of an envelope that no world has sent, or none that is believed
 
 
 def sealed(inbox_name: str, data: bytes, headers: Mapping[str, str] | None) -> tuple[str, bytes]:
     """An envelope from outside, as an event: its schema and its data."""
     name = ids.check_name(values.text(inbox_name, "an inbox's name"), "an inbox's name")
-    return ENVELOPE, values.dump(Envelope(name, data, messages.check_headers(headers), "", 0))
+    return ENVELOPE, values.dump(Envelope(name, data, messages.check_headers(headers), *NO_SENDER))
+
+
+def check_outside(schema: str, data: bytes) -> None:
+    """Refuse an event from outside that would speak for the runtime: one with a name of its own, or an envelope that
+    says which world has sent it. `ReservedName`.
+    """
+    if schema != ENVELOPE:
+        ids.check_event_name(schema)
+        return
+    try:
+        envelope = values.load(Envelope, data)
+    except errors.DecodeError as error:
+        raise errors.ReservedName(schema) from error  # an event of a user's own, by the name of ours
+    if (envelope.from_world, envelope.from_step) != NO_SENDER:
+        raise errors.ReservedName(schema)
 
 
 class _Failed(Exception):
@@ -89,9 +108,12 @@ def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
     if item.mode is MessageMode.TYPED and item.name == REPLY:
         return _reply(machine, item, data)
     now = machine.now
-    now.sent_by(item)
+    is_believed = not (isinstance(item, inbox.Vouched) and item.from_file)
+    if is_believed:
+        now.sent_by(item)
     if item.mode is MessageMode.INBOX:
-        envelope = Envelope(item.name, data, item.headers, item.from_world.hex(), item.from_step)
+        sender = (item.from_world.hex(), item.from_step) if is_believed else NO_SENDER
+        envelope = Envelope(item.name, data, item.headers, *sender)
         _, dead = _dispatch(machine, ENVELOPE, values.dump(envelope), to="")
         now.sent_by(None)
         drain_raised(machine)
@@ -154,7 +176,7 @@ def _dispatch(machine: Machine, schema: str, data: bytes, *, to: str) -> tuple[A
         envelope, handlers = _opened(routes, data, handlers)
     takers = _waiting_runs(machine, schema)
     if not handlers and not takers:
-        return None, _reject(machine, f"nothing here takes a {schema} now")
+        return None, _reject(machine, f"nothing here takes {grammar.an(schema)} now")
     answer = None
     try:
         if takers and not handlers:
@@ -267,7 +289,8 @@ def _refuse_undone(handler: reducers.Handler, result: object) -> NoReturn:
     """A decorator can hide from the declaration that a handler is a coroutine or a generator."""
     kind = user_errors.name_of(type(result))
     raise errors.BadInput(
-        f"{handler.reducer}.{handler.method} returned a {kind}, whose code has not run: a handler is a plain def"
+        f"{handler.reducer}.{handler.method} returned {grammar.an(kind)}, whose code has not run: a handler is a plain "
+        f"def"
     )
 
 
@@ -402,6 +425,8 @@ def send_reply(machine: Machine, asked: inbox.Message, answer: Answer) -> None:
         reply_id, context.address.universe, context.address.world, context.step, MessageMode.TYPED, REPLY,
         payload.EMPTY, {}, correlation=asked.message.hex(),
     )  # fmt: skip
+    if isinstance(asked, inbox.Vouched):
+        item = item.vouched(ticket=asked.ticket)
     back = ids.Address(ids.UniverseId(asked.from_universe), ids.WorldId(asked.from_world))
     machine.draft(Kind.MESSAGE_SENT, values.pack([-1, back.world, REPLY, data]), correlation=item.correlation)
     machine.now.outgoing.append(step.Outgoing(reply_id, "", back, item, data))
@@ -413,10 +438,35 @@ def _reply(machine: Machine, item: inbox.Message, data: bytes) -> str:
         asked = ids.IntentId(bytes.fromhex(item.correlation))
     except (errors.DecodeError, ValueError) as error:
         return _reject(machine, f"not a reply: {error}")
-    pending = machine.work.take_question(asked)
-    if pending is None:
+    pending = machine.work.find_open(asked)
+    if pending is None or pending.kind is not WorkKind.MESSAGE:  # effects are not answered by messages
         machine.draft(Kind.LATE_ANSWER, values.dump(["reply", item.message, "nothing waits for it"]))
         return ""
+    if pending.secret and not _is_of_asked(item, ids.question_key(asked, pending.secret)):
+        probes.hit("messages.forged-answer")
+        machine.draft(Kind.LATE_ANSWER, values.dump(["reply", item.message, NOT_ASKED]))
+        return ""
+    machine.work.take_question(asked)
     status = ReceiptStatus.OK if answer.ok else ReceiptStatus.ERROR
     work.arrive(machine, pending.run, pending.op, Outcome(status, answer.data))
     return ""
+
+
+def _is_of_asked(item: inbox.Message, key: bytes) -> bool:
+    """Whether an answer is of the world that was asked: it shows the ticket that this world, and no other, was given.
+    An answer out of a file is of no world.
+    """
+    if not isinstance(item, inbox.Vouched) or item.from_file:
+        return False
+    sender = ids.Address(ids.UniverseId(item.from_universe), ids.WorldId(item.from_world))
+    return item.ticket == ids.ticket(key, sender)
+
+
+def as_if_asked(machine: Machine, item: inbox.Message) -> inbox.Message:
+    """An answer that was taken in one history, for another history of the world, with the ticket that it has there."""
+    asked = ids.IntentId(bytes.fromhex(item.correlation))
+    pending = machine.work.find_open(asked)
+    if pending is None or not pending.secret:
+        return item
+    sender = ids.Address(ids.UniverseId(item.from_universe), ids.WorldId(item.from_world))
+    return item.vouched(ticket=ids.ticket(ids.question_key(asked, pending.secret), sender))

@@ -8,6 +8,7 @@ while it is looked at becomes another failure (see `user_errors`).
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,12 @@ _mro: Final[Any] = type.__dict__["__mro__"].__get__
 # What the exceptions of this package say of themselves. It is passed on otherwise, or is of no use to who catches it.
 _OWN: Final = ("after", "attempts", "data", "reason", "report", "scope")
 _NOTHING: Final[Any] = object()
+_MISTAKES: Final = (
+    NameError, UnboundLocalError, ImportError, ModuleNotFoundError, SyntaxError, IndentationError, TabError,
+)  # fmt: skip
+_SIGNATURE: Final = re.compile(  # as Python says it of a call that does not fit the function
+    r"\(\) (missing \d+ required |takes .*positional argument|got an unexpected keyword |got multiple values for )"
+)
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -33,6 +40,7 @@ class Verdict(msgspec.Struct, frozen=True):
     final: bool = False
     timed_out: bool = False
     after_us: int = 0  # the next attempt makes no sense sooner
+    mistake: bool = False  # in the code: until that is edited, no other attempt will help
 
 
 def judge(error: BaseException, fatal: tuple[type[Exception], ...] = (), fatal_names: tuple[str, ...] = ()) -> Verdict:
@@ -48,7 +56,20 @@ def judge(error: BaseException, fatal: tuple[type[Exception], ...] = (), fatal_n
         after_us = user_errors.pause_us(error)  # type: ignore[arg-type]
         return Verdict(code, user_errors.text_of(error), data, final=final, after_us=after_us)
     message = user_errors.text_of(error) if issubclass(kind, failures.Fatal) else user_errors.message_of(error)
-    return Verdict(code, message, data, final=final)
+    return Verdict(code, message, data, final=final, mistake=not final and is_mistake(error))
+
+
+def is_mistake(error: BaseException) -> bool:
+    """Whether an exception says that the code itself is wrong: a name that is not there, a module that cannot be
+    imported, a call that does not fit. Just these classes: what users derive from them means something of their own.
+    An attribute may be missing in a library because of what the outside answered, so that counts in the user's code.
+    """
+    kind = type(error)
+    if kind is TypeError:
+        return _SIGNATURE.search(user_errors.text_of(error)) is not None
+    if kind is AttributeError:
+        return user_errors.is_raised_by_user(error)
+    return kind in _MISTAKES
 
 
 def data_of(error: BaseException) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
-from worldline.base import errors, failures
+from worldline.base import errors, failures, limits
 from worldline.codec import canonical, structs
 from worldline.codec.differences import differences, path_text
 from worldline.kernel import step as kernel_step
 from worldline.kernel import values
 from worldline.kernel.execution import reports
+from worldline.kernel.repair import poison
 from worldline.kernel.state import Blocked, Machine
 from worldline.model import ids, inbox, journal, payload, step
 from worldline.model.journal import Kind
@@ -59,17 +60,21 @@ def input_of(entries: Sequence[journal.Entry], load: Load) -> step.Input:
     first = entries[0]
     if first.kind is Kind.UNDECODABLE_INPUT:
         error, digest = values.load(tuple[str, bytes], first.payload)
-        return step.Input(None, b"", first.stamp, raw_digest=digest, error=error)
+        return step.Input(None, b"", first.stamp, raw_digest=digest, error=error, correlation=first.correlation)
     if first.kind not in journal.INPUTS:
         raise errors.DecodeError(f"height {first.height}: a step cannot begin with {first.kind.name}")
     carried = payload_of(first)
     data = b"" if carried is None else load(carried)
-    return step.Input(item_of(first), data, first.stamp, poison=_poison_of(entries), erased=erased_of(entries))
+    why, discard = _poison_of(entries)
+    return step.Input(
+        item_of(first), data, first.stamp, poison=why, discard=discard, erased=erased_of(entries),
+        secret=secret_of(entries),
+    )  # fmt: skip
 
 
-def _poison_of(entries: Sequence[journal.Entry]) -> str:
+def _poison_of(entries: Sequence[journal.Entry]) -> tuple[str, bool]:
     behind = next((entry for entry in entries[1:3] if entry.kind is not Kind.CLOCK), None)
-    return values.load(str, behind.payload) if behind is not None and behind.kind is Kind.POISON else ""
+    return poison.read(behind.payload) if behind is not None and behind.kind is Kind.POISON else ("", False)
 
 
 def context_of(entries: Sequence[journal.Entry], address: ids.Address) -> step.Context:
@@ -104,6 +109,12 @@ def erased_of(entries: Sequence[journal.Entry | journal.Draft]) -> tuple[bytes, 
     """The personal values that a step found erased. That is no part of the state: so it is part of what it is given."""
     found = [values.load(tuple[bytes, bytes], each.payload) for each in entries if each.kind is Kind.ERASED_READ]
     return tuple(value for _, value in found)
+
+
+def secret_of(entries: Sequence[journal.Entry | journal.Draft]) -> bytes:
+    """What a step drew for the names of questions: no code can derive it."""
+    found = next((each.payload for each in entries if each.kind is Kind.SECRET_DRAWN), b"")
+    return values.load(bytes, found) if found else b""
 
 
 def again(machine: Machine, entries: Sequence[journal.Entry], address: ids.Address, load: Load) -> Difference | None:
@@ -173,18 +184,22 @@ def first_field(before: bytes, after: bytes, *, names: Sequence[str] = ()) -> st
     return f"{path_text(path)}: {left} -> {right}"
 
 
-def _opened(value: Any) -> Any:
-    """A value with the bytes in it decoded, if they hold something that has fields or is text."""
+def _opened(value: Any, depth: int = 0) -> Any:
+    """A value with the bytes in it decoded, if they hold something that has fields or is text. Bytes in bytes have no
+    bound of their own: those too deep inside are left as they are.
+    """
     if isinstance(value, bytes):
+        if depth > limits.CBOR_DEPTH_MAX:
+            return value
         try:
             inner = canonical.decode(value)
         except errors.DecodeError:
             return value
-        return _opened(inner) if isinstance(inner, dict | list | str) else value
+        return _opened(inner, depth + 1) if isinstance(inner, dict | list | str) else value
     if isinstance(value, list):
-        return [_opened(each) for each in value]
+        return [_opened(each, depth + 1) for each in value]
     if isinstance(value, dict):
-        return {key: _opened(each) for key, each in value.items()}
+        return {key: _opened(each, depth + 1) for key, each in value.items()}
     return value
 
 
@@ -213,6 +228,8 @@ def _cut(text: str) -> str:
 
 def describe(kind: Kind, data: bytes) -> str:
     """An entry for people."""
+    if kind is Kind.SECRET_DRAWN:
+        return kind.name.lower()
     if kind is Kind.RUN_BLOCKED:
         return f"{kind.name.lower()}: {reports.finding(structs.decode(Blocked, data).report)}"
     try:

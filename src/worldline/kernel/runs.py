@@ -352,6 +352,7 @@ class Run:
         """It has ended: keep the result alone. Returns the operations that waited for it, its parent's first."""
         record = self.record
         self.cool()
+        self.traces = FailureTraces()  # of failures that its code was not fed with
         followers = [Follower(record.parent, record.parent_op), *record.followers]
         self._clear_progress()
         self._rows.drop_arrived()

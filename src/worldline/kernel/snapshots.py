@@ -153,7 +153,11 @@ class _Loading:
         """The work that is open, in the order in which it was asked for."""
         pending = self.pending
         for record in self.records.values():
-            pending += (op.asked for op in record.ops if op.asked is not None and op.outcome is None)
+            for op in record.ops:
+                if op.asked is not None and op.outcome is None:
+                    pending.append(op.asked)
+                    if op.kind is OpKind.ASK and op.asked.kind is WorkKind.MESSAGE:
+                        op.asked.keep_secret(self.machine.work.questions.of(op.asked.step))
         for each in sorted(pending, key=lambda each: (each.step, each.ordinal)):
             self.machine.work.reopen(each, self.address)
 
@@ -164,6 +168,9 @@ class _Loading:
 
     def work_count(self, _: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
         self.machine.work.counted(*meaning)
+
+    def questions(self, _: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
+        self.machine.work.questions.load(*placement)
 
     def program(self, _: Parsed, meaning: Any, placement: Any) -> None:
         program_hash, seed, *salts = meaning
@@ -284,6 +291,7 @@ _LOADERS: dict[bytes, Callable[[_Loading, Parsed, Any, Any], None]] = {
     keys.RUN_COUNT: _Loading.run_count,
     keys.WORK_COUNT: _Loading.work_count,
     keys.PROGRAM: _Loading.program,
+    keys.QUESTIONS: _Loading.questions,
     keys.BRANCH: _Loading.branch,
     keys.SCRIPT: _Loading.rule,
     keys.CELL: _Loading.cell,

@@ -166,7 +166,7 @@ class Machine:
     # --- The current step ------------------------------------------------------------------------------
 
     def begin_step(self, context: steps.Context, given: steps.Input) -> CurrentStep:
-        self.now = now = CurrentStep(context, given.blocks, given.erased)
+        self.now = now = CurrentStep(context, given.blocks, given.erased, given.secret)
         self.work.begin_step(now)
         return now
 

@@ -53,8 +53,10 @@ def _step(machine: Machine, given: steps.Input, context: steps.Context) -> steps
     letter = None
     if given.item is None:
         data = values.dump([runs.storable(given.error), given.raw_digest])
-        machine.draft(Kind.UNDECODABLE_INPUT, data, stamp=given.stamp)
+        machine.draft(Kind.UNDECODABLE_INPUT, data, stamp=given.stamp, correlation=given.correlation)
         dead = given.error or "not decodable"
+        if given.correlation:
+            poison.answer(machine, dead, given.correlation)
     else:
         kind = _KINDS[type(given.item)]
         now.draft(
@@ -72,7 +74,7 @@ def _step(machine: Machine, given: steps.Input, context: steps.Context) -> steps
     changes, covered, plain = machine.end_step()
     return steps.Stepped(
         now.drafts, machine.state, now.wanted, now.closed, now.cancelled, now.outgoing, dead, letter, changes, covered,
-        plain, now.traces, [] if now.personal is None else now.personal.new,
+        plain, now.traces, [] if now.personal is None else now.personal.new, now.halted,
     )  # fmt: skip
 
 
@@ -80,6 +82,10 @@ def _go_on(machine: Machine, given: steps.Input) -> tuple[str, steps.Letter | No
     """Take an input, and do all that can be done then. Returns why it is a dead letter, and which, if it is one."""
     now = machine.now
     dead, letter = "", None
+    if given.discard:
+        poison.draft(machine, given.poison, discard=True)
+        poison.discard(machine)
+        return dead, letter
     if now.context.behind_us:
         schedules.clock_set_back(machine)
     if given.poison:
@@ -223,5 +229,6 @@ _KINDS: dict[type, Kind] = {
     inbox.Receipt: Kind.EFFECT_RESULT,
     inbox.TimerFired: Kind.TIMER_FIRED,
     inbox.Message: Kind.MESSAGE,
+    inbox.Vouched: Kind.MESSAGE,
     inbox.Control: Kind.CONTROL,
 }

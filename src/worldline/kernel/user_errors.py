@@ -19,7 +19,7 @@ import logging
 import re
 from typing import Any, Final
 
-from worldline.base import errors, failures, limits
+from worldline.base import errors, failures, limits, secret
 from worldline.kernel import context
 
 TEXT_CHARACTERS_MAX: Final = 4_096
@@ -108,7 +108,8 @@ def text_of(error: BaseException) -> str:
             raise
         text = ""
     if _log.isEnabledFor(logging.DEBUG):
-        _log.debug("%s: %s", name_of(type(error)), text, extra={"text": text, "place": place_of(error)})
+        said = secret.KNOWN.text(text)  # of the line alone: a step's own text depends on nothing that its process knows
+        _log.debug("%s: %s", name_of(type(error)), said, extra={"text": said, "place": place_of(error)})
     return text
 
 
@@ -123,6 +124,28 @@ def place_of(error: BaseException) -> str:
         file = trace.tb_frame.f_code.co_filename
         if is_user_code(file):
             found = f"{file.rpartition('/')[2]}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+def is_raised_by_user(error: BaseException) -> bool:
+    """Whether the innermost code that an exception passed through is the user's own."""
+    trace, file = _traceback(error), ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        trace = trace.tb_next
+    return bool(file) and is_user_code(file)
+
+
+def own_place_of(error: BaseException) -> str:
+    """The file, line and function of the innermost code of this package that an exception passed through."""
+    found = "an unknown place"
+    trace = _traceback(error)
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename.startswith(_OWN):
+            file = code.co_filename.rpartition("worldline")[2][1:]  # below the package
+            found = f"{file}:{trace.tb_lineno} in {code.co_name}"
         trace = trace.tb_next
     return found
 

@@ -9,6 +9,7 @@ One without a zone is refused: which instant it means depends on the machine.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -19,7 +20,8 @@ from typing import Any
 
 import msgspec
 
-from worldline.base import errors, limits
+from worldline.base import errors, grammar, limits
+from worldline.base.secret import Secret
 from worldline.codec import canonical
 from worldline.kernel import user_errors
 from worldline.kernel.personal import NoDesk, Personal
@@ -34,6 +36,14 @@ _NAMED_DEPTH_MAX = 8
 _NAMED_PARTS_MAX = 1_000
 _KEYS = "Only dicts with str-like or number-like keys"
 _UNSORTED = "not supported between instances of"
+_TOO_DEEP = f"it contains itself, or is nested deeper than {limits.CBOR_DEPTH_MAX}"
+_ADVICE = (
+    ("NaNs", "; use None for a number that is not known"),
+    ("Infinit", "; use None, or a number that is large enough"),
+    ("integer out of range", "; an int has 64 bits: use text for a larger one"),
+    ("nested deeper", "; use a list of items that name each other by id"),
+)
+_LARGE_ADVICE = "; keep large data outside and pass its name"
 
 
 class Unstorable(errors.EncodeError):
@@ -45,6 +55,12 @@ class Unstorable(errors.EncodeError):
         self.why = why
 
 
+class _Oversized(Unstorable, errors.ValueTooLarge):
+    """The same of one that is too large."""
+
+    code = errors.ValueTooLarge.code
+
+
 def dump(value: object) -> bytes:
     """Canonical bytes of any supported value. `EncodeError` says what is not supported, and in which field."""
     built: Any = value if type(value) in _PLAIN else _flat(value)
@@ -54,9 +70,12 @@ def dump(value: object) -> bytes:
         data = canonical.encode(built)
     except errors.EncodeError as error:
         if _TIME not in str(error):
-            raise
-        data = canonical.encode(_timed(value, built))
-    return data if len(data) <= limits.USER_VALUE_BYTES_MAX else bounded(data, user_errors.name_of(type(value)))
+            raise _located(value, built, error) from None
+        data = _encoded_again(value, _timed(value, built))
+    if len(data) > limits.USER_VALUE_BYTES_MAX:
+        why = f"it takes {len(data)} bytes; the limit is {limits.USER_VALUE_BYTES_MAX}"
+        raise _located(value, built, errors.ValueTooLarge(why))
+    return data
 
 
 def pack(value: list[str | bytes | int]) -> bytes:
@@ -68,6 +87,51 @@ def bounded(data: bytes, what: str) -> bytes:
     if len(data) > limits.USER_VALUE_BYTES_MAX:
         raise errors.ValueTooLarge(f"{what} takes {len(data)} bytes; the limit is {limits.USER_VALUE_BYTES_MAX}")
     return data
+
+
+def _encoded_again(value: object, built: Any) -> bytes:
+    try:
+        return canonical.encode(built)
+    except errors.EncodeError as error:
+        raise _located(value, built, error) from None
+
+
+def _located(value: object, built: Any, error: errors.EncodeError) -> Unstorable:
+    """What plain data cannot be stored for, with the names that lead to the part that is in the way: the first that
+    cannot be stored alone. If each could be and all together are too large, that is the largest.
+    """
+    where, part = "", built
+    for _ in range(_NAMED_DEPTH_MAX):
+        if where and "nested deeper" in str(error):
+            break  # so is each part of it
+        for label, inner in itertools.islice(_parts(part), _NAMED_PARTS_MAX):
+            try:
+                canonical.encode(inner)
+            except errors.EncodeError as found:
+                if _TIME in str(found):
+                    continue  # that is text by now
+                where, part, error = f"{where}{label}".lstrip("."), inner, found
+                break
+        else:
+            break
+    is_large = isinstance(error, errors.ValueTooLarge)
+    why = str(error)
+    if is_large and not where:
+        where = _largest(built)
+    why += next((advice for said, advice in _ADVICE if said in why), "")
+    if is_large:
+        why += _LARGE_ADVICE
+    return (_Oversized if is_large else Unstorable)(user_errors.name_of(type(value)), where, why)
+
+
+def _largest(built: Any) -> str:
+    """The part of plain data that takes most bytes, by name; nothing if it has no parts, or too many to be one's."""
+    sizes: list[tuple[int, str]] = []
+    for label, part in itertools.islice(_parts(built), _NAMED_PARTS_MAX):
+        with contextlib.suppress(errors.EncodeError):
+            sizes.append((len(canonical.encode(part)), label.lstrip(".")))
+    size, name = max(sizes, key=lambda each: each[0], default=(0, ""))
+    return name if size * 2 > limits.USER_VALUE_BYTES_MAX else ""
 
 
 def plain(value: object) -> Any:
@@ -181,6 +245,8 @@ def _culprit(value: object, error: BaseException) -> tuple[str, str]:
     """Which part of a value cannot be stored, by the names that lead there, and why. Large values are tried in part."""
     where = ""
     for _ in range(_NAMED_DEPTH_MAX):
+        if where and issubclass(type(error), RecursionError):
+            break  # each part of it is as deep, and Python says it in other words in other releases
         for label, part in itertools.islice(_parts(value), _NAMED_PARTS_MAX):
             try:
                 msgspec.to_builtins(part, builtin_types=_BUILT, str_keys=True, order="sorted", enc_hook=_model)
@@ -192,7 +258,7 @@ def _culprit(value: object, error: BaseException) -> tuple[str, str]:
                 break
         else:
             break
-    return where, user_errors.text_of(error)
+    return where, _TOO_DEEP if issubclass(type(error), RecursionError) else user_errors.text_of(error)
 
 
 def _parts(value: object) -> Iterator[tuple[str, Any]]:
@@ -240,7 +306,7 @@ def rebuild(kind: Any, value: Any) -> Any:
     except BaseException as error:  # users' types have code of their own
         if user_errors.let_pass(error):
             raise
-        raise errors.DecodeError(f"not a {name_of(kind)}: {user_errors.text_of(error)}") from error
+        raise errors.DecodeError(f"not {grammar.an(name_of(kind))}: {user_errors.text_of(error)}") from error
 
 
 def text(value: object, what: str) -> str:
@@ -264,6 +330,8 @@ def schema_name(kind: type) -> str:
 def _model(value: object) -> Any:
     if type(value) is Personal:
         return value.stored(_inner)
+    if type(value) is Secret:
+        raise TypeError(f"{value} has no stored form; the effect that needs it calls wl.secret({value.name!r})")
     dump_model = getattr(value, "model_dump", None)
     if dump_model is None:
         raise TypeError(f"{user_errors.name_of(type(value))} is not a dataclass, struct, model or plain value")

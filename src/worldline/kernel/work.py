@@ -22,7 +22,7 @@ from worldline.kernel.operations import OpKind
 from worldline.kernel.rows.records import Held, Op, Outcome, Parked, Record
 from worldline.kernel.runs import Run
 from worldline.kernel.state import Machine
-from worldline.model import inbox, payload, step
+from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind
@@ -46,14 +46,22 @@ def check_known(program: Program, target: calls.Target) -> None:
         raise errors.BadInput(f"{target.kind} {target.name} is not one of program {program.name!r}")
 
 
-def pack_effect(call: calls.Call[Any]) -> bytes:
-    """An effect's parameters as they leave the world: the arguments, then the options of this call."""
+def pack_call(call: calls.Call[Any], *, again: bool) -> bytes:
+    """The parameters of an operation that calls an effect or a workflow. `again`: it was asked for before, and is not
+    checked any more: an edit may have changed the types since, or a person has answered what did not fit.
+    """
+    arguments = call.pack() if again else call.pack_checked()
+    return arguments if call.target.kind == "workflow" else pack_effect(call, arguments)
+
+
+def pack_effect(call: calls.Call[Any], arguments: bytes) -> bytes:
+    """An effect's parameters as they leave the world: its packed arguments, then the options of this call."""
     if call.target.signature.needs_snapshot:
         raise errors.BadInput(
             f"{call.target.name}() takes the snapshot of a flow domain: only an action of one can ask for it"
         )
     options = b"" if call.options is None else call.options.pack()
-    return values.bounded(values.pack([call.pack(), options]), "a call")
+    return values.bounded(values.pack([arguments, options]), f"a call of {call.target.name}()")
 
 
 def unpack_effect(params: bytes) -> tuple[bytes, calls.Options]:
@@ -191,7 +199,7 @@ def _send(machine: Machine, run: Run, number: int, params: bytes) -> None:
     if branch is not None and branch.dry and op.kind is OpKind.SEND:
         _answer_here(machine, run.record.id, number, Outcome(ReceiptStatus.OK, values.NONE))  # it goes nowhere
         return
-    pending, intent = machine.work.want_message(op.name, params, run=run.record.id, op=number)
+    pending, intent = machine.work.want_message(op.name, params, run=run.record.id, op=number, asks=asks)
     run.opened(number, pending)
     if branch is not None and branch.dry:
         run.park(number, Parked(0, DRY))
@@ -205,7 +213,8 @@ def _send(machine: Machine, run: Run, number: int, params: bytes) -> None:
     said = values.pack([pending.ordinal, op.name, content.label, content.data])
     machine.draft(Kind.MESSAGE_SENT, said, correlation=intent.hex())
     to = messages.destination(op.name)
-    machine.now.outgoing.append(step.Outgoing(intent, to.world, None, item, content.data))
+    key = ids.question_key(intent, pending.secret) if pending.secret else b""
+    machine.now.outgoing.append(step.Outgoing(intent, to.world, None, item, content.data, key))
 
 
 def _send_away(machine: Machine, run: Run | None, held: Held) -> None:

@@ -1,4 +1,4 @@
-"""The inbox: unread items, the ids already seen, and dead letters.
+"""The inbox: unread items, which of them other universes have brought, the ids already seen, and dead letters.
 
 Per what:      world
 Changes:       an item never; it is deleted by the step that consumes it
@@ -7,7 +7,9 @@ Keys:          (UNIVERSE, u, WORLD, w, INBOX, stamp)    -> Item
                (UNIVERSE, u, WORLD, w, SEEN, 1, UTF-8)  -> the same; ids chosen by clients
                (UNIVERSE, u, WORLD, w, SEEN, 2, sha256) -> the same; ids chosen by clients, longer than 64 bytes
                (UNIVERSE, u, WORLD, w, DEAD, stamp)     -> Dead
-Present:       an item until consumed; an id until the dedupe window has passed; a dead letter until retried or dropped
+               (UNIVERSE, u, WORLD, w, BROUGHT, sender's universe, sender's world, message) -> Brought
+Present:       an item, and that it was brought, until consumed; an id until the dedupe window has passed; a dead
+               letter until retried or dropped
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from worldline.model import ids, inbox
 _INBOX = space.part(space.InWorld.INBOX)
 _SEEN = space.part(space.InWorld.SEEN)
 _DEAD = space.part(space.InWorld.DEAD)
+_BROUGHT = space.part(space.InWorld.BROUGHT)
 _STAMP = b"\x33"  # the tuple layer's type code of a stamp, which the engine completes
 _MADE = 0
 _CHOSEN = 1
@@ -28,6 +31,7 @@ _HASHED = 2
 ITEM: space.Value[inbox.Item] = space.Value(space.ValueKind.INBOX, inbox.Item)  # type: ignore[arg-type]
 SEEN = space.Value(space.ValueKind.SEEN, inbox.Seen)
 DEAD = space.Value(space.ValueKind.DEAD, inbox.Dead)
+BROUGHT = space.Value(space.ValueKind.BROUGHT, inbox.Brought)
 
 
 def item_prefix(at: ids.Address) -> bytes:
@@ -99,3 +103,20 @@ def dead_key(at: ids.Address, stamp: bytes) -> bytes:
 
 def dead(at: ids.Address) -> tuple[bytes, bytes]:
     return tuples.prefix_range(dead_prefix(at))
+
+
+def brought_key(at: ids.Address, sender: ids.Address, message: bytes) -> bytes:
+    """By what a message says of itself, so that the step that takes it finds the key without a read."""
+    return brought_prefix(at, sender.universe) + tuples.pack(
+        (tuples.Uuid(sender.world), tuples.Uuid(ids.check_id(message, "a message id")))
+    )
+
+
+def brought_prefix(at: ids.Address, universe: ids.UniverseId) -> bytes:
+    """What the keys of the messages that one universe has brought begin with."""
+    return space.world(at) + _BROUGHT + tuples.pack((tuples.Uuid(ids.check_id(universe, "a universe id")),))
+
+
+def brought(at: ids.Address) -> tuple[bytes, bytes]:
+    """Unread messages of other universes, by sender."""
+    return tuples.prefix_range(space.world(at) + _BROUGHT)

@@ -61,6 +61,11 @@ def held(worker: ids.WorkerId) -> tuple[bytes, bytes]:
     return tuples.prefix_range(_held(worker))
 
 
+def held_in(worker: ids.WorkerId, universe: ids.UniverseId) -> tuple[bytes, bytes]:
+    """The worlds of one universe that a worker holds."""
+    return tuples.prefix_range(_held(worker) + tuples.pack((tuples.Uuid(ids.check_id(universe, "a universe id")),)))
+
+
 def held_address(worker: ids.WorkerId, key: bytes) -> ids.Address:
     match space.inside(_held(worker), key, "a held-world key of this worker"):
         case (tuples.Uuid(universe), tuples.Uuid(world)):

@@ -1,8 +1,8 @@
 """Ready hints: a world may have something to do.
 
-Per what:      input, or change of a world's place
+Per what:      input, or change of a world's place; world with a blocked run
 Changes:       never; appended by producers, deleted by the worker that read the inbox after it had seen the hint
-Key:           (UNIVERSE, u, HINT, priority, stamp)
+Key:           (UNIVERSE, u, HINT, priority, stamp); of a blocked run, the end of the world's id instead of a stamp
 Value:         Hint(world)
 Present:       maybe, while there is something to do; a hint, never the truth
 """
@@ -20,6 +20,7 @@ from worldline.model import ids
 
 _HINT = space.part(space.InUniverse.HINT)
 _STAMP = b"\x33"  # the tuple layer's type code of a stamp, which the engine completes
+BLOCKED = 3  # the priority of the hint that says that a run is blocked
 
 
 class Hint(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -50,6 +51,11 @@ def hints(universe: ids.UniverseId, priority: int, *, start: bytes = b"") -> tup
     assert len(start) <= limits.STAMP_BYTES
     prefix = hint_prefix(universe, priority)
     return prefix + start, tuples.prefix_range(prefix)[1]
+
+
+def blocked_key(at: ids.Address) -> bytes:
+    """The one hint that says that a world has a blocked run. Of a world's id, the end is random."""
+    return hint_key(at.universe, BLOCKED, ids.check_id(at.world, "a world id")[-limits.STAMP_BYTES :])
 
 
 def every_hint(universe: ids.UniverseId) -> tuple[bytes, bytes]:

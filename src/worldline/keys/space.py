@@ -21,7 +21,7 @@ from worldline.model import ids
 T = TypeVar("T")
 
 FORMAT_MAJOR = 2  # a step's changes travel in its frame; snapshots are rows
-FORMAT_MINOR = 1  # publishers of references expect the generation; the oldest entries may be dropped
+FORMAT_MINOR = 3  # rules over what the worlds of a universe may do
 
 
 class Root(enum.IntEnum):
@@ -37,6 +37,8 @@ class InStore(enum.IntEnum):
     ENCRYPTION = 22
     RESTORING = 24
     BACKUP = 25
+    SCRUBS = 26
+    LEDGER = 27
 
 
 class InUniverse(enum.IntEnum):
@@ -62,6 +64,8 @@ class InUniverse(enum.IntEnum):
     IMPORT = 27
     QUOTAS = 29
     QUOTA_LOG = 30
+    SEALS = 31
+    AGE = 37
     DELETION = 20
     GRANTS = 60
     GRANT_LOG = 61
@@ -85,6 +89,7 @@ class InWorld(enum.IntEnum):
     TRIAL = 15
     TRACE = 20
     HELD = 31
+    BROUGHT = 35
 
 
 class InWorker(enum.IntEnum):
@@ -143,6 +148,10 @@ class ValueKind(enum.IntEnum):
     GRANT_CHANGE = 61
     USAGE = 62
     DROPPED = 64
+    AGE = 70
+    BROUGHT = 77
+    SCRUB = 81
+    LEDGER = 82
 
 
 class Value(Generic[T]):

@@ -1,7 +1,8 @@
 """Trials: what a world's holder is doing, after a holder before it died.
 
 Per what:      world
-Changes:       at an acquire from a holder that did not release; after its restore; before each step on trial
+Changes:       at an acquire from a holder that did not release; after its restore; before and after the code
+               of each step on trial; when a holder that was counted as dead lives
 Key:           (UNIVERSE, u, WORLD, w, TRIAL) -> Trial
 Present:       from such an acquire until the next step's commit or the release; while a world is quarantined
 """

@@ -1,11 +1,13 @@
-"""Universes: their names, what is known of them, their garbage-collection generation, and what others may send to them.
+"""Universes: their names, what is known of them, their garbage-collection generation, what others may send to them, and
+what their own worlds may do.
 
 Per what:      universe
 Changes:       name and meta never; generation before every mark; grants when allowed or denied, a change of them never
 Keys:          (STORE, UNIVERSE_NAME, name) -> UniverseName(id)
                (UNIVERSE, u, META)          -> UniverseMeta
                (UNIVERSE, u, GENERATION)    -> Generation; absent means 0
-               (UNIVERSE, u, GRANTS)        -> Grants; absent means that no other universe may send here
+               (UNIVERSE, u, GRANTS)        -> Grants; absent means that no other universe may send here, and
+                                               that worlds of this one may do everything
                (UNIVERSE, u, GRANT_LOG, stamp) -> GrantChange
 Present:       name and meta from creation; grants from their first change on; a change for ever
 """

@@ -24,11 +24,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from worldline.base import env as envs
 from worldline.base import errors, limits, probes
 from worldline.codec import digest
 from worldline.keys import cas as keys
+from worldline.keys.upkeep import age as age_keys
 from worldline.layers import cas, chunks, universes
 from worldline.model import blob, ids, payload
 from worldline.store import kv, transact
@@ -51,6 +53,14 @@ class BadBlob(errors.Corrupt):
         super().__init__(f"blob {address.hex()}: {why}")
         self.address = address
         self.why = why
+
+
+class Reading(Protocol):
+    """Blobs that can be read: of a universe, or of a file."""
+
+    async def get(self, of: bytes, /) -> bytes: ...
+
+    async def get_many(self, addresses: Sequence[bytes], /) -> dict[bytes, bytes]: ...
 
 
 class Blobs:
@@ -169,23 +179,15 @@ class Blobs:
 
     async def load(self, carried: payload.Payload) -> bytes:
         """The bytes of a payload, wherever they are."""
-        if carried.inline is not None:
-            return carried.inline
-        assert carried.ref is not None
-        data = await self.get(carried.ref)
-        if len(data) != carried.size:
-            raise errors.DecodeError(
-                f"blob {carried.ref.hex()} has {len(data)} bytes; its reference says {carried.size}"
-            )
-        return data
+        return await load(self, carried)
 
     async def _find(self, of: bytes) -> blob.Blob:
         return cas.decode(of, (await self._engine.read(cas.get(self._universe, of))).value(0))
 
     # --- Uploads that were abandoned ---------------------------------------------------------------------------
 
-    async def abandoned(self, *, before_us: int, remove: bool, uploads_max: int = limits.SETTING_COUNT_MAX) -> int:
-        """How many uploads began before this time of the store's and are not published; with `remove`, they go.
+    async def abandoned(self, *, period_us: int, remove: bool, uploads_max: int = limits.SETTING_COUNT_MAX) -> int:
+        """How many uploads began so long ago and are not published; with `remove`, they go.
 
         An upload that is still being written, and is that old, begins again. Looks at `uploads_max` at most.
         """
@@ -194,11 +196,12 @@ class Blobs:
         while looked < uploads_max:
             count_max = min(limits.UPLOADS_PAGE, uploads_max - looked)
             wanted = chunks.uploads_range(self._universe, after=after, count_max=count_max)
-            page = (await self._engine.read(wanted)).page(0)
+            read = await self._engine.read(wanted, kv.Get(age_keys.age_key(self._universe)))
+            page, now = read.page(0), age_keys.decode(read.value(1))
             for upload in chunks.decode_uploads(self._universe, page):
                 looked += 1
                 after = upload.key
-                if upload.began_us < before_us:
+                if now.has_passed(period_us, since_us=upload.age_us):
                     count += not remove or await self._discard(upload)
             if not page.more:
                 break
@@ -268,7 +271,10 @@ class Blobs:
         """Write the chunks of a blob that takes more than one batch. It can be given up from its first batch on."""
         nonce = self._env.random_bytes(limits.ID_BYTES)
         batch = kv.Batch()
-        upload = chunks.begin(batch, self._universe, putting.of, nonce, putting.data, time_us=time_us)
+        now = age_keys.decode((await self._engine.read(kv.Get(age_keys.age_key(self._universe)))).value(0))
+        upload = chunks.begin(
+            batch, self._universe, putting.of, nonce, putting.data, time_us=time_us, age_us=now.age_us
+        )  # fmt: skip
         putting.upload = upload
         await self._commit(batch)
         for start in chunks.later_parts(putting.data):
@@ -390,6 +396,17 @@ def _groups(bodies: Sequence[bytes]) -> Iterator[list[bytes]]:
 def _place(record: blob.Blob) -> str:
     """Where a body is, for people."""
     return f"object {record.object}" if record.chunks is None else f"upload {record.chunks.hex()}"
+
+
+async def load(blobs: Reading, carried: payload.Payload) -> bytes:
+    """The bytes of a payload, wherever they are."""
+    if carried.inline is not None:
+        return carried.inline
+    assert carried.ref is not None
+    data = await blobs.get(carried.ref)
+    if len(data) != carried.size:
+        raise errors.DecodeError(f"blob {carried.ref.hex()} has {len(data)} bytes; its reference says {carried.size}")
+    return data
 
 
 class _Putting:

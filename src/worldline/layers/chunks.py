@@ -27,7 +27,7 @@ class Upload(msgspec.Struct, frozen=True):
 
     of: bytes
     nonce: bytes
-    began_us: int
+    age_us: int  # of the universe, when it began
     key: bytes
     raw: bytes
 
@@ -42,14 +42,16 @@ def put(batch: kv.Batch, universe: ids.UniverseId, of: bytes, nonce: bytes, data
     _put(batch, universe, of, nonce, data, first=0)
 
 
-def begin(batch: kv.Batch, universe: ids.UniverseId, of: bytes, nonce: bytes, data: bytes, *, time_us: int) -> Upload:
+def begin(
+    batch: kv.Batch, universe: ids.UniverseId, of: bytes, nonce: bytes, data: bytes, *, time_us: int, age_us: int
+) -> Upload:  # fmt: skip
     """The first part of an upload. Guard: its nonce was never used."""
     key = keys.upload_key(universe, of, nonce)
-    raw = keys.UPLOAD.pack(blob.Upload(len(data), time_us))
+    raw = keys.UPLOAD.pack(blob.Upload(len(data), time_us, age_us))
     batch.absent(key)
     batch.put(key, raw)
     _put(batch, universe, of, nonce, data[:PART], first=0)
-    return Upload(of, nonce, time_us, key, raw)
+    return Upload(of, nonce, age_us, key, raw)
 
 
 def later_parts(data: bytes) -> range:
@@ -94,10 +96,10 @@ def decode_uploads(universe: ids.UniverseId, page: kv.Page) -> list[Upload]:
     for key, raw in page.items:
         of, nonce = keys.upload_name(universe, key)
         try:
-            began_us = keys.UPLOAD.unpack(raw).began_us
+            age_us = keys.UPLOAD.unpack(raw).age_us
         except errors.DecodeError:
-            began_us = 0
-        found.append(Upload(of, nonce, began_us, key, raw))
+            age_us = 0
+        found.append(Upload(of, nonce, age_us, key, raw))
     return found
 
 

@@ -53,6 +53,7 @@ class Opened(msgspec.Struct, frozen=True, gc=False):
     intent: ids.IntentId
     work: work_model.Work
     claim: Claim | None = None
+    refused: inbox.Receipt | None = None  # no adapter gets it: this is its answer
 
 
 class Cancelled(msgspec.Struct, frozen=True):
@@ -88,6 +89,7 @@ class Steps(msgspec.Struct, frozen=True):
     head_raw: bytes
     sealed: journals.Sealed
     consumed: list[bytes] = []
+    brought: list[inbox.Message] = []  # of what was consumed or buried, what other universes had brought
     buried: list[Buried] = []
     seen: list[Seen] = []
     opened: list[Opened] = []
@@ -107,6 +109,8 @@ def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> tuple[list[work.Ope
     head_raw = journals.append(batch, at, done.sealed, before_raw=done.head_raw)
     if done.consumed:
         inboxes.consume(batch, at, done.consumed)
+    if done.brought:
+        messages.take_brought(batch, at, done.brought)
     for buried in done.buried:
         inboxes.bury(batch, at, buried.unread, reason=buried.reason, step=buried.step, time_us=buried.time_us)
     claimed = _change_work(batch, at, done) if done.opened or done.closed or done.cancelled else []
@@ -184,6 +188,10 @@ def lost(conflict: kv.Conflict, held: leases.Lease) -> errors.Lost:
 
 
 def _open(batch: kv.Batch, at: ids.Address, opened: Opened) -> work.Open | None:
+    if opened.refused is not None:
+        work.open_refused(batch, at, opened.intent, opened.work)
+        inboxes.enqueue_once(batch, at, opened.refused)
+        return None
     if opened.claim is None:
         work.open_work(batch, at, opened.intent, opened.work)
         return None

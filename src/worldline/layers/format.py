@@ -5,7 +5,9 @@ data without a marker is not ours, or has lost it, and is refused. There and dif
 not readable, the store is refused too. So is one that is encoded otherwise than this process was told. A refused store
 is left untouched.
 
-Not here: bringing an older minor up to date. An older minor is accepted as it is.
+A store of an older minor is opened, and marked with the minor of this release: what this release writes is not for
+releases of that minor, which refuse the store from then on. Nothing else is brought up to date here: records of the
+older minor are read as they are.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ async def ensure(
         if raw is not None:
             found = check(raw)
             encryption.check(read.value(2), "" if encoded is None else encoded.codec)
-            return transact.Done(found)
+            return transact.Done(found) if found == CURRENT else _raised(raw)
         if read.page(1).items:
             raise errors.StoreVersion(
                 "there is data here but no format marker: either another program's, or a damaged store; "
@@ -53,6 +55,14 @@ async def ensure(
         return transact.Write(batch, lambda _: CURRENT)
 
     return await transact.run(engine, env, attempt)
+
+
+def _raised(raw: bytes) -> transact.Write[world.Schema]:
+    """Before anything else is written, so that no older release reads what it does not know."""
+    batch = kv.Batch()
+    batch.expect(schema.KEY, raw)
+    batch.put(schema.KEY, schema.VALUE.pack(CURRENT))
+    return transact.Write(batch, lambda _: CURRENT)
 
 
 def check(raw: bytes) -> world.Schema:

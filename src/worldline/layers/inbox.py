@@ -3,10 +3,11 @@
 Producers append; the lease holder consumes in stamp order, deleting what it journals in the same batch. Every enqueue
 carries a client id. The same id again finds the `seen` record: same item, the first stamp; another item, `IdReused`.
 
-Ids made by us are time-ordered, so one older than the dedupe window is refused rather than taken for new, and their
-records go by one range delete. They are kept for two windows: a producer that checked an id's age and was then held up
-for no more than a window still finds its record. Ids that clients choose carry no time; their records are kept for one
-window, and after it the id is a new one.
+Records of ids are kept for the dedupe window from when a janitor first came across them, counted by the age of the
+universe and by no clock (`layers/upkeep/age.py`). Ids made by us are time-ordered, so one older than the window is
+refused rather than taken for new. A janitor does not look at their records before they are as old: then they are kept
+for two windows, and a producer that checked an id's age and was held up for less than a window still finds its record.
+Ids that clients choose carry no time; after the window such an id is a new one.
 
 An item the world cannot take becomes a dead letter under its stamp and never blocks the next one. Items are bounded
 (`ITEM_BYTES_MAX`) so that each fits into a journal entry and into a dead letter whole.
@@ -14,7 +15,7 @@ An item the world cannot take becomes a dead letter under its stamp and never bl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -23,6 +24,7 @@ from worldline.base import errors, limits
 from worldline.codec import digest, tuples
 from worldline.keys import inbox as keys
 from worldline.model import ids, inbox
+from worldline.model.upkeep.age import Age
 from worldline.store import kv
 
 _DEAD_ITEM_BYTES_MAX = limits.VALUE_BYTES_MAX - 4 * limits.REASON_CHARACTERS_MAX - limits.KIB
@@ -48,14 +50,16 @@ class Letter(msgspec.Struct, frozen=True):
 
 def enqueue(
     batch: kv.Batch, at: ids.Address, item: inbox.Item, *, client_id: bytes | str, time_us: int, window_us: int,
-    same_as: inbox.Item | None = None,
+    same_as: inbox.Item | None = None, fresh: bool = False,
 ) -> int:  # fmt: skip
     """Append an item under a client id. Returns the append's index. Guard: the id is new. `same_as`: what a repeat is
-    compared with, if some of the item may differ then.
+    compared with, if some of the item may differ then. `fresh`: the caller has made the id less than a window ago by
+    its own monotonic clock, so that it does not matter what other clocks say.
 
     On `Conflict`, read the id again (`get_seen`, `seen_stamp`). The caller also expects the world's meta.
     """
-    check_age(client_id, time_us=time_us, window_us=window_us)
+    if not fresh:
+        check_age(client_id, time_us=time_us, window_us=window_us)
     raw = _check_size(keys.ITEM.pack(item))
     compared = raw if same_as is None else keys.ITEM.pack(same_as)
     return _append_seen(batch, at, raw, client_id=client_id, time_us=time_us, compared=compared)
@@ -200,26 +204,11 @@ def drop_dead(batch: kv.Batch, at: ids.Address, letter: Letter) -> None:
     batch.delete(key)
 
 
-def made_range(at: ids.Address) -> kv.Range:
-    """The record of the oldest id we made: what `forget_made` wants."""
-    begin, end = keys.seen_made(at)
-    return kv.Range(begin, end, count_max=1)
-
-
-def forget_made(
-    batch: kv.Batch, at: ids.Address, items: Sequence[tuple[bytes, bytes]], *, time_us: int, window_us: int
-) -> bool:
-    """Drop the records of ids we made more than two windows ago, all at once. Returns whether there are any.
-
-    Guard: the oldest record as it was read.
-    """
-    millis = max(0, time_us - 2 * window_us) // 1000
+def made_range(at: ids.Address, *, before_us: int, start: bytes = b"", count_max: int) -> kv.Range:
+    """Records of ids that we made before this time, from this key on. The time only says where to look."""
+    millis = max(0, before_us) // 1000
     begin, end = keys.seen_made_before(at, millis.to_bytes(6, "big") + bytes(limits.ID_BYTES - 6))
-    if not items or not begin <= items[0][0] < end:
-        return False
-    batch.expect(*items[0])
-    batch.delete_range(begin, end)
-    return True
+    return kv.Range(min(max(begin, start), end), end, count_max=count_max)
 
 
 def chosen_range(at: ids.Address, *, start: bytes = b"", count_max: int) -> kv.Range:
@@ -228,15 +217,26 @@ def chosen_range(at: ids.Address, *, start: bytes = b"", count_max: int) -> kv.R
     return kv.Range(max(begin, start), end, count_max=count_max)
 
 
-def forget_chosen(batch: kv.Batch, items: Iterable[tuple[bytes, bytes]], *, time_us: int, window_us: int) -> int:
-    """Drop those of these records that are older than the window. Returns how many. Guards: each as it was read."""
+def forget(batch: kv.Batch, items: Iterable[tuple[bytes, bytes]], *, now: Age, window_us: int) -> int:
+    """Drop those of these records that were there a window ago, and note of the others how old the universe is. Returns
+    how many go. Guards: each as it was read. `now`: read together with them.
+    """
     count = 0
     for key, raw in items:
-        if keys.SEEN.unpack(raw[: -limits.STAMP_BYTES]).time_us < time_us - window_us:
+        seen, stamp = keys.SEEN.unpack(raw[: -limits.STAMP_BYTES]), raw[-limits.STAMP_BYTES :]
+        if not seen.age_us:
+            batch.expect(key, raw)
+            batch.put(key, keys.SEEN.pack(msgspec.structs.replace(seen, age_us=now.age_us)) + stamp)
+        elif now.has_passed(window_us, since_us=seen.age_us):
             batch.expect(key, raw)
             batch.delete(key)
             count += 1
     return count
+
+
+def unaged(record: bytes) -> bytes:
+    """A record of an id, without its stamp, as it was before a janitor came across it: for one of another universe."""
+    return keys.SEEN.pack(msgspec.structs.replace(keys.SEEN.unpack(record), age_us=0))
 
 
 def _append_seen(

@@ -11,9 +11,10 @@ heartbeat, so that one write renews all its worlds.
                        |  heartbeat late
                        +------------------> held, but any worker may acquire (epoch + 1); the old holder is fenced
     held --revoke--> free, under epoch + 1; the old holder is fenced
+    held --fence_off--> held, under epoch + 1, by the same; it is fenced, and acquires the world again
 
 Assignments are advice: they say who should try. A worker that is not wanted is refused before it tries, as long as the
-one that is wanted is alive and not draining (`stands`); else any worker may.
+one that is wanted is alive and not draining (`stands`), and can run the world; else any worker may.
 
 A lease is given only to an incarnation that is alive at the commit: `acquire` expects the acquirer's own heartbeat, so
 a process that was paused, and whose id has been taken over by a restart, gets no lease from a decision made before.
@@ -67,6 +68,7 @@ class Lease(msgspec.Struct, frozen=True):
     raw_epoch: bytes
     raw_holder: bytes
     trial: lease.Trial | None = None  # the world is on trial: its holder before did not release it
+    incarnation: bytes = b""
 
 
 def reads(at: ids.Address) -> tuple[kv.Get, kv.Get, kv.Get]:
@@ -114,7 +116,7 @@ def may_acquire(
 ) -> str | None:  # fmt: skip
     """Why this worker may not try now, or None if it may. `holder_heartbeat`: what was read under the
     holder's worker id.
-    `assignment_void`: the worker that the world is assigned to does not stand.
+    `assignment_void`: the worker that the world is assigned to does not stand, or cannot run it.
 
     Incarnations are compared, not worker ids: a restarted worker takes back its worlds at once, because the heartbeat
     is no longer the old process's; the old process may not take them from the new one under their common id.
@@ -180,7 +182,7 @@ def acquire(
         batch.delete(keys.held_key(ids.WorkerId(state.holder.worker), state.at))
         if holder_heartbeat is not None and not proven_dead:
             batch.expect(keys.worker_key(holder_heartbeat.worker), holder_heartbeat.raw)
-    return Lease(state.at, me.worker, number, raw_epoch, raw_holder)
+    return Lease(state.at, me.worker, number, raw_epoch, raw_holder, incarnation=me.sign.incarnation)
 
 
 def lease_of(state: State, worker: ids.WorkerId, incarnation: ids.Incarnation) -> Lease | None:
@@ -188,7 +190,7 @@ def lease_of(state: State, worker: ids.WorkerId, incarnation: ids.Incarnation) -
     holder = state.holder
     if holder is None or state.raw_holder is None or (holder.worker, holder.incarnation) != (worker, incarnation):
         return None
-    return Lease(state.at, worker, state.epoch.number, state.raw_epoch, state.raw_holder)
+    return Lease(state.at, worker, state.epoch.number, state.raw_epoch, state.raw_holder, incarnation=incarnation)
 
 
 def fence(batch: kv.Batch, held: Lease) -> None:
@@ -221,6 +223,20 @@ def revoke(batch: kv.Batch, state: State, *, token: bytes) -> None:
         batch.expect(keys.holder_key(state.at), state.raw_holder)
         batch.delete(keys.holder_key(state.at))
         batch.delete(keys.held_key(ids.WorkerId(state.holder.worker), state.at))
+
+
+def fence_off(batch: kv.Batch, state: State, *, token: bytes) -> None:
+    """Have the holder bring its world back before it writes again: it is fenced, and is the holder all the same. For
+    what a holder knows of a world, and what has changed. Guard: the epoch as read. `token`: as in `revoke`.
+    """
+    assert state.holder is not None
+    assert state.raw_holder is not None
+    number = state.epoch.number + 1
+    batch.expect(keys.epoch_key(state.at), state.raw_epoch)
+    batch.put(keys.epoch_key(state.at), keys.EPOCH.pack(lease.Epoch(number, ids.check_id(token, "a token"))))
+    batch.expect(keys.holder_key(state.at), state.raw_holder)
+    batch.put(keys.holder_key(state.at), keys.HOLDER.pack(msgspec.structs.replace(state.holder, epoch=number)))
+    batch.put(keys.held_key(ids.WorkerId(state.holder.worker), state.at), keys.HELD.pack(keys.Held(number)))
 
 
 def heartbeat(
@@ -282,6 +298,16 @@ def held_range(worker: ids.WorkerId, *, after: ids.Address | None = None, count_
     return kv.Range(begin, end, count_max=count_max)
 
 
+def held_in_range(
+    worker: ids.WorkerId, universe: ids.UniverseId, *, after: ids.Address | None = None, count_max: int
+) -> kv.Range:  # fmt: skip
+    """The same, of one universe."""
+    begin, end = keys.held_in(worker, universe)
+    if after is not None:
+        begin = tuples.successor(keys.held_key(worker, after))
+    return kv.Range(begin, end, count_max=count_max)
+
+
 def decode_held(worker: ids.WorkerId, page: kv.Page) -> list[tuple[ids.Address, int]]:
     return [(keys.held_address(worker, key), keys.HELD.unpack(raw).epoch) for key, raw in page.items]
 
@@ -335,7 +361,8 @@ def forget_held(batch: kv.Batch, state: State, worker: ids.WorkerId, *, epoch: i
 
 
 def assign(batch: kv.Batch, state: State, worker: ids.WorkerId, *, priority: int, reason: str) -> None:
-    """Say where the world is wanted. Guard: the assignment as it was read. The epoch is expected, too: a world that was
+    """Say where the world is wanted. `priority`: of the worlds that a worker may take, those with the lowest first.
+    Guard: the assignment as it was read. The epoch is expected, too: a world that was
     deleted meanwhile has another one.
     """
     batch.expect(keys.epoch_key(state.at), state.raw_epoch)

@@ -9,20 +9,35 @@ effect that may be tried many times, made single by the message's id in the dest
 for the dedupe window, so a message is delivered in the first half of it alone: as long as the clocks of two stores
 differ by less than the other half, the record of an earlier attempt is still there.
 
+How much of an inbox is unread messages of other universes is known by small records, which come with a message and go
+with the step that takes it: a universe that may send has a share of an inbox and no more (`roles/effects/deliver.py`).
+
 Per destination, messages are taken in inbox order. Between worlds there is no order; `from_world` and `from_step` say
 what a message came after.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from worldline.base import errors
+from worldline.keys import inbox as keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import worlds
 from worldline.model import ids, inbox
 from worldline.model import world as world_model
 from worldline.store import kv
+
+_ITEM_BYTES = 256  # of a message without its payload, about
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """How much of an inbox is unread messages of other universes."""
+
+    items: int = 0
+    bytes: int = 0
 
 
 def check_destination(destination: worlds.World | None) -> str | None:
@@ -31,6 +46,18 @@ def check_destination(destination: worlds.World | None) -> str | None:
         return "no such world"
     if destination.meta.status not in world_model.TAKES_INPUT:
         return f"world {destination.meta.name!r} is {destination.meta.status.name.lower()}"
+    return None
+
+
+def check_name(message: inbox.Message) -> str | None:
+    """Why no world may send a message of this name, or None if it may. Said by the door, not where user code sends it:
+    a refusal is an answer, which is journaled, so a world that has sent such a message before still replays.
+    """
+    try:
+        if message.mode is inbox.MessageMode.TYPED:
+            ids.check_event_name(message.name)
+    except errors.ReservedName as error:
+        return str(error)
     return None
 
 
@@ -47,10 +74,42 @@ def deliver(
     """Add a message by itself. Returns the append's index. Guard: its id is new at the destination."""
     _check(message)
     worlds.expect_open(batch, destination)
+    if message.from_universe != destination.at.universe:
+        size = message.payload.size + _ITEM_BYTES
+        batch.put(_brought_key(destination.at, message), keys.BROUGHT.pack(inbox.Brought(size)))
     return inboxes.enqueue(
         batch, destination.at, message, client_id=_client_id(message), time_us=time_us, window_us=window_us,
         same_as=_unnamed(message),
     )  # fmt: skip
+
+
+def brought_range(destination: ids.Address, *, count_max: int) -> kv.Range:
+    """The unread messages that other universes have brought: `brought` reads them."""
+    begin, end = keys.brought(destination)
+    return kv.Range(begin, end, count_max=count_max)
+
+
+def brought(destination: ids.Address, page: kv.Page, universe: ids.UniverseId) -> tuple[Unread, Unread]:
+    """What one universe has brought, and what all others have; both are estimates from below if there is more."""
+    mine, every = Unread(), Unread()
+    prefix = keys.brought_prefix(destination, universe)
+    for key, raw in page.items:
+        size = keys.BROUGHT.unpack(raw).size
+        every = Unread(every.items + 1, every.bytes + size)
+        if key.startswith(prefix):
+            mine = Unread(mine.items + 1, mine.bytes + size)
+    return mine, every
+
+
+def take_brought(batch: kv.Batch, destination: ids.Address, messages: Iterable[inbox.Message]) -> None:
+    """These messages are read: their senders may bring others. In the batch of the step that takes them."""
+    for each in messages:
+        batch.delete(_brought_key(destination, each))
+
+
+def _brought_key(destination: ids.Address, message: inbox.Message) -> bytes:
+    sender = ids.Address(ids.UniverseId(message.from_universe), ids.WorldId(message.from_world))
+    return keys.brought_key(destination, sender, message.message)
 
 
 def is_too_old(*, sent_us: int, time_us: int, window_us: int) -> bool:

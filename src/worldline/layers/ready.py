@@ -5,6 +5,9 @@ worker that has seen a hint reads the world's inbox after that, and so reads the
 step that takes the item deletes the hint; if the inbox was empty, a batch of its own does.
 
 Scans start at a mark: see `worldline.roles.hint_scan`.
+
+A world with a blocked run has one hint more, which no input takes away: it stays until the world has adopted code under
+which no run is blocked. A worker with other code finds the world by it (`worldline.roles.blocked_scan`).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ URGENT = 0  # a caller waits for the answer: requests and commands from outside
 NORMAL = 1  # every other input
 LATER = 2  # the inbox may be empty; the holder or a free worker checks where the world is assigned
 PRIORITIES = (URGENT, NORMAL, LATER)
+BLOCKED = keys.BLOCKED  # none of these: there is nothing to do until other code is hosted
 
 
 class Hint(msgspec.Struct, frozen=True):
@@ -42,6 +46,26 @@ def leave(batch: kv.Batch, at: ids.Address, *, priority: int) -> None:
     own.
     """
     batch.append(keys.hint_prefix(at.universe, priority), keys.hint_value(at.world))
+
+
+def mark_blocked(batch: kv.Batch, at: ids.Address) -> None:
+    """Say that a run of the world is blocked. The batch has a guard of its own."""
+    batch.put(keys.blocked_key(at), keys.hint_value(at.world))
+
+
+def mark_unmarked(batch: kv.Batch, at: ids.Address) -> None:
+    """The same, of a world that has no such hint yet. Guard: it has none."""
+    batch.absent(keys.blocked_key(at))
+    mark_blocked(batch, at)
+
+
+def unmark_blocked(batch: kv.Batch, at: ids.Address) -> None:
+    """No run is blocked any more. The batch has a guard of its own."""
+    batch.delete(keys.blocked_key(at))
+
+
+def get_blocked(at: ids.Address) -> kv.Get:
+    return kv.Get(keys.blocked_key(at))
 
 
 def priority_of(item: inbox.Item) -> int:

@@ -154,9 +154,22 @@ def get_grants(universe: ids.UniverseId) -> kv.Get:
     return kv.Get(keys.grants_key(universe))
 
 
-def decode_grants(universe: ids.UniverseId, raw: bytes | None) -> Granted:
-    found = keys.GRANTS.get(raw)
-    return Granted(universe, _NO_GRANTS if found is None else found, raw)
+def decode_grants(universe: ids.UniverseId, raw: bytes | None, newest: kv.Page) -> Granted:
+    """`newest`: what `newest_grant_change` has read. `Corrupt` if the record is not the one that the last change left:
+    an older one, sealed as it once was, would bring back what was taken back since.
+    """
+    found = keys.GRANTS.get(raw) or _NO_GRANTS
+    changes = [each.change for each in decode_grant_log(newest)]
+    if found.changes != (changes[0] if changes else 0):
+        raise errors.Corrupt(
+            f"the grants of universe {universe.hex()} are those of change {found.changes}, and the last change is "
+            f"{changes[0] if changes else 0}: one of the two was put back or removed; restore the store from a backup"
+        )
+    return Granted(universe, found, raw)
+
+
+def newest_grant_change(universe: ids.UniverseId) -> kv.Range:
+    return grant_log_range(universe, count_max=1)
 
 
 def expect_grants(batch: kv.Batch, record: Granted) -> None:
@@ -170,31 +183,36 @@ def allow(batch: kv.Batch, record: Granted, wanted: model.Grant, *, time_us: int
     found = [*record.grants.grants, wanted]
     if len(found) > limits.GRANTS_MAX:
         raise errors.TooLarge("the grants of a universe", size=len(found), limit=limits.GRANTS_MAX)
-    _change_grants(batch, record, found, [wanted], allowed=True, time_us=time_us)
+    number = record.grants.changes + 1
+    change_grants(
+        batch, record, msgspec.structs.replace(record.grants, changes=number, grants=found),
+        model.GrantChange(number, True, [wanted], time_us),
+    )  # fmt: skip
 
 
 def deny(batch: kv.Batch, record: Granted, taken: Sequence[model.Grant], *, time_us: int) -> None:
     """Take these grants back. Guard: the record as it was read."""
     assert taken, "taking nothing back is no change"
     left = [each for each in record.grants.grants if each not in taken]
-    _change_grants(batch, record, left, list(taken), allowed=False, time_us=time_us)
+    number = record.grants.changes + 1
+    change_grants(
+        batch, record, msgspec.structs.replace(record.grants, changes=number, grants=left),
+        model.GrantChange(number, False, list(taken), time_us),
+    )  # fmt: skip
 
 
-def _change_grants(
-    batch: kv.Batch, record: Granted, found: list[model.Grant], changed: list[model.Grant], *, allowed: bool,
-    time_us: int,
-) -> None:  # fmt: skip
-    key = keys.grants_key(record.universe)
+def change_grants(batch: kv.Batch, record: Granted, found: model.Grants, change: model.GrantChange) -> None:
+    """Put another record, and what was changed, into the log. Guard: the record as it was read."""
+    assert found.changes == change.change == record.grants.changes + 1
+    key, raw = keys.grants_key(record.universe), keys.GRANTS.pack(found)
+    if len(raw) > limits.VALUE_BYTES_MAX:
+        raise errors.TooLarge("the grants and rules of a universe", size=len(raw), limit=limits.VALUE_BYTES_MAX)
     if record.raw is None:
         batch.absent(key)
     else:
         batch.expect(key, record.raw)
-    number = record.grants.changes + 1
-    batch.put(key, keys.GRANTS.pack(model.Grants(number, found)))
-    batch.append(
-        keys.grant_log_prefix(record.universe),
-        keys.GRANT_CHANGE.pack(model.GrantChange(number, allowed, changed, time_us)),
-    )
+    batch.put(key, raw)
+    batch.append(keys.grant_log_prefix(record.universe), keys.GRANT_CHANGE.pack(change))
 
 
 def grant_log_range(universe: ids.UniverseId, *, count_max: int) -> kv.Range:

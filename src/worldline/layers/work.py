@@ -14,6 +14,7 @@ succeeded by another can change nothing any more.
                 +------------------------------------------------+
     by hand: WAITING --set_aside--> PARKED, WAITING --move_due--> WAITING
     in a dry fork: open --> PARKED
+    against a rule of its universe: open --> SETTLED
     questions to another universe: CLAIMED --hand_on--> SENT --answer--> SETTLED
     timers:  open --> WAITING --fire--> SETTLED --close--> gone
     A world may close an intent in any state (cancel, or the answer was consumed).
@@ -45,6 +46,7 @@ _WAITING, _CLAIMED, _PARKED = WorkState.WAITING, WorkState.CLAIMED, WorkState.PA
 SENT, SETTLED = WorkState.SENT, WorkState.SETTLED
 CLAIMABLE = (WorkState.WAITING, WorkState.CLAIMED)
 ERROR_CHARACTERS_MAX = 1024
+DEATH_PAUSE_US, DEATH_PAUSE_MAX_US = 2_000_000, 60_000_000  # after the first death alone, four times as long each time
 
 
 class Open(msgspec.Struct, frozen=True, gc=False):
@@ -91,6 +93,14 @@ def open_claimed(
     batch.put(keys.open_key(at, intent), raw)
     _point(batch, at, intent, claimed)
     return Open(at, intent, claimed, raw)
+
+
+def open_refused(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, wanted: work.Work) -> None:
+    """Note an effect that the policy of its universe refuses, in the step that asks for it: it is settled from the
+    beginning, and no adapter sees it. The caller appends the receipt in the same batch.
+    """
+    _check_new(wanted)
+    batch.put(keys.open_key(at, intent), keys.WORK.pack(msgspec.structs.replace(wanted, state=SETTLED)))
 
 
 def close(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, *, opened: work.Work | None = None) -> None:
@@ -171,11 +181,57 @@ def discard(batch: kv.Batch, found: Found, authority: Open | None) -> None:
         batch.expect(keys.open_key(authority.at, authority.intent), authority.raw)
 
 
+def has_died_alone(opened: Open) -> bool:
+    """Whether it is claimed alone, and its claim has run out: it is put back first, with a pause (`count_death`)."""
+    return opened.work.state is _CLAIMED and opened.work.alone
+
+
+def count_death(batch: kv.Batch, held: Open, *, now_us: int) -> Open:
+    """The process of a claim has died, or said nothing until it ran out. Guard: the claim as it was read.
+
+    Only a death alone is evidence. After one there is a pause, which grows: what makes processes end for some seconds,
+    whatever it is, must not use up what is allowed.
+    """
+    _check_claimed(held)
+    blamed = [*held.work.blamed, held.work.worker] if held.work.alone else held.work.blamed
+    pause_us = pause_after(len(blamed)) if held.work.alone else 0
+    return _move(batch, held, _unclaimed(held.work, now_us + pause_us, died=held.work.died + 1, blamed=blamed))
+
+
+def pause_after(deaths: int) -> int:
+    """How long an effect is left alone after so many deaths, in microseconds."""
+    return min(DEATH_PAUSE_MAX_US, DEATH_PAUSE_US << (2 * min(deaths - 1, 8)))
+
+
+def acquit(batch: kv.Batch, opened: Open, worker: ids.WorkerId) -> bool:
+    """Take a worker off that was counted as dead, and lives. Guard: the authority as it was read. False if it is not
+    counted, or that is not possible now: the worker that has claimed the work must find it unchanged.
+    """
+    if worker not in opened.work.blamed or opened.work.state is not _WAITING:
+        return False
+    kept = [each for each in opened.work.blamed if each != worker]
+    _move(batch, opened, msgspec.structs.replace(opened.work, blamed=kept))
+    return True
+
+
+def _unclaimed(held: work.Work, due_us: int, *, died: int, blamed: list[bytes]) -> work.Work:
+    return msgspec.structs.replace(
+        held, state=_WAITING, token=b"", worker=b"", due_us=due_us, died=died, alone=False, blamed=blamed
+    )
+
+
+def is_suspect(opened: Open) -> bool:
+    """Whether a process may have died of it: an attempt's process died, or said nothing until its claim ran out."""
+    return opened.work.died > 0 or opened.work.state is _CLAIMED
+
+
 def claim(
-    batch: kv.Batch, opened: Open, *, worker: ids.WorkerId, token: ids.Token, now_us: int, until_us: int
+    batch: kv.Batch, opened: Open, *, worker: ids.WorkerId, token: ids.Token, now_us: int, until_us: int,
+    alone: bool = False,
 ) -> Open:  # fmt: skip
     """Take a due effect for a while. Guard: the authority as it was read; the token makes the result unique."""
     assert opened.work.kind is _EFFECT, "a timer is not claimed"
+    assert not has_died_alone(opened), "its death is counted first"
     if opened.work.state not in CLAIMABLE:
         raise errors.Closed(f"intent {opened.intent.hex()} is {opened.work.state.name.lower()}, not claimable")
     if opened.work.due_us > now_us:
@@ -189,18 +245,19 @@ def claim(
         worker=worker,
         due_us=until_us,
         died=opened.work.died + (opened.work.state is WorkState.CLAIMED),  # a claim that ran out
+        alone=alone,
     )
     return _move(batch, opened, claimed)
 
 
-def renew(batch: kv.Batch, held: Open, *, until_us: int) -> Open:
-    """Keep a claim until a time. Guard: the claim as its holder last wrote it.
+def renew(batch: kv.Batch, held: Open, *, until_us: int, alone: bool = False) -> Open:
+    """Keep a claim until a time. Guard: the claim as its holder last wrote it. `alone`: whether it still is.
 
     A store's clock that was set back makes that earlier than before; it is never the same, so that the bytes change.
     """
     _check_claimed(held)
     due_us = until_us + 1 if until_us == held.work.due_us else until_us
-    return _move(batch, held, msgspec.structs.replace(held.work, due_us=due_us))
+    return _move(batch, held, msgspec.structs.replace(held.work, due_us=due_us, alone=alone))
 
 
 def back_off(batch: kv.Batch, held: Open, *, due_us: int, error: str, trace: str = "") -> Open:
@@ -215,6 +272,8 @@ def back_off(batch: kv.Batch, held: Open, *, due_us: int, error: str, trace: str
         error=_storable(error),
         trace=trace,
         died=0,
+        alone=False,
+        blamed=[],
     )
     return _move(batch, held, waiting)
 
@@ -223,7 +282,7 @@ def park(batch: kv.Batch, held: Open, *, error: str, trace: str = "") -> Open:
     """Set aside until an operator retries it. Guard: the claim as its holder last wrote it."""
     _check_claimed(held)
     parked = msgspec.structs.replace(
-        held.work, state=WorkState.PARKED, token=b"", worker=b"", error=_storable(error), trace=trace
+        held.work, state=WorkState.PARKED, token=b"", worker=b"", error=_storable(error), trace=trace, alone=False
     )
     return _move(batch, held, parked)
 
@@ -232,7 +291,7 @@ def retry(batch: kv.Batch, parked: Open, *, due_us: int) -> Open:
     """Put parked work back into the queue, with its attempts counted anew. Guard: the authority as it was read."""
     if parked.work.state is not WorkState.PARKED:
         raise errors.Closed(f"intent {parked.intent.hex()} is {parked.work.state.name.lower()}, not parked")
-    waiting = msgspec.structs.replace(parked.work, state=WorkState.WAITING, attempt=0, due_us=due_us, died=0)
+    waiting = msgspec.structs.replace(parked.work, state=WorkState.WAITING, attempt=0, due_us=due_us, died=0, blamed=[])
     return _move(batch, parked, waiting)
 
 
@@ -245,8 +304,9 @@ def set_aside(batch: kv.Batch, opened: Open, *, now_us: int, error: str) -> Open
     if _is_at_work(opened, now_us) or opened.work.state not in CLAIMABLE:
         raise errors.Closed(f"intent {opened.intent.hex()} is {opened.work.state.name.lower()}, not waiting")
     parked = msgspec.structs.replace(
-        opened.work, state=WorkState.PARKED, token=b"", worker=b"", error=opened.work.error or _storable(error)
-    )
+        opened.work, state=WorkState.PARKED, token=b"", worker=b"", error=opened.work.error or _storable(error),
+        alone=False,
+    )  # fmt: skip
     return _move(batch, opened, parked)
 
 
@@ -256,7 +316,7 @@ def move_due(batch: kv.Batch, opened: Open, *, now_us: int, due_us: int) -> Open
         raise errors.Closed(f"intent {opened.intent.hex()} is {opened.work.state.name.lower()}, not waiting")
     if opened.work.due_us == due_us:
         raise errors.Exists(f"intent {opened.intent.hex()} is due at that time already")
-    waiting = msgspec.structs.replace(opened.work, state=WorkState.WAITING, token=b"", worker=b"", due_us=due_us)
+    waiting = _unclaimed(opened.work, due_us, died=opened.work.died, blamed=opened.work.blamed)
     return _move(batch, opened, waiting)
 
 
@@ -326,11 +386,10 @@ def take_back(batch: kv.Batch, held: Open, *, now_us: int, died: bool) -> Open:
     """Put claimed work back into the queue, due now. Guard: the claim as it was read. `died`: its claimant is known to
     be dead; else that gives it back itself.
     """
+    if died:
+        return count_death(batch, held, now_us=now_us)
     _check_claimed(held)
-    waiting = msgspec.structs.replace(
-        held.work, state=WorkState.WAITING, token=b"", worker=b"", due_us=now_us, died=held.work.died + died
-    )
-    return _move(batch, held, waiting)
+    return _move(batch, held, _unclaimed(held.work, now_us, died=held.work.died, blamed=held.work.blamed))
 
 
 def put_copy(batch: kv.Batch, found: Open, *, now_us: int) -> None:
@@ -339,7 +398,7 @@ def put_copy(batch: kv.Batch, found: Open, *, now_us: int) -> None:
     """
     wanted = found.work
     if wanted.state is _CLAIMED:
-        wanted = msgspec.structs.replace(wanted, state=_WAITING, token=b"", worker=b"", due_us=now_us)
+        wanted = _unclaimed(wanted, now_us, died=wanted.died, blamed=wanted.blamed)
     batch.put(keys.open_key(found.at, found.intent), keys.WORK.pack(wanted))
     if wanted.state in CLAIMABLE:
         _point(batch, found.at, found.intent, wanted)

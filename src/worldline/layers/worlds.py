@@ -117,7 +117,7 @@ def create(
         program=ids.check_name(program, "a program's name"),
         program_hash=program_hash,
         status=model.Status.ACTIVE,
-        labels=_check_labels(labels),
+        labels=check_labels(labels),
         created_us=time_us,
     )
     made = _new(batch, at, meta)
@@ -160,7 +160,7 @@ def imported(
     """A new world that goes on where a history ends at `head` that is in the store already. Guards: the id and the name
     are free.
     """
-    _check_labels(meta.labels)
+    check_labels(meta.labels)
     made = _new(batch, at, meta)
     batch.put(lineage_keys.lineage_key(at), lineage_keys.LINEAGE.pack(lineage))
     batch.put(journal_keys.head_key(at), journal_keys.HEAD.pack(head))
@@ -204,7 +204,7 @@ def change(
             )
         meta = msgspec.structs.replace(meta, status=status)
     if labels is not None:
-        meta = msgspec.structs.replace(meta, labels=_check_labels(labels))
+        meta = msgspec.structs.replace(meta, labels=check_labels(labels))
     if program is not None:
         checked = ids.check_name(program[0], "a program's name")
         meta = msgspec.structs.replace(meta, program=checked, program_hash=program[1])
@@ -279,6 +279,11 @@ def point_name(batch: kv.Batch, universe: ids.UniverseId, name: str, to: World, 
     batch.expect(keys.meta_key(to.at), to.raw)
 
 
+def expect_there(batch: kv.Batch, world: World) -> None:
+    """The world is not deleted, now and at the commit."""
+    batch.expect(keys.meta_key(world.at), world.raw)
+
+
 def expect_open(batch: kv.Batch, world: World) -> None:
     """What every producer does: the world must take input, now and at the commit."""
     if world.meta.status not in model.TAKES_INPUT:
@@ -293,7 +298,8 @@ def expect_running(batch: kv.Batch, world: World) -> None:
     batch.expect(keys.meta_key(world.at), world.raw)
 
 
-def _check_labels(labels: dict[str, str]) -> dict[str, str]:
+def check_labels(labels: dict[str, str]) -> dict[str, str]:
+    """Labels that people choose: as many as there may be, with names and values that are printable."""
     if len(labels) > limits.LABELS_MAX:
         raise errors.BadInput(f"{len(labels)} labels; the limit is {limits.LABELS_MAX}")
     for key, value in labels.items():

@@ -44,6 +44,7 @@ class Upload(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
     size: int
     began_us: int  # by the store's clock
+    age_us: int = 0  # of the universe then
 
 
 class Generation(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -62,7 +63,8 @@ class Collection(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
     `collector` has begun the mark of `generation`, and says with `renewed_us` that it goes on. `ended_us` is when the
     mark ended; 0 while it is under way, or if it was given up. `above`: where the addresses begin that the next
-    collection judges, if there were too many to keep at once; empty: at the first.
+    collection judges, if there were too many to keep at once; empty: at the first. `worker`, `incarnation`: of the
+    process that collects, if it has a heartbeat; empty: it has none.
     """
 
     generation: int
@@ -71,20 +73,28 @@ class Collection(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     renewed_us: int
     ended_us: int = 0
     above: bytes = b""
+    worker: bytes = b""
+    incarnation: bytes = b""
 
     def __post_init__(self) -> None:
         if len(self.collector) != limits.ID_BYTES:
             raise ValueError(f"the id of a collector has {limits.ID_BYTES} bytes")
+        if len(self.worker) != len(self.incarnation) or len(self.worker) not in (0, limits.ID_BYTES):
+            raise ValueError(f"the ids of a worker and of its incarnation have {limits.ID_BYTES} bytes, or are empty")
         if len(self.above) not in (0, limits.DIGEST_BYTES):
             raise ValueError("an address is a sha256")
 
 
 class Hold(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """As long as this stands, nothing is collected: something copies what is there. `what`: for people."""
+    """As long as this stands, nothing is collected: something copies what is there. `what`: for people.
+
+    It has expired if both times have come: that of the store's clock, and the age of the universe.
+    """
 
     id: bytes
     expires_us: int  # by the store's clock
     what: str
+    expires_age_us: int = 0
 
     def __post_init__(self) -> None:
         if len(self.id) != limits.ID_BYTES:
@@ -104,8 +114,11 @@ class Holds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 class Condemned(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A blob that nothing referred to. `generation`: that of its record then; a blob that is used again has a greater
-    one. `since_us`: when it was condemned, by the store's clock.
+    one. `since_us`: when it was condemned, by the store's clock; `age_us`: the age of the universe then. `mark`: the
+    generation of the mark that has not found it.
     """
 
     generation: int
     since_us: int
+    age_us: int = 0
+    mark: int = 0

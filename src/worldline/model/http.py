@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from typing import Any
 
 import msgspec
 
-from worldline.base import errors
+from worldline.codec import outside_json
 
+# The codecs that servers declare. Python has others that are no encodings of text: some raise although told to replace,
+# some unfold, some take quadratic time.
+_TEXT_CODECS = re.compile(
+    r"ascii|utf-8(-sig)?|utf-(16|32)(-le|-be)?|iso8859-\d+|cp125\d|cp(437|850|866|874|932|949)|tis-620|koi8-[rut]|"
+    r"gb2312|gbk|gb18030|big5|big5hkscs|euc_jp|euc_kr|shift_jis|iso2022_jp|mac-roman|mac-cyrillic"
+)
+_URL = re.compile(r"([a-z][a-z0-9+.-]*:(?://)?)(?:[^/?#]*@)?([^/?#]*)([^?#]*)", re.IGNORECASE)
 _CHARSET = re.compile(r"charset=\"?([A-Za-z0-9_.:-]+)", re.ASCII)
 
 
@@ -29,14 +37,22 @@ class Response(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """The body as text, in the charset it declares, else UTF-8. What does not decode is replaced."""
         found = _CHARSET.search(self.headers.get("content-type", ""))
-        try:
-            return self.body.decode(found.group(1) if found else "utf-8", "replace")
-        except LookupError:
-            return self.body.decode("utf-8", "replace")
+        return self.body.decode(_codec(found.group(1)) if found else "utf-8", "replace")
 
     def json(self) -> Any:
         """The body as JSON. `BadInput` if it is not."""
-        try:
-            return msgspec.json.decode(self.body)
-        except msgspec.DecodeError as error:
-            raise errors.BadInput(f"the answer of {self.url or 'the server'} is not JSON: {error}") from error
+        return outside_json.decode(self.body, what=f"the answer of {shown_url(self.url) or 'the server'}")
+
+
+def shown_url(url: str) -> str:
+    """A URL for messages: scheme, host and path. Its name and password, query and fragment may be secrets."""
+    found = _URL.match(url)
+    return "".join(found.groups()) if found else ""
+
+
+def _codec(charset: str) -> str:
+    try:
+        name = codecs.lookup(charset).name
+    except LookupError:
+        return "utf-8"
+    return name if _TEXT_CODECS.fullmatch(name) else "utf-8"

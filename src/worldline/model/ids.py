@@ -30,6 +30,10 @@ _INTENT: Final = digest.counted(b"intent") + _ID_LENGTH
 _WHEN: Final = struct.Struct(">QQQI")
 
 MESSAGE_PREFIX = "message:"  # of the ids under which messages from other worlds are taken
+ENVELOPE: Final = "Envelope"  # the event that a message for an inbox is taken as
+# What means something to the runtime: answers of worlds (`worldline/reply`), effects that every host performs
+# (`worldline.send`), what grants call a message for an inbox (`inbox:orders`), ids of messages.
+_SYSTEM: Final = ("worldline/", "worldline.", "inbox:", MESSAGE_PREFIX)
 
 
 class Address(msgspec.Struct, frozen=True, order=True):
@@ -80,6 +84,15 @@ def check_client_id(text: str) -> str:
     return check_chosen(text, "an id")
 
 
+def check_event_name(name: str) -> str:
+    """The name of an event that a client or a world sends. Every door asks here, so that what the runtime itself says
+    by an event of such a name cannot be said by others. `ReservedName` if it is the runtime's own.
+    """
+    if name.startswith(_SYSTEM) or name == ENVELOPE:
+        raise errors.ReservedName(name)
+    return name
+
+
 def _check_text(value: object, what: str) -> None:
     if not isinstance(value, str):
         raise errors.BadInput(f"{what} must be text, not {value!r}")
@@ -98,3 +111,18 @@ def intent_id(address: Address, *, step: int, ordinal: int, kind: str, params: b
     where, when = _INTENT + universe + _ID_LENGTH + world, _WHEN.pack(8, step, 4, ordinal)
     counted = digest.counted
     return IntentId(sha256(where + when + counted(kind.encode()) + counted(params)).digest()[:_ID_BYTES])
+
+
+def question_id(intent: IntentId, secret: bytes) -> IntentId:
+    """The name of a question: of the intent's name, which others can compute, and a secret, which they cannot."""
+    return IntentId(digest.hash_parts(b"question", secret, intent)[:_ID_BYTES])
+
+
+def question_key(question: IntentId, secret: bytes) -> bytes:
+    """What the ticket of a question is made with. It does not leave the process."""
+    return digest.hash_parts(b"question-key", secret, question)
+
+
+def ticket(key: bytes, asked: Address) -> bytes:
+    """What the answer to a question has to show, if this world was asked."""
+    return digest.hash_parts(b"ticket", key, asked.universe, asked.world)[:_ID_BYTES]

@@ -71,6 +71,27 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     universe: str = ""
     world: str = ""
 
+    def vouched(self, *, ticket: bytes = b"", from_file: bool = False) -> Vouched:
+        """The same with what the door says of it."""
+        fields = {name: getattr(self, name) for name in Message.__struct_fields__}
+        return Vouched(**fields, ticket=ticket, from_file=from_file)
+
+
+class Vouched(Message, frozen=True, array_like=True, forbid_unknown_fields=True, tag=6):
+    """A message with what the door that it came through says of it: the sender has no part in this.
+
+    `ticket`: of a question, what its answer has to show; of an answer, what it shows. Only the world that was asked has
+    been given it, and for another one it would be another. `from_file`: it was unread in a world file, so who sent it
+    is what the file says, and is not believed.
+    """
+
+    ticket: bytes = b""
+    from_file: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.ticket) not in (0, limits.ID_BYTES):
+            raise ValueError("a ticket has 16 bytes")
+
 
 class Control(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5, gc=False):
     command: str
@@ -78,21 +99,29 @@ class Control(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     correlation: str = ""
 
 
-Item = Event | Receipt | TimerFired | Message | Control
+Item = Event | Receipt | TimerFired | Message | Control | Vouched
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """That a client id was used, for what (sha256 of the item's stored value), and when.
 
-    The stored value ends in the item's stamp.
+    `age_us`: the age of the universe when a janitor came across it; 0: none has. The stored value ends in the item's
+    stamp.
     """
 
     digest: bytes
     time_us: int
+    age_us: int = 0
 
     def __post_init__(self) -> None:
         if len(self.digest) != limits.DIGEST_BYTES:
             raise ValueError("a digest has 32 bytes")
+
+
+class Brought(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """That a message from another universe is unread, and how large it is: its item, and what that refers to."""
+
+    size: int
 
 
 class Dead(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -43,6 +43,7 @@ class Kind(enum.IntEnum):
     WITNESSED = 53  # [step, root]: the root of the state at the end of that step, the one before; `kernel/branches`
     ERASED = 54  # [subject, values, number]: personal values were erased; none named: all of the subject's
     ERASED_READ = 55  # [subject, value]: this step read a personal value that was erased
+    SECRET_DRAWN = 60  # what the names of the world's questions are made with from here on; no other world can read it
 
 
 INPUTS = (Kind.EVENT, Kind.EFFECT_RESULT, Kind.TIMER_FIRED, Kind.MESSAGE, Kind.CONTROL)
@@ -118,7 +119,8 @@ GENESIS = Head(step=0, height=0, chain=bytes(limits.DIGEST_BYTES), state=bytes(l
 class Segment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The entries of the heights `first_height` to `last_height`, under the sha256 of the body that holds them.
 
-    `changes`: whether the body has what the steps changed, too, and not only the digests of it.
+    `changes`: whether the body has what the steps changed, too, and not only the digests of it. `age_us`: how old the
+    universe was when it was written.
     """
 
     first_height: int
@@ -128,6 +130,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     digest: bytes
     size: int
     changes: bool
+    age_us: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.first_height <= self.last_height or not 1 <= self.first_step <= self.last_step:

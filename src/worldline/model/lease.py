@@ -39,7 +39,10 @@ class Worker(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Assignment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where a world is wanted. Advice: it decides who tries, never who may write."""
+    """Where a world is wanted. Advice: it decides who tries, never who may write.
+
+    `priority`: a worker that has many worlds to take begins with those that have the lowest.
+    """
 
     worker: bytes
     priority: int
@@ -55,10 +58,35 @@ class Running(enum.IntEnum):
     STEP = 3
 
 
+class Raised(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The kernel's own code raised in the step over an input at a head, so many times in a row; and what and where, the
+    last time.
+    """
+
+    step: int
+    input: bytes
+    times: int
+    said: str
+
+
+class Blamed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A holder that was counted as dead: which life of which worker, and what it had said that it was doing."""
+
+    worker: bytes
+    incarnation: bytes
+    running: Running
+
+
 class Trial(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The crash budget of a world whose last holder did not release it.
 
     `step` is that of the head when this was written; `input` the digest of the input that `step_deaths` is about.
+    `worker` and `incarnation`: the holder that says this. `beside`: while it says so, its process performs an effect
+    that processes may have died of, so its death proves nothing. `blamed`: the holders among the deaths that are
+    counted, the latest ones; one that turns out to live is taken off. `acquitted`: how often a last attempt in a child
+    process survived what was counted. `verdict`: how the last one ended that did not. `until_us`: the world is
+    quarantined until this time of the store, for the `quarantines`-th time in a row.
+    `raised` is counted apart: no process has died.
     """
 
     epoch: int
@@ -67,3 +95,12 @@ class Trial(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     input: bytes = b""
     step_deaths: int = 0
     restore_deaths: int = 0
+    worker: bytes = b""
+    incarnation: bytes = b""
+    beside: bool = False
+    blamed: list[Blamed] = []
+    acquitted: int = 0
+    verdict: str = ""
+    until_us: int = 0
+    quarantines: int = 0
+    raised: Raised | None = None

@@ -5,6 +5,7 @@
     MR, MW             how many runs, and how many rows of work, the world has ever had
     MP                 the program that it runs under, since which step, and what its draws are made from
     MB                 of a fork: what it may do, and what it has inherited
+    MQ                 what the names of the world's questions are made with
     MD                 of a world with flow domains: their environment, what is blocked, what else its program has
     C reducer, key     a cell: of a reducer, or of a flow domain
     D name             a flow domain, with the hash of its document  E hash  a document
@@ -38,6 +39,7 @@ WORK_COUNT = b"MW"
 PROGRAM = b"MP"
 BRANCH = b"MB"
 DOMAINS = b"MD"
+QUESTIONS = b"MQ"
 CELL = b"C"
 RUN = b"R"
 PROGRESS = b"O"
@@ -237,7 +239,7 @@ def _whole(parsed: Parsed, rest: bytes) -> Parsed:
     return parsed
 
 
-_ALONE = (BRANCH, DOMAINS, RUN_COUNT, WORK_COUNT, PROGRAM)
+_ALONE = (BRANCH, DOMAINS, QUESTIONS, RUN_COUNT, WORK_COUNT, PROGRAM)
 _NAMED = (SCHEDULE, DOMAIN, DOCUMENT)
 _OF_RUNS = {RUN: (START, STATUS), PROGRESS: (OP, OUTCOME, PARKED, FEEDING, INTERRUPT), ARRIVED: (BUFFERED, FOLLOWER)}
 _NUMBERED = (WORK, HELD, CLOSING, LATER, FORGETTABLE, SCRIPT)
@@ -248,6 +250,7 @@ _NAMES = {
     PROGRAM: "the program of the world",
     BRANCH: "what the fork may do and has inherited",
     DOMAINS: "what all flow domains have in common",
+    QUESTIONS: "what names the world's questions",
     RUN + START: "run {!r}",
     RUN + STATUS: "the status of run {!r}",
     PROGRESS + OP: "operation {count} of run {!r}",

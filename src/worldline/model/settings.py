@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from worldline.base import errors, limits
+from worldline.base import errors, grammar, limits
 from worldline.model import ids
 
 Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=limits.SETTING_MS_MAX)]
@@ -55,13 +55,17 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     segment_margin: CountOrNone = 1_000
     segment_changes: bool = False  # segments also keep what steps changed: every state of the past can be read
     snapshots_kept: Count = 3  # and what steps changed above the oldest of them
-    # How long entries are kept; then whole segments are dropped. 0: for ever. Twice `dedupe_window_ms` at least.
+    # How long entries are kept at least, from when they were moved into a segment, while a janitor runs; then whole
+    # segments are dropped. 0: for ever. Twice `dedupe_window_ms` at least.
     journal_kept_ms: MillisecondsOrNone = 0
     run_outcomes_warn: Count = 10_000
     step_timeout_ms: Milliseconds = (
         30_000  # a step that takes longer is interrupted, and counts as a death over its input
     )
-    crash_budget: Count = 3  # deaths over one input before it is settled without its code; deaths in restores in a row
+    crash_budget: Count = 3  # deaths over one input, or in restores in a row, before a last attempt in a child decides
+    # How long a world is paused that processes die restoring: the first time, and at most; twice as long each time.
+    quarantine_ms: Milliseconds = 30_000
+    quarantine_max_ms: Milliseconds = 3_600_000
     labels: dict[str, str] = {}  # said with every heartbeat; what pins and needs of worlds are compared with
 
     def __post_init__(self) -> None:
@@ -77,9 +81,11 @@ class AdapterSettings(msgspec.Struct, frozen=True):
     claim_ttl_ms: Annotated[int, msgspec.Meta(ge=2, le=limits.SETTING_MS_MAX)] = 15_000
     renew_ms: Milliseconds = 5_000  # half of `claim_ttl_ms` at most: one renewal may be lost
     scan_ms: Milliseconds = 5_000
-    concurrency: Count = 256
+    concurrency: Count = 288  # effects at once
+    # Of these, places for kinds of effects that have few: so many, and at most an eighth. A kind alone gets the others.
+    reserved: CountOrNone = 32
     claim_batch: ReadBatch = 64
-    dead_attempts_max: Count = 5  # in a row, of an effect with unlimited attempts: then it is parked
+    dead_attempts_max: Count = 5  # in a row, made alone, of an effect without a limit of attempts: then it is parked
 
     def __post_init__(self) -> None:
         _check(self)
@@ -123,11 +129,15 @@ class JanitorSettings(msgspec.Struct, frozen=True):
 class PressureSettings(msgspec.Struct, frozen=True):
     """When inputs from outside are refused (`Overloaded`). All are estimates; a number of 0 means without bound.
 
-    What worlds send each other, receipts, timers and control are never refused.
+    What worlds of one universe send each other, receipts, timers and control are never refused. A message from another
+    universe waits while there is no room for it, and is refused then.
     """
 
     inbox_items_max: CountOrNone = 10_000  # unread, of one world
     inbox_bytes_max: Count = 8 * 1024 * 1024  # of the same items, if their number is bounded
+    inbox_sender_part: Count = 8  # one other universe may fill an eighth of both with its messages
+    inbox_others_part: Count = 2  # all other universes together a half: the rest is the owner's
+    inbox_sender_wait_ms: Milliseconds = 30_000  # how long a message is tried that finds no room; then it is refused
     open_effects_max: CountOrNone = 50_000  # of a universe: waiting for an adapter, or with one
     waiting_world_max: CountOrNone = 10_000  # handed over to one world of a process and not yet journaled
     waiting_max: CountOrNone = 50_000  # to all worlds of a process
@@ -150,6 +160,8 @@ class CacheSettings(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
+    """Everything that can be set, by what it is about."""
+
     worker: WorkerSettings = msgspec.field(default_factory=WorkerSettings)
     adapter: AdapterSettings = msgspec.field(default_factory=AdapterSettings)
     timer: TimerSettings = msgspec.field(default_factory=TimerSettings)
@@ -179,13 +191,13 @@ def given(settings: Settings | None) -> Settings:
     if settings is None:
         return Settings()
     if not isinstance(settings, Settings):
-        raise errors.BadInput(f"settings is a {type(settings).__name__}; use Settings(...)")
+        raise errors.BadInput(f"settings is {grammar.an(type(settings).__name__)}; use Settings(...)")
     return settings
 
 
 def _check(settings: msgspec.Struct) -> None:
     """Every field is what its type says, bounds included."""
-    for field in _fields(type(settings)):
+    for field in fields(type(settings)):
         value = getattr(settings, field.name)
         name = f"{type(settings).__name__}.{field.name}"
         match field.type:
@@ -194,7 +206,7 @@ def _check(settings: msgspec.Struct) -> None:
                     raise errors.BadInput(f"{name} is {value!r}; use a whole number from {low} to {high}")
             case msgspec.inspect.StructType(cls=wanted):
                 if not isinstance(value, wanted):
-                    raise errors.BadInput(f"{name} is a {type(value).__name__}; use {wanted.__name__}(...)")
+                    raise errors.BadInput(f"{name} is {grammar.an(type(value).__name__)}; use {wanted.__name__}(...)")
             case msgspec.inspect.BoolType():
                 if type(value) is not bool:
                     raise errors.BadInput(f"{name} is {value!r}; use True or False")
@@ -216,7 +228,8 @@ def _check_half(settings: msgspec.Struct, name: str, *, of: str) -> None:
 
 
 @functools.cache
-def _fields(of: type[msgspec.Struct]) -> tuple[msgspec.inspect.Field, ...]:
+def fields(of: type[msgspec.Struct]) -> tuple[msgspec.inspect.Field, ...]:
+    """The fields of settings, with their types and bounds."""
     described: Any = msgspec.inspect.type_info(of)
-    fields: tuple[msgspec.inspect.Field, ...] = described.fields
-    return fields
+    found: tuple[msgspec.inspect.Field, ...] = described.fields
+    return found

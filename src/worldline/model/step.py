@@ -7,6 +7,7 @@ the role commits as one batch and only then acts upon. Nothing here knows how ei
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -17,11 +18,19 @@ from worldline.model.upkeep.sealed import New
 from worldline.model.work import WorkKind
 
 
+class Entropy(Protocol):
+    """Bytes that only this process knows (`envs.Entropy`): the same at every call."""
+
+    def bytes(self) -> bytes: ...
+
+
 class Input(msgspec.Struct, frozen=True):
     """One inbox item, with the bytes of its payload, wherever they were stored.
 
-    `item` is None for bytes that could not be decoded; `raw_digest` then says which, and `error` why. `poison`: why it
-    must not reach user code, if it must not; the step journals that right behind the input.
+    `item` is None for bytes that could not be decoded, or whose step cannot be made; `raw_digest` then says which, and
+    `error` why; the caller that waits under `correlation` is told. `poison`: why it must not reach user code, if it
+    must not; the step journals that right behind the input. `discard`: besides, what earlier steps left is not done but
+    dropped, one thing of it.
     """
 
     item: inbox.Item | None
@@ -32,7 +41,10 @@ class Input(msgspec.Struct, frozen=True):
     blocks: Mapping[str, str] = {}  # of a step that is replayed: the runs that it blocked, and the reports
     trace: str = ""  # where the effect failed that a receipt is of: shown, never journaled
     poison: str = ""
+    discard: bool = False
+    correlation: str = ""  # of what is no item any more
     erased: Collection[bytes] = ()  # of a step that is replayed: the personal values that it found erased
+    secret: bytes = b""  # of a step that is replayed: what it drew for the names of questions
 
 
 class Context(msgspec.Struct, frozen=True, gc=False):
@@ -46,6 +58,7 @@ class Context(msgspec.Struct, frozen=True, gc=False):
     step: int
     time_us: int
     behind_us: int = 0
+    entropy: Entropy | None = None  # none in a replay: what was drawn then is given with the input
 
     @property
     def store_us(self) -> int:
@@ -70,13 +83,39 @@ class Wanted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """A message to another world, by name or, for a reply, by address. `intent` is answered with a receipt."""
+    """A message to another world, by name or, for a reply, by address. `intent` is answered with a receipt.
+
+    `key`: of a question, what its ticket is made with, by the one that knows which world it is put to.
+    """
 
     intent: ids.IntentId
     to_name: str
     to: ids.Address | None
     message: inbox.Message
     data: bytes
+    key: bytes = b""
+
+    def put_to(self, asked: ids.Address) -> inbox.Message:
+        """The message as it goes to this world: a question with the ticket that its answer has to show."""
+        if not self.key:
+            return self.message
+        return self.message.vouched(ticket=ids.ticket(self.key, asked))
+
+
+class Halted(msgspec.Struct, frozen=True):
+    """What waits for a person from this step on: a run that is blocked, or, if `effect` is its name, an effect that is
+    parked. `runs`: its run, and those that wait for that one. Told to people, never journaled.
+    """
+
+    why: str
+    runs: tuple[str, ...] = ()
+    effect: str = ""
+    intent: bytes = b""
+
+    @property
+    def run(self) -> str:
+        """The run that it is of; empty for what a flow domain requires."""
+        return self.runs[0] if self.runs else ""
 
 
 class Letter(msgspec.Struct, frozen=True):
@@ -104,3 +143,4 @@ class Stepped(msgspec.Struct, frozen=True):
     plain: bytes = b""  # the changes as they may be stored, if nothing more is to be said of them: `change.digests`
     traces: list[Trace] = []  # where user code failed: no part of the history, and none in a replay
     sealed: list[New] = []  # personal values, kept apart
+    halted: list[Halted] = []

@@ -47,3 +47,5 @@ class Work(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     trace: str = ""  # where in its code the last attempt failed, for people
     died: int = 0  # attempts in a row whose processes did not say how they ended
     asked: bytes = b""  # of a question that was SENT: the universe and the world that it was put to
+    alone: bool = False  # of a claim: nothing else that its process may die of runs there
+    blamed: list[bytes] = []  # the workers of attempts in a row that died alone

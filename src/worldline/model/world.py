@@ -7,6 +7,8 @@ import enum
 import msgspec
 
 from worldline.base import limits
+from worldline.model import policy
+from worldline.model.policy import fits
 
 
 class Status(enum.IntEnum):
@@ -150,9 +152,7 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
             raise ValueError("majors count from 1, minors from 0")
 
 
-# --- What other universes may send ----------------------------------------------------------------------
-
-ANY = "*"
+# --- What other universes may send, and what the worlds of this one may do -------------------------------------------
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -172,29 +172,33 @@ class Grant(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
             raise ValueError("a universe id has 16 bytes")
 
     def covers(self, *, universe: bytes, world: str, to: str, event: str) -> bool:
-        return (
-            self.universe == universe and _fits(self.worlds, world) and _fits(self.to, to) and _fits(self.events, event)
-        )
+        return self.universe == universe and fits(self.worlds, world) and fits(self.to, to) and fits(self.events, event)
 
 
 class Grants(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """All grants of a universe. `changes`: how often they have been changed."""
+    """All grants and rules of a universe. `changes`: how often they have been changed."""
 
     changes: int
     grants: list[Grant]
+    rules: list[policy.Rule] = []
 
     def __post_init__(self) -> None:
         if len(self.grants) > limits.GRANTS_MAX:
             raise ValueError(f"a universe has at most {limits.GRANTS_MAX} grants")
+        if len(self.rules) > limits.RULES_MAX:
+            raise ValueError(f"a universe has at most {limits.RULES_MAX} rules")
 
 
 class GrantChange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One change: what was allowed, or is not any more; the number of the change, and the store's time of it."""
+    """One change: what was allowed, or is not any more; the number of the change, and the store's time of it. Of rules,
+    `allowed` says whether they were added.
+    """
 
     change: int
     allowed: bool
     grants: list[Grant]
     time_us: int
+    rules: list[policy.Rule] = []
 
 
 # --- What a universe may have ----------------------------------------------------------------------------
@@ -248,7 +252,3 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     pins: int
     began_us: int
     time_us: int
-
-
-def _fits(pattern: str, text: str) -> bool:
-    return text.startswith(pattern[:-1]) if pattern.endswith(ANY) else text == pattern

@@ -3,6 +3,7 @@
 The roles, the store and a user's own `wl.log` write through `logging`; this only formats it. A record may carry fields
 (`extra={"world": ..., "step": ...}`); the JSON form has them as members, the text form behind the message, unless the
 message shows them itself, as those of `wl.log` do. A traceback is a member of its own, or follows on lines of its own.
+In either form, values of secrets are replaced by their names.
 
 ::
 
@@ -20,9 +21,10 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Literal
 
-import msgspec
-
+from worldline.base.secret import KNOWN
+from worldline.codec import printable
 from worldline.kernel.authoring import log
+from worldline.store import urls
 
 Form = Literal["json", "text"]
 FORMS: tuple[Form, ...] = ("text", "json")
@@ -54,13 +56,13 @@ class Json(logging.Formatter):
             "time": when.replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": urls.hidden(record.getMessage()),
         }
         carried = {**self._always, **fields(record)}
         said |= {name if name not in _OURS else f"field_{name}": value for name, value in carried.items()}
         if record.exc_info is not None and record.exc_info[0] is not None:
-            said["error"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(said).decode()
+            said["error"] = urls.hidden(self.formatException(record.exc_info))
+        return printable.json(said)
 
 
 class Text(logging.Formatter):
@@ -74,10 +76,10 @@ class Text(logging.Formatter):
         shown = getattr(record, log.SHOWN, ())
         carried = " ".join(f"{name}={value}" for name, value in fields(record).items() if name not in shown)
         if carried:
-            said += f"  [{carried}]"
+            said += f"  [{' '.join(carried.split())}]"  # a value of a user's begins no line of the log
         if record.exc_info is not None and record.exc_info[0] is not None:
             said += "\n" + self.formatException(record.exc_info)
-        return said
+        return printable.shown(urls.hidden(said))
 
 
 class _Handler(logging.Handler):
@@ -86,7 +88,7 @@ class _Handler(logging.Handler):
         self._write = write
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._write(self.format(record))
+        self._write(KNOWN.text(self.format(record)))
 
 
 @contextmanager
@@ -95,12 +97,13 @@ def written(
     write: Callable[[str], None],
     *,
     level: str = "warning",
+    users: bool = True,
     always: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[None]:
     """Write what is logged, line by line, as long as the block lasts. `always`: fields of every JSON line, also those
     that come to be known later.
 
-    What a user's `wl.log` says is written from `info` on, at any level of the rest.
+    What a user's `wl.log` says is written from `info` on, at any level of the rest; or like the rest, without `users`.
     """
     all_of_us, user = logging.getLogger("worldline"), log.LOGGER
     handler = _Handler(write)
@@ -109,7 +112,8 @@ def written(
     all_of_us.addHandler(handler)
     all_of_us.propagate = False
     all_of_us.setLevel(level.upper())
-    user.setLevel(min(logging.INFO, all_of_us.level))
+    if users:
+        user.setLevel(min(logging.INFO, all_of_us.level))
     try:
         yield
     finally:

@@ -204,9 +204,16 @@ def _step_died(meter: Meter, fact: telemetry.StepDied) -> None:
     meter.add("worldline_step_deaths_total", 1, fact.how)
 
 
-def _restore_died(meter: Meter, fact: telemetry.RestoreDied) -> None:
+def _restore_died(meter: Meter, _: telemetry.RestoreDied) -> None:
     meter.add("worldline_restore_deaths_total", 1)
-    meter.add("worldline_quarantines_total", int(fact.quarantined))
+
+
+def _quarantined(meter: Meter, _: telemetry.WorldQuarantined) -> None:
+    meter.add("worldline_quarantines_total", 1)
+
+
+def _last_attempt(meter: Meter, fact: telemetry.LastAttempt) -> None:
+    meter.add("worldline_last_attempts_total", 1, fact.ended)
 
 
 def _taken(meter: Meter, fact: telemetry.Taken) -> None:
@@ -429,6 +436,8 @@ _MEASURES: dict[type[telemetry.Fact], Callable[[Meter, Any], None]] = {
     telemetry.WorldRefused: _world_refused,
     telemetry.StepDied: _step_died,
     telemetry.RestoreDied: _restore_died,
+    telemetry.WorldQuarantined: _quarantined,
+    telemetry.LastAttempt: _last_attempt,
     telemetry.Taken: _taken,
     telemetry.Released: _released,
     telemetry.Saved: _saved,

@@ -28,7 +28,7 @@ from worldline.roles import telemetry
 NoticeKind = Literal[
     "dead_letter", "effect_failed", "effect_retried", "effect_parked", "lease_acquired", "lease_released",
     "world_dropped", "world_refused", "world_diverged", "step_died", "restore_died", "self_fenced", "refused", "hang",
-    "role_error",
+    "world_quarantined", "last_attempt", "role_error",
 ]  # fmt: skip
 
 
@@ -146,8 +146,14 @@ def notices(fact: telemetry.Fact) -> list[Notice]:
             said = f"a step did not end in order ({fact.how})"
             return [Notice("step_died", said, fact.at.world.hex(), code=fact.how, detail=fact.deaths)]
         case telemetry.RestoreDied():
-            said = "a process died while it restored the world" + ("; it is quarantined" if fact.quarantined else "")
+            said = "a process died while it restored the world"
             return [Notice("restore_died", said, fact.at.world.hex(), detail=fact.deaths)]
+        case telemetry.WorldQuarantined():
+            return [Notice("world_quarantined", fact.message, fact.at.world.hex())]
+        case telemetry.LastAttempt():
+            ended = "cannot tell" if fact.ended == "undecided" else fact.ended
+            said = f"a {fact.what} that processes died in was tried in a child process, which {ended}"
+            return [Notice("last_attempt", said, fact.at.world.hex(), code=fact.ended)]
         case telemetry.SelfFenced():
             return [Notice("self_fenced", f"the heartbeat is {fact.late_us // 1000} ms old", detail=fact.worlds)]
         case telemetry.Refused():

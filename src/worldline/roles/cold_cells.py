@@ -4,8 +4,11 @@ A cell is as it was changed since the world was last saved (`model/trie/unsaved.
 The kernel asks in its own thread, which blocks until the event loop has read the cell's path: a few nodes. So the cells
 that inputs are for are read beforehand, all of a cycle together (`ahead`); what handlers reach beyond that is waited
 for. The root of the state is worked out in the same way, also where all cells are in memory. A cell that cannot be read
-now fails the step, of which nothing is journaled; so does one whose stored bytes are
-damaged or missing, and then the world is refused as corrupt (`roles/world/losses.py`).
+now fails the step, of which nothing is journaled; so does one whose stored bytes are damaged or missing, and then the
+world is refused as corrupt (`roles/world/losses.py`).
+
+In a child process nothing can be read (`roles/trials/child_process.py`): the step fails with what it wants, the parent
+reads that, and the next child has it (`supply`).
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Literal, TypeVar, cast
+
+import msgspec
 
 from worldline.base import errors, probes
-from worldline.codec import canonical
+from worldline.codec import canonical, structs
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.reducers import Handler
 from worldline.layers import blobs as blob_layer
@@ -31,6 +36,13 @@ from worldline.model.trie.update import Update
 WAIT_SECONDS = 10  # for one cell; less than a step may take
 
 T = TypeVar("T")
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What the kernel's thread waits for, so that another process can read it."""
+
+    what: Literal["cells", "nodes", "personal"]
+    keys: list[bytes]  # of cells; addresses of nodes of the saved state; a subject and one of its values
 
 
 class ColdCells:
@@ -53,7 +65,9 @@ class ColdCells:
             return self._ahead[key]
         self.misses += 1
         probes.hit("cells.cold-miss")
-        return self._wait(functools.partial(self._lookup, [key]), row_keys.describe(key)).get(key)
+        return self._wait(functools.partial(self.lookup, [key]), Wanted("cells", [key]), row_keys.describe(key)).get(
+            key
+        )
 
     def root(self, rows: list[tuple[bytes, Row | None]]) -> bytes:
         """From the trie that was saved and what has changed since: it costs no more than that."""
@@ -61,13 +75,14 @@ class ColdCells:
             raise errors.CannotRead("what has changed since the state was saved is not known")
         updating = Update(self._unsaved.root, self._unsaved.changed_to(rows))
         while wanted := updating.wanted:
-            updating.take(self._wait(functools.partial(self._blobs.get_many, wanted), "the saved state"))
+            read = functools.partial(self._blobs.get_many, wanted)
+            updating.take(self._wait(read, Wanted("nodes", list(wanted)), "the saved state"))
             updating.written()  # no node is needed again
         return updating.result().root.address
 
-    def _wait(self, read: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
+    def _wait(self, read: Callable[[], Coroutine[Any, Any, T]], wanted: Wanted, name: str) -> T:
         try:
-            return blocking(self._loop, read, name)
+            return blocking(self._loop, read, wanted, name)
         except errors.Corrupt as error:
             raise errors.DamagedCell(f"{name} is damaged: {error}") from error
 
@@ -79,7 +94,7 @@ class ColdCells:
     async def read(self, key: bytes) -> Row | None:
         """The same for the event loop, between steps."""
         known, row = self._unsaved.cell(key)
-        return row if known else (await self._lookup([key])).get(key)
+        return row if known else (await self.lookup([key])).get(key)
 
     async def ahead(self, cells: Iterable[tuple[str, str]]) -> None:
         """Read what the next steps will ask for. What was read for those before is forgotten."""
@@ -87,15 +102,38 @@ class ColdCells:
         keys = [row_keys.cell(*cell) for cell in dict.fromkeys(cells)]
         wanted = [key for key in keys if not self._unsaved.cell(key)[0]]
         if wanted:
-            found = await self._lookup(wanted)
+            found = await self.lookup(wanted)
             self._ahead = {key: found.get(key) for key in wanted}
 
-    async def _lookup(self, keys: list[bytes]) -> dict[bytes, Row]:
+    async def lookup(self, keys: list[bytes]) -> dict[bytes, Row]:
+        """Those that the saved state has."""
         return await saved_state.lookup(self._blobs, self._unsaved.root, keys, self._branches)
 
 
-def blocking(loop: asyncio.AbstractEventLoop, read: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
-    """Have the event loop read something, and block this thread, which is the kernel's, until it has."""
+def cut_off() -> None:
+    """From now on, in this process, nothing is read for a thread that blocks: it is a child, and the loop its
+    parent's.
+    """
+    _CUT_OFF.append(None)
+
+
+def supply(known: Mapping[bytes, object]) -> None:
+    """In a child process: what its parent has read for it, by what was wanted."""
+    _SUPPLIED.update(known)
+
+
+_CUT_OFF: list[None] = []
+_SUPPLIED: dict[bytes, object] = {}
+
+
+def blocking(
+    loop: asyncio.AbstractEventLoop, read: Callable[[], Coroutine[Any, Any, T]], wanted: Wanted, name: str
+) -> T:
+    """Have the event loop read something, and block this thread, which is the kernel's, until it has. `wanted` says the
+    same as `read`.
+    """
+    if _CUT_OFF:
+        return cast("T", _supplied(wanted, name))
     if asyncio._get_running_loop() is loop:  # noqa: SLF001 - a step has one of its own, which raises
         raise errors.CannotRead(f"{name} is not in memory, and an event loop cannot wait for it")
     waiting = asyncio.run_coroutine_threadsafe(read(), loop)
@@ -107,6 +145,13 @@ def blocking(loop: asyncio.AbstractEventLoop, read: Callable[[], Coroutine[Any, 
         waiting.cancel()
         said = str(error) or f"not within {WAIT_SECONDS} s"
         raise errors.CannotRead(f"{name} cannot be read now: {said}") from error
+
+
+def _supplied(wanted: Wanted, name: str) -> object:
+    packed = structs.encode(wanted)
+    if packed not in _SUPPLIED:
+        raise errors.CannotRead(f"{name} is not in memory, and cannot be read in a child process", wanted=packed)
+    return _SUPPLIED[packed]
 
 
 def reached(program: Program, item: inbox.Item | None, data: bytes) -> list[tuple[str, str]]:

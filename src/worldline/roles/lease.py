@@ -6,7 +6,7 @@ batch, commit; a lost race is an expected loss that the caller handles.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -19,12 +19,12 @@ from worldline.model import ids
 from worldline.model import lease as lease_model
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import WorkState
-from worldline.model.world import Status
-from worldline.roles import expiry, telemetry
+from worldline.roles import expiry, telemetry, worker_labels
+from worldline.roles.trials import quarantine
 from worldline.store import kv, transact
 
 CLAIMS_PAGE = 256
-RESTORE_DEATHS_MIN = 2  # the first may be another world's: only from then on a world is restored alone
+DEFAULT_BUDGET = quarantine.budget_of(WorkerSettings())
 
 
 async def beat(
@@ -83,33 +83,22 @@ async def drain(engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, *, drain
     return await transact.run(engine, env, attempt)
 
 
-class Quarantined(errors.Closed):
-    """Processes in a row died while they restored the world: it is paused from now on, until a person resumes it."""
-
-    def __init__(self, name: str, deaths: int) -> None:
-        self.deaths = deaths
-        super().__init__(f"world {name!r} is quarantined: {quarantine_reason(deaths)}; see `worldline why {name}`")
-
-
-def quarantine_reason(deaths: int) -> str:
-    return f"{deaths} processes in a row died while they restored it"
-
-
 async def acquire(
     engine: kv.Engine, env: envs.Env, at: ids.Address, me: leases.Heartbeat, others: expiry.Witness,
     *, anyway: bool = False, why_not: Callable[[worlds.World, leases.State], Awaitable[str | None]] | None = None,
-    crash_budget: int = WorkerSettings().crash_budget, telemetry: telemetry.Telemetry = telemetry.NOTHING,
+    budget: quarantine.Budget = DEFAULT_BUDGET, beside: Callable[[], bool] = lambda: False,
+    telemetry: telemetry.Telemetry = telemetry.NOTHING,
 ) -> leases.Lease:  # fmt: skip
     """Take the lease under the next epoch. `Exists` if a living worker has it, or it is wanted by one that stands, or
     `why_not` says why this worker leaves it alone. `Quarantined` if so many processes have died while they restored the
-    world that this one does not try.
+    world that this one does not try. `beside`: see `model.lease.Trial`.
 
     `anyway`: wherever it is wanted, because it is not to be run but to be mended.
     """
     known: trial.Known | None = None
     found: lease_model.Trial | None = None
 
-    async def attempt() -> transact.Write[leases.Lease | Quarantined]:
+    async def attempt() -> transact.Write[leases.Lease | quarantine.Quarantined]:
         nonlocal known, found
         # Our own heartbeat is read too: the batch expects it, and a heartbeat since the last attempt has changed it.
         read = await engine.read(
@@ -133,24 +122,23 @@ async def acquire(
         void = anyway
         if not anyway and state.assignment is not None and state.assignment.worker != me.worker:
             wanted = ids.WorkerId(state.assignment.worker)
-            void = wanted not in await standing(engine, [wanted], others)
+            void = not await wanted_there(engine, {at: wanted}, others)
         batch = kv.Batch()
         if not anyway:
             worlds.expect_running(batch, world)
         lease = leases.acquire(
-            batch,
-            state,
-            me=fresh,
-            holder_heartbeat=holder_heartbeat,
-            now_us=read.time_us,
-            proven_dead=proven_dead,
+            batch, state, me=fresh, holder_heartbeat=holder_heartbeat, now_us=read.time_us, proven_dead=proven_dead,
             assignment_void=void,
-        )
-        found = None if anyway else trial.after(known, state, fresh.sign.incarnation)
+        )  # fmt: skip
+        if anyway:
+            return transact.Write(batch, lambda _: lease)
+        lives = await lives_of(engine, known.trial, others)
+        found = trial.after(known, state, fresh, living=alive_among(lives, read.time_us), beside=beside())
         if found is None:
             return transact.Write(batch, lambda _: lease)
-        if found.restore_deaths >= max(crash_budget, RESTORE_DEATHS_MIN):
-            return _quarantine(env, world, state, known, found)
+        if budget.is_hopeless(found):
+            return _quarantine(env, world, state, known, found, budget=budget, now_us=read.time_us)
+        _expect_silent(batch, known, state, lives, me)
         trial.begin(batch, known, found)
         tried = msgspec.structs.replace(lease, trial=found)
         return transact.Write(batch, lambda _: tried)
@@ -158,40 +146,77 @@ async def acquire(
     acquired = await transact.run(engine, env, attempt)
     assert known is not None
     if found is not None:
-        _tell_deaths(telemetry, at, known.trial, found, quarantined=isinstance(acquired, Quarantined))
-    if isinstance(acquired, Quarantined):
+        _tell_deaths(telemetry, at, known.trial, found)
+    if isinstance(acquired, quarantine.Quarantined):
+        _tell_quarantine(telemetry, at, acquired)
         raise acquired
     return acquired
 
 
+def _tell_quarantine(told: telemetry.Telemetry, at: ids.Address, why: quarantine.Quarantined) -> None:
+    told.tell(telemetry.WorldQuarantined(at, str(why)))
+
+
 def _tell_deaths(
-    told: telemetry.Telemetry, at: ids.Address, before: lease_model.Trial | None, after: lease_model.Trial,
-    *, quarantined: bool,
-) -> None:  # fmt: skip
+    told: telemetry.Telemetry, at: ids.Address, before: lease_model.Trial | None, after: lease_model.Trial
+) -> None:
     if before is not None and after.step_deaths > before.step_deaths:
         told.tell(telemetry.StepDied(at, "died", after.step_deaths))
     if before is not None and after.restore_deaths > before.restore_deaths:
-        told.tell(telemetry.RestoreDied(at, after.restore_deaths, quarantined))
+        told.tell(telemetry.RestoreDied(at, after.restore_deaths))
+
+
+async def lives_of(
+    engine: kv.Engine, found: lease_model.Trial | None, others: expiry.Witness
+) -> dict[ids.WorkerId, leases.Heartbeat]:  # fmt: skip
+    """The heartbeats of the holders that are blamed in a trial, or would be, as far as there are any. Of a worker whose
+    death is proven there is none.
+    """
+    workers = trial.workers_of(found)
+    if not workers:
+        return {}
+    read = await engine.read(*(leases.get_heartbeat(worker) for worker in workers))
+    lives = [others.look(leases.decode_heartbeat(worker, read.value(index))) for index, worker in enumerate(workers)]
+    return {life.worker: life for life in lives if life is not None and not others.is_dead(life.worker)}
+
+
+def _expect_silent(
+    batch: kv.Batch, known: trial.Known, state: leases.State, lives: dict[ids.WorkerId, leases.Heartbeat],
+    me: leases.Heartbeat,
+) -> None:  # fmt: skip
+    """Expect that the holder whose mark stands has given no sign since it was looked at. Taking the lease expects that
+    already of the holder that it is taken from, and of ourselves.
+    """
+    silent = None if known.trial is None else lives.get(ids.WorkerId(known.trial.worker))
+    if silent is not None and silent.worker not in (me.worker, state.holder and state.holder.worker):
+        trial.expect_silent(batch, silent)
+
+
+def alive_among(lives: dict[ids.WorkerId, leases.Heartbeat], now_us: int) -> list[bytes]:
+    """The incarnations that live, of these heartbeats."""
+    return [life.sign.incarnation for life in lives.values() if life.alive(now_us)]
 
 
 def _quarantine(
-    env: envs.Env, world: worlds.World, state: leases.State, known: trial.Known, found: lease_model.Trial
-) -> transact.Write[leases.Lease | Quarantined]:
-    """Pause the world instead of taking it. Its trial stays, and says why; `resume` deletes it."""
+    env: envs.Env, world: worlds.World, state: leases.State, known: trial.Known, found: lease_model.Trial,
+    *, budget: quarantine.Budget, now_us: int,
+) -> transact.Write[leases.Lease | quarantine.Quarantined]:  # fmt: skip
+    """Pause the world instead of taking it. Its trial stays, and says why."""
     batch = kv.Batch()
-    worlds.change(batch, world, status=Status.PAUSED)
     leases.revoke(batch, state, token=envs.new_id(env))
-    trial.begin(batch, known, msgspec.structs.replace(found, running=lease_model.Running.NOTHING))
-    why = Quarantined(world.meta.name, found.restore_deaths)
+    trial.expect(batch, known)
+    why = quarantine.begin(batch, world, found, budget, now_us=now_us)
     return transact.Write(batch, lambda _: why)
 
 
 async def may_take(
-    engine: kv.Engine, states: Sequence[leases.State], me: leases.Heartbeat | None, others: expiry.Witness
-) -> list[ids.Address]:
-    """Those of these worlds that it makes sense to try for. Most that have a hint are held by other workers, and one
-    look at all of them costs less than a try at each.
+    engine: kv.Engine, found: Sequence[tuple[worlds.World, leases.State]], me: leases.Heartbeat | None,
+    others: expiry.Witness,
+) -> list[ids.Address]:  # fmt: skip
+    """Those of these worlds that it makes sense to try for, in the order of their assignments' priorities. Most that
+    have a hint are held by other workers, and one look at all of them costs less than a try at each.
     """
+    states = [state for _, state in found]
     named = [each.holder.worker for each in states if each.holder is not None]
     named += [each.assignment.worker for each in states if each.assignment is not None]
     if me is None or not named:
@@ -202,8 +227,8 @@ async def may_take(
         worker: others.look(leases.decode_heartbeat(worker, read.value(index))) for index, worker in enumerate(workers)
     }
     dead = [worker for worker in workers if worker != me.worker and others.is_dead(worker)]
-    free: list[ids.Address] = []
-    for each in states:
+    free: list[leases.State] = []
+    for world, each in found:
         holder = None if each.holder is None else ids.WorkerId(each.holder.worker)
         wanted = None if each.assignment is None else ids.WorkerId(each.assignment.worker)
         life = None if wanted is None else lives[wanted]
@@ -213,23 +238,48 @@ async def may_take(
             holder_heartbeat=None if holder is None else lives[holder],
             now_us=read.time_us,
             proven_dead=holder in dead,
-            assignment_void=wanted in dead or life is None or not life.stands(read.time_us),
+            assignment_void=wanted in dead or life is None or not _wants(world, life, read.time_us),
         )
         if why_not is None:
-            free.append(each.at)
-    return free
+            free.append(each)
+    # Stable: those of one priority stay in the order of their hints.
+    return [each.at for each in sorted(free, key=_priority)]
 
 
-async def standing(
-    engine: kv.Engine, workers: Sequence[ids.WorkerId], others: expiry.Witness
-) -> list[ids.WorkerId]:  # fmt: skip
-    """Those of these workers that worlds may be given to."""
-    if not workers:
+def _priority(state: leases.State) -> int:
+    return ready.NORMAL if state.assignment is None else state.assignment.priority
+
+
+def _wants(world: worlds.World, life: leases.Heartbeat, now_us: int) -> bool:
+    """Whether an assignment of the world to this worker counts: it takes worlds, and can run this one. Otherwise the
+    world would wait for a worker that leaves it alone.
+    """
+    return life.stands(now_us) and worker_labels.unfit(world.at, world.meta, life.sign.labels) is None
+
+
+async def wanted_there(
+    engine: kv.Engine, assigned: Mapping[ids.Address, ids.WorkerId], others: expiry.Witness
+) -> list[ids.Address]:  # fmt: skip
+    """Those of these worlds whose assignment counts: the worker stands, and can run the world."""
+    if not assigned:
         return []
-    read = await engine.read(*(leases.get_heartbeat(worker) for worker in workers))
-    lives = [others.look(leases.decode_heartbeat(worker, read.value(index))) for index, worker in enumerate(workers)]
-    standing = [life.worker for life in lives if life is not None and life.stands(read.time_us)]
-    return [worker for worker in standing if not others.is_dead(worker)]
+    workers = list(dict.fromkeys(assigned.values()))
+    read = await engine.read(
+        *(leases.get_heartbeat(worker) for worker in workers), *(worlds.get(at) for at in assigned)
+    )
+    lives = {
+        worker: others.look(leases.decode_heartbeat(worker, read.value(index))) for index, worker in enumerate(workers)
+    }
+    wanted: list[ids.Address] = []
+    for index, (at, worker) in enumerate(assigned.items(), start=len(workers)):
+        life = lives[worker]
+        try:
+            world = worlds.find(at, read.value(index))
+        except errors.Corrupt:
+            continue  # advice about a world that cannot be read advises nothing
+        if world is not None and life is not None and _wants(world, life, read.time_us) and not others.is_dead(worker):
+            wanted.append(at)
+    return wanted
 
 
 async def release(

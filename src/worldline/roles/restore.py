@@ -20,9 +20,10 @@ from worldline.kernel.rows.cells import Fetch
 from worldline.kernel.state import Machine
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
+from worldline.layers import policy as policies
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.stored import history, journal_pages, lines, saved_state
-from worldline.model import ids, journal
+from worldline.model import ids, journal, policy
 from worldline.model import snapshot as snapshot_model
 from worldline.model.change import Row
 from worldline.model.rows import Rows
@@ -43,6 +44,7 @@ class Restored(msgspec.Struct, frozen=True):
     entries: int  # above the baseline
     unsaved: Unsaved  # what has changed since
     lineage: Lineage | None  # of a fork
+    bounds: policy.Bounds | None = None  # what its universe lets it do, if not everything
 
 
 class Material(msgspec.Struct, frozen=True):
@@ -60,6 +62,7 @@ class Material(msgspec.Struct, frozen=True):
     loaded: dict[bytes, bytes]
     lineage: Lineage | None = None
     bases: dict[bytes, Row] = {}  # cells that were left out of `base`, and that deltas of the steps start from
+    policy: policies.Found | None = None
 
 
 async def restore(
@@ -143,7 +146,8 @@ async def _gather(
     engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, *, baseline: snapshot_model.Snapshot | None,
     up_to: int | None, cells_max: int | None,
 ) -> Material:  # fmt: skip
-    read = await engine.read(snapshot_layer.get_baseline(at), journals.get_head(at), lines.get(at))
+    read = await engine.read(snapshot_layer.get_baseline(at), journals.get_head(at), lines.get(at), *policies.reads(at))
+    policy = policies.Found(at, read.value(3), read.value(4), read.page(5))
     baseline_raw, head_raw = read.value(0), read.value(1)
     lineage = lines.decode_lineage(read.value(2))
     line = lines.line_of(at, lineage)
@@ -165,7 +169,7 @@ async def _gather(
     loaded: dict[bytes, bytes] = {}
     steps = await load_changes(blobs, steps, loaded)
     bases = await saved_state.lookup(blobs, base.header.root, history.bases(steps)) if base.cold else {}
-    return Material(at, head, head_raw, start, baseline_raw, base, steps, loaded, lineage, bases)
+    return Material(at, head, head_raw, start, baseline_raw, base, steps, loaded, lineage, bases, policy)
 
 
 async def read_steps(
@@ -247,7 +251,7 @@ async def explain(
 
 
 async def load_changes(
-    blobs: blob_layer.Blobs, steps: Sequence[history.Stored], loaded: dict[bytes, bytes]
+    blobs: blob_layer.Reading, steps: Sequence[history.Stored], loaded: dict[bytes, bytes]
 ) -> list[history.Stored]:
     """Add the blobs that the changes of these steps need to `loaded`. Returns the steps, with the changes of those in
     place that are a blob as a whole. `Corrupt` says which step's blob is missing.
@@ -268,7 +272,7 @@ async def load_changes(
     return found
 
 
-async def _load_for(blobs: blob_layer.Blobs, step: history.Stored, address: bytes) -> bytes:
+async def _load_for(blobs: blob_layer.Reading, step: history.Stored, address: bytes) -> bytes:
     try:
         return await blobs.get(address)
     except (errors.Corrupt, errors.NotFound) as error:
@@ -283,7 +287,7 @@ def standing(saved: snapshot_model.Snapshot, base: saved_state.Loaded) -> tuple[
 read_entries = journal_pages.entries
 
 
-async def load_referenced(blobs: blob_layer.Blobs, entries: list[journal.Entry]) -> dict[bytes, bytes]:
+async def load_referenced(blobs: blob_layer.Reading, entries: list[journal.Entry]) -> dict[bytes, bytes]:
     """The large payloads that these entries refer to, by address."""
     loaded: dict[bytes, bytes] = {}
     for entry in entries:
@@ -292,7 +296,7 @@ async def load_referenced(blobs: blob_layer.Blobs, entries: list[journal.Entry])
         if entry.kind in journal.INPUTS:
             carried = replay.payload_of(filled(entry, loaded))
             if carried is not None and carried.ref is not None and carried.ref not in loaded:
-                loaded[carried.ref] = await blobs.load(carried)
+                loaded[carried.ref] = await blob_layer.load(blobs, carried)
     return loaded
 
 

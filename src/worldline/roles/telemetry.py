@@ -111,11 +111,13 @@ class WorldRefused(msgspec.Struct, frozen=True, gc=False):
     tries: int
 
 
-Death = Literal["died", "hung", "memory"]
+Death = Literal["died", "hung", "memory", "raised"]
 
 
 class StepDied(msgspec.Struct, frozen=True, gc=False):
-    """A step did not end in order: its process died, it hung, or memory ran out. `deaths`: over its input, in a row."""
+    """A step did not end in order: its process died, it hung, memory ran out, or the kernel raised. `deaths`: over its
+    input, in a row.
+    """
 
     at: ids.Address
     how: Death
@@ -123,11 +125,29 @@ class StepDied(msgspec.Struct, frozen=True, gc=False):
 
 
 class RestoreDied(msgspec.Struct, frozen=True, gc=False):
-    """A process died while it restored a world. `deaths`: in a row. `quarantined`: it is paused from now on."""
+    """A process died while it restored a world. `deaths`: in a row."""
 
     at: ids.Address
     deaths: int
-    quarantined: bool
+
+
+class WorldQuarantined(msgspec.Struct, frozen=True, gc=False):
+    """A world is paused for a while, because processes die while they restore it."""
+
+    at: ids.Address
+    message: str
+
+
+Tried = Literal["step", "restore"]
+TriedEnd = Literal["survived", "died", "undecided"]
+
+
+class LastAttempt(msgspec.Struct, frozen=True, gc=False):
+    """A step or a restore that processes died over was tried in a child process."""
+
+    at: ids.Address
+    what: Tried
+    ended: TriedEnd
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
@@ -443,7 +463,8 @@ class Troubled(msgspec.Struct, frozen=True, gc=False):
 Fact = (
     Entered | Refused | Committed | Cycled | Dropped | WorldRefused | Taken | Released | Saved | SaveFailed | Compacted
     | CompactFailed | Proved
-    | Unproved | Beat | SelfFenced | StepDied | RestoreDied | Claimed | Attempted | Answered | Fired
+    | Unproved | Beat | SelfFenced | StepDied | RestoreDied | WorldQuarantined | LastAttempt | Claimed | Attempted
+    | Answered | Fired
     | Placed | Orchestrated | Reaped | Cleared | Collected | CollectFailed | Swept | WorldsCounted | OpenCounted
     | DueCounted | UsageCounted
     | StoreRead | Stored | StoreFailed | ObjectDone | ObjectFailed | Hung | Lagged | Troubled

@@ -19,6 +19,7 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.layers import blobs as blob_layer
 from worldline.layers import chunks
+from worldline.model import ids
 from worldline.sim.check import (
     abroad,
     aftermath,
@@ -29,6 +30,7 @@ from worldline.sim.check import (
     garbage,
     lateness,
     messages,
+    questions,
     segments,
     trials,
 )
@@ -36,9 +38,10 @@ from worldline.sim.check.audit import Audit, Violation
 from worldline.sim.faults import ablations, profiles, segment_bodies
 from worldline.sim.faults.faulty_store import Struck
 from worldline.sim.hosts.cluster import LOOK_SECONDS, Cluster
+from worldline.sim.hosts.forger import Forger
 from worldline.sim.hosts.rogue import Rogue
 from worldline.sim.load import flow_domains as flows_load
-from worldline.sim.load import fragile, hostile, programs, scenarios, workloads
+from worldline.sim.load import forgers, fragile, hostile, programs, scenarios, workloads
 from worldline.sim.runtime.loop import Deadlock, Halted, SimLoop, Stuck
 
 SECONDS_MAX = 3_000.0
@@ -81,7 +84,8 @@ def run(
         workloads.draw(seed, drawn.clients, drawn.kinds, _wanted(drawn)) if scenario is None else NOTHING
     )
     loop = SimLoop(str(seed), shuffle=drawn.shuffle)
-    audit = Audit(in_stamp_order=not drawn.held, on_broken=loop.halt if halt else lambda: None)
+    window_us = 1000 * (drawn.window_ms or drawn.settings.dedupe_window_ms)
+    audit = Audit(in_stamp_order=not drawn.held, on_broken=loop.halt if halt else lambda: None, window_us=window_us)
     cluster = Cluster(
         loop, seed, drawn, planned, without=without, scenario=scenario, broken=audit.broken, keep=keep
     )  # fmt: skip
@@ -119,7 +123,7 @@ def _wanted(profile: profiles.Profile) -> workloads.Wanted:
     return workloads.Wanted(
         anonymous=profile.anonymous, doors=profile.doors, backlog=profile.backlog, hostile=profile.hostile,
         fragile=profile.fragile, forks=profile.forks, abroad=profile.abroad, sketches=profile.sketches,
-        flows=profile.flows,
+        flows=profile.flows, forgers=profile.forgers,
         timed=1 if profile.excursion else 0, runs=2 if profile.patient else 0,
     )  # fmt: skip
 
@@ -132,18 +136,24 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     fragile.begin()
     born = forks.Forks(audit.broken, audit.asked_by, lambda: cluster.truth.copy)
     cluster.outside.on_call.append(born.called)
-    tried = trials.Trials(cluster.fragile.budget, audit.broken)
+    tried = trials.Trials(
+        cluster.fragile.budget, audit.broken, is_dead=audit.is_dead, kills=lambda at: at in _fragile(cluster),
+        performs=lambda label: [(each.key, each.attempt) for each in cluster.outside.under_way if each.host == label],
+    )  # fmt: skip
     compacted = segments.Segments(audit.broken, lambda: cluster.truth.copy)
     other = Audit(
-        in_stamp_order=not cluster.profile.held, on_broken=audit.on_broken, violations=audit.violations
+        in_stamp_order=not cluster.profile.held, on_broken=audit.on_broken, violations=audit.violations,
+        window_us=cluster.settings.dedupe_window_ms * 1000,
     )  # fmt: skip
     sent = messages.Messages([audit, other], window_us=cluster.settings.dedupe_window_ms * 1000)
     elsewhere = segments.Segments(audit.broken, lambda: cluster.elsewhere.truth.copy if cluster.elsewhere else {})
     gone = deletions.Deletions(audit.broken, lambda: cluster.truth.copy)
     swept = garbage.Sweeps(audit.broken, lambda: cluster.truth.copy)
     flows = flow_domains.FlowDomains(audit.broken)
+    put = questions.Questions(audit.broken)
+    audit.on_step.append(put.step)
     await cluster.boot(
-        [sent.look, audit.look, tried.look, born.look, compacted.look, gone.look]
+        [sent.look, put.look, audit.look, tried.look, born.look, compacted.look, gone.look]
         + ([swept.look] if cluster.profile.collects else [])
         + ([flows.look] if cluster.profile.flows else []),
         [sent.look, other.look, elsewhere.look],
@@ -151,6 +161,10 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     sent.know(cluster.truths())
     rogue = Rogue(cluster.loop, cluster.seed, cluster.truth, cluster.faults, find=audit.find)
     cluster.outside.on_call.append(rogue.called)
+    if cluster.profile.forgers:
+        others = [cluster.addresses[forgers.FORGER]]
+        forger = Forger(cluster.loop, cluster.seed, cluster.truth, cluster.faults, others=others)
+        cluster.truth.audit.append(forger.look)
     await cluster.chaos()
     await checkers.in_between(cluster, audit)
     cluster.heal()
@@ -171,7 +185,13 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     if not left:
         await flows.at_end(checkers.stranger(cluster), checkers.planned(cluster), cluster.history.answered)
     await abroad.at_end(cluster, audit, sent, left)
+    put.at_end(checkers.planned(cluster), cluster.history.answered)
     await gone.at_end(checkers.reader(cluster, cluster.calm()))
+
+
+def _fragile(cluster: Cluster) -> list[ids.Address]:
+    """The worlds whose inputs may end their processes."""
+    return [cluster.addresses[name] for name, program in cluster.plan.worlds if program == fragile.NAME]
 
 
 async def _rest(cluster: Cluster, born: forks.Forks) -> list[str]:

@@ -228,6 +228,15 @@ class Durability(msgspec.Struct, frozen=True):
     settings: dict[str, str]
 
 
+class Scrubbed(msgspec.Struct, frozen=True):
+    """What came of overwriting what no key has any more. `complete`: all of it, as far as the engine can. `held_by`:
+    the processes whose copies of an older state are in the way.
+    """
+
+    complete: bool
+    held_by: tuple[int, ...] = ()
+
+
 class Engine(Protocol):
     """An engine belongs to the event loop that opened it."""
 
@@ -279,6 +288,22 @@ async def raise_stamps(engine: Engine, above: Stamp) -> None:
     if found is None:
         raise errors.BadInput(f"{type(engine).__name__} cannot go on from the stamps of another store")
     await found(above)
+
+
+def can_scrub(engine: Engine) -> bool:
+    """Whether what is deleted may stay in files of the engine, and `scrub` does something about it."""
+    return getattr(engine, "scrub", None) is not None
+
+
+async def scrub(engine: Engine) -> Scrubbed:
+    """Overwrite what was deleted or replaced before this call, where the engine's files still have it. An engine that
+    has no such files does nothing. It may be cut off anywhere, and be begun by many at once.
+    """
+    found = getattr(engine, "scrub", None)
+    if found is None:
+        return Scrubbed(complete=True)
+    done: Scrubbed = await found()
+    return done
 
 
 async def freeze(engine: Engine) -> Frozen:

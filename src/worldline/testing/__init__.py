@@ -3,10 +3,12 @@
 `world` makes a world in memory; `crash_everywhere` runs a scenario with a crash at every entry, `everywhere.fork` with
 forks behind every step; `replay` runs a journal exported from a store on the code as it is now; `simulate` runs a
 scenario on a whole cluster that breaks; `domain_machine` makes a hypothesis machine of a flow domain, whose effects
-`scripted` answers. The pytest plugin shows the journals of worlds whose test failed.
+`scripted` answers; `secrets` gives effects secrets that are none. The pytest plugin shows the journals of worlds whose
+test failed.
 """
 
 from worldline.kernel.authoring.scripts import Script, Unscripted
+from worldline.roles.effects.secrets import override as secrets
 from worldline.testing import everywhere
 from worldline.testing.crashes import crash_everywhere
 from worldline.testing.machines.domain_machine import domain_machine
@@ -30,6 +32,7 @@ __all__ = [
     "everywhere",
     "replay",
     "scripted",
+    "secrets",
     "simulate",
     "world",
 ]

@@ -120,7 +120,9 @@ def _translated(
         return None if mine is None else (msgspec.structs.replace(item, intent=mine), data)
     if isinstance(item, inbox.Message) and item.name == events.REPLY:
         mine = _intent(fork, names, bytes.fromhex(item.correlation))
-        return None if mine is None else (msgspec.structs.replace(item, correlation=mine.hex()), data)
+        if mine is None:
+            return None
+        return events.as_if_asked(fork.machine, msgspec.structs.replace(item, correlation=mine.hex())), data
     if not isinstance(item, inbox.Control):
         return item, data
     if item.command == commands.CONTINUE:

@@ -12,6 +12,7 @@ from random import Random
 
 import msgspec
 
+from worldline.base import env as envs
 from worldline.base import errors, failures
 from worldline.codec import digest
 from worldline.kernel import commands, replay, snapshots
@@ -30,6 +31,7 @@ from worldline.model.trace import Kept
 from worldline.testing import loopless, twins
 
 DROP_CHANCE = 0.5
+_ENTROPY = envs.Entropy(envs.FixedEnv())
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -102,7 +104,8 @@ class Life:
         """Consume one input and journal the step. `Diverged` if doing it again comes out differently."""
         given = steps.Input(item, data, raw_digest=b"" if item else digest.sha256(data), error=error, trace=trace)
         logical_us = max(self.head.time_us, time_us)
-        context = steps.Context(self.at, self.head.step + 1, logical_us, behind_us=logical_us - time_us)
+        behind_us = logical_us - time_us
+        context = steps.Context(self.at, self.head.step + 1, logical_us, behind_us, _ENTROPY)
         stepped, sealed = self._do(self.machine, given, context)
         after = sealed.after
         if any(sealed.entries[0].height <= height < after.height for height in self.crash_at):
@@ -136,7 +139,11 @@ class Life:
         """The same step on a copy that was saved and loaded."""
         twin = snapshots.load(self.program, self._saved, self.at, strict=self._strict)
         twin.begin_replay()
-        given = msgspec.structs.replace(given, erased=replay.erased_of(stepped.drafts))
+        # As a replay does it: from what the journal has, without entropy.
+        given = msgspec.structs.replace(
+            given, erased=replay.erased_of(stepped.drafts), secret=replay.secret_of(stepped.drafts)
+        )
+        context = msgspec.structs.replace(context, entropy=None)
         try:
             again, _ = self._do(twin, given, context)
         except errors.ErasedValue:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from worldline.base import grammar
 from worldline.testing import worlds
 from worldline.testing.worlds import TestWorld
 
@@ -41,5 +42,5 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[Any]:
     report = outcome.get_result()
     if report.failed:
         for made in item.stash.get(_WORLDS, []):
-            title = f"journal of world {made.name!r} ({made.head.height} entries)"
+            title = f"journal of world {made.name!r} ({grammar.count(made.head.height, 'entry')})"
             report.sections.append((title, made.tail(_TAIL_ENTRIES)))

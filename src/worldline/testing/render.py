@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from worldline.base import errors
+from worldline.base import errors, grammar
 from worldline.codec import canonical, structs
 from worldline.kernel import commands, replay
 from worldline.kernel.events import Answer
@@ -20,7 +20,7 @@ LINE_CHARACTERS_MAX = 160
 def lines(entries: Sequence[journal.Entry], *, start_us: int, count: int = 20) -> list[str]:
     """The last entries: height, step, seconds since the start, kind, what."""
     shown = [_line(entry, start_us) for entry in entries[-count:]]
-    return [f"... {len(entries) - count} entries before", *shown] if len(entries) > count else shown
+    return [f"... {grammar.count(len(entries) - count, 'entry')} before", *shown] if len(entries) > count else shown
 
 
 def _line(entry: journal.Entry, start_us: int) -> str:

@@ -16,14 +16,17 @@ from typing import Any
 import msgspec
 
 from worldline.base import errors
+from worldline.base.secret import KNOWN
 from worldline.codec import structs
 from worldline.kernel import commands, failure, replay, runs, values, work
 from worldline.kernel.authoring import messages, scripts
+from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.branches import fork
 from worldline.kernel.domains import acting, declared
 from worldline.kernel.execution import tracebacks
 from worldline.kernel.rows.records import Pending
 from worldline.kernel.state import Machine
+from worldline.layers import messages as message_layer
 from worldline.model import ids, inbox, payload
 from worldline.model import step as steps
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
@@ -60,6 +63,18 @@ class Asked(msgspec.Struct):
             return verdict
 
         return judge
+
+    def cleaned(self, effect: Effect[..., Any], answer: scripts.Scripted) -> scripts.Scripted:
+        """What a function of the test said, without values of secrets, as an adapter cleans it."""
+        said = attempts.Ended(
+            answer.ok, answer.data, answer.code, answer.message, failed_with=answer.failed_with, trace=self.trace
+        )
+        left = attempts.clean(effect, said)
+        self.trace = left.trace
+        return msgspec.structs.replace(
+            answer, ok=left.ok, data=left.data, code=left.code, message=left.message, failed_with=left.failed_with,
+            final=answer.final or left.final,
+        )  # fmt: skip
 
 
 class Actor:
@@ -223,6 +238,8 @@ class Stage:
             answer = actor.reading.attempt(effect, arguments, asked.judged_by(policy), snapshot=snapshot)
         finally:
             attempts.current.reset(token)
+        if KNOWN:
+            answer = asked.cleaned(effect, answer)
         timeout_us = policy.timeout_us
         if timeout_us is not None and (answer.after_us is None or answer.after_us > timeout_us):
             message = "the attempt took too long"
@@ -242,10 +259,10 @@ class Stage:
         due_us = self.now_us + max(policy.delay_us(asked.attempt, asked.wanted.intent), answer.retry_us)
         deadline_us = asked.wanted.deadline_us
         out_of_time = bool(deadline_us) and due_us >= deadline_us
-        out_of_attempts = policy.attempts is not None and asked.attempt >= policy.attempts
+        out_of_attempts = policy.is_last(asked.attempt, mistake=answer.mistake)
         if not answer.final and not out_of_time and not out_of_attempts:
             self._at(due_us, lambda: self._attempt(actor, asked), effect_of=actor)
-        elif policy.park and not answer.final:
+        elif policy.parks(mistake=answer.mistake) and not answer.final:
             asked.parked = answer.message
             park = structs.encode(commands.ParkEffect(asked.wanted.intent, asked.attempt, answer.message))
             self.step(actor, inbox.Control(commands.PARK, actor.life.carry(park)), park)
@@ -327,6 +344,11 @@ class Stage:
             content.headers, content.correlation or intent.hex(), content.to, Reply.RECEIPT if asks else Reply.NONE,
             world=actor.name,
         )  # fmt: skip
+        reserved = message_layer.check_name(message)
+        if reserved is not None:
+            refused = runs.failure(messages.RESERVED, f"message to {to!r}: {reserved}", attempts=1)
+            self._answer(actor, asked, ReceiptStatus.ERROR, refused)
+            return
         self._at(self.now_us, lambda: self._deliver(target, message, content.data))
         if not asks:
             self._answer(actor, asked, ReceiptStatus.OK, messages.receipt_data(intent, b""))
@@ -349,10 +371,15 @@ class Stage:
         else:
             target = self.actors.get(outgoing.to_name)
         asks = bool(outgoing.message.reply)
+        reserved = message_layer.check_name(outgoing.message) if outgoing.to is None else None
+        if reserved is not None:
+            target = None
         if target is not None:
             there, message = (
                 target,
-                msgspec.structs.replace(outgoing.message, payload=target.life.carry(outgoing.data), world=actor.name),
+                msgspec.structs.replace(
+                    outgoing.put_to(target.life.at), payload=target.life.carry(outgoing.data), world=actor.name
+                ),
             )
             self._at(self.now_us, lambda: self._deliver(there, message, outgoing.data))
         if outgoing.to is not None or (asks and target is not None):
@@ -360,7 +387,10 @@ class Stage:
         status, data = ReceiptStatus.OK, values.dump(1)
         if target is None:
             why = f"message to {outgoing.to_name!r}: no such world on this stage; add it with also()"
-            status, data = ReceiptStatus.ERROR, runs.failure("undeliverable", why, attempts=1)
+            code = messages.UNDELIVERABLE
+            if reserved is not None:
+                code, why = messages.RESERVED, f"message to {outgoing.to_name!r}: {reserved}"
+            status, data = ReceiptStatus.ERROR, runs.failure(code, why, attempts=1)
         receipt = inbox.Receipt(outgoing.intent, status, actor.life.carry(data), 1)
         self._at(self.now_us, lambda: self._deliver(actor, receipt, data))
 

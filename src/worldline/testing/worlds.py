@@ -26,8 +26,8 @@ from worldline.client import answers
 from worldline.client.branches.rules import Given
 from worldline.client.world import Effects
 from worldline.codec import digest, sealed, structs
-from worldline.kernel import commands, schedules, values
-from worldline.kernel.authoring import reducers, schedule_spec
+from worldline.kernel import commands, events, schedules, values
+from worldline.kernel.authoring import call_checks, reducers, schedule_spec
 from worldline.kernel.authoring.calls import Call, Effect, Request, Seconds, answer_type, to_us
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.scripts import Script
@@ -85,6 +85,7 @@ class TestRun(Generic[R_co]):
 
     @property
     def status(self) -> RunStatus:
+        """How it stands."""
         run = self._world.machine.runs.get(self.id)
         if run is None:
             raise errors.NotFound(f"there is no run {self.id!r} any more")
@@ -92,6 +93,7 @@ class TestRun(Generic[R_co]):
 
     @property
     def done(self) -> bool:
+        """Whether it has ended, in whichever way."""
         return self.status in ENDED
 
     def result(self) -> R_co:
@@ -163,11 +165,13 @@ class TestWorld(Acting):
 
     def start(self, call: Call[R], /, *, id: str | None = None) -> TestRun[R]:
         """Start a workflow, or attach to the run of this id. Everything due now happens; the clock does not move."""
-        if call.target.kind != "workflow":
-            raise errors.BadInput(f"{call!r} is an effect; a world runs workflows, which call effects")
+        program = self._actor.life.program.name
+        call_checks.check_workflow(call, "world.run()", program=program, world=self._actor.name)
         self._made += 1
         seed = digest.hash_parts(b"test", self._made.to_bytes(8, "big"))[:16]
-        wanted = commands.StartRun(id or f"run-{self._made}", call.target.name, call.pack(), seed, named=id is not None)
+        wanted = commands.StartRun(
+            id or f"run-{self._made}", call.target.name, call.pack_checked(), seed, named=id is not None
+        )
         standing = structs.decode(commands.Standing, self.command(commands.RUN, wanted))
         return TestRun(self, call, standing.run)
 
@@ -179,8 +183,8 @@ class TestWorld(Acting):
 
     def send(self, event: object, /, *, to: str | None = None) -> None:
         """Send an event, and let everything happen that is due now. `NotTaken` if the world cannot take it."""
-        data = values.dump(event)
-        item = inbox.Event(values.schema_name(type(event)), self._actor.life.carry(data), to or "")
+        schema, data = _sent(event)
+        item = inbox.Event(schema, self._actor.life.carry(data), to or "")
         stepped = self.step(item, data)
         if stepped.dead:
             raise traces.note(NotTaken(stepped.dead), traces.find(stepped.traces, Source.HANDLER))
@@ -188,8 +192,7 @@ class TestWorld(Acting):
     def ask(self, request: Request[R], /) -> R:
         """Ask the world. `Refused` if that is the answer."""
         reducers.check_request(type(request))
-        data = values.dump(request)
-        schema = values.schema_name(type(request))
+        schema, data = _sent(request)
         item = inbox.Event(schema, self._actor.life.carry(data), correlation=self._correlation())
         answer: R = values.load(answer_type(type(request)), self._answered(item, data))
         return answer
@@ -199,6 +202,8 @@ class TestWorld(Acting):
     ) -> bool:
         """Let an event be raised, or a workflow started, again and again. False if it was scheduled just so already."""
         spec = schedule_spec.spec_of(what, every=every, cron=cron, tz=tz)
+        if not spec.starts:
+            events.check_outside(spec.name, spec.data)
         return bool(values.load(bool, self.command(commands.SCHEDULE, schedules.Put(id, spec))))
 
     def unschedule(self, id: str, /) -> bool:
@@ -257,6 +262,7 @@ class TestWorld(Acting):
         return len(parked)
 
     def command(self, name: str, wanted: object) -> bytes:
+        """Let the world take a command of the kernel's own; returns the answer's bytes."""
         data = structs.encode(wanted)
         return self._answered(inbox.Control(name, self._actor.life.carry(data), self._correlation()), data)
 
@@ -270,6 +276,7 @@ class TestWorld(Acting):
 
     @property
     def now(self) -> datetime:
+        """The stage's time."""
         return _EPOCH + timedelta(microseconds=self._stage.now_us)
 
     def advance(self, by: Seconds, /) -> None:
@@ -352,14 +359,17 @@ class TestWorld(Acting):
 
     @property
     def machine(self) -> Machine:
+        """The state, for looking at what no method shows."""
         return self._actor.life.machine
 
     @property
     def address(self) -> ids.Address:
+        """Its address."""
         return self._actor.life.at
 
     @property
     def head(self) -> journal.Head:
+        """The end of its journal."""
         return self._actor.life.head
 
     def heads(self) -> dict[str, journal.Head]:
@@ -368,10 +378,12 @@ class TestWorld(Acting):
 
     @property
     def name(self) -> str:
+        """Its name."""
         return self._actor.name
 
     @property
     def crashes(self) -> int:
+        """How often it was dropped and brought back."""
         return self._actor.life.crashes
 
     @property
@@ -416,6 +428,7 @@ class TestWorld(Acting):
         )
 
     def close(self) -> None:
+        """Let go of its coroutines."""
         self.machine.close()
 
     def _correlation(self) -> str:
@@ -487,6 +500,13 @@ def _life(
         before=before,
         start=start,
     )
+
+
+def _sent(event: object) -> tuple[str, bytes]:
+    """An event as a client sends it: its schema and its data."""
+    schema, data = values.schema_name(type(event)), values.dump(event)
+    events.check_outside(schema, data)
+    return schema, data
 
 
 _DRY = (

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from worldline.base import errors
-from worldline.cli import common
+from worldline.cli import common, payloads
 from worldline.cli.commands import talk
 from worldline.cli.common import Desk
 from worldline.client.branches import fork as forks
@@ -93,12 +92,7 @@ async def revert(desk: Desk, *, world: str, to: int, effects: str, timeout: floa
 
 
 def _read(file: Path) -> Any:
-    try:
-        found = msgspec.json.decode(file.read_bytes())
-    except OSError as error:
-        raise errors.BadInput(f"{file} cannot be read: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise errors.BadInput(f"{file} is no JSON: {error}") from error
+    found = payloads.read_file(file)
     if not isinstance(found, list):
         raise errors.BadInput(f'{file} has no list of rules: [{{"effect": "charge", "answer": "ch_1"}}]')
     return found

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from worldline.base import errors
+from worldline.base import errors, grammar, private_files
 from worldline.cli import common, output
 from worldline.cli.common import Desk
 from worldline.cli.flow import findings
-from worldline.cli.upkeep import world_files
+from worldline.cli.upkeep import anchors, world_files
 from worldline.client.connection import Connection
 from worldline.host import program_files
 from worldline.inspect import doctor, inclusion, lint, queries, render, state_proof
@@ -68,8 +68,8 @@ def _proof_lines(world: str, proof: proofs.Proof) -> list[str]:
     if proof.difference is not None:
         return [*lines, f"{world} diverges: the code does not do what the journal says, {proof.difference}"]
     lines.append(
-        f"{world}: {proof.proved} of {proof.steps} steps run again, byte-identical up to height {proof.height}; "
-        f"{proof.snapshots} snapshots the same"
+        f"{world}: {proof.proved} of {grammar.count(proof.steps, 'step')} run again, byte-identical "
+        f"up to height {proof.height}; {grammar.count(proof.snapshots, 'snapshot')} the same"
     )
     return [*lines, f"chain {proof.chain}", f"state {proof.state}"]
 
@@ -85,19 +85,27 @@ def _say_damaged(desk: Desk, world: str, error: verification.Damaged) -> int:
 @click.argument("height", type=click.IntRange(min=1), required=False)
 @click.option("--state", "key", metavar="KEY", help='A row of its state: "Reducer[\'key\']", "run ID", or hex.')
 @click.option("--at", type=click.IntRange(min=1), metavar="HEIGHT", help="For the chain digest at this height.")
+@anchors.SINCE
 @click.option("--out", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write the proof to a file.")
 @common.TIMEOUT
 async def prove_(
     desk: Desk, *, world: str, height: int | None, key: str | None, at: int | None, file: Path | None,
-    timeout: float | None,
+    timeout: float | None, since: Path | None,
 ) -> None:  # fmt: skip
-    """Write a proof of one entry, or of one row of the state.
+    """Write a proof of an entry or row, or since an anchor.
 
     `tools/check_proof.py` checks it without this package, against the chain digest that `show` says. No code is run.
     For a row, the world makes a step that says what its state is: a process must host it.
     """
-    if (height is None) == (key is None):
-        raise errors.BadInput("name a HEIGHT, to prove an entry, or --state KEY, to prove a row of the state")
+    if [height, key, since].count(None) != 2:
+        raise errors.BadInput(
+            "name a HEIGHT, to prove an entry, or --state KEY, to prove a row of the state, or --since FILE, to prove "
+            "that the history goes on from an anchor"
+        )
+    if since is not None:
+        text, said, lines = await anchors.prove(desk, world, since, at)
+        _say_proof(desk, file, text, {**said, "file": str(file)}, lines)
+        return
     if height is not None:
         await _prove_entry(desk, world, height, at, file)
         return
@@ -140,33 +148,51 @@ async def _prove_state(desk: Desk, world: str, key: str, file: Path | None, time
 def _say_proof(desk: Desk, file: Path | None, text: str, said: dict[str, Any], lines: list[str]) -> None:
     """The proof itself is the answer, unless it goes to a file."""
     if file is None:
-        click.echo(text, nl=False)
+        output.write(text, nl=False)
         return
-    _write(file, text)
+    private_files.write(file, text.encode("ascii"), replace=True)
     desk.out.one(said, lines)
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="ascii")
-    except OSError as error:
-        raise errors.BadInput(f"{file} cannot be written: {error.strerror}") from error
 
 
 @common.command("verify")
 @click.argument("world", required=False)
 @click.option("--all", "every", is_flag=True, help="All worlds.")
 @click.option("--file", type=click.Path(path_type=Path), metavar="FILE", help="An exported world, without a store.")
-async def verify(desk: Desk, *, world: str | None, every: bool, file: Path | None) -> int:
-    """Check every stored byte of a world's history. No code is needed or run."""
+@world_files.BYTES_MAX
+@anchors.SINCE
+@anchors.KEY
+async def verify(
+    desk: Desk, *, world: str | None, every: bool, file: Path | None, bytes_max: int | None, since: Path | None,
+    key: str,
+) -> int:  # fmt: skip
+    """Check every stored byte of a world's history. No code is needed or run.
+
+    With --since, first whether it goes on from where it stood when `anchor` wrote that file, or was cut, rolled back or
+    rewritten.
+    """
+    if since is None and key:
+        raise errors.BadInput("--key goes with --since")
+    if file is not None and since is not None:
+        raise errors.BadInput("--since is for worlds of a store; a file is a world of its own")
     if file is not None and not every and world is None:
-        return await world_files.verify_file(desk, file)
+        return await world_files.verify_file(desk, file, bytes_max)
     if every == (world is not None) or file is not None:
         raise errors.BadInput("name a world, or all with --all, or an exported one with --file")
     async with desk.open(programs=[]) as universe:
         names = [world] if world is not None else [each.name for each in await _all(universe)]
-        codes = [await _verify(desk, universe, name) for name in names]
+        codes = [await _since(desk, universe, names, since, key, every=every)] if since is not None else []
+        codes += [await _verify(desk, universe, name) for name in names]
     return max(codes, default=0)
+
+
+async def _since(desk: Desk, universe: Connection, names: list[str], file: Path, key: str, *, every: bool) -> int:
+    found = anchors.read(file)
+    worlds = [await desk.world(universe, name) for name in names]
+    if every:
+        return await anchors.check_all(desk, universe, worlds, found, key)
+    [world] = worlds
+    own = anchors.of_world(found, await world.address(), world.name, file)
+    return await anchors.check(desk, world, own, key)
 
 
 async def _all(universe: Connection) -> list[queries.World]:
@@ -184,9 +210,12 @@ async def _verify(desk: Desk, universe: Connection, name: str) -> int:
             desk.out.one({"world": name, "holds": True, "erased": True}, [f"{name}: {error}: nothing to be checked"])
             return 0
     said = {"world": name, "holds": True, **render.plain(found)}
-    line = f"{name}: {found.entries} entries in {found.frames} frames, {found.snapshots} snapshots, all as written"
+    line = (
+        f"{name}: {grammar.count(found.entries, 'entry')} in {grammar.count(found.frames, 'frame')}, "
+        f"{grammar.count(found.snapshots, 'snapshot')}, all as written"
+    )
     if found.personal:
-        line += f"; {found.personal} personal values apart, {found.erased} of them erased"
+        line += f"; {grammar.count(found.personal, 'personal value')} apart, {found.erased} of them erased"
     gone = [f"entries up to height {found.entries_above} are not kept any more"] if found.entries_above else []
     desk.out.one(said, [line, *gone])
     return 0
@@ -257,19 +286,21 @@ def _report_lines(report: doctor.Report) -> list[str]:
         lines.append(f"{finding.world or report.universe}: {finding.what}; {done}")
     if report.left_over:
         cleaned = "cleaned" if report.cleaned else "harmless"
-        lines.append(f"{report.left_over} keys left over from cancelled work or deleted worlds, {cleaned}")
+        lines.append(
+            f"{grammar.count(report.left_over, 'key')} left over from cancelled work or deleted worlds, {cleaned}"
+        )
     if report.uploads:
         removed = "removed" if report.uploads_cleaned else "harmless: `worldline doctor --repair` removes them"
-        lines.append(f"{report.uploads} uploads whose process died before they were whole, {removed}")
+        lines.append(f"{grammar.count(report.uploads, 'upload')} whose process died too early, {removed}")
     if report.deletions:
         removed = "finished" if report.deletions_finished else "which janitors, or `worldline doctor --repair`, finish"
-        lines.append(f"{report.deletions} deletions of worlds that are not finished, {removed}")
-    verdict = "nothing wrong" if not report.findings else f"{len(report.findings)} findings"
+        lines.append(f"{grammar.count(report.deletions, 'deletion')} of worlds that are not finished, {removed}")
+    verdict = "nothing wrong" if not report.findings else grammar.count(len(report.findings), "finding")
     mended = sum(finding.repaired for finding in report.findings)
     return [
         *lines,
-        f"universe {report.universe}: {report.worlds} worlds, {report.entries} entries, {verdict}"
-        + (f", {mended} repaired" if mended else ""),
+        f"universe {report.universe}: {grammar.count(report.worlds, 'world')}, "
+        f"{grammar.count(report.entries, 'entry')}, {verdict}" + (f", {mended} repaired" if mended else ""),
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from worldline.base import grammar
 from worldline.cli import common
 from worldline.cli.common import Desk
 from worldline.client.connection import Connection
@@ -23,7 +24,7 @@ TEXT_CHARACTERS_MAX = 60
 
 _MARKS: dict[How, str] = {"added": "+", "removed": "-", "changed": "~"}
 _STYLES = {"+": "green", "-": "red", "~": "yellow"}
-_PLACE = re.compile(r"(.+)@([0-9]+)", re.ASCII | re.DOTALL)
+_PLACE = re.compile(r"(.+)@([0-9]{1,20})", re.ASCII | re.DOTALL)
 
 
 class Line(NamedTuple):
@@ -123,7 +124,7 @@ class _Cut:
         if side.error is not None:
             return f"{side.status} {self._text(side.error)}"
         waits = f", waits for {', '.join(side.waits_for)}" if side.waits_for else ""
-        return f"{side.status}, {side.done} of {side.operations} operations done{waits}"
+        return f"{side.status}, {side.done} of {grammar.count(side.operations or 0, 'operation')} done{waits}"
 
     def effect(self, effect: Effect) -> list[Line]:
         side = effect.right or effect.left
@@ -150,7 +151,8 @@ class _Cut:
     def _fields(self, fields: Sequence[Field]) -> list[Line]:
         most = len(fields) if self._every or len(fields) == FIELDS_MAX + 1 else FIELDS_MAX
         said = [self._field(field) for field in fields[:most]]
-        return said if most >= len(fields) else [*said, Line(f"    ... and {len(fields) - most} more fields")]
+        more = grammar.count(len(fields) - most, "more field")
+        return said if most >= len(fields) else [*said, Line(f"    ... and {more}")]
 
     def _field(self, field: Field) -> Line:
         name = path_text(field.path) or "value"

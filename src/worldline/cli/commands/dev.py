@@ -11,7 +11,7 @@ import signal
 import click
 
 from worldline.base import errors
-from worldline.cli import common, output, places, shutdown
+from worldline.cli import common, configuration, output, places, shutdown
 from worldline.cli.common import Desk
 
 
@@ -20,7 +20,10 @@ from worldline.cli.common import Desk
 @click.option("--world", "names", multiple=True, metavar="NAME", help="Make this world if it is not there.")
 @click.option("--reload/--no-reload", default=True, show_default=True, help="Adopt edits of the file.")
 @click.option("--entries", "rows", is_flag=True, help="Show journal entries, one a line, and not runs.")
-async def dev(desk: Desk, *, target: str | None, names: tuple[str, ...], reload: bool, rows: bool) -> int:
+@configuration.option
+async def dev(
+    desk: Desk, *, target: str | None, names: tuple[str, ...], reload: bool, rows: bool, sets: tuple[str, ...]
+) -> int:
     """Host the programs of FILE, and show their runs.
 
     Requests of `worldline.http` go only where `egress = worldline.Egress(allow=[...])` in FILE says.
@@ -31,7 +34,8 @@ async def dev(desk: Desk, *, target: str | None, names: tuple[str, ...], reload:
     from worldline.cli.dev import session as dev_session  # noqa: PLC0415 - other commands start without them
     from worldline.cli.dev import show as dev_show  # noqa: PLC0415 - the same
 
-    session = dev_session.Session(desk, chosen, names, dev_show.Show(desk.out, rows=rows))
+    settings = configuration.configure(desk.place, sets).settings
+    session = dev_session.Session(desk, chosen, names, dev_show.Show(desk.out, rows=rows), settings)
     with session.show.logging(), session.shutdown.signals():
         await session.run(reload=reload)
     return shutdown.leave(output.INTERRUPTED if session.shutdown.number is signal.SIGINT else 0)

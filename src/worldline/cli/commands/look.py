@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, grammar
 from worldline.cli import common, output, suggest
 from worldline.cli.common import Desk
 from worldline.cli.entries import Names
@@ -42,7 +42,9 @@ class Cell(msgspec.Struct, frozen=True):
 async def list_(desk: Desk, *, label: str | None, status: str | None, program: str | None, limit: int) -> None:
     """List worlds, newest first."""
     async with desk.open(programs=[]) as universe:
-        found = await queries.list_worlds(universe, label=label, status=status, program=program, limit=limit)
+        found = await queries.list_worlds(
+            universe, label=label, status=status, program=program, limit=limit, option=desk.option
+        )
         none = "no worlds here; make one with `worldline create NAME`"
         if not found and (label or status or program):
             none = f"no worlds match{await _programs_like(universe, program)}"
@@ -50,7 +52,24 @@ async def list_(desk: Desk, *, label: str | None, status: str | None, program: s
         "NAME": "name", "PROGRAM": "program", "STATUS": "status", "HOSTED": "hosted", "HEIGHT": "height",
         "CHANGED": "changed", "LABELS": "labels",
     }  # fmt: skip
-    desk.out.many(found, columns, none=none, key="name")
+    shown = found
+    if not desk.out.as_json:
+        shown = [msgspec.structs.replace(each, status=_status(each)) for each in found]
+    desk.out.many(shown, columns, none=none, key="name")
+    for each in found:
+        if each.resume:
+            desk.out.note(f"{each.name} is {_quarantined(each)}; it goes on at once with `{each.resume}`")
+
+
+def _status(found: queries.World) -> str:
+    return "quarantined" if found.resume else found.status
+
+
+def _quarantined(found: queries.World | queries.Whole) -> str:
+    """That a world is paused because processes die while they restore it, and until when."""
+    until = found.quarantined_until
+    lasting = "until it is resumed" if until is None else f"until {output.local(until)}"
+    return f"quarantined {lasting}: {grammar.count(found.quarantined, 'process')} in a row died while they restored it"
 
 
 async def _programs_like(universe: Connection, program: str | None) -> str:
@@ -66,16 +85,22 @@ async def _programs_like(universe: Connection, program: str | None) -> str:
 async def show(desk: Desk, world: str) -> None:
     """Show a world: its program, head, lease and open work."""
     async with desk.open(programs=[]) as universe:
-        found = await queries.show_world(universe, await desk.address(universe, world))
+        found = await queries.show_world(universe, await desk.address(universe, world), option=desk.option)
     said = render.plain(found)
     said["holder"] = _holder(found.holder)
     said["baseline"] = f"step {found.baseline.step}, height {found.baseline.height}, {found.baseline.bytes} bytes"
-    del said["segments"], said["states_above"], said["entries_above"]
+    del said["segments"], said["states_above"], said["entries_above"], said["quarantined_until"]
+    if found.resume:
+        said["quarantined"] = _quarantined(found)
+    else:
+        del said["quarantined"], said["resume"]
     said["compacted"] = (
         f"up to height {found.compacted}, states are kept above {found.states_above}, entries {found.entries_above}"
     )
     if not found.segments:
         del said["compacted"]
+    if not found.assigned:
+        del said["assigned"]
     desk.out.one(found, output.pairs({**said, "created": found.created, "changed": found.changed}))
 
 
@@ -232,7 +257,7 @@ async def _export(desk: Desk, world: Handle, above: int, file: Path) -> None:
         exported = await export.collect(world, above=above, progress=progress)
         export.write(exported, file)
     said = {"world": world.name, "file": str(file), "above": exported.start.height, "entries": len(exported.entries)}
-    desk.out.one(said, [f"{said['entries']} entries written to {file}"])
+    desk.out.one(said, [f"{grammar.count(len(exported.entries), 'entry')} written to {file}"])
 
 
 COMMANDS: list[click.Command] = [list_, show, why, state, journal, follow]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from worldline.base import errors, limits
+from worldline.base import errors, grammar, limits
 from worldline.cli import common, output, shutdown
 from worldline.cli.common import Desk
-from worldline.cli.relay import inlet, lines, webhook
+from worldline.cli.relay import inlet, lines, signing, webhook
 
 PROGRESS_LINES = 1_000
 
@@ -22,26 +23,44 @@ PROGRESS_LINES = 1_000
 @click.option("--id", "field", metavar="FIELD", help="Lines: take each one's id from this field.")
 @click.option("--ids", "name", metavar="NAME", help="Lines: give the n-th one the id NAME-n.")
 @click.option("--listen", metavar="HOST:PORT", help="Take webhooks here, and no lines.")
-@click.option("--secret-file", type=click.Path(dir_okay=False), metavar="FILE", help="Webhooks: the secret.")
+@click.option(
+    "--secret-file", "secret_files", type=click.Path(dir_okay=False), multiple=True, metavar="FILE",
+    help="Webhooks: a secret. Several, while one is exchanged for another.",
+)  # fmt: skip
 @click.option("--path", default="/", show_default=True, metavar="PATH", help="Webhooks: where they are posted to.")
 @click.option("--id-header", default="Idempotency-Key", show_default=True, metavar="NAME", help="Webhooks: the id.")
+@click.option(
+    "--timestamp-header", default="X-Timestamp", show_default=True, metavar="NAME", help="Webhooks: Unix seconds.",
+)  # fmt: skip
 @click.option(
     "--signature-header", default="X-Signature-256", show_default=True, metavar="NAME",
     help="Webhooks: sha256= and an HMAC.",
 )  # fmt: skip
-@click.option("--body-only", is_flag=True, help="Webhooks: the signature is over the body, without the id.")
+@click.option(
+    "--tolerance", type=click.IntRange(1, limits.WEBHOOK_TOLERANCE_SECONDS_MAX), metavar="SECONDS",
+    default=limits.WEBHOOK_TOLERANCE_SECONDS, show_default=True, help="Webhooks: how far timestamps may be off.",
+)  # fmt: skip
+@click.option("--body-only", is_flag=True, help="Webhooks: the body alone is signed; its digest is the id.")
+@click.option("--timestamp-field", metavar="FIELD", help="With --body-only: where the body has its timestamp.")
 @click.option(
     "--bytes-max", type=click.IntRange(1, limits.RELAY_BYTES_MAX), default=limits.RELAY_BYTES_MAX, show_default=True,
     metavar="N", help="Webhooks: the size of a body.",
 )  # fmt: skip
 @click.option(
     "--rate", type=click.FloatRange(min=0.01), default=100.0, show_default=True, metavar="N",
-    help="Webhooks: requests a second.",
+    help="Webhooks: requests a second, of each secret.",
+)  # fmt: skip
+@click.option(
+    "--address-rate", type=click.FloatRange(min=0.01), default=200.0, show_default=True, metavar="N",
+    help="Webhooks: requests a second of each address, before its signature is checked.",
+)  # fmt: skip
+@click.option(
+    "--proxy", "proxies", multiple=True, metavar="ADDRESS",
+    help="Webhooks: a proxy in front, whose X-Forwarded-For names the sender.",
 )  # fmt: skip
 async def relay(
     desk: Desk, *, world: str, inbox: str | None, event: str | None, field: str | None, name: str | None,
-    listen: str | None, secret_file: str | None, path: str, id_header: str, signature_header: str, body_only: bool,
-    bytes_max: int, rate: float,
+    listen: str | None, **webhooks: Any,
 ) -> int:  # fmt: skip
     """Put lines of JSON from stdin, or webhooks, into an inbox.
 
@@ -55,9 +74,7 @@ async def relay(
         return await _lines(desk, world, inbox, event, lines.Ids(name, field))
     if field is not None or name is not None:
         raise errors.BadInput("the id of a webhook comes from --id-header")
-    settings = webhook.Settings(
-        _secret(secret_file), path, id_header.lower(), signature_header.lower(), not body_only, bytes_max, rate
-    )
+    settings = _settings(**webhooks)
     return await _webhook(desk, world, settings, inbox=inbox, event=event, listen=listen)
 
 
@@ -75,7 +92,7 @@ async def _lines(desk: Desk, world: str, inbox: str | None, event: str | None, i
         )  # fmt: skip
         with ending.signals():
             count = await source.run(ending.asked)
-    said = f"{count.sent} of {count.lines} lines are in the inbox of {world}"
+    said = f"in the inbox of {world}: {count.sent} of {grammar.count(count.lines, 'line')}"
     if count.repeated:
         said += f", {count.repeated} of them from before"
     if count.interrupted:
@@ -94,14 +111,35 @@ async def _lines(desk: Desk, world: str, inbox: str | None, event: str | None, i
 
 def _tell(desk: Desk, count: lines.Count) -> None:
     if count.lines % PROGRESS_LINES == 0:
-        desk.out.note(f"{count.lines} lines, {count.sent} sent, {count.refused} refused")
+        desk.out.note(f"{grammar.count(count.lines, 'line')}, {count.sent} sent, {count.refused} refused")
 
 
-def _secret(file: str | None) -> bytes:
-    if file is None:
+def _settings(
+    *, secret_files: tuple[str, ...], path: str, id_header: str, timestamp_header: str, signature_header: str,
+    tolerance: int, body_only: bool, timestamp_field: str | None, bytes_max: int, rate: float, address_rate: float,
+    proxies: tuple[str, ...],
+) -> webhook.Settings:  # fmt: skip
+    if not secret_files:
         raise errors.BadInput("webhooks are signed: name the file that holds the secret with --secret-file")
+    if timestamp_field and not body_only:
+        raise errors.BadInput("--timestamp-field goes with --body-only; else the timestamp is in --timestamp-header")
+    return webhook.Settings(
+        secrets=[_secret(each) for each in secret_files],
+        path=path,
+        headers=signing.Headers(id_header.lower(), timestamp_header.lower(), signature_header.lower()),
+        form=signing.Form.BODY if body_only else signing.Form.SIGNED_ID,
+        tolerance_seconds=tolerance,
+        time_field=timestamp_field or "",
+        bytes_max=bytes_max,
+        rate=rate,
+        address_rate=address_rate,
+        proxies=proxies,
+    )
+
+
+def _secret(file: str) -> bytes:
     try:
-        return Path(file).read_bytes().strip()
+        return signing.read_secret(Path(file).read_bytes(), file)
     except OSError as error:
         raise errors.BadInput(f"{file} cannot be read: {error.strerror}") from error
 
@@ -116,10 +154,10 @@ async def _webhook(
     async with desk.open() as universe:
         found = await desk.world(universe, world)
         program = universe.programs.get((await found.describe()).meta.program)
-        counted = {"taken": 0, "refused": 0}
+        counted = {"taken": 0, "repeated": 0, "refused": 0}
 
         def told(answer: webhook.Answer) -> None:
-            counted["taken" if answer.status == webhook.TAKEN else "refused"] += 1
+            counted[{webhook.TAKEN: "taken", webhook.TAKEN_BEFORE: "repeated"}.get(answer.status, "refused")] += 1
 
         server = webhook.Webhook(inlet.Inlet(found, inbox, event, program), settings, universe.store.env, told=told)
         with ending.signals():
@@ -133,7 +171,8 @@ async def _webhook(
             )
             await ending.asked.wait()
             await server.close()
-    desk.out.one({"stopped": "relay", **counted}, [f"{counted['taken']} taken, {counted['refused']} refused"])
+    said = ", ".join(f"{number} {what}" for what, number in counted.items())
+    desk.out.one({"stopped": "relay", **counted}, [said])
     return 0
 
 

@@ -8,6 +8,7 @@ exit code is 0. A second one ends it at once. A role that is stopped by a bug en
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,7 +20,7 @@ import msgspec
 
 from worldline.adapters.egress import Egress
 from worldline.base import errors
-from worldline.cli import common, observe, places, shutdown
+from worldline.cli import common, configuration, observe, places, shutdown
 from worldline.cli.commands import talk
 from worldline.cli.common import Desk
 from worldline.client import connection
@@ -34,8 +35,8 @@ from worldline.roles.cluster import placement
 from worldline.roles.universes import served
 
 POLL_SECONDS = 0.25
-HEARTBEATS_PER_TTL = 4
-RENEWALS_PER_TTL = 3
+# A process of roles can be replaced by another; one of `worldline dev`, or of a program of your own, is worth more.
+BASE = Settings(on_hang="exit")
 
 Function = Callable[..., Any]
 
@@ -81,12 +82,12 @@ def _seconds(name: str, what: str) -> Callable[[Function], Function]:
 def _hangs(function: Function) -> Function:
     function = click.option(
         "--crash-budget", type=click.IntRange(min=1), metavar="N",
-        help="Deaths over one input before it is settled without its code.",
+        help="Deaths over one input before a last attempt in a child process decides.",
     )(function)  # fmt: skip
     function = _seconds("--step-timeout", "How long a handler or workflow may run before it is interrupted.")(function)
     return click.option(
-        "--on-hang", type=click.Choice(ON_HANG), default="exit", show_default=True,
-        help="What to do about code that cannot be interrupted.",
+        "--on-hang", type=click.Choice(ON_HANG),
+        help="What to do about code that cannot be interrupted.  [default: exit]",
     )(function)  # fmt: skip
 
 
@@ -111,13 +112,14 @@ _allow = click.option("--allow", multiple=True, metavar="HOST", help="A host tha
 @_hangs
 @_scan
 @_prove
+@configuration.option
 @observe.options
 async def worker(desk: Desk, *, targets: tuple[str, ...], **options: Any) -> None:
     """Run worlds of the programs in FILE.
 
     Adapters perform their effects, timer workers fire their timers.
     """
-    await _serve(desk, "worker", [Role.WORLDS], _settings(**options), _load(desk, targets))
+    await _serve(desk, "worker", [Role.WORLDS], _settings(desk, **options), _load(desk, targets))
 
 
 @common.command("adapter", universes=True)
@@ -127,6 +129,7 @@ async def worker(desk: Desk, *, targets: tuple[str, ...], **options: Any) -> Non
 @_claim_ttl
 @_scan
 @_allow
+@configuration.option
 @observe.options
 async def adapter(
     desk: Desk, *, targets: tuple[str, ...], allow: tuple[str, ...], capacity: int | None, **options: Any
@@ -135,7 +138,7 @@ async def adapter(
 
     The worlds may run in any process on the same store.
     """
-    settings = _settings(effects=capacity, **options)
+    settings = _settings(desk, effects=capacity, **options)
     programs = _load(desk, targets)
     await _serve(desk, "adapter", [Role.ADAPTER], settings, programs, egress=_egress(desk, targets, allow))
 
@@ -143,36 +146,39 @@ async def adapter(
 @common.command("start", universes=True)
 @_called
 @_scan
+@configuration.option
 @observe.options
 async def timer(desk: Desk, **options: Any) -> None:
     """Fire timers when they are due, for all worlds of the universe, or of many."""
-    await _serve(desk, "timer", [Role.TIMERS], _settings(**options))
+    await _serve(desk, "timer", [Role.TIMERS], _settings(desk, **options))
 
 
 @common.command("orchestrator", universes=True)
 @_called
 @_seconds("--turn", "Between two turns.")
 @click.option("--moves", type=click.IntRange(min=0), metavar="N", help="Worlds moved for balance in one turn at most.")
+@configuration.option
 @observe.options
 async def orchestrator(desk: Desk, **options: Any) -> None:
     """Place worlds on workers.
 
     By capacity, labels, pins and load. Any number of orchestrators may run.
     """
-    await _serve(desk, "orchestrator", [Role.ORCHESTRATOR], _settings(**options))
+    await _serve(desk, "orchestrator", [Role.ORCHESTRATOR], _settings(desk, **options))
 
 
 @common.command("janitor", universes=True)
 @_called
 @_seconds("--turn", "Between two parts of a round.")
 @_seconds("--round", "Between two rounds.")
+@configuration.option
 @observe.options
 async def janitor(desk: Desk, **options: Any) -> None:
     """Delete what has expired.
 
     Ids beyond the dedupe window, leases and claims of dead workers, leftover files.
     """
-    await _serve(desk, "janitor", [Role.JANITOR], _settings(**options))
+    await _serve(desk, "janitor", [Role.JANITOR], _settings(desk, **options))
 
 
 @common.command("up", universes=True)
@@ -185,11 +191,12 @@ async def janitor(desk: Desk, **options: Any) -> None:
 @_scan
 @_prove
 @_allow
+@configuration.option
 @observe.options
 async def up(desk: Desk, *, targets: tuple[str, ...], allow: tuple[str, ...], **options: Any) -> None:
     """Run all roles in one process, for the programs in FILE."""
     programs = _load(desk, targets)
-    await _serve(desk, "up", hosts.ALL, _settings(**options), programs, egress=_egress(desk, targets, allow))
+    await _serve(desk, "up", hosts.ALL, _settings(desk, **options), programs, egress=_egress(desk, targets, allow))
 
 
 def _load(desk: Desk, targets: Sequence[str]) -> list[Program]:
@@ -200,19 +207,40 @@ def _load(desk: Desk, targets: Sequence[str]) -> list[Program]:
 
 
 def _egress(desk: Desk, targets: Sequence[str], allow: Sequence[str]) -> Egress | None:
-    """What `--allow` says; without it, what the files themselves say."""
-    return Egress(allow=allow) if allow else program_files.egress_of(list(targets) or desk.place.apps)
+    """What `--allow` says; without it, what the files themselves say. Credentials are theirs in either case."""
+    declared = program_files.egress_of(list(targets) or desk.place.apps)
+    if not allow:
+        return declared
+    return Egress(allow=allow, credentials={} if declared is None else declared.credentials)
 
 
 def _settings(
-    *, name: str | None = None, labels: tuple[str, ...] = (), capacity: int | None = None, effects: int | None = None,
-    lease_ttl: float | None = None, claim_ttl: float | None = None, scan: float | None = None,
-    turn: float | None = None, round: float | None = None, moves: int | None = None, prove_ms: int | None = None,
-    crash_budget: int | None = None, step_timeout: float | None = None, on_hang: str = "report",
+    desk: Desk, *, sets: tuple[str, ...] = (), name: str | None = None, labels: tuple[str, ...] = (),
+    capacity: int | None = None, effects: int | None = None, lease_ttl: float | None = None,
+    claim_ttl: float | None = None, scan: float | None = None, turn: float | None = None, round: float | None = None,
+    moves: int | None = None, prove_ms: int | None = None, crash_budget: int | None = None,
+    step_timeout: float | None = None, on_hang: str | None = None,
 ) -> Settings:  # fmt: skip
-    """The defaults, with what was said on the command line."""
-    known = Settings()
-    said = talk.labels_of(labels)
+    """What was said on the command line, in the environment and in the project, and otherwise the defaults."""
+    scan_ms, turn_ms = ("--scan", _ms(scan)), ("--turn", _ms(turn))
+    options = configuration.said(
+        worker__max_worlds_warm=("--capacity", capacity), worker__scan_ms=scan_ms, adapter__scan_ms=scan_ms,
+        timer__scan_ms=scan_ms, worker__lease_ttl_ms=("--lease-ttl", _ms(lease_ttl)),
+        worker__crash_budget=("--crash-budget", crash_budget),
+        worker__step_timeout_ms=("--step-timeout", _ms(step_timeout)),
+        adapter__concurrency=("--capacity", effects), adapter__claim_ttl_ms=("--claim-ttl", _ms(claim_ttl)),
+        orchestrator__turn_ms=turn_ms, janitor__turn_ms=turn_ms, orchestrator__moves_max=("--moves", moves),
+        janitor__round_ms=("--round", _ms(round)), janitor__prove_ms=("--prove-ms", prove_ms),
+        on_hang=("--on-hang", on_hang),
+    )  # fmt: skip
+    found = configuration.configure(desk.place, sets, options, BASE).settings
+    said = _labels(found.worker.labels, name, labels)
+    return msgspec.structs.replace(found, worker=msgspec.structs.replace(found.worker, labels=said))
+
+
+def _labels(configured: dict[str, str], name: str | None, labels: tuple[str, ...]) -> dict[str, str]:
+    """The labels of a worker: those of its settings, and those of the command line. Its name is one of them."""
+    said = {**configured, **talk.labels_of(labels)}
     for label, value in said.items():
         if placement.reserved(ids.check_name(label, "a label's name")):
             raise errors.BadInput(f"the label {label!r} is set by the worker itself; a name is given with --name")
@@ -220,33 +248,13 @@ def _settings(
             ids.check_name(value, "a label's value")
     if name is not None:
         said[placement.NAME] = ids.check_name(name, "a worker's name")
-    lease_ttl_ms, claim_ttl_ms, scan_ms, turn_ms, round_ms = map(_ms, (lease_ttl, claim_ttl, scan, turn, round))
-    worker = _changed(
-        known.worker, labels=said, max_worlds_warm=capacity, scan_ms=scan_ms, lease_ttl_ms=lease_ttl_ms,
-        heartbeat_ms=lease_ttl_ms and lease_ttl_ms // HEARTBEATS_PER_TTL, crash_budget=crash_budget,
-        step_timeout_ms=_ms(step_timeout),
-    )  # fmt: skip
-    adapter = _changed(
-        known.adapter, concurrency=effects, scan_ms=scan_ms, claim_ttl_ms=claim_ttl_ms,
-        renew_ms=claim_ttl_ms and claim_ttl_ms // RENEWALS_PER_TTL,
-    )  # fmt: skip
-    return msgspec.structs.replace(
-        known,
-        worker=worker,
-        adapter=adapter,
-        timer=_changed(known.timer, scan_ms=scan_ms),
-        orchestrator=_changed(known.orchestrator, turn_ms=turn_ms, moves_max=moves),
-        janitor=_changed(known.janitor, turn_ms=turn_ms, round_ms=round_ms, prove_ms=prove_ms),
-        on_hang=on_hang,
-    )
+    return said
 
 
 def _ms(seconds: float | None) -> int | None:
+    if seconds is not None and not math.isfinite(seconds):
+        raise errors.BadInput(f"a length of time is a number of seconds, not {seconds:g}")
     return None if seconds is None else int(seconds * 1000)
-
-
-def _changed(record: Any, **values: Any) -> Any:
-    return msgspec.structs.replace(record, **{name: value for name, value in values.items() if value is not None})
 
 
 # --- Running ---------------------------------------------------------------------------------------------------------
@@ -284,13 +292,13 @@ async def _one(
     place = desk.place
     opened = connection.open(
         place.store, universe=place.universe, objects=place.objects, create=True, metrics=desk.watch.metrics,
-        peers=place.peers, codec=place.codec(),
+        peers=place.peers, codec=place.codec(), settings=settings,
     )  # fmt: skip
     async with opened as universe:
         host = hosts.Host(
             universe.store, served.Universes.only(universe.id, universe.name), programs,
             blobs=lambda _: universe.blobs, settings=settings, egress=egress, peers=universe.peers, roles=roles,
-            telemetry=universe.telemetry, watchdog=True,
+            telemetry=universe.telemetry, watchdog=True, secrets=place.secrets,
         )  # fmt: skip
         universe.levels_from(host.levels)
         yield host, universe.metrics_port
@@ -305,6 +313,7 @@ async def _many(
     opened = many.prepared(
         place.store, programs, universes=place.universes, roles=roles, settings=settings, objects=place.objects,
         egress=egress, metrics=desk.watch.metrics, peers=place.peers, codec=place.codec(),
+        secrets=place.secrets,
     )  # fmt: skip
     async with opened as hosting:
         yield hosting.host, hosting.metrics_port
@@ -335,14 +344,14 @@ def _say_ready(desk: Desk, record: dict[str, Any], host: hosts.Host, programs: S
     names = [program.name for program in programs]
     record |= {
         "name": host.name, "worker": host.worker.hex(), "pid": os.getpid(), "programs": names,
-        "store": desk.place.store,
+        "store": desk.place.shown,
     }  # fmt: skip
     if desk.place.universes:
         record |= {"universes": desk.place.universes, "served": len(host.universes.known)}
     else:
         record |= {"universe": desk.place.universe}
     of = f" for {', '.join(names)}" if names else ""
-    desk.out.one(record, [f"{record['ready']} {host.name} is ready{of} in {desk.place.store}; Ctrl-C ends it"])
+    desk.out.one(record, [f"{record['ready']} {host.name} is ready{of} in {desk.place.shown}; Ctrl-C ends it"])
 
 
 COMMANDS: list[click.Command] = [adapter, orchestrator, janitor, up]

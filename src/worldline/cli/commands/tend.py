@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, grammar
 from worldline.cli import common
 from worldline.cli.commands import talk
 from worldline.cli.common import Desk
@@ -44,7 +44,7 @@ async def resume(desk: Desk, world: str | None, every: bool) -> None:
             for each in await release.release_all(universe):
                 status = each.meta.status.name.lower()
                 released.append({"universe": name, "name": each.meta.name, "status": status})
-    desk.out.one({"resumed": released}, [f"{len(released)} copies go on"])
+    desk.out.one({"resumed": released}, [grammar.clause(len(released), "copy", "goes on", "go on")])
 
 
 @common.command("archive")
@@ -88,10 +88,11 @@ async def compact(desk: Desk, world: str, dry_run: bool) -> None:
         planned = await compaction.plan(universe, at)
         done = None if dry_run else await compaction.compact(universe, at)
     if done is None:
-        said = [f"{world}: {planned.entries} entries would be moved, up to height {planned.up_to}"]
+        said = [f"{world}: {grammar.count(planned.entries, 'entry')} would be moved, up to height {planned.up_to}"]
     else:
-        said = [f"{world}: {done.entries} entries moved into {done.segments} segments, {done.bytes} bytes"]
-        said += [f"{done.snapshots} snapshots dropped"] if done.snapshots else []
+        segments = grammar.count(done.segments, "segment")
+        said = [f"{world}: {grammar.count(done.entries, 'entry')} moved into {segments}, {done.bytes} bytes"]
+        said += [f"{grammar.count(done.snapshots, 'snapshot')} dropped"] if done.snapshots else []
     if planned.held_back:
         said.append("forks that have no state of their own yet keep it from going further")
     desk.out.one({"name": world, **msgspec.to_builtins(planned if done is None else done)}, said)

@@ -132,7 +132,7 @@ def _amount(text: str) -> int | None:
     return int(found["number"]) * scale
 
 
-_AMOUNT = re.compile(r"(?P<none>none)|(?P<number>[0-9]+)(?P<unit>[kmgt]?)b?")
+_AMOUNT = re.compile(r"(?P<none>none)|(?P<number>[0-9]{1,30})(?P<unit>[kmgt]?)b?")
 
 
 def _quotas(function: Function) -> Function:

@@ -13,6 +13,7 @@ from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.inspect import queries, render
 from worldline.kernel import values
+from worldline.kernel.execution import reports
 from worldline.kernel.operations import OpKind
 from worldline.kernel.repair import ways_out
 from worldline.kernel.rows.records import Record, RunStatus
@@ -47,7 +48,7 @@ async def reset_run(desk: Desk, *, world: str, run: str, to: str, timeout: float
     """
     async with desk.open() as universe:
         found = await desk.world(universe, world)
-        wanted = ways_out.reset_run(run, int(to) if to.isdecimal() else to)
+        wanted = ways_out.reset_run(run, int(to) if to.isdecimal() and len(to) <= 20 else to)
         record = await _record(found, run)
         again = -1 if record is None else record.again
         twice = [] if record is None else ways_out.twice(record, wanted.to)
@@ -182,8 +183,8 @@ def _say(desk: Desk, world: str, run: str, record: Record | None, what: str, **m
     said = {"world": world, "run": run, "status": status or None, **more}
     lines = [f"run {run} {what}{f'; it is {status}' if status else ''}"]
     if record is not None and record.status is RunStatus.BLOCKED:
-        said["blocked"] = record.blocked
-        lines.append(render.plain(record.blocked))
+        said["blocked"] = reports.addressed(record.blocked, world)
+        lines.append(render.plain(said["blocked"]))
     desk.out.one(said, lines)
 
 

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import errors
+from worldline.base import errors, grammar
 from worldline.cli import common, output, suggest
 from worldline.cli.commands import roles, ways_out
 from worldline.cli.common import Desk
@@ -20,11 +20,11 @@ from worldline.client.handle import Handle
 from worldline.codec import structs
 from worldline.inspect import queries, render, why
 from worldline.inspect import ways_out as inspect_ways
-from worldline.kernel import commands
+from worldline.kernel import commands, events
 from worldline.kernel.rows.records import RunStatus
 from worldline.layers import inbox as inboxes
 from worldline.layers import ready, worlds
-from worldline.model import ids
+from worldline.model import ids, inbox
 from worldline.model.work import WorkKind, WorkState
 from worldline.roles.erasure import checking
 from worldline.store import kv, transact
@@ -260,7 +260,7 @@ async def drop_dead(desk: Desk, *, world: str, letter: str | None, every: bool) 
         at = await desk.address(universe, world)
         chosen = await _letters(universe, at, letter, every=every)
         if chosen:
-            desk.confirm(f"Delete {len(chosen)} dead letters of world {world!r}?")
+            desk.confirm(f"Delete {grammar.count(len(chosen), 'dead letter')} of world {world!r}?")
         for each in chosen:
             batch = kv.Batch()
             inboxes.drop_dead(batch, at, each)
@@ -270,7 +270,8 @@ async def drop_dead(desk: Desk, *, world: str, letter: str | None, every: bool) 
 
 def _say_letters(desk: Desk, world: str, chosen: list[inboxes.Letter], what: str) -> None:
     letters = [each.stamp.hex() for each in chosen]
-    desk.out.one({"world": world, "letters": letters, "done": what}, [f"{len(letters)} dead letters {what}"])
+    said = f"{grammar.count(len(letters), 'dead letter')} {what}"
+    desk.out.one({"world": world, "letters": letters, "done": what}, [said])
 
 
 async def _letters(universe: Connection, at: ids.Address, text: str | None, *, every: bool) -> list[inboxes.Letter]:
@@ -292,6 +293,11 @@ async def _retry(universe: Connection, at: ids.Address, letter: inboxes.Letter) 
     engine, env = universe.store.engine, universe.store.env
     client_id = envs.new_id(env)
     large = inboxes.refers_to(letter.dead)
+    match inboxes.item_of(letter.dead.item):
+        case inbox.Event(schema=schema, payload=carried):
+            events.check_outside(schema, await universe.blobs.load(carried))
+        case inbox.Message(mode=inbox.MessageMode.TYPED, name=name):
+            ids.check_event_name(name)
 
     async def attempt() -> transact.Done[bool] | transact.Write[bool]:
         read = await engine.read(worlds.get(at), inboxes.get_dead(at, letter), inboxes.get_seen(at, client_id))

@@ -1,4 +1,4 @@
-"""Workers and leases: `worker list|drain|undrain`, `lease revoke|assign|unassign`.
+"""Workers and leases: `worker list|show|drain|undrain`, `lease revoke|assign|unassign`.
 
 `worldline worker FILE` is a worker itself (`cli.roles`).
 """
@@ -11,15 +11,18 @@ import click
 import msgspec
 
 from worldline.base import errors
-from worldline.cli import common, suggest
+from worldline.cli import common, output, suggest
 from worldline.cli.commands import roles
 from worldline.cli.common import Desk
 from worldline.client.connection import Connection
 from worldline.host import holders
+from worldline.inspect import render
 from worldline.inspect.render import when
-from worldline.layers import leases
+from worldline.layers import leases, ready, worlds
 from worldline.model import ids
+from worldline.roles import worker_labels
 from worldline.roles.cluster import operations, placement
+from worldline.roles.universes import served
 
 ID_CHARACTERS_MIN = 4
 
@@ -51,6 +54,43 @@ async def list_workers(desk: Desk, limit: int) -> None:
     desk.out.many(found, columns, none="no workers here")
 
 
+class Held(msgspec.Struct, frozen=True):
+    """A world that a worker holds."""
+
+    name: str
+    id: str
+    program: str
+    status: str
+    universe: str
+    epoch: int
+
+
+class WholeWorker(Worker, frozen=True):
+    """A worker, and the worlds that it holds. `more`: how many are left out of the list."""
+
+    held: list[Held] = []
+    more: int = 0
+
+
+@common.command("show")
+@click.argument("worker")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=common.LIST_DEFAULT, show_default=True,
+    help="How many worlds at most.",
+)  # fmt: skip
+async def show(desk: Desk, *, worker: str, limit: int) -> None:
+    """Show a worker and the worlds that it holds, each with its epoch. WORKER is a name or an id."""
+    async with desk.open(programs=[]) as universe:
+        found = [await _whole(universe, life, limit) for life in _find(await _lives(universe), worker)]
+    for each in found:
+        said = render.plain(each)
+        del said["held"], said["more"]
+        worlds = [f"  {held.name}  {held.program}  {held.status}  epoch {held.epoch}" for held in each.held]
+        rest = [f"  ... and {each.more} more: --limit {each.worlds}"] if each.more else []
+        lines = output.pairs({**said, "last_heartbeat": each.last_heartbeat})
+        desk.out.one(each, [*lines, *(worlds or ["  it holds no world"]), *rest])
+
+
 @common.command("drain")
 @click.argument("worker")
 async def drain(desk: Desk, worker: str) -> None:
@@ -67,19 +107,33 @@ async def undrain(desk: Desk, worker: str) -> None:
 
 @common.command("revoke")
 @click.argument("world")
-async def revoke(desk: Desk, world: str) -> None:
-    """Take the lease of a world from its holder, which can write no more. Another worker goes on."""
+@click.option("--epoch", type=click.IntRange(min=1), metavar="N", help="Only if it is held at this epoch.")
+async def revoke(desk: Desk, *, world: str, epoch: int | None) -> None:
+    """Take the lease of a world from its holder, which can write no more. Another worker goes on.
+
+    With --epoch, only the lease of that epoch (`worldline show` says it): a repeat takes it from no other holder.
+    """
     async with desk.open(programs=[]) as universe:
         at = await desk.address(universe, world)
-        epoch = await operations.revoke_lease(universe.store.engine, universe.store.env, at)
-    desk.out.one({"name": world, "epoch": epoch}, [f"the lease of {world} is free, at epoch {epoch}"])
+        after = await operations.revoke_lease(universe.store.engine, universe.store.env, at, epoch=epoch)
+    line = f"the lease of {world} is free, at epoch {after}"
+    if epoch is not None and after not in (epoch, epoch + 1):
+        line = f"nothing was revoked: the lease of {world} is at epoch {after}, not {epoch}"
+    desk.out.one({"name": world, "epoch": after}, [line])
 
 
 @common.command("assign")
 @click.argument("world")
 @click.argument("worker")
-async def assign(desk: Desk, *, world: str, worker: str) -> None:
-    """Say which worker should run a world: any other gives it back, saved. WORKER is its name or its id."""
+@click.option(
+    "--priority", type=click.IntRange(min=0, max=9), default=ready.NORMAL, show_default=True, metavar="N",
+    help="A worker that has many worlds to take begins with the lowest.",
+)  # fmt: skip
+async def assign(desk: Desk, *, world: str, worker: str, priority: int) -> None:
+    """Say which worker should run a world: any other gives it back, saved. WORKER is its name or its id.
+
+    A worker that does not have its program, or the labels that it needs, is refused.
+    """
     async with desk.open(programs=[]) as universe:
         at = await desk.address(universe, world)
         chosen = _find(await _lives(universe), worker)
@@ -87,7 +141,8 @@ async def assign(desk: Desk, *, world: str, worker: str) -> None:
             raise errors.BadInput(
                 f"{len(chosen)} workers are named {worker!r}; give an id from `worldline worker list`"
             )
-        await operations.assign_world(universe.store.engine, universe.store.env, at, chosen[0].worker)
+        engine, env = universe.store.engine, universe.store.env
+        await operations.assign_world(engine, env, at, chosen[0].worker, priority=priority)
     said = {"name": world, "worker": chosen[0].worker.hex()}
     desk.out.one(said, [f"{world} is assigned to worker {worker}"])
 
@@ -100,6 +155,22 @@ async def unassign(desk: Desk, world: str) -> None:
         at = await desk.address(universe, world)
         await operations.unassign_world(universe.store.engine, universe.store.env, at)
     desk.out.one({"name": world, "worker": None}, [f"any worker may run {world}"])
+
+
+async def _whole(universe: Connection, life: leases.Heartbeat, limit: int) -> WholeWorker:
+    every = await operations.list_worker_worlds(universe.store.engine, life.worker)
+    shown = every[:limit]
+    read = await universe.store.engine.read(*(worlds.get(at) for at, _ in shown))
+    names = {each.id: each.name for each in await served.read_all(universe.store.engine)}
+    held: list[Held] = []
+    for index, (at, epoch) in enumerate(shown):
+        world = worlds.find(at, read.value(index))
+        if world is not None:  # else it was deleted just now
+            meta = world.meta
+            where = names.get(at.universe, at.universe.hex())
+            held.append(Held(meta.name, at.world.hex(), meta.program, meta.status.name.lower(), where, epoch))
+    line = msgspec.structs.asdict(await _shown(universe, life))
+    return WholeWorker(**line, held=held, more=len(every) - len(shown))
 
 
 async def _drain(desk: Desk, named: str, *, draining: bool) -> None:
@@ -120,7 +191,7 @@ def _ids(lives: list[leases.Heartbeat]) -> list[ids.WorkerId]:
 
 async def _lives(universe: Connection) -> list[leases.Heartbeat]:
     found = await operations.list_workers(universe.store.engine)
-    return [life for life in found if placement.serves(life.sign.labels, universe.id)]
+    return [life for life in found if worker_labels.serves(life.sign.labels, universe.id)]
 
 
 def _find(lives: list[leases.Heartbeat], named: str) -> list[leases.Heartbeat]:
@@ -128,7 +199,7 @@ def _find(lives: list[leases.Heartbeat], named: str) -> list[leases.Heartbeat]:
     by_name = [life for life in lives if life.sign.labels.get(placement.NAME) == named]
     text = named.lower()
     by_id = [life for life in lives if life.worker.hex().startswith(text) and len(text) >= ID_CHARACTERS_MIN]
-    if not by_name and len(by_id) > 1:
+    if len(by_id) > 1 and not by_name:
         raise errors.BadInput(f"{len(by_id)} workers have ids that begin with {named!r}; give more of it")
     if not by_name and not by_id:
         meant = suggest.near(named, (life.sign.labels.get(placement.NAME, "") for life in lives))
@@ -157,7 +228,7 @@ async def _shown(universe: Connection, life: leases.Heartbeat) -> Worker:
 
 COMMANDS: list[click.Command] = [
     roles.RoleGroup(
-        "worker", commands=[roles.worker, list_workers, drain, undrain],
+        "worker", commands=[roles.worker, list_workers, show, drain, undrain],
         help="Run worlds; list and drain workers. `worldline worker FILE` runs them: see `worker start --help`.",
     ),
 ]  # fmt: skip

@@ -19,10 +19,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, grammar
 from worldline.cli import output
 from worldline.inspect import render
 from worldline.kernel import commands, values
+from worldline.kernel.execution import reports
 from worldline.model import ids, journal
 from worldline.model.journal import Kind
 from worldline.observe import sinks
@@ -157,7 +158,7 @@ class Blocks:
             work = self._work.get(ids.IntentId(bytes.fromhex(said["intent"])))
             if work is not None and said["command"] == commands.PARK:
                 why = self._failure(str(said.get("error", "")))
-                text = f"{work.said} is parked after {said.get('attempts')} attempts: {why}"
+                text = f"{work.said} is parked after {grammar.count(int(said.get('attempts', 0)), 'attempt')}: {why}"
                 return [Line(work.block, entry.time_us, text, _BAD)], work.block
             if work is not None:
                 return [Line(work.block, entry.time_us, f"{said['command']} {work.said}")], work.block
@@ -223,7 +224,7 @@ class Blocks:
             case Kind.PROGRAM_CHANGED:
                 text, style = "program changed", _CHANGE
             case Kind.RUN_BLOCKED:
-                text, style = f"blocked: {said.get('report')}", _BAD
+                text, style = f"blocked: {reports.addressed(str(said.get('report')), world)}", _BAD
             case Kind.ANSWERED if first.kind is Kind.EVENT:
                 bad = said.get("error")
                 text = f"refused: {bad.get('message')}" if bad else f"answered {_short(said.get('answer'))}"

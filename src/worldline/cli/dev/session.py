@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from worldline.base import errors
+from worldline.base import errors, grammar
 from worldline.cli import shutdown
 from worldline.cli.common import Desk
 from worldline.cli.dev import show as dev_show
@@ -19,6 +19,8 @@ from worldline.client.connection import Connection
 from worldline.client.universe import Universe
 from worldline.host import program_files
 from worldline.kernel.authoring.program import Program
+from worldline.kernel.execution import reports
+from worldline.model.settings import Settings
 
 POLL_SECONDS = 0.25
 
@@ -26,8 +28,11 @@ POLL_SECONDS = 0.25
 class Session:
     """One `dev`, over all reloads."""
 
-    def __init__(self, desk: Desk, target: str, names: Sequence[str], show: dev_show.Show) -> None:
+    def __init__(
+        self, desk: Desk, target: str, names: Sequence[str], show: dev_show.Show, settings: Settings
+    ) -> None:  # fmt: skip
         self._desk = desk
+        self._settings = settings
         self._target = target
         self._names = list(names)
         self.show = show
@@ -47,7 +52,8 @@ class Session:
         self.show.mute(muted=bool(before))
         opened = connection.open(
             place.store, host=loaded.programs, universe=place.universe, objects=place.objects, egress=loaded.egress,
-            sinks=self.show.listeners(), peers=place.peers, codec=place.codec(),
+            sinks=self.show.listeners(), peers=place.peers, codec=place.codec(), secrets=place.secrets,
+            settings=self._settings,
         )  # fmt: skip
         async with opened as universe:
             assert universe.host is not None
@@ -65,7 +71,7 @@ class Session:
             await Universe(universe).ensure(name, loaded.programs[0])
         if not before:
             programs = ", ".join(program.name for program in loaded.programs)
-            self.show.say("hosting", f"{programs} from {self._target} in {self._desk.place.store}; Ctrl-C ends it")
+            self.show.say("hosting", f"{programs} from {self._target} in {self._desk.place.shown}; Ctrl-C ends it")
             return
         old = {program.name: program.hash for program in before}
         if all(old.get(program.name) == program.hash for program in loaded.programs):
@@ -92,11 +98,13 @@ class Session:
                 found = await universe.host.worlds.misfits(hosted)
                 adopted += 1
                 runs += len(hosted.machine.live_runs()) - len(found)
-                unfit |= {f"{name}/{run}": report for run, report in found.items()}
-        said = f"{adopted} worlds adopted it, {runs} runs go on"
+                unfit |= {f"{name}/{run}": reports.addressed(report, name) for run, report in found.items()}
+        said = f"{grammar.count(adopted, 'world')} adopted it, {grammar.clause(runs, 'run', 'goes on', 'go on')}"
         if unfit:
             named = ", ".join(list(unfit)[:5])
-            said += f", {len(unfit)} do not fit and are blocked when they next continue: {named}"
+            fits = "does not fit and is blocked when it next continues"
+            several = "do not fit and are blocked when they next continue"
+            said += f", {len(unfit)} {fits if len(unfit) == 1 else several}: {named}"
         return "\n".join(["; ".join([said, *refused[:5]]), *list(unfit.values())[:1]])
 
     async def _watch(

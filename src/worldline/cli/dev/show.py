@@ -11,9 +11,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 
-from rich import text
-
-from worldline.base import env_os
+from worldline.base import env_os, grammar
 from worldline.cli import entries, output, terminal
 from worldline.cli.dev import blocks
 from worldline.client.connection import Connection
@@ -75,7 +73,7 @@ class Show:
         if self._out.as_json:
             self._out.json({"dev": what, "message": detail})
             return
-        self._screen.print(text.Text(f"[{what}] {detail}", style="bold"))
+        self._screen.print(terminal.styled(f"[{what}] {detail}", "bold"))
         if what != "log":
             self._heading = ""
 
@@ -135,7 +133,7 @@ class Show:
 
     async def _write(self, universe: Connection, item: Item) -> None:
         if self._skipped:
-            self.say("skipped", f"{self._skipped} steps: they came faster than they could be written")
+            self.say("skipped", f"{grammar.count(self._skipped, 'step')}: they came faster than they could be written")
             self._skipped = 0
         now_us = self._env.wall_us()
         if isinstance(item, sinks.Journaled):
@@ -164,7 +162,7 @@ class Show:
             names = self._names.setdefault(step.address, entries.Names(step.address))
             await names.learn(universe, step.entries)
             for entry in step.entries:
-                self._screen.print(text.Text(names.line(entry, step.name), style=_STYLES.get(entry.kind, "")))
+                self._screen.print(terminal.styled(names.line(entry, step.name), _STYLES.get(entry.kind, "")))
         else:
             self._lines(self._blocks.step(step.address, step.name, step.entries))
         for each in found:
@@ -176,7 +174,7 @@ class Show:
         """Where user code failed, below what is said of it."""
         if given and not self._out.as_json:
             lines = "\n".join(f"{2 * INDENT}{line}" for line in given.rstrip().splitlines())
-            self._screen.print(text.Text(lines, style="dim"))
+            self._screen.print(terminal.styled(lines, "dim"))
 
     def _lines(self, lines: list[blocks.Line]) -> None:
         if self._out.as_json or self._rows:
@@ -184,10 +182,10 @@ class Show:
         for line in lines:
             if line.fresh or line.block != self._heading:
                 time = output.local(render.when(line.time_us))
-                self._screen.print(text.Text.assemble((f"{time}  ", "dim"), (line.block, "bold")))
+                self._screen.print(terminal.styled(f"{time}  ", "dim") + terminal.styled(line.block, "bold"))
                 self._heading = line.block
             if line.text:
-                self._screen.print(text.Text(f"{INDENT}{line.text}", style=line.style))
+                self._screen.print(terminal.styled(f"{INDENT}{line.text}", line.style))
 
 
 def _fails(entry: journal.Entry) -> bool:

@@ -127,10 +127,7 @@ def _fields(given: payloads.Given) -> Any:
 
 def json_or_text(text: str) -> Any:
     """JSON, or else a text."""
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text
+    return payloads.loose(text)
 
 
 def _plain(error: snapshots.ErrorValue | None) -> Any:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from worldline.base import errors
+from worldline.cli import payloads
 from worldline.host import program_files
 from worldline.kernel.flow import validation
 from worldline.kernel.flow.authoring import domains
@@ -35,9 +34,4 @@ def compiled(target: str) -> Compiled:
 
 def read(path: Path) -> Any:
     """The value in a JSON file."""
-    try:
-        return msgspec.json.decode(path.read_bytes())
-    except OSError as error:
-        raise errors.BadInput(f"{path} cannot be read: {error.strerror}; name a domain as {NAMED}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise errors.BadInput(f"{path} is no JSON: {error}") from error
+    return payloads.read_file(path, advice=f"; name a domain as {NAMED}")

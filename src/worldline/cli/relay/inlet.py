@@ -14,6 +14,7 @@ from worldline.base import errors
 from worldline.cli import payloads
 from worldline.client import delivery
 from worldline.client.handle import Handle
+from worldline.codec import outside_json
 from worldline.kernel import events, values
 from worldline.kernel.authoring.program import Program
 
@@ -41,7 +42,4 @@ class Inlet(msgspec.Struct, frozen=True):
 
 def decoded(data: bytes, what: str) -> Any:
     """JSON that can be stored. `BadInput` if it is none."""
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise errors.BadInput(f"{what} is not JSON: {error}") from error
+    return outside_json.decode(data, what=what)

@@ -1,60 +1,71 @@
 """Webhooks into an inbox: a small HTTP server that takes signed POSTs, each once.
 
-A request is answered with 2xx when its value is durable, and not before. Its id comes from a header, so a sender that
-tries again is answered with the stamp that the first try got. The signature, `sha256=` and an HMAC-SHA256 in hex, is
-over the id, a full stop and the body: a body that was signed for one id is not taken under another. For senders that
-sign the body alone, `signs_id` is off.
+A request is answered with 2xx when its value is durable, and not before. A sender that tries again under the same id is
+answered with the stamp that the first try got. `signing.py` says what is signed and how replays end, `admission.py` who
+gets in.
 
 ::
 
-    202  taken, or taken before: {"id", "stamp", "already_enqueued"}
+    202  taken; 200 taken before: {"id", "stamp", "already_enqueued"}
     400  no id, no length, not JSON, or not what the event's fields are        404  another path, no such world
-    401  the signature is missing or wrong                                     405  not POST
-    409  the id was used for another value, or the world takes no input        413  too large
+    401  the signature is missing or wrong, or of another time                 405  not POST
+    408  too slow                                                              409  the id was used for another value,
+    413  too large                                                                  or the world takes no input
     429, 503  too many requests, or the store is out of reach: `Retry-After` says when
 
 Everything is bounded: connections, the size of the head and the body, requests a second, and how long a client may take
-to send one. What is wrong is said in one line of JSON, without a word about the world to senders that are not known.
+to send one. Every request gets a status, whatever its bytes are. What is wrong is said in one line of JSON, without a
+word about the world to senders that are not known.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
+import contextlib
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
-from worldline.cli.relay import inlet
+from worldline.cli.relay import admission, inlet, signing
 
-TAKEN = 202
-PREFIX = "sha256="
+TAKEN, TAKEN_BEFORE = 202, 200
+FORWARDED = "x-forwarded-for"
 REASONS = {
-    202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
+    200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
     408: "Request Timeout", 409: "Conflict", 413: "Content Too Large", 429: "Too Many Requests",
-    431: "Request Header Fields Too Large", 503: "Service Unavailable",
+    431: "Request Header Fields Too Large", 500: "Internal Server Error", 503: "Service Unavailable",
 }  # fmt: skip
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_LENGTH = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 
-class Settings(msgspec.Struct, frozen=True):
-    """`rate`: requests a second, with as many at once. Headers are named in lower case."""
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """`rate`: requests a second of each secret, `address_rate` of each address before its signature is checked; both
+    with as many at once. `proxies`: addresses whose `X-Forwarded-For` is believed. `time_field`: where a body that is
+    signed alone has its timestamp.
+    """
 
-    secret: bytes
+    secrets: Sequence[bytes]
     path: str = "/"
-    id_header: str = "idempotency-key"
-    signature_header: str = "x-signature-256"
-    signs_id: bool = True
+    headers: signing.Headers = signing.Headers()
+    form: signing.Form = signing.Form.SIGNED_ID
+    tolerance_seconds: int = limits.WEBHOOK_TOLERANCE_SECONDS
+    time_field: str = ""
     bytes_max: int = limits.RELAY_BYTES_MAX
     rate: float = 100.0
+    address_rate: float = 200.0
+    proxies: Sequence[str] = ()
 
-    def __post_init__(self) -> None:
-        if len(self.secret) < limits.WEBHOOK_SECRET_BYTES_MIN:
-            raise errors.BadInput(f"a secret has at least {limits.WEBHOOK_SECRET_BYTES_MIN} bytes")
+    def verifier(self) -> signing.Verifier:
+        return signing.Verifier(
+            self.secrets, form=self.form, headers=self.headers, tolerance_seconds=self.tolerance_seconds
+        )
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -63,37 +74,17 @@ class Answer(msgspec.Struct, frozen=True):
     retry_after: int = 0
 
 
-class Rate:
-    """So many a second on average, and as many at once after a rest."""
+FULL = Answer(503, {"error": "too many connections"}, 1)
+DROPPED = Answer(503, {"error": "dropped for a newer connection: the request did not arrive"}, 1)
+SLOW = Answer(408, {"error": "the request took too long to arrive"})
 
-    def __init__(self, env: envs.Env, per_second: float) -> None:
-        if per_second <= 0:
-            raise errors.BadInput("a rate is a number above 0")
-        self._env = env
-        self._gap_us = 1_000_000 / per_second
-        self._full_us = max(1_000_000.0, self._gap_us)
-        self._next_us = 0.0  # when the next one would be on schedule
-
-    def allows(self) -> bool:
-        """Whether one more is within the rate. It counts only if it is."""
-        now_us = self._env.monotonic_us()
-        start_us = max(self._next_us, now_us - self._full_us + self._gap_us)
-        if start_us > now_us:
-            return False
-        self._next_us = start_us + self._gap_us
-        return True
+EARLY = Answer(400, {"error": "the request ended too early"})
 
 
 class _Refused(Exception):
     def __init__(self, status: int, why: str, *, retry_after: int = 0) -> None:
         super().__init__(why)
         self.answer = Answer(status, {"error": why}, retry_after)
-
-
-def signature(secret: bytes, id: str, body: bytes, *, signs_id: bool = True) -> str:
-    """What a sender puts into the header."""
-    signed = id.encode() + b"." + body if signs_id else body
-    return PREFIX + hmac.new(secret, signed, hashlib.sha256).hexdigest()
 
 
 class Webhook:
@@ -105,8 +96,13 @@ class Webhook:
     ) -> None:  # fmt: skip
         self._goes = goes
         self._settings = settings
+        self._env = env
         self._told = told
-        self._rate = Rate(env, settings.rate)
+        self._verifier = settings.verifier()
+        self._proxies = tuple(_proxy(each) for each in settings.proxies)
+        self._places = admission.Places(self._proxies)
+        self._address_rates = admission.Rates(env, settings.address_rate)
+        self._secret_rates = [admission.Rate(env, settings.rate) for _ in settings.secrets]
         self._server: asyncio.Server | None = None
         self._busy: dict[asyncio.Task[Any], None] = {}
 
@@ -131,60 +127,101 @@ class Webhook:
         task = asyncio.current_task()
         assert task is not None
         self._busy[task] = None
+        place = self._places.enter(admission.address_of(writer.get_extra_info("peername")))
+        answer: Answer | None = Answer(500, {"error": "the server failed"})  # of a bug, which goes on to the loop's log
         try:
-            try:
-                answer = await self._answer(reader)
-            except _Refused as refused:
-                answer = refused.answer
-            except TimeoutError:
-                answer = Answer(408, {"error": "the request took too long to arrive"})
-            except (asyncio.IncompleteReadError, ConnectionError):
-                return  # the client is gone; nothing was taken
-            self._told(answer)
-            await _write(writer, answer)
+            answer = FULL if place is None else await self._one(reader, place)
         finally:
-            del self._busy[task]
+            if answer is not None:
+                self._told(answer)
+                await _write(writer, answer)
+            if place is not None:
+                if answer is not None and answer.status not in (TAKEN, TAKEN_BEFORE) and not place.dropped:
+                    await _linger(reader, writer, place)
+                self._places.leave(place)
             writer.close()
+            del self._busy[task]
 
-    async def _answer(self, reader: asyncio.StreamReader) -> Answer:
-        if len(self._busy) > limits.WEBHOOK_CONNECTIONS_MAX:
-            raise _Refused(503, "too many connections", retry_after=1)
-        async with asyncio.timeout(limits.WEBHOOK_SECONDS):
+    async def _one(self, reader: asyncio.StreamReader, place: admission.Place) -> Answer | None:
+        """The answer to one request. None: the client is gone, and nothing was taken."""
+        try:
+            return await self._answer(reader, place)
+        except _Refused as refused:
+            return refused.answer
+        except TimeoutError:
+            return DROPPED if place.dropped else SLOW
+        except asyncio.IncompleteReadError:
+            return EARLY
+        except ConnectionError:
+            return None
+        finally:
+            place.work()
+
+    async def _answer(self, reader: asyncio.StreamReader, place: admission.Place) -> Answer:
+        async with asyncio.timeout(limits.WEBHOOK_HEAD_SECONDS) as clock:
+            place.wait(clock)
             method, path, headers = await _head(reader)
+            sender = place.address
+            if sender in self._proxies:
+                sender = admission.forwarded_for(headers.get(FORWARDED, ""), sender)
+            if not self._address_rates.allows(sender):
+                raise _Refused(429, "too many requests from this address", retry_after=1)
             if method != "POST":
                 raise _Refused(405, "only POST is taken")
             if path != self._settings.path:
                 raise _Refused(404, "nothing is taken at this path")
-            if not self._rate.allows():
-                raise _Refused(429, "too many requests", retry_after=1)
-            body = await _body(reader, headers, self._settings.bytes_max)
-        id = headers.get(self._settings.id_header, "")
-        self._check_signature(id, body, headers)
-        if not id or not id.isascii():
-            raise _Refused(400, f"no id: send one, in ASCII, in the header {self._settings.id_header}")
-        return await self._take(id, body)
+            length = _length(headers, self._settings.bytes_max)
+            slowest = length / limits.WEBHOOK_BODY_BYTES_PER_SECOND_MIN
+            clock.reschedule(asyncio.get_running_loop().time() + limits.WEBHOOK_BODY_SECONDS + slowest)
+            body = await reader.readexactly(length)
+            place.work()
+        signed = self._check(headers, body)
+        if not self._secret_rates[signed.secret].allows():
+            raise _Refused(429, "too many requests", retry_after=1)
+        return await self._take(signed.id, body)
 
-    def _check_signature(self, id: str, body: bytes, headers: dict[str, str]) -> None:
-        wanted = signature(self._settings.secret, id, body, signs_id=self._settings.signs_id)
-        given = headers.get(self._settings.signature_header, "")
-        if not hmac.compare_digest(wanted.encode(), given.encode("utf-8", "surrogateescape")):
-            raise _Refused(401, "the signature is missing or wrong")
+    def _check(self, headers: dict[str, str], body: bytes) -> signing.Signed:
+        try:
+            return self._verifier.check(headers, body, now_seconds=self._now_seconds())
+        except signing.Malformed as error:
+            raise _Refused(400, str(error)) from error
+        except signing.Unsigned as error:
+            raise _Refused(401, str(error)) from error
+
+    def _now_seconds(self) -> int:
+        return self._env.wall_us() // 1_000_000
 
     async def _take(self, id: str, body: bytes) -> Answer:
         try:
-            sending = await self._goes.put(inlet.decoded(body, "the body"), id=id)
+            value = inlet.decoded(body, "the body")
+            if self._settings.time_field:
+                self._verifier.check_time(
+                    signing.time_in(value, self._settings.time_field), now_seconds=self._now_seconds()
+                )
+            sending = await self._goes.put(value, id=id)
+        except signing.Unsigned as error:
+            raise _Refused(401, str(error)) from error
         except errors.Overloaded as busy:
             raise _Refused(503, "the world has too much to do", retry_after=max(1, int(busy.retry_after))) from busy
         except (errors.IdReused, errors.Closed) as error:
             raise _Refused(409, str(error)) from error
         except errors.NotFound as error:
             raise _Refused(404, str(error)) from error
-        except (errors.BadInput, errors.EncodeError) as error:
+        except (errors.BadInput, errors.EncodeError, signing.Malformed) as error:
             raise _Refused(400, str(error)) from error
+        except errors.QuotaExceeded as error:
+            raise _Refused(503, str(error), retry_after=limits.WEBHOOK_SECONDS) from error
         except (errors.StoreError, errors.Conflicted) as error:
             raise _Refused(503, "the store is out of reach, or too busy", retry_after=1) from error
         said = {"id": sending.id, "stamp": sending.stamp.hex(), "already_enqueued": sending.repeated}
-        return Answer(TAKEN, said)
+        return Answer(TAKEN_BEFORE if sending.repeated else TAKEN, said)
+
+
+def _proxy(text: str) -> str:
+    found = admission.normal(text)
+    if not found:
+        raise errors.BadInput(f"a proxy is named by its address, not {text!r}")
+    return found
 
 
 async def _head(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]:
@@ -195,26 +232,27 @@ async def _head(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]
         raise _Refused(431, "the head of the request is too large") from error
     first, *lines = raw[:-4].decode("latin-1").split("\r\n")
     match first.split(" "):
-        case [method, target, version] if version.startswith("HTTP/1."):
+        case [method, target, ("HTTP/1.0" | "HTTP/1.1")]:
             headers: dict[str, str] = {}
             for line in lines:
                 name, colon, value = line.partition(":")
                 key = name.lower()
-                if not colon or not name or name != name.strip() or key in headers:
+                # Anything that another reader of the same bytes, such as a proxy, could understand differently.
+                if not colon or not _NAME.fullmatch(name) or not _VALUE.fullmatch(value) or key in headers:
                     raise _Refused(400, "a header is malformed, or given twice")
-                headers[key] = value.strip()
+                headers[key] = value.strip(" \t")
             return method, target.partition("?")[0], headers
         case _:
             raise _Refused(400, "not an HTTP/1.1 request")
 
 
-async def _body(reader: asyncio.StreamReader, headers: dict[str, str], bytes_max: int) -> bytes:
+def _length(headers: dict[str, str], bytes_max: int) -> int:
     length = headers.get("content-length", "")
-    if "transfer-encoding" in headers or not (length.isascii() and length.isdecimal()) or len(length) > 12:
+    if "transfer-encoding" in headers or not _LENGTH.fullmatch(length):
         raise _Refused(400, "send the body with a Content-Length")
     if int(length) > bytes_max:
         raise _Refused(413, f"the body may have {bytes_max} bytes")
-    return await reader.readexactly(int(length))
+    return int(length)
 
 
 async def _write(writer: asyncio.StreamWriter, answer: Answer) -> None:
@@ -225,9 +263,20 @@ async def _write(writer: asyncio.StreamWriter, answer: Answer) -> None:
     ]  # fmt: skip
     if answer.retry_after:
         lines.append(f"Retry-After: {answer.retry_after}")
-    try:
+    # If not: the client is gone; what was taken is durable, and its next try is told so.
+    with contextlib.suppress(OSError):
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         async with asyncio.timeout(limits.WEBHOOK_SECONDS):
             await writer.drain()
-    except (ConnectionError, TimeoutError):
-        pass  # the client is gone; what was taken is durable, and its next try is told so
+
+
+async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: admission.Place) -> None:
+    """Read on for a moment: closing a connection with unread data resets it, and the client may lose its answer."""
+    with contextlib.suppress(OSError):  # TimeoutError is one; so is the end of a connection that is gone already
+        async with asyncio.timeout(limits.WEBHOOK_LINGER_SECONDS) as clock:
+            place.wait(clock)
+            if writer.can_write_eof():
+                writer.write_eof()
+            while await reader.read(limits.WEBHOOK_HEAD_BYTES_MAX):
+                pass
+    place.work()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import msgspec
 
-from worldline.base import errors
-from worldline.cli import common
+from worldline.base import errors, grammar
+from worldline.cli import common, output
 from worldline.cli.common import Desk
+from worldline.cli.upkeep.world_files import BYTES_MAX
 from worldline.client.copies import backups
 from worldline.host import compose
 from worldline.inspect import render
+from worldline.store import urls
 
 _BACKUP = click.option("--backup", "id", default="", metavar="ID", help="One of them, by its id.")
 
@@ -44,9 +48,12 @@ async def create(desk: Desk, places: tuple[str, ...], keep: int | None, names: t
         with desk.out.progress("backing up") as progress:
             made = await backups.backup(store, places[-1], universes=names, keep=keep or 0, progress=progress)
     said = {**msgspec.to_builtins(made), "folder": places[-1]}
-    lines = [f"backup {made.id}: {made.universes} universes, {made.keys} keys, {made.blobs} blobs in {places[-1]}"]
-    lines.append(f"{made.new_blobs} blobs were new; {made.bytes} bytes written of {made.size}")
-    lines += [f"{made.pruned} older backups deleted"] if made.pruned else []
+    held = f"{grammar.count(made.keys, 'key')}, {grammar.count(made.blobs, 'blob')}"
+    lines = [f"backup {made.id}: {grammar.count(made.universes, 'universe')}, {held} in {places[-1]}"]
+    lines.append(
+        f"{grammar.clause(made.new_blobs, 'blob', 'was', 'were')} new; {made.bytes} bytes written of {made.size}"
+    )
+    lines += [f"{grammar.count(made.pruned, 'older backup')} deleted"] if made.pruned else []
     desk.out.one(said, lines)
 
 
@@ -65,13 +72,15 @@ async def list_(desk: Desk, folder: str, limit: int) -> None:
 @common.command("verify")
 @click.argument("folder")
 @_BACKUP
-async def verify(desk: Desk, folder: str, id: str) -> None:
+@BYTES_MAX
+async def verify(desk: Desk, folder: str, id: str, bytes_max: int | None) -> None:
     """Check every byte of backups, without a store."""
     with desk.out.progress("verifying") as progress:
-        found = await backups.verify(folder, id=id, codec=desk.place.codec(), progress=progress)
+        found = await backups.verify(folder, id=id, codec=desk.place.codec(), progress=progress, bytes_max=bytes_max)
     for each in found:
         said = {**msgspec.to_builtins(each), "holds": True}
-        desk.out.one(said, [f"{each.id}: {each.keys} keys, {each.blobs} blobs in {each.files} files, all as written"])
+        held = f"{grammar.count(each.keys, 'key')}, {grammar.count(each.blobs, 'blob')}"
+        desk.out.one(said, [f"{each.id}: {held} in {grammar.count(each.files, 'file')}, all as written"])
     if not found:
         desk.out.note(f"no backups in {folder}")
 
@@ -81,7 +90,14 @@ async def verify(desk: Desk, folder: str, id: str) -> None:
 @click.argument("target", metavar="STORE")
 @_BACKUP
 @click.option("--live", is_flag=True, help="Worlds go on at once: only if no other copy of them runs.")
-async def restore(desk: Desk, folder: str, target: str, id: str, live: bool) -> None:
+@click.option(
+    "--ledger", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="What was erased since the backup was made, by `ledger export`: it is erased again.",
+)  # fmt: skip
+@BYTES_MAX
+async def restore(
+    desk: Desk, *, folder: str, target: str, id: str, live: bool, ledger: Path | None, bytes_max: int | None
+) -> int:
     """Make a store of a backup, the last one in a folder.
 
     The store must be empty; it may be of another kind. Its worlds are archived until `resume --all`: they have the ids
@@ -90,11 +106,23 @@ async def restore(desk: Desk, folder: str, target: str, id: str, live: bool) -> 
     objects = desk.place.objects if desk.place.objects_given else None
     async with compose.store(target, create=True, objects=objects, codec=desk.place.codec()) as store:
         with desk.out.progress("restoring") as progress:
-            made = await backups.restore(folder, store, id=id, live=live, progress=progress)
-    lines = [f"backup {made.backup} is in {target}: {', '.join(made.universes)}; {made.keys} keys, {made.blobs} blobs"]
+            made = await backups.restore(
+                folder, store, id=id, live=live, ledger=ledger, progress=progress, bytes_max=bytes_max
+            )
+    said = f"{', '.join(made.universes)}; {grammar.count(made.keys, 'key')}, {grammar.count(made.blobs, 'blob')}"
+    lines = [f"backup {made.backup} is in {urls.shown(target)}: {said}"]
     if not live:
-        lines.append(f"worlds are archived: `worldline resume --all --store {target}` lets them go on")
+        lines.append(f"worlds are archived: `worldline resume --all{urls.option('store', target)}` lets them go on")
+    if made.erased_again is None:
+        lines.append(
+            f"NO LEDGER: what was erased after {render.when(made.time_us)} IS BACK. If anything was, do not use this "
+            f"store before `worldline ledger apply FILE{urls.option('store', target)}` with the ledger of the lost one"
+        )
+    elif made.erased_again:
+        lines.append(f"{made.erased_again} later erasures: applied again")
+    lines += [f"not done: {each}" for each in made.left]
     desk.out.one(msgspec.to_builtins(made), lines)
+    return output.NEGATIVE if made.left else 0
 
 
 class Backup(click.Group):

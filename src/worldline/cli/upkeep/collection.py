@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
+from worldline.base import grammar
 from worldline.cli import common
 from worldline.cli.common import Desk
 from worldline.client.upkeep import collection
@@ -38,7 +39,8 @@ async def gc(desk: Desk, dry_run: bool, now: bool, grace: float | None) -> None:
 
 def _lines(found: Collected, *, at_once: bool) -> list[str]:
     verb = "would go" if found.dry_run else "deleted"
-    lines = [f"{found.blobs} blobs of {found.bytes} bytes in {found.worlds} worlds; {found.referenced} are referred to"]
+    blobs, worlds = grammar.count(found.blobs, "blob"), grammar.count(found.worlds, "world")
+    lines = [f"{blobs} of {found.bytes} bytes in {worlds}; referred to: {found.referenced}"]
     gone = {"deleted": found.deleted, "orphans": found.orphans}
     later = {"waiting": found.waiting}
     if found.dry_run:

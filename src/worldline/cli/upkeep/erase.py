@@ -1,4 +1,4 @@
-"""Erasing personal values."""
+"""Erasing personal values and whole worlds, and overwriting what was erased."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Any
 
 import click
 
-from worldline.base import errors
-from worldline.cli import common
+from worldline.base import errors, grammar
+from worldline.cli import common, output
 from worldline.cli.common import Desk
 from worldline.client.personal import erase as erasing
 from worldline.client.upkeep import destruction
 from worldline.inspect import render
+from worldline.roles.erasure import scrubbing
+from worldline.store import kv
 
 
 @common.command("erase", asks=True)
@@ -34,6 +36,7 @@ async def erase(
             raise errors.BadInput("--all erases the whole world; it goes with none of --key, --payload and --dry-run")
         await _erase_whole(desk, world)
         return
+    scrubbed: kv.Scrubbed | None = None
     async with desk.open(programs=[]) as universe:
         found = await desk.world(universe, world)
         plan = await erasing.erase(found, key=key, height=height, dry_run=True)
@@ -41,10 +44,14 @@ async def erase(
             if plan.values:
                 desk.confirm(f"Erase {_text(plan)}, for good?")
             plan = await erasing.erase(found, key=key, height=height, dry_run=False)
+            scrubbed = await scrubbing.scrub(universe.store.engine, universe.store.env)
     said: dict[str, Any] = {"world": world, "dry_run": dry_run, **render.plain(plan)}
     done = "would erase" if dry_run else "erased"
     lines = [f"{done} {_text(plan)}" if plan.values else "nothing is left to erase: it was erased before"]
     lines += [f"{name} takes no input now: its journal does not say so" for name in plan.untold]
+    if scrubbed is not None:
+        said["overwritten"] = scrubbed.complete
+        lines += _left(scrubbed)
     desk.out.one(said, lines)
 
 
@@ -53,13 +60,35 @@ async def _erase_whole(desk: Desk, world: str) -> None:
         at = await desk.address(universe, world)
         desk.confirm(f"Destroy the key of world {world!r}? Its data can never be read again.")
         done = await destruction.destroy_key(universe, at)
+        scrubbed = await scrubbing.scrub(universe.store.engine, universe.store.env)
     said = f"the key of {world} is destroyed" if done else f"the key of {world} was destroyed before"
-    desk.out.one({"world": world, "all": True, "changed": done}, [said])
+    shown = {"world": world, "all": True, "changed": done, "overwritten": scrubbed.complete}
+    desk.out.one(shown, [said, *_left(scrubbed)])
+
+
+@common.command("scrub")
+async def scrub(desk: Desk) -> int:
+    """Overwrite what was erased, in the store's files.
+
+    `erase`, and `delete` with --wait, do it themselves; what other processes have erased, their janitor scrubs within
+    some minutes. A folder: its free pages and gaps are overwritten. PostgreSQL: VACUUM, which leaves bytes in its pages
+    and its log until they are used again.
+    """
+    async with desk.open_store() as store:
+        found = await scrubbing.scrub(store.engine, store.env)
+    desk.out.one(
+        {"overwritten": found.complete, "held_by": list(found.held_by)},
+        _left(found) or ["what was erased before is overwritten"],
+    )
+    return 0 if found.complete else output.NEGATIVE
+
+
+def _left(scrubbed: kv.Scrubbed) -> list[str]:
+    return [] if scrubbed.complete else [f"its bytes are not overwritten yet, {scrubbing.text(scrubbed)}"]
 
 
 def _text(plan: erasing.Erasure) -> str:
-    values = "1 personal value" if plan.values == 1 else f"{plan.values} personal values"
-    return f"{values} in {', '.join(plan.worlds)}"
+    return f"{grammar.count(plan.values, 'personal value')} in {', '.join(plan.worlds)}"
 
 
-COMMANDS: list[click.Command] = [erase]
+COMMANDS: list[click.Command] = [erase, scrub]

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 
 import click
 import msgspec
 
-from worldline.base import env_os, errors, limits
+from worldline.base import env_os, errors, grammar, limits, private_files
 from worldline.cli import common, output
 from worldline.cli.common import Desk
-from worldline.host.encryption import rotation
+from worldline.host.encryption import data_rotation, rotation
 from worldline.store.encryption import master_keys
-
-_PRIVATE = 0o600
 
 
 @common.command("new-key")
@@ -36,7 +32,7 @@ def new_key(desk: Desk, file: Path, key_id: str) -> None:
     made = env_os.OsEnv().random_bytes(limits.KEY_BYTES)
     changed = master_keys.KeyFile(key_id, {**found.keys, key_id: made.hex()})
     changed.codec()  # refuses a bad id
-    _write(file, msgspec.json.format(msgspec.json.encode(changed), indent=2) + b"\n")
+    private_files.write(file, msgspec.json.format(msgspec.json.encode(changed), indent=2) + b"\n", replace=True)
     said = f"{key_id} is the current key of {len(changed.keys)} in {file}; keep the file safe: data is lost without it"
     desk.out.one({"file": str(file), "current": key_id, "ids": list(changed.keys)}, [said])
 
@@ -51,38 +47,34 @@ async def keys(desk: Desk, limit: int) -> None:
 
 
 @common.command("rotate-keys")
-async def rotate_keys(desk: Desk) -> int:
+@click.option("--data", is_flag=True, help="New data keys, too: all values are sealed anew.")
+async def rotate_keys(desk: Desk, data: bool) -> int:
     """Move an encrypted store to its current key.
 
     All data keys are wrapped with the current master key, and the others are retired. First give every process a key
     file that has both; then make the new one current everywhere; then rotate. Hosts go on meanwhile. A key that is
-    retired is not needed any more.
+    retired is not needed any more. With --data, each universe and world gets another data key as well, and what the old
+    one has sealed is sealed anew; cut off, it is begun again.
     """
+    anew: data_rotation.DataRotated | None = None
     async with desk.open_store() as store:
         ring = rotation.ring_of(store.vault)
         done = await rotation.rotate(ring)
-    lines = [f"{done.rewrapped} data keys are wrapped by {ring.codec.current} now"]
+        if data:
+            with desk.out.progress("values") as progress:
+                anew = await data_rotation.rotate(ring, progress=lambda count: progress(count, count))
+    lines = [f"wrapped by {ring.codec.current} now: {grammar.count(done.rewrapped, 'data key')}"]
     if done.retired:
         lines.append(f"not needed any more: {', '.join(done.retired)}")
     if done.kept:
         lines.append(f"still in use: {', '.join(done.kept)}; a process has one of them as its current key")
-    desk.out.one({"current": ring.codec.current, **msgspec.structs.asdict(done)}, lines)
+    said = {"current": ring.codec.current, **msgspec.structs.asdict(done)}
+    if anew is not None:
+        said["data"] = msgspec.structs.asdict(anew)
+        changed = grammar.clause(anew.keys + anew.resumed, "data key", "was changed", "were changed")
+        lines.append(f"{changed}, {grammar.count(anew.values, 'value')} sealed anew")
+    desk.out.one(said, lines)
     return output.NEGATIVE if done.kept else 0
 
 
 COMMANDS = [new_key, keys, rotate_keys]
-
-
-def _write(file: Path, data: bytes) -> None:
-    """Replace a file that only its owner may read, whole or not at all."""
-    part = file.with_name(f".{file.name}.part")
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            part.unlink()
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE), "wb") as opened:
-            opened.write(data)
-            opened.flush()
-            os.fsync(opened.fileno())
-        part.replace(file)
-    except OSError as error:
-        raise errors.BadInput(f"cannot write {file}: {error.strerror}") from error

@@ -7,12 +7,17 @@ from pathlib import Path
 import click
 import msgspec
 
+from worldline.base import grammar
 from worldline.cli import common
 from worldline.cli.common import Desk
 from worldline.client.copies import world_files
-from worldline.roles.copies.world_import import Imported
+from worldline.roles.copies.world_file import Contents
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
+BYTES_MAX = click.option(
+    "--bytes-max", type=click.IntRange(min=0), metavar="N",
+    help="How much it may unpack to; if not said, what one of its size does.",
+)  # fmt: skip
 
 
 @common.command("export")
@@ -30,7 +35,10 @@ async def export(desk: Desk, world: str, file: Path) -> None:
         with desk.out.progress(f"exporting {world}") as progress:
             written = await world_files.export(found, file, progress=progress)
     said = {"file": str(file), **msgspec.to_builtins(written)}
-    kept = f"{written.segments} segments, {written.snapshots} snapshots, {written.blobs} blobs"
+    kept = (
+        f"{grammar.count(written.segments, 'segment')}, "
+        f"{grammar.count(written.snapshots, 'snapshot')}, {grammar.count(written.blobs, 'blob')}"
+    )
     desk.out.one(said, [f"{world} up to height {written.height}: {kept}, {written.bytes} bytes written to {file}"])
 
 
@@ -42,7 +50,10 @@ async def export(desk: Desk, world: str, file: Path) -> None:
     help="What becomes of effects that were open.",
 )  # fmt: skip
 @click.option("--live/--dry", default=None, help="Whether its effects leave it; if not said, as in the file.")
-async def import_(desk: Desk, file: Path, name: str, effects: str, live: bool | None) -> None:
+@BYTES_MAX
+async def import_(
+    desk: Desk, *, file: Path, name: str, effects: str, live: bool | None, bytes_max: int | None
+) -> None:  # fmt: skip
     """Make a world of a file that `export` has written.
 
     All of the file is checked before there is a world. It has an id of its own, and begins archived: `resume` lets it
@@ -50,27 +61,30 @@ async def import_(desk: Desk, file: Path, name: str, effects: str, live: bool | 
     """
     async with desk.open(programs=[], create=True) as universe:
         with desk.out.progress(f"importing {file.name}"):
-            made = await world_files.import_world(universe, file, name=name, effects=effects, live=live)
+            made = await world_files.import_world(
+                universe, file, name=name, effects=effects, live=live, bytes_max=bytes_max
+            )
     lines = [_told(made), f"it is archived: `worldline resume {made.name}{desk.option}` lets it go on"]
     if made.answers:
-        lines.append(f"{made.answers} unread answers were left out: they are for effects of the exported world")
-    desk.out.one(_plain(made), lines)
+        lines.append(f"left out: {grammar.count(made.answers, 'unread answer')} for effects of the exported world")
+    desk.out.one(msgspec.structs.asdict(made), lines)
 
 
-async def verify_file(desk: Desk, file: Path) -> int:
+async def verify_file(desk: Desk, file: Path, bytes_max: int | None) -> int:
     """`verify --file`. What is wrong is the command's error."""
     with desk.out.progress(f"verifying {file.name}"):
-        found = await world_files.verify(file)
-    desk.out.one({"file": str(file), "holds": True, **_plain(found)}, [f"{file}: {_told(found)}, all as written"])
+        found = await world_files.verify(file, bytes_max=bytes_max)
+    desk.out.one(
+        {"file": str(file), "holds": True, **msgspec.structs.asdict(found)}, [f"{file}: {_told(found)}, all as written"]
+    )
     return 0
 
 
-def _told(made: Imported) -> str:
-    return f"{made.name} up to height {made.height}, {made.snapshots} snapshots, {made.blobs} blobs"
-
-
-def _plain(made: Imported) -> dict[str, object]:
-    return {key: value for key, value in msgspec.structs.asdict(made).items() if key != "at"}
+def _told(made: Contents) -> str:
+    return (
+        f"{made.name} up to height {made.height}, {grammar.count(made.snapshots, 'snapshot')}, "
+        f"{grammar.count(made.blobs, 'blob')}"
+    )
 
 
 COMMANDS: list[click.Command] = [export, import_]

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from worldline.base import errors, limits
+from worldline.client.access import patterns
 from worldline.client.connection import Connection
 from worldline.layers import universes
-from worldline.model import ids
+from worldline.model import ids, policy
 from worldline.model import world as model
 from worldline.store import kv, transact
 
@@ -25,9 +26,9 @@ class Allowed(msgspec.Struct, frozen=True):
 
     universe: str  # as it was called when it was allowed
     universe_id: str
-    worlds: str = model.ANY
-    to: str = model.ANY
-    events: str = model.ANY
+    worlds: str = policy.ANY
+    to: str = policy.ANY
+    events: str = policy.ANY
 
 
 class AllowedChange(msgspec.Struct, frozen=True):
@@ -39,16 +40,25 @@ class AllowedChange(msgspec.Struct, frozen=True):
     time_us: int
 
 
+def _reads(universe: Connection) -> tuple[kv.Get, kv.Range]:
+    return universes.get_grants(universe.id), universes.newest_grant_change(universe.id)
+
+
 async def allow(universe: Connection, sender: str, *, worlds: str, to: str, events: str) -> bool:
     """Allow it. False if it was allowed just so already."""
     id_, label = await _sender(universe, sender)
     if id_ == universe.id:
-        raise errors.BadInput("worlds of one universe may always send to each other: name another universe")
-    wanted = model.Grant(id_, label, _pattern(worlds, "worlds"), _pattern(to, "to"), _pattern(events, "events"))
+        raise errors.BadInput(
+            "worlds of one universe may send to each other unless a rule is against it (`worldline policy`): name "
+            "another universe"
+        )
+    wanted = model.Grant(
+        id_, label, patterns.check(worlds, "worlds"), patterns.check(to, "to"), patterns.check(events, "events")
+    )
 
     async def attempt() -> transact.Done[bool] | transact.Write[bool]:
-        read = await universe.store.engine.read(universes.get_grants(universe.id))
-        record = universes.decode_grants(universe.id, read.value(0))
+        read = await universe.store.engine.read(*_reads(universe))
+        record = universes.decode_grants(universe.id, read.value(0), read.page(1))
         if any(_same(each, wanted) for each in record.grants.grants):
             return transact.Done(False)
         batch = kv.Batch()
@@ -66,8 +76,8 @@ async def deny(
     chosen = {"worlds": worlds, "to": to, "events": events}
 
     async def attempt() -> transact.Done[list[Allowed]] | transact.Write[list[Allowed]]:
-        read = await universe.store.engine.read(universes.get_grants(universe.id))
-        record = universes.decode_grants(universe.id, read.value(0))
+        read = await universe.store.engine.read(*_reads(universe))
+        record = universes.decode_grants(universe.id, read.value(0), read.page(1))
         taken = [
             each for each in record.grants.grants if each.universe == id_
             and all(value is None or getattr(each, name) == value for name, value in chosen.items())
@@ -83,15 +93,17 @@ async def deny(
 
 async def allowed(universe: Connection) -> list[Allowed]:
     """What is allowed now, in the order in which it was."""
-    read = await universe.store.engine.read(universes.get_grants(universe.id))
-    return _shown(universes.decode_grants(universe.id, read.value(0)).grants.grants)
+    read = await universe.store.engine.read(*_reads(universe))
+    return _shown(universes.decode_grants(universe.id, read.value(0), read.page(1)).grants.grants)
 
 
 async def changes(universe: Connection) -> list[AllowedChange]:
     """The last changes, the newest first."""
     wanted = universes.grant_log_range(universe.id, count_max=limits.GRANT_CHANGES_SHOWN_MAX)
     found = universes.decode_grant_log((await universe.store.engine.read(wanted)).page(0))
-    return [AllowedChange(each.change, each.allowed, _shown(each.grants), each.time_us) for each in found]
+    return [
+        AllowedChange(each.change, each.allowed, _shown(each.grants), each.time_us) for each in found if each.grants
+    ]  # fmt: skip
 
 
 def _shown(found: Sequence[model.Grant]) -> list[Allowed]:
@@ -100,13 +112,6 @@ def _shown(found: Sequence[model.Grant]) -> list[Allowed]:
 
 def _same(one: model.Grant, other: model.Grant) -> bool:
     return msgspec.structs.replace(one, label="") == msgspec.structs.replace(other, label="")
-
-
-def _pattern(text: Any, what: str) -> str:
-    """A name, the beginning of one with a star behind it, or a star alone."""
-    if not isinstance(text, str) or model.ANY in text[:-1]:
-        raise errors.BadInput(f"{what}= takes a name, or the beginning of one with * behind it, not {text!r}")
-    return text if text == model.ANY else ids.check_name(text, what)
 
 
 async def _known_sender(universe: Connection, sender: str) -> ids.UniverseId:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgspec
 
 from worldline.base import env_os, errors, limits
+from worldline.client.personal import ledger as ledgers
 from worldline.host import compose
 from worldline.host.encryption import opening, sealed_files
 from worldline.layers import blobs as blob_layer
@@ -44,11 +46,13 @@ async def backup(
 
 
 async def restore(
-    folder: str, store: compose.Store, *, id: str = "", live: bool = False, progress: Progress = no_progress
-) -> Restored:
+    folder: str, store: compose.Store, *, id: str = "", live: bool = False, ledger: Path | None = None,
+    progress: Progress = no_progress, bytes_max: int | None = None,
+) -> Restored:  # fmt: skip
     """Make a store, which must be empty, of a backup: the last one, or one by its id. A backup of an encrypted store is
-    restored into one with the same codec.
+    restored into one with the same codec. `ledger`: a file that says what was erased since then.
     """
+    erased = None if ledger is None else ledgers.read(ledger)
 
     def blobs(universe: ids.UniverseId) -> blob_layer.Blobs:
         return blob_layer.Blobs(
@@ -58,16 +62,22 @@ async def restore(
     async with opened(folder, codec=store.codec) as found:
         manifest = await found.manifest(id) if id else await found.latest()
         target = store_restore.Target(store.engine, store.env, blobs)
-        return await store_restore.restore(target, found, manifest, live=live, progress=progress)
+        return await store_restore.restore(
+            target, found, manifest, live=live, erased=erased, progress=progress, bytes_max=bytes_max
+        )
 
 
 async def verify(
-    folder: str, *, id: str = "", codec: opening.AnyCodec | None = None, progress: Progress = no_progress
-) -> list[Checked]:
+    folder: str, *, id: str = "", codec: opening.AnyCodec | None = None, progress: Progress = no_progress,
+    bytes_max: int | None = None,
+) -> list[Checked]:  # fmt: skip
     """Check all backups of a folder, or one. No store is needed. `BadCopy` names the first thing that is wrong."""
     async with opened(folder, codec=codec) as found:
         wanted = [id] if id else await found.ids()
-        return [await check_backup.check(found, await found.manifest(each), progress) for each in wanted]
+        return [
+            await check_backup.check(found, await found.manifest(each), progress, bytes_max=bytes_max)
+            for each in wanted
+        ]
 
 
 async def list_all(folder: str, *, codec: opening.AnyCodec | None = None) -> list[Listed]:

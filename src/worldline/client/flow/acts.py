@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from worldline.base import errors
+from worldline.client import time_limits
 from worldline.client.connection import Connection
 from worldline.client.flow import looking, tracing
 from worldline.client.flow.looking import Explained, Preview
 from worldline.client.handle import Handle
-from worldline.client.run import limit_seconds
 from worldline.codec import digest, structs
 from worldline.kernel.authoring.calls import Seconds
 from worldline.kernel.domains import acting, kept
@@ -50,7 +49,11 @@ class Acts:
         schema, data = event_of(act, key=key, id=intent, named=id is not None)
         if timeout is None:
             return await self._acted(act, await self._submitted(schema, data, key, id, intent), key)
-        async with asyncio.timeout(limit_seconds(timeout)):
+
+        def late(limit: str) -> str:
+            return time_limits.of_request(self._handle, schema, id, limit)
+
+        async with time_limits.Within(timeout, late):
             return await self._acted(act, await self._submitted(schema, data, key, id, intent), key)
 
     async def _acted(self, act: Act[S], answered: tuple[bytes, int], key: str) -> Acted[S]:

@@ -16,7 +16,7 @@ from worldline.base import errors
 from worldline.client import connection
 from worldline.client.connection import Connection
 from worldline.client.universe import Universe
-from worldline.host import compose, ctrl_c, process
+from worldline.host import compose, ctrl_c, process, secret_sources
 from worldline.host import peers as peer_stores
 from worldline.host.encryption import opening
 from worldline.kernel.authoring.program import Program
@@ -82,6 +82,7 @@ class Hosting:
         return self.host.levels() | {"worldline_inputs_waiting": waiting}
 
     async def close(self) -> None:
+        """Let go of all universes, and close the store."""
         self._store.patience.end()
         try:
             await self.host.close()
@@ -96,6 +97,7 @@ async def prepared(
     settings: Settings, objects: str | None = None, create: bool = True, env: envs.Env | None = None,
     egress: Egress | None = None, sinks: observers.Sinks | None = None, metrics: str | None = None,
     peers: Mapping[str, str] | None = None, codec: opening.AnyCodec | None = None,
+    secrets: secret_sources.Given | None = None,
 ) -> AsyncIterator[Hosting]:  # fmt: skip
     """A host of these roles, which the caller starts and closes."""
     with observers.observed(sinks, metrics=metrics) as observed:
@@ -110,7 +112,7 @@ async def prepared(
                 store, served.Universes(patterns=universes), programs,
                 blobs=functools.lru_cache(BLOBS_MAX)(functools.partial(peer_stores.blobs_of, store)),
                 settings=settings, egress=egress, peers=peer_stores.Peers(store, peer_stores.check_urls(peers)),
-                roles=roles, telemetry=observed.telemetry, watchdog=True,
+                roles=roles, telemetry=observed.telemetry, watchdog=True, secrets=secrets,
             )  # fmt: skip
             await host.look_for_universes()
             yield Hosting(store, host, settings, observed=observed, programs=programs)
@@ -132,6 +134,7 @@ async def serve(
     metrics: str | None = None,
     peers: Mapping[str, str] | None = None,
     codec: opening.AnyCodec | None = None,
+    secrets: secret_sources.Given | None = None,
 ) -> AsyncIterator[Hosting]:
     """Run worlds of these programs in many universes of a store: in all, or in those that are named.
 
@@ -145,7 +148,7 @@ async def serve(
     opened = prepared(
         url, hosted, universes=chosen, roles=connection.HOSTING, settings=settings_model.given(settings),
         objects=objects, create=create, env=env, egress=egress, sinks=sinks, metrics=metrics, peers=peers,
-        codec=codec,
+        codec=codec, secrets=secrets,
     )  # fmt: skip
     async with opened as hosting:
         hosting.host.start()

@@ -13,6 +13,7 @@ from worldline.base import errors, limits
 from worldline.client import delivery, listing
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
+from worldline.client.personal import ledger
 from worldline.codec import sealed as tokens
 from worldline.codec import structs
 from worldline.kernel import commands
@@ -64,6 +65,7 @@ async def erase(world: Handle, *, key: str | None, height: int | None, dry_run: 
             if meta.status in world_model.TAKES_INPUT:
                 for each in done:
                     await _tell(universe, place, each)
+        await ledger.keep(universe.store)
     subjects = len(dict.fromkeys(each.subject for each in wanted))
     return Erasure(sum(each.there for each in wanted), subjects, names, untold)
 

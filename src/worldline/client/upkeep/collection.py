@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 import msgspec
 
 from worldline.client.connection import Connection
+from worldline.host import holders
 from worldline.kernel.authoring.calls import Seconds, to_us
 from worldline.roles.collection import collector
 from worldline.roles.collection.sweeper import Tally
+from worldline.roles.erasure import scrubbing
+from worldline.store import kv
 
 GRACE: Final = collector.GRACE_MS // 1000  # in seconds
 
@@ -49,9 +53,12 @@ async def collect(universe: Connection, *, dry_run: bool = False, grace: Seconds
     store = universe.store
     grace_ms = to_us(grace, "Universe.collect(grace=)") // 1000
     report = await collector.collect(
-        store.engine, store.env, universe.blobs, universe.id, grace_ms=grace_ms, write=not dry_run
-    )
+        store.engine, store.env, universe.blobs, universe.id, grace_ms=grace_ms, write=not dry_run,
+        is_dead=functools.partial(holders.is_gone, store),
+    )  # fmt: skip
     swept = report.swept
+    if swept.deleted.count and kv.can_scrub(store.engine):
+        await scrubbing.owe(store.engine, store.env)
     return Collected(
         dry_run, report.worlds, swept.blobs.count, swept.blobs.bytes, report.marked, _garbage(swept.unreferenced),
         _garbage(swept.waiting), _garbage(swept.deleted), _garbage(swept.spared), _garbage(swept.orphans), swept.held,

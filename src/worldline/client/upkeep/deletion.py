@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, grammar
 from worldline.client import listing, no_host
 from worldline.client.connection import Connection
+from worldline.client.personal import ledger
+from worldline.host import holders
 from worldline.keys.upkeep import deletions as deletion_keys
 from worldline.layers import snapshots, worlds
 from worldline.layers.upkeep import deletion
 from worldline.model import ids
 from worldline.roles.deletion import worlds as deletions
+from worldline.roles.erasure import scrubbing
 from worldline.store import kv, transact
 
 FORKS_WAIT_MS = 1_000
@@ -46,8 +50,11 @@ async def delete(
     if universe.host is not None and not await deletions.pinned_by(engine, at, count_max=1):
         await universe.host.worlds.forget(at)
     begun = await deletions.begin(engine, env, at, alias=alias)
+    await ledger.keep(universe.store)
     if wait:
-        await deletions.Removal(engine, env, at.universe, only=at).run(progress)
+        is_dead = functools.partial(holders.is_gone, universe.store)
+        await deletions.Removal(engine, env, at.universe, only=at, is_dead=is_dead).run(progress)
+        await scrubbing.scrub(engine, env)  # what is in the way now is owed
     return begun
 
 
@@ -134,7 +141,8 @@ async def describe(universe: Connection, at: ids.Address) -> str | None:
     left = deletion.decode(at, read.value(1))
     if left is None:
         return f"world {at.world.hex()} is deleted, and nothing of it is left"
+    removed = grammar.count(left.record.removed, "key")
     return (
-        f"world {at.world.hex()} is deleted; {left.record.removed} keys of it were removed so far, and the janitor of "
+        f"world {at.world.hex()} is deleted, {removed} of it removed so far; the janitor of "
         f"any process that hosts worlds removes the rest, or `worldline delete {at.world.hex()} --wait`"
     )

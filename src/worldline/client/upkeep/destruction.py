@@ -15,12 +15,14 @@ from worldline.base import errors, limits
 from worldline.client import changes
 from worldline.client.connection import Connection
 from worldline.client.personal import erase
+from worldline.client.personal import ledger as ledgers
 from worldline.host.encryption import rotation
 from worldline.keys.upkeep import data_keys as keys
 from worldline.layers import snapshots, worlds
 from worldline.layers.stored import lines
-from worldline.layers.upkeep import data_keys, sealed
+from worldline.layers.upkeep import data_keys, ledger, sealed
 from worldline.model import ids
+from worldline.model.upkeep.ledger import Erased
 from worldline.model.world import Status
 from worldline.roles.erasure import sealing
 from worldline.store import kv, transact
@@ -47,6 +49,7 @@ async def destroy_key(universe: Connection, at: ids.Address) -> bool:
         batch = kv.Batch()
         if not data_keys.destroy(batch, keys.world_key(at), read.value(0), time_us=read.time_us):
             return transact.Done(False)
+        ledger.note(batch, Erased.KEY, at, time_us=read.time_us)
         if is_last:
             sealed.drop_lineage(batch, root)
         snapshots.expect_pins(batch, at, read.value(1))
@@ -55,7 +58,9 @@ async def destroy_key(universe: Connection, at: ids.Address) -> bool:
             snapshots.unpin(batch, at, lineage, height=snapshots.decode_baseline(read.value(4)).height)
         return transact.Write(batch, lambda _: True)
 
-    return await transact.run(universe.store.engine, universe.store.env, attempt)
+    done = await transact.run(universe.store.engine, universe.store.env, attempt)
+    await ledgers.keep(universe.store)
+    return done
 
 
 async def _check_pins(universe: Connection, at: ids.Address, page: kv.Page) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from worldline.client.personal import ledger
 from worldline.host import compose, holders
 from worldline.layers import leases
 from worldline.model import ids
 from worldline.roles.deletion import universes as deletions
+from worldline.roles.erasure import scrubbing
 
 
 async def delete_universe(url: str, name: str, /, *, with_worlds: bool = False, objects: str | None = None) -> None:
@@ -30,3 +32,5 @@ async def delete(
 
     universe = await deletions.begin(store.engine, store.env, name, with_worlds=with_worlds, hosted=hosted)
     await deletions.Removal(store.engine, store.env, compose.bodies_of(store), only=universe).run(progress)
+    await ledger.keep(store)
+    await scrubbing.scrub(store.engine, store.env)  # what is in the way now is owed

@@ -7,7 +7,10 @@ written around the encryption, by the engine below it.
 from __future__ import annotations
 
 import hmac
+import logging
 from collections.abc import Sequence
+
+import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
@@ -20,10 +23,13 @@ from worldline.store.encryption import aes_gcm
 from worldline.store.encryption.interface import Cipher, Known
 from worldline.store.encryption.master_keys import AesGcm
 
+log = logging.getLogger("worldline.encryption")
+
 
 class KeyRing:
     room_bytes = aes_gcm.OVERHEAD_BYTES
     repeats = True
+    counted = bytes(2)  # of a nonce, which is as good as random: one of 65,536 values
 
     def __init__(self, engine: kv.Engine, env: envs.Env, codec: AesGcm) -> None:
         self.engine = engine
@@ -32,12 +38,34 @@ class KeyRing:
         self.scope = keys.sealing
         self.has_one_form = keys.is_unstamped
         self.scope_of_name = keys.of_object
-        self.is_destroyable = keys.is_world
+        self.count_key = keys.seals_key
+
+    def is_destroyable(self, scope: bytes) -> bool:
+        """All are: also the key of a universe may be followed by another."""
+        del self, scope
+        return True
 
     def known(self, scope: bytes, raw: bytes | None) -> Known:
         found = data_keys.checked(scope, raw)
         assert raw is not None
-        return Known(aes_gcm.AesCipher(self._unwrap(scope, found)), raw)
+        current = aes_gcm.AesCipher(self._unwrap(scope, found.master, found.wrapped))
+        if not found.older:
+            return Known(current, raw)
+        older = [aes_gcm.AesCipher(self._unwrap(scope, found.master, each)) for each in found.older]
+        return Known(aes_gcm.RotatedCipher(current, older), raw)
+
+    def check_count(self, scope: bytes, count: int) -> None:
+        universe, world = keys.owner(scope)
+        whose = f"universe {universe.hex()}" if world is None else f"world {world.hex()}"
+        if count >= limits.SEALS_MAX:
+            raise errors.KeyWorn(
+                f"the data key of {whose} has sealed as many values as it may; type `worldline rotate-keys --data`"
+            )
+        if count >= limits.SEALS_LOW:
+            log.warning(
+                "the data key of %s has sealed half of the values that it may: type `worldline rotate-keys --data`",
+                whose,
+            )
 
     def cache_cipher(self) -> Cipher:
         """Made from the current master key: when that changes, the cache fills anew."""
@@ -79,22 +107,35 @@ class KeyRing:
 
     def rewrapped(self, scope: bytes, found: DataKey) -> DataKey:
         """The same data key under the current master key."""
-        return self._wrapped(scope, self._unwrap(scope, found), made_us=found.made_us)
+        made = self._wrapped(scope, self._unwrap(scope, found.master, found.wrapped), made_us=found.made_us)
+        older = [self._wrap(scope, self._unwrap(scope, found.master, each)) for each in found.older]
+        return msgspec.structs.replace(made, older=older, rewriting=found.rewriting)
+
+    def followed(self, scope: bytes, found: DataKey, *, made_us: int) -> DataKey:
+        """Another data key, which follows this one."""
+        if len(found.older) >= limits.OLDER_KEYS_MAX:
+            raise errors.BadInput(f"the data key {scope.hex()} has followed {len(found.older)} others: no more is kept")
+        made = self._wrapped(scope, self.env.random_bytes(limits.KEY_BYTES), made_us=made_us)
+        known = [found.wrapped, *found.older]
+        older = [self._wrap(scope, self._unwrap(scope, found.master, each)) for each in known]
+        return msgspec.structs.replace(made, older=older, rewriting=True)
 
     def _current(self) -> MasterKey:
         return MasterKey(self.codec.current, self.codec.check(self.codec.current))
 
-    def _unwrap(self, scope: bytes, found: DataKey) -> bytes:
-        master = self.codec.key(found.master)
+    def _unwrap(self, scope: bytes, key_id: str, wrapped: bytes) -> bytes:
+        master = self.codec.key(key_id)
         try:
-            return aes_gcm.unwrap(master, scope, found.wrapped)
+            return aes_gcm.unwrap(master, scope, wrapped)
         except errors.DecodeError as error:
             raise errors.DecodeError(f"the data key {scope.hex()} is damaged: {error}") from error
 
     def _wrapped(self, scope: bytes, key: bytes, *, made_us: int) -> DataKey:
+        return DataKey(self.codec.current, self._wrap(scope, key), made_us)
+
+    def _wrap(self, scope: bytes, key: bytes) -> bytes:
         nonce = self.env.random_bytes(aes_gcm.NONCE_BYTES)
-        current = self.codec.current
-        return DataKey(current, aes_gcm.wrap(self.codec.key(current), scope, key, nonce=nonce), made_us)
+        return aes_gcm.wrap(self.codec.key(self.codec.current), scope, key, nonce=nonce)
 
     @staticmethod
     def _marker(raw: bytes | None) -> bytes:

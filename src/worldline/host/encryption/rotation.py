@@ -42,7 +42,7 @@ async def rotate(ring: KeyRing) -> Rotated:
     current = ring.codec.current
     rewrapped = 0
     marker = await _retiring(ring)
-    async for key, raw in _all(ring, paced=True):
+    async for key, raw in all_keys(ring, paced=True):
         rewrapped += await _rewrap(ring, key, raw)
     left = await _wrapped_by(ring)
     found = encryption.decode(marker)
@@ -103,14 +103,14 @@ async def _rewrap(ring: KeyRing, key: bytes, raw: bytes) -> bool:
 async def _wrapped_by(ring: KeyRing) -> Counter[str]:
     """How many data keys each master key wraps."""
     counted: Counter[str] = Counter()
-    async for _, raw in _all(ring):
+    async for _, raw in all_keys(ring):
         found = data_keys.decode(raw)
         if found is not None and found.wrapped:
             counted[found.master] += 1
     return counted
 
 
-async def _all(ring: KeyRing, *, paced: bool = False) -> AsyncIterator[tuple[bytes, bytes]]:
+async def all_keys(ring: KeyRing, *, paced: bool = False) -> AsyncIterator[tuple[bytes, bytes]]:
     """The data keys of all universes."""
     begin, end = universe_keys.names()
     more = True

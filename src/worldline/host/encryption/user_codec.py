@@ -20,6 +20,7 @@ PROBE = b"worldline"
 class CodecVault:
     room_bytes = limits.SEALED_ROOM_BYTES_MAX - envelope.HEAD_BYTES
     repeats = False
+    counted = b""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -30,6 +31,12 @@ class CodecVault:
 
     def has_one_form(self, key: bytes) -> bool:
         return keys.sealing(key) is None
+
+    def count_key(self, scope: bytes) -> bytes:
+        raise AssertionError(f"a codec has no key to be counted, nor a scope {scope.hex()}")
+
+    def check_count(self, scope: bytes, count: int) -> None:
+        del scope, count
 
     def scope_of_name(self, name: str) -> bytes:
         del name

@@ -32,6 +32,8 @@ Seconds = float | timedelta
 
 SNAPSHOT = "snapshot"  # the parameter of an effect that is given one
 _ARGUMENTS = dict[str, Any]
+_ALL_ARGUMENTS = "dict"  # the name of what they are packed as
+_EXACT = (int, str, bytes, bool, float)  # a value of just this type fits, whatever it is
 
 
 def to_us(seconds: Seconds, what: str) -> int:
@@ -81,14 +83,17 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def initial_delay_us(self) -> int:
+        """The first delay in microseconds."""
         return to_us(self.initial_delay, "Retry(initial_delay=)")
 
     @property
     def max_delay_us(self) -> int:
+        """The longest delay in microseconds."""
         return to_us(self.max_delay, "Retry(max_delay=)")
 
     @property
     def jitter_ppm(self) -> int:
+        """The jitter in millionths."""
         return round(self.jitter * 1_000_000)
 
 
@@ -166,6 +171,7 @@ class Signature:
         if of_effect and SNAPSHOT in self.parameters.parameters:
             self.parameters, self.snapshot = _without_snapshot(function, self.parameters, namespace)
         self._hints: dict[str, Any] | None = None
+        self._kinds: list[Any] | None = None  # the hints of positional parameters, in order
         plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
         everything = self.parameters.parameters.values()
         self._names = [each.name for each in everything] if all(each.kind is plain for each in everything) else None
@@ -218,8 +224,35 @@ class Signature:
         try:
             return values.dump(arguments)
         except values.Unstorable as error:
-            raise errors.EncodeError(
-                f"{self._function.__name__}(): argument {error.where} cannot be stored: {error.why}"
+            kind = errors.ValueTooLarge if isinstance(error, errors.ValueTooLarge) else errors.EncodeError
+            which = f"argument {error.where}" if error.where != _ALL_ARGUMENTS else "its arguments"
+            raise kind(f"{self._function.__name__}(): {which} cannot be stored: {error.why}") from error
+
+    def check_fit(self, args: tuple[Any, ...], kwargs: dict[str, Any], data: bytes) -> None:
+        """Refuse arguments of other types than are declared, which the function would not be called with. `data`: the
+        same, packed.
+        """
+        kinds = self._kinds
+        if kinds is None:
+            kinds = self._kinds = [self.hints.get(each, Any) for each in self._names or ()]
+        if not kwargs and len(args) <= len(kinds):
+            for value, kind in zip(args, kinds, strict=False):
+                if kind is not Any and (type(value) is not kind or kind not in _EXACT):
+                    break
+            else:
+                return  # the usual case, and worth the difference
+        given: Any = canonical.decode(data)
+        for label, parameter in self.parameters.parameters.items():
+            if label in given:
+                self._check_argument(label, parameter, given[label])
+
+    def _check_argument(self, label: str, parameter: inspect.Parameter, value: Any) -> None:
+        try:
+            self._typed(label, parameter, value)
+        except errors.DecodeError as error:
+            kind, why = values.name_of(self.hints.get(label, Any)), str(error).partition(": ")[2]
+            raise errors.BadInput(
+                f"{self._function.__name__}(): argument {label} is not of its declared type, {kind}: {why}"
             ) from error
 
     def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -278,6 +311,12 @@ class Call(Generic[R_co]):
         """The arguments, canonical."""
         return self.target.signature.pack(self.args, self.kwargs)
 
+    def pack_checked(self) -> bytes:
+        """The same. `BadInput` if one is not of the type that is declared for it."""
+        data = self.pack()
+        self.target.signature.check_fit(self.args, self.kwargs, data)
+        return data
+
     def use(self) -> None:
         """It is awaited, started or scheduled. In strict mode, a call that is made and never used is refused."""
         self.awaited = True
@@ -301,14 +340,16 @@ class Target:
 
     kind: Literal["effect", "workflow"]
 
-    def __init__(self, function: Callable[..., Any], name: str, namespace: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, namespace: dict[str, Any], program: str = "") -> None:
         self.function = function
         self.name = name
+        self.program = program  # the name of the one that declares it; of what all programs have, nothing
         self.signature = Signature(function, namespace, of_effect=self.kind == "effect")
         self.__doc__ = function.__doc__
         self.__name__ = name
 
     async def await_outside(self, call: Call[Any]) -> Any:
+        """Refuse: outside of a world there is no workflow to await."""
         raise failures.OutsideWorkflow(
             f"{call!r} is a workflow call: use world.run({call!r}) or await it in a workflow"
         )
@@ -319,8 +360,8 @@ class Workflow(Target, Generic[P, R]):
 
     kind = "workflow"
 
-    def __init__(self, function: Callable[..., Any], name: str, namespace: dict[str, Any]) -> None:
-        super().__init__(function, name, namespace)
+    def __init__(self, function: Callable[..., Any], name: str, namespace: dict[str, Any], program: str = "") -> None:
+        super().__init__(function, name, namespace, program)
         plain = source.unwrapped(function)
         self._qualname = name if plain is None else plain.__code__.co_qualname
 
@@ -344,6 +385,7 @@ class Effect(Target, Generic[P, R]):
         function: Callable[..., Any],
         name: str,
         namespace: dict[str, Any],
+        program: str = "",
         *,
         timeout: Seconds | None = None,
         total_timeout: Seconds | None = None,
@@ -353,7 +395,7 @@ class Effect(Target, Generic[P, R]):
         queue: str = "default",
         options: Options | None = None,
     ) -> None:
-        super().__init__(function, name, namespace)
+        super().__init__(function, name, namespace, program)
         self.is_async = inspect.iscoroutinefunction(function)
         self.timeout_us = None if timeout is None else to_us(timeout, "timeout")
         self.total_timeout_us = None if total_timeout is None else to_us(total_timeout, "total_timeout")

@@ -10,7 +10,7 @@ import msgspec
 from worldline.base import errors
 from worldline.kernel.authoring import reducers
 from worldline.kernel.flow import hashing, validation
-from worldline.kernel.flow.analysis import document_lint
+from worldline.kernel.flow.analysis import document_lint, reads
 from worldline.kernel.flow.authoring import documents
 from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.flow.authoring.domains import Domain
@@ -43,6 +43,10 @@ def declare(what: Any, *, keyed: bool, name: str, parallel: bool) -> tuple[Decla
         raise errors.BadInput(f"a flow domain's name has no dot: {name!r}; give it another with name=")
     if is_class and what.__flow__.setdefault("name", name) != name:
         raise errors.BadInput(f"{what.__name__} is declared as {what.__flow__['name']!r} already")
+    for action, spec in schema.schema.actions.items():
+        ids.check_event_name(documents.schema_of(name, action))
+        for effect in reads.effects(spec):  # a host would perform it for whatever the document says
+            ids.check_event_name(effect)
     raw = hashing.canonical(given).encode()
     found = hashing.schema_hash(msgspec.json.decode(raw))  # of the text that worlds are given
     made = Declared(name, found, keyed, parallel, sorted(schema.schema.actions), raw)

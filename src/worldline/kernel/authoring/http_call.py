@@ -4,7 +4,8 @@ It is an effect like any other, known to every program, and journaled in the sam
 it: the host's own HTTP client, under the host's egress policy, with the intent's id as `Idempotency-Key`. Nothing here
 touches a network.
 
-Everything that a call is given is journaled, headers included: a secret does not belong into it.
+Everything that a call is given is journaled, headers included: a secret does not belong into it. `credential` is only
+the name of one.
 """
 
 from __future__ import annotations
@@ -38,16 +39,19 @@ def request(
     headers: dict[str, str] | None = None,
     json: Any = None,
     body: bytes = b"",
+    credential: str = "",
 ) -> Response:
     """Make an HTTP request from a workflow: `await wl.http.request("POST", url, json={...})`.
 
     Every attempt carries the same `Idempotency-Key`. Connection failures, 429 and 5xx are tried again as the effect's
     `Retry` says, and raise `EffectFailed` in the end; any other status is a `Response`. Hosts that the process was not
     opened for (`wl.open(..., egress=wl.Egress(allow=[...]))`) are refused with code `egress_refused`.
+    `credential` names one of `wl.Egress(credentials=...)`: its secret goes into a header where the request is made, and
+    to its origin only.
     """
-    del params, headers, json, body
+    del url, params, headers, json, body, credential
     raise failures.OutsideWorkflow(
-        f"wl.http.request({method!r}, {url!r}) is performed for workflows; outside of one, use an HTTP client"
+        f"wl.http.request({method!r}, ...) is performed for workflows; outside of one, use an HTTP client"
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from worldline.base.secret import KNOWN
 from worldline.kernel import context, user_errors
 
 LINE_CHARACTERS_MAX: Final = 65_536
@@ -154,6 +155,8 @@ def _write(running: context.Running | None, line: Line) -> None:
         carried |= {_name(name) if name in carried else _free(name): each for name, each in line.extra.items()}
     carried |= {_free(name): value for name, value, _ in shown}
     carried[SHOWN] = tuple(_free(name) for name, _, _ in shown)
+    if KNOWN:  # for handlers of the user's own: an effect may have read a secret
+        text, carried = KNOWN.text(text), KNOWN.plain(carried)
     stacklevel = line.stacklevel if type(line.stacklevel) is int else 1
     LOGGER.log(
         line.level, text, exc_info=line.exc_info, stack_info=line.stack_info, stacklevel=stacklevel + _CALLS_BETWEEN,

@@ -24,10 +24,14 @@ from worldline.model import ids
 SEND: Final = "worldline.send"  # the effect that brings a message to another universe
 REPLY: Final = "worldline.reply"  # the effect that brings the answer to a question back there
 UNDELIVERABLE: Final = "undeliverable"  # no such world, or it takes no input
-NOT_ALLOWED: Final = "not_allowed"  # its universe does not take this from here
+NOT_ALLOWED: Final = (
+    "not_allowed"  # its universe does not take this from here, or a rule of the sender's own is against it
+)
 EXPIRED: Final = "expired"  # it was on its way for too long
 OVER_QUOTA: Final = "quota_exceeded"  # its universe has all that it may have
-NOT_TAKEN: Final = (UNDELIVERABLE, NOT_ALLOWED, EXPIRED, OVER_QUOTA)
+RESERVED: Final = errors.ReservedName.code  # its event's name is the runtime's own
+OVERLOADED: Final = errors.Overloaded.code  # its universe has its share of that inbox, and has had it for too long
+NOT_TAKEN: Final = (UNDELIVERABLE, NOT_ALLOWED, EXPIRED, OVER_QUOTA, RESERVED, OVERLOADED)
 _PEER: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 

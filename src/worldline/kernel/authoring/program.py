@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ParamSpec, TypeVar, overload
 
-from worldline.base import errors
+from worldline.base import errors, grammar
 from worldline.kernel import values
 from worldline.kernel.authoring import flow_domains, http_call, reducers, resources, stored_types
 from worldline.kernel.authoring.calls import Effect, Retry, Seconds, Workflow, check_function, to_us
@@ -34,6 +34,11 @@ RESERVED = "worldline."  # what the names of effects begin with that every host 
 
 
 class Program:
+    """A named set of workflows, effects, reducers, resources and flow domains: what a world runs.
+
+    Declare with `@app.workflow`, `@app.effect`, `@app.reducer`, `@app.resource` and `@app.domain`.
+    """
+
     def __init__(self, name: str) -> None:
         self.name = ids.check_name(name, "a program's name")
         self.effects: dict[str, Effect[..., Any]] = {}
@@ -215,19 +220,21 @@ class Program:
         self._unchecked = []
 
     def add_effect(self, fn: Callable[..., Any], namespace: dict[str, Any], declared: dict[str, Any]) -> Any:
+        """Declare an effect: what `@app.effect` does."""
         name = _name(fn, declared.pop("name"), "an effect's name")
         if name.startswith(RESERVED):
             raise errors.BadInput(f"an effect's name must not begin with {RESERVED!r}: hosts have effects named so")
         check_function(fn, f"effect {name}", is_async=None)
-        made: Effect[..., Any] = Effect(fn, name, namespace, **declared)
+        made: Effect[..., Any] = Effect(fn, name, namespace, self.name, **declared)
         resources.check_program(f"effect {name}", self.name, made.signature.uses)
         self._check(made.signature.check)
         return self._take(self.effects, name, made)
 
     def add_workflow(self, fn: Callable[..., Any], namespace: dict[str, Any], name: str) -> Any:
+        """Declare a workflow: what `@app.workflow` does."""
         name = _name(fn, name, "a workflow's name")
         check_function(fn, f"workflow {name}", is_async=True)
-        made: Workflow[..., Any] = Workflow(fn, name, namespace)
+        made: Workflow[..., Any] = Workflow(fn, name, namespace, self.name)
         if made.signature.uses:
             label, resource = next(iter(made.signature.uses.items()))
             raise errors.BadInput(f"workflow {name}: {label!r} is resource {resource.name}; only effects use resources")
@@ -235,6 +242,7 @@ class Program:
         return self._take(self.workflows, name, made)
 
     def add_resource(self, fn: Callable[..., Any], timeout_us: int) -> Any:
+        """Declare a resource: what `@app.resource` does."""
         made: Resource[Any] = Resource(fn, fn.__name__, self.name, timeout_us=timeout_us)
         return self._take(self.resources, made.name, made)
 
@@ -247,7 +255,7 @@ class Program:
     def _take(self, table: dict[str, Any], name: str, made: Any) -> Any:
         if name in table:
             kind = "flow domain" if table is self.domains else type(made).__name__.lower()
-            raise errors.BadInput(f"program {self.name!r} already has a {kind} named {name!r}")
+            raise errors.BadInput(f"program {self.name!r} already has {grammar.an(kind)} named {name!r}")
         self._hash = self._routes = None
         self._interests = {}
         table[name] = made

@@ -65,6 +65,7 @@ class Resource(Generic[T]):
 
     @property
     def is_overridden(self) -> bool:
+        """Whether a test has put something in its place."""
         return bool(self._overrides)
 
     @property

@@ -89,7 +89,7 @@ def _target(what: object) -> tuple[bool, str, bytes]:
     if what.target.kind != "workflow":
         raise errors.BadInput(f"{what!r} is an effect; schedule a workflow that calls it, or an event")
     what.use()
-    return True, what.target.name, what.pack()
+    return True, what.target.name, what.pack_checked()
 
 
 def _zone(name: str) -> Any:

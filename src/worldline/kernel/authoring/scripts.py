@@ -53,6 +53,7 @@ class Scripted(msgspec.Struct, frozen=True):
     after_us: int | None = 0  # how long the attempt takes; None: it never ends
     retry_us: int = 0  # the next attempt makes no sense sooner
     failed_with: dict[str, Any] = {}  # fields of the exception
+    mistake: bool = False  # in the code: until that is edited, no other attempt will help
 
 
 class Script:
@@ -150,13 +151,13 @@ class Reading:
 def _play(effect: Effect[..., Any], play: Callable[[], Any], judge: Judge, after_us: int | None) -> Scripted:
     try:
         answer = play()
-    except (failures.OutsideWorkflow, Unscripted):
+    except (failures.OutsideWorkflow, failures.OutsideEffect, Unscripted):
         raise  # a mistake of the test's: it runs an effect that cannot be run here
     except Exception as error:  # noqa: BLE001 - whatever a script raises is that attempt's failure
         said = judge(error)
         return Scripted(
             False, code=said.code, message=said.message, final=said.final, timed_out=said.timed_out, after_us=after_us,
-            retry_us=said.after_us, failed_with=said.data,
+            retry_us=said.after_us, failed_with=said.data, mistake=said.mistake,
         )  # fmt: skip
     if isinstance(answer, Later):
         raise errors.BadInput(f"script of {effect.name}(): put Script.later() outside, around the function")
@@ -196,12 +197,13 @@ def _is_data(answer: Any) -> bool:
 
 
 def _check_answer(effect: Effect[..., Any], answer: Any) -> None:
-    if isinstance(answer, Later):
-        if answer.after_us is not None:
-            _check_answer(effect, answer.answer)
-    elif inspect.iscoroutinefunction(answer):
+    while isinstance(answer, Later):
+        if answer.after_us is None:
+            return
+        answer = answer.answer
+    if inspect.iscoroutinefunction(answer):
         raise errors.BadInput(f"script of {effect.name}(): use a plain function; there is no event loop to run it in")
-    elif isinstance(answer, Effect):
+    if isinstance(answer, Effect):
         if answer.name != effect.name:
             raise errors.BadInput(f"script of {effect.name}(): {answer.name} is another effect")
     elif not isinstance(answer, Exception) and not callable(answer):

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from worldline.base import errors, failures
 from worldline.kernel import context, user_errors, values
-from worldline.kernel.authoring import closing, messages, reducers, schedule_spec
+from worldline.kernel.authoring import call_checks, closing, messages, reducers, schedule_spec
 from worldline.kernel.authoring.calls import Call, Request, Seconds, answer_type, to_us
 from worldline.kernel.authoring.closing import GRACE_SECONDS
 from worldline.kernel.flow.authoring import acts
@@ -254,6 +254,7 @@ def start(call: Call[R], /, *, id: str | None = None) -> Started[R] | Any:
     # To type checkers the answer is also `Any`, so that one which reports every awaitable that is not awaited (mypy's
     # `unused-awaitable`, which finds forgotten calls) lets a start stand alone. Everything else stays checked.
     hands = context.require("wl.start()")
+    call_checks.check_call(call, "wl.start()")
     id = None if id is None else values.text(id, "a run's id")
     if hands.handler is not None:
         if call.target.kind != "workflow":
@@ -279,11 +280,13 @@ class Scope:
 
     @property
     def timed_out(self) -> bool:
+        """Whether its time was over before its block ended."""
         return self._inner is not None and self._inner.timed_out
 
     def start(self, call: Call[R], /) -> Started[R] | Any:
         """Start a call that ends with the block, without waiting."""
         hands = context.require("scope.start()")
+        call_checks.check_call(call, "scope.start()")
         workflow = hands.workflow("scope.start()")
         inner = self._entered()
         if self._left:
@@ -420,6 +423,7 @@ class Timer:
         self._cancel = cancel
 
     def cancel(self) -> None:
+        """Let the event not be raised."""
         self._cancel()
 
 
@@ -565,6 +569,7 @@ def sender() -> messages.Sender | None:
 
 def continue_as_new(call: Call[Any], /) -> Never:
     """End this run's record and go on with a call under the same id, with nothing recorded yet."""
+    call_checks.check_call(call, "wl.continue_as_new()")
     if call.target.kind != "workflow":
         raise errors.BadInput("wl.continue_as_new() takes a workflow call")
     context.require("wl.continue_as_new()").continue_with(call)

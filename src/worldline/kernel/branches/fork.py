@@ -88,7 +88,7 @@ def forked(machine: Machine, data: bytes) -> bytes:
     universe = ids.UniverseId(wanted.universe) if wanted.universe else context.address.universe
     owner = ids.Address(universe, ids.WorldId(wanted.owner))
     machine.fork(branch, rules, owner, salt=salt)
-    machine.work.forget_given_up()
+    machine.work.forked()
     machine.continue_later()
     return values.NONE
 

@@ -10,7 +10,7 @@ ids that clients have used. What runs draw from here on is not what they drew be
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -57,6 +57,8 @@ def revert(machine: Machine, data: bytes) -> bytes:
         raise Moved(f"the world has moved on to step {context.step - 1}: look again at what differs")
     if wanted.policy not in (Policy.DROP, Policy.REISSUE):
         raise errors.BadInput("what was open is dropped or reissued when a world goes back")
+    for row in wanted.rows:  # before anything is changed: what is refused must leave the world as it is
+        _check(row)
     changed: list[tuple[str, str]] = []
     for key, *_ in wanted.rows:
         if key.startswith(keys.CELL):
@@ -65,12 +67,15 @@ def revert(machine: Machine, data: bytes) -> bytes:
             changed.append((reducer, name))
     waiting = acting.waiting(machine, changed)
     before = _rows_of(machine)
-    for pending in list(machine.work.open.values()):
-        machine.work.give_up(pending)
-    rows = _rows_then(machine, before, wanted.rows)
+    rows = _rows_then(before, wanted.rows)
     branch, gone = machine.branch, machine.cells.all_gone()
     fetch = machine.cells.fetch
     other = snapshots.machine_of(machine.program, machine.state, sorted(rows.items()), context.address, fetch=fetch)
+    # From here on nothing is refused: the rows are those of a machine.
+    for pending in list(machine.work.open.values()):
+        machine.work.give_up(pending)
+    for number, given_up in machine.work.closing.items:  # what was open now and has to be closed
+        other.work.closing.load(number, given_up)
     machine.become(other)
     for cell in gone:
         if cell not in machine.cells:
@@ -98,8 +103,8 @@ def _rows_of(machine: Machine) -> dict[bytes, Row]:
     return {key: ledger.row_of(write()) for key, write in machine.rows()}
 
 
-def _rows_then(machine: Machine, before: dict[bytes, Row], changed: list[list[bytes]]) -> dict[bytes, Row]:
-    """The rows as they were, with what does not go back."""
+def _rows_then(before: dict[bytes, Row], changed: list[list[bytes]]) -> dict[bytes, Row]:
+    """The rows as they were, with what does not go back, and without what is being closed."""
     rows = dict(before)
     for each in changed:
         match each:
@@ -110,18 +115,25 @@ def _rows_then(machine: Machine, before: dict[bytes, Row], changed: list[list[by
             case _:
                 raise errors.DecodeError("a row has a key, a meaning and a placement")
     for key in _COUNTS:
-        rows[key] = max(rows[key], before[key], key=_count)
+        rows[key] = max(rows.get(key, before[key]), before[key], key=_count)
     rows[keys.PROGRAM] = before[keys.PROGRAM]
     rows = {key: row for key, row in rows.items() if not key.startswith((keys.CLOSING, *_DECLARED))}
-    rows |= {key: row for key, row in before.items() if key.startswith(_DECLARED)}
-    for key, write in machine.work.closing.rows():  # what was open now and has to be closed
-        rows[key] = ledger.row_of(write())
-    return rows
+    return rows | {key: row for key, row in before.items() if key.startswith(_DECLARED)}
+
+
+def _check(row: list[bytes]) -> None:
+    if len(row) not in (1, 3):
+        raise errors.DecodeError("a row has a key, or a key, a meaning and a placement")
+    keys.parse(row[0])
+    for part in row[1:2]:
+        canonical.decode(part)
 
 
 def _count(row: Row) -> int:
-    found: Any = canonical.decode(row.meaning)
-    return int(found[0])
+    match canonical.decode(row.meaning):
+        case [int(count)]:
+            return count
+    raise errors.DecodeError("a count is one number")
 
 
 def _note(machine: Machine, before: dict[bytes, Row]) -> None:

@@ -23,6 +23,8 @@ from worldline.kernel.code import source
 
 _OWN = "worldline"
 _PLAIN = (bool, int, float, str, bytes, tuple, list, dict, frozenset, set, type(None))
+Resolve = Callable[[ast.expr], Any]  # what an expression stands for
+
 _NOT_CODE = ("ctx", "type_comment", "kind", "lineno", "col_offset", "end_lineno", "end_col_offset")
 
 
@@ -130,8 +132,7 @@ def _function(function: FunctionType, declared: str) -> tuple[bytes, list[Any]]:
     scope = source.Scope(function, tree)
     if tree is None:
         return _code(function.__code__, scope), mentions
-    named = _Declared(scope.resolve).visit(tree)
-    return _syntax(_renamed(named, declared) if declared else named), mentions
+    return _syntax(_renamed(tree, declared) if declared else tree, scope.resolve), mentions
 
 
 def _renamed(tree: ast.Module, name: str) -> ast.Module:
@@ -143,21 +144,14 @@ def _renamed(tree: ast.Module, name: str) -> ast.Module:
     return ast.Module([ast.copy_location(type(outermost)(**fields), outermost), *tree.body[1:]], tree.type_ignores)
 
 
-class _Declared(ast.NodeTransformer):
-    """Mentions of effects and workflows, by the names they are declared under."""
-
-    def __init__(self, resolve: Callable[[ast.expr], Any]) -> None:
-        self._resolve = resolve
-
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        found = self._resolve(node)
-        return ast.Name(found.name, node.ctx) if source.is_target(found) else node
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        found = self._resolve(node)
-        if source.is_target(found):
-            return ast.Attribute(node.value, found.name, node.ctx)
-        return self.generic_visit(node)
+def _declared(node: ast.Name | ast.Attribute, resolve: Resolve) -> ast.Name | ast.Attribute:
+    """A mention of an effect or workflow, by the name it is declared under. Anything else as it is."""
+    found = resolve(node)
+    if not source.is_target(found):
+        return node
+    if isinstance(node, ast.Name):
+        return ast.Name(found.name, node.ctx)
+    return ast.Attribute(node.value, found.name, node.ctx)
 
 
 def _class(cls: type) -> tuple[bytes, list[Any]]:
@@ -173,7 +167,7 @@ def _class(cls: type) -> tuple[bytes, list[Any]]:
             scopes.append(source.Scope(method, text))
     mentions += _types(cls)
     if tree is not None:
-        return _syntax(_Declared(functools.partial(_resolved, scopes)).visit(tree)), mentions
+        return _syntax(tree, functools.partial(_resolved, scopes)), mentions
     fields = [f"{name}: {kind}" for name, kind in getattr(cls, "__annotations__", {}).items()]
     codes = [_code(each.__code__, source.Scope(each, None)) for each in methods]
     return digest.hash_parts(b"class", *map(str.encode, fields), *codes), mentions
@@ -236,24 +230,42 @@ def _constant(thing: Any) -> bytes:
         return b""
 
 
-def _syntax(tree: ast.AST) -> bytes:
-    return digest.hash_parts(b"syntax", *_written(tree))
+class _Written:
+    """Bytes in their place between the nodes that are still to be written."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
 
 
-def _written(node: Any) -> Iterator[bytes]:
-    """A syntax tree as a sequence, without the parts that do not change behaviour."""
-    if not isinstance(node, ast.AST):
-        yield f"{type(node).__name__} {node!r}".encode()
-        return
-    yield b"(" + type(node).__name__.encode()
+def _syntax(tree: ast.AST, resolve: Resolve) -> bytes:
+    return digest.hash_parts(b"syntax", *_written(tree, resolve))
+
+
+def _written(tree: ast.AST, resolve: Resolve) -> Iterator[bytes]:
+    """A syntax tree as a sequence, without the parts that do not change behaviour. A sum of a thousand terms is a tree
+    so deep, which Python compiles: no frame of the stack for each.
+    """
+    left: list[Any] = [tree]
+    while left:
+        node = left.pop()
+        if type(node) is _Written:
+            yield node.data
+        elif not isinstance(node, ast.AST):
+            yield f"{type(node).__name__} {node!r}".encode()
+        else:
+            if isinstance(node, ast.Name | ast.Attribute):
+                node = _declared(node, resolve)
+            yield b"(" + type(node).__name__.encode()
+            left += reversed([*_inside(node), _Written(b")")])
+
+
+def _inside(node: ast.AST) -> Iterator[Any]:
     for field, value in ast.iter_fields(node):
         if field in _NOT_CODE or value is None or value == [] or _is_noise(node, field):
             continue
-        yield field.encode()
+        yield _Written(field.encode())
         each = _body(node, value) if field == "body" else value
-        for item in each if isinstance(each, list) else [each]:
-            yield from _written(item)
-    yield b")"
+        yield from each if isinstance(each, list) else [each]
 
 
 def _is_noise(node: ast.AST, field: str) -> bool:

@@ -14,10 +14,12 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol, TypeGuard, TypeVar
+
+T = TypeVar("T")
 
 _WRAPPERS_MAX = 100
-_PARSES_MAX = 3
+_PARSES_MAX = 5
 _CLASS_TEXTS_MAX = 256
 _CLASS_TEXTS: dict[tuple[str, str, str | None, int | None], str] = {}  # by all that finding a class depends on
 _PACKAGE = "worldline"
@@ -64,20 +66,25 @@ def _class_text(cls: type) -> str:
     if text is None:
         if len(_CLASS_TEXTS) >= _CLASS_TEXTS_MAX:
             _CLASS_TEXTS.clear()
-        text = _CLASS_TEXTS[found_by] = inspect.getsource(cls)
+        text = _CLASS_TEXTS[found_by] = _parsing(lambda: inspect.getsource(cls))
     return text
 
 
 def parse(text: str) -> ast.Module:
-    """Syntax of a text. Python 3.11 fails with `SystemError` if garbage is collected meanwhile whose finaliser parses
-    something as well, as printing a traceback does: then the text is parsed once more.
+    """Syntax of a text."""
+    return _parsing(lambda: ast.parse(text))
+
+
+def _parsing(do: Callable[[], T]) -> T:
+    """What comes of a call that parses. Python 3.11 fails with `SystemError` if another thread parses something
+    meanwhile, or if garbage is collected whose finaliser does, as printing a traceback: then it is done once more.
     """
     for _ in range(_PARSES_MAX - 1):
         try:
-            return ast.parse(text)
+            return do()
         except SystemError:
             continue
-    return ast.parse(text)
+    return do()
 
 
 def unwrapped(thing: Any) -> FunctionType | None:
@@ -138,12 +145,18 @@ class Scope:
 
     def resolve(self, node: ast.expr) -> Any:
         """The object that an expression of names and attributes refers to. Locals are unknown: they may be anything."""
-        if isinstance(node, ast.Attribute):
-            inner = self.resolve(node.value)
-            if isinstance(inner, ModuleType) and inner.__name__ == _PACKAGE:  # its names are loaded when they are used
-                return getattr(inner, node.attr, UNKNOWN)
-            return UNKNOWN if inner is UNKNOWN else inspect.getattr_static(inner, node.attr, UNKNOWN)
-        return self.named(node.id) if isinstance(node, ast.Name) else UNKNOWN
+        attributes: list[str] = []
+        while isinstance(node, ast.Attribute):
+            attributes.append(node.attr)
+            node = node.value
+        found = self.named(node.id) if isinstance(node, ast.Name) else UNKNOWN
+        while attributes and found is not UNKNOWN:
+            name = attributes.pop()
+            if isinstance(found, ModuleType) and found.__name__ == _PACKAGE:  # its names are loaded when they are used
+                found = getattr(found, name, UNKNOWN)
+            else:
+                found = inspect.getattr_static(found, name, UNKNOWN)
+        return found
 
     def named(self, name: str) -> Any:
         if name in self._closed:
@@ -192,8 +205,9 @@ def _assigned(tree: ast.Module) -> Iterator[str]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    yield from code.co_freevars
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
+    left = [code]
+    while left:
+        each = left.pop()
+        yield from each.co_names
+        yield from each.co_freevars
+        left += [constant for constant in reversed(each.co_consts) if isinstance(constant, CodeType)]

@@ -84,8 +84,7 @@ def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
     """An intent from another world, which gets a reply if it waits for one."""
     owed = Owed()
     if item.reply:
-        here = machine.now.context.address.world
-        owed = Owed("", item.from_universe, item.from_world, item.message, int(item.reply), asked=here)
+        owed = Owed.to(item, here=machine.now.context.address.world)
     return _act(machine, item.name, data, owed, derived=item.message.hex())
 
 

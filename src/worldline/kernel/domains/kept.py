@@ -34,12 +34,20 @@ class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     op: int = -1
     asked: bytes = b""
 
+    @staticmethod
+    def to(asker: inbox.Message, *, here: bytes) -> Owed:
+        """The answer to a question of another world, put to the world `here`."""
+        # The ticket stands behind the id, not in a field of its own: cells of before must have the bytes they had.
+        ticket = asker.ticket if isinstance(asker, inbox.Vouched) else b""
+        return Owed("", asker.from_universe, asker.from_world, asker.message + ticket, int(asker.reply), asked=here)
+
     def question(self) -> inbox.Message:
         """What of the question a reply needs."""
-        return inbox.Message(
-            self.message, self.universe, self.world, 0, MessageMode.TYPED, "", payload.EMPTY, {},
-            reply=Reply(self.reply),
+        message, ticket = self.message[: limits.ID_BYTES], self.message[limits.ID_BYTES :]
+        question = inbox.Message(
+            message, self.universe, self.world, 0, MessageMode.TYPED, "", payload.EMPTY, {}, reply=Reply(self.reply),
         )  # fmt: skip
+        return question.vouched(ticket=ticket) if ticket else question
 
     def is_asked_of(self, here: ids.Address) -> bool:
         """Whether the world here is to answer."""

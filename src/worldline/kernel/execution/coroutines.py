@@ -13,7 +13,7 @@ from worldline.base import errors, failures
 from worldline.codec import structs
 from worldline.kernel import context, user_errors
 from worldline.kernel.authoring import messages
-from worldline.kernel.execution import desk, reports, stack, workflow_calls
+from worldline.kernel.execution import desk, halts, reports, stack, workflow_calls
 from worldline.kernel.operations import All, Await, Closing, First, Joined, OpKind
 from worldline.kernel.rows.records import Failure, Op, Resume
 from worldline.kernel.runs import Run
@@ -128,6 +128,8 @@ def _error_of(op: Op) -> BaseException:
     kind_of_failure = failures.EffectTimeout if op.outcome.status is ReceiptStatus.TIMEOUT else failures.EffectFailed
     if op.kind in (OpKind.SEND, OpKind.ASK) and why.code in messages.NOT_TAKEN:
         kind_of_failure = failures.Undeliverable
+    elif op.kind is OpKind.EFFECT and why.code == failures.PolicyDenied.code:
+        kind_of_failure = failures.PolicyDenied
     return kind_of_failure(f"{op.name}: {why.message}", code=why.code, attempts=why.attempts, data=why.data)
 
 
@@ -223,3 +225,4 @@ def block(machine: Machine, run: Run, report: str) -> None:
     unfit = run.block(report)
     record = run.record
     machine.draft(Kind.RUN_BLOCKED, structs.encode(Blocked(record.id, record.blocked, unfit)), correlation=record.id)
+    halts.halt(machine, record.blocked, record.id)

@@ -123,7 +123,7 @@ class HandlerCalls:
         work.check_known(self._machine.program, call.target)
         if run_id:
             ids.check_name(run_id, "a run's id")
-        args = call.pack()
+        args = call.pack_checked()
         known = self._machine.runs.get(run_id)
         if known is not None and not runs.is_same(known.record, call.target.name, args):
             raise errors.IdReused(run_id)

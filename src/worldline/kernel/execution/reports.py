@@ -10,6 +10,8 @@ traceback does, without the folders of a machine.
 from __future__ import annotations
 
 import linecache
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -28,6 +30,7 @@ LINE_CHARACTERS_MAX = 160
 UNFIT = "the recorded answer does not fit the type that is declared now"
 _FRAMES_MAX = 200
 _TO_GO_ON = "  to go on:"  # what advice begins with
+_TO_WORLD = re.compile(r"(worldline runs \w+) WORLD ")
 
 _NAMES = {
     OpKind.EFFECT: "effect", OpKind.TIMER: "timer", OpKind.WAIT: "wait", OpKind.CHILD: "child",
@@ -134,6 +137,12 @@ def finding(report: str) -> str:
     return report.partition(_TO_GO_ON)[0].rstrip()
 
 
+def addressed(report: str, world: str) -> str:
+    """A report with a world's name in its commands. The kernel does not know the name: what it journals says WORLD."""
+    found, to_go_on, advice = report.partition(_TO_GO_ON)
+    return found + to_go_on + _TO_WORLD.sub(lambda each: f"{each[1]} {shlex.quote(world)} ", advice)
+
+
 def _whole(lines: list[str], at: str, run: str, operation: int) -> str:
     return "\n".join([*lines, *_asked(at), *_advice(run, operation)])
 
@@ -152,7 +161,7 @@ def _asked(at: str) -> list[str]:
 
 
 def _advice(run: str, operation: int) -> list[str]:
-    """What to do, as commands. WORLD stands for the world's name, which is not known here."""
+    """What to do, as commands. WORLD stands for the world's name, which is not known here: see `addressed`."""
     return [
         f'{_TO_GO_ON} keep the old path for this run, `if wl.patched("..."):`, or host the code that wrote it;',
         f"      hosted code that changes is tried at once, and so by: worldline runs retry WORLD {run}",

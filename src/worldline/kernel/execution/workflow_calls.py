@@ -138,14 +138,14 @@ class WorkflowCalls:
         """
         call.use()
         work.check_known(self._machine.program, call.target)
-        self._run.continue_with(call.target.name, call.pack())
+        self._run.continue_with(call.target.name, call.pack_checked())
 
     def issue_call(self, call: calls.Call[Any], kind: OpKind, *, run_id: str = "") -> int:
         """Issue an effect or a child. The target must belong to the program of this world."""
         call.use()
         try:
             work.check_known(self._machine.program, call.target)
-            params = call.pack() if call.target.kind == "workflow" else work.pack_effect(call)
+            params = work.pack_call(call, again=self._is_rebuilding())
         except errors.BadInput as error:
             self._count_refusal(error)
             raise

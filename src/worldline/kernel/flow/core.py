@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from worldline.base import limits
 from worldline.kernel.flow import computed, faults, fields, nodes, patches, paths, snapshots, tracing, values
 from worldline.kernel.flow.compiled import Compiled
 from worldline.kernel.flow.expressions import compiler, lookups, reasons
@@ -50,10 +51,11 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """A value, the computed values that it depends on, and how each came about."""
+    """A value, the paths that it depends on, the values these have (`inputs`), and how each came about."""
 
     value: Any
     deps: tuple[str, ...]
+    inputs: dict[str, Any]
     trace: tracing.TraceNode
     nodes: dict[str, tracing.TraceNode]
 
@@ -98,6 +100,7 @@ class Core:
         given: Sequence[patches.Patch],
         context: snapshots.Context,
     ) -> snapshots.Snapshot:
+        """The snapshot after patches, with its computed values."""
         data, system = snapshot.data, snapshot.system
         refused: list[snapshots.ErrorValue] = []
         for patch in patches.concrete(given):
@@ -193,8 +196,12 @@ class Core:
     def explain(self, schema: Compiled, snapshot: snapshots.Snapshot, path: str) -> Explanation:
         """A computed value with those it depends on; anything else as it is."""
         recorder = tracing.Recorder(snapshot.meta.timestamp)
-        value, deps = _explained(schema, snapshot, path, recorder, {})
-        return Explanation(value, deps, recorder.nodes[recorder.root], recorder.nodes)
+        value = _explained(schema, snapshot, path, recorder)
+        field = schema.schema.computed.fields.get(path)
+        deps = () if field is None else tuple(field.deps)
+        root = recorder.nodes[recorder.root]
+        inputs = {recorder.nodes[each].source_path: recorder.nodes[each].output for each in root.children}
+        return Explanation(value, deps, inputs, root, recorder.nodes)
 
     def _refused(
         self,
@@ -208,8 +215,10 @@ class Core:
         error = _error(refused, intent.type, context)
         pending = snapshot.system.pending_requirements
         after = _settled(snapshot, _system(snapshot, error, status="error", pending=pending), context, closing)
-        root = f"trace-error-{intent.intent_id}"
-        graph = _graph(root, {}, intent, snapshot, context, ended="error") if self._trace else None
+        graph = None
+        if self._trace:
+            node = tracing.refused(f"trace-error-{intent.intent_id}", error)
+            graph = _graph(node.id, {node.id: node}, intent, snapshot, context, ended="error")
         return Computed("error", after, (), graph)
 
     def _ended(
@@ -334,7 +343,7 @@ def _graph(
 
 def _error(found: faults.Fault | computed.Failed, action: str, context: snapshots.Context) -> snapshots.ErrorValue:
     fault = found.fault if isinstance(found, computed.Failed) else found
-    where = found.key if isinstance(found, computed.Failed) else f"actions.{action}" if action else ""
+    where = found.key if isinstance(found, computed.Failed) else ""  # of an early error: no node was run
     return snapshots.ErrorValue(
         code=fault.code, message=fault.message, source=snapshots.Source(action, where), timestamp=context.now,
         context=None if fault.context is None else dict(fault.context),
@@ -365,27 +374,38 @@ def _requirements(value: Any) -> tuple[snapshots.Requirement, ...]:
         raise faults.Fault(faults.TYPE_MISMATCH, f"these are no requirements: {refused}") from None
 
 
-def _explained(
-    schema: Compiled,
-    snapshot: snapshots.Snapshot,
-    path: str,
-    recorder: tracing.Recorder,
-    within: dict[str, None],
-) -> tuple[Any, tuple[str, ...]]:
-    recorder.begin()
-    field = schema.schema.computed.fields.get(path)
-    if field is None or path in within:
-        found = lookups.compiled(path)(Scope(snapshot))
-        value = None if found is values.MISSING else values.checked(found, values.Meter(), path)
-        recorder.end("expr", path, {}, value)
-        return value, ()
-    for dep in field.deps:
-        _explained(schema, snapshot, dep, recorder, {**within, path: None})
-    inputs: dict[str, Any] = {"expr": field.expr}
+def _explained(schema: Compiled, snapshot: snapshots.Snapshot, path: str, recorder: tracing.Recorder) -> Any:
+    """The value at a path. Computed fields over others make chains as long as the document has fields, and one field
+    may be in many of them: a loop instead of calls, and a bound on how much is recorded.
+    """
+    known = schema.schema.computed.fields
+    derived, error = _derived(schema, snapshot)
+    meter = values.Meter()
+    within: dict[str, None] = {}
+    value = None
+    left = [(path, False)]
+    while left:
+        each, explained = left.pop()  # explained: what it depends on is recorded
+        if explained:
+            value = derived.get(each)
+            recorder.end("computed", each, {"expr": known[each].expr, **error}, value)
+            del within[each]
+            continue
+        meter.spend(limits.FLOW_NODE_WORK)
+        recorder.begin()
+        if each in known and each not in within:
+            within[each] = None
+            left += [(each, True), *((dep, False) for dep in reversed(known[each].deps))]
+        else:
+            found = lookups.compiled(each)(Scope(snapshot))
+            value = None if found is values.MISSING else values.checked(found, values.Meter(), each)
+            recorder.end("expr", each, {"path": each}, value)
+    return value
+
+
+def _derived(schema: Compiled, snapshot: snapshots.Snapshot) -> tuple[dict[str, Any], dict[str, str]]:
+    """The computed values, or none of them and why."""
     try:
-        value = _with_computed(schema, snapshot, values.Meter()).computed[path]
+        return _with_computed(schema, snapshot, values.Meter()).computed, {}
     except (faults.Fault, computed.Failed) as failed:
-        value = None
-        inputs["error"] = str(failed)
-    recorder.end("computed", path, inputs, value)
-    return value, tuple(field.deps)
+        return {}, {"error": str(failed)}

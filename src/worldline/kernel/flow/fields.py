@@ -1,7 +1,8 @@
 """Whether a value fits its field, and which field a path leads to.
 
-Null fits every field. An object without declared fields takes any value, and has no inner paths that a patch could
-name.
+Null fits every field of the state, for a field can always be emptied. In an input it fits those that are not required:
+a required one is there to be read. An object without declared fields takes any value, and has no inner paths that a
+patch could name.
 """
 
 from __future__ import annotations
@@ -47,10 +48,19 @@ def readable(fields: Mapping[str, schema.FieldSpec], segments: paths.Segments) -
     return spec is not None
 
 
-def misfit(spec: schema.FieldSpec, value: Any, where: str, *, partial: bool = False) -> str:
-    """Why a value does not fit a field; empty if it does. `partial`: required members may be missing."""
+def takes_null(spec: schema.FieldSpec) -> bool:
+    """Whether null is a value of a field of an input."""
+    if isinstance(spec.type, schema.Enum):
+        return not spec.required or None in spec.type.enum
+    return not spec.required or spec.type == "null"
+
+
+def misfit(spec: schema.FieldSpec, value: Any, where: str, *, partial: bool = False, given: bool = False) -> str:
+    """Why a value does not fit a field; empty if it does. `partial`: required members may be missing; `given`: it is an
+    input, where what is required is not null.
+    """
     if value is None:
-        return ""
+        return "" if not given or takes_null(spec) else f"{where} is required, and null is no value for it"
     kind = spec.type
     if value is values.MISSING:
         return f"Value is required at {where}"
@@ -62,10 +72,10 @@ def misfit(spec: schema.FieldSpec, value: Any, where: str, *, partial: bool = Fa
         if not isinstance(spec.fields, dict):
             return ""
         if found == "object":
-            return _members(spec.fields, value, where, partial=partial)
+            return _members(spec.fields, value, where, partial=partial, given=given)
     elif found == kind:
         if kind == "array" and isinstance(spec.items, schema.FieldSpec):
-            each = (misfit(spec.items, item, f"{where}.{at}") for at, item in enumerate(value))
+            each = (misfit(spec.items, item, f"{where}.{at}", given=given) for at, item in enumerate(value))
             return next((wrong for wrong in each if wrong), "")
         if kind == "number" and not math.isfinite(value):
             return f"{where} must be a finite number"
@@ -73,7 +83,9 @@ def misfit(spec: schema.FieldSpec, value: Any, where: str, *, partial: bool = Fa
     return f"{where} must be {kind}, not {found}"
 
 
-def _members(fields: Mapping[str, schema.FieldSpec], value: Mapping[str, Any], where: str, *, partial: bool) -> str:
+def _members(
+    fields: Mapping[str, schema.FieldSpec], value: Mapping[str, Any], where: str, *, partial: bool, given: bool
+) -> str:
     for name in value:
         if name not in fields:
             return f"{where} has no field {name!r}"
@@ -82,7 +94,7 @@ def _members(fields: Mapping[str, schema.FieldSpec], value: Mapping[str, Any], w
             if spec.required and not partial:
                 return f"{where} needs the field {name!r}"
             continue
-        if wrong := misfit(spec, value[name], f"{where}.{name}"):
+        if wrong := misfit(spec, value[name], f"{where}.{name}", given=given):
             return wrong
     return ""
 
@@ -94,4 +106,4 @@ def input_misfit(spec: schema.FieldSpec | Any, value: Any) -> str:
     given = {} if value is values.MISSING or value is None else value
     if type(given) is not dict:
         return f"input must be an object, not {values.kind_of(given)}"
-    return _members(spec.fields, given, "input", partial=False)
+    return _members(spec.fields, given, "input", partial=False, given=True)

@@ -159,16 +159,24 @@ def run(job: Job, head: snapshots.Snapshot, domain: Domain, context: snapshots.C
     """One job, from beginning to end."""
     if emit is unheard:
         return _done(_Turn(head, domain, context, emit), job)
-    emit("job:start", jobType=type(job).__name__, jobId=job.id, intentId=job.intent_id, job=job)
-    emit("context:frozen", jobId=job.id, now=context.now, randomSeed=context.random_seed, env=context.env)
+    begun(job, context, emit)
     outcome = _done(_Turn(head, domain, context, emit), job)
     emit("job:end", jobType=type(job).__name__, jobId=job.id)
     return outcome
 
 
+def begun(job: Job, context: snapshots.Context, emit: Emit) -> None:
+    """Tell which job is run, and under which context: enough to run it again."""
+    emit("job:start", jobType=type(job).__name__, jobId=job.id, intentId=job.intent_id, job=job)
+    emit("context:frozen", jobId=job.id, now=context.now, randomSeed=context.random_seed, env=context.env)
+
+
 def told(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an event, as data: a job is not made data of unless one hears of it."""
-    return {name: snapshots.plain(each) if isinstance(each, msgspec.Struct) else each for name, each in fields.items()}
+    """The fields of an event, as data of its own: a job is not made data of unless one hears of it."""
+    return {
+        name: snapshots.plain(each) if isinstance(each, msgspec.Struct) else values.duplicate(each)
+        for name, each in fields.items()
+    }
 
 
 def _done(turn: _Turn, job: Job) -> Outcome:
@@ -183,11 +191,18 @@ def failed(
     job: Job, error: Exception, head: snapshots.Snapshot, domain: Domain, *, context: snapshots.Context, emit: Emit
 ) -> Outcome:
     """A job raised. Its intent ends with an error, so that the next can begin; if even that fails, the key is fatal."""
-    emit("job:error", jobType=type(job).__name__, jobId=job.id, message=str(error))
+    said = f"{type(error).__name__}: {error}"
+    emit("job:error", jobType=type(job).__name__, jobId=job.id, message=said)
+    return ended_by(job, said, head, domain, context=context, emit=emit)
+
+
+def ended_by(
+    job: Job, said: str, head: snapshots.Snapshot, domain: Domain, *, context: snapshots.Context, emit: Emit
+) -> Outcome:
+    """End the intent of a job that raised what is said."""
     intent = job.intent if isinstance(job, StartIntent) else slots.intent(head, job.intent_id)
     if intent is None:
         return Outcome(head)
-    said = f"{type(error).__name__}: {error}"
     try:
         return _Turn(head, domain, context, emit).abandon(intent, faults.INTERNAL_ERROR, said)
     except Exception as again:  # noqa: BLE001 - an injected Core: then the key is fatal
@@ -239,8 +254,12 @@ def is_next(head: snapshots.Snapshot, job: FulfillEffect) -> bool:
     ]
 
 
-def _type_of(head: snapshots.Snapshot, requirement_id: str) -> str:
-    return next((each.type for each in head.system.pending_requirements if each.id == requirement_id), "")
+def _required(head: snapshots.Snapshot, job: FulfillEffect) -> snapshots.Requirement:
+    """The requirement that an outcome belongs to; a blank one where `is_pending` was switched off."""
+    for each in head.system.pending_requirements:
+        if each.id == job.requirement_id:
+            return each
+    return snapshots.Requirement(job.requirement_id, job.intent_id, "", {}, "", snapshots.FlowPosition("", 0), 0)
 
 
 def must_clear(_failure: Failure | None) -> bool:
@@ -354,7 +373,7 @@ class _Turn:
             return self._dropped(job, "dropped:stale")
         if not is_next(self._head, job):
             return self._waits(job)
-        effect = _type_of(self._head, job.requirement_id)
+        requirement = _required(self._head, job)
         failure = job.failure or self._fulfilled(job)
         if must_clear(failure):
             try:
@@ -367,7 +386,7 @@ class _Turn:
                 )
                 return Outcome(self._head, fatal=f"the requirement {job.requirement_id} cannot be cleared: {error}")
         if failure is not None:
-            self._record(job, effect, failure)
+            self._record(requirement, failure)
         return self._continued(job)
 
     def _dropped(self, job: FulfillEffect, reason: str) -> Outcome:
@@ -411,19 +430,21 @@ class _Turn:
             raise RuntimeError("it is still pending after it was cleared")
         self._emit("requirement:clear", requirementId=job.requirement_id)
 
-    def _record(self, job: FulfillEffect, effect: str, failure: Failure) -> None:
+    def _record(self, requirement: snapshots.Requirement, failure: Failure) -> None:
         """ERR-FE-5: best effort. Whatever becomes of it, the intent goes on."""
-        context = {"intentId": job.intent_id, "requirementId": job.requirement_id, "effectType": effect}
-        found = {"code": failure.code, "message": failure.message, "timestamp": self._context.now, "context": context}
+        found = {
+            "code": failure.code, "message": failure.message, "timestamp": self._context.now,
+            "source": {"actionId": requirement.action_id, "nodePath": requirement.flow_position.node_path},
+            "context": {"intentId": requirement.intent_id, "requirementId": requirement.id,
+                        "effectType": requirement.type},
+        }  # fmt: skip
         before = self._head
         try:
             self._apply(slots.error(self._head, values.from_outside(found, "error")), "error-patch")
         except Exception as error:  # noqa: BLE001 - an injected Core: ERR-FE-5
             probes.hit("flow.error-patch-failed")
             self._head = before
-            self._emit(
-                "effect:fulfill:error", requirementId=job.requirement_id, phase="error-patch", message=str(error)
-            )
+            self._emit("effect:fulfill:error", requirementId=requirement.id, phase="error-patch", message=str(error))
 
     def _continued(self, job: FulfillEffect) -> Outcome:
         """ContinueCompute is always enqueued; an outcome that has waited for this one comes behind it."""

@@ -318,7 +318,8 @@ class Nodes:
                 text = values.bounded(values.text(said)).encode(errors="replace").decode()
                 flow.fail(path, faults.VALIDATION_ERROR, text, {"code": code})
             if flow.recorder is not None:
-                _end(flow, "error", path, {"code": code}, None)
+                assert flow.error is not None
+                _end(flow, "error", path, {"code": code, "message": flow.error.message}, None)
 
         return run
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from worldline.base import limits
 from worldline.kernel.flow import faults, values
 
 Segments = tuple[str, ...]
@@ -74,6 +75,8 @@ def put(value: Any, segments: Segments, new: Any) -> Any:
     """A copy with something set. What is on the way and no container becomes an object."""
     if not segments:
         return new
+    if len(segments) > limits.FLOW_DEPTH_MAX:
+        raise faults.Fault(faults.LIMIT_EXCEEDED, f"a path with more than {limits.FLOW_DEPTH_MAX} segments")
     first, rest = segments[0], segments[1:]
     if type(value) is list:
         at = _place(value, first)

@@ -101,21 +101,93 @@ def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(document: object) -> tuple[DomainSchema | None, list[faults.Problem]]:
-    """The document as a record, and what is wrong with its shape: then there is no record."""
+    """The document as a record, and all that is wrong with its shape: then there is no record."""
     if too_large := _too_large(document):
         return None, [faults.Problem("SCHEMA_ERROR", too_large)]
     try:
-        schema = msgspec.convert(document, DomainSchema)
+        parts = Parts.of(msgspec.convert(document, DomainSchema))
     except msgspec.ValidationError as refused:
-        return None, [faults.Problem("SCHEMA_ERROR", str(refused))]
-    problems = [*_frame_problems(schema)]
-    for name, spec in schema.state.fields.items():
+        if not isinstance(document, Mapping):
+            return None, [faults.Problem("SCHEMA_ERROR", str(refused))]
+        parts = _parts(document)
+        if not parts.problems:  # what only the whole shows, as a key that is no text
+            return None, [faults.Problem("SCHEMA_ERROR", str(refused))]
+    problems = [*parts.problems, *_frame_problems(parts)]
+    for name, spec in parts.state.items():
         problems += _field_problems(spec, f"state.fields.{name}", top=True)
-    for name, computed in schema.computed.fields.items():
+    for name, computed in parts.computed.items():
         problems += _expression_problems(computed.expr, f"computed.fields.{name}.expr")
-    for name, action in schema.actions.items():
+    for name, action in parts.actions.items():
         problems += _action_problems(action, f"actions.{name}")
-    return (schema, []) if not problems else (None, problems)
+    return (parts.whole, []) if not problems else (None, problems)
+
+
+class Parts(msgspec.Struct):
+    """What can be read of a document: all of it (`whole`), or what is right beside what is wrong. `texts`: its id, its
+    version and its hash; `read`: which of the others have a shape at all.
+    """
+
+    whole: DomainSchema | None = None
+    problems: list[faults.Problem] = []
+    texts: dict[str, str] = {}
+    read: dict[str, None] = {}
+    state: dict[str, FieldSpec] = {}
+    computed: dict[str, ComputedField] = {}
+    actions: dict[str, ActionSpec] = {}
+
+    @classmethod
+    def of(cls, schema: DomainSchema) -> Parts:
+        return cls(
+            whole=schema, texts={"id": schema.id, "version": schema.version, "hash": schema.hash},
+            read=dict.fromkeys(("state", "computed", "actions")), state=schema.state.fields,
+            computed=schema.computed.fields, actions=schema.actions,
+        )  # fmt: skip
+
+
+def _parts(document: Mapping[str, Any]) -> Parts:
+    """A document whose shape is wrong somewhere, part by part: one wrong part hides no other."""
+    found = Parts()
+    for name in ("id", "version", "hash"):
+        text = _part(document, name, str, name, found.problems)
+        if text is not None:
+            found.texts[name] = text
+    _part(document, "types", dict[str, dict[str, Any]], "types", found.problems)
+    for name, kind, into in (("state", FieldSpec, found.state), ("computed", ComputedField, found.computed)):
+        holder = _part(document, name, dict[str, Any], name, found.problems)
+        inner = None if holder is None else _part(holder, "fields", dict[str, Any], f"{name}.fields", found.problems)
+        _entries(inner, kind, into, found, part=name, where=f"{name}.fields")
+    inner = _part(document, "actions", dict[str, Any], "actions", found.problems)
+    _entries(inner, ActionSpec, found.actions, found, part="actions", where="actions")
+    if "meta" in document:
+        _part(document, "meta", dict[str, Any], "meta", found.problems)
+    return found
+
+
+def _part(holder: Mapping[str, Any], name: str, kind: Any, where: str, problems: list[faults.Problem]) -> Any:
+    """One member, None if it is missing or has another type."""
+    if name not in holder:
+        problems.append(faults.Problem("SCHEMA_ERROR", f"the document needs {where!r}", where))
+        return None
+    try:
+        return msgspec.convert(holder[name], kind)
+    except msgspec.ValidationError as refused:
+        problems.append(faults.Problem("SCHEMA_ERROR", str(refused), where))
+        return None
+
+
+def _entries(
+    inner: Mapping[str, Any] | None, kind: Any, into: dict[str, Any], found: Parts, *, part: str, where: str
+) -> None:
+    """The members of a part, each by itself."""
+    if inner is None:
+        return
+    found.read[part] = None
+    for name in inner:
+        entry = _part(inner, name, kind, f"{where}.{name}", found.problems)
+        if entry is not None:
+            into[name] = entry
+        else:
+            found.read.pop(part, None)  # it is not empty, whatever is left of it
 
 
 def _too_large(document: object) -> str:
@@ -137,18 +209,20 @@ def _too_large(document: object) -> str:
     return ""
 
 
-def _frame_problems(schema: DomainSchema) -> list[faults.Problem]:
+def _frame_problems(parts: Parts) -> list[faults.Problem]:
     problems = []
-    if not _ID.fullmatch(schema.id):
-        problems.append(faults.Problem("SCHEMA_ERROR", f"{schema.id!r} is neither a URI nor a UUID", "id"))
-    if not _VERSION.fullmatch(schema.version):
-        problems.append(faults.Problem("SCHEMA_ERROR", f"{schema.version!r} is no semantic version", "version"))
-    if not schema.hash:
+    texts = parts.texts
+    if "id" in texts and not _ID.fullmatch(texts["id"]):
+        problems.append(faults.Problem("SCHEMA_ERROR", f"{texts['id']!r} is neither a URI nor a UUID", "id"))
+    if "version" in texts and not _VERSION.fullmatch(texts["version"]):
+        problems.append(faults.Problem("SCHEMA_ERROR", f"{texts['version']!r} is no semantic version", "version"))
+    if texts.get("hash") == "":
         problems.append(faults.Problem("SCHEMA_ERROR", "the document has no hash", "hash"))
-    empty = {"state.fields": schema.state.fields, "computed.fields": schema.computed.fields, "actions": schema.actions}
-    problems += [
-        faults.Problem("SCHEMA_ERROR", "at least one is needed", where) for where, of in empty.items() if not of
-    ]
+    needed = {"state": ("state.fields", parts.state), "computed": ("computed.fields", parts.computed),
+              "actions": ("actions", parts.actions)}  # fmt: skip
+    for name, (where, entries) in needed.items():
+        if name in parts.read and not entries:
+            problems.append(faults.Problem("SCHEMA_ERROR", "at least one is needed", where))
     return problems
 
 

@@ -189,6 +189,11 @@ def copied(snapshot: Snapshot) -> Snapshot:
     return received(plain(snapshot))
 
 
+def copied_error(error: ErrorValue | None) -> ErrorValue | None:
+    """A copy that shares no container with the error, which a snapshot has too."""
+    return None if error is None else replace(error, context=values.duplicate(error.context))
+
+
 def created(data: object, schema_hash: str, context: Context) -> Snapshot:
     """The first snapshot. Its computed values are empty until the first compute or apply."""
     return Snapshot(

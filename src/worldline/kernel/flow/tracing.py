@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
+
+from worldline.kernel.flow import snapshots, values
 
 
 class TraceNode(msgspec.Struct, frozen=True, rename="camel"):
@@ -29,6 +32,23 @@ class TraceGraph(msgspec.Struct, frozen=True, rename="camel"):
     result_version: int
     duration: int
     terminated_by: str  # complete, effect, halt, error
+
+
+def copied(graph: TraceGraph) -> TraceGraph:
+    """A copy that shares no container with the graph: its nodes show values that are in the snapshot."""
+    nodes = {
+        name: replace(each, inputs=values.duplicate(each.inputs), output=values.duplicate(each.output))
+        for name, each in graph.nodes.items()
+    }
+    return replace(graph, nodes=nodes, intent=values.duplicate(graph.intent))
+
+
+def refused(name: str, error: snapshots.ErrorValue) -> TraceNode:
+    """The one node of a compute that an early step refused: nothing of its flow was run."""
+    return TraceNode(
+        id=name, kind="error", source_path=error.source.node_path,
+        inputs={"code": error.code, "message": error.message}, output=None, children=(), timestamp=error.timestamp,
+    )  # fmt: skip
 
 
 class Recorder:

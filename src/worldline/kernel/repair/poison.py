@@ -4,10 +4,14 @@ Nothing is lost by it. What only code can take is set aside as a dead letter: an
 or a schedule raises. What has a record is recorded, and the runs that would go on are blocked with the reason: the
 outcome of an operation, the start of a run, a cancellation. The reason is journaled right behind the input, so a replay
 does the same.
+
+If even that raises, an input becomes a dead letter by the step for bytes that cannot be decoded, which touches nothing.
+What earlier steps left is no input, and would be in the way of all others: one thing of it is dropped (`discard`).
 """
 
 from __future__ import annotations
 
+from worldline.base import errors
 from worldline.codec import structs
 from worldline.kernel import events, runs, values, work
 from worldline.kernel.execution import coroutines
@@ -20,9 +24,39 @@ from worldline.model.journal import Kind
 CODE = "poison"
 
 
-def draft(machine: Machine, why: str) -> None:
+def draft(machine: Machine, why: str, *, discard: bool = False) -> None:
     """Journal why this step runs no user code."""
-    machine.draft(Kind.POISON, values.dump(runs.storable(why)))
+    said = runs.storable(why)
+    machine.draft(Kind.POISON, values.dump([said] if discard else said))
+
+
+def read(data: bytes) -> tuple[str, bool]:
+    """Why a step ran no user code, and whether it dropped what earlier ones had left."""
+    said = values.load(str | list[str], data)
+    return (said, False) if isinstance(said, str) else (said[0], True)
+
+
+def answer(machine: Machine, why: str, correlation: str) -> None:
+    """Tell the caller of an input whose step cannot be made."""
+    failed = events.Answer(False, runs.failure(errors.StepFailed.code, why))
+    machine.draft(Kind.ANSWERED, structs.encode(failed), correlation=correlation)
+
+
+def can_go_on(machine: Machine) -> bool:
+    """Whether `go_on` would find something to do: the rest is as it was before."""
+    return bool(machine.later or machine.work.unsent)
+
+
+def discard(machine: Machine) -> None:
+    """Drop the first thing that earlier steps left for this one, and do nothing with it: doing it raises, and so does
+    every way around it. A run that is dropped so goes on when something else happens to it.
+    """
+    for queue in (machine.later, machine.work.unsent, machine.work.closing):
+        if queue.items:
+            queue.popleft()
+            return
+    if machine.branch is not None:
+        machine.branch.settled()
 
 
 def reject(machine: Machine, why: str, *, correlation: str = "") -> str:

@@ -29,13 +29,14 @@ from typing import Any, Final
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.base.failures import CancelKind
 from worldline.codec import canonical, structs
 from worldline.kernel import driver, runs, values, work
 from worldline.kernel.domains import acting
 from worldline.kernel.execution import reports
 from worldline.kernel.operations import OUTLIVE, OpKind
+from worldline.kernel.rows.current_step import ENTRY_BYTES
 from worldline.kernel.rows.records import ENDED, Buffered, Interrupt, Op, Outcome, Pending, Record, RunStatus
 from worldline.kernel.runs import Run
 from worldline.kernel.state import Machine
@@ -162,7 +163,8 @@ def reset(machine: Machine, data: bytes) -> Run:
 def terminate(machine: Machine, data: bytes) -> Run:
     wanted = structs.decode(TerminateRun, data)
     run = find(machine, wanted.run)
-    _terminate(machine, run, wanted.reason)
+    if run.record.status not in ENDED:
+        _terminate(machine, run, runs.failure("terminated", wanted.reason or "terminated"))
     return run
 
 
@@ -265,10 +267,18 @@ def _let_go_children(machine: Machine, run: Run, first: int, end: int = runs.OPS
     record = run.record
     for child in machine.live_runs():
         if child.record.waited_for_by(record.id, first, end):
-            owner = child.record.parent_op if child.record.parent == record.id else -1
-            if first <= owner < end and record.ops[owner].kind is OpKind.CHILD:
+            if _waits_for(record, child) and first <= child.record.parent_op < end:
                 work.interrupt(machine, child, 0, "the run that waited for it does not any more", CancelKind.PARENT)
             child.detach(record.id, first, end)
+
+
+def _waits_for(record: Record, child: Run) -> bool:
+    """Whether the code of a run waits for another that it started. One that has ended keeps no operations, and the runs
+    that outlive it still name it.
+    """
+    number = child.record.parent_op
+    mine = child.record.parent == record.id and number < len(record.ops)
+    return mine and record.ops[number].kind is OpKind.CHILD
 
 
 def _taken(dropped: list[Op]) -> list[Buffered]:
@@ -294,18 +304,37 @@ def _pending(record: Record, first: int) -> list[Interrupt]:
     return waiting
 
 
-def _terminate(machine: Machine, run: Run, reason: str) -> None:
-    if run.record.status in ENDED:
-        return
-    record = run.record
-    owned = [
-        each
-        for each in machine.live_runs()
-        if each.record.parent == record.id and record.ops[each.record.parent_op].kind is OpKind.CHILD
-    ]
-    for child in owned:
-        _terminate(machine, child, reason)
-    driver.terminate(machine, run, runs.failure("terminated", reason or "terminated"))
+def _terminate(machine: Machine, run: Run, why: bytes) -> None:
+    """End a run and the runs that it waits for, and those that these wait for: each before the one that waits for it.
+    All of it is one step, so how many they may be is bounded by what a step may write.
+    """
+    ending = _waited_for(machine, run)
+    size = sum(ENTRY_BYTES + 2 * len(each.record.id) + len(why) for each in ending)
+    if size > limits.STEP_BYTES_MAX:
+        raise errors.BadInput(
+            f"run {run.record.id!r} waits for {len(ending) - 1} runs, directly or not: too many to end in one step; "
+            "cancel it, which takes as many steps as it needs, or terminate some of these first"
+        )
+    for each in ending:
+        driver.terminate(machine, each, why)
+
+
+def _waited_for(machine: Machine, run: Run) -> list[Run]:
+    """A run and its children of all generations, in the order in which they are ended. A chain of them may be as long
+    as users make it: no frame of Python's stack for each.
+    """
+    children: dict[str, list[Run]] = {}
+    for each in machine.live_runs():
+        parent = machine.live.get(each.record.parent)
+        if parent is not None and _waits_for(parent.record, each):
+            children.setdefault(parent.record.id, []).append(each)
+    found: list[Run] = []
+    left = [run]
+    while left:  # each is found before its children, the last child first: backwards, that is the order
+        found.append(left.pop())
+        left += children.get(found[-1].record.id, [])
+    found.reverse()
+    return found
 
 
 def _outcome(machine: Machine, op: Op, data: bytes, error: str | None) -> Outcome:

@@ -56,7 +56,9 @@ class CurrentStep:
         "events",
         "given_blocks",
         "given_erased",
+        "given_secret",
         "half_done",
+        "halted",
         "ordinal",
         "outgoing",
         "overflowed",
@@ -72,11 +74,13 @@ class CurrentStep:
     )
 
     def __init__(
-        self, context: steps.Context, given_blocks: Mapping[str, str], given_erased: Collection[bytes] = ()
-    ) -> None:
+        self, context: steps.Context, given_blocks: Mapping[str, str], given_erased: Collection[bytes] = (),
+        given_secret: bytes = b"",
+    ) -> None:  # fmt: skip
         self.context = context
         self.given_blocks = given_blocks  # of a step that is replayed: the runs it blocks, and their reports
         self.given_erased = given_erased  # likewise: the personal values that it found erased
+        self.given_secret = given_secret  # likewise: what it drew for the names of questions
         self.drafts: list[journal.Draft] = []
         self.wanted: list[steps.Wanted] = []
         self.closed: list[ids.IntentId] = []
@@ -85,6 +89,7 @@ class CurrentStep:
         self.raised: deque[tuple[str, bytes]] = deque()
         self.ready: deque[str] = deque()
         self.traces: list[Trace] = []  # where user code failed
+        self.halted: list[steps.Halted] = []  # what waits for a person from here on
         self.patient: list[str] = []  # runs that continue when no other can
         self.counters: dict[tuple[str, str], int] = {}  # of the handlers' draws
         self.personal: Sealing | None = None  # values that can be erased, if the step has any

@@ -12,6 +12,7 @@ from worldline.kernel import values
 from worldline.kernel.operations import OUTLIVE
 from worldline.kernel.rows.current_step import CurrentStep
 from worldline.kernel.rows.ledger import Ledger, Queue, Write, Written
+from worldline.kernel.rows.questions import Questions
 from worldline.kernel.rows.records import GivenUp, Held, Op, Parked, Pending, Record
 from worldline.model import ids
 from worldline.model import row_keys as keys
@@ -30,7 +31,7 @@ _EFFECT, _EFFECT_REQUESTED = WorkKind.EFFECT, Kind.EFFECT_REQUESTED
 class OpenWork:
     """The open work of one world."""
 
-    __slots__ = ("_numbered", "_rows", "closing", "count", "now", "open", "unsent")
+    __slots__ = ("_numbered", "_rows", "closing", "count", "now", "open", "questions", "unsent")
 
     now: CurrentStep  # only while a step runs
 
@@ -41,6 +42,7 @@ class OpenWork:
         self.unsent: Queue[Held] = Queue(ledger.top, keys.HELD)
         self.closing: Queue[GivenUp] = Queue(ledger.top, keys.CLOSING)  # given up when the step was full
         self.count = 0
+        self.questions = Questions(ledger)
 
     def begin_step(self, now: CurrentStep) -> None:
         self.now = now
@@ -59,6 +61,7 @@ class OpenWork:
     def rows(self) -> Iterator[tuple[bytes, Write]]:
         """Every row that there is."""
         yield keys.WORK_COUNT, self._count_row
+        yield from self.questions.rows()
         for number, pending in self._numbered.items():
             yield keys.WORK + keys.number(number), pending.write
         yield from self.unsent.rows()
@@ -109,12 +112,14 @@ class OpenWork:
         )
         return pending
 
-    def want_message(self, name: str, params: bytes, *, run: str, op: int) -> tuple[Pending, ids.IntentId]:
+    def want_message(self, name: str, params: bytes, *, run: str, op: int, asks: bool) -> tuple[Pending, ids.IntentId]:
         """Record a message that leaves with this step, so that its receipt or reply finds the operation."""
         context = self.now.context
         key = self.now.next_key()
-        intent = ids.intent_id(context.address, step=key[0], ordinal=key[1], kind=name, params=params)
         pending = Pending(0, WorkKind.MESSAGE, name, params, *key, context.store_us, 0, 0, run, op)
+        if asks:
+            pending.keep_secret(self.questions.secret(self.now))
+        intent = pending.intent(context.address)
         self.open[intent] = pending
         return pending, intent
 
@@ -172,11 +177,8 @@ class OpenWork:
         self.now.closed.append(intent)
         return self._remove(intent)
 
-    def take_question(self, intent: ids.IntentId) -> Pending | None:
-        """Remove a question that another world has answered. Effects are not answered by messages."""
-        pending = self.open.get(intent)
-        if pending is None or pending.kind is not WorkKind.MESSAGE:
-            return None
+    def take_question(self, intent: ids.IntentId) -> Pending:
+        """Remove a question that another world has answered."""
         return self._remove(intent)
 
     def give_up_of(self, op: Op) -> None:
@@ -207,9 +209,12 @@ class OpenWork:
         while self.closing and not self.now.full:
             self._close(self.closing.popleft().pending)
 
-    def forget_given_up(self) -> None:
-        """A fork begins: what is still in the queues is its parent's."""
+    def forked(self) -> None:
+        """A fork begins: what was given up and is still in the queues is its parent's, and so is what names the
+        parent's questions.
+        """
         self.closing.clear()
+        self.questions.forked(self.now.context.step, [each.secret for each in self.open.values() if each.secret])
 
     def _close(self, pending: Pending) -> None:
         if pending.kind is not WorkKind.MESSAGE:

@@ -26,6 +26,8 @@ OWN_WORK = -1  # an operation's work that has no row of its own
 
 
 class RunStatus(enum.IntEnum):
+    """How a run stands."""
+
     RUNNING = 1
     FINISHED = 2
     FAILED = 3
@@ -368,6 +370,7 @@ class Pending(msgspec.Struct, gc=False):
     parked: Parked | None = None  # an effect that is not tried until a person retries it
     attached: bytes = b""  # the snapshot that goes with an effect of a flow domain: it leaves the world, and no entry
     # has it; a large one is one blob
+    secret: bytes = b""  # of a question: what its name is made with; no part of its row
 
     @property
     def leaving(self) -> bytes:
@@ -379,7 +382,12 @@ class Pending(msgspec.Struct, gc=False):
 
     def intent(self, address: ids.Address) -> ids.IntentId:
         """Its name outside the world of this address."""
-        return ids.intent_id(address, step=self.step, ordinal=self.ordinal, kind=self.name, params=self.params)
+        made = ids.intent_id(address, step=self.step, ordinal=self.ordinal, kind=self.name, params=self.params)
+        return ids.question_id(made, self.secret) if self.secret else made
+
+    def keep_secret(self, secret: bytes) -> None:
+        """It is a question, and this is what its name is made with; nothing: it was asked before there were secrets."""
+        self.secret = secret
 
     def renamed(self, step: int, ordinal: int) -> None:
         """It is asked for again, by this step."""

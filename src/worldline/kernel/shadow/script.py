@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
-from worldline.kernel import replay, values
+from worldline.kernel import events, replay, values
 from worldline.kernel.shadow import asked
 from worldline.kernel.shadow.asked import Ask, Identity
 from worldline.model import ids, journal
@@ -34,6 +35,12 @@ class Step(msgspec.Struct, frozen=True):
     def place(self) -> tuple[int, int]:
         """Step and height of its input."""
         return self.entries[0].step, self.entries[0].height
+
+    @property
+    def is_forged(self) -> bool:
+        """Whether its input was an answer from another world than the one that was asked."""
+        late = (values.load(list[Any], each.payload) for each in self.entries if each.kind is Kind.LATE_ANSWER)
+        return any(each[-1] == events.NOT_ASKED for each in late)
 
     def cancelled_timers(self) -> list[tuple[int, int]]:
         """The timers that it gave up, each by the step and ordinal that asked for it."""

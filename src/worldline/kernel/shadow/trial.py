@@ -39,7 +39,7 @@ STEPS_BETWEEN_MAX = 1_000  # steps of its own that the code makes between two re
 Begin = Callable[[], None]
 Place = tuple[int, int]
 
-_CONTINUE = steps.Input(inbox.Control(commands.CONTINUE, payload.EMPTY), b"")
+_CONTINUE = steps.Input(commands.CONTINUED, b"")
 _NAMING: dict[str, Any] = {  # the commands that name open work by its id
     commands.GIVE_UP: commands.GiveUp,
     commands.PARK: commands.ParkEffect,
@@ -124,7 +124,7 @@ class Trial:
 
     def _take(self, recorded: Step) -> None:
         self.place = recorded.place
-        given = self._translated(recorded.given)
+        given = recorded.given if recorded.is_forged else self._translated(recorded.given)
         if given is None:
             return
         context = recorded.context
@@ -162,7 +162,7 @@ class Trial:
         if new is None:
             self._skipped += item.intent not in self._matched
             return None
-        return _with_intent(given, new)
+        return self._with_intent(given, new)
 
     def _answer(self, given: steps.Input, intent: bytes) -> steps.Input | None:
         if intent not in self.script.by_intent:
@@ -171,7 +171,15 @@ class Trial:
         if new is None:
             self._early[intent] = given
             return None
-        return _with_intent(given, new)
+        return self._with_intent(given, new)
+
+    def _with_intent(self, given: steps.Input, intent: bytes) -> steps.Input:
+        item = given.item
+        if isinstance(item, inbox.Message):
+            item = msgspec.structs.replace(item, correlation=intent.hex())
+            return msgspec.structs.replace(given, item=events.as_if_asked(self.machine, item))
+        assert isinstance(item, inbox.Receipt | inbox.TimerFired)
+        return msgspec.structs.replace(given, item=msgspec.structs.replace(item, intent=intent))
 
     def _command(self, given: steps.Input, kind: Any) -> steps.Input | None:
         try:
@@ -198,7 +206,7 @@ class Trial:
             )
         if isinstance(given.item, inbox.Receipt | inbox.Message):
             old = given.item.intent if isinstance(given.item, inbox.Receipt) else bytes.fromhex(given.item.correlation)
-            given = _with_intent(given, self._bound[old])
+            given = self._with_intent(given, self._bound[old])
         self._do(given, self._time_us)
 
     def _do(self, given: steps.Input, time_us: int, behind_us: int = 0) -> steps.Stepped:
@@ -264,11 +272,3 @@ class Trial:
             new = self._bound.pop(old.intent, None)
             if new is not None:
                 heapq.heappush(self._timers, (old.due_us, place, new))
-
-
-def _with_intent(given: steps.Input, intent: bytes) -> steps.Input:
-    item = given.item
-    if isinstance(item, inbox.Message):
-        return msgspec.structs.replace(given, item=msgspec.structs.replace(item, correlation=intent.hex()))
-    assert isinstance(item, inbox.Receipt | inbox.TimerFired)
-    return msgspec.structs.replace(given, item=msgspec.structs.replace(item, intent=intent))

@@ -1,10 +1,14 @@
 """Data keys: what values are sealed with, wrapped by a master key. And which values are sealed.
 
 Per what:      universe, and world
-Changes:       when it is wrapped by another master key; when it is destroyed, for the last time
+Changes:       when it is wrapped by another master key; when another key follows it; when it is destroyed, for the last
+               time; the count with every 65,536 values that are sealed, by chance
 Keys:          (UNIVERSE, u, DATA_KEY)         -> DataKey, for what the worlds of a universe share
                (UNIVERSE, u, WORLD_KEY, world) -> DataKey
-Present:       in an encrypted store, from before the first value that is sealed with it; for ever, also when destroyed
+               (UNIVERSE, u, SEALS, 0)         -> how many values were sealed with the key, / 65,536: a counter
+               (UNIVERSE, u, SEALS, 1, world)  -> likewise
+Present:       in an encrypted store, from before the first value that is sealed with it; for ever, also when destroyed;
+               the count from the first such value on, until another key follows
 
 Which keyspaces are sealed is said here, by the ordinals that stand at fixed places in a key. Every keyspace is in one
 of the tables: a new one has to choose (`tests/keys/test_sealed_keyspaces.py`). Sealed is what holds users' data, and
@@ -23,16 +27,22 @@ from worldline.model import ids
 
 
 class DataKey(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A data key, wrapped by the master key of this id. Without `wrapped`: destroyed, at `destroyed_us`."""
+    """A data key, wrapped by the master key of this id. Without `wrapped`: destroyed, at `destroyed_us`. `older`: keys
+    that values may still be sealed with, the newest first. `rewriting`: these values are being sealed anew.
+    """
 
     master: str
     wrapped: bytes
     made_us: int
     destroyed_us: int = 0
+    older: list[bytes] = []
+    rewriting: bool = False
 
     def __post_init__(self) -> None:
         if bool(self.wrapped) == bool(self.destroyed_us):
             raise ValueError("a data key is wrapped, or destroyed")
+        if len(self.older) > limits.OLDER_KEYS_MAX or (self.older and not self.wrapped):
+            raise ValueError(f"a data key follows at most {limits.OLDER_KEYS_MAX} others")
 
 
 # Sealed with the key of the universe: shared by its worlds, or still to be read when a world's key is destroyed.
@@ -52,13 +62,16 @@ PLAIN_IN_UNIVERSE = (
     InUniverse.META, InUniverse.GENERATION, InUniverse.NAME, InUniverse.DUE, InUniverse.READY, InUniverse.HINT,
     InUniverse.UPLOAD, InUniverse.COLLECTION, InUniverse.HOLDS, InUniverse.CONDEMNED, InUniverse.DELETION,
     InUniverse.SUBJECT, InUniverse.DATA_KEY, InUniverse.WORLD_KEY, InUniverse.QUOTAS, InUniverse.QUOTA_LOG,
+    InUniverse.SEALS, InUniverse.AGE,
 )  # fmt: skip
 PLAIN_IN_WORLD = (
-    InWorld.EPOCH, InWorld.HOLDER, InWorld.ASSIGNMENT, InWorld.HEAD, InWorld.RETAIN,
+    InWorld.EPOCH, InWorld.HOLDER, InWorld.ASSIGNMENT, InWorld.HEAD, InWorld.RETAIN, InWorld.BROUGHT,
 )  # fmt: skip
 
 _DATA_KEY = space.part(InUniverse.DATA_KEY)
 _WORLD_KEY = space.part(InUniverse.WORLD_KEY)
+_SEALS = space.part(InUniverse.SEALS)
+_OF_UNIVERSE, _OF_WORLD = tuples.pack((0,)), tuples.pack((1,))
 _ROOT = space.part(space.Root.UNIVERSE)
 _WORLD = space.part(InUniverse.WORLD)
 _PART = len(_WORLD)
@@ -89,6 +102,21 @@ def world_key(at: ids.Address) -> bytes:
 def world_keys(universe: ids.UniverseId) -> tuple[bytes, bytes]:
     """Those of all worlds of a universe."""
     return tuples.prefix_range(space.universe(universe) + _WORLD_KEY)
+
+
+def seals_key(scope: bytes) -> bytes:
+    """The count of a data key, which is under `scope`."""
+    kind = _OF_WORLD if is_world(scope) else _OF_UNIVERSE
+    return scope[:_UNIVERSE_END] + _SEALS + kind + scope[_SECOND_END:]
+
+
+def sealed_ranges(scope: bytes) -> list[tuple[bytes, bytes]]:
+    """Where all values are that may be sealed with the data key under `scope`, and others."""
+    universe = scope[:_UNIVERSE_END]
+    if not is_world(scope):
+        return [tuples.prefix_range(universe)]
+    world = scope[_SECOND_END:]
+    return [tuples.prefix_range(universe + each + world) for each in (_WORLD, *sorted(_OWN))]
 
 
 def owner(key: bytes) -> tuple[ids.UniverseId, ids.WorldId | None]:

@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 
 from worldline.base import errors, limits
-from worldline.codec import digest, structs
+from worldline.codec import digest, outside_json, structs
 from worldline.layers import changes as stored_changes
 from worldline.layers import journal as journals
 from worldline.layers.stored import history
@@ -272,9 +272,9 @@ def _read_changes(record: dict[str, Any], changed: dict[int, Changed]) -> None:
 
 def _record(line: str, number: int) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(line)
-    except msgspec.DecodeError as error:
-        raise errors.DecodeError(f"line {number} is not JSON: {error}") from error
+        found = outside_json.decode(line, what=f"line {number}")
+    except errors.BadInput as error:
+        raise errors.DecodeError(str(error)) from error
     if not isinstance(found, dict):
         raise errors.DecodeError(f"line {number} is not an object")
     return found

@@ -88,11 +88,11 @@ def written(state: bytes, result: Result, *, size_before: int) -> Written:
     return Written(header, [*result.blobs.values(), *result.new.values(), nodes.encode_header(header)])
 
 
-async def header_of(blobs: blob_layer.Blobs, root: bytes) -> Header:
+async def header_of(blobs: blob_layer.Reading, root: bytes) -> Header:
     return nodes.decode_header((await blobs.get_many([root]))[root])
 
 
-async def load(blobs: blob_layer.Blobs, root: bytes, *, cells_max: int | None = None) -> Loaded:
+async def load(blobs: blob_layer.Reading, root: bytes, *, cells_max: int | None = None) -> Loaded:
     """Read a saved state. `BadNode` says which node is damaged or missing, and where it lies. If its cells would take
     more memory than `cells_max`, they are left out.
     """
@@ -152,7 +152,7 @@ async def changed(blobs: blob_layer.Blobs, before: Ref, after: Ref, compute: Com
     return [each.key for each in asking.changed()]
 
 
-async def check(blobs: blob_layer.Blobs, root: bytes, known: dict[bytes, None]) -> None:
+async def check(blobs: blob_layer.Reading, root: bytes, known: dict[bytes, None]) -> None:
     """Read every node of a saved state that is not `known`, and check that it has the only form that its rows allow.
     `BadNode` says which is damaged or missing, and where it lies.
     """
@@ -161,7 +161,7 @@ async def check(blobs: blob_layer.Blobs, root: bytes, known: dict[bytes, None]) 
     await _walk(blobs, walk.Walk(header.root, strict=True, known=known))
 
 
-async def _walk(blobs: blob_layer.Blobs, walking: walk.Walk) -> None:
+async def _walk(blobs: blob_layer.Reading, walking: walk.Walk) -> None:
     try:
         while wanted := walking.wanted:
             walking.take(await blobs.get_many(wanted))

@@ -13,18 +13,20 @@ moment stays where it is until it was read, or is an input; what is published la
 that was not marked, and whose record is of an older generation when the mark has ended, is one that nothing refers to,
 and that nothing can refer to any more unless it is put again, which changes its record.
 
-**What becomes of it.** `condemn` expects the record, and that no other mark has begun. After a grace, `delete` expects
-the same record, that it is condemned, and that no hold stands. Re-check and delete are one batch, so a blob that is put
-again is never lost, whenever that happens. Its chunks go with the record, its object afterwards: its name ends in a
-nonce, so an object of the same bytes that was put meanwhile is another one.
+**What becomes of it.** `condemn` expects the record, and that no other mark has begun. After a grace, and if another
+mark has not found it either, `delete` expects the same record, that it is condemned, and that no hold stands. The
+second mark is there for a reference that the first one has not read as it is stored. Re-check and delete are one batch,
+so a blob that is put again is never lost, whenever that happens. Its chunks go with the record, its object afterwards:
+its name ends in a nonce, so an object of the same bytes that was put meanwhile is another one.
 
 **Grace 0** is safe for everything that is stored: no reference in the store depends on the grace. It is there for who
 reads and holds no lease: a reader that has read where a state is may find it gone if that state is dropped, condemned
 and deleted before it has read on. Such a reader begins again, or says `NotFound`. `MARK_MS` is no safety either: a
 collector that is late is not believed (`condemn` expects its generation).
 
-**Holds.** While one stands, nothing is deleted: for who copies a store that is in use. It expires by the store's clock
-unless it is renewed. The batch that takes one changes the record that every delete expects.
+**Holds.** While one stands, nothing is deleted: for who copies a store that is in use. It expires, unless it is
+renewed, when its time has come by the store's clock and by the age of the universe (`age.py`). The batch that takes one
+changes the record that every delete expects.
 """
 
 from __future__ import annotations
@@ -37,11 +39,12 @@ from worldline.keys import cas as cas_keys
 from worldline.keys import chunks as chunk_keys
 from worldline.keys import universes as universe_keys
 from worldline.keys.upkeep import collection as keys
-from worldline.layers import universes
+from worldline.layers import leases, universes
 from worldline.model import blob, ids
+from worldline.model.upkeep.age import Age
 from worldline.store import kv
 
-MARK_MS = 60_000  # a mark that was not renewed for so long may be ended by any process
+MARK_MS = 15_000  # a mark that was not renewed for so long may be ended by any process
 
 
 # --- Marks ------------------------------------------------------------------------------------------------------------
@@ -75,13 +78,28 @@ def decode(universe: ids.UniverseId, generation: bytes | None, last: bytes | Non
     return State(universe, found or blob.Generation(0), generation, keys.COLLECTION.get(last), last)
 
 
-def begin(batch: kv.Batch, state: State, collector: bytes, *, time_us: int) -> State:
-    """Raise the generation: a mark begins, and every earlier collector is overtaken. Guard: the generation."""
+def begin(
+    batch: kv.Batch, state: State, collector: bytes, *, time_us: int, life: leases.Heartbeat | None = None
+) -> State:
+    """Raise the generation: a mark begins, and every earlier collector is overtaken. Guard: the generation. `life`: the
+    heartbeat of the process, if it has one.
+    """
     above = b"" if state.last is None else state.last.above
+    worker, incarnation = (b"", b"") if life is None else (life.worker, life.sign.incarnation)
     return _write(
         batch, state, blob.Generation(state.generation.number + 1, marking=True),
-        blob.Collection(state.generation.number + 1, collector, time_us, time_us, above=above),
+        blob.Collection(
+            state.generation.number + 1, collector, time_us, time_us, above=above, worker=worker,
+            incarnation=incarnation,
+        ),
     )  # fmt: skip
+
+
+def has_died(state: State, heartbeat: bytes | None, *, time_us: int) -> bool:
+    """Whether the process whose mark is under way is gone, by the heartbeat that it has named."""
+    assert state.last is not None
+    life = leases.decode_heartbeat(ids.WorkerId(state.last.worker), heartbeat)
+    return life is None or life.sign.incarnation != state.last.incarnation or not life.alive(time_us)
 
 
 def renew(batch: kv.Batch, state: State, *, time_us: int) -> State:
@@ -142,9 +160,13 @@ class Holds(msgspec.Struct, frozen=True):
     record: blob.Holds
     raw: bytes | None
 
-    def standing(self, time_us: int) -> list[blob.Hold]:
-        """Those that have not expired."""
-        return [each for each in self.record.holds if each.expires_us > time_us]
+    def standing(self, time_us: int, now: Age) -> list[blob.Hold]:
+        """Those that have not expired, by the store's clock or by the age of the universe."""
+        return [
+            each
+            for each in self.record.holds
+            if each.expires_us > time_us or not now.has_passed(0, since_us=each.expires_age_us)
+        ]
 
 
 def get_holds(universe: ids.UniverseId) -> kv.Get:
@@ -155,16 +177,17 @@ def decode_holds(universe: ids.UniverseId, raw: bytes | None) -> Holds:
     return Holds(universe, keys.HOLDS.get(raw) or blob.Holds(0, []), raw)
 
 
-def hold(batch: kv.Batch, holds: Holds, id: bytes, *, what: str, time_us: int, ttl_ms: int) -> None:
+def hold(batch: kv.Batch, holds: Holds, id: bytes, *, what: str, time_us: int, now: Age, ttl_ms: int) -> None:
     """Take a hold under a new id, or renew it: from this commit on nothing is deleted, until it is released or so much
     time has passed. Guard: the record of all holds. Those that have expired go.
     """
     if not 0 < ttl_ms <= limits.HOLD_MS_MAX:
         raise errors.BadInput(f"a hold stands for 1 to {limits.HOLD_MS_MAX} ms, not {ttl_ms}; renew it to keep it")
     wanted = blob.Hold(
-        ids.check_id(id, "the id of a hold"), time_us + ttl_ms * 1000, what[: limits.HOLD_CHARACTERS_MAX]
-    )
-    found = [each for each in holds.standing(time_us) if each.id != id]
+        ids.check_id(id, "the id of a hold"), time_us + ttl_ms * 1000, what[: limits.HOLD_CHARACTERS_MAX],
+        now.age_us + ttl_ms * 1000,
+    )  # fmt: skip
+    found = [each for each in holds.standing(time_us, now) if each.id != id]
     if len(found) >= limits.HOLDS_MAX:
         raise errors.TooLarge("the holds of a universe", size=len(found) + 1, limit=limits.HOLDS_MAX)
     _change_holds(batch, holds, [*found, wanted])
@@ -231,7 +254,7 @@ def decode_condemned(universe: ids.UniverseId, page: kv.Page) -> list[Condemned]
     ]
 
 
-def condemn(batch: kv.Batch, state: State, of: bytes, raw: bytes, *, since_us: int) -> None:
+def condemn(batch: kv.Batch, state: State, of: bytes, raw: bytes, *, since_us: int, age_us: int) -> None:
     """Nothing refers to this blob, whose record is `raw`. Guard: it is not condemned. Expects that the mark which has
     found that is the last one.
     """
@@ -241,7 +264,10 @@ def condemn(batch: kv.Batch, state: State, of: bytes, raw: bytes, *, since_us: i
     batch.expect(cas_keys.blob_key(state.universe, of), raw)
     key = keys.condemned_key(state.universe, of)
     batch.absent(key)
-    batch.put(key, keys.CONDEMNED.pack(blob.Condemned(cas_keys.BLOB.unpack(raw).generation, since_us)))
+    generation = cas_keys.BLOB.unpack(raw).generation
+    batch.put(
+        key, keys.CONDEMNED.pack(blob.Condemned(generation, since_us, age_us, mark=state.generation.number))
+    )  # fmt: skip
 
 
 def spare(batch: kv.Batch, universe: ids.UniverseId, found: Condemned) -> None:
@@ -251,12 +277,13 @@ def spare(batch: kv.Batch, universe: ids.UniverseId, found: Condemned) -> None:
     batch.delete(key)
 
 
-def delete(batch: kv.Batch, holds: Holds, found: Condemned, raw: bytes) -> str | None:
+def delete(batch: kv.Batch, state: State, holds: Holds, found: Condemned, raw: bytes) -> str | None:
     """Delete a condemned blob whose record is `raw`, with its chunks. Returns the name of its object, if it has one,
     which is to be deleted after the commit. Guard: it is condemned; expects that its record has not changed, and that
-    no hold has come.
+    no hold has come. `state`: of the mark that has not found it either.
     """
     universe = holds.universe
+    assert found.record.mark < state.generation.number, "one mark is not enough"
     record = cas_keys.BLOB.unpack(raw)
     assert record.generation == found.record.generation, "it was used again"
     expect_no_hold(batch, holds)

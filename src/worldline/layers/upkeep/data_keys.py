@@ -5,6 +5,8 @@ A data key that is destroyed leaves a record that says so: no writer makes anoth
 
 from __future__ import annotations
 
+import msgspec
+
 from worldline.base import errors, limits
 from worldline.codec import tuples
 from worldline.keys.upkeep import data_keys as keys
@@ -56,6 +58,22 @@ def rewrap(batch: kv.Batch, key: bytes, raw: bytes, wrapped: DataKey, *, marker:
     encryption.expect(batch, marker)
     batch.expect(key, raw)
     batch.put(key, keys.VALUE.pack(wrapped))
+
+
+def follow(batch: kv.Batch, key: bytes, raw: bytes, made: DataKey, *, marker: bytes) -> None:
+    """Another data key seals from now on; the one before opens what it sealed. Guard: its record."""
+    assert made.rewriting
+    assert made.older
+    rewrap(batch, key, raw, made, marker=marker)
+    batch.delete(keys.seals_key(key))  # the count is that of one key
+
+
+def rewritten(batch: kv.Batch, key: bytes, raw: bytes, *, keep: bool) -> None:
+    """Nothing in the store is sealed with older keys any more. `keep`: bodies of objects may be. Guard: its record."""
+    found: DataKey = keys.VALUE.unpack(raw)
+    after = msgspec.structs.replace(found, rewriting=False, older=found.older if keep else [])
+    batch.expect(key, raw)
+    batch.put(key, keys.VALUE.pack(after))
 
 
 def destroy(batch: kv.Batch, key: bytes, raw: bytes | None, *, time_us: int) -> bool:

@@ -33,9 +33,10 @@ from worldline.keys import worlds as world_keys
 from worldline.keys.upkeep import data_keys as data_key_records
 from worldline.keys.upkeep import deletions as keys
 from worldline.layers import leases, snapshots, worlds
-from worldline.layers.upkeep import collection, data_keys
+from worldline.layers.upkeep import collection, data_keys, ledger
 from worldline.model import ids, snapshot
 from worldline.model import world as model
+from worldline.model.upkeep.ledger import Erased
 from worldline.store import kv
 
 
@@ -70,6 +71,7 @@ def begin(
         worlds.free_name(batch, at.universe, name, raw=raw)
     if data_key_raw is not None:
         data_keys.destroy(batch, data_key_records.world_key(at), data_key_raw, time_us=time_us)
+    ledger.note(batch, Erased.WORLD, at, time_us=time_us)
     doomed = _doomed(at, keys.Deletion(time_us))
     batch.absent(keys.deletion_key(at))
     batch.put(keys.deletion_key(at), doomed.raw)
@@ -191,6 +193,7 @@ def finish(batch: kv.Batch, doomed: Doomed) -> None:
     """Nothing is left of it. Guard: the deletion as it was read; a world is deleted once."""
     batch.expect(keys.deletion_key(doomed.at), doomed.raw)
     batch.delete(keys.deletion_key(doomed.at))
+    ledger.owe_scrub(batch)
 
 
 # --- What the universe says of it -------------------------------------------------------------------------------------

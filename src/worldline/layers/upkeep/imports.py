@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.codec import tuples
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import segments as segment_keys
@@ -20,6 +20,7 @@ from worldline.keys import space
 from worldline.keys.upkeep import copying as keys
 from worldline.keys.upkeep import sealed as sealed_keys
 from worldline.keys.upkeep import subjects as subject_keys
+from worldline.layers import inbox as inboxes
 from worldline.layers import universes, worlds
 from worldline.layers.upkeep import held
 from worldline.model import ids, journal, snapshot
@@ -33,15 +34,15 @@ class Import(msgspec.Struct, frozen=True):
 
     at: ids.Address
     raw: bytes
-    began_us: int
+    age_us: int  # of the universe, when it began
 
 
-def begin(batch: kv.Batch, at: ids.Address, *, token: bytes, source: str, time_us: int) -> Import:
+def begin(batch: kv.Batch, at: ids.Address, *, token: bytes, source: str, time_us: int, age_us: int) -> Import:
     """Guard: the world's id was never used."""
-    raw = keys.COPYING.pack(copies.Copying(token, source, time_us))
+    raw = keys.COPYING.pack(copies.Copying(token, source, time_us, age_us=age_us))
     batch.absent(keys.import_key(at))
     batch.put(keys.import_key(at), raw)
-    return Import(at, raw, time_us)
+    return Import(at, raw, age_us)
 
 
 def advance(batch: kv.Batch, under_way: Import) -> Import:
@@ -50,11 +51,12 @@ def advance(batch: kv.Batch, under_way: Import) -> Import:
     raw = keys.COPYING.pack(msgspec.structs.replace(record, batches=record.batches + 1))
     batch.expect(key, under_way.raw)
     batch.put(key, raw)
-    return Import(under_way.at, raw, under_way.began_us)
+    return Import(under_way.at, raw, under_way.age_us)
 
 
-def put_segment(batch: kv.Batch, at: ids.Address, record: journal.Segment) -> None:
-    """Index a segment whose body was put and checked."""
+def put_segment(batch: kv.Batch, at: ids.Address, record: journal.Segment, *, age_us: int) -> None:
+    """Index a segment whose body was put and checked. It is as old here as the import."""
+    record = msgspec.structs.replace(record, age_us=age_us)
     batch.put(segment_keys.segment_key(at, record.last_height), segment_keys.SEGMENT.pack(record))
 
 
@@ -70,14 +72,15 @@ def put_snapshot(batch: kv.Batch, at: ids.Address, record: snapshot.Snapshot) ->
 
 def put_seen(batch: kv.Batch, at: ids.Address, seen: copies.Seen) -> None:
     """An id that was seen, with the stamp that its input had."""
-    batch.put(inbox_keys.seen_prefix(at) + seen.seen, seen.record)
+    record, stamp = seen.record[: -limits.STAMP_BYTES], seen.record[-limits.STAMP_BYTES :]
+    batch.put(inbox_keys.seen_prefix(at) + seen.seen, inboxes.unaged(record) + stamp)
 
 
 def put_unread(batch: kv.Batch, at: ids.Address, unread: copies.Unread) -> None:
     """Append an unread input. It gets a stamp of this store, and so does the record of its id."""
     index = batch.append(inbox_keys.item_prefix(at), unread.item)
     if unread.seen:
-        batch.put(inbox_keys.seen_prefix(at) + unread.seen, unread.record, stamp=index)
+        batch.put(inbox_keys.seen_prefix(at) + unread.seen, inboxes.unaged(unread.record), stamp=index)
 
 
 def put_dead(batch: kv.Batch, at: ids.Address, letter: bytes, *, number: int) -> None:
@@ -143,7 +146,7 @@ def imports_range(universe: ids.UniverseId, *, count_max: int) -> kv.Range:
 
 
 def decode_imports(universe: ids.UniverseId, page: kv.Page) -> list[Import]:
-    return [Import(keys.import_world(universe, key), raw, keys.COPYING.unpack(raw).time_us) for key, raw in page.items]
+    return [Import(keys.import_world(universe, key), raw, keys.COPYING.unpack(raw).age_us) for key, raw in page.items]
 
 
 def keys_ranges(at: ids.Address, *, count_max: int) -> list[kv.Range]:

@@ -14,7 +14,9 @@ from worldline.codec import sealed as tokens
 from worldline.codec.sealed import Token
 from worldline.keys.upkeep import sealed, subjects
 from worldline.layers.stored.lines import Line
+from worldline.layers.upkeep import ledger
 from worldline.model import ids
+from worldline.model.upkeep.ledger import Erased
 from worldline.model.upkeep.sealed import NONE, Erasures, Kept, New
 from worldline.store import kv
 
@@ -110,6 +112,7 @@ def erase_subject(batch: kv.Batch, root: ids.Address, was: Subject, *, time_us: 
     (`store/kv.py`): the caller looks again.
     """
     batch.delete_range(*sealed.values(root, was.subject))
+    ledger.note(batch, Erased.SUBJECT, root, subject=was.subject, time_us=time_us)
     return _count(batch, root, was, time_us=time_us)
 
 
@@ -118,6 +121,7 @@ def erase_values(
 ) -> Erasures:  # fmt: skip
     """Delete these values of a subject. Guard: its record, as it was read."""
     made = _count(batch, root, was, time_us=time_us)
+    ledger.note(batch, Erased.VALUES, root, subject=was.subject, values=values, time_us=time_us)
     for value in values:
         batch.delete(sealed.value_key(root, was.subject, value))
         batch.put(subjects.value_key(root, was.subject, value), subjects.ERASURES.pack(made))
@@ -159,6 +163,7 @@ def drop_lineage(batch: kv.Batch, root: ids.Address) -> None:
     """No world of it is left. Guard: the caller's."""
     batch.delete_range(*sealed.all_values(root))
     batch.delete_range(*subjects.records(root))
+    ledger.owe_scrub(batch)
 
 
 def lineage_range(root: ids.Address, *, count_max: int) -> kv.Range:

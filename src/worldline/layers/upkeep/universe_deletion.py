@@ -25,8 +25,10 @@ from worldline.codec import tuples
 from worldline.keys import space
 from worldline.keys import universes as universe_keys
 from worldline.keys.upkeep import universe_deletions as keys
+from worldline.layers.upkeep import ledger
 from worldline.model import ids
 from worldline.model import world as model
+from worldline.model.upkeep.ledger import Erased
 from worldline.store import kv
 
 
@@ -57,6 +59,7 @@ def close(
 def decide(batch: kv.Batch, doomed: Doomed) -> Doomed:
     """It goes. Guard: the deletion as it was read."""
     assert not doomed.record.decided
+    ledger.note(batch, Erased.UNIVERSE, doomed.universe, time_us=doomed.record.since_us)
     return _change(batch, doomed, msgspec.structs.replace(doomed.record, decided=True))
 
 
@@ -99,6 +102,7 @@ def finish(batch: kv.Batch, doomed: Doomed) -> None:
     """Nothing is left of it. Guard: the deletion as it was read; the id is never used again."""
     batch.expect(keys.deletion_key(doomed.universe), doomed.raw)
     batch.delete(keys.deletion_key(doomed.universe))
+    ledger.owe_scrub(batch)
 
 
 def get(universe: ids.UniverseId) -> kv.Get:

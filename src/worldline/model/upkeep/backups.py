@@ -15,6 +15,10 @@ class FileKind(enum.IntEnum):
     KEYS = 1  # of a universe, in order; `number` counts them
     ADDRESSES = 2  # of the blobs that a universe has, those of one shard; `number` is the shard
     BLOBS = 3  # of one shard, for any number of backups; `number` is the shard
+    LEDGER = 4  # of erasures, all of the store; of no universe
+
+
+_SHARDED = (FileKind.ADDRESSES, FileKind.BLOBS)
 
 
 class BackupFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -30,7 +34,7 @@ class BackupFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     def __post_init__(self) -> None:
         if len(self.universe) != limits.ID_BYTES or len(self.digest) != limits.DIGEST_BYTES:
             raise ValueError("an id has 16 bytes, a digest 32")
-        if self.number < 0 or (self.kind is not FileKind.KEYS and self.number >= limits.BACKUP_SHARDS):
+        if self.number < 0 or (self.kind in _SHARDED and self.number >= limits.BACKUP_SHARDS):
             raise ValueError("files and shards are counted from 0")
 
 

@@ -24,13 +24,15 @@ class Copying(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     """A copy is being made: of a file or a backup into a store, or of a store into a backup.
 
     `token`: of the one that makes it. `what`: from where, or to where, for people. `time_us`: when it began, or until
-    when no other may begin. `batches`: how many were written of it, so that each changes the record.
+    when no other may begin. `batches`: how many were written of it, so that each changes the record. `age_us`: of an
+    import, the age of its universe when it began.
     """
 
     token: bytes
     what: str
     time_us: int
     batches: int = 0
+    age_us: int = 0
 
     def __post_init__(self) -> None:
         if len(self.token) != limits.ID_BYTES:

@@ -7,41 +7,49 @@ files, temporary files of uploads), and, if it is time, a garbage collection (`r
 bounded number of records, and each act is a commit of its own that expects what was read, so any number of janitors may
 run at once. Nothing depends on one: without it, things only take up room.
 
+What has had its time is found by the age of the universe, which janitors count (`age_counter.py`), and by no clock.
+
 Compaction and proofs are not done here: the process that holds a world does them, behind its snapshots
 (`roles/compaction/turns.py`) and beside its steps (`proofs.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+import msgspec
+
 from worldline.base import env as envs
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.codec import tuples
 from worldline.keys import work as work_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, universes, worlds
 from worldline.layers import work as works
-from worldline.layers.upkeep import deletion, universe_deletion
+from worldline.layers.upkeep import age, deletion, universe_deletion
 from worldline.model import ids
 from worldline.model.settings import JanitorSettings
 from worldline.roles import expiry, telemetry, wakeup
-from worldline.roles.cluster import reap
+from worldline.roles.cluster import age_counter, reap
 from worldline.roles.collection.turns import Collecting
 from worldline.roles.copies import world_import
 from worldline.roles.deletion import worlds as deletions
+from worldline.roles.erasure import scrubbing
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.janitor")
 
-CHOSEN_MAX = 5_000  # records of ids that clients chose, looked at in one turn
+SEEN_MAX = 5_000  # records of ids that were seen, of either kind, looked at in one turn
+WORLDS_MAX = (limits.READ_REQUESTS_MAX - 1) // 4  # whose ids are looked at in one read, which asks four things of each
 POINTERS_MAX = 1_000
 HELD_MAX = 500
 UPLOADS_MAX = 1_000  # uploads of blobs into the store that are looked at in one round
-UPLOAD_US_MAX = 3_600_000_000  # an upload that was not written to for so long has died
+UPLOAD_US_MAX = 3_600_000_000  # an upload that began so long ago has died
+LOOK_MS = 300_000  # between two looks at how much time has passed, at most
 
 
 class Locks(Protocol):
@@ -50,6 +58,20 @@ class Locks(Protocol):
     def dead(self) -> list[ids.WorkerId]: ...
 
     def forget(self, worker: ids.WorkerId) -> None: ...
+
+
+class _Cursor(msgspec.Struct, frozen=True):
+    """Where to go on in the records of ids of a world; None: all of them were looked at in this round."""
+
+    made: bytes | None
+    chosen: bytes | None
+
+
+def _behind(cursor: _Cursor | None, kind: telemetry.Clearable, start: bytes) -> _Cursor:
+    before = cursor or _Cursor(None, None)
+    if kind == "made_ids":
+        return msgspec.structs.replace(before, made=start)
+    return msgspec.structs.replace(before, chosen=start)
 
 
 class Janitor:
@@ -67,6 +89,7 @@ class Janitor:
         blobs: blob_layer.Blobs | None = None,
         remove_universes: Callable[[], Awaitable[bool]] | None = None,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
+        worker: ids.WorkerId | None = None,
     ) -> None:
         self._engine = engine
         self._env = env
@@ -75,19 +98,24 @@ class Janitor:
         self._window_us = dedupe_window_ms * 1000
         self._telemetry = telemetry
         self._freer = reap.Freer(engine, env, lambda each: each == universe, expiry.Witness(env, is_dead), telemetry)
+        self._age = age_counter.AgeCounter(
+            engine, env, universe, every_us=settings.round_ms * 1000 // age_counter.STORED_SHARE
+        )
         self._locks = locks
         self._sweep_uploads = sweep_uploads
         self._blobs = blobs
         self._remove_universes = remove_universes
         self._collecting: Collecting | None = None
         if blobs is not None:
-            self._collecting = Collecting(engine, env, blobs, universe, settings=settings, telemetry=telemetry)
-        self._removal = deletions.Removal(engine, env, universe)
+            self._collecting = Collecting(
+                engine, env, blobs, universe, settings=settings, telemetry=telemetry, worker=worker, is_dead=is_dead
+            )  # fmt: skip
+        self._removal = deletions.Removal(engine, env, universe, is_dead=is_dead)
         self._watch = wakeup.Watch(engine, [deletion.prefix(universe), universe_deletion.prefix()])
         self._next_us = env.monotonic_us()  # when this round goes on, or the next one begins
         self._after: ids.WorldId | None = None  # the last world of this round that was begun
         self._last = False  # no world of this round comes behind it
-        self._unfinished: dict[ids.Address, bytes] = {}  # worlds with more chosen ids, and where to go on
+        self._unfinished: dict[ids.Address, _Cursor] = {}  # worlds with more ids that were seen, and where to go on
         self._pointer = b""  # the last pointer of this round that was looked at
         self._worlds_done = self._pointers_done = self._rest_done = False
         self._began_us = 0  # this round; 0: it has not begun
@@ -102,6 +130,8 @@ class Janitor:
     async def close(self) -> None:
         if self._collecting is not None:
             await self._collecting.close()
+        with contextlib.suppress(errors.StoreError):
+            await self._age.look(store=True)  # processes that live shorter than a round count, too
         await self._watch.close()
 
     async def tick(self) -> None:
@@ -112,7 +142,9 @@ class Janitor:
             over = await self.turn()
             pause_ms = self._settings.round_ms if over else self.within_ms
             self._next_us = self._env.monotonic_us() + pause_ms * 1000
-        rest_ms = max(1, (self._next_us - self._env.monotonic_us()) // 1000)
+        else:
+            await self._age.look()
+        rest_ms = max(1, min(LOOK_MS, (self._next_us - self._env.monotonic_us()) // 1000))
         await self._watch.rest(rest_ms if removed else min(rest_ms, self._settings.turn_ms))
 
     @property
@@ -135,6 +167,7 @@ class Janitor:
         """One part of a round. Returns whether that was the last."""
         if await self._is_gone():
             return True
+        await self._age.look()
         self._began_us = self._began_us or self._env.monotonic_us()
         if not self._worlds_done:
             self._worlds_done = await self._forget_ids()
@@ -161,10 +194,18 @@ class Janitor:
         if self._sweep_uploads is not None:
             self._count("temporary_files", await self._sweep_uploads(self._env.wall_us() - UPLOAD_US_MAX))
         if self._blobs is not None:
-            before_us = (await self._engine.read()).time_us - UPLOAD_US_MAX
-            removed = await self._blobs.abandoned(before_us=before_us, remove=True, uploads_max=UPLOADS_MAX)
+            removed = await self._blobs.abandoned(period_us=UPLOAD_US_MAX, remove=True, uploads_max=UPLOADS_MAX)
             self._count("uploads", removed)
         self._count("imports", await world_import.sweep(self._engine, self._env, self._universe))
+        await self._scrub()
+
+    async def _scrub(self) -> None:
+        """What was erased is overwritten, if the engine has files of its own that hold it still."""
+        if not kv.can_scrub(self._engine) or not await scrubbing.is_owed(self._engine):
+            return
+        done = await scrubbing.scrub(self._engine, self._env)
+        if not done.complete:
+            log.warning("what was erased is not overwritten yet, %s", scrubbing.text(done))
 
     async def _is_gone(self) -> bool:
         """Whether the universe was deleted: nothing is to be written in it any more."""
@@ -177,54 +218,56 @@ class Janitor:
         """Records of ids in the next worlds of the round. Returns whether those were the last."""
         if not self._unfinished:
             read = await self._engine.read(
-                worlds.list_range(self._universe, after=self._after, count_max=self._settings.worlds_max)
+                worlds.list_range(
+                    self._universe, after=self._after, count_max=min(WORLDS_MAX, self._settings.worlds_max)
+                )
             )
             listed = worlds.listed_at(self._universe, read.page(0))
-            self._unfinished = dict.fromkeys(listed, b"")
+            self._unfinished = dict.fromkeys(listed, _Cursor(b"", b""))
             self._last = not read.page(0).more
             self._after = None if self._last else listed[-1].world
-        addresses = list(self._unfinished)
-        await self._forget_made(addresses)
-        await self._forget_chosen(addresses)
+        await self._forget_seen(self._unfinished)
         return self._last and not self._unfinished
 
-    async def _forget_made(self, addresses: list[ids.Address]) -> None:
-        """Ids that we made are in the order of time: one range delete for each world."""
-        if not addresses:
+    async def _forget_seen(self, going: dict[ids.Address, _Cursor]) -> None:
+        """Some of each world. Those of ids that we made are in the order of time, so that the older ones are enough;
+        ids that clients chose are in none, and all of them are looked at.
+        """
+        self._unfinished = {}
+        if not going:
             return
-        read = await self._engine.read(*(inboxes.made_range(at) for at in addresses))
-        batches: list[kv.Batch] = []
-        for index, at in enumerate(addresses):
-            batch = kv.Batch()
-            items = read.page(index).items
-            if inboxes.forget_made(batch, at, items, time_us=read.time_us, window_us=self._window_us):
-                batches.append(batch)
-        await self._commit("made_ids", batches)
-
-    async def _forget_chosen(self, addresses: list[ids.Address]) -> None:
-        """Ids that clients chose have no order in time: all of them are looked at, some of each world in a turn."""
-        if not addresses:
-            return
-        each_max = 1 + CHOSEN_MAX // len(addresses)
-        starts = [self._unfinished.pop(at) for at in addresses]
-        read = await self._engine.read(
-            *(
-                inboxes.chosen_range(at, start=start, count_max=each_max)
-                for at, start in zip(addresses, starts, strict=True)
-            )
-        )
-        batches: list[kv.Batch] = []
-        for index, at in enumerate(addresses):
-            page = read.page(index)
+        each_max = 1 + SEEN_MAX // len(going)
+        before_us = (await self._engine.read()).time_us - self._window_us
+        ranges: list[tuple[ids.Address, telemetry.Clearable, kv.Range]] = []
+        for at, cursor in going.items():
+            if cursor.made is not None:
+                made = inboxes.made_range(at, before_us=before_us, start=cursor.made, count_max=each_max)
+                ranges.append((at, "made_ids", made))
+            if cursor.chosen is not None:
+                chosen = inboxes.chosen_range(at, start=cursor.chosen, count_max=each_max)
+                ranges.append((at, "chosen_ids", chosen))
+        # The age is of the same snapshot as the records: they were there when the universe was so old.
+        wanted = (each for at, _, ids_of in ranges for each in (worlds.get(at), ids_of))
+        read = await self._engine.read(age.get(self._universe), *wanted)
+        now = age.decode(read.value(0))
+        batches: dict[telemetry.Clearable, list[kv.Batch]] = {"made_ids": [], "chosen_ids": []}
+        for index, (at, kind, _) in enumerate(ranges):
+            page = read.page(2 + 2 * index)
             batch = kv.Batch()
             try:
-                if inboxes.forget_chosen(batch, page.items, time_us=read.time_us, window_us=self._window_us):
-                    batches.append(batch)
+                world = worlds.find(at, read.value(1 + 2 * index))
+                if world is None:
+                    continue  # nothing of a deleted world is written, and all of it goes by itself
+                inboxes.forget(batch, page.items, now=now, window_us=self._window_us)
+                if batch.expects:
+                    worlds.expect_there(batch, world)
+                    batches[kind].append(batch)
             except errors.Corrupt as error:  # it stays, and so do those beside it
                 log.warning("world %s: client ids cannot be read: %s", at.world.hex(), error)
             if page.more:
-                self._unfinished[at] = tuples.successor(page.items[-1][0])
-        await self._commit("chosen_ids", batches)
+                self._unfinished[at] = _behind(self._unfinished.get(at), kind, tuples.successor(page.items[-1][0]))
+        for kind, found in batches.items():
+            await self._commit(kind, found)
 
     # --- Pointers, workers -------------------------------------------------------------------------------------
 
@@ -292,7 +335,8 @@ class Janitor:
     async def _commit(self, what: telemetry.Clearable, batches: list[kv.Batch]) -> None:
         """Whatever has changed since it was read stays. What was deleted is counted by keys and ranges."""
         outcomes = await transact.commit(self._engine, self._env, *batches) if batches else []
-        done = [batch for batch, outcome in zip(batches, outcomes, strict=True) if isinstance(outcome, kv.Ok)]
+        applied = [batch for batch, outcome in zip(batches, outcomes, strict=True) if isinstance(outcome, kv.Ok)]
+        done = [batch for batch in applied if batch.deletes or batch.ranges]  # others have noted an age
         self.cleared += len(done)
         self._tell(what, sum(len(batch.deletes) + len(batch.ranges) for batch in done))
 

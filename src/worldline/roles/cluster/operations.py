@@ -14,9 +14,13 @@ from worldline.base import errors
 from worldline.layers import leases, ready, trial, worlds
 from worldline.model import ids
 from worldline.roles import lease as world_lease
+from worldline.roles import worker_labels
+from worldline.roles.cluster import placement
 from worldline.store import kv, transact
 
 PAGE = 500
+BY_HAND = "by hand"  # the reason of an assignment that an operator made
+FENCES = 200  # leases that are changed by one commit
 
 
 # --- Workers -------------------------------------------------------------------------------------------------------
@@ -51,6 +55,49 @@ async def list_worker_worlds(engine: kv.Engine, worker: ids.WorkerId) -> list[tu
             return held
 
 
+async def fence_holders(
+    engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, *, only: ids.Address | None = None
+) -> int:
+    """Have every holder of a world in a universe, or of one world alone, bring it back before it writes again. Returns
+    how many there were.
+
+    A world that is acquired meanwhile is no concern of this: its holder reads what has changed after that. So a
+    conflict, too, means that nothing is left to do.
+    """
+    count = 0
+    after: ids.WorkerId | None = None
+    while True:
+        found = leases.decode_worker((await engine.read(leases.workers_range(after=after))).page(0))
+        if found is None:
+            return count
+        after = found[0]  # also without a heartbeat: a process that is counted as dead may write yet
+        count += await _fence_worker(engine, env, after, universe, only)
+
+
+async def _fence_worker(
+    engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, universe: ids.UniverseId, only: ids.Address | None
+) -> int:  # fmt: skip
+    count = 0
+    last: ids.Address | None = None
+    while True:
+        page = (await engine.read(leases.held_in_range(worker, universe, after=last, count_max=FENCES))).page(0)
+        held = [at for at, _ in leases.decode_held(worker, page)]
+        read = await engine.read(*(each for at in held if only in (None, at) for each in leases.reads(at)))
+        batches: list[kv.Batch] = []
+        for index, at in enumerate(at for at in held if only in (None, at)):
+            epoch, holder, assignment = (read.value(3 * index + each) for each in range(3))
+            state = None if epoch is None else leases.decode(at, epoch, holder, assignment)
+            if state is not None and state.holder is not None:
+                batches.append(kv.Batch())
+                leases.fence_off(batches[-1], state, token=envs.new_id(env))
+        if batches:
+            await transact.commit(engine, env, *batches)
+            count += len(batches)
+        if not page.more:
+            return count
+        last = held[-1]
+
+
 # --- Leases and placement ------------------------------------------------------------------------------------------
 
 
@@ -75,21 +122,30 @@ async def revoke_lease(engine: kv.Engine, env: envs.Env, at: ids.Address, *, epo
 
 
 async def assign_world(
-    engine: kv.Engine, env: envs.Env, at: ids.Address, worker: ids.WorkerId, *, reason: str = "by hand"
-) -> None:
-    """Say which worker should run a world. If another has it, it lets go. `NotFound` if no such worker takes worlds."""
+    engine: kv.Engine, env: envs.Env, at: ids.Address, worker: ids.WorkerId, *, reason: str = BY_HAND,
+    priority: int = ready.NORMAL,
+) -> None:  # fmt: skip
+    """Say which worker should run a world. If another has it, it lets go. `NotFound` if no such worker takes worlds,
+    `BadInput` if it cannot run this one. `priority`: a worker takes those with the lowest first.
+    """
 
     async def attempt() -> transact.Done[None] | transact.Write[None]:
         read = await engine.read(*leases.reads(at), leases.get_heartbeat(worker), worlds.get(at))
-        worlds.decode(at, read.value(4))
+        world = worlds.decode(at, read.value(4))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
         life = leases.decode_heartbeat(worker, read.value(3))
         if life is None or not life.stands(read.time_us):
             raise errors.NotFound(f"no worker {worker.hex()} is alive and takes worlds")
-        if state.assignment is not None and state.assignment.worker == worker:
+        unfit = worker_labels.unfit(at, world.meta, life.sign.labels)
+        if unfit is not None:
+            name = life.sign.labels.get(placement.NAME) or worker.hex()[:8]
+            raise errors.BadInput(
+                f"worker {name!r} cannot run world {world.meta.name!r}: it {unfit}; see `worldline worker list`"
+            )
+        if state.assignment is not None and (state.assignment.worker, state.assignment.priority) == (worker, priority):
             return transact.Done(None)
         batch = kv.Batch()
-        leases.assign(batch, state, worker, priority=ready.NORMAL, reason=reason)
+        leases.assign(batch, state, worker, priority=priority, reason=reason)
         ready.leave(batch, at, priority=ready.LATER)
         return transact.Write(batch, lambda _: None)
 

@@ -26,7 +26,7 @@ from worldline.layers import leases, ready, worlds
 from worldline.model import ids
 from worldline.model.settings import OrchestratorSettings
 from worldline.model.world import Status
-from worldline.roles import expiry, hint_scan, telemetry, wakeup
+from worldline.roles import expiry, hint_scan, telemetry, wakeup, worker_labels
 from worldline.roles.cluster import placement, reap
 from worldline.roles.universes.served import Universes
 from worldline.store import kv, transact
@@ -94,7 +94,7 @@ class Orchestrator:
             placement.Site(life.worker, life.sign.capacity, life.sign.labels)
             for life in alive
             if not life.sign.draining
-            and any(placement.serves(life.sign.labels, each) for each in self._universes.known)
+            and any(worker_labels.serves(life.sign.labels, each) for each in self._universes.known)
         ]
         held = await self._held(lives)
         wanted = dict.fromkeys([*await self._hinted(), *self._urgent(held, sites), *self._next(held)])
@@ -222,7 +222,12 @@ def _active(world: worlds.World, state: leases.State, *, quiet: bool) -> placeme
     holder = None if state.holder is None else ids.WorkerId(state.holder.worker)
     assigned = None if state.assignment is None else ids.WorkerId(state.assignment.worker)
     return placement.Active(
-        world.at, placement.needs_of(world.meta), holder, assigned, quiet, placement.code_of(world.meta.program_hash)
+        world.at,
+        worker_labels.needs_of(world.meta),
+        holder,
+        assigned,
+        quiet,
+        placement.code_of(world.meta.program_hash),
     )
 
 

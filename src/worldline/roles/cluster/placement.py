@@ -31,17 +31,13 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.codec import digest
 from worldline.model import ids
-from worldline.model import world as world_model
+from worldline.roles import worker_labels
 
-NAME = "name"
-UNIVERSE = "universe"
-EVERY = "*"  # said of universes: all of the store
+NAME = worker_labels.NAME
+UNIVERSE = worker_labels.UNIVERSE
 TIMERS = "role:timers"  # it fires the timers of its worlds itself
-PIN = "pin"
 REFUSED = "refused:"  # and a world: the worker cannot run it, and why
 DIVERGED = "diverged:"  # and a world: its code did not do the same again, and where
-_PROGRAM = "program:"
-_NEEDS = "needs:"
 
 # A world moves for balance only if its worker's load is above that of the other by more than this, after the move.
 SLACK_PERCENT = 10
@@ -83,14 +79,14 @@ class Choice(msgspec.Struct, frozen=True):
 
 def reserved(label: str) -> bool:
     """Whether a worker's label has a meaning here, so that it is not set by hand."""
-    return label in (NAME, UNIVERSE, TIMERS) or label.startswith((_PROGRAM, REFUSED, DIVERGED))
+    return label in (NAME, UNIVERSE, TIMERS) or label.startswith((worker_labels.PROGRAM, REFUSED, DIVERGED))
 
 
 def labels_of(labels: Mapping[str, str], *, universes: str, programs: Mapping[str, bytes]) -> dict[str, str]:
     """All that a worker says about itself: its own labels, where it works, what it can run and which code that is.
     `universes`: the ids of those it serves, with commas between them; `*` for all of the store.
     """
-    code = {program_label(name): code_of(whole) for name, whole in programs.items()}
+    code = {worker_labels.program_label(name): code_of(whole) for name, whole in programs.items()}
     said = {**labels, UNIVERSE: universes, **code}
     size = sum(len(name.encode()) + len(value.encode()) + LABEL_HEADS_BYTES for name, value in said.items())
     if size > limits.WORKER_LABELS_BYTES_MAX:
@@ -102,17 +98,6 @@ def labels_of(labels: Mapping[str, str], *, universes: str, programs: Mapping[st
     return said
 
 
-def serves(labels: Mapping[str, str], universe: ids.UniverseId) -> bool:
-    """Whether a worker with these labels runs worlds of a universe."""
-    said = labels.get(UNIVERSE, "")
-    return said == EVERY or universe.hex() in said.split(",")
-
-
-def program_label(program: str) -> str:
-    """The label that says which code of a program a worker has."""
-    return _PROGRAM + program
-
-
 def code_of(program_hash: bytes) -> str:
     """A program's code as labels name it."""
     return program_hash.hex()[:CODE_CHARACTERS]
@@ -120,31 +105,11 @@ def code_of(program_hash: bytes) -> str:
 
 def programs_of(labels: Mapping[str, str]) -> dict[str, str]:
     """The programs that a worker has, and the code of each."""
-    return {name.removeprefix(_PROGRAM): code for name, code in labels.items() if name.startswith(_PROGRAM)}
-
-
-def places(label: str) -> bool:
-    """Whether a world's label says where it may run."""
-    return label == PIN or label.startswith(_NEEDS)
-
-
-def needs_of(meta: world_model.WorldMeta) -> dict[str, str]:
-    """The labels that a worker must have to run such a world."""
-    needs = {_PROGRAM + meta.program: ""}
-    for name, value in meta.labels.items():
-        if name == PIN and value:
-            needs[NAME] = value
-        elif name.startswith(_NEEDS):
-            needs[name.removeprefix(_NEEDS)] = value
-    return needs
-
-
-def unmet(needs: Mapping[str, str], labels: Mapping[str, str]) -> str | None:
-    """The first need that these labels do not meet, or None if they meet all."""
-    for name, value in needs.items():
-        if name not in labels or (value and labels[name] != value):
-            return f"{name}={value}" if value else name
-    return None
+    return {
+        name.removeprefix(worker_labels.PROGRAM): code
+        for name, code in labels.items()
+        if name.startswith(worker_labels.PROGRAM)
+    }
 
 
 def score(worker: ids.WorkerId, world: ids.WorldId) -> bytes:
@@ -257,13 +222,17 @@ class _Plan:
 
 
 def _fits(world: Active, site: Site) -> bool:
-    return unmet(world.needs, site.labels) is None and serves(site.labels, world.at.universe)
+    return worker_labels.unmet(world.needs, site.labels) is None and worker_labels.serves(
+        site.labels, world.at.universe
+    )
 
 
 def _has_code(world: Active, site: Site) -> bool:
-    codes = [site.labels.get(name) for name in world.needs if name.startswith(_PROGRAM)]
+    codes = [site.labels.get(name) for name in world.needs if name.startswith(worker_labels.PROGRAM)]
     return world.code in ("", *codes)
 
 
 def _same_code(world: Active, one: Site, other: Site) -> bool:
-    return all(one.labels.get(name) == other.labels.get(name) for name in world.needs if name.startswith(_PROGRAM))
+    return all(
+        one.labels.get(name) == other.labels.get(name) for name in world.needs if name.startswith(worker_labels.PROGRAM)
+    )

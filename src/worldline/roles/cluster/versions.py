@@ -19,7 +19,7 @@ from worldline.base import errors
 from worldline.layers import leases, ready, worlds
 from worldline.model import ids
 from worldline.model.world import WorldMeta
-from worldline.roles import expiry
+from worldline.roles import expiry, worker_labels
 from worldline.roles.cluster import placement
 from worldline.store import kv, transact
 
@@ -28,7 +28,7 @@ UPGRADE = "upgrade"  # the reason of an assignment to other code
 
 def is_other(meta: WorldMeta, labels: Mapping[str, str]) -> bool:
     """Whether a worker with these labels would run the world under other code than it has now."""
-    code = labels.get(placement.program_label(meta.program))
+    code = labels.get(worker_labels.program_label(meta.program))
     return code is not None and code != placement.code_of(meta.program_hash)
 
 
@@ -48,13 +48,15 @@ class Guard:
         lives, now_us = await self.others.lives(self._engine)
         return self._why_not(world, lives, now_us)
 
-    async def allowed(self, found: Sequence[tuple[worlds.World, leases.State]]) -> list[leases.State]:
+    async def allowed(
+        self, found: Sequence[tuple[worlds.World, leases.State]]
+    ) -> list[tuple[worlds.World, leases.State]]:  # fmt: skip
         """Those of these worlds that this worker may take, by their code. One look at all workers, if it is needed."""
         if not any(self._is_other(world, state) for world, state in found):
-            return [state for _, state in found]
+            return list(found)
         lives, now_us = await self.others.lives(self._engine)
         return [
-            state
+            (world, state)
             for world, state in found
             if not self._is_other(world, state) or self._why_not(world, lives, now_us) is None
         ]
@@ -82,9 +84,7 @@ def has_code(world: worlds.World, life: leases.Heartbeat, now_us: int) -> bool:
 
 def may_run(world: worlds.World, life: leases.Heartbeat, now_us: int) -> bool:
     """The same, whichever version of the program it has."""
-    labels = life.sign.labels
-    here = placement.serves(labels, world.at.universe)
-    return here and life.stands(now_us) and placement.unmet(placement.needs_of(world.meta), labels) is None
+    return life.stands(now_us) and worker_labels.unfit(world.at, world.meta, life.sign.labels) is None
 
 
 async def upgrade(
@@ -101,7 +101,7 @@ async def upgrade(
         read = await engine.read(worlds.get(at), *leases.reads(at))
         world = worlds.decode(at, read.value(0))
         state = leases.decode(at, read.value(1), read.value(2), read.value(3))
-        label = placement.program_label(world.meta.program)
+        label = worker_labels.program_label(world.meta.program)
         able = [each for each in lives if may_run(world, each, now_us) and not others.is_dead(each.worker)]
         chosen = _of_code(world, {each.sign.labels[label]: None for each in able}, code)
         to = max(

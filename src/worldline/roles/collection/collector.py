@@ -7,14 +7,18 @@
     mark      everything that is referred to (`marker.py`)                  no batch but renewals
     end       the mark has ended                                            one batch
     condemn   blobs that were not marked, of an older generation            (`sweeper.Condemning`)
-    delete    what was condemned a grace ago, and what was looked for first (`sweeper.Deleting`)
+    delete    what an earlier mark has condemned, a grace ago; orphans      (`sweeper.Deleting`)
+
+So a blob goes with the second mark that does not find it, also without a grace: what one mark has read wrong, from a
+disk or through memory that lies, costs nothing.
 
 It can be cut off anywhere, and is begun anew then: what is condemned stays so, and nothing else is kept. Any number may
 be begun at once: the mark of the last one to raise the generation is the one that counts, and the others end with
 `Overtaken`. Why no reference is missed is said in `layers/upkeep/collection.py`.
 
 Compaction and deletion of worlds wait for the end of a mark, so a mark is not paced by much. One that cannot be brought
-to its end is given up; that of a process which died is given up after `MARK_MS`, by the next process that waits for it.
+to its end is given up; that of a process which died is given up by the next process that waits for it: at once, if it
+had a heartbeat, and else `MARK_MS` after its last renewal.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors, limits, probes
 from worldline.layers import blobs as blob_layer
+from worldline.layers import leases
 from worldline.layers.upkeep import collection
 from worldline.model import ids
 from worldline.roles.collection import marks, roots
@@ -47,12 +52,15 @@ class Overtaken(errors.Lost):
 
 
 class Report(msgspec.Struct):
-    """What a collection has found and done. `partial`: so many blobs are referred to that only a part was judged."""
+    """What a collection has found and done. `partial`: so many blobs are referred to that only a part was judged, from
+    the address `begins` on.
+    """
 
     generation: int = 0
     worlds: int = 0
     marked: int = 0
     partial: bool = False
+    begins: bytes = b""
     swept: Swept = msgspec.field(default_factory=Swept)
 
 
@@ -70,12 +78,15 @@ class _Phase(enum.Enum):
 class Run:
     """One collection. With `write` off nothing is written: it says what would go. `grace_ms`: how long what nothing
     refers to stays; 0 is safe for what is stored, and not for readers without a lease. `places`: all, but for tests.
+    `above`: the first address that is judged; None: where the last collection has left off. `worker`: whose heartbeat
+    this process has, so that others need not wait for its mark when it dies; `is_dead`: proof that another has died.
     """
 
     def __init__(
         self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, universe: ids.UniverseId, *,
         grace_ms: int = GRACE_MS, write: bool = True, plain: Plain | None = None, marked_max: int = limits.MARKED_MAX,
-        places: Iterable[roots.Place] = roots.PLACES,
+        places: Iterable[roots.Place] = roots.PLACES, above: bytes | None = None, worker: ids.WorkerId | None = None,
+        is_dead: marks.IsDead = marks.never_proven,
     ) -> None:  # fmt: skip
         if not 0 <= grace_ms <= limits.SETTING_MS_MAX:
             raise errors.BadInput(f"a grace is 0 to {limits.SETTING_MS_MAX} ms, not {grace_ms}")
@@ -88,15 +99,18 @@ class Run:
         self._plain = plain
         self._marked_max = marked_max
         self._places = places
+        self._above = above
+        self._worker = worker
+        self._is_dead = is_dead
         self._phase = _Phase.LOOK
         self._state: collection.State | None = None
         self._renewed_us = 0
         self._marker: Marker | None = None
         self._condemning: Condemning | None = None
+        self._deleting: Deleting | None = None
         self.report = Report()
         swept = self.report.swept
         self._orphans = Orphans(engine, blobs.objects, universe, swept, grace_ms=grace_ms)
-        self._deleting = Deleting(engine, env, blobs.objects, universe, swept, grace_ms=grace_ms, write=write)
 
     @property
     def is_marking(self) -> bool:
@@ -137,6 +151,7 @@ class Run:
                 if await self._condemning.turn():
                     self._phase = _Phase.DELETE
             case _Phase.DELETE:
+                assert self._deleting is not None
                 if await self._deleting.turn():
                     self._phase = _Phase.OVER if self.report.swept.held else _Phase.ORPHANS
             case _Phase.ORPHANS:
@@ -148,7 +163,9 @@ class Run:
     async def _begin(self) -> None:
         state = await (self._raised() if self._write else self._read())
         self._state = state
-        above = b"" if state.last is None else state.last.above
+        above = self._above
+        if above is None:
+            above = b"" if state.last is None else state.last.above
         marked = Marked(above=above, most=self._marked_max)
         self._marker = Marker(
             self._engine, self._blobs, self._universe, marked, plain=self._plain, places=self._places
@@ -162,10 +179,12 @@ class Run:
         collector = envs.new_id(self._env)
 
         async def attempt() -> transact.Write[collection.State]:
-            state = await marks.unmarked(self._engine, self._env, self._universe)
-            time_us = (await self._engine.read()).time_us
+            state = await marks.unmarked(self._engine, self._env, self._universe, self._is_dead)
+            worker = self._worker
+            read = await self._engine.read(*([] if worker is None else [leases.get_heartbeat(worker)]))
+            life = None if worker is None else leases.decode_heartbeat(worker, read.value(0))
             batch = kv.Batch()
-            begun = collection.begin(batch, state, collector, time_us=time_us)
+            begun = collection.begin(batch, state, collector, time_us=read.time_us, life=life)
             return transact.Write(batch, lambda _: begun)
 
         return await transact.run(self._engine, self._env, attempt)
@@ -203,7 +222,7 @@ class Run:
             await self._commit(batch)
         self._state = state
         report = self.report
-        report.worlds, report.marked = self._marker.worlds, len(marked)
+        report.worlds, report.marked, report.begins = self._marker.worlds, len(marked), marked.begins
         report.partial = bool(marked.above) or any(marked.begins)
         if not self._write:  # what is there now is what a collection would judge
             state = msgspec.structs.replace(
@@ -211,6 +230,10 @@ class Run:
             )
         self._condemning = Condemning(
             self._engine, self._env, state, marked, report.swept, write=self._write
+        )  # fmt: skip
+        self._deleting = Deleting(
+            self._engine, self._env, self._blobs.objects, state, marked, swept=report.swept,
+            grace_ms=self._grace_ms, write=self._write,
         )  # fmt: skip
         self._marker = None
         self._phase = _Phase.CONDEMN
@@ -225,10 +248,22 @@ class Run:
 
 async def collect(
     engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, universe: ids.UniverseId, *,
-    grace_ms: int = GRACE_MS, write: bool = True,
+    grace_ms: int = GRACE_MS, write: bool = True, is_dead: marks.IsDead = marks.never_proven,
 ) -> Report:  # fmt: skip
-    """A whole collection, at once. With `write` off: what it would do."""
-    run = Run(engine, env, blobs, universe, grace_ms=grace_ms, write=write)
+    """A whole collection, at once. Without a grace that takes two marks, of the same addresses. With `write` off: what
+    it would do.
+    """
+    first = await _whole(Run(engine, env, blobs, universe, grace_ms=grace_ms, write=write, is_dead=is_dead), env)
+    if grace_ms or not write or not first.swept.unreferenced.count:
+        return first
+    second = await _whole(Run(engine, env, blobs, universe, grace_ms=0, above=first.begins, is_dead=is_dead), env)
+    second.swept.unreferenced.join(first.swept.unreferenced)
+    second.swept.deleted.join(first.swept.deleted)
+    second.swept.orphans.join(first.swept.orphans)
+    return second
+
+
+async def _whole(run: Run, env: envs.Env) -> Report:
     try:
         while not await run.turn():
             await env.sleep(0)

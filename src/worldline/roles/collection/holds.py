@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.layers.upkeep import collection
+from worldline.layers.upkeep import age, collection
 from worldline.model import ids
 from worldline.store import kv, transact
 
@@ -14,7 +14,7 @@ TTL_MS = 300_000  # unless told otherwise: renew it well before
 async def take(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, *, what: str, ttl_ms: int = TTL_MS) -> bytes:
     """Keep everything that is there. Returns the id under which the hold is renewed and released. `what`: for people.
 
-    It stands when this returns, and for so long by the store's clock.
+    It stands when this returns, and for so long.
     """
     id = envs.new_id(env)
     await _write(engine, env, universe, id, what=what, ttl_ms=ttl_ms)
@@ -23,8 +23,9 @@ async def take(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, *, wh
 
 async def renew(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, id: bytes, *, ttl_ms: int = TTL_MS) -> None:
     """Hold on for so long from now. `NotFound` if it has expired: what was there may be gone, so begin again."""
-    read = await engine.read(collection.get_holds(universe))
-    standing = collection.decode_holds(universe, read.value(0)).standing(read.time_us)
+    read = await engine.read(collection.get_holds(universe), age.get(universe))
+    now = age.decode(read.value(1))
+    standing = collection.decode_holds(universe, read.value(0)).standing(read.time_us, now)
     what = next((each.what for each in standing if each.id == id), None)
     if what is None:
         raise errors.NotFound(f"hold {id.hex()} has expired: what it kept may be gone, so begin again")
@@ -49,12 +50,12 @@ async def _write(
     only_renew: bool = False,
 ) -> None:  # fmt: skip
     async def attempt() -> transact.Done[None] | transact.Write[None]:
-        read = await engine.read(collection.get_holds(universe))
-        found = collection.decode_holds(universe, read.value(0))
-        if only_renew and all(each.id != id for each in found.standing(read.time_us)):
+        read = await engine.read(collection.get_holds(universe), age.get(universe))
+        found, now = collection.decode_holds(universe, read.value(0)), age.decode(read.value(1))
+        if only_renew and all(each.id != id for each in found.standing(read.time_us, now)):
             raise errors.NotFound(f"hold {id.hex()} has expired: what it kept may be gone, so begin again")
         batch = kv.Batch()
-        collection.hold(batch, found, id, what=what, time_us=read.time_us, ttl_ms=ttl_ms)
+        collection.hold(batch, found, id, what=what, time_us=read.time_us, now=now, ttl_ms=ttl_ms)
         return transact.Write(batch, lambda _: None)
 
     await transact.run(engine, env, attempt)

@@ -4,7 +4,9 @@ In turns: each reads one page of what there is, or some of the blobs that were f
 Memory is bounded, too: by the table of marked addresses (`marked.py`), and by what is found and not looked at yet. That
 is gone through from its end, so it grows with the depth of tries and not with their size.
 
-What cannot be read ends the mark: it may refer to anything. `Unreadable` says what it is.
+What cannot be read ends the mark: it may refer to anything. `Unreadable` says what it is. So does what can be read and
+is not what was written. A segment, a state and a blob are checked by their addresses, and the steps in frames by the
+chain, which is recomputed for each: the envelope of a value shows what a disk has damaged, not what memory has.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ import msgspec
 from worldline.base import errors, limits, probes
 from worldline.keys import worlds as world_keys
 from worldline.layers import blobs as blob_layer
-from worldline.layers.stored import journal_pages, segments
-from worldline.model import ids
+from worldline.layers.stored import history, journal_pages, segments
+from worldline.model import ids, journal
+from worldline.roles import restore
 from worldline.roles.collection import roots
 from worldline.roles.collection.marked import Marked
 from worldline.roles.collection.roots import Kind, Place, Reference
@@ -27,6 +30,7 @@ from worldline.store import kv
 FIRST_BYTES = 64 * limits.KIB  # of the first page of each place of a world, which are read together
 PAGE_BYTES = 512 * limits.KIB  # of those behind it
 NODES_AT_ONCE = 200
+STEPS_AT_ONCE = 200
 PLAIN_MAX = 100_000  # segments that are known to refer to nothing
 
 
@@ -84,6 +88,8 @@ class Marker:
         self._scans: list[_Scan] = []
         self._nodes: list[Reference] = []  # to be read; their addresses are marked
         self._segments: list[tuple[ids.Address, Reference]] = []
+        self._steps: list[tuple[ids.Address, history.Stored]] = []  # to be checked, in order
+        self._before: tuple[ids.Address, journal.Head] | None = None  # the world and the head behind the last of them
         self._body: segments.Body | None = None
         self._blocks: Iterator[segments.Block] = iter(())
         self._refers = False  # the segment that is read
@@ -94,6 +100,8 @@ class Marker:
         """One part of the mark. Returns whether that was the last."""
         if self._body is not None:
             self._read_block()
+        elif self._steps:
+            await self._check_steps()
         elif self._nodes:
             await self._read_nodes()
         elif self._segments:
@@ -131,6 +139,8 @@ class Marker:
     def _take_page(self, scan: _Scan, page: kv.Page) -> None:
         try:
             self._found(scan.at, scan.read(page.items))
+            if isinstance(scan.read, roots.Frames):
+                self._steps += [(scan.at, each) for each in scan.read.take_steps()]
         except errors.KeyDestroyed:
             probes.hit("collection.key-destroyed")  # what it refers to can be found by no one any more
         except errors.Corrupt as error:
@@ -151,6 +161,35 @@ class Marker:
             elif is_new and each.kind is not Kind.DATA:
                 self._nodes.append(each)
         return count
+
+    async def _check_steps(self) -> None:
+        """Recompute the chain of some steps: `Unreadable` if they are not those that were written."""
+        some, self._steps = self._steps[:STEPS_AT_ONCE], self._steps[STEPS_AT_ONCE:]
+        for at, step in some:
+            try:
+                before = await self._head_before(at, step)
+                if before is not None:
+                    loaded: dict[bytes, bytes] = {}
+                    [whole] = await restore.load_changes(self._blobs, [step], loaded)
+                    history.link(before, whole, history.covered(whole, loaded))
+            except errors.KeyDestroyed:
+                pass  # no process can read it any more, and it refers to nothing that one could
+            except errors.Corrupt as error:
+                raise Unreadable(f"world {at.world.hex()}, journal: {error}") from error
+            self._before = (at, step.head())
+
+    async def _head_before(self, at: ids.Address, step: history.Stored) -> journal.Head | None:
+        """The head that a step goes on from. None if that is not kept any more: it went with a deleted parent."""
+        height = step.first_height - 1
+        if self._before is not None and self._before[0] == at:
+            return self._before[1]
+        if not height:
+            return journal.GENESIS
+        try:
+            [last] = await journal_pages.entries(self._engine, self._blobs, at, above=height - 1, up_to=height)
+        except (errors.NotRetained, errors.NotFound):
+            return None
+        return journal.Head(last.step, last.height, last.chain, last.state, last.time_us)
 
     # --- Blobs that refer to others ------------------------------------------------------------------------------
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from worldline.base import env as envs
 from worldline.base import errors, probes
+from worldline.layers import leases
 from worldline.layers.upkeep import collection
 from worldline.model import ids
 from worldline.store import kv, transact
@@ -12,17 +15,26 @@ LOOK_MS = 100  # between two looks
 LOOKS_MAX = 1_200  # then a caller is told to try again
 
 
-async def unmarked(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId) -> collection.State:
+IsDead = Callable[[ids.WorkerId], bool]  # proof that a worker's process is gone
+
+
+def never_proven(worker: ids.WorkerId) -> bool:
+    del worker
+    return False
+
+
+async def unmarked(
+    engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, is_dead: IsDead = never_proven
+) -> collection.State:
     """What is known of collections when no mark is under way: a batch that removes references expects it
-    (`collection.expect_no_mark`). A mark whose collector has said nothing for long is given up. `Conflicted` if it
-    takes too long.
+    (`collection.expect_no_mark`). A mark whose process is gone is given up. `Conflicted` if it takes too long.
     """
     for _ in range(LOOKS_MAX):
         read = await engine.read(*collection.reads(universe))
         state = collection.decode(universe, read.value(0), read.value(1))
         if not state.generation.marking:
             return state
-        if state.is_marking(read.time_us):
+        if await goes_on(engine, state, is_dead):
             probes.hit("collection.mark-awaited")
             await env.sleep(LOOK_MS / 1000)
             continue
@@ -31,3 +43,16 @@ async def unmarked(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId) -
         collection.give_up(batch, state)
         await transact.commit(engine, env, batch)
     raise errors.Conflicted("a garbage collection has been marking for very long; try again")
+
+
+async def goes_on(engine: kv.Engine, state: collection.State, is_dead: IsDead = never_proven) -> bool:
+    """Whether the process that marks is at work still. One that has named its heartbeat is gone with it, and need not
+    be waited for. That is no safety: a mark that was given up is not believed.
+    """
+    named = b"" if state.last is None else state.last.worker
+    read = await engine.read(*([leases.get_heartbeat(ids.WorkerId(named))] if named else []))
+    if not state.is_marking(read.time_us):
+        return False
+    if not named:
+        return True
+    return not is_dead(ids.WorkerId(named)) and not collection.has_died(state, read.value(0), time_us=read.time_us)

@@ -24,6 +24,7 @@ from worldline.keys import work as work_keys
 from worldline.keys.space import InUniverse, InWorld
 from worldline.layers import changes
 from worldline.layers import inbox as inboxes
+from worldline.layers.stored import history
 from worldline.layers.stored.segments import Block
 from worldline.model import ids, inbox, journal
 from worldline.model.trie import nodes
@@ -111,26 +112,41 @@ def _open_work(items: Items) -> Iterator[Reference]:
             yield Reference(Kind.DATA, address)
 
 
-class _Frames:
-    """Frames, and the parts behind them: entries, and the changes of the steps that end in a frame."""
+class Frames:
+    """Frames, and the parts behind them: entries, and the changes of the steps that end in a frame. What a step changed
+    is covered by its chain, not by the envelope of a value alone: the steps are given out to be checked (`take_steps`).
+    """
 
     def __init__(self) -> None:
         self._section = b""
-        self._steps = self._parts = 0
+        self._parts = 0
+        self._data: list[bytes] = []  # of the step that has not ended
+        self._ended: list[list[bytes]] = []  # steps that end in the frame, while parts of it are missing
+        self._steps: list[history.Stored] = []
 
     def __call__(self, items: Items) -> Iterator[Reference]:
         for _, raw in items:
             read = journal_keys.unpack_frame(raw)
             if read.entries:
-                self._section, self._steps, self._parts = b"", 0, read.parts
+                self._section, self._ended, self._parts = b"", [], read.parts
                 for data in read.entries:
                     fields = _fields(data)
-                    self._steps += bool(fields[_CHAIN])
+                    self._data.append(data)
+                    if fields[_CHAIN]:
+                        self._ended.append(self._data)
+                        self._data = []
                     yield from _of_entry(fields)
             self._section += read.changes
             if (0 if read.entries else read.parts) == self._parts:
-                for stored in frame.take(self._section, self._steps, start=0)[0]:
+                found = frame.take(self._section, len(self._ended), start=0)[0]
+                for data_of, stored in zip(self._ended, found, strict=True):
+                    self._steps.append(history.Stored(data_of, [_fields(each) for each in data_of], stored))
                     yield from of_changes(stored)
+
+    def take_steps(self) -> list[history.Stored]:
+        """The steps that were read and not given out so far."""
+        taken, self._steps = self._steps, []
+        return taken
 
 
 def _fields(data: bytes) -> list[Any]:
@@ -198,7 +214,7 @@ PLACES: Final = (
     Place("dead letters", InWorld.DEAD, inbox_keys.dead, lambda: _dead_letters),
     Place("open work", InUniverse.OPEN, work_keys.open_work, lambda: _open_work),
     Place("scripts of forks", InWorld.LINEAGE, lambda at: _one(lineage_keys.lineage_key(at)), lambda: _lineages),
-    Place("journal", InWorld.JOURNAL, journal_keys.frames, _Frames),
+    Place("journal", InWorld.JOURNAL, journal_keys.frames, Frames),
     Place("baselines", InWorld.BASELINE, lambda at: _one(snapshot_keys.baseline_key(at)), lambda: _baselines),
     Place("snapshots", InWorld.SNAPSHOT, snapshot_keys.snapshots, lambda: _snapshots),
     Place("segments", InWorld.SEGMENT, segment_keys.segments, lambda: _segments),
@@ -213,6 +229,7 @@ WITHOUT: Final[tuple[tuple[InWorld | InUniverse, str], ...]] = (
     (InWorld.HEAD, "digests of the history, none of a blob"),
     (InWorld.RETAIN, "pins by step and height; what they keep is a snapshot, or in a journal"),
     (InWorld.SEEN, "digests of items"),
+    (InWorld.BROUGHT, "sizes of items"),
     (InWorld.TRIAL, "counts, and the digest of an input"),
     (InWorld.TRACE, "tracebacks, as text"),
     (InWorld.HELD, "a status, and where a copy came from"),
@@ -240,6 +257,8 @@ WITHOUT: Final[tuple[tuple[InWorld | InUniverse, str], ...]] = (
     (InUniverse.IMPORT, "an import under way: what it has written of its world is read as that world's"),
     (InUniverse.QUOTAS, "numbers"),
     (InUniverse.QUOTA_LOG, "numbers"),
+    (InUniverse.SEALS, "a number"),
+    (InUniverse.AGE, "numbers"),
     (InUniverse.DELETION, "counts"),
     (InUniverse.GRANTS, "names"),
     (InUniverse.GRANT_LOG, "names"),

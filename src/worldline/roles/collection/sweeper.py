@@ -1,4 +1,5 @@
-"""Sweeping: blobs that were not marked are condemned, and deleted after a grace; so are objects without a record.
+"""Sweeping: blobs that were not marked are condemned, and deleted after a grace, if another mark has not found them
+either; objects without a record go, too.
 
 Each act is a batch of its own that expects what was read (`layers/upkeep/collection.py`), so a sweep can be cut off
 anywhere, and any number of them may run at once. What conflicts is left to the next collection.
@@ -16,8 +17,9 @@ from worldline.base import errors, limits, probes
 from worldline.codec import tuples
 from worldline.keys import cas as cas_keys
 from worldline.layers import cas
-from worldline.layers.upkeep import collection
+from worldline.layers.upkeep import age, collection
 from worldline.model import ids
+from worldline.model.upkeep.age import Age
 from worldline.roles.collection.marked import Marked
 from worldline.store import kv, transact
 from worldline.store.objects import interface as objects
@@ -43,6 +45,12 @@ class Tally(msgspec.Struct):
         self.bytes += size
         if len(self.examples) < EXAMPLES_MAX:
             self.examples.append(name)
+
+    def join(self, other: Tally) -> None:
+        """Count those of another sweep, too."""
+        self.count += other.count
+        self.bytes += other.bytes
+        self.examples = [*other.examples, *self.examples][:EXAMPLES_MAX]
 
 
 class Swept(msgspec.Struct):
@@ -162,7 +170,9 @@ class Condemning:
         return not page.more
 
     async def _take(self, found: dict[bytes, bytes]) -> None:
-        read = await self._engine.read(*(collection.get_condemned(self._universe, each) for each in found))
+        read = await self._engine.read(
+            *(collection.get_condemned(self._universe, each) for each in found), age.get(self._universe)
+        )
         condemned: list[tuple[bytes, bytes]] = []
         spared: list[collection.Condemned] = []
         for index, (address, raw) in enumerate(found.items()):
@@ -175,10 +185,10 @@ class Condemning:
                 self._swept.unreferenced.add(address.hex(), record.size)
                 condemned.append((address, raw))
         if self._write:
-            time_us = read.time_us
+            time_us, age_us = read.time_us, age.decode(read.value(len(found))).age_us
             await committed(
                 self._engine, self._env, condemned,
-                lambda batch, each: collection.condemn(batch, self._state, *each, since_us=time_us),
+                lambda batch, each: collection.condemn(batch, self._state, *each, since_us=time_us, age_us=age_us),
             )  # fmt: skip
             await spare(self._engine, self._env, self._universe, spared)
         for each in spared:
@@ -186,16 +196,20 @@ class Condemning:
 
 
 class Deleting:
-    """Condemned blobs whose grace has passed are deleted, unless a hold stands or they were used again."""
+    """Condemned blobs whose grace has passed are deleted, unless a hold stands or they were used again: those that an
+    earlier mark has condemned, and that this one has judged and not found either.
+    """
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, store: objects.Objects, universe: ids.UniverseId, swept: Swept, *,
-        grace_ms: int, write: bool = True,
+        self, engine: kv.Engine, env: envs.Env, store: objects.Objects, state: collection.State, marked: Marked, *,
+        swept: Swept, grace_ms: int, write: bool = True,
     ) -> None:  # fmt: skip
         self._engine = engine
         self._env = env
         self._store = store
-        self._universe = universe
+        self._state = state
+        self._universe = state.universe
+        self._marked = marked
         self._swept = swept
         self._grace_us = grace_ms * 1000
         self._write = write
@@ -204,9 +218,9 @@ class Deleting:
     async def turn(self) -> bool:
         """One page. Returns whether it was the last, or nothing may be deleted now."""
         wanted = collection.condemned_range(self._universe, above=self._above, count_max=PAGE)
-        read = await self._engine.read(wanted, collection.get_holds(self._universe))
-        holds = collection.decode_holds(self._universe, read.value(1))
-        standing = holds.standing(read.time_us)
+        read = await self._engine.read(wanted, collection.get_holds(self._universe), age.get(self._universe))
+        holds, now = collection.decode_holds(self._universe, read.value(1)), age.decode(read.value(2))
+        standing = holds.standing(read.time_us, now)
         self._swept.held = standing[0].what if standing else ""
         if standing and self._write:
             probes.hit("collection.hold-stands")
@@ -219,11 +233,11 @@ class Deleting:
             await transact.commit(self._engine, self._env, batch)
             return False
         if found:
-            await self._take(found, holds, time_us=read.time_us)
+            await self._take(found, holds, now)
             self._above = found[-1].address
         return not page.more
 
-    async def _take(self, found: list[collection.Condemned], holds: collection.Holds, *, time_us: int) -> None:
+    async def _take(self, found: list[collection.Condemned], holds: collection.Holds, now: Age) -> None:
         """Their records are read again: that is the re-check, and the batch that deletes one expects what was read."""
         read = await self._engine.read(*(cas.get(self._universe, each.address) for each in found))
         spared: list[collection.Condemned] = []
@@ -234,20 +248,27 @@ class Deleting:
             if raw is None or record is None or record.generation != each.record.generation:
                 self._swept.spared.add(each.address.hex(), 0 if record is None else record.size)
                 spared.append(each)
-            elif self._grace_us and each.record.since_us > time_us - self._grace_us:
-                self._swept.waiting.add(each.address.hex(), record.size)
-            else:
+            elif self._is_ripe(each, now):
                 ripe.append((each, raw))
+            else:
+                self._swept.waiting.add(each.address.hex(), record.size)
         if self._write:
             await spare(self._engine, self._env, self._universe, spared)
             ripe = await committed(
-                self._engine, self._env, ripe, lambda batch, each: collection.delete(batch, holds, *each)
+                self._engine, self._env, ripe, lambda batch, each: collection.delete(batch, self._state, holds, *each)
             )
         for each, raw in ripe:
             record = cas_keys.BLOB.unpack(raw)
             self._swept.deleted.add(each.address.hex(), record.size)
             if record.object is not None and self._write:
                 await self._delete_object(record.object)
+
+    def _is_ripe(self, found: collection.Condemned, now: Age) -> bool:
+        """Two marks have not found it, and its grace has passed. What this mark left to the next is judged there."""
+        twice = found.record.mark < self._state.generation.number
+        if not twice or not self._marked.judges(found.address) or found.address in self._marked:
+            return False
+        return not self._grace_us or now.has_passed(self._grace_us, since_us=found.record.age_us)
 
     async def _delete_object(self, name: str) -> None:
         """One that cannot be deleted now has no record any more: a later collection finds it."""

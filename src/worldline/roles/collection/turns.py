@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from worldline.base import env as envs
-from worldline.base import errors
+from worldline.base import errors, grammar
 from worldline.keys import universes as universe_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import universes
@@ -17,8 +17,10 @@ from worldline.layers.upkeep import collection
 from worldline.model import ids
 from worldline.model.settings import JanitorSettings
 from worldline.roles import telemetry
+from worldline.roles.collection import marks
 from worldline.roles.collection.collector import Overtaken, Run
 from worldline.roles.collection.marker import Plain, Unreadable
+from worldline.roles.erasure import scrubbing
 from worldline.store import kv
 
 log = logging.getLogger("worldline.janitor")
@@ -31,7 +33,8 @@ class Collecting:
 
     def __init__(
         self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, universe: ids.UniverseId, *,
-        settings: JanitorSettings, telemetry: telemetry.Telemetry,
+        settings: JanitorSettings, telemetry: telemetry.Telemetry, worker: ids.WorkerId | None = None,
+        is_dead: marks.IsDead = marks.never_proven,
     ) -> None:  # fmt: skip
         self._engine = engine
         self._env = env
@@ -39,6 +42,8 @@ class Collecting:
         self._universe = universe
         self._settings = settings
         self._telemetry = telemetry
+        self._worker = worker
+        self._is_dead = is_dead
         self._plain = Plain()
         self._run: Run | None = None
         self._began_us = 0
@@ -55,7 +60,7 @@ class Collecting:
             self._began_us = self._env.monotonic_us()
             self._run = Run(
                 self._engine, self._env, self._blobs, self._universe, grace_ms=self._settings.collect_grace_ms,
-                plain=self._plain,
+                plain=self._plain, worker=self._worker, is_dead=self._is_dead,
             )  # fmt: skip
         over = False
         try:
@@ -78,6 +83,8 @@ class Collecting:
         while self._env.monotonic_us() < until_us:
             if await run.turn():
                 self._tell(run)
+                if run.report.swept.deleted.count and kv.can_scrub(self._engine):
+                    await scrubbing.owe(self._engine, self._env)
                 return True
         return False
 
@@ -86,7 +93,7 @@ class Collecting:
             return False
         read = await self._engine.read(*collection.reads(self._universe), universes.get_meta(self._universe))
         state = collection.decode(self._universe, read.value(0), read.value(1))
-        if state.is_marking(read.time_us):
+        if state.generation.marking and await marks.goes_on(self._engine, state, self._is_dead):
             return False
         meta = universe_keys.META.get(read.value(2))
         began_us = state.last.began_us if state.last is not None else 0 if meta is None else meta.created_us
@@ -118,6 +125,7 @@ class Collecting:
             log.info("garbage collection: nothing was deleted while a hold stands: %s", swept.held)
         elif swept.deleted.count or swept.orphans.count:
             log.info(
-                "garbage collection: %d blobs of %d bytes deleted, %d objects of lost uploads, %d condemned",
-                swept.deleted.count, swept.deleted.bytes, swept.orphans.count, swept.unreferenced.count,
+                "garbage collection: %s of %d bytes deleted, %s of lost uploads, %d condemned",
+                grammar.count(swept.deleted.count, "blob"), swept.deleted.bytes,
+                grammar.count(swept.orphans.count, "object"), swept.unreferenced.count,
             )  # fmt: skip

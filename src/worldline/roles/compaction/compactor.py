@@ -29,7 +29,9 @@ from worldline.layers import journal as journals
 from worldline.layers import leases, snapshots, universes
 from worldline.layers.stored import compact, lines
 from worldline.layers.stored.saved_state import Compute
+from worldline.layers.upkeep import age
 from worldline.model import ids, journal
+from worldline.model.upkeep.age import Age
 from worldline.roles.collection import marks
 from worldline.roles.compaction import expiring, retention, writing
 from worldline.roles.compaction.retention import Known, Policy
@@ -64,7 +66,7 @@ class Survey(msgspec.Struct, frozen=True):
     forked: journal.Head | None  # of a fork: the head that its own journal begins behind
     epoch_raw: bytes | None
     first_us: int | None  # the time of the first entry that is in no segment
-    now_us: int
+    now: Age
 
 
 async def survey(engine: kv.Engine, at: ids.Address, unmarked: bytes | None = None) -> Survey:
@@ -73,8 +75,9 @@ async def survey(engine: kv.Engine, at: ids.Address, unmarked: bytes | None = No
     """
     last_segment = compact.last_range(at)
     read = await engine.read(
-        snapshots.get_baseline(at), snapshots.get_pin_count(at), lines.get(at), last_segment, leases.reads(at)[0]
-    )
+        snapshots.get_baseline(at), snapshots.get_pin_count(at), lines.get(at), last_segment, leases.reads(at)[0],
+        age.get(at.universe),
+    )  # fmt: skip
     baseline_raw = read.value(0)
     baseline = snapshots.decode_baseline(baseline_raw)
     assert baseline_raw is not None
@@ -89,7 +92,9 @@ async def survey(engine: kv.Engine, at: ids.Address, unmarked: bytes | None = No
         baseline_raw, read.value(1), universes.Generation(at.universe, unmarked)
     )  # fmt: skip
     first_us = await _first_us(engine, at, known.compacted)
-    return Survey(known, expected, last, line, lines.forked_head(lineage), read.value(4), first_us, read.time_us)
+    return Survey(
+        known, expected, last, line, lines.forked_head(lineage), read.value(4), first_us, age.decode(read.value(5))
+    )  # fmt: skip
 
 
 async def _snapshots(engine: kv.Engine, at: ids.Address) -> list[snapshots.Saved]:
@@ -176,6 +181,7 @@ class Compactor:
             with_changes=self._policy.changes,
             is_over=self._is_over,
             is_late=self._is_late,
+            age_us=found.now.age_us,
         )
         head: journal.Head | None = found.forked
         last = found.known.last
@@ -238,7 +244,7 @@ class Compactor:
     async def _expire(self) -> transact.Done[int] | transact.Write[int]:
         """How many entries were dropped."""
         found = await self._survey()
-        old = await expiring.oldest(self._engine, self._ends, self._at, found.known, self._policy, now_us=found.now_us)
+        old = await expiring.oldest(self._engine, self._ends, self._at, found.known, self._policy, now=found.now)
         if old is None:
             return transact.Done(0)
         return expiring.write(self._lease, found.expected, found.known, old)

@@ -1,6 +1,7 @@
 """Dropping the oldest segments of a world, by its holder: where entries are not kept for ever.
 
-A segment goes as a whole, when its last entry is old enough and no state that is kept lies below its end. Its record is
+A segment goes as a whole, when it was written long enough ago and no state that is kept lies below its end. How long
+ago is counted by the age of the universe and by no clock (`layers/upkeep/age.py`). Its record is
 deleted in one batch, which expects what moving frames expects; what stands in its place says from where on there are
 entries, and the head that the chain goes on from. Snapshots below that go in the same batch: no state can be made from
 them any more, so a fork that was about to begin at one conflicts. The bodies are garbage from then on.
@@ -15,6 +16,7 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import leases
 from worldline.layers.stored import compact, journal_pages
 from worldline.model import ids, journal
+from worldline.model.upkeep.age import Age
 from worldline.roles.compaction import retention
 from worldline.roles.compaction.retention import Known, Policy
 from worldline.store import kv, transact
@@ -57,7 +59,7 @@ class Oldest(msgspec.Struct, frozen=True):
 
 
 async def oldest(
-    engine: kv.Engine, ends: Ends, at: ids.Address, known: Known, policy: Policy, *, now_us: int
+    engine: kv.Engine, ends: Ends, at: ids.Address, known: Known, policy: Policy, *, now: Age
 ) -> Oldest | None:
     """What may be dropped now of a world's index, bounded."""
     page = (await engine.read(compact.first_range(at, count_max=SEGMENTS_MAX))).page(0)
@@ -67,10 +69,9 @@ async def oldest(
         if isinstance(each.record, journal.Segment):
             if not retention.may_expire(known, each.record, policy):
                 break
-            last = await ends.of(at, each.record)
-            if last.time_us > now_us - policy.journal_us:
+            if not now.has_passed(policy.journal_us, since_us=each.record.age_us):
                 break
-            end = last
+            end = await ends.of(at, each.record)
         records.append(each)
     return None if end is None else Oldest(records, end)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from worldline.base import env as envs
-from worldline.base import errors
+from worldline.base import errors, grammar
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases
 from worldline.model import ids, journal
@@ -127,8 +127,10 @@ class Compactions:
                 )
             )
             log.info(
-                "world %s: %d entries moved into %d segments, %d snapshots and %d entries dropped", held.at.world.hex(),
-                done.entries, done.segments, done.snapshots, done.expired, extra=telemetry.about(held.at),
+                "world %s: %s moved into %s, %s and %s dropped", held.at.world.hex(),
+                grammar.count(done.entries, "entry"), grammar.count(done.segments, "segment"),
+                grammar.count(done.snapshots, "snapshot"), grammar.count(done.expired, "entry"),
+                extra=telemetry.about(held.at),
             )  # fmt: skip
         return done
 

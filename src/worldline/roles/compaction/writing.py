@@ -37,12 +37,13 @@ class Written(msgspec.Struct, frozen=True):
 
 class Writer:
     """Of one world's journal. `compute` calls a function in a thread that is for it. `is_over`, `is_late`: whether to
-    stop, or not to rest; asked now and then.
+    stop, or not to rest; asked now and then. `age_us`: of the universe, which segments are noted with.
     """
 
     def __init__(
         self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, line: lines.Line, compute: Compute, *,
         with_changes: bool, is_over: Callable[[], bool] = lambda: False, is_late: Callable[[], bool] = lambda: False,
+        age_us: int = 0,
     ) -> None:  # fmt: skip
         self._engine = engine
         self._env = env
@@ -52,6 +53,7 @@ class Writer:
         self._with_changes = with_changes
         self._is_over = is_over
         self._is_late = is_late
+        self._age_us = age_us
 
     async def write(self, before: journal.Head, *, up_to: int, entries_max: int) -> Written | None:
         """The next segment above a head. None if no frame ends at or below the height `up_to` together with a step."""
@@ -82,8 +84,9 @@ class Writer:
         before, after = building.before, building.head
         address = await self._blobs.put(body)
         record = journal.Segment(
-            before.height + 1, after.height, before.step + 1, after.step, address, len(body), self._with_changes
-        )
+            before.height + 1, after.height, before.step + 1, after.step, address, len(body), self._with_changes,
+            self._age_us,
+        )  # fmt: skip
         await self.check(record, before, after)
         return Written(record, after, building.frames, body)
 

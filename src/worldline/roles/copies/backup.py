@@ -16,7 +16,7 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, limits, probes
-from worldline.codec import digest, frame, pack, tuples
+from worldline.codec import digest, frame, pack, structs, tuples
 from worldline.keys import cas as cas_keys
 from worldline.keys import space
 from worldline.keys.upkeep import data_keys
@@ -27,6 +27,7 @@ from worldline.model import ids
 from worldline.model.upkeep.backups import BackedUniverse, BackupFile, BackupHead, FileKind
 from worldline.roles.copies import backup_files, chosen, holding, turns, world_file
 from worldline.roles.copies.world_export import Keep, Progress, no_progress
+from worldline.roles.deletion import ledger
 from worldline.roles.universes.served import Served
 from worldline.store import frozen, kv
 from worldline.store.objects import interface as objects
@@ -37,7 +38,7 @@ PAGE = 1_000
 NOT_COPIED = (
     space.InUniverse.CAS, space.InUniverse.CHUNK, space.InUniverse.UPLOAD, space.InUniverse.DUE, space.InUniverse.READY,
     space.InUniverse.HINT, space.InUniverse.GENERATION, space.InUniverse.COLLECTION, space.InUniverse.HOLDS,
-    space.InUniverse.CONDEMNED, space.InUniverse.IMPORT, space.InUniverse.DATA_KEY,
+    space.InUniverse.CONDEMNED, space.InUniverse.IMPORT, space.InUniverse.DATA_KEY, space.InUniverse.SEALS,
 )  # fmt: skip
 _NOT_OF_WORLDS = (space.InWorld.HOLDER, space.InWorld.ASSIGNMENT, space.InWorld.TRIAL)
 _WORLD_KEY = space.part(space.InUniverse.WORLD_KEY)
@@ -163,6 +164,7 @@ class _Copy:
                 self._progress(place * (1 + limits.BACKUP_SHARDS) + 1 + shard, total)
                 await self._shard(universe.id, shard)
             backed.append(BackedUniverse(universe.id, universe.name, self._keys - keys, self._blobs - blobs))
+        await self._ledger()
         head = BackupHead(self._id, time_us, space.FORMAT_MAJOR, space.FORMAT_MINOR)
         manifest = backup_files.Manifest(head, backed, self._files)
         await self._keep()
@@ -171,6 +173,14 @@ class _Copy:
         return Made(
             manifest.id, time_us, len(backed), self._keys, self._blobs, self._new_blobs, self._written, manifest.size
         )
+
+    async def _ledger(self) -> None:
+        """What was erased before: a restore of this backup does again what came later."""
+        writer = _Writer(FileKind.LEDGER, pack.Kind.KEYS, ids.UniverseId(backup_files.NO_UNIVERSE))
+        for entry in await ledger.read_all(self._engine):
+            writer.add(backup_files.ERASURE, structs.encode(entry))
+        if writer.count:
+            await self._put(writer)
 
     async def _keep(self) -> None:
         for each in self._keeping:

@@ -5,6 +5,7 @@
     backups/ID                      the manifest of a backup: put last, it makes it one
     keys/ID/UNIVERSE/NUMBER         the keys of a universe
     keys/ID/UNIVERSE/aSHARD         the addresses of its blobs
+    keys/ID/ledger                  what was erased before
     blobs/UNIVERSE/SHARD/SHA256     blobs, for any number of backups; named by the sha256 of the file
     index/UNIVERSE/SHARD/SHA256     the addresses of the blobs in that file: put behind it, it makes them known
 
@@ -22,14 +23,21 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.codec import digest, pack, structs
+from worldline.model import ids
 from worldline.model.upkeep.backups import BackedUniverse, BackupFile, BackupHead, FileKind
+from worldline.model.upkeep.ledger import LedgerEntry
+from worldline.roles.copies.bounds import Bounds
 from worldline.store.objects import interface as objects
 
 HEAD, UNIVERSE, FILE = 1, 2, 3  # records of a manifest
-KEY, ADDRESSES = 1, 2  # records of keys and of addresses
+KEY, ADDRESSES, ERASURE = 1, 2, 3  # records of keys, of addresses and of a ledger
+NO_UNIVERSE = bytes(limits.ID_BYTES)
 _ID = re.compile(r"[0-9a-f]{32}")
 PAGE = 1_000
-_KINDS = {FileKind.KEYS: pack.Kind.KEYS, FileKind.ADDRESSES: pack.Kind.KEYS, FileKind.BLOBS: pack.Kind.BLOBS}
+_KINDS = {
+    FileKind.KEYS: pack.Kind.KEYS, FileKind.ADDRESSES: pack.Kind.KEYS, FileKind.BLOBS: pack.Kind.BLOBS,
+    FileKind.LEDGER: pack.Kind.KEYS,
+}  # fmt: skip
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -120,8 +128,8 @@ class Folder:
                     found[address] = file
         return found
 
-    async def records(self, file: BackupFile, *, backup: str) -> Iterator[pack.Record]:
-        """What a file holds. `BadCopy` if it is not there, or not what the manifest says."""
+    async def records(self, file: BackupFile, *, backup: str, bounds: Bounds | None = None) -> Iterator[pack.Record]:
+        """What a file holds. `BadCopy` if it is not there, or not what the manifest says. `bounds` are told of it."""
         name = _name(file, backup)
         with bad(f"the file {name}"):
             try:
@@ -129,7 +137,21 @@ class Folder:
             except errors.NotFound as error:
                 raise errors.BadCopy(f"{self.shown}: the file {name} is missing") from error
             digest.check(data, file.digest, "its bytes")
-            return pack.of_bytes(_KINDS[file.kind], data)
+            if len(data) != file.size:
+                raise errors.DecodeError(f"it has {len(data)} bytes; the manifest says {file.size}")
+            found = pack.of_bytes(_KINDS[file.kind], data)
+            return found if bounds is None else bounded(found, bounds)
+
+    async def ledger(self, manifest: Manifest) -> list[LedgerEntry]:
+        """What was erased before the backup was made."""
+        found: list[LedgerEntry] = []
+        for file in manifest.of(NO_UNIVERSE, FileKind.LEDGER):
+            with bad("the ledger of erasures"):
+                for tag, data in await self.records(file, backup=manifest.id):
+                    if tag != ERASURE:
+                        raise errors.DecodeError("not an erasure")
+                    found.append(structs.decode(LedgerEntry, data))
+        return found
 
     async def names(self, prefix: str) -> list[str]:
         found: list[str] = []
@@ -154,6 +176,13 @@ class Folder:
                 await self._bodies.put(name, data)
 
 
+def bounded(records: Iterator[pack.Record], bounds: Bounds) -> Iterator[pack.Record]:
+    """The same records, each counted."""
+    for tag, data in records:
+        bounds.unpack(len(data))
+        yield tag, data
+
+
 def addresses_of(records: Iterator[pack.Record]) -> Iterator[bytes]:
     size = limits.DIGEST_BYTES
     for tag, data in records:
@@ -176,7 +205,9 @@ class bad:  # noqa: N801 - read as a statement
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, errors.Corrupt) and not isinstance(error, errors.BadCopy):
+        # Besides what says that it is damaged: what code may raise that decodes hostile bytes.
+        faults = (errors.Corrupt, errors.BatchRefused, ValueError, LookupError, ArithmeticError)
+        if isinstance(error, faults) and not isinstance(error, errors.BadCopy):
             raise errors.BadCopy(f"{self._what}: {error}") from error
 
 
@@ -191,7 +222,8 @@ def _manifest(data: bytes) -> Manifest:
     head: BackupHead | None = None
     universes: list[BackedUniverse] = []
     files: list[BackupFile] = []
-    for tag, record in pack.of_bytes(pack.Kind.MANIFEST, data):
+    limit = Bounds("the manifest of the backup", len(data))
+    for tag, record in bounded(pack.of_bytes(pack.Kind.MANIFEST, data), limit):
         if (head is None) is not (tag == HEAD):
             raise errors.DecodeError("it does not begin with what it is")
         if tag == HEAD:
@@ -203,9 +235,20 @@ def _manifest(data: bytes) -> Manifest:
     if head is None:
         raise errors.DecodeError("it is empty")
     known = dict.fromkeys(each.id for each in universes)
-    if len(known) != len(universes) or any(each.universe not in known for each in files):
+    for each in universes:
+        _check_name(each.name)
+    of_universes = [each for each in files if each.kind is not FileKind.LEDGER]
+    if len(known) != len(universes) or any(each.universe not in known for each in of_universes):
         raise errors.DecodeError("its universes and files do not go together")
     return Manifest(head, universes, files)
+
+
+def _check_name(name: str) -> None:
+    """It is shown to people and stored, so it must be what people may choose."""
+    try:
+        ids.check_name(name, "a universe's name")
+    except errors.BadInput as error:
+        raise errors.DecodeError(str(error)) from error
 
 
 def _name(file: BackupFile, backup: str) -> str:
@@ -215,6 +258,8 @@ def _name(file: BackupFile, backup: str) -> str:
             return f"keys/{backup}/{universe}/{file.number:08d}"
         case FileKind.ADDRESSES:
             return f"keys/{backup}/{universe}/a{file.number:x}"
+        case FileKind.LEDGER:
+            return f"keys/{backup}/ledger"
         case _:
             return f"blobs/{universe}/{file.number:x}/{file.digest.hex()}"
 

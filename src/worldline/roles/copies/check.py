@@ -5,31 +5,35 @@ one before by what its step changed; every snapshot must be of this history, and
 known; and all blobs must be in the file. What steps changed may have been dropped before the export: there the chain is
 checked, and states are known again from the next snapshot on.
 
-The rows of the state are kept in memory, as those of a world that is restored.
+The rows of the state are kept in memory, as those of a world that is restored, up to a bound.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from worldline.base import errors
-from worldline.layers import blobs as blob_layer
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.stored import history, lines, saved_state, segments
 from worldline.model import ids, journal, snapshot
+from worldline.model.change import Change, Row
 from worldline.model.rows import Rows
 from worldline.roles import restore
+from worldline.roles.copies.bounds import Bounds
+from worldline.roles.copies.file_blobs import FileBlobs
 
 
 class Checking:
-    """The history of one world, as far as it was read. `blobs`: where those of the file have been put; `known`: their
-    addresses.
-    """
+    """The history of one world, as far as it was read. `needed`: the addresses of blobs that something refers to."""
 
-    def __init__(self, blobs: blob_layer.Blobs, at: ids.Address, known: dict[bytes, None]) -> None:
+    def __init__(self, blobs: FileBlobs, at: ids.Address, bounds: Bounds) -> None:
         self._blobs = blobs
         self._at = at
-        self._known = known
+        self._bounds = bounds
+        self.needed: dict[bytes, None] = {}
+        self._rows_bytes = 0  # of the rows, at most
+        self._count_at = bounds.state_bytes_max  # when they seem to be so many, they are counted
         self._nodes: dict[bytes, None] = {}
         self._reader = history.Reader(lines.Line(at), above=0)
         self._rows: Rows | None = None  # of the state at the head, if they are known
@@ -42,11 +46,13 @@ class Checking:
         """A snapshot, whose history comes later. All its nodes must be there."""
         if self.last is not None and record.height <= self.last.height:
             raise errors.DecodeError(f"the snapshot of step {record.step} does not follow that of {self.last.step}")
+        before = len(self._nodes)
+        self._blobs.begin()
         try:
             await saved_state.check(self._blobs, record.root, self._nodes)
         except (errors.NotFound, errors.Corrupt) as error:
             raise errors.DecodeError(f"the snapshot of step {record.step}: {error}") from error
-        for address in self._nodes:
+        for address in itertools.islice(self._nodes, before, None):
             self.need(address)
         self.last = self._waiting[record.height] = record
 
@@ -72,6 +78,9 @@ class Checking:
             raise errors.DecodeError(f"height {self.head.height + 1} should follow, not {record.first_height}")
         await self.meet_first()
         body = segments.Body(self._at, record, data)
+        self.need(record.digest)
+        for place in body.places:
+            self._bounds.unpack(place.length)
         if body.chain != self.head.chain:
             raise errors.DigestMismatch("the chain before a segment", expected=self.head.chain, actual=body.chain)
         for block in body.blocks(above=self.head.height):
@@ -93,8 +102,9 @@ class Checking:
         return self.last
 
     def need(self, address: bytes) -> None:
-        if address not in self._known:
+        if address not in self._blobs:
             raise errors.DecodeError(f"the blob {address.hex()} is not in the file, or behind what refers to it")
+        self.needed[address] = None
 
     async def _take_steps(self, steps: Sequence[history.Stored], covered: Sequence[bytes]) -> None:
         if len(steps) != len(covered):
@@ -107,6 +117,7 @@ class Checking:
 
     async def _take_step(self, step: history.Stored, covered: bytes) -> None:
         loaded: dict[bytes, bytes] = {}
+        self._blobs.begin()
         self._need_all(history.needed(step))
         [known] = await restore.load_changes(self._blobs, [step], loaded)
         self._need_all(history.needed(known))
@@ -123,6 +134,15 @@ class Checking:
             changed = history.resolve(known, self._rows, loaded)
             history.follow(before, known, changed)
             self._rows.apply(changed)
+            self._count(changed)
+
+    def _count(self, changed: Sequence[Change]) -> None:
+        """Rows that were put. How many bytes there are is found out when they seem too many: some have gone since."""
+        self._rows_bytes += sum(_weight(each.key, each.row) for each in changed if each.row is not None)
+        if self._rows_bytes > self._count_at and self._rows is not None:
+            self._rows_bytes = sum(_weight(key, row) for key, row in self._rows.items())
+            self._bounds.keep(self._rows_bytes)
+            self._count_at = self._rows_bytes + self._bounds.state_bytes_max // 8  # so that it is not counted each time
 
     async def _referenced(self, entry: journal.Entry) -> dict[bytes, bytes]:
         try:
@@ -138,14 +158,23 @@ class Checking:
         """The head is where a snapshot was taken: it must be of this history, and of these rows if they are known."""
         del self._waiting[record.height]
         head = self.head
+        self._blobs.begin()
         base = await saved_state.load(self._blobs, record.root)
         said, known = (record.step, record.chain), (head.step, head.chain)
         if said != known or (head.step and (base.state, record.time_us) != (head.state, head.time_us)):
             raise errors.DecodeError(f"the snapshot of step {record.step} was taken of another history")
         if self._rows is None:
             self._rows = Rows(base.rows())
-            self.head = snapshot_layer.head_of(record, state=base.state)  # at the birth, only the snapshot has it
-            return
+            self._rows_bytes = sum(_weight(key, row) for key, row in self._rows.items())
+            self.head = head = snapshot_layer.head_of(
+                record, state=base.state
+            )  # at the birth, only the snapshot has it
+        # Also of rows that were just read: only so is it sure that no node lies at two places.
         made = saved_state.whole(head.state, self._rows.items())
         if made.root != record.root:
             raise errors.DigestMismatch(f"the snapshot of step {record.step}", expected=record.root, actual=made.root)
+
+
+def _weight(key: bytes, row: Row) -> int:
+    """More or less what a row takes in memory."""
+    return saved_state.ROW_BYTES + len(key) + len(row.meaning)

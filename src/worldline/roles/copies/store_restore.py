@@ -4,13 +4,16 @@ Blobs are put first, each checked against its address; then the keys of each uni
 all universes. Until then no process finds any of them. A restore that was killed is made again: it finds its marker,
 deletes what keys it has written, and puts the blobs that are not there.
 
+What was erased after the backup was made is erased again before any process finds it, as far as a ledger says it
+(`roles/erasure/ledger.py`): that of the target, which may have had universes before, and one that is given.
+
 Universes and worlds keep their ids: intents, idempotency keys and proofs are those of the store that was backed up. So
 two copies must never both act: worlds are archived until a person lets them go on (`held.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -23,13 +26,17 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import cas
 from worldline.layers.upkeep import copying, restored
 from worldline.model import ids
-from worldline.model.upkeep.backups import BackedUniverse, FileKind
+from worldline.model.upkeep.backups import BackedUniverse, BackupHead, FileKind
+from worldline.model.upkeep.ledger import Erased, LedgerEntry
 from worldline.roles.copies import backup, backup_files, check_backup, turns, world_file
 from worldline.roles.copies.world_export import Progress, no_progress
 from worldline.roles.copies.world_file import Tag
+from worldline.roles.deletion import ledger
+from worldline.roles.erasure import scrubbing
 from worldline.store import kv
 
 PAGE = 1_000
+_WITH_LEDGER = (2, 2)  # the first format whose backups have one
 _BLOBS = (space.InUniverse.CAS, space.InUniverse.CHUNK, space.InUniverse.UPLOAD)
 
 
@@ -42,6 +49,10 @@ class Restored(msgspec.Struct, frozen=True):
     keys: int
     blobs: int
     live: bool
+    # Of what was erased after the backup was made: how many erasures were known, and what of them is left to do, in
+    # words. None: no ledger was given, and what was erased since then is there again.
+    erased_again: int | None = None
+    left: list[str] = []
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -54,9 +65,12 @@ class Target(msgspec.Struct, frozen=True):
 
 async def restore(
     target: Target, folder: backup_files.Folder, manifest: backup_files.Manifest, *, live: bool = False,
-    progress: Progress = no_progress,
+    erased: Sequence[LedgerEntry] | None = None, progress: Progress = no_progress, bytes_max: int | None = None,
 ) -> Restored:  # fmt: skip
-    """`Exists` if the store is not empty. `live`: worlds go on at once as what they were."""
+    """`Exists` if the store is not empty. `live`: worlds go on at once as what they were. `erased`: the ledger of the
+    store that was backed up, as it is now; that of the target, and that of the backup, are known. `bytes_max`: how much
+    it may unpack to, if the caller says so.
+    """
     head = manifest.head
     if (head.major, head.minor) > (space.FORMAT_MAJOR, space.FORMAT_MINOR) or head.major != space.FORMAT_MAJOR:
         raise errors.StoreVersion(
@@ -65,10 +79,34 @@ async def restore(
         )
     what = f"the restore of backup {manifest.id}"
     await _check_empty(target.engine, what)
-    await check_backup.check(folder, manifest)  # all of it, before anything is written
+    await check_backup.check(folder, manifest, bytes_max=bytes_max)  # all of it, before anything is written
     turn = turns.Turn(target.engine, target.env, copying.get_restoring(), what)
     await turn.take()
-    return await _Restore(target, folder, manifest, turn, live=live, progress=progress).run()
+    later = await _Later.of(target.engine, await folder.ledger(manifest), head, erased)
+    return await _Restore(target, folder, manifest, turn, later, live=live, progress=progress).run()
+
+
+class _Later(msgspec.Struct, frozen=True):
+    """What was erased after a backup was made, as far as it is known; and all that is known to be erased."""
+
+    entries: list[LedgerEntry]
+    known: list[LedgerEntry]
+    is_told: bool
+
+    @classmethod
+    async def of(
+        cls, engine: kv.Engine, before: Sequence[LedgerEntry], head: BackupHead, given: Sequence[LedgerEntry] | None
+    ) -> _Later:
+        own = await ledger.read_all(engine)
+        known = ledger.merged(before, own, given or ())
+        if (head.major, head.minor) >= _WITH_LEDGER:
+            entries = [each for each in known if each not in before]  # by what they are: no clock decides
+        else:
+            entries = [each for each in known if each.time_us > head.time_us]
+        return cls(entries, known, given is not None or bool(own))
+
+    def is_gone(self, universe: BackedUniverse) -> bool:
+        return any(each.kind is Erased.UNIVERSE and each.universe == universe.id for each in self.entries)
 
 
 async def _check_empty(engine: kv.Engine, what: str) -> None:
@@ -84,10 +122,12 @@ async def _check_empty(engine: kv.Engine, what: str) -> None:
 
 class _Restore:
     def __init__(
-        self, target: Target, folder: backup_files.Folder, manifest: backup_files.Manifest, turn: turns.Turn, *,
-        live: bool, progress: Progress,
+        self, target: Target, folder: backup_files.Folder, manifest: backup_files.Manifest, turn: turns.Turn,
+        later: _Later, *, live: bool, progress: Progress,
     ) -> None:  # fmt: skip
         self._target = target
+        self._later = later
+        self._universes = [each for each in manifest.universes if not later.is_gone(each)]
         self._folder = folder
         self._manifest = manifest
         self._turn = turn
@@ -114,21 +154,38 @@ class _Restore:
             raise
 
     async def _run(self) -> Restored:
-        for universe in self._manifest.universes:
+        for universe in self._universes:
             for shard in range(limits.BACKUP_SHARDS):
                 await self._restore_blobs(universe, shard)
-        for universe in self._manifest.universes:
+        for universe in self._universes:
             await self._restore_keys(universe)
         await kv.raise_stamps(self._target.engine, self._last_stamp)
+        applied = await self._erase_again()
         batch = kv.Batch()
-        for universe in self._manifest.universes:
+        for universe in self._universes:
             key = universe_keys.name_key(universe.name)
             batch.absent(key)
             batch.put(key, universe_keys.NAME.pack(universe_keys.UniverseName(universe.id)))
         await self._turn.end(batch)
         head = self._manifest.head
-        names = [each.name for each in self._manifest.universes]
-        return Restored(self._manifest.id, head.time_us, names, self._keys, self._blobs, self._live)
+        names = [each.name for each in self._universes]
+        again = len(self._later.entries) if self._later.is_told else None
+        return Restored(
+            self._manifest.id, head.time_us, names, self._keys, self._blobs, self._live, again, applied.left
+        )
+
+    async def _erase_again(self) -> ledger.Applied:
+        """What was erased since goes before a process can find any of it, and out of the files, too. What is left to do
+        is taken up by no ledger here, so that it is not forgotten.
+        """
+        engine, env = self._target.engine, self._target.env
+        applied = await ledger.apply(engine, env, self._later.entries)
+        before = [each for each in self._later.known if each not in self._later.entries]
+        await ledger.add(engine, env, before if applied.left else self._later.known)
+        if self._later.entries:
+            await self._turn.keep()
+            await scrubbing.scrub(engine, env)
+        return applied
 
     async def _clear(self, universe: BackedUniverse, *kept: space.InUniverse) -> None:
         """Delete the keys of a universe but those of some kinds. Blobs that were put are those that are wanted."""

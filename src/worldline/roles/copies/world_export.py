@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-import msgspec
-
 from worldline.base import errors, limits
-from worldline.codec import pack, structs
+from worldline.codec import frame, pack, structs
 from worldline.keys import inbox as inbox_keys
 from worldline.keys.upkeep import sealed as sealed_keys
 from worldline.keys.upkeep import subjects as subject_keys
@@ -29,7 +27,7 @@ from worldline.model import ids, journal, snapshot
 from worldline.model.trie import nodes
 from worldline.model.upkeep import copies
 from worldline.roles import reader, restore
-from worldline.roles.copies.world_file import Tag, blob_records
+from worldline.roles.copies.world_file import Contents, Tag, blob_records
 from worldline.store import kv
 
 PAGE_BYTES = 256 * limits.KIB  # of the journal, read at once
@@ -45,19 +43,9 @@ def no_progress(done: int, total: int) -> None:
     del done, total
 
 
-class Exported(msgspec.Struct, frozen=True):
+class Exported(Contents, frozen=True):
     """What was written."""
 
-    name: str
-    height: int
-    step: int
-    chain: str
-    state: str
-    blobs: int
-    segments: int
-    snapshots: int
-    unread: int
-    dead: int
     records: int
     bytes: int
 
@@ -107,8 +95,8 @@ class Exporter:
             yield data
         yield self._packer.finish()
         self.result = Exported(
-            meta.name, head.height, head.step, head.chain.hex(), head.state.hex(), len(self._told), self._segments,
-            self._snapshots, self._unread, self._dead, self._packer.count, self._packer.written,
+            meta.name, meta.program, head.height, head.step, head.chain.hex(), head.state.hex(), len(self._told),
+            self._segments, self._snapshots, self._unread, self._dead, self._packer.count, self._packer.written,
         )  # fmt: skip
 
     def _add(self, tag: Tag, data: bytes) -> bytes:
@@ -300,11 +288,12 @@ def refs(raw: bytes) -> list[bytes]:
 
 
 async def _items(engine: kv.Engine, between: tuple[bytes, bytes]) -> AsyncIterator[tuple[bytes, bytes]]:
+    """What stands between two keys. A value that cannot be opened ends the export: the file would lack it."""
     begin, end = between
     more = True
     while more:
         page = (await engine.read(kv.Range(begin, end, count_max=ITEMS))).page(0)
-        for each in page.items:
-            yield each
+        for key, raw in page.items:
+            yield key, frame.plain(raw)
         more = page.more
         begin = page.items[-1][0] + b"\x00" if page.items else end

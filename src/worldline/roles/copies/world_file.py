@@ -23,7 +23,10 @@ and proofs of an imported world are those of the exported one.
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Iterable, Iterator
+
+import msgspec
 
 from worldline.base import errors, limits
 from worldline.codec import pack
@@ -45,6 +48,26 @@ class Tag(enum.IntEnum):
     SUBJECT = 11
 
 
+class Contents(msgspec.Struct, frozen=True):
+    """What a world file has, as it is shown."""
+
+    name: str
+    program: str
+    height: int
+    step: int
+    chain: str
+    state: str
+    blobs: int
+    segments: int
+    snapshots: int
+    unread: int
+    dead: int
+
+
+# No value of a user, no node and no segment is larger, so nothing in a world file is.
+WORLD_BLOB_BYTES_MAX = limits.CHUNKED_BYTES_MAX
+
+
 def blob_records(data: bytes) -> Iterator[pack.Record]:
     """A blob, in pieces if it is large. Backups have the same records."""
     start = 0
@@ -54,15 +77,35 @@ def blob_records(data: bytes) -> Iterator[pack.Record]:
     yield Tag.BLOB, data[start:]
 
 
-def whole(records: Iterable[pack.Record]) -> Iterator[pack.Record]:
+def addresses(records: Iterable[pack.Record]) -> Iterator[bytes]:
+    """The addresses of blobs, and of nothing else, without putting large ones together."""
+    total, size, is_open = hashlib.sha256(), 0, False
+    for tag, data in records:
+        total.update(data)
+        size += len(data)
+        if size > limits.BLOB_BYTES_MAX:
+            raise errors.DecodeError(f"a blob of more than {limits.BLOB_BYTES_MAX} bytes")
+        is_open = tag == Tag.PIECE
+        if tag == Tag.BLOB:
+            yield total.digest()
+            total, size = hashlib.sha256(), 0
+        elif not is_open:
+            raise errors.DecodeError(f"a record {tag} among blobs")
+    if is_open:
+        raise errors.DecodeError("a blob is not all there: the file ends behind a piece of it")
+
+
+def whole(
+    records: Iterable[pack.Record], *, blob_bytes_max: int = limits.BLOB_BYTES_MAX
+) -> Iterator[pack.Record]:  # fmt: skip
     """The records of a file, large blobs put together. `DecodeError` if they cannot be."""
     pieces: list[bytes] = []
     size = 0
     for tag, data in records:
         if tag == Tag.PIECE:
             size += len(data)
-            if size > limits.BLOB_BYTES_MAX:
-                raise errors.DecodeError(f"a blob of more than {limits.BLOB_BYTES_MAX} bytes")
+            if size > blob_bytes_max:
+                raise errors.DecodeError(f"a blob of more than {blob_bytes_max} bytes")
             pieces.append(data)
             continue
         if pieces:

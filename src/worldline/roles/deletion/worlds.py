@@ -19,6 +19,7 @@ from worldline.layers.upkeep import collection, data_keys, deletion
 from worldline.layers.upkeep.deletion import Doomed
 from worldline.model import ids, snapshot
 from worldline.model import world as model
+from worldline.roles.collection import marks as collection_marks
 from worldline.roles.erasure import leftover
 from worldline.store import kv, transact
 
@@ -97,15 +98,17 @@ async def _needed(engine: kv.Engine, world: worlds.World, forks: Sequence[ids.Ad
 
 
 class Removal:
-    """Removes what deleted worlds have left, in turns. `only`: of one world."""
+    """Removes what deleted worlds have left, in turns. `only`: of one world. `is_dead`: proof that a worker is."""
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, *, only: ids.Address | None = None
-    ) -> None:
+        self, engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, *, only: ids.Address | None = None,
+        is_dead: collection_marks.IsDead = collection_marks.never_proven,
+    ) -> None:  # fmt: skip
         self._engine = engine
         self._env = env
         self._universe = universe
         self._only = only
+        self._is_dead = is_dead
         self._empty: dict[ids.Address, Doomed] = {}  # nothing of their own is left; who mentions them is looked for
         self._places: list[kv.Range] = []  # where that is still to be looked for
         self.is_held_up = False  # by a collection, which is marking what is needed
@@ -162,7 +165,7 @@ class Removal:
             batch = kv.Batch()
             marks = collection.decode(self._universe, read.value(3), read.value(4))
             if marks.generation.marking:
-                self.is_held_up = marks.is_marking(read.time_us)
+                self.is_held_up = await collection_marks.goes_on(self._engine, marks, self._is_dead)
                 if self.is_held_up:
                     return transact.Done(None)
                 probes.hit("deletion.mark-left-behind")

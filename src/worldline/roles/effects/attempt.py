@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from worldline.base import errors, failures
+from worldline.base.secret import KNOWN, Source, shown
 from worldline.kernel import failure, user_errors, values
 from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.execution import tracebacks
@@ -37,9 +38,10 @@ class Attempt:
 
     def __init__(
         self, key: str, number: int, emit: Callable[[Any], None], stopped: Callable[[], bool] = lambda: False,
-        *, claim: object = None,
+        *, claim: object = None, secrets: Source | None = None,
     ) -> None:  # fmt: skip
         self.key = key
+        self.secrets = secrets  # for `wl.secret`: where this host has them from
         self.claim = claim  # for built-in effects: whose effect it is
         self.number = number
         self._emit = emit
@@ -48,7 +50,7 @@ class Attempt:
 
     def emit(self, chunk: Any) -> None:
         """Stream a piece of the answer to those that follow the world now. It is not stored."""
-        self._emit(chunk)
+        self._emit(_clean_chunk(chunk) if KNOWN else chunk)
 
 
 def attempt() -> Attempt:
@@ -83,12 +85,14 @@ class Ended(msgspec.Struct, frozen=True):
     unfit: bool = False
     sealed: list[New] = []  # personal values of the answer, to be kept apart before it is given
     asked: ids.Address | None = None  # the world whose answer is the effect's
+    mistake: bool = False  # in the effect's code: until that is edited, no other attempt will help
+    place: str = ""  # the file and line where it raised, for the log
 
     @staticmethod
-    def of(verdict: failure.Verdict, trace: str) -> Ended:
+    def of(verdict: failure.Verdict, trace: str, place: str) -> Ended:
         return Ended(
             False, code=verdict.code, message=verdict.message, final=verdict.final, timed_out=verdict.timed_out,
-            after_us=verdict.after_us, failed_with=verdict.data, trace=trace,
+            after_us=verdict.after_us, failed_with=verdict.data, trace=trace, mistake=verdict.mistake, place=place,
         )  # fmt: skip
 
 
@@ -113,7 +117,7 @@ async def run(
     task = asyncio.current_task()
     if task is not None and task.cancelling() and not this.stopped():
         await _take_back(task, this)
-    return ended
+    return clean(effect, ended) if KNOWN else ended
 
 
 async def _take_back(task: asyncio.Task[Any], this: Attempt) -> None:
@@ -153,7 +157,7 @@ async def _judged(
         # Also SystemExit and KeyboardInterrupt: raised by an effect, they would end the process for all others.
         verdict = policy.judge(error)
         this.cancelled = this.cancelled or verdict.timed_out
-        return Ended.of(verdict, tracebacks.of_attempt(error, verdict.message))
+        return Ended.of(verdict, tracebacks.of_attempt(error, verdict.message), user_errors.place_of(error))
     return _answered(effect, result, desk)
 
 
@@ -176,6 +180,36 @@ def _answered(effect: Effect[..., Any], result: object, desk: Collector | None) 
         return not_storable(effect, errors.ValueTooLarge.code, "this process has too little memory for it")
     except BaseException as error:  # noqa: BLE001 - values have code of their own, and may raise anything
         return not_storable(effect, errors.EncodeError.code, user_errors.message_of(error))
+
+
+def clean(effect: Effect[..., Any], ended: Ended) -> Ended:
+    """How it ended, without values of secrets. A failure shows their names; an answer cannot be changed, and is one."""
+    if ended.ok:
+        stored = (ended.data, *(each.kept.data for each in ended.sealed))
+        name = next(filter(None, map(KNOWN.inside, stored)), "")
+        if not name:
+            return ended
+        message = f"{effect.name}() was performed, and its answer holds the secret {name!r}, which is never stored"
+        return Ended(False, code="secret_in_answer", message=message, final=True)
+    return msgspec.structs.replace(
+        ended,
+        code=KNOWN.text(ended.code),
+        message=KNOWN.text(ended.message),
+        failed_with=KNOWN.plain(ended.failed_with),
+        trace=KNOWN.text(ended.trace),
+    )
+
+
+def _clean_chunk(chunk: Any) -> Any:
+    """A piece that is streamed, without values of secrets. An object of a user's own is shown as a whole or not."""
+    plain = KNOWN.plain(chunk)
+    if plain is not chunk or type(chunk) in (str, bytes):
+        return plain
+    try:
+        name = KNOWN.inside(values.dump(chunk))
+    except BaseException:  # noqa: BLE001 - it is not stored, so it may be anything, with code of its own
+        return chunk
+    return shown(name) if name else chunk
 
 
 def _at(desk: Collector | None, work: Callable[[], T]) -> T:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from worldline.adapters.egress import Egress
+from worldline.adapters.egress import Egress, Filled
 from worldline.kernel.authoring import http_call
 from worldline.kernel.authoring.calls import Effect
 from worldline.model.http import Response
-from worldline.roles.effects import attempt
+from worldline.roles.effects import attempt, secrets
 
 
 class Client(Protocol):
@@ -17,7 +17,7 @@ class Client(Protocol):
 
     async def request(
         self, method: str, url: str, *, key: str, params: Mapping[str, str] | None, headers: Mapping[str, str] | None,
-        json: Any, body: bytes,
+        json: Any, body: bytes, credential: Filled | None,
     ) -> Response: ...  # fmt: skip
 
 
@@ -40,8 +40,15 @@ def http_request(policy: Egress) -> Effect[..., Response]:
         headers: Mapping[str, str] | None = None,
         json: Any = None,
         body: bytes = b"",
+        credential: str = "",
     ) -> Response:
-        key = attempt.attempt().key
-        return await client().request(method, url, key=key, params=params, headers=headers, json=json, body=body)
+        filled: Filled | None = None
+        if credential:
+            declared = policy.credential(credential)
+            filled = declared.filled(secrets.secret(declared.secret or credential).reveal())
+        return await client().request(
+            method, url, key=attempt.attempt().key, params=params, headers=headers, json=json, body=body,
+            credential=filled,
+        )  # fmt: skip
 
     return http_call.request.performed_by(request)

@@ -10,7 +10,8 @@ and only that world's answer settles it: a world that asks needs no grant for th
 
 A store that is out of reach is tried again, with growing pauses. What will not become right by itself is an error
 receipt at once: no such universe or world, a world that takes no input, a sender that is not allowed to, a universe
-that has all that it may have.
+that has all that it may have. A sender whose universe has filled its share of the inbox is tried again, too, for a
+while: its run waits, its world does not, and the owner's own inputs keep the rest of the inbox.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from worldline.layers import work as works
 from worldline.layers.upkeep import quotas
 from worldline.model import ids, inbox
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
+from worldline.model.settings import PressureSettings
 from worldline.model.world import TAKES_INPUT
 from worldline.roles.effects import attempt as attempts
 from worldline.roles.effects import parking
@@ -80,9 +82,15 @@ class NotYet(errors.Error):
     code = "not_yet"
 
 
-def effects(places: Places, env: envs.Env, *, window_us: int) -> list[Effect[..., Any]]:
+class Full(errors.Error):
+    """The sender's universe has its share of the inbox: the message is tried again."""
+
+    code = calls.OVERLOADED
+
+
+def effects(places: Places, env: envs.Env, *, window_us: int, pressure: PressureSettings) -> list[Effect[..., Any]]:
     """`worldline.send` and `worldline.reply`, performed by this process."""
-    carrier = Carrier(places, env, window_us=window_us)
+    carrier = Carrier(places, env, window_us=window_us, pressure=pressure)
 
     async def send(to: str, content: bytes, ask: bool) -> Any:
         return await carrier.send(_claim(), to, calls.unpack(content), ask=ask)
@@ -107,10 +115,11 @@ def _claim() -> works.Open:
 class Carrier:
     """Brings messages and answers to other universes."""
 
-    def __init__(self, places: Places, env: envs.Env, *, window_us: int) -> None:
+    def __init__(self, places: Places, env: envs.Env, *, window_us: int, pressure: PressureSettings) -> None:
         self._places = places
         self._env = env
         self._window_us = window_us
+        self._pressure = pressure
 
     # --- Messages ----------------------------------------------------------------------------------------------
 
@@ -127,6 +136,9 @@ class Carrier:
             if universe is None:
                 _refuse(calls.UNDELIVERABLE, f"message to {to!r}: no universe {goes.universe!r}{_hint(goes)}")
             message = await self._message(claim, content, ask=ask)
+            reserved = messages.check_name(message)
+            if reserved is not None:
+                _refuse(calls.RESERVED, f"message to {to!r}: {reserved}")
             letter = Letter(to, universe, goes.world, message, content, claim.work.opened_us)
             at, stamp, already = await self._enqueue(place, letter, claim)
         except errors.StoreFailed:
@@ -164,27 +176,31 @@ class Carrier:
         found: list[ids.Address] = []
 
         async def attempt() -> transact.Done[tuple[kv.Stamp, bool]] | transact.Write[tuple[kv.Stamp, bool]]:
-            named = await engine.read(worlds.get_name(universe, letter.world), universes.get_grants(universe))
+            grants = universes.get_grants(universe), universes.newest_grant_change(universe)
+            named = await engine.read(worlds.get_name(universe, letter.world), *grants)
             at = worlds.named(universe, named.value(0))
             if at is None:
-                _check_allowed(universes.decode_grants(universe, named.value(1)), letter, letter.world)
+                granted = universes.decode_grants(universe, named.value(1), named.page(2))
+                _check_allowed(granted, letter, letter.world)
                 _refuse(calls.UNDELIVERABLE, f"message to {to!r}: no such world")
             found[:] = [at]
             read = await engine.read(
-                worlds.get(at), messages.get_seen(at, message), universes.get_grants(universe),
-                *admission.reads(universe),
+                worlds.get(at), messages.get_seen(at, message), *grants, *admission.reads(universe),
+                *self._share_reads(at, message),
             )  # fmt: skip
             seen = read.value(1)
             if seen is not None:  # whatever has changed since: it is there
                 return transact.Done((messages.seen_stamp(seen, message), True))
             world = worlds.find(at, read.value(0))
-            allowed = universes.decode_grants(universe, read.value(2))
+            allowed = universes.decode_grants(universe, read.value(2), read.page(3))
             _check_allowed(allowed, letter, letter.world if world is None else world.meta.name)
             why_not = messages.check_destination(world)
             if world is None or why_not is not None:
                 _refuse(calls.UNDELIVERABLE, f"message to {to!r}: {why_not}")
             if universe != message.from_universe:
-                _check_quota(universe, letter, read.value(3), read.value(4))
+                _check_quota(universe, letter, read.value(4), read.value(5))
+                if self._pressure.inbox_items_max:
+                    self._check_share(at, letter, read.page(6), read.time_us)
             if messages.is_too_old(sent_us=letter.sent_us, time_us=read.time_us, window_us=self._window_us):
                 why = "it was on its way for so long that whether it was taken before cannot be known"
                 _refuse(calls.EXPIRED, f"message to {to!r}: {why}")
@@ -200,6 +216,33 @@ class Carrier:
 
         stamp, already = await transact.run(engine, self._env, attempt)
         return found[0], stamp, already
+
+    def _share_reads(self, at: ids.Address, message: inbox.Message) -> list[kv.Range]:
+        """What other universes have brought and is unread, as far as it matters. Nothing within a universe."""
+        bound = self._pressure.inbox_items_max
+        if not bound or at.universe == message.from_universe:
+            return []
+        return [messages.brought_range(at, count_max=_part(bound, self._pressure.inbox_others_part))]
+
+    def _check_share(self, at: ids.Address, letter: Letter, page: kv.Page, time_us: int) -> None:
+        """Refuse or delay a message whose universe has its share of the inbox, or if all others have theirs: the rest
+        is for the owner's inputs. Attempts at the same time may each find room for one: the bound is an estimate.
+        """
+        bounds = self._pressure
+        mine, every = messages.brought(at, page, ids.UniverseId(letter.message.from_universe))
+        for unread, part in ((mine, bounds.inbox_sender_part), (every, bounds.inbox_others_part)):
+            items, size = _part(bounds.inbox_items_max, part), _part(bounds.inbox_bytes_max, part)
+            if unread.items < items and unread.bytes < size:
+                continue
+            who = "its universe" if unread is mine else "other universes"
+            why = (
+                f"message to {letter.to!r}: {unread.items} messages ({unread.bytes} bytes) of {who} are unread there, "
+                f"and the share is {items} ({size} bytes)"
+            )
+            if time_us - letter.sent_us > bounds.inbox_sender_wait_ms * 1000:
+                _refuse(calls.OVERLOADED, why)
+            probes.hit("deliver.share-full")
+            raise Full(why)
 
     async def _check_claim(self, claim: works.Open) -> None:
         """Another attempt may have told the sender already that the message is refused: then this one must not."""
@@ -288,6 +331,10 @@ def _check_quota(universe: ids.UniverseId, letter: Letter, quota: bytes | None, 
         admission.check_message(quotas.decode(universe, quota).quota, quotas.decode_usage(usage))
     except errors.QuotaExceeded as error:
         _refuse(calls.OVER_QUOTA, f"message to {letter.to!r}: that universe is over its quota of {error.quota}")
+
+
+def _part(bound: int, part: int) -> int:
+    return max(1, bound // part)
 
 
 def _hint(goes: calls.Destination) -> str:

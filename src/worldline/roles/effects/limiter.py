@@ -33,6 +33,11 @@ class Limit:
         """How many slots there are; None: without bound."""
         return self._most
 
+    @property
+    def taken(self) -> int:
+        """How many slots are taken."""
+        return self._taken
+
     def room(self) -> int:
         """How many more slots could be taken now."""
         free = 2**31 if self._most is None else self._most - self._taken

@@ -13,16 +13,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 from worldline.base import failures
+from worldline.base.secret import KNOWN, Source
 from worldline.kernel import user_errors
 from worldline.kernel.authoring.resources import Resource
 
 log = logging.getLogger("worldline.adapter")
 
 CLOSE_SECONDS = 10.0
+
+# Where `wl.secret` finds secrets while a resource is opened or closed, in no attempt.
+opened_with: ContextVar[Source | None] = ContextVar("worldline_resource_secrets", default=None)
 
 
 class _Opened:
@@ -42,11 +46,12 @@ class _Opened:
 
 
 class Resources:
-    def __init__(self) -> None:
+    def __init__(self, secrets: Source | None = None) -> None:
         self._known: dict[Resource[Any], _Opened] = {}  # opening or open
         self._order: list[_Opened] = []  # open, each behind those that it uses
         self._closed = False
         self._context = copy_context()  # of the host: a resource belongs to no attempt, also not to the first
+        self._context.run(opened_with.set, secrets)
 
     async def fill(self, uses: Mapping[str, Resource[Any]]) -> dict[str, Any]:
         """What to pass for each parameter. `ResourceFailed` if one cannot be opened."""
@@ -97,7 +102,7 @@ class Resources:
         try:
             await context.__aexit__(None, None, None)
         except BaseException as error:  # noqa: BLE001 - the same: it counts as closed
-            log.warning("resource %s: closing it failed: %s", resource.name, user_errors.message_of(error))
+            log.warning("resource %s: closing it failed: %s", resource.name, KNOWN.text(user_errors.message_of(error)))
 
     @staticmethod
     async def _wait(opened: _Opened) -> None:

@@ -4,7 +4,7 @@ An attempt that fails is tried again after a pause that grows, until attempts or
 `error` or `timeout` receipt, or the work is parked for a person if its author said so. The claim is renewed while the
 function runs; an attempt that loses its claim stops, and can change nothing any more. An attempt whose process died
 counts, so work that kills its processes ends too; where the number of attempts is not limited, it is parked after
-`dead_attempts_max` such attempts in a row, and a person decides.
+`dead_attempts_max` such attempts in a row that were made alone (`suspects`), and a person decides.
 
 What was performed is not performed again because its answer cannot be stored (`answers`): a large one is stored while
 its claim is still renewed.
@@ -22,7 +22,8 @@ from typing import Any
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import errors, probes
+from worldline.base import errors, grammar, probes
+from worldline.base.secret import Source
 from worldline.kernel import work as kernel_work
 from worldline.kernel.authoring import messages
 from worldline.kernel.authoring.calls import Effect, Options
@@ -35,7 +36,7 @@ from worldline.model import world as world_model
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.settings import AdapterSettings
 from worldline.roles import hub, telemetry, threads
-from worldline.roles.effects import answers, limiter, open_resources, parking
+from worldline.roles.effects import answers, attempt_log, limiter, open_resources, parking, suspects
 from worldline.roles.effects import attempt as attempts
 from worldline.roles.effects.attempt import Ended
 from worldline.roles.effects.policy import Policy, policy_of
@@ -62,6 +63,7 @@ class Claimed:
         self.claim = claim
         self.renew_at = renew_at  # by the loop's clock
         self.lost = False
+        self._beside = False  # something else runs that its process may die of: it is not alone any more
         self.desk: Collector | None = None  # of the personal values that it is given, and returns
         self.stopped = False  # the adapter has ended the attempt
 
@@ -77,6 +79,17 @@ class Claimed:
         if self._renewing is not None:
             await asyncio.wait([self._renewing])
 
+    async def disturbed(self, performer: Performer) -> None:
+        """Something else is about to run that its process may die of: its claim says so first."""
+        self._beside = True
+        for _ in range(2):  # a renewal that is under way may say that it is alone
+            if self.claim.work.alone and not (self.lost or self._stopped):
+                self.renew(performer)
+                assert self._renewing is not None
+                await asyncio.wait([self._renewing])
+        if self.claim.work.alone and not (self.lost or self._stopped):
+            raise errors.StoreUnavailable("a claim cannot be renewed now, and what would run beside it waits")
+
     def renew(self, performer: Performer) -> None:
         """Begin to renew it, if that is not under way and the attempt has not ended."""
         if not self._stopped and (self._renewing is None or self._renewing.done()):
@@ -84,7 +97,7 @@ class Claimed:
 
     async def _renew(self, performer: Performer) -> None:
         try:
-            renewed = await performer.renew(self.claim)
+            renewed = await performer.renew(self.claim, beside=self._beside)
         except errors.StoreError as error:  # until another worker takes it, it is still ours
             log.warning(
                 "effect %s: the claim cannot be renewed now: %s", self.claim.intent.hex(), error,
@@ -92,6 +105,7 @@ class Claimed:
             )  # fmt: skip
         else:
             if renewed is None:
+                performer.suspects.lost(self.claim)
                 self._lose()
             else:
                 self.claim = renewed
@@ -110,21 +124,17 @@ class Performer:
     """What all attempts of one process share."""
 
     def __init__(
-        self,
-        engine: kv.Engine,
-        env: envs.Env,
-        *,
-        blobs: blob_layer.Of,
-        live: hub.Hub,
-        settings: AdapterSettings,
-        telemetry: telemetry.Telemetry = telemetry.NOTHING,
-    ) -> None:
+        self, engine: kv.Engine, env: envs.Env, suspected: suspects.Suspects, *, blobs: blob_layer.Of, live: hub.Hub,
+        settings: AdapterSettings, telemetry: telemetry.Telemetry = telemetry.NOTHING, secrets: Source | None = None,
+    ) -> None:  # fmt: skip
         self._engine, self._env = engine, env
+        self.suspects = suspected
+        self._secrets = secrets
         self._blobs = blobs
         self._hub = live
         self._settings = settings
         self._telemetry = telemetry
-        self._resources = open_resources.Resources()
+        self._resources = open_resources.Resources(secrets)
         self._threads = threads.DaemonPool(settings.concurrency, "worldline-effect")
         self._thread = threading.get_ident()
         self._held: dict[bytes, Claimed] = {}  # by intent: the claims of attempts that are running
@@ -178,7 +188,7 @@ class Performer:
             if batches:
                 await transact.commit(self._engine, self._env, *batches)  # a conflict means that the claim was lost
         except errors.StoreError as error:
-            log.warning("%d claims could not be given back: %s", len(held), error)
+            log.warning("%s could not be given back: %s", grammar.count(len(held), "claim"), error)
 
     def answering(self) -> list[bytes]:
         """The intents of attempts that have ended and are being answered."""
@@ -255,11 +265,10 @@ class Performer:
         if policy.attempts is not None and work.attempt > policy.attempts:
             message = f"attempt {policy.attempts} was the last, and its process died before it ended"
             return policy, Ended(False, code="abandoned", message=message)
-        if policy.attempts is None and work.died >= self._settings.dead_attempts_max:
-            message = f"the processes of {work.died} attempts in a row died, or said nothing, before they ended"
-            return msgspec.structs.replace(policy, attempts=work.attempt, park=True), Ended(
-                False, code="abandoned", message=message
-            )
+        if policy.attempts is None and len(work.blamed) >= self._settings.dead_attempts_max:
+            dead = await self.suspects.counted(claim)
+            if len(dead) >= self._settings.dead_attempts_max:
+                return msgspec.structs.replace(policy, attempts=work.attempt, park=True), _abandoned(dead)
         left_us: int | None = None
         if work.deadline_us:
             left_us = work.deadline_us - (await self._engine.read()).time_us
@@ -268,19 +277,18 @@ class Performer:
         in_time = None if left_us is None else asyncio.timeout(left_us / 1_000_000)
         this = attempts.Attempt(
             options.key or claim.intent.hex(), work.attempt, lambda chunk: self._emit(claim, chunk),
-            lambda: held.stopped or (in_time is not None and in_time.expired()), claim=claim,
+            lambda: held.stopped or (in_time is not None and in_time.expired()), claim=claim, secrets=self._secrets,
         )  # fmt: skip
         try:
             run = functools.partial(
                 attempts.run, effect, arguments, this, policy, threads=self._threads, resources=self._resources,
                 desk=desk, snapshot=snapshot,
             )  # fmt: skip
-            started = run() if slot.try_start() else _in_line(slot, run)
-            if in_time is None:
-                ended = await started
+            if work.died:
+                async with self.suspects.beside(claim, lambda: held.disturbed(self)):
+                    ended = await _started(run, slot, in_time)
             else:
-                async with in_time:
-                    ended = await started
+                ended = await _started(run, slot, in_time)
         except TimeoutError:
             ended = Ended(False, code="timeout", message="all attempts together took too long", timed_out=True)
         finally:
@@ -297,11 +305,13 @@ class Performer:
         else:
             self._hub.stream_from_thread(claim.at, piece)
 
-    async def renew(self, claim: works.Open) -> works.Open | None:
-        """The claim, renewed; None if it is lost."""
+    async def renew(self, claim: works.Open, *, beside: bool) -> works.Open | None:
+        """The claim, renewed; None if it is lost. `beside`: it is not performed alone, whatever it says."""
         now_us = (await self._engine.read()).time_us
         batch = kv.Batch()
-        renewed = works.renew(batch, claim, until_us=now_us + self._settings.claim_ttl_ms * 1000)
+        renewed = works.renew(
+            batch, claim, until_us=now_us + self._settings.claim_ttl_ms * 1000, alone=claim.work.alone and not beside
+        )
         [outcome] = await transact.commit(self._engine, self._env, batch)
         return renewed if isinstance(outcome, kv.Ok) else None
 
@@ -320,13 +330,15 @@ class Performer:
         now_us = (await answers.insist(self._env, claim, self._engine.read)).time_us
         due_us = now_us + max(policy.delay_us(work.attempt, claim.intent), ended.after_us)
         out_of_time = bool(work.deadline_us) and due_us >= work.deadline_us
-        out_of_attempts = policy.attempts is not None and work.attempt >= policy.attempts
+        out_of_attempts = policy.is_last(work.attempt, mistake=ended.mistake)
         if not ended.final and not out_of_time and not out_of_attempts:
+            attempt_log.retried(claim, policy, ended, pause_us=due_us - now_us)
             batch = kv.Batch()
             works.back_off(batch, claim, due_us=due_us, error=ended.message, trace=ended.trace)
             await answers.insist(self._env, claim, lambda: transact.commit(self._engine, self._env, batch))
             return "retried"
-        if ended.unfit or (policy.park and not ended.final):  # an edit fails no run: it is tried again by hand
+        if ended.unfit or (policy.parks(mistake=ended.mistake) and not ended.final):  # an edit fails no run
+            attempt_log.parked(claim, ended)
             await self._settle(
                 claim,
                 lambda given: parking.parked(works.park(given, claim, error=ended.message, trace=ended.trace)),
@@ -335,6 +347,7 @@ class Performer:
         timed_out = ended.timed_out or out_of_time
         tried = work.attempt if policy.attempts is None else min(work.attempt, policy.attempts)
         status = ReceiptStatus.TIMEOUT if timed_out else ReceiptStatus.ERROR
+        attempt_log.failed(claim, ended, tried)
         data = answers.failure(ended, tried)
         await self._answer(claim, status, payload.inline(data), data, trace=ended.trace)
         return "timeout" if timed_out else "error"
@@ -410,6 +423,25 @@ class Performer:
 Slot = limiter.Slot
 _LEAVES_DRY = (fork.SHARE, messages.REPLY)  # what a dry fork was asked for, it answers
 _OK = ReceiptStatus.OK
+
+
+def _abandoned(dead: list[bytes]) -> Ended:
+    """Attempts whose processes died are enough: what is said of it."""
+    named = ", ".join(dict.fromkeys(each.hex()[-8:] for each in dead))
+    message = (
+        f"the processes of {grammar.count(len(dead), 'attempt')} in a row died, or said nothing, while "
+        "they performed it alone "
+        f"(processes {named})"
+    )
+    return Ended(False, code="abandoned", message=message)
+
+
+async def _started(run: Callable[[], Awaitable[Ended]], slot: Slot, in_time: asyncio.Timeout | None) -> Ended:
+    started = run() if slot.try_start() else _in_line(slot, run)
+    if in_time is None:
+        return await started
+    async with in_time:
+        return await started
 
 
 async def _in_line(slot: Slot, run: Callable[[], Awaitable[Ended]]) -> Ended:

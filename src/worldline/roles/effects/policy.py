@@ -34,6 +34,16 @@ class Policy(msgspec.Struct, frozen=True):
         drawn = int.from_bytes(digest.hash_parts(b"jitter", intent, attempt.to_bytes(8, "big"))[:4], "big")
         return pause_us - (pause_us * self.jitter_ppm * drawn) // (_MILLION << 32)
 
+    def is_last(self, attempt: int, *, mistake: bool) -> bool:
+        """Whether no other attempt follows. A mistake in the code is not tried again."""
+        return mistake or (self.attempts is not None and attempt >= self.attempts)
+
+    def parks(self, *, mistake: bool) -> bool:
+        """Whether it waits for a person then. What may be tried without end does not fail because of a mistake in the
+        code: that can be mended.
+        """
+        return self.park or (mistake and self.attempts is None)
+
     def judge(self, error: BaseException) -> failure.Verdict:
         """What an exception of an attempt comes to."""
         return failure.judge(error, self.fatal, self.fatal_names)

@@ -1,5 +1,14 @@
 """How much more an adapter worker may claim: by the limits of each kind, by what the process performs at once, and in a
 process that serves many universes by what is fair between them (`roles/universes/fair.py`).
+
+No kind takes all places. Some are reserved, and divided by the number of kinds: that much of each kind can always be
+performed at once, however long the others take. What a kind has beyond that, it has of the other places::
+
+    concurrency = 288
+    |<------- 256: every kind, first come, first served ------->|<- 32 reserved: kinds with less than their share ->|
+
+A kind with less than its share may use both parts, so all shares together fit as long as there are not more kinds than
+reserved places; with more, a share is one place, and they take turns.
 """
 
 from __future__ import annotations
@@ -15,6 +24,8 @@ from worldline.model import ids
 from worldline.model.settings import AdapterSettings
 from worldline.roles.effects import limiter
 from worldline.roles.universes import fair
+
+RESERVED_PART = 8  # of all places, at most one of so many is reserved: with few, none is
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -37,12 +48,17 @@ class Room:
         self._busy = busy
         self._many = many
         self._shares = fair.Shares()  # of all that is performed at once
+        self._reserved = min(settings.reserved, settings.concurrency // RESERVED_PART)
+        self._share = max(1, self._reserved // max(1, len(self._kinds)))  # of each kind, of what is reserved
         self.starved = False  # something was left in a queue for want of room
 
     def of(self, kind: Kind, universe: ids.UniverseId | None = None) -> int:
         """How much more of a kind may be claimed now; in a universe, while others wait."""
         most = self._settings.concurrency
-        free = max(0, min(self._settings.claim_batch, most - self._busy(), kind.limit.room()))
+        left = most - self._busy()
+        # What is reserved is for what the kind lacks of its share; with more, it has to leave that to others.
+        free = max(left - self._reserved, min(left, self._share - kind.limit.taken))
+        free = max(0, min(self._settings.claim_batch, free, kind.limit.room()))
         if not self._many or not free or universe is None:
             return free
         free = min(free, self._shares.room(universe, most))

@@ -41,7 +41,9 @@ def needed(step: Sequence[journal.Entry], shared: Shared) -> payload.Payload | N
         item = replay.item_of(first)
         if isinstance(item, inbox.Receipt) and item.intent == shared.intent:
             return item.payload
-        if isinstance(item, inbox.Message) and _is_reply(item, shared.intent):
+        # One that came from another world than the one that was asked, or too late, is no answer.
+        is_late = any(each.kind is Kind.LATE_ANSWER for each in step)
+        if isinstance(item, inbox.Message) and _is_reply(item, shared.intent) and not is_late:
             return item.payload
     if any(each.kind in _GIVEN_UP and values.load(list[Any], each.payload) == shared.given_up for each in step):
         control = replay.item_of(first) if first.kind is Kind.CONTROL else None

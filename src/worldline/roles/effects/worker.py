@@ -17,6 +17,7 @@ from typing import Any
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
+from worldline.base.secret import Source
 from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
@@ -26,7 +27,7 @@ from worldline.model import ids
 from worldline.model.settings import AdapterSettings
 from worldline.model.work import Work, WorkKind
 from worldline.roles import hub, queue_names, telemetry, wakeup
-from worldline.roles.effects import limiter, perform
+from worldline.roles.effects import limiter, perform, suspects
 from worldline.roles.effects import room as rooms
 from worldline.roles.effects.room import Kind
 from worldline.roles.universes import fair, looks
@@ -46,26 +47,22 @@ ANSWER_SECONDS = 3.0  # for answers that are on their way when the worker closes
 
 class AdapterWorker(step_batch.Claims):
     def __init__(
-        self,
-        engine: kv.Engine,
-        env: envs.Env,
-        universes: Universes,
-        programs: Sequence[Program],
-        *,
-        blobs: blob_layer.Of,
-        live: hub.Hub,
-        settings: AdapterSettings,
-        worker: ids.WorkerId,
-        builtins: Sequence[Effect[..., Any]] = (),
-        telemetry: telemetry.Telemetry = telemetry.NOTHING,
-    ) -> None:
+        self, engine: kv.Engine, env: envs.Env, universes: Universes, programs: Sequence[Program],
+        *, blobs: blob_layer.Of, live: hub.Hub, settings: AdapterSettings, worker: ids.WorkerId,
+        builtins: Sequence[Effect[..., Any]] = (), telemetry: telemetry.Telemetry = telemetry.NOTHING,
+        secrets: Source | None = None,
+    ) -> None:  # fmt: skip
         self._engine = engine
         self._env = env
         self._universes = universes
         self._settings = settings
         self._worker = worker
         self._telemetry = telemetry
-        self._performer = perform.Performer(engine, env, blobs=blobs, live=live, settings=settings, telemetry=telemetry)
+        self._suspects = suspects.Suspects(engine, env, worker)
+        self._performer = perform.Performer(
+            engine, env, self._suspects, blobs=blobs, live=live, settings=settings, telemetry=telemetry,
+            secrets=secrets,
+        )  # fmt: skip
         self._tasks: dict[ids.IntentId, asyncio.Task[None]] = {}
         self._closing = False
         self._promised: dict[bytes, limiter.Slot] = {}  # by token: claimed in a commit that is under way
@@ -106,6 +103,7 @@ class AdapterWorker(step_batch.Claims):
     def attach(self, local: WorldWorker) -> None:
         """Work side by side with a world worker: its effects come here claimed, answers go back directly."""
         self._performer.join(local)
+        self._suspects.join(local)
         local.on_act.append(self._on_act)
 
     # --- Short cuts within the process -------------------------------------------------------------------------
@@ -169,6 +167,7 @@ class AdapterWorker(step_batch.Claims):
     async def tick(self) -> None:
         """One turn: claim what is due and there is room for, or rest until something may be."""
         self._watch.clear()
+        await self._suspects.acquit_self()
         one = self._universes.one
         chosen = self._looks.take_due() if one is None else [one]
         try:
@@ -212,6 +211,7 @@ class AdapterWorker(step_batch.Claims):
                 first = next((each.pointer.due_us for each in works.decode_due(universe, read.page(index))), None)
                 if first is not None and first <= read.time_us:
                     claimed[universe] += await self._claim_due(kind, universe, read.time_us)
+                    rests[universe] = min(rests[universe], self._suspects.rest_us)
                     continue
                 self._room.satisfied(kind, universe)
                 if first is not None:
@@ -224,7 +224,9 @@ class AdapterWorker(step_batch.Claims):
         if not room:
             self._room.starve(kind, universe)
             return 0
-        wanted = works.due_range(universe, queue=kind.queue, now_us=now_us, count_max=room)
+        # What is held back is in the way of no other.
+        count_max = min(room + self._suspects.count, limits.READ_REQUESTS_MAX // 2)
+        wanted = works.due_range(universe, queue=kind.queue, now_us=now_us, count_max=count_max)
         page = (await self._engine.read(wanted)).page(0)
         done = await self._claim_all(kind, works.decode_due(universe, page))
         if page.more or not self._room.of(kind, universe):
@@ -274,12 +276,20 @@ class AdapterWorker(step_batch.Claims):
             return False, None  # the store's clock was set back since it was found
         if perform.leave_alone(batch, authority, raws[1], now_us):
             return True, None
+        if works.has_died_alone(authority):
+            works.count_death(batch, authority, now_us=now_us)
+            return True, None
+        if self._suspects.holds_back(authority):
+            return False, None
         return True, self._claim(batch, kind, authority, now_us)
 
     def _claim(self, batch: kv.Batch, kind: Kind, authority: works.Open, now_us: int) -> works.Open:
         token = ids.Token(envs.new_id(self._env))
         until_us = now_us + self._settings.claim_ttl_ms * 1000
-        claimed = works.claim(batch, authority, worker=self._worker, token=token, now_us=now_us, until_us=until_us)
+        claimed = works.claim(
+            batch, authority, worker=self._worker, token=token, now_us=now_us, until_us=until_us,
+            alone=self._suspects.take(authority),
+        )  # fmt: skip
         self._promised[token] = self._room.take(kind, authority.at.universe)
         return claimed
 
@@ -294,8 +304,9 @@ class AdapterWorker(step_batch.Claims):
                     del wanted[claim.work.token]
                     self._perform(claim, None, self._promised.pop(claim.work.token))
         finally:
-            for token in wanted:
+            for token, claim in wanted.items():
                 self._promised.pop(token).close()
+                self._suspects.leave(claim.intent)
         return asked - len(wanted)
 
     # --- Performing ----------------------------------------------------------------------------------------------
@@ -310,6 +321,7 @@ class AdapterWorker(step_batch.Claims):
     def _ended(self, intent: ids.IntentId, task: asyncio.Task[None], slot: limiter.Slot) -> None:
         slot.close()
         self._tasks.pop(intent, None)
+        self._suspects.leave(intent)
         if self._room.starved:
             self._look_where_starved()
         error = None if task.cancelled() else task.exception()

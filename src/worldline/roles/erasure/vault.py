@@ -95,8 +95,13 @@ class StoreVault:
         sealed.keep(batch, self.root, new)
         sealed.unchanged(batch, self.root, self._subjects.values())
 
+    async def read(self, subject: bytes, value: bytes) -> kv.Snapshot:
+        """A value and the record of its subject, as they are stored."""
+        return await self._engine.read(sealed.get(self.root, subject, value), sealed.get_subject(self.root, subject))
+
     def _read(self, subject: bytes, value: bytes) -> Kept | None:
-        requests = sealed.get(self.root, subject, value), sealed.get_subject(self.root, subject)
-        read = cold_cells.blocking(self._loop, functools.partial(self._engine.read, *requests), "a personal value")
+        wanted = cold_cells.Wanted("personal", [subject, value])
+        reading = functools.partial(self.read, subject, value)
+        read = cold_cells.blocking(self._loop, reading, wanted, "a personal value")
         self._subjects.setdefault(subject, sealed.Subject(subject, read.value(1)))
         return sealed.decode(read.value(0))

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import logging
 
+from worldline.base import grammar
 from worldline.codec import structs
 from worldline.kernel import commands
 from worldline.kernel.branches import fork
 from worldline.kernel.domains import acting, declared
+from worldline.kernel.execution import reports
 from worldline.kernel.rows.records import RunStatus
 from worldline.layers import worlds
 from worldline.layers.stored import lines
@@ -50,10 +52,11 @@ async def adopt(cycle: Cycle, held: HeldWorld, world: worlds.World, before: byte
     live = held.machine.live_runs()
     blocked = [run.record for run in live if run.record.status is RunStatus.BLOCKED]
     for record in blocked:
-        log.warning("world %r: run %r is blocked:\n%s", world.meta.name, record.id, record.blocked)
+        report = reports.addressed(record.blocked, world.meta.name)
+        log.warning("world %r: run %r is blocked:\n%s", world.meta.name, record.id, report)
     log.warning(
-        "world %r goes on under the changed program %r: %d runs get it when they next continue, %d are blocked",
-        world.meta.name, held.program.name, len(live) - len(blocked), len(blocked),
+        "world %r goes on under the changed program %r, which runs get when they next continue: %s, and %d blocked",
+        world.meta.name, held.program.name, grammar.count(len(live) - len(blocked), "run"), len(blocked),
     )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ import enum
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from worldline.base import env as envs
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.state import Machine
 from worldline.layers import blobs as blob_layer
@@ -60,23 +61,18 @@ class HeldWorld:
     # A cycle touches many worlds, each for a moment: with slots, there is less memory to fetch for each.
     __slots__ = (
         "__weakref__", "_found_items", "_idle", "_looks", "_looks_read", "_trial_steps", "_unread_range", "_warned",
-        "active_us", "at", "baseline", "baseline_raw", "blobs", "busy", "careful", "deltas", "empty_version",
-        "entries_since", "handed", "head", "head_raw", "hints", "lease", "lineage", "lost", "machine", "mark",
-        "name", "on_trial", "program", "save_again_us", "saved_us", "state", "tend_us", "trial", "unfinished",
+        "active_us", "at", "baseline", "baseline_raw", "blobs", "bounds", "busy", "careful", "deltas", "empty_version",
+        "entries_since", "entropy", "handed", "head", "head_raw", "hints", "lease", "lineage", "lost", "machine",
+        "mark", "name", "on_trial", "program", "save_again_us", "saved_us", "state", "tend_us", "trial", "unfinished",
         "unread", "unread_us", "unsaved", "waiting",
     )  # fmt: skip
 
     def __init__(
-        self,
-        program: Program,
-        lease: leases.Lease,
-        blobs: blob_layer.Blobs,
-        restored: restore.Restored,
-        *,
-        name: str,
-        now_us: int,
-    ) -> None:
+        self, program: Program, lease: leases.Lease, blobs: blob_layer.Blobs, restored: restore.Restored,
+        *, name: str, now_us: int, entropy: envs.Entropy,
+    ) -> None:  # fmt: skip
         self.at = lease.at
+        self.entropy = entropy  # of the process that holds it
         self.name = name  # for logs and metrics
         self.program = program
         self.lease = lease
@@ -96,6 +92,7 @@ class HeldWorld:
         self.entries_since = restored.entries  # the baseline
         self.unsaved = restored.unsaved
         self.lineage = restored.lineage  # of a fork
+        self.bounds = restored.bounds  # what its universe lets it do, since it was taken; None: everything
         # What waits for it.
         self.handed: deque[Handover] = deque()
         self.hints: dict[bytes, ready.Hint] = {}  # that were seen; they stay until their items are taken
@@ -227,6 +224,7 @@ class HeldWorld:
         self.head, self.head_raw = restored.head, restored.head_raw
         self.baseline, self.baseline_raw = restored.baseline, restored.baseline_raw
         self.entries_since, self.unsaved = restored.entries, restored.unsaved
+        self.bounds = restored.bounds
         self.unread = True
         self.drop_mark()
         return before
@@ -328,7 +326,7 @@ class HeldWorld:
         """Its holder before did not release it."""
         self.on_trial, self.trial = True, trial
 
-    def tried(self, trial: lease_model.Trial) -> None:
+    def tried(self, trial: lease_model.Trial | None) -> None:
         """What is stored is this now."""
         self.trial = trial
 
@@ -350,8 +348,7 @@ class HeldWorld:
         self.tend_us = due_us
 
     def warn_once(self, run: str) -> bool:
-        """Whether this is the first warning of a run."""
-        if run in self._warned:
-            return False
-        self._warned[run] = None
-        return True
+        """Whether this is the first warning of a run. Those that have ended are forgotten: they are not warned of."""
+        is_new, live = run not in self._warned, self.machine.live
+        self._warned = {each: None for each in (*self._warned, run) if each in live or each == run}
+        return is_new

@@ -23,7 +23,7 @@ from worldline.roles.world.held_world import HeldWorld
 
 
 class Holdings:
-    """`take` acquires and restores a world; `taken` is told of each; `wake` ends the worker's rest."""
+    """`take` acquires and restores a world; `wake` ends the worker's rest; `lost` is told of worlds on trial."""
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class Holdings:
         live: hub.Hub,
         hints: hint_scan.HintScan,
         wake: Callable[[], None],
+        lost: Callable[[ids.Address], None] = lambda _: None,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._env = env
@@ -44,6 +45,7 @@ class Holdings:
         self._hub = live
         self._hints = hints
         self._wake = wake
+        self._lost = lost
         self._telemetry = telemetry
         self._held: dict[ids.Address, HeldWorld] = {}
         self._taking: dict[ids.Address, asyncio.Task[HeldWorld]] = {}
@@ -207,6 +209,8 @@ class Holdings:
         worker has it then.
         """
         waiting = held.lose()
+        if held.trial is not None:
+            self._lost(held.at)
         if self._held.get(held.at) is held:
             del self._held[held.at]
             self._hints.put_back(held.hints.values())

@@ -9,7 +9,8 @@
     a cell that it needs is damaged   -> refused; its inputs stay
     a step does not return            -> brought back at once; it counts as a death over its input
     several steps cannot be made      -> brought back, and stepped one by one
-    a single step cannot be made      -> its input goes back to the producer, or, if it is in the inbox, refused
+    a single step cannot be made      -> its input goes back to the producer; if it is in the inbox, it is counted like
+                                         a death over it, and the world is refused for a while
     committed, and not all was done   -> brought back at once
 
 Inputs that were handed over and not taken are told so by `Fenced`: their producers put them into the inbox. Only the
@@ -31,8 +32,7 @@ from worldline.roles import telemetry
 from worldline.roles.world import refusals
 from worldline.roles.world.cycle import kernel_thread, turn
 from worldline.roles.world.cycle.kernel_executor import Overdue
-from worldline.roles.world.cycle.steps import Done
-from worldline.roles.world.cycle.turn import Lost, Turn
+from worldline.roles.world.cycle.turn import Lost, Turn, Worked
 from worldline.roles.world.handover import Handover
 from worldline.roles.world.held_world import HeldWorld
 
@@ -89,7 +89,7 @@ class Losses:
             self._drop(given.held, given.take_handed(), again=self._env.monotonic_us() + STUCK_MS * 1000)
             return
         if isinstance(why, BaseException):
-            self._unfit(given, lost.worked.done, why)
+            self._unfit(lost.worked, why)
             return
         error = commit.lost(why, given.held.lease)
         log.info("%s", error, extra=telemetry.about(given.held.at))
@@ -101,13 +101,15 @@ class Losses:
         # Also after a fence: a lease that was revoked from a paused world may be free by now.
         self._drop(given.held, kept, again=True)
 
-    def _unfit(self, given: Turn, done: Done, error: BaseException) -> None:
+    def _unfit(self, worked: Worked, error: BaseException) -> None:
         """Its steps cannot be made, or not be stored. Several at once are tried one by one; an input that is alone at
-        fault goes back to its producer; anything else stops the world.
+        fault goes back to its producer; anything else was counted against its input, and the world is left alone for
+        a while: after as many times as the crash budget says, the input is settled without its code, or dropped.
         """
+        given, done, is_producers = worked.turn, worked.done, worked.is_producers
         held, handed = given.held, given.take_handed()
         stepping = given.error is not None
-        if not held.careful and (stepping or done.steps > 1):
+        if not (held.careful or held.on_trial) and (stepping or done.steps > 1):
             log.warning(
                 "world %s goes on one step at a time:\n%s", held.at.world.hex(), kernel_thread.trace(error),
                 extra=telemetry.about(held.at),
@@ -115,8 +117,7 @@ class Losses:
             self._careful[held.at] = None
             self._drop(held, handed, again=True)
             return
-        taken = not given.unread and bool(handed) if stepping else bool(done.handed)
-        if taken and handed[0].claim is None:  # a single step: it was over the first of them
+        if is_producers:  # a single step: it was over the first of them
             handed[0].fail(_not_taken(error))
             self._drop(held, handed[1:], again=True)
             return

@@ -1,5 +1,8 @@
 """Finding worlds that want to be run: by hints, by their holders' death, and by looking through all of them.
 
+A world with a blocked run waits for code that fits, and is taken by a worker with other code than it has now
+(`roles/blocked_scan.py`).
+
 Three nets, one under the other. A producer leaves a ready hint, found at once. A worker that dies leaves its worlds
 behind: they are freed (`roles.cluster.reap`), what its process had claimed is due again, and those with something
 unread get a hint. And because hints may be lost, all inboxes are looked into, a page of worlds at a time, so slowly
@@ -21,9 +24,10 @@ from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready, worlds
 from worldline.model import ids
 from worldline.model.world import Status
-from worldline.roles import expiry, hint_scan, telemetry, wakeup
+from worldline.roles import blocked_scan, expiry, hint_scan, telemetry, wakeup, worker_labels
 from worldline.roles import lease as world_lease
-from worldline.roles.cluster import placement, reap, versions
+from worldline.roles.cluster import reap, versions
+from worldline.roles.trials import quarantine
 from worldline.roles.universes import fair, sweeping
 from worldline.roles.universes.served import Universes
 from worldline.roles.world import losses, refusals
@@ -81,6 +85,7 @@ class Searcher:
         labels: dict[str, str],
         watch: wakeup.Watch,
         scan_us: int,
+        budget: quarantine.Budget,
         telemetry: telemetry.Telemetry,
     ) -> None:
         self._engine = engine
@@ -96,9 +101,11 @@ class Searcher:
         self._labels = labels
         self._watch = watch
         self._scan_us = scan_us
+        self._budget = budget
         self._scanned_us = LONG_AGO_US
         self._freer = reap.Freer(engine, env, universes.serves, others, telemetry)
         self._sweep = sweeping.Sweep(universes)
+        self._blocked = blocked_scan.BlockedScan(engine, universes)
         self._placed: dict[ids.Address, int] = {}  # whose place is known, and when to look again; the oldest first
 
     def is_due(self, now_us: int, *, everything: bool) -> bool:
@@ -107,7 +114,7 @@ class Searcher:
             return now_us - self._scanned_us >= self._scan_us
         placed = bool(self._placed) and next(iter(self._placed.values())) <= now_us
         again = self._holdings.again_due(now_us) or self._refusals.look_again(now_us)
-        return self._watch.hinted or again or placed
+        return self._watch.hinted or again or placed or self._blocked.pending
 
     def scan_soon(self) -> None:
         """Search through everything with the next turn."""
@@ -137,6 +144,7 @@ class Searcher:
         try:
             await reap.each(again, self._try_hold, at_once=HOLDS_AT_ONCE)
             await self.by_hints()
+            await self.with_blocked_runs()
         except BaseException:
             for at in again:
                 self._holdings.take_again(at, now_us)
@@ -149,6 +157,7 @@ class Searcher:
                 self._holdings.drop(held)
         await self.of_the_dead()
         self._hints.restart()
+        self._blocked.restart()
         await self.search()
         await self.not_in_memory()
         await self.sweep()
@@ -208,6 +217,26 @@ class Searcher:
             self._placed = dict.fromkeys(later, now_us) | self._placed
         return ordered[:AT_ONCE]
 
+    async def with_blocked_runs(self) -> None:
+        """Take the next of the worlds that have blocked runs and ran under other code than this worker has: adopting
+        that tries them again.
+        """
+        if not self._blocked.pending:
+            return
+        found = [at for at in await self._blocked.next() if self._holdings.peek(at) is None]
+        read = await self._engine.read(*(worlds.get(at) for at in found))
+        changed: list[ids.Address] = []
+        for index, at in enumerate(found):
+            try:
+                world = worlds.find(at, read.value(index))
+            except errors.Corrupt as error:
+                self._found_damaged(at, error)
+                continue
+            if world is not None and versions.is_other(world.meta, self._labels):
+                changed.append(at)
+        for hosted in await self._take(changed):
+            self._holdings.look(hosted)
+
     def _hinted(self, hosted: HeldWorld) -> None:
         hosted.add_hints(self._hints.take(hosted.at))
         self._holdings.look(hosted)
@@ -216,7 +245,7 @@ class Searcher:
         """Whether this worker would run such a world."""
         self._refusals.seen(world.at, world.raw)
         wanted = world.meta.status is Status.ACTIVE and not self._refusals.blocks(world.at)
-        return wanted and placement.unmet(placement.needs_of(world.meta), self._labels) is None
+        return wanted and worker_labels.unmet(worker_labels.needs_of(world.meta), self._labels) is None
 
     def _found_damaged(self, at: ids.Address, error: errors.Corrupt) -> None:
         """Records of this world cannot be read: it is left alone, and the search goes on."""
@@ -251,14 +280,19 @@ class Searcher:
         )
         await self._give_up(held, [_assignee(read.value(index)) for index in range(len(held))])
         found: list[tuple[worlds.World, leases.State]] = []
+        paused: list[worlds.World] = []
         for index, at in enumerate(others):
             start = len(held) + 4 * index
             try:
                 world = worlds.find(at, read.value(start))
                 if world is not None and self._runs(world):
                     found.append((world, leases.decode(at, *(read.value(start + part) for part in (1, 2, 3)))))
+                elif world is not None and world.meta.status is Status.PAUSED:
+                    paused.append(world)
             except errors.Corrupt as error:  # the others can be found all the same
                 self._found_damaged(at, error)
+        if paused:
+            await self._end_quarantines(paused)
         allowed = await self._guard.allowed(found)
         free = await world_lease.may_take(self._engine, allowed, self._worker.life, self._others)
         # Looked at again at the same time, and so together.
@@ -270,20 +304,25 @@ class Searcher:
             self._placed.pop(hosted.at, None)
         return taken
 
+    async def _end_quarantines(self, paused: Sequence[worlds.World]) -> None:
+        """Those that are over: a hint tells of each."""
+        for at in await quarantine.end_due(self._engine, self._env, paused, self._budget):
+            log.warning(
+                "world %s: its quarantine is over; it is tried again", at.world.hex(), extra=telemetry.about(at)
+            )
+
     async def _give_up(self, held: Sequence[HeldWorld], wanted_at: Sequence[ids.WorkerId | None]) -> None:
         """Let go of those that are wanted by another worker, which is told by a hint."""
-        elsewhere = [
-            (hosted, worker)
+        elsewhere = {
+            hosted.at: worker
             for hosted, worker in zip(held, wanted_at, strict=True)
             if worker is not None and worker != self._worker.worker
-        ]
+        }
         if not elsewhere:
             return
-        standing = await world_lease.standing(
-            self._engine, list(dict.fromkeys(worker for _, worker in elsewhere)), self._others
-        )
-        leaving = {hosted.at: hosted for hosted, worker in elsewhere if worker in standing}
-        await reap.each(list(leaving), lambda at: self._worker.give_up(leaving[at]), at_once=HOLDS_AT_ONCE)
+        leaving = await world_lease.wanted_there(self._engine, elsewhere, self._others)
+        ours = {hosted.at: hosted for hosted in held}
+        await reap.each(leaving, lambda at: self._worker.give_up(ours[at]), at_once=HOLDS_AT_ONCE)
 
     async def sweep(self) -> None:
         """Look into the inboxes of the next page of worlds, for hints that were lost."""

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors, probes
 from worldline.kernel.authoring.program import Program
+from worldline.kernel.execution import halts
 from worldline.layers import blobs as blob_layer
-from worldline.layers import leases, trial, worlds
+from worldline.layers import commit, leases, ready, trial, worlds
 from worldline.model import ids
+from worldline.model.lease import Trial
 from worldline.model.world import Status
 from worldline.roles import lease as world_lease
-from worldline.roles import telemetry
-from worldline.roles.cluster import placement, versions
+from worldline.roles import telemetry, worker_labels
+from worldline.roles.cluster import versions
+from worldline.roles.trials import quarantine
 from worldline.roles.world import adopt, refusals, trials
 from worldline.roles.world.cycle import kernel_thread
 from worldline.roles.world.cycle.cycle import Cycle
 from worldline.roles.world.cycle.store_clock import StoreClock
 from worldline.roles.world.held_world import HeldWorld
-from worldline.store import kv
+from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.worker")
 
@@ -47,6 +50,7 @@ class Taker:
     ) -> None:
         self._engine = engine
         self._env = env
+        self._entropy = envs.Entropy(env)
         self._programs = {program.name: program for program in programs}
         self._blobs = blobs
         self._kernel = kernel
@@ -68,7 +72,7 @@ class Taker:
         program = self._programs.get(world.meta.program)
         if program is None:
             raise errors.NotFound(f"no program {world.meta.program!r} is held here")
-        unmet = placement.unmet(placement.needs_of(world.meta), self._guard.labels)
+        unmet = worker_labels.unmet(worker_labels.needs_of(world.meta), self._guard.labels)
         if unmet is not None:
             raise errors.Exists(f"world {world.meta.name!r} is for workers that are labelled {unmet}")
         if world.meta.status is not Status.ACTIVE:
@@ -82,24 +86,28 @@ class Taker:
     async def _acquire(self, world: worlds.World, program: Program, alone: contextlib.AsyncExitStack) -> HeldWorld:
         at, life = world.at, await self._living()
         started_us = self._env.monotonic_us()
-        try:
-            lease = await world_lease.acquire(
-                self._engine, self._env, at, life, self._guard.others, why_not=self._guard.why_not,
-                crash_budget=self._trials.budget, telemetry=self._telemetry,
-            )  # fmt: skip
-        except world_lease.Quarantined as error:
-            log.warning("%s", error, extra=telemetry.about(at, name=world.meta.name))
-            raise
-        try:
-            held = await self._bring_back(world, program, lease, alone)
-        except BaseException as error:
+        lease: leases.Lease | None = None
+        held: HeldWorld | None = None
+        with self._trials.beside.marked():
             try:
-                refused = self._refuse(world, error)
-            finally:
-                await world_lease.release(self._engine, self._env, lease, kept=lease.trial)
-            if refused is not None:
-                raise refused from error
-            raise
+                lease = await world_lease.acquire(
+                    self._engine, self._env, at, life, self._guard.others, why_not=self._guard.why_not,
+                    budget=self._trials.budget, beside=lambda: self._trials.beside.has_effects,
+                    telemetry=self._telemetry,
+                )  # fmt: skip
+                if lease.trial is not None:
+                    await self._trials.beside.disturb()
+                held = await self._bring_back(world, program, lease)
+                await alone.aclose()  # the restore has succeeded; what follows are steps, in which code may run
+                await self._first_steps(world, held)
+            except quarantine.Quarantined as error:
+                log.warning("%s", error, extra=telemetry.about(at, name=world.meta.name))
+                raise
+            except BaseException as error:
+                if lease is None:
+                    raise
+                await self._give_back(world, lease, error, kept=lease.trial if held is None else held.trial)
+                raise
         taken_us = self._env.monotonic_us() - started_us
         self.restored_ms = taken_us / 1000
         failover = lease.trial is not None
@@ -110,33 +118,64 @@ class Taker:
         )  # fmt: skip
         return held
 
-    async def _bring_back(
-        self, world: worlds.World, program: Program, lease: leases.Lease, alone: contextlib.AsyncExitStack
-    ) -> HeldWorld:
-        """A change of program is a step, in which code runs: the restore has succeeded before it, and `alone` ends."""
+    async def _give_back(
+        self, world: worlds.World, lease: leases.Lease, error: BaseException, *, kept: Trial | None
+    ) -> None:
+        """Release a world that was not brought back. Raises what to tell its callers, if not this error itself. `kept`:
+        what is counted against it, which the next holder must see.
+        """
+        if lease.trial is not None:
+            self._trials.lost(lease.at)  # whatever has kept it from being restored, this process lives
+        try:
+            refused = self._refuse(world, error)
+        finally:
+            await world_lease.release(self._engine, self._env, lease, kept=kept)
+        if refused is not None:
+            raise refused from error
+
+    async def _bring_back(self, world: worlds.World, program: Program, lease: leases.Lease) -> HeldWorld:
         await world_lease.take_back_claims(self._engine, self._env, world.at, self._guard.others.is_dead)
         material = await self._cycle.gather(world.at)
-        self.waiting[world.at] = None
-        try:
+        lease = await self._trials.judge_restore(world, lease, self._cycle.building(material, program))
+        with self._in_thread(world.at):
             restored = await self._cycle.build(material, program)
             held = HeldWorld(
-                program,
-                lease,
-                self._blobs(lease.at.universe),
-                restored,
-                name=world.meta.name,
-                now_us=self._env.monotonic_us(),
-            )
+                program, lease, self._blobs(lease.at.universe), restored,
+                name=world.meta.name, now_us=self._env.monotonic_us(), entropy=self._entropy,
+            )  # fmt: skip
             await self._trials.restored(held)
-            await alone.aclose()
+        return held
+
+    async def _first_steps(self, world: worlds.World, held: HeldWorld) -> None:
+        with self._in_thread(world.at):
             if held.is_unborn:
                 await adopt.begin_fork(self._cycle, held)
-            if restored.machine.origin.program_hash != program.hash:
-                await adopt.adopt(self._cycle, held, world, restored.machine.origin.program_hash)
+            before = held.machine.origin.program_hash
+            if before != held.program.hash:
+                await adopt.adopt(self._cycle, held, world, before)
+            elif halts.has_blocked(held.machine):
+                await self._mark_blocked(held)
             await adopt.declare_domains(self._cycle, held)
+
+    async def _mark_blocked(self, held: HeldWorld) -> None:
+        """Leave the hint by which a worker with other code finds a world that came with blocked runs: a fork, a copy,
+        or one of a release that left none.
+        """
+        if (await self._engine.read(ready.get_blocked(held.at))).value(0) is None:
+            batch = kv.Batch()
+            leases.fence(batch, held.lease)
+            ready.mark_unmarked(batch, held.at)
+            [outcome] = await transact.commit(self._engine, self._env, batch)
+            if isinstance(outcome, kv.Conflict):
+                raise commit.lost(outcome, held.lease)
+
+    @contextlib.contextmanager
+    def _in_thread(self, at: ids.Address) -> Iterator[None]:
+        self.waiting[at] = None
+        try:
+            yield
         finally:
-            del self.waiting[world.at]
-        return held
+            del self.waiting[at]
 
     def _refuse(self, world: worlds.World, error: BaseException) -> errors.Error | None:
         """Leave a world alone that cannot be brought back here. Returns what to tell its callers; None

@@ -29,6 +29,7 @@ from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.roles import expiry, hint_scan, hub, telemetry, wakeup, watchdog
 from worldline.roles.cluster import placement, reap, versions
+from worldline.roles.trials import child_process
 from worldline.roles.universes import tenants
 from worldline.roles.universes.served import Universes
 from worldline.roles.world import (
@@ -60,20 +61,11 @@ LONG_AGO_US = -(2**62)
 
 class WorldWorker:
     def __init__(
-        self,
-        engine: kv.Engine,
-        env: envs.Env,
-        universes: Universes,
-        programs: Sequence[Program],
-        *,
-        blobs: blob_layer.Of,
-        live: hub.Hub,
-        claims: step_batch.Claims,
-        settings: WorkerSettings,
-        worker: ids.WorkerId,
-        is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
-        telemetry: telemetry.Telemetry = telemetry.NOTHING,
-    ) -> None:
+        self, engine: kv.Engine, env: envs.Env, universes: Universes, programs: Sequence[Program],
+        *, blobs: blob_layer.Of, live: hub.Hub, claims: step_batch.Claims, settings: WorkerSettings,
+        worker: ids.WorkerId, is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
+        children: child_process.Children, telemetry: telemetry.Telemetry = telemetry.NOTHING,
+    ) -> None:  # fmt: skip
         self._engine, self._env, self._hub, self._settings, self._telemetry = engine, env, live, settings, telemetry
         self._watch = wakeup.Watch(engine, [] if universes.one is None else [ready.prefix(universes.one)])
         self._tasks = tasks.Tasks(self._watch.wake)
@@ -86,13 +78,16 @@ class WorldWorker:
         self._heartbeat = heartbeat.Heartbeat(
             engine, env, worker, settings, labels=self._said, clock=self._clock, telemetry=telemetry
         )
-        tried = trials.Trials(engine, env, budget=settings.crash_budget, telemetry=telemetry)
+        others = expiry.Witness(env, is_dead)
+        tried = self.trials = trials.Trials(
+            engine, env, self._kernel, others, settings=settings, incarnation=self._heartbeat.incarnation,
+            children=children, telemetry=telemetry,
+        )  # fmt: skip
         self._cycle = cycles.Cycle(
             engine, env, blobs=blobs, claims=claims, settings=settings, kernel=self._kernel, clock=self._clock,
             stepper=stepping.Stepper(env, self._kernel, tried, settings), acted=self._acted, stuck=self._stuck,
             telemetry=telemetry,
         )  # fmt: skip
-        others = expiry.Witness(env, is_dead)
         guard = versions.Guard(engine, others, worker, labels)
         self._taker = take.Taker(
             engine, env, programs, blobs=blobs, kernel=self._kernel, clock=self._clock, cycle=self._cycle,
@@ -101,7 +96,7 @@ class WorldWorker:
         hints = hint_scan.HintScan(engine, env, universes)
         worlds = self._holdings = holdings.Holdings(
             env, take=self._taker.take, refusals=self._refusals, kernel=self._kernel, live=live,
-            hints=hints, wake=self._watch.wake, telemetry=telemetry,
+            hints=hints, wake=self._watch.wake, lost=tried.lost, telemetry=telemetry,
         )  # fmt: skip
         self._runner = runner.Runner(
             engine, env, self._cycle, holdings=self._holdings, refusals=self._refusals, tasks=self._tasks,
@@ -116,7 +111,7 @@ class WorldWorker:
         self._searcher = search.Searcher(
             engine, env, universes, self, holdings=self._holdings, hints=hints, clock=self._clock, others=others,
             guard=guard, refusals=self._refusals, labels=labels, watch=self._watch, scan_us=settings.scan_ms * 1000,
-            telemetry=telemetry,
+            budget=tried.budget, telemetry=telemetry,
         )  # fmt: skip
         self._stalls = stalls.Stalls(
             engine, env, worker, self._kernel, self._cycle, ttl_us=settings.lease_ttl_ms * 1000,
@@ -240,12 +235,14 @@ class WorldWorker:
         expired_us = self._heartbeat.expired_us(now_us)
         if expired_us:
             held = self._holdings.all
-            log.warning("the heartbeat is %d ms old: letting go of %d worlds", expired_us // 1000, len(held))
+            log.warning("the heartbeat is %d ms old: letting go of all worlds (%d)", expired_us // 1000, len(held))
             self._telemetry.tell(telemetry.SelfFenced(len(held), expired_us))
             self._heartbeat.expire()
             for each in held:
                 self._holdings.drop(each, again=True)
         await self._heartbeat.renew(now_us)
+        if self.trials.owes and not self._tasks.is_running("acquittal"):
+            self._tasks.start("acquittal", self.trials.acquit_self())
 
     # --- After a commit ---------------------------------------------------------------------------------------
 
@@ -331,6 +328,7 @@ class WorldWorker:
         """Finish: save and release every world, end the heartbeat. `abandon` leaves everything as it stands."""
         self._holdings.end(errors.Closed("the host was closed"))
         self._keeper.stop()
+        self.trials.close()
         await self._watch.close()
         going = True
         while going:  # a cycle that ends may begin to release a world

@@ -88,6 +88,8 @@ def _runs(machine: Machine, ops: list[Op], cluster: Cluster) -> list[tuple[Op, R
 def _settled(name: str, machine: Machine, ops: list[Op], cluster: Cluster, audit: Audit) -> None:
     poisoned = cluster.history.poisoned
     for op in ops:
+        if op.kind in fragile.EVENTS and not op.amount and op.id in poisoned:
+            audit.broken("INNOCENT", f"{name}: {op.kind} {op.id} ends no process, and is a dead letter")
         if op.kind == "put" and op.amount == fragile.ALWAYS and op.id not in poisoned:
             audit.broken("V2", f"{name}: {op.kind} {op.id} ends every process, and is no dead letter")
     if machine.origin.program_hash != fragile.VERSIONS[fragile.FIRST].hash:

@@ -25,6 +25,7 @@ from worldline.model.work import WorkKind
 from worldline.model.world import TAKES_INPUT, Status
 from worldline.roles.world import handover
 from worldline.sim.check import deletions, work_moves
+from worldline.sim.check.client_ids import ClientIds
 from worldline.sim.load.programs import Called
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import ROGUE
@@ -68,22 +69,25 @@ class Audit:
 
     `proven_dead`: a holder is dead beyond doubt at some time, where others can know that before its heartbeat expires.
     `on_broken`: called at every violation. `violations`: where they are collected, if together with those of another.
+    `window_us`: how long ids are kept; 0: that is not looked at.
     """
 
     def __init__(
         self, *, in_stamp_order: bool = True, proven_dead: ProvenDead = never_proven,
-        on_broken: Callable[[], None] = lambda: None, violations: list[Violation] | None = None,
+        on_broken: Callable[[], None] = lambda: None, violations: list[Violation] | None = None, window_us: int = 0,
     ) -> None:  # fmt: skip
         self.worlds: dict[ids.Address, Life] = {}
         self.violations: list[Violation] = [] if violations is None else violations
         self.checked = 0
         self.on_entry: list[Callable[[journal.Entry], None]] = []  # told of every entry, in order
+        self.on_step: list[Callable[[ids.Address, list[journal.Entry]], None]] = []  # of the entries of every step
         self._in_stamp_order = in_stamp_order
         self._proven_dead = proven_dead
         self.on_broken = on_broken
         self._intents: dict[bytes, tuple[bytes, int, int]] = {}  # of all worlds: where each was asked for
         self._lives: dict[bytes, lease.Worker | None] = {}
         self._signed_us: dict[bytes, int] = {}  # when each of them was written, in virtual time
+        self._ids = ClientIds(self.broken, window_us=window_us)
         self._posted: dict[bytes, None] = {}
         self._called: dict[tuple[str, int], None] = {}
         self._now_us = 0
@@ -144,8 +148,8 @@ class Audit:
                 self._life(where.at).status = world_keys.META.unpack(new).status
             case "snapshot" | "baseline" | "segment":
                 self._owner_only(applied, where.at, "L3", "wrote a snapshot")
-            case "seen" if old is not None and new is not None:
-                self.broken("J2", "an id that was used before was taken for new")
+            case "seen":
+                self._ids.changed(applied, key, old, new)
             case "open":
                 self._work(applied, where, old, new, entries)
             case "inbox" if not entries:
@@ -177,10 +181,10 @@ class Audit:
         if new is not None:
             if lease_keys.HOLDER.unpack(new).epoch != self._life(where.at).epoch:
                 self.broken("L1", "a holder under another epoch than the world's")
-        elif old is not None and not self._is_dead(lease_keys.HOLDER.unpack(old), applied):
+        elif old is not None and not self.is_dead(lease_keys.HOLDER.unpack(old), applied):
             self._owner_only(applied, where.at, "L6", "gave the lease back")
 
-    def _is_dead(self, holder: lease.Holder, applied: Applied) -> bool:
+    def is_dead(self, holder: lease.Holder, applied: Applied) -> bool:
         """By the store's clock, or because the heartbeat has not changed for a TTL by every host's clock."""
         key = lease_keys.worker_key(ids.WorkerId(holder.worker))
         sign = self._lives.get(key)
@@ -262,6 +266,8 @@ class Audit:
                 self.broken("T2", f"a timer fired {item.due_us - self._latest_us} us before its time")
             if not ignored:
                 self._answer(life, item.intent, "T1" if isinstance(item, inbox.TimerFired) else "E1")
+        for look_at in self.on_step:
+            look_at(at, entries)
         for entry in entries:
             self._derived(at, life, entry)
             for look in self.on_entry:

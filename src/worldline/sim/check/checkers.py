@@ -17,7 +17,7 @@ from worldline.client.handle import Handle
 from worldline.client.universe import Universe
 from worldline.client.world import World
 from worldline.host import compose
-from worldline.inspect import doctor, prove
+from worldline.inspect import doctor, prove, queries
 from worldline.kernel.branches import fork
 from worldline.keys import work as work_keys
 from worldline.layers import snapshots as snapshot_layer
@@ -62,6 +62,7 @@ INVARIANTS = {
     "L6": Held("audit", "a lease is given back only by who has it"),
     "J1": Held("end", "every answered operation is found exactly once in its world's state"),
     "J2": Held("audit", "an id is recorded once; at the end each counts once"),
+    "KEPT": Held("audit", "an id is remembered for the dedupe window in true time, whatever any clock says"),
     "J3": Held("audit", "heights and steps are contiguous and the head names the last"),
     "J4": Held("audit", "a frame is written once; the chain is recomputed at the end"),
     "J5": Held("audit", "stamps in the journal only grow"),
@@ -84,6 +85,9 @@ INVARIANTS = {
     "F2": Held("end", "a send is answered by one receipt (E1), which has the stamp of the one item"),
     "F3": Held("audit", "ids of two asks never meet, also between worlds"),
     "F4": Held("audit", "a message of another universe was asked for there, and a grant covers it as it is enqueued"),
+    "F5": Held("audit", "a question is answered by the world that it was put to, whatever is forged"),
+    "F6": Held("audit", "the id of a question is none that another world can compute"),
+    "F7": Held("audit", "nothing comes through a door that speaks for the runtime, or says itself who sent it"),
     "W1": Held("end", "a fork has its parent's entries and rows up to its height, byte for byte"),
     "W2": Held(
         "audit",
@@ -124,6 +128,10 @@ INVARIANTS = {
     "TIME": Held("end", "what is begun after the store's clock was off is on time, and no lease is prolonged (V1)"),
     "WAIT": Held("end", "the end of a run, once journaled, is told to every client that waits for it, within a bound"),
     "POISON": Held("audit", "no input is settled without its code before the budget of holders have marked it"),
+    "BLAME": Held(
+        "audit", "a holder is counted as dead when its heartbeat is; a step is committed when its code is through"
+    ),
+    "INNOCENT": Held("end", "no input is settled that ends no process, and no world is quarantined in the end"),
     "FORK": Held(
         "audit",
         "one request is one world, a name is one world's, a fork that leans on another is pinned, and that stays",
@@ -148,7 +156,7 @@ async def in_between(cluster: Cluster, audit: Audit) -> None:
     report = await doctor.examine(reader(cluster, store), repair=False)
     for finding in report.findings:
         if finding.kind in ("missing_ready", "quarantined"):
-            continue  # a hint may be lost, and the next scan finds the world (V3); restores die of faults here
+            continue  # a hint may be lost, and the next scan finds the world (V3); a quarantine ends (INNOCENT)
         audit.broken("E2", f"{finding.world} {finding.kind}: {finding.what}")
 
 
@@ -171,6 +179,9 @@ async def at_end(cluster: Cluster, audit: Audit, left: list[str], born: forks.Fo
     lateness.told(cluster, audit)
     universe = reader(cluster, cluster.calm())
     for name in [meta.name async for meta in Universe(universe).worlds()]:
+        at, status = await Handle(universe, name).address(), (await Handle(universe, name).describe()).meta.status
+        if await queries.quarantined(universe, at, status) is not None:
+            audit.broken("INNOCENT", f"{name} is quarantined, and no restore ends a process")
         try:
             await replayed(universe, name, audit)
         except (errors.Error, Diverged) as error:

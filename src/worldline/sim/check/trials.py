@@ -1,7 +1,11 @@
-"""POISON: an input is settled without its code only after as many holders as the budget says have died over it.
+"""POISON, BLAME, INNOCENT: what the crash budget may count, and what it may settle.
 
-Counted from the batches alone: every holder that marks an input before its step counts once, and so does every step
-that is held against its input while its process lives.
+POISON, counted from the batches alone: every holder that marks an input before its step counts once, and so does every
+step that is held against its input while its process lives. BLAME: a holder is counted as dead only when its heartbeat
+is, a step is committed only after it was said that its code has returned, and a mark says so if its host performs an
+effect that processes may have died of; and of the attempts at such effects that a host performs, one is alone at most,
+and none while a mark stands there. INNOCENT: nothing is settled without its code in a world whose program never ends a
+process, whatever its hosts have died of; and no effect is parked for the deaths of its processes, for none ends any.
 """
 
 from __future__ import annotations
@@ -11,39 +15,83 @@ from collections.abc import Callable
 from worldline.codec import structs
 from worldline.keys import journal as journal_keys
 from worldline.keys import trial as trial_keys
-from worldline.model import ids, journal
+from worldline.keys import work as work_keys
+from worldline.model import ids, journal, lease
 from worldline.model.journal import Kind
-from worldline.model.lease import Running
+from worldline.model.lease import Running, Trial
+from worldline.model.work import WorkState
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.truth import Applied
 
+PARKED_FOR = "attempts in a row died"
 Marks = dict[bytes, dict[tuple[int, int], None]]  # of each input: epoch, and deaths that were held against it then
 
 
 class Trials:
-    def __init__(self, budget: int, broken: Callable[[str, str], None]) -> None:
+    """`is_dead`: whether a holder counts as dead when a batch is applied. `kills`: whether a world's inputs may end its
+    processes. `performs`: the attempts under way at a host, by its label: intent, in hex, and number.
+    """
+
+    def __init__(
+        self, budget: int, broken: Callable[[str, str], None], *, is_dead: Callable[[lease.Holder, Applied], bool],
+        kills: Callable[[ids.Address], bool], performs: Callable[[str], list[tuple[str, int]]],
+    ) -> None:  # fmt: skip
         self._budget = budget
         self._broken = broken
+        self._is_dead = is_dead
+        self._kills = kills
+        self._performs = performs
+        self._died: dict[tuple[str, int], int] = {}  # by attempt: how many before it died with their processes
+        self._alone: dict[tuple[str, int], bool] = {}  # by attempt: whether its claim says so
         self._marks: dict[tuple[ids.Address, int], Marks] = {}  # by the step of the head
 
     def look(self, applied: Applied) -> None:
-        for key in applied.before:
-            where = keyspaces.place(key)
+        for key, old in applied.before.items():
+            where, put = keyspaces.place(key), applied.batch.puts.get(key)
+            if where.what == "open" and put is not None:
+                work = work_keys.WORK.unpack(put.value)
+                if work.state is WorkState.PARKED and PARKED_FOR in work.error:
+                    self._broken("INNOCENT", f"an effect that ends no process was parked: {work.error}")
+                self._died[keyspaces.intent_of(where).hex(), work.attempt] = work.died
+                self._alone[keyspaces.intent_of(where).hex(), work.attempt] = work.alone
+                self._solitude(applied)
             if where.what == "trial":
                 assert where.at is not None
-                put = applied.batch.puts.get(key)
+                before = trial_keys.TRIAL.get(old)
                 if put is not None:
-                    self._marked(where.at, put.value)
+                    after = trial_keys.TRIAL.unpack(put.value)
+                    self._marked(where.at, before, after)
+                    self._blamed(before, after, applied)
+                    self._beside(after, applied)
                 elif journal_keys.head_key(where.at) in applied.batch.puts:
+                    if before is not None and before.running is Running.STEP:
+                        self._broken("BLAME", "a step was committed, and the store says that its code runs")
                     self._stepped(where.at, applied)
 
-    def _marked(self, at: ids.Address, raw: bytes) -> None:
-        trial = trial_keys.TRIAL.unpack(raw)
-        if not trial.input or trial.running is Running.RESTORE:
-            return
-        held_against = trial.step_deaths if trial.running is Running.NOTHING else 0
-        marks = self._marks.setdefault((at, trial.step), {}).setdefault(trial.input, {})
-        marks[trial.epoch, held_against] = None
+    def _marked(self, at: ids.Address, before: Trial | None, after: Trial) -> None:
+        deaths = 0 if before is None or before.input != after.input else before.step_deaths
+        held_against = after.running is Running.NOTHING and after.step_deaths > deaths
+        if after.running is Running.STEP or held_against:
+            marks = self._marks.setdefault((at, after.step), {}).setdefault(after.input, {})
+            marks[after.epoch, after.step_deaths if held_against else 0] = None
+
+    def _blamed(self, before: Trial | None, after: Trial, applied: Applied) -> None:
+        for each in after.blamed:
+            holder = lease.Holder(each.worker, each.incarnation, 0, 0)
+            if (before is None or each not in before.blamed) and not self._is_dead(holder, applied):
+                self._broken("BLAME", "a holder was counted as dead, and its heartbeat says that it lives")
+
+    def _beside(self, after: Trial, applied: Applied) -> None:
+        suspects = [each for each in self._performs(applied.host.label) if self._died.get(each)]
+        if suspects and after.running is not Running.NOTHING and not after.beside:
+            self._broken("BLAME", "a mark does not say that its host performs an effect that processes may die of")
+        if after.running is Running.STEP and any(self._alone.get(each) for each in suspects):
+            self._broken("BLAME", "a mark was made, and a claim says that its effect is performed alone there")
+
+    def _solitude(self, applied: Applied) -> None:
+        suspects = [each for each in self._performs(applied.host.label) if self._died.get(each)]
+        if len(suspects) > 1 and any(self._alone.get(each) for each in suspects):
+            self._broken("BLAME", "a host performs two effects that it may die of, and a claim says that one is alone")
 
     def _stepped(self, at: ids.Address, applied: Applied) -> None:
         """A step of a world on trial: it is made over one input."""
@@ -57,5 +105,7 @@ class Trials:
 
     def _poisoned(self, at: ids.Address, step: int) -> None:
         holders = max(map(len, self._marks.get((at, step), {}).values()), default=0)
-        if holders < self._budget:
+        if not self._kills(at):
+            self._broken("INNOCENT", f"an input that ends no process was settled without code, after {holders} holders")
+        elif holders < self._budget:
             self._broken("POISON", f"an input was settled without code after {holders} holders of {self._budget}")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from worldline.keys import inbox as inbox_keys
 from worldline.model import ids, inbox
 from worldline.model import work as works
@@ -36,6 +38,9 @@ def violations(
         case WorkState.WAITING, WorkState.PARKED:  # by hand
             if new.attempt != old.attempt:
                 yield "E5", f"attempt {old.attempt} became {new.attempt} when it was set aside"
+        case WorkState.WAITING, WorkState.WAITING if len(new.blamed) < len(old.blamed):  # a worker that lives
+            if msgspec.structs.replace(new, blamed=old.blamed) != old:
+                yield "E5", "more was changed than who is counted as dead"
         case WorkState.CLAIMED, WorkState.SENT:
             if new.attempt != old.attempt or not new.asked:
                 yield "E5", "a question was handed on by another attempt, or to no world"

@@ -27,7 +27,7 @@ from worldline.model.change import Change
 from worldline.model.settings import Settings
 from worldline.roles import expiry
 from worldline.roles.world.cycle import cycle, intake, stepping, turn
-from worldline.sim.faults import flow_ablations, fork_ablations, message_ablations
+from worldline.sim.faults import flow_ablations, forgery_ablations, fork_ablations, message_ablations, trial_ablations
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import Host
 from worldline.sim.runtime.truth import Truth
@@ -63,6 +63,20 @@ FLOWS = (
     "flows=2,clients=1,kinds=add,forks=0,abroad=0,anonymous=0,doors=0,hostile=0,fragile=0,backlog=0,excursion=0,"
     "sketches=0,crash=0,pause=0,partition=0,slow=0"
 )
+
+
+# Holders die, and little else happens: several in a row do so over the same input, or in the same restore.
+TRIALS = (
+    "kinds=add+ask,clients=3,split=false,hosts=2,heal=all,chaos_seconds=20,flows=0,forks=0,abroad=0,sketches=0,anonymous=0,"
+    "doors=0,hostile=0,fragile=0,backlog=0,excursion=0,pause=0,partition=0,worker.heartbeat_ms=250,worker.lease_ttl_ms=1000,"
+    "worker.scan_ms=300"
+)
+# With pauses of 2, 8 and 32 s, four deaths alone take longer than all faults together.
+DYING = (
+    TRIALS + ",kinds=order,hosts=1,clients=1,focus=claim,crash=20,adapter.renew_ms=300,adapter.claim_ttl_ms=1000,"
+    "adapter.scan_ms=300,adapter.dead_attempts_max=4"
+)
+SUSPECTS = TRIALS + ",kinds=order+add,crash=40,adapter.renew_ms=300,adapter.claim_ttl_ms=1000,adapter.scan_ms=300"
 
 
 class Guard(msgspec.Struct, frozen=True):
@@ -134,6 +148,10 @@ GUARDS = {
         "a heartbeat seen unchanged for a TTL has run out, whatever the store's clock says", ("V1", "V3", "TIME"),
         "excursion=60,crash=20,kinds=add+ask,anonymous=0,doors=0,hostile=0",
     ),
+    "age": Guard(
+        "what is forgotten after a time is forgotten by the age of its universe, which no clock alone can raise",
+        ("KEPT",), "excursion=60,janitors=1,janitor.round_ms=1000,kinds=add+ask,anonymous=0,doors=0,hostile=0",
+    ),
     "message-seen": Guard(
         "a message from another universe expects its id to be new", ("F1",), SENDING + ",focus=deliver",
     ),
@@ -147,6 +165,12 @@ GUARDS = {
     "message-kept": Guard(
         "the record of a message is kept as long as it may be brought again", ("E8", "F1"), SENDING + SHORT_WINDOW,
     ),
+    "answer-asked": Guard(
+        "an answer shows the ticket of the world that was asked, and is of that world", ("F5",), forgery_ablations.LOOK
+    ),
+    "question-id": Guard("the id of a question holds a secret of its world", ("F6", "F5"), forgery_ablations.LOOK),
+    "system-names": Guard("names of the runtime's own are refused at every door", ("F7",), forgery_ablations.LOOK),
+    "envelope-sender": Guard("what comes from outside names no sender", ("F7",), forgery_ablations.LOOK),
     "unprintable": Guard(
         "what an exception says of itself is read with care", ("V1", "V3", "BUG"), "hostile=2,anonymous=0,doors=0"
     ),
@@ -166,6 +190,29 @@ GUARDS = {
         "fragile=1,anonymous=0,doors=0,hostile=0,excursion=0,backlog=0,worker.heartbeat_ms=250,"
         "worker.lease_ttl_ms=1000",
     ),
+    "returned": Guard(
+        "that a step's code has returned is written before its commit", ("BLAME",), TRIALS + ",crash=20",
+    ),
+    "acquittal": Guard(
+        "a holder whose heartbeat is there is not counted as dead", ("BLAME",), TRIALS + ",focus=mark,conflict=100",
+    ),
+    "last-attempt": Guard(
+        "before anything is settled, a child process tries it", ("INNOCENT", "V1", "V3"),
+        TRIALS + ",focus=mark,worker.crash_budget=1",
+    ),
+    "quarantine-ends": Guard(
+        "a quarantine ends by itself", ("INNOCENT", "V1", "V3"), TRIALS + ",focus=mark,worker.crash_budget=1",
+    ),
+    "beside": Guard(
+        "a mark says that its process performs an effect that processes may have died of", ("BLAME",),
+        SUSPECTS,
+    ),
+    "disturbed": Guard(
+        "a claim says that its effect is not alone any more before another begins", ("BLAME",), SUSPECTS,
+    ),
+    "death-pause": Guard(
+        "there is a pause after each death alone, which grows", ("INNOCENT",), DYING,
+    ),
     "interests": Guard(
         "a run gets the events that its code waited for, whatever the code is now", ("PROGRAM",),
         "fragile=1,code=removed,crash=20,anonymous=0,doors=0,hostile=0,excursion=0,backlog=0,worker.heartbeat_ms=250,"
@@ -184,7 +231,7 @@ GUARDS = {
     "pin-counter": Guard("a pin that comes or goes moves the counter", ("FORK",), FORKS),
     "retain": Guard("what is compacted expects the count of pins", ("FORK",), FORKS + "," + COMPACTING),
     "read-back": Guard(
-        "a segment is read back and checked before its frames are deleted", ("R3", "R4", "C3", "W1", "BUG", "V1"),
+        "a segment is read back and checked before its frames are deleted", ("R3", "R4", "C3", "E2", "W1", "BUG", "V1"),
         "bodies=500,kinds=add+ask+transfer,anonymous=0,doors=0,hostile=0,fragile=0,excursion=0," + COMPACTING,
     ),
     "delete-fence": Guard(
@@ -328,8 +375,9 @@ def patched(without: str) -> Iterator[None]:
             with mock.patch.object(user_errors, "let_pass", return_value=False):
                 yield
         case _:
-            forks = fork_ablations.patched(without)
-            with message_ablations.patched(without), flow_ablations.patched(without), forks:
+            forks, forgery = fork_ablations.patched(without), forgery_ablations.patched(without)
+            judging = trial_ablations.patched(without)
+            with message_ablations.patched(without), flow_ablations.patched(without), forks, forgery, judging:
                 yield
 
 

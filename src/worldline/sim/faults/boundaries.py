@@ -27,6 +27,7 @@ BOUNDARIES: dict[str, tuple[str, str]] = {
     "read": ("B18 before read", "B18 after read"),
     "condemn": ("B14 before condemn", "B14 after condemn, before sweep"),
     "sweep": ("B22 before a sweep deletes", "B22 between deletes of a sweep"),
+    "mark": ("B23 before it is said what a holder does", "B23 after it is said what a holder does"),
     "cold": ("B21 before a cell is fetched", "B21 after a cell is fetched"),  # a step waits for it
 }
 READS = ("read", "cold")
@@ -51,6 +52,7 @@ COMPACTING = ("compact",)  # likewise
 DELETING = ("delete", "remove")  # likewise
 SENDING = ("deliver",)  # likewise
 COLLECTING = ("condemn", "sweep")  # likewise
+JUDGING = ("mark",)  # worlds on trial, which are few
 FAULTS = ("crash", "pause", "unknown", "partition")
 
 Cell = tuple[str, str]

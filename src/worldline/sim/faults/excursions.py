@@ -16,7 +16,9 @@ from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import SimLoop
 from worldline.sim.runtime.truth import Applied, Truth
 
-SECONDS = (600, 3_600, 3 * 3_600, -600, -3_600)
+HOUR = 3_600
+# The last ones are beyond the time that ids are remembered for, and entries kept.
+SECONDS = (600, HOUR, 3 * HOUR, -600, -HOUR, 26 * HOUR, 99 * HOUR, -26 * HOUR)
 LASTS_SECONDS = (0.3, 2, 6)
 CHANCE_SECONDS = 4
 STALE_SECONDS = 15  # how long a process may go on by a time of the store that it read before the clock was set

@@ -22,7 +22,7 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.model import ids
 from worldline.sim.faults import ablations, damage
-from worldline.sim.faults.boundaries import BOUNDARIES, COLLECTING, COMPACTING, DELETING, FORKING, SENDING
+from worldline.sim.faults.boundaries import BOUNDARIES, COLLECTING, COMPACTING, DELETING, FORKING, JUDGING, SENDING
 from worldline.sim.faults.profiles import Profile
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import Host, SimLoop
@@ -33,6 +33,7 @@ NEAR_US = 500  # a store that is so near has answered a read at once
 FOCUS = 60  # faults per thousand at the boundaries that a seed looks at most
 FOCUS_FEW = 150  # at those of forks, messages, segments and collections: a run passes each a few times only,
 FOCUS_COLD = 250  # and where cells are fetched
+FOCUS_TRIALS = 300  # several holders in a row must die over the same input, or in the same restore
 FOCUS_LEAN = 350  # a fork records its first own state once
 
 
@@ -143,6 +144,8 @@ class Faults:
         focus = self.profile.focus
         if focus == FORKING[-1]:
             return FOCUS_LEAN if boundary in BOUNDARIES[focus] else 0
+        if focus in JUDGING:
+            return FOCUS_TRIALS if any(boundary in BOUNDARIES[each] for each in (*JUDGING, "acquire")) else 0
         if focus in FORKING:
             return FOCUS_FEW if any(boundary in BOUNDARIES[each] for each in FORKING) else 0
         if focus in COLLECTING and any(boundary in BOUNDARIES[each] for each in (*COLLECTING, *DELETING)):
@@ -320,8 +323,10 @@ class HostEngine:
 
     async def _apply(self, batch: kv.Batch, version: int | None = None) -> kv.Outcome:
         faults, about = self._faults, keyspaces.about(batch)
-        if about in ("step", "snapshot") and faults.hit(faults.profile.conflict, self._host, "lease revoked", about):
-            await faults.on_revoke(next(at for at in map(_fenced, batch.expects) if at is not None))
+        held = next((at for at in map(_fenced, batch.expects) if at is not None), None)
+        revocable = held is not None and about in ("step", "snapshot", "mark")
+        if held and revocable and faults.hit(faults.profile.conflict, self._host, "lease revoked", about):
+            await faults.on_revoke(held)
         outcome = await ablations.apply(self._truth, self._host, batch, self._faults.without, version)
         if version is not None:
             self._truth.abandon(version)

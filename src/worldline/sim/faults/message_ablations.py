@@ -1,4 +1,4 @@
-"""The guards of messages between universes, switched off: see `ablations.py`."""
+"""The guards of messages between universes, and of ids that are kept for a time, switched off: see `ablations.py`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from unittest import mock
 
 from worldline.layers import inbox as inboxes
 from worldline.layers import messages, universes
+from worldline.layers.upkeep import age
 from worldline.model import inbox
 
 
@@ -27,7 +28,10 @@ def patched(without: str) -> Iterator[None]:
             with mock.patch.object(messages, "is_too_old", return_value=False):
                 yield
         case "message-kept":
-            with mock.patch.object(inboxes, "forget_chosen", _at_once(inboxes.forget_chosen)):
+            with mock.patch.object(inboxes, "forget", _at_once(inboxes.forget)):
+                yield
+        case "age":
+            with mock.patch.object(age, "grown", _by_the_clock):
                 yield
         case _:
             yield
@@ -41,4 +45,9 @@ def _never_seen(real: Callable[[inbox.Message], str]) -> Callable[[inbox.Message
 
 def _at_once(real: Callable[..., int]) -> Callable[..., int]:
     """Ids are forgotten whatever their age is."""
-    return lambda batch, items, *, time_us, window_us: real(batch, items, time_us=time_us, window_us=window_us // 100)
+    return lambda batch, items, *, now, window_us: real(batch, items, now=now, window_us=window_us // 100)
+
+
+def _by_the_clock(since: age.Anchor, *, monotonic_us: int, time_us: int) -> int:  # noqa: ARG001
+    """What the store's clock alone says has passed."""
+    return since.age_us + max(0, time_us - since.time_us)

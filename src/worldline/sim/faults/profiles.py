@@ -21,14 +21,21 @@ from worldline.model.settings import (
     TimerSettings,
     WorkerSettings,
 )
-from worldline.sim.faults.boundaries import BOUNDARIES, COLLECTING, COMPACTING, DELETING, FORKING, RARE, READS, SENDING
-
-CRASHES_MAX = 1_000  # hosts are stopped anywhere, also in steps on trial: no input is to blame for that
-
+from worldline.sim.faults.boundaries import (
+    BOUNDARIES,
+    COLLECTING,
+    COMPACTING,
+    DELETING,
+    FORKING,
+    JUDGING,
+    RARE,
+    READS,
+    SENDING,
+)
 
 COLD = 0.25  # of the seeds have worlds whose cells are not all in memory
 # Boundaries that are looked at in other ways.
-APART = (*READS, *FORKING, *COMPACTING, *DELETING, *SENDING, *COLLECTING)
+APART = (*READS, *FORKING, *COMPACTING, *DELETING, *SENDING, *COLLECTING, *JUDGING)
 COMPACTED = 0.2  # of the seeds have worlds that are compacted all the time
 COLLECT_MS_MAX = 10_000  # between two collections that are often
 COLLECTED = 0.2  # of the seeds collect garbage all the time
@@ -40,6 +47,7 @@ LOUD = ("crash", "pause", "partition", "slow", "late", "unavailable", "conflict"
 SKETCHED = 0.6  # of the seeds that collect garbage put the same bytes again and again,
 SKETCHES = 3  # with so many clients
 FLOWS = 0.12  # of the seeds have worlds of flow domains
+FORGERS = 0.1  # of the seeds have clients and worlds that forge answers and senders
 
 
 class Adapters(msgspec.Struct, frozen=True):
@@ -98,6 +106,7 @@ class Profile(msgspec.Struct, frozen=True):
     abroad: int = 0  # so many clients whose worlds send to other universes, in this store and another
     sketches: int = 0  # so many clients that put the same few large texts again and again, and drop them
     flows: int = 0  # so many lots of clients that act on flow domains, whose documents change
+    forgers: int = 0  # so many lots of clients that ask, and as many that forge answers and senders
     window_ms: int = 0  # of the ids that are remembered; 0: as settings have it
     hostile: int = 0  # so many lots of inputs to a program that does everything wrong
     patient: bool = False  # clients wait for an answer without a limit, instead of asking again
@@ -105,9 +114,7 @@ class Profile(msgspec.Struct, frozen=True):
     kinds: tuple[str, ...] = ()  # of operations; none: they are drawn
     ops_max: int = 1_000  # of each client
     only: tuple[int, ...] | None = None  # of the faults that are drawn, those with these numbers happen; None: all
-    settings: Settings = Settings(
-        worker=WorkerSettings(crash_budget=CRASHES_MAX), adapter=AdapterSettings(dead_attempts_max=CRASHES_MAX)
-    )
+    settings: Settings = Settings()
 
     @property
     def collects(self) -> bool:
@@ -161,7 +168,7 @@ def draw(seed: int) -> Profile:
         **_draw_features(seed),
     )
     drawn = _draw_abroad(seed, _draw_collection(seed, _draw_compaction(seed, _draw_cold(seed, drawn))))
-    drawn = msgspec.structs.replace(drawn, flows=_draw_flows(seed))
+    drawn = msgspec.structs.replace(drawn, flows=_draw_flows(seed), forgers=_draw_forgers(seed))
     return _looking_at_forks(drawn, seed) if drawn.forks else drawn
 
 
@@ -262,6 +269,12 @@ def _draw_flows(seed: int) -> int:
     return draws.randint(1, 2) if draws.random() < FLOWS else 0
 
 
+def _draw_forgers(seed: int) -> int:
+    """Drawn apart, as flow domains are."""
+    draws = random.Random(f"{seed}:forgers")
+    return draws.randint(1, 2) if draws.random() < FORGERS else 0
+
+
 def _draw_features(seed: int) -> dict[str, Any]:
     """Drawn apart, so that the rest of a seed's profile does not depend on how many there are."""
     draws = random.Random(f"{seed}:features")
@@ -305,7 +318,6 @@ def draw_settings(draws: random.Random) -> Settings:
             snapshot_entries=draws.choice([4, 15, 60, 5_000]),
             snapshot_ms=draws.choice([2_000, 300_000]),
             snapshot_idle_ms=draws.choice([200, 2_000]),
-            crash_budget=CRASHES_MAX,
         ),
         adapter=AdapterSettings(
             claim_ttl_ms=claim_ms,
@@ -313,7 +325,6 @@ def draw_settings(draws: random.Random) -> Settings:
             scan_ms=draws.choice([300, 1_000, 3_000]),
             concurrency=draws.choice([1, 4, 256]),
             claim_batch=draws.choice([1, 64]),
-            dead_attempts_max=CRASHES_MAX,
         ),
         timer=TimerSettings(scan_ms=draws.choice([300, 1_000, 3_000]), batch=draws.choice([1, 512])),
         orchestrator=OrchestratorSettings(turn_ms=draws.choice([500, 2_000]), moves_max=draws.choice([1, 32])),

@@ -30,11 +30,13 @@ from worldline.sim.faults import ablations, excursions, faulty_objects
 from worldline.sim.faults.faulty_store import Faults, HostEngine
 from worldline.sim.faults.profiles import Profile
 from worldline.sim.hosts import backlog, doors, elsewhere, flow_hosts, fragile_hosts, remaining
+from worldline.sim.hosts.children import SimChildren
 from worldline.sim.hosts.machines import Away, Member, hosting
 from worldline.sim.hosts.mishaps import Mishaps
 from worldline.sim.load import (
     clerks,
     flow_domains,
+    forgers,
     forks,
     fragile,
     history,
@@ -59,6 +61,8 @@ LOOK_SECONDS = 0.5
 OP_SECONDS = 2.0  # of a client, on the average, when nothing goes wrong
 QUEUED_SECONDS = 6.0  # so much longer takes an intent of a flow domain that is behind others, whose effects are slow
 LAG_SECONDS = (0.5, 1, 2.5)
+# An operation of a client that reads journals late: so many reads, one after the other, until its answer shows.
+LAGGING_SECONDS = 5 * max(LAG_SECONDS)
 EDITED = (fragile.VERSIONS[fragile.FIRST], flow_domains.VERSIONS[flow_domains.FIRST])  # programs that change
 
 
@@ -73,6 +77,7 @@ class Cluster:
         self.plan = plan
         own = [*programs.PROGRAMS, hostile.hostiles, forks.branches, offices.offices, sketches.sketches]
         own += [flow_domains.couriers, clerks.clerks] if profile.flows else []
+        own += [forgers.court] if profile.forgers else []
         self.programs = own if scenario is None else scenario.programs
         self.driven = None if scenario is None else scenarios.Driven(scenario)
         settings = ablations.settings_without(profile.settings, without)
@@ -142,8 +147,6 @@ class Cluster:
         self._enlist()
         for member in self.members:
             self.start(member)
-        tended = [name for name, program in self.plan.worlds if program == fragile.NAME]
-        self.loop.start(self.loop.root, fragile_hosts.resume(self._admin, tended), name="operator")
 
     def _enlist(self) -> None:
         """Hosts with all roles, and clients, some of which host as well; or every role on machines of its own."""
@@ -207,7 +210,8 @@ class Cluster:
         member.begin(host, env, engine)
         bodies = self.bodies if member.steady else self.objects if member.away is None else member.away.seen
         store = compose.Store(
-            "memory://", engine, bodies, env, in_store_bytes_max=self.profile.in_store_bytes_max
+            "memory://", engine, bodies, env, in_store_bytes_max=self.profile.in_store_bytes_max,
+            children=SimChildren(host, env),
         )  # fmt: skip
         reached = None if self.elsewhere is None else self.elsewhere.peers(store, member, host, env)
         self.loop.start(host, self._live(member, store, reached), name=f"life of {member.name}")
@@ -316,8 +320,8 @@ class Cluster:
         worker, adapter = self.settings.worker, self.settings.adapter
         turn_ms = worker.lease_ttl_ms + adapter.claim_ttl_ms + 3 * 3_000
         longest = max(map(len, self.plan.ops), default=0)
-        op_seconds = OP_SECONDS + (QUEUED_SECONDS if self.profile.flows else 0)
-        usual = 60 + 6 * turn_ms / 1000 + (self.plan.pause_ms / 1000 + op_seconds) * longest
+        slow_seconds = (QUEUED_SECONDS if self.profile.flows else 0) + (LAGGING_SECONDS if self.profile.lag else 0)
+        usual = 60 + 6 * turn_ms / 1000 + (self.plan.pause_ms / 1000 + OP_SECONDS + slow_seconds) * longest
         return usual + self.fragile.patience_seconds(self.plan)
 
     async def quiesce(self) -> list[str]:

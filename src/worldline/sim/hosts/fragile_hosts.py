@@ -2,40 +2,27 @@
 
 No other host has that program, so what ends them is no trouble to others. They begin with the first version; during
 chaos every other life draws one. Then they are all started with the first again, whose bad workflows are still bad,
-with another one for a while, and in the end with the mended one. Faults that stop several restores in a row quarantine
-a world; an operator resumes it.
+with another one for a while, and in the end with the mended one.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from worldline.client.connection import Connection
-from worldline.client.world import World
 from worldline.host.process import EMBEDDED
 from worldline.kernel.authoring.program import Program
 from worldline.model.settings import Settings
-from worldline.model.world import Status
-from worldline.sim.faults.profiles import CRASHES_MAX, Profile
+from worldline.sim.faults.profiles import Profile
 from worldline.sim.hosts.machines import Code, Member
 from worldline.sim.load import fragile, workloads
 from worldline.sim.runtime.loop import Host
 
-RESUME_SECONDS = 2.0
+CRASHES_MAX = 1_000  # as good as no budget
 TAKEOVER_SECONDS = 15.0  # besides the lease's TTL: the host is started again, and finds its worlds
-
-
-async def resume(universe: Connection, worlds: list[str]) -> None:
-    """The operator, who resumes what is quarantined, for as long as the simulation runs."""
-    while worlds:
-        await asyncio.sleep(RESUME_SECONDS)
-        for name in worlds:
-            if (await World(universe, name).describe()).status is Status.PAUSED:
-                await World(universe, name).resume()
 
 
 class FragileHosts:

@@ -188,7 +188,7 @@ async def do(universe: Connection, op: Op, told: History) -> object:
                 told.acked(op)
                 return "sent"
             case "choir":
-                await world.start(choir(op.id), id=op.id)
+                _ = await world.start(choir(op.id), id=op.id)
                 told.acked(op)
                 return "started"
             case "revert":

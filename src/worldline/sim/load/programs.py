@@ -40,6 +40,7 @@ class Outside:
     """The services that effects use."""
 
     def __init__(self, seed: str, adapters: Adapters, now_us: Callable[[], int]) -> None:
+        self.under_way: dict[Called, None] = {}  # of hosts that have died, too
         self._draws = random.Random(seed)
         self._adapters = adapters
         self._now_us = now_us
@@ -59,9 +60,13 @@ class Outside:
         self.calls.append(called)
         for look in self.on_call:
             look(called)
-        await self._misbehave(name)
-        self.done.setdefault((name, this.key), value)
-        await asyncio.sleep(self._draws.random() * 0.2)
+        self.under_way[called] = None
+        try:
+            await self._misbehave(name)
+            self.done.setdefault((name, this.key), value)
+            await asyncio.sleep(self._draws.random() * 0.2)
+        finally:
+            del self.under_way[called]
 
     async def _misbehave(self, name: str) -> None:
         if not self.active:

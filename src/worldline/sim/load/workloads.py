@@ -24,7 +24,18 @@ from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.kernel import values
 from worldline.model.world import Status
-from worldline.sim.load import abandons, clerks, flow_domains, forks, fragile, hostile, offices, programs, sketches
+from worldline.sim.load import (
+    abandons,
+    clerks,
+    flow_domains,
+    forgers,
+    forks,
+    fragile,
+    hostile,
+    offices,
+    programs,
+    sketches,
+)
 from worldline.sim.load import history as histories
 from worldline.sim.load.history import Outcome
 
@@ -93,6 +104,7 @@ class Wanted(msgspec.Struct, frozen=True):
     abroad: int = 0
     sketches: int = 0
     flows: int = 0
+    forgers: int = 0
     timed: int = 0
     runs: int = 0
 
@@ -148,6 +160,9 @@ def _with(plan: Plan, seed: int, wanted: Wanted) -> Plan:
         worlds[clerks.WORLD] = clerks.NAME
         ops += [*acting, abandons.plan(f"flows-{number}", random.Random(f"{seed}:abandons:{number}"), made)]
         ops.append(clerks.plan(f"flows-{number}", random.Random(f"{seed}:clerks:{number}")))
+    for number in range(wanted.forgers):
+        worlds.update(forgers.worlds())
+        ops += forgers.plan(f"forgers-{number}", random.Random(f"{seed}:forgers:{number}"))
     doors = [some(f"{DOORS}-{client}", 8, 24) for client in range(wanted.doors)]
     backlog = [Op(f"backlog-{each}", "add", BACKLOG_WORLD, 1) for each in range(wanted.backlog)]
     if backlog:
@@ -259,6 +274,8 @@ async def do(universe: Connection, op: Op, history: History | None = None) -> ob
             return await flow_domains.do(universe, op, told)
         case kind if kind in FLOWS:
             return await (abandons if kind in abandons.KINDS else clerks).do(universe, op, told)
+        case kind if kind in forgers.KINDS:
+            return await forgers.do(universe, op)
         case "claim" | "erratic" | "suicidal":
             return await start(world, op, told)
         case "poison" | "evil":

@@ -79,6 +79,7 @@ _BY_KEY = (
     ("cas", "blob"),
     ("chunk", "blob"),
     ("seen", "enqueue"),
+    ("trial", "mark"),
     ("hint", "hint"),
     ("due", "due"),
 )
@@ -104,6 +105,8 @@ def about(batch: kv.Batch) -> str:
         return "compact"
     if "holder" in written and "epoch" not in written:
         return "release"
+    if "seen" in written and "head" not in written and not batch.appends:
+        return "other"  # a janitor notes how old the universe is
     return next((name for what, name in _BY_KEY if what in written), "other")
 
 

@@ -1,4 +1,4 @@
-"""AES-256 in Galois/Counter mode, by the package `cryptography`: the only file that knows it.
+"""AES-256 in Galois/Counter mode, by the package `cryptography`, which only this file and `ed25519.py` know.
 
 A data key becomes two keys: one encrypts, one makes nonces. The nonce of a value is the beginning of an HMAC-SHA-256
 over its place and its bytes. So the same value at the same place is always sealed to the same bytes, which is what lets
@@ -13,9 +13,10 @@ The package is an extra. It is loaded by the first key, so that processes withou
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from worldline.base import errors
@@ -71,6 +72,35 @@ class AesCipher:
         made = hmac.new(self._nonces, bound, "sha256")
         made.update(data)
         return made.digest()[:NONCE_BYTES]
+
+
+class RotatedCipher:
+    """A data key at work that has followed others: it seals, and what these have sealed is opened, too. Which key that
+    was, no byte says: the tag fits one alone.
+    """
+
+    __slots__ = ("_older", "current", "seal")
+
+    def __init__(self, current: AesCipher, older: Sequence[AesCipher]) -> None:
+        self.current = current
+        self.seal = current.seal
+        self._older = older
+
+    def open(self, place: bytes, sealed: bytes) -> bytes:
+        try:
+            return self.current.open(place, sealed)
+        except errors.DecodeError as error:
+            for each in self._older:
+                with contextlib.suppress(errors.DecodeError):
+                    return each.open(place, sealed)
+            raise error from None
+
+    def seal_anew(self, place: bytes, sealed: bytes) -> bytes | None:
+        """What an older key has sealed, sealed with the current one; None if it is."""
+        with contextlib.suppress(errors.DecodeError):
+            self.current.open(place, sealed)
+            return None
+        return self.seal(place, self.open(place, sealed))
 
 
 def wrap(master: bytes, place: bytes, key: bytes, *, nonce: bytes) -> bytes:

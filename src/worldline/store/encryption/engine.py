@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from worldline.base import errors, limits, probes
 from worldline.store import frozen, kv
-from worldline.store.encryption import envelope
+from worldline.store.encryption import envelope, wear
 from worldline.store.encryption.interface import Known, Vault
 
 TRANSLATIONS_MAX = 8  # of one batch, while records of keys or stored forms turn out to be others
@@ -39,6 +39,7 @@ class SealedEngine:
         self.inner = inner
         self._vault = vault
         self._known: dict[bytes, Known] = {}  # by scope, as last read
+        self._wear = wear.Wear(inner, vault)
         self.wait = inner.wait
         self.durability = inner.durability
         self.close = inner.close
@@ -49,6 +50,9 @@ class SealedEngine:
 
     async def raise_stamps(self, above: kv.Stamp) -> None:
         await kv.raise_stamps(self.inner, above)
+
+    async def scrub(self) -> kv.Scrubbed:
+        return await kv.scrub(self.inner)
 
     # --- Reading ------------------------------------------------------------------------------------------------
 
@@ -174,6 +178,7 @@ class SealedEngine:
 
     async def _commit(self, batches: Sequence[kv.Batch]) -> list[kv.Outcome]:
         plans = [_Plan(batch, self._vault) for batch in batches]
+        await self._wear.check(scope for plan in plans for scope in plan.needed)
         outcomes: list[kv.Outcome | None] = [None] * len(batches)
         forms = await self._stored_forms(batches)
         for _ in range(TRANSLATIONS_MAX):
@@ -188,6 +193,7 @@ class SealedEngine:
                     outcomes[n] = kv.Conflict(((lost, None),))
             waiting = [n for n in waiting if outcomes[n] is None]
             found = await self.inner.commit(*sealed) if sealed else []
+            await self._wear.look((scope for n in waiting for scope in plans[n].needed), sealed)
             for n, outcome in zip(waiting, found, strict=True):
                 if isinstance(outcome, kv.Conflict):
                     outcomes[n] = await self._settled(plans[n], outcome, openers, forms)
@@ -223,7 +229,8 @@ class SealedEngine:
         if not scopes:
             return batch
         made = kv.SealedBatch()
-        made.deletes, made.ranges, made.counts = batch.deletes, batch.ranges, batch.counts
+        made.deletes, made.ranges = batch.deletes, batch.ranges
+        made.counts = dict(batch.counts)  # what is sealed may be counted besides
         expects = made.expects
         for key, value in batch.expects.items():
             scope = scopes.get(key)
@@ -236,11 +243,14 @@ class SealedEngine:
                 made.puts[key] = put
                 continue
             form = envelope.PUT if put.stamp is None else envelope.STAMPED
-            made.puts[key] = kv.Put(key, self._seal(form, key, put.value, scope, openers), put.stamp)
+            value = self._seal(form, key, put.value, scope, openers)
+            self._wear.count(made, scope, value)
+            made.puts[key] = kv.Put(key, value, put.stamp)
         for append in batch.appends:
             scope = scopes.get(append.prefix)
             if scope is not None:
                 value = self._seal(envelope.APPENDED, append.prefix, append.value, scope, openers)
+                self._wear.count(made, scope, value)
                 append = kv.Append(append.prefix, value)  # noqa: PLW2901 - the same, sealed
             made.appends.append(append)
         for scope in plan.needed:

@@ -33,11 +33,14 @@ class Codec(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name under which a store remembers it."""
 
-    def encode(self, data: bytes, context: Context) -> bytes: ...
+    def encode(self, data: bytes, context: Context) -> bytes:
+        """Bytes as they are stored."""
 
-    def decode(self, data: bytes, context: Context) -> bytes: ...
+    def decode(self, data: bytes, context: Context) -> bytes:
+        """What `encode` was given. Raise for bytes that it has not made."""
 
 
 class Cipher(Protocol):
@@ -66,6 +69,16 @@ class Vault(Protocol):
     @property
     def repeats(self) -> bool:
         """The same bytes sealed twice for one place are the same."""
+
+    @property
+    def counted(self) -> bytes:
+        """Sealed bytes that begin so stand for many: they are counted (`count_key`). Empty: none are."""
+
+    def count_key(self, scope: bytes) -> bytes:
+        """The counter of what was sealed in a scope."""
+
+    def check_count(self, scope: bytes, count: int) -> None:
+        """`KeyWorn` if the cipher of a scope has sealed as much as it may."""
 
     def scope(self, key: bytes) -> bytes | None:
         """The scope of the value under this key, or of keys that begin so. None: it is not sealed. Empty: it is, with a

@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from worldline.base import errors, limits
+from worldline.base import errors, limits, private_files
+from worldline.codec import outside_json
 
 NAME = "aes-gcm"
 
@@ -75,16 +76,18 @@ class KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     current: str
     keys: dict[str, str]
 
+    def __repr__(self) -> str:
+        return f"KeyFile(current={self.current!r}, keys={sorted(self.keys)})"
+
     def codec(self) -> AesGcm:
         return AesGcm(keys={key_id: _key(key_id, text) for key_id, text in self.keys.items()}, current=self.current)
 
 
 def read(path: Path) -> KeyFile:
+    data = private_files.read_secret(path, bytes_max=limits.KEY_FILE_BYTES_MAX + 1)
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=KeyFile)
-    except OSError as error:
-        raise errors.BadInput(f"cannot read the keys in {path}: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        found: KeyFile = outside_json.decode(data, what=str(path), type=KeyFile, bytes_max=limits.KEY_FILE_BYTES_MAX)
+    except errors.BadInput as error:
         looks = '{"current": "a", "keys": {"a": "64 hexadecimal digits"}}'
         raise errors.BadInput(f"{path} is no key file: {_said(error)}; one looks like {looks}") from None
     return found
@@ -92,7 +95,7 @@ def read(path: Path) -> KeyFile:
 
 def _said(error: Exception) -> str:
     """What is wrong with a file, without any of its text: that may be part of a key."""
-    return "it has other fields" if isinstance(error, msgspec.ValidationError) else "it is not JSON"
+    return "it has other fields" if isinstance(error.__cause__, msgspec.ValidationError) else "it is not JSON"
 
 
 def _key(key_id: str, text: str) -> bytes:

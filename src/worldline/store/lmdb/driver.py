@@ -1,10 +1,9 @@
 """The embedded engine: one folder, LMDB, full sync, any number of processes.
 
 Layout: `data.mdb` and `lock.mdb` are LMDB's, `hints/` holds the sockets of `lmdb_peers`. All keys live in LMDB's main
-database as they are. One key is the engine's own: it is longer than any key a batch may write and greater than any end
-a range may have, so no read can show it and no range delete can reach it. Its value is the *version*, the number of
-groups with appends so far. It is stored, not taken from LMDB's transaction numbers, so that a copied or compacted file
-goes on counting where it was.
+database as they are. One key is the engine's own (`own_key`). Its value is the *version*, the number of groups with
+appends so far. It is stored, not taken from LMDB's transaction numbers, so that a copied or compacted file goes on
+counting where it was. Behind the version stands how often the store was scrubbed, if it was.
 
 **Writing.** One thread per process and folder (`_Store`) takes the calls that are waiting, up to a bound, and applies
 their batches one after the other in one LMDB transaction: one sync for all. LMDB lets one transaction of all processes
@@ -21,6 +20,10 @@ now and then, when they have become many; what the system keeps of the file stay
 store is one transaction that stays open: as long as it is, no page that it shows is used again, so the file grows with
 all that is written; and if this process has to map the file anew, the frozen state is lost.
 
+**Scrubbing** (`pages`) overwrites what was deleted. LMDB keeps the buffers of the pages that it has written, in each
+process, and what they hold gets into gaps of pages that it writes later. So a scrub begins with a commit that counts
+it, and a writer that finds another count than before opens the file anew before it writes: its buffers are gone then.
+
 **Failures.** No space: nothing of the group was applied, and the engine goes on. Any other error of a commit: the group
 in flight is `CommitUnknown`, the store of this process is closed, and later calls raise `StoreFailed`: re-open it.
 
@@ -35,21 +38,23 @@ import itertools
 import os
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import lmdb
 
 from worldline.base import env as envs
-from worldline.base import errors, limits, probes
+from worldline.base import errors, limits, private_files, probes
 from worldline.store import hints, kv
 from worldline.store.lmdb import engine as lmdb_engine
 from worldline.store.lmdb import folder as lmdb_folder
+from worldline.store.lmdb import own_key
 from worldline.store.lmdb import peers as lmdb_peers
+from worldline.store.lmdb import scrub as lmdb_scrub
 from worldline.store.lmdb import writer as lmdb_writer
 
-_VERSION_KEY = b"\xff" * (limits.KEY_BYTES_MAX + 1) + b"version"
-_VERSION_BYTES = 8
+T = TypeVar("T")
 _BROKEN = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)
 
 _APPLIED = kv.Ok()
@@ -91,7 +96,8 @@ class _Store:
         self.folder = folder
         self.synced = sync
         self.users = 0
-        self._db = _open_db(folder, create=create, map_bytes=map_bytes, sync=sync)
+        self._scrubs = b""  # how often the store was scrubbed when this process opened the file
+        self._open(create=create, map_bytes=map_bytes)
         try:
             self.identity = lmdb_folder.identity(folder)
             self.writer = lmdb_writer.Writer(
@@ -100,6 +106,7 @@ class _Store:
         except BaseException:
             self._db.close()
             raise
+        self.scrub = lmdb_scrub.Scrub(self)
         # Held by every reader of the map, and by the writer thread while it replaces the map.
         self._map_lock = threading.Lock()
         self._frozen: dict[int, FrozenMap] = {}  # transactions that stay open, by number
@@ -107,7 +114,7 @@ class _Store:
         self._groups = 0
         self._mapped_besides = 0  # bytes of mapped files when the store's was last mapped anew
         self._committing = False
-        self._sockets = _sockets(folder)
+        self._sockets = lmdb_peers.sockets(folder)
         self._peers = None if self._sockets is None else lmdb_peers.Peers(self._sockets)
         self.writer.start()
 
@@ -119,7 +126,7 @@ class _Store:
             try:
                 txn = self._begin_read()
                 try:
-                    version = _next_version(txn)
+                    version = own_key.next_version(txn.get(own_key.KEY))
                     answers = _read(txn, requests, version) if requests else []
                 finally:
                     txn.abort()
@@ -150,7 +157,7 @@ class _Store:
             if frozen.number not in self._frozen:
                 raise errors.StoreUnavailable(_LOST)
             try:
-                version = _next_version(frozen.txn)
+                version = own_key.next_version(frozen.txn.get(own_key.KEY))
                 return _read(frozen.txn, requests, version), env.wall_us(), version
             except lmdb.Error as error:
                 raise _translate(error, self.folder) from error
@@ -171,8 +178,9 @@ class _Store:
             self._check()
             try:
                 with self._db.begin(write=True) as txn:
-                    if _version(txn) < least:
-                        txn.put(_VERSION_KEY, least.to_bytes(_VERSION_BYTES, "big"))
+                    record = txn.get(own_key.KEY)
+                    if own_key.version(record) < least:
+                        txn.put(own_key.KEY, own_key.at_version(record, least))
             except lmdb.Error as error:
                 raise _translate(error, self.folder) from error
 
@@ -237,26 +245,33 @@ class _Store:
     # --- Called by the writer thread ---
 
     def _commit(self, group: list[lmdb_writer.Job]) -> lmdb_writer.Written:
+        chore = group[0].chore
+        self._committing = False
         try:
-            for _ in range(limits.LMDB_REMAPS_MAX):
-                try:
-                    return self._transact(group)
-                except lmdb.MapFullError:
-                    probes.hit("lmdb.map-full")
-                    self._remap(grow=True)
-                except lmdb.MapResizedError:
-                    probes.hit("lmdb.map-resized-by-another")
-                    self._remap(grow=False)
+            if chore is None:
+                return self._mapped(lambda: self._transact(group))
+            group[0].done(self._mapped(chore))
         except lmdb.Error as error:
             self._lose(group, error)
-            return None, []
-        except errors.Corrupt as error:
+        except OSError as error:
+            group[0].refuse(lmdb_folder.translate(error.errno, self.folder))
+        except errors.Error as error:
             for job in group:
                 job.refuse(error)
-            return None, []
-        for job in group:
-            job.refuse(errors.StoreUnavailable("other processes grow the store too fast; try again"))
         return None, []
+
+    def _mapped(self, work: Callable[[], T]) -> T:
+        """Do it with a map that is large enough."""
+        for _ in range(limits.LMDB_REMAPS_MAX):
+            try:
+                return work()
+            except lmdb.MapFullError:
+                probes.hit("lmdb.map-full")
+                self._remap(grow=True)
+            except lmdb.MapResizedError:
+                probes.hit("lmdb.map-resized-by-another")
+                self._remap(grow=False)
+        raise errors.StoreUnavailable("other processes grow the store too fast; try again")
 
     def _tell(self, txn: int, keys: list[bytes]) -> None:
         if self._peers is not None:
@@ -279,9 +294,9 @@ class _Store:
 
     def _transact(self, group: list[lmdb_writer.Job]) -> lmdb_writer.Written:
         self._committing = False
-        txn = self._db.begin(write=True)
+        txn, record = self._begin()
         try:
-            keys = _apply_group(txn, group)
+            keys = _apply_group(txn, group, record)
             if keys is None:
                 txn.abort()
                 return None, []
@@ -292,6 +307,36 @@ class _Store:
             txn.abort()
             raise
         return number, keys
+
+    def begin_write(self) -> lmdb.Transaction[bytes]:
+        return self._begin()[0]
+
+    def _begin(self) -> tuple[lmdb.Transaction[bytes], bytes | None]:
+        """A transaction that writes from clean buffers, if the store was scrubbed meanwhile; and the engine's own
+        record, which is read once.
+        """
+        while True:
+            txn = self._db.begin(write=True)
+            record = txn.get(own_key.KEY)
+            if own_key.scrubs(record) == self._scrubs:
+                return txn, record
+            txn.abort()
+            probes.hit("lmdb.buffers-forgotten")
+            with self._map_lock:
+                self._thaw_all()
+                map_bytes = self._db.info()["map_size"]
+                self._db.close()
+                self._open(create=False, map_bytes=map_bytes)
+
+    def _open(self, *, create: bool, map_bytes: int) -> None:
+        self._db = _open_db(self.folder, create=create, map_bytes=map_bytes, sync=self.synced)
+        with self._db.begin() as txn:  # its buffers are empty: nothing was written yet
+            self._scrubs = own_key.scrubs(txn.get(own_key.KEY))
+
+    def readers(self) -> str:
+        """LMDB's table of all snapshots that are being read, without those of killed processes."""
+        self._db.reader_check()
+        return self._db.readers()
 
     def _remap(self, *, grow: bool) -> None:
         with self._map_lock:
@@ -358,8 +403,10 @@ class FrozenMap:
         self._store.thaw(self)
 
 
-def _apply_group(txn: lmdb.Transaction[bytes], group: list[lmdb_writer.Job]) -> list[bytes] | None:
-    """Apply what holds; returns the keys to hint at, or None if nothing was written."""
+def _apply_group(
+    txn: lmdb.Transaction[bytes], group: list[lmdb_writer.Job], record: bytes | None
+) -> list[bytes] | None:  # fmt: skip
+    """Apply what holds; returns the keys to hint at, or None if nothing was written. `record`: the engine's own."""
     version = ordinal = 0
     wrote = False
     keys: list[bytes] = []
@@ -372,7 +419,7 @@ def _apply_group(txn: lmdb.Transaction[bytes], group: list[lmdb_writer.Job]) -> 
                 outcomes.append(conflict)
                 continue
             if batch.appends:
-                version = version or 1 + _version(txn)
+                version = version or 1 + own_key.version(record)
                 stamps = kv.stamps(version, ordinal, len(batch.appends))
                 ordinal += len(stamps)
                 _apply(txn, batch, stamps)
@@ -383,7 +430,7 @@ def _apply_group(txn: lmdb.Transaction[bytes], group: list[lmdb_writer.Job]) -> 
             wrote = True
             keys += hints.written(batch)
     if version:
-        txn.put(_VERSION_KEY, version.to_bytes(_VERSION_BYTES, "big"))
+        txn.put(own_key.KEY, own_key.at_version(record, version))
     if len(group) > 1:
         keys = list(dict.fromkeys(keys))  # producers of one queue all name its prefix; once is enough
     return keys if wrote else None
@@ -415,7 +462,7 @@ def _read(txn: lmdb.Transaction[bytes], requests: Sequence[kv.Request], version:
             continue
         if cursor is None:
             cursor = txn.cursor()
-            stable = kv.stamp(version or 1 + _version(txn), 0)
+            stable = kv.stamp(version or 1 + own_key.version(txn.get(own_key.KEY)), 0)
         answers.append(_page(cursor, request, stable))
     return answers
 
@@ -433,19 +480,6 @@ def _page(cursor: lmdb.Cursor[bytes], request: kv.Range, stable: kv.Stamp) -> kv
     return kv.fill_page(items if found else (), request, stable)
 
 
-def _next_version(txn: lmdb.Transaction[bytes]) -> int:
-    """The version of the next append. 0 if the counter is gone: then only single keys can be read."""
-    value = txn.get(_VERSION_KEY)
-    return 0 if value is None else 1 + int.from_bytes(value, "big")
-
-
-def _version(txn: lmdb.Transaction[bytes]) -> int:
-    value = txn.get(_VERSION_KEY)
-    if value is None or len(value) != _VERSION_BYTES:
-        raise errors.Corrupt("the store's own counter is gone; restore the folder from a backup")
-    return int.from_bytes(value, "big")
-
-
 # --- Opening ---
 
 _REGISTRY: dict[tuple[int, int], _Store] = {}
@@ -458,6 +492,7 @@ def _attach(folder: Path, *, create: bool, map_bytes: int, sync: bool) -> _Store
         identity = lmdb_folder.identity(folder)
         store = None if identity is None else _REGISTRY.get(identity)
         if store is None:
+            lmdb_folder.warn_if_open(folder)
             store = _Store(folder, create=create, map_bytes=map_bytes, sync=sync)
             assert store.identity is not None
             _REGISTRY[store.identity] = store
@@ -486,6 +521,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _open_db(folder: Path, *, create: bool, map_bytes: int, sync: bool) -> lmdb.Environment:
     lmdb_folder.reserve_lock(folder, limits.LMDB_LOCK_BYTES)
+    data = folder / lmdb_folder.DATA
+    is_new, mode = not data.exists(), private_files.modes_in(folder).file
     for _ in range(limits.LMDB_REMAPS_MAX):
         # If another process grows the store meanwhile, opening again takes the size it has by then.
         with contextlib.suppress(lmdb.MapResizedError):
@@ -497,8 +534,11 @@ def _open_db(folder: Path, *, create: bool, map_bytes: int, sync: bool) -> lmdb.
                 metasync=sync,
                 max_readers=limits.LMDB_READERS_MAX,
                 max_spare_txns=1,
+                mode=0o600,
             )
             try:
+                if is_new:
+                    private_files.give_group(data, mode)
                 _cover(db, folder)
                 _initialise(db, folder, create=create)
                 db.reader_check()
@@ -528,30 +568,21 @@ def _header_bytes(db: lmdb.Environment) -> int:
 
 def _initialise(db: lmdb.Environment, folder: Path, *, create: bool) -> None:
     with db.begin() as txn:
-        if txn.get(_VERSION_KEY) is not None:
+        if txn.get(own_key.KEY) is not None:
             return
         if txn.stat()["entries"]:
             raise errors.StoreVersion(f"the LMDB file in {folder} was not written by Worldline; name another folder")
     if not create:
         raise lmdb_folder.missing(folder)
     with db.begin(write=True) as txn:
-        txn.put(_VERSION_KEY, bytes(_VERSION_BYTES), overwrite=False)
-    lmdb_folder.sync(folder)
-
-
-def _sockets(folder: Path) -> lmdb_peers.Folder | None:
-    """Hints are a help, not a need: a store on a full disk can still be read."""
-    try:
-        return lmdb_peers.Folder(folder / lmdb_peers.FOLDER)
-    except OSError:
-        return None
+        txn.put(own_key.KEY, own_key.FIRST, overwrite=False)
+    private_files.sync_folder(folder)
 
 
 def _translate(error: lmdb.Error, folder: Path) -> errors.Error:
     made: errors.Error
     if isinstance(error, _BROKEN):
-        text = f"{folder / lmdb_folder.DATA} is damaged ({error.reason}); restore it from a backup"
-        made = errors.Corrupt(text)
+        made = errors.Corrupt(f"{folder / lmdb_folder.DATA} is damaged ({error.reason}); restore it from a backup")
     elif lmdb_folder.is_full(folder, error.code):
         made = lmdb_folder.full(folder)
     elif error.code > 0:

@@ -8,15 +8,18 @@ at the number of transactions, which notices any hint that was lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+import functools
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar, cast
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.store import hints, kv
 from worldline.store.lmdb import peers as lmdb_peers
+from worldline.store.lmdb import scrub as lmdb_scrub
 from worldline.store.lmdb import writer as lmdb_writer
 
+T = TypeVar("T")
 Answers = list[bytes | kv.Page | None]
 _TOO_FAST = "other processes grow the store faster than this one can follow; try again"
 
@@ -26,6 +29,10 @@ class Shared(Protocol):
 
     @property
     def writer(self) -> lmdb_writer.Writer: ...
+
+    @property
+    def scrub(self) -> lmdb_scrub.Scrub:
+        """What of it runs on the writer thread."""
 
     def read(self, requests: Sequence[kv.Request], env: envs.Env) -> tuple[Answers, int, int] | None:
         """The answers, the store's time and version. None if the store has outgrown this process's map."""
@@ -142,6 +149,39 @@ class LmdbEngine:
         self._check_open()
         self._store.raise_version(kv.stamp_version(above))
 
+    async def scrub(self) -> kv.Scrubbed:
+        self._check_open()
+        parts = self._store.scrub
+        readers = await self._patiently(parts.begin)
+        if readers is not None:
+            return kv.Scrubbed(complete=False, held_by=readers.pids)
+        start: bytes | None = b""
+        while start is not None:
+            start = await self._chore(functools.partial(parts.clear_gaps, start))
+        before = await self._chore(parts.end_gaps)
+        after: int | None = 0
+        while after is not None:
+            found = await self._patiently(functools.partial(parts.clear_free, before, after))
+            if isinstance(found, lmdb_scrub.Readers):
+                return kv.Scrubbed(complete=False, held_by=found.pids)
+            after = found
+        return kv.Scrubbed(complete=True)
+
+    async def _patiently(self, chore: Callable[[], T]) -> T:
+        """A reader that is in the way is most often done in a moment."""
+        for _ in range(limits.LMDB_SCRUB_LOOKS - 1):
+            found = await self._chore(chore)
+            if not isinstance(found, lmdb_scrub.Readers):
+                return found
+        return await self._chore(chore)
+
+    async def _chore(self, chore: Callable[[], T]) -> T:
+        """Have the writer thread do it; then other processes, and what waits in this one, have their turn."""
+        job = self._submit((), 0, chore)
+        await job
+        await self._env.sleep(limits.LMDB_SCRUB_REST_MS / 1000)
+        return cast("T", job.found)
+
     async def durability(self) -> kv.Durability:
         self._check_open()
         return self._store.durability()
@@ -156,8 +196,10 @@ class LmdbEngine:
             self._released = True
             self._release()
 
-    def _submit(self, batches: tuple[kv.Batch, ...], size: int) -> lmdb_writer.Job:
-        job = lmdb_writer.Job(self._inbox, batches, size, self._loop)
+    def _submit(
+        self, batches: tuple[kv.Batch, ...], size: int, chore: Callable[[], object] | None = None
+    ) -> lmdb_writer.Job:  # fmt: skip
+        job = lmdb_writer.Job(self._inbox, batches, size, self._loop, chore)
         self._in_flight += 1
         self._writer.put(job)
         if not self._writer.awake:

@@ -5,12 +5,14 @@ No LMDB here. Every error of the system becomes one of ours, in one line that sa
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
+import warnings
 from pathlib import Path
 
-from worldline.base import errors, limits
+from worldline.base import errors, limits, private_files
 
 DATA = "data.mdb"
 LOCK = "lock.mdb"
@@ -76,7 +78,7 @@ def reserve_lock(folder: Path, size: int) -> None:
             return
     except FileNotFoundError:
         pass
-    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    number = private_files.open_file(path, os.O_RDWR | os.O_CREAT, private_files.modes_in(folder).file)
     try:
         os.posix_fallocate(number, 0, size)
     except OSError:
@@ -87,12 +89,14 @@ def reserve_lock(folder: Path, size: int) -> None:
         os.close(number)
 
 
-def sync(folder: Path) -> None:
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+def warn_if_open(folder: Path) -> None:
+    """Say how to close a store that other users of the machine can read or change: earlier releases left it to the
+    umask. It is opened all the same.
+    """
+    mode, data = folder.stat().st_mode, folder / DATA
+    if mode & 0o002 or (mode & 0o001 and data.exists() and data.stat().st_mode & 0o006):
+        text = f"other users of this machine can read the store in {folder}, or change it: chmod -R o-rwx {folder}"
+        warnings.warn(text, errors.ModeWarning, stacklevel=2)
 
 
 def is_full(folder: Path, code: int) -> bool:
@@ -139,5 +143,9 @@ def _make(folder: Path) -> None:
     """Each new folder is synced into its parent, so that what is acknowledged inside it is found after a crash."""
     absent = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(absent):
-        path.mkdir(exist_ok=True)
-        sync(path.parent)
+        with contextlib.suppress(FileExistsError):  # another process was quicker
+            if path == folder:
+                private_files.make_folder(path, private_files.Modes())
+            else:
+                path.mkdir()
+        private_files.sync_folder(path.parent)

@@ -12,6 +12,7 @@ and the engine's slow look at the number of transactions is all there is.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import socket
@@ -21,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import limits
+from worldline.base import limits, private_files
 
 FOLDER = "hints"
 
@@ -84,8 +85,11 @@ class Folder:
     """The folder of sockets, and how each is named to the system even if the folder's path is long."""
 
     def __init__(self, path: Path) -> None:
-        path.mkdir(exist_ok=True)
+        modes = private_files.modes_in(path.parent)
+        with contextlib.suppress(FileExistsError):
+            private_files.make_folder(path, modes)
         self._path = path
+        self._mode = modes.file
         self._number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._prefix = str(path)
         if len(os.fsencode(path)) + 1 + 2 * _NAME_BYTES > _PATH_BYTES_MAX:
@@ -99,6 +103,7 @@ class Folder:
 
     def bind(self, ear: socket.socket, name: str) -> None:
         ear.bind(f"{self._prefix}/{name}")
+        Path(self._prefix, name).chmod(self._mode)  # a process that may write to it may send
 
     def send(self, mouth: socket.socket, name: str, data: bytes) -> _Sent:
         """Never waits. A socket without a process behind it is removed."""
@@ -119,6 +124,14 @@ class Folder:
 
     def close(self) -> None:
         os.close(self._number)
+
+
+def sockets(folder: Path) -> Folder | None:
+    """Those of a store. Hints are a help, not a need: a store on a full disk can still be read."""
+    try:
+        return Folder(folder / FOLDER)
+    except OSError:
+        return None
 
 
 class Listener:

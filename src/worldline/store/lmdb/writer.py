@@ -39,6 +39,8 @@ class Job(msgspec.Struct, eq=False):
     batches: tuple[kv.Batch, ...]
     size: int
     loop: asyncio.AbstractEventLoop
+    chore: Callable[[], object] | None = None  # instead of batches: something that only the thread may do, alone
+    found: object = None  # what the chore returned
     outcomes: list[kv.Outcome] = []
     error: errors.Error | None = None
     _asyncio_future_blocking: bool = False
@@ -48,6 +50,9 @@ class Job(msgspec.Struct, eq=False):
 
     def answer(self, outcomes: list[kv.Outcome]) -> None:
         self.outcomes = outcomes
+
+    def done(self, found: object) -> None:
+        self.found = found
 
     def refuse(self, error: errors.Error) -> None:
         self.error = error
@@ -225,7 +230,7 @@ class Writer:
             self.awake = True
         group = [jobs.popleft()]
         count, size = len(group[0].batches), group[0].size
-        while jobs:
+        while jobs and group[0].chore is None and jobs[0].chore is None:
             count += len(jobs[0].batches)
             size += jobs[0].size
             if count > limits.LMDB_GROUP_BATCHES_MAX or size > limits.LMDB_GROUP_BYTES_MAX:

@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import errors, limits, probes
+from worldline.base import errors, limits, private_files, probes
 from worldline.codec import digest as digests
 
 TEMPORARY = ".tmp-"
@@ -88,6 +88,7 @@ class BlobCache:
         self._stamp_ns = 0
         self._found_bytes = 0  # at the last look
         self._added_bytes = 0  # since then
+        self._modes = private_files.Modes()  # of what is made in the folder, as it says
 
     async def get(self, digest: bytes) -> bytes | None:
         assert len(digest) == limits.DIGEST_BYTES
@@ -103,7 +104,10 @@ class BlobCache:
             return Stats(**self._counts)
 
     def prepare(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            private_files.make_folder(self._folder, private_files.Modes())
+        self._modes = private_files.modes_in(self._folder)
         self._look()
 
     def _get(self, digest: bytes) -> bytes | None:
@@ -157,9 +161,12 @@ class BlobCache:
     def _write(self, path: Path, data: bytes) -> None:
         """Replace an entry that is there: it is the same, or bad."""
         temporary = path.parent / f"{TEMPORARY}{self._env.random_bytes(limits.ID_BYTES).hex()}"
-        path.parent.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            private_files.make_folder(path.parent, self._modes)
         try:
-            temporary.write_bytes(data)
+            number = private_files.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._modes.file)
+            with os.fdopen(number, "wb") as file:
+                file.write(data)
             self._touch(temporary)
             temporary.replace(path)
         except OSError:

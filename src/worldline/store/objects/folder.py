@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from worldline.base import errors, limits, probes
+from worldline.base import errors, limits, private_files, probes
 from worldline.store.objects import interface as objects
 
 Listing = list[objects.Listed]
@@ -38,20 +38,22 @@ TEMPORARY = ".tmp-"  # no name has a dot, so no object is ever taken for one
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # never hang on a pipe of that name
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-_MODE = 0o444  # an object is never written again
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY_TRIES_MAX = 100_000
 
 
-async def open(root: Path, *, create: bool) -> FolderObjects:
-    """`StoreMissing` if there is no such folder and making it was not asked for."""
-    return FolderObjects(root, await asyncio.to_thread(_open_root, root, create=create))
+async def open(root: Path, *, create: bool, modes: private_files.Modes | None = None) -> FolderObjects:
+    """`StoreMissing` if there is no such folder and making it was not asked for. `modes`: of the folder that it stands
+    in, if that is a store's.
+    """
+    return FolderObjects(root, await asyncio.to_thread(_open_root, root, modes or private_files.Modes(), create=create))
 
 
 class FolderObjects:
     def __init__(self, root: Path, root_fd: int) -> None:
         self._root = root
         self._root_fd = root_fd
+        self._modes = private_files.modes_in(root_fd)
         self._known: dict[str, None] = {}  # folders that this process has synced into their parents
         self._numbers = itertools.count()
         self._threads = ThreadPoolExecutor(limits.OBJECT_THREADS_MAX, thread_name_prefix="objects")
@@ -129,7 +131,7 @@ class FolderObjects:
         for number in itertools.islice(self._numbers, _TEMPORARY_TRIES_MAX):
             name = f"{TEMPORARY}{os.getpid()}-{number}"
             try:
-                return name, os.open(name, _CREATE, _MODE, dir_fd=folder)
+                return name, private_files.open_file(name, _CREATE, self._modes.unchanging, inside=folder)
             except FileExistsError:
                 probes.hit("folder.temporary-name-taken")
         raise errors.StoreUnavailable(
@@ -195,7 +197,7 @@ class FolderObjects:
 
     def _make(self, folder: int, segment: str, walked: str) -> None:
         try:
-            os.mkdir(segment, dir_fd=folder)
+            private_files.make_folder(segment, self._modes, inside=folder)
         except FileExistsError:
             if walked in self._known:
                 return
@@ -214,10 +216,10 @@ class FolderObjects:
             raise errors.StoreUnavailable(f"cannot {what} in {self._root}: {error.strerror}") from error
 
 
-def _open_root(root: Path, *, create: bool) -> int:
+def _open_root(root: Path, modes: private_files.Modes, *, create: bool) -> int:
     try:
         if create:
-            _make_root(root)
+            _make_root(root, modes)
         return os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError as error:
         raise errors.StoreMissing(f"no objects folder at {root}, and creating one was not asked for") from error
@@ -227,28 +229,23 @@ def _open_root(root: Path, *, create: bool) -> int:
         raise errors.StoreUnavailable(f"cannot open the objects folder {root}: {error.strerror}") from error
 
 
-def _make_root(root: Path) -> None:
+def _make_root(root: Path, modes: private_files.Modes) -> None:
     """Make the folder and its missing parents, each synced into its own parent."""
     absolute = root.absolute()
     for folder in (*reversed(absolute.parents), absolute):
         made = False
         with contextlib.suppress(FileExistsError):
-            folder.mkdir()
+            if folder == absolute:
+                private_files.make_folder(folder, modes)
+            else:
+                folder.mkdir()
             made = True
         if made or folder == absolute:
             try:
-                _sync_folder(folder.parent)
+                private_files.sync_folder(folder.parent)
             except PermissionError:
                 if made:
                     raise
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _enter(folder: int, segment: str, walked: str, *, create: bool) -> int:

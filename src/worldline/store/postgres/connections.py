@@ -64,6 +64,7 @@ class Session:
         self._commit: Statement | None = None
         self._reads: dict[bool, Statement] = {}
         self._warned = False
+        self._patient = False
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.base = 0
@@ -80,6 +81,11 @@ class Session:
     async def settle(self) -> None:
         """Make the session's settings those that the statements rest on."""
         await self.execute(f"{sql.SESSION} SET statement_timeout = {self._settings.statement_timeout_ms}")
+
+    async def take_time(self) -> None:
+        """The statements from here on may take as long as they do."""
+        await self.execute("SET statement_timeout = 0")
+        self._patient = True
 
     async def prepare(self, base: int) -> None:
         """Prepare the statements.
@@ -150,7 +156,8 @@ class Session:
         except asyncpg.InterfaceError as error:  # a connection that ended while it was idle or handed over
             self.abort()
             raise Again(_text(error)) from error
-        self._start_timer()
+        if not self._patient:
+            self._start_timer()
         try:
             return await call
         except asyncpg.PostgresError as error:

@@ -31,6 +31,8 @@ _PAGE_COUNT_MAX = 2**31 - 2  # with one added, still a 32-bit integer
 # What waits together at most: requests, and ranges among them, whose pages may be large.
 _SHARED_REQUESTS_MAX = 1_024
 _SHARED_RANGES_MAX = 32
+_LOOKS = 50  # for older transactions to end, before dead rows are taken out
+_LOOK_MS = 20
 
 
 class _Shared:
@@ -202,6 +204,28 @@ class PostgresEngine:
             session.abort()
             self._sessions.give(session)
         await self._sessions.close_idle()
+
+    async def scrub(self) -> kv.Scrubbed:
+        """Have the server take dead rows out of its pages, on a connection of its own. Their bytes stay in these pages
+        until other rows are written there, and in its log: no statement overwrites them.
+        """
+        self._check_open()
+        session = await self._connect(statements=False)
+        try:
+            await session.take_time()
+            [oldest] = await session.row(sql.OLDEST)
+            older = [0]
+            for attempt in range(_LOOKS):  # what runs now is most often done in a moment
+                await self._env.sleep(attempt and _LOOK_MS / 1000)
+                older = [int(row[0]) for row in await session.rows(sql.OLDER, oldest)]
+                if not older:
+                    break
+            await session.execute(sql.vacuum(self._schema))
+        except (Again, Broken) as error:
+            raise errors.StoreUnavailable(f"the server broke the connection: {error}") from error
+        finally:
+            await session.close()
+        return kv.Scrubbed(complete=not older, held_by=tuple(older))
 
     async def durability(self) -> kv.Durability:
         self._check_open()

@@ -14,6 +14,7 @@ import urllib.parse
 import msgspec
 
 from worldline.base import errors, limits
+from worldline.store import urls
 
 SCHEMA_DEFAULT = "worldline"
 SCHEMES = ("postgresql", "postgres")
@@ -83,7 +84,7 @@ def parse(url: str) -> Address:
     schema = check_schema(schemas[0])
     rest = urllib.parse.urlencode(query, doseq=True)
     dsn = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path, rest, ""))
-    return Address(dsn, schema, _shown(parts, query, schema))
+    return Address(dsn, schema, urls.shown(url))
 
 
 def check_schema(name: str) -> str:
@@ -93,10 +94,3 @@ def check_schema(name: str) -> str:
             f"not a usable schema name: {name!r}; use a-z, 0-9 and _, at most 48, not beginning with pg_"
         )
     return name
-
-
-def _shown(parts: urllib.parse.SplitResult, query: dict[str, list[str]], schema: str) -> str:
-    login, _, place = parts.netloc.rpartition("@")
-    user = login.partition(":")[0]
-    place = place or ",".join(query.get("host", []))
-    return f"postgresql://{user + '@' if user else ''}{place}{parts.path} schema {schema}"

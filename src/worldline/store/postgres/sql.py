@@ -388,6 +388,19 @@ def store_moved(schema: str) -> str:
     return f"UPDATE {settings.check_schema(schema)}.store SET system = $1, base = base + {BASE_STEP}"  # noqa: S608
 
 
+# What is older than a transaction's snapshot sees rows that are dead for all others, and VACUUM leaves these.
+OLDEST = "SELECT pg_current_xact_id()::xid::text"
+OLDER = """
+SELECT pid FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND age(backend_xmin) >= age($1::text::xid)
+ORDER BY pid
+"""
+
+
+def vacuum(schema: str) -> str:
+    return f"VACUUM (INDEX_CLEANUP ON) {settings.check_schema(schema)}.kv"
+
+
 def raise_base(schema: str) -> str:
     """Stamps begin at a version at least. The base is what transaction ids are added to, and so is never below it."""
     name = settings.check_schema(schema)

@@ -18,6 +18,7 @@ class Document:
         self._document = dict(document)
 
     def document(self) -> dict[str, Any]:
+        """The domain as plain data."""
         return self._document
 
     def action(self, name: str) -> Callable[..., Act[dict[str, Any]]]:

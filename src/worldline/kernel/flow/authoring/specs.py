@@ -19,10 +19,12 @@ _SIMPLE: dict[Any, str] = {
 }  # fmt: skip
 
 
-def spec(annotation: Any, where: str, *, default: Any = values.MISSING) -> dict[str, Any]:
-    """The spec of a field. It is required unless it may be None or has a default."""
+def spec(
+    annotation: Any, where: str, *, default: Any = values.MISSING, within: tuple[Any, ...] = ()
+) -> dict[str, Any]:  # fmt: skip
+    """The spec of a field. It is required unless it may be None or has a default. `within`: the records around it."""
     kind, optional = _without_none(annotation, where)
-    made = _of(kind, where)
+    made = _of(kind, where, within)
     if default is not values.MISSING:
         made |= {"required": False, "default": values.from_outside(default, where)}
     elif optional:
@@ -50,21 +52,25 @@ def _without_none(annotation: Any, where: str) -> tuple[Any, bool]:
     return annotation, annotation is type(None)
 
 
-def _of(kind: Any, where: str) -> dict[str, Any]:
+def _of(kind: Any, where: str, within: tuple[Any, ...]) -> dict[str, Any]:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return {"type": {"enum": list(arguments)}}
     if origin in (list, tuple, Sequence):
-        return {"type": "array", "items": spec(arguments[0], f"{where}[]")}
+        return {"type": "array", "items": spec(arguments[0], f"{where}[]", within=within)}
     if origin in (dict, Mapping):
         return {"type": "object"}
     if kind in _SIMPLE:
         return {"type": _SIMPLE[kind]}
     if _is_record(kind):
+        if kind in within:
+            raise terms.BadDomain(
+                f"{where}: {kind.__name__} has itself in it, and a field has a fixed shape; use a dict"
+            )
         hints = typing.get_type_hints(kind)
         defaults = _defaults(kind)
         fields = {
-            name: spec(each, f"{where}.{name}", default=defaults.get(name, values.MISSING))
+            name: spec(each, f"{where}.{name}", default=defaults.get(name, values.MISSING), within=(*within, kind))
             for name, each in hints.items()
         }
         return {"type": "object", "fields": fields}

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.kernel.flow import faults, values
 from worldline.kernel.flow.expressions import shapes
 
@@ -199,13 +199,15 @@ def _members(value: object) -> object:
     return msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
 
 
-def _has_terms(value: object) -> bool:
+def _has_terms(value: object, depth: int = 0) -> bool:
     value = _members(value)
     if isinstance(value, Term):
         return True
+    if depth > limits.FLOW_DEPTH_MAX:  # a list that has itself in it, say
+        raise BadDomain(f"a value nested deeper than {limits.FLOW_DEPTH_MAX} stands in an expression")
     if isinstance(value, dict):
-        return any(_has_terms(each) for each in value.values())
-    return isinstance(value, list | tuple) and any(_has_terms(each) for each in value)
+        return any(_has_terms(each, depth + 1) for each in value.values())
+    return isinstance(value, list | tuple) and any(_has_terms(each, depth + 1) for each in value)
 
 
 class Loops:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
+from worldline.kernel.flow import fields as specs
 from worldline.kernel.flow import schema
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -24,22 +25,22 @@ def input_schema(action: schema.ActionSpec) -> dict[str, Any]:
         return {"$schema": DIALECT}
     if action.input.type != "object" or not isinstance(action.input.fields, dict):
         return {"$schema": DIALECT}
-    return {"$schema": DIALECT, **members(action.input.fields)}
+    return {"$schema": DIALECT, **members(action.input.fields, given=True)}
 
 
-def members(fields: Mapping[str, schema.FieldSpec]) -> dict[str, Any]:
-    """An object with these fields and no others."""
+def members(fields: Mapping[str, schema.FieldSpec], *, given: bool = False) -> dict[str, Any]:
+    """An object with these fields and no others. `given`: as an input."""
     return {
         "type": "object",
-        "properties": {name: field(spec) for name, spec in fields.items()},
+        "properties": {name: field(spec, given=given) for name, spec in fields.items()},
         "required": [name for name, spec in fields.items() if spec.required],
         "additionalProperties": False,
     }
 
 
-def field(spec: schema.FieldSpec) -> dict[str, Any]:
-    """A field; null fits every one."""
-    made = _shape(spec)
+def field(spec: schema.FieldSpec, *, given: bool = False) -> dict[str, Any]:
+    """A field. Null fits every one of the state; of an input (`given`) only those that are not required."""
+    made = _shape(spec, given=given)
     if spec.description is not UNSET:
         made["description"] = spec.description
     if spec.default is not UNSET:
@@ -47,14 +48,16 @@ def field(spec: schema.FieldSpec) -> dict[str, Any]:
     return made
 
 
-def _shape(spec: schema.FieldSpec) -> dict[str, Any]:
-    kind = spec.type
+def _shape(spec: schema.FieldSpec, *, given: bool) -> dict[str, Any]:
+    kind, nullable = spec.type, not given or specs.takes_null(spec)
     if isinstance(kind, schema.Enum):
-        return {"enum": [*kind.enum, *([] if None in kind.enum else [None])]}
+        return {"enum": [*kind.enum, *([None] if nullable and None not in kind.enum else [])]}
     if kind == "object":
         if not isinstance(spec.fields, dict):
-            return {}
-        return {"anyOf": [members(spec.fields), {"type": "null"}]}
+            return {} if nullable else {"type": ["object", "array", "string", "number", "boolean"]}
+        inner = members(spec.fields, given=given)
+        return {"anyOf": [inner, {"type": "null"}]} if nullable else inner
+    made: dict[str, Any] = {"type": [kind, "null"] if nullable and kind != "null" else kind}
     if kind == "array" and isinstance(spec.items, schema.FieldSpec):
-        return {"type": ["array", "null"], "items": field(spec.items)}
-    return {"type": kind if kind == "null" else [kind, "null"]}
+        made["items"] = field(spec.items, given=given)
+    return made

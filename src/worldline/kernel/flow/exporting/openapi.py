@@ -77,7 +77,7 @@ def _action(spec: schema.ActionSpec, name: str) -> dict[str, Any]:
         del taken["$schema"]
         made["requestBody"] = {
             "required": spec.input.required,
-            "content": {"application/json": {"schema": taken or json_schema.field(spec.input)}},
+            "content": {"application/json": {"schema": taken or json_schema.field(spec.input, given=True)}},
         }
     made["responses"] = {
         "200": _answer("What became of it", "Result"),

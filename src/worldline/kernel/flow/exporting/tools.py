@@ -141,7 +141,7 @@ def _parameters(spec: schema.ActionSpec) -> dict[str, Any]:
         closed: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
         return {"type": "object"} if _reads_input(spec) else closed
     if spec.input.type != "object":
-        inner = json_schema.field(spec.input)
+        inner = json_schema.field(spec.input, given=True)
         return {
             "type": "object",
             "properties": {_WRAPPED: inner},
@@ -150,7 +150,7 @@ def _parameters(spec: schema.ActionSpec) -> dict[str, Any]:
         }
     if not isinstance(spec.input.fields, dict):
         return {"type": "object"}
-    return json_schema.members(spec.input.fields)
+    return json_schema.members(spec.input.fields, given=True)
 
 
 def _reads_input(spec: schema.ActionSpec) -> bool:

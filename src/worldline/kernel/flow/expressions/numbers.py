@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from worldline.kernel.flow import values
+from worldline.kernel.flow.expressions import powers
 from worldline.kernel.flow.expressions.scope import Run, Scope
 from worldline.kernel.flow.values import INTEGER_MAX, Number, normal, num, strict_equal, truth
 
@@ -201,20 +202,7 @@ def sqrt(arg: Run) -> Run:
 
 
 def power(base: Run, exponent: Run) -> Run:
-    return lambda scope: _raised(num(base(scope)), num(exponent(scope)))
-
-
-def _raised(base: Number, exponent: Number) -> Number | None:
-    """A power that is a whole number within 2^53 is exact."""
-    if exponent != exponent or (math.isinf(exponent) and abs(base) == 1):  # noqa: PLR0124
-        return None
-    if type(base) is int and type(exponent) is int and 0 <= exponent <= 64:
-        return normal(base**exponent)
-    try:
-        found = math.pow(base, exponent)
-    except (OverflowError, ValueError):
-        return None
-    return normal(found) if math.isfinite(found) else None
+    return lambda scope: powers.raised(num(base(scope)), num(exponent(scope)))
 
 
 def sum_array(array: Run) -> Run:

@@ -17,12 +17,16 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.kernel.authoring.program import Program
+from worldline.kernel.execution import halts
 from worldline.layers import blobs as blob_layer
-from worldline.layers import commit, leases, universes, worlds
+from worldline.layers import commit, leases, ready, universes, worlds
 from worldline.layers import journal as journals
+from worldline.layers import policy as policies
 from worldline.layers.stored import lines
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
@@ -135,6 +139,9 @@ class Cycle:
         worked = [each for each in worked if each.turn.stage is not ABANDONED]
         await self._stepper.hold_against(worked)
         lost = await self._commit(worked, time_us)
+        for each_lost in lost:  # what cannot be stored; what could not be made was counted before
+            if isinstance(each_lost.why, BaseException) and each_lost.unfit:
+                await self._stepper.hold(each_lost.worked, each_lost.why)
         if self._telemetry.on:
             count = sum(each.done.steps for each in worked)
             cold = [each.held.cold for each in working if each.held.machine.cells.fetch is not None]
@@ -284,12 +291,18 @@ class Cycle:
         cells_max = self._settings.cells_memory_max
         return await restore.gather(self._engine, self._blobs(at.universe), at, cells_max=cells_max)
 
-    async def build(self, material: restore.Material, program: Program) -> restore.Restored:
+    def building(self, material: restore.Material, program: Program) -> Callable[[], restore.Restored]:
+        """What makes a machine of what was read, in the kernel's thread, or in a child process."""
         cells_of = functools.partial(ColdCells, asyncio.get_running_loop(), self._blobs(material.at.universe))
-        restored = await self._kernel.run(material.at, restore.build, material, program, False, cells_of)
+        return functools.partial(restore.build, material, program, False, cells_of)
+
+    async def build(self, material: restore.Material, program: Program) -> restore.Restored:
+        restored = await self._kernel.run(material.at, self.building(material, program))
         line = lines.line_of(material.at, material.lineage)
         restored.machine.keep_in(await vaults.vault_of(self._engine, self._env, line))
-        return restored
+        assert material.policy is not None
+        bounds = policies.bounds(material.policy, program=program.name)
+        return restored if bounds is None else msgspec.structs.replace(restored, bounds=bounds)
 
     # --- After a conflict -------------------------------------------------------------------------------------
 
@@ -322,6 +335,8 @@ class Cycle:
         built = step_batch.build(held, done, routes, step_batch.Claims(), time_us=time_us, generation=generation)
         if changing is not None:
             worlds.change(built.batch, changing, program=(held.program.name, held.program.hash))
+            if not halts.has_blocked(held.machine):
+                ready.unmark_blocked(built.batch, held.at)
         [outcome] = await transact.commit(self._engine, self._env, built.batch)
         if isinstance(outcome, kv.Conflict):
             raise commit.lost(outcome, held.lease)

@@ -74,6 +74,9 @@ class KernelThread:
                     self._quiet = asyncio.get_running_loop().create_future()
                     await self._quiet
                 yield self._run
+            except GeneratorExit:  # its event loop has ended, and nothing can be run any more
+                self._submitted.clear()
+                raise
             finally:
                 self._gate = None
                 gate.set_result(None)

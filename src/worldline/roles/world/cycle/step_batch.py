@@ -11,15 +11,18 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.kernel import commands, runs, values
+from worldline.kernel.authoring import messages as calls
 from worldline.kernel.authoring.program import Program
 from worldline.layers import cas, commit, messages, ready, trial, universes, worlds
 from worldline.layers import journal as journals
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import ReceiptStatus
+from worldline.model.policy import Bounds
 from worldline.model.work import Work, WorkState
 from worldline.roles import queue_names
 from worldline.roles.erasure import resealing, vault
+from worldline.roles.world.cycle import policy_rules
 from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.handover import handed_stamp
 from worldline.roles.world.held_world import HeldWorld
@@ -37,6 +40,7 @@ class Route(msgspec.Struct, frozen=True):
     destination: worlds.World | None
     universe: str = ""  # the sender's, by name
     world: str = ""
+    refused: str = ""  # why a rule of the universe is against it; then nothing else is known of it
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -63,6 +67,8 @@ async def route(engine: kv.Engine, env: envs.Env, held: HeldWorld, done: Done) -
     routes: list[Route] = []
     for start in range(0, len(done.outgoing), ROUTES_AT_ONCE):
         routes += await _route(engine, held.at, done.outgoing[start : start + ROUTES_AT_ONCE])
+    if held.bounds is not None:  # before anything goes with a message: what is personal in it stays here, too
+        routes = [_ruled(each, held.bounds) for each in routes]
     if resealing.is_personal(done.outgoing):
         routes = await _reseal(resealing.Moving(engine, env, vault.of(held.machine), done.sealed), done, routes)
     return routes
@@ -79,6 +85,16 @@ async def _reseal(moving: resealing.Moving, done: Done, routes: list[Route]) -> 
             found.append(msgspec.structs.replace(each, outgoing=message))
     done.reseal([each.outgoing for each in found], moving.done)
     return found
+
+
+def _ruled(each: Route, bounds: Bounds) -> Route:
+    """A message, refused if a rule is against it. An answer is addressed by the kernel, and no rule is about it."""
+    outgoing, destination = each.outgoing, each.destination
+    if outgoing.to is not None:
+        return each
+    to = outgoing.to_name if destination is None else destination.meta.name
+    why = bounds.why_no_message(to=to, name=policy_rules.label_of(outgoing.message), near=True)
+    return each if why is None else msgspec.structs.replace(each, destination=None, refused=why)
 
 
 async def _route(engine: kv.Engine, sender: ids.Address, outgoing: list[step.Outgoing]) -> list[Route]:
@@ -124,8 +140,11 @@ def build(
     opened: list[commit.Opened] = []
     if done.wanted:
         works_wanted = [(wanted.intent, work_of(held.program, wanted)) for wanted in done.wanted.values()]
+        refused = {} if held.bounds is None else policy_rules.refused(held.bounds, done.wanted.values())
         opened = [
             commit.Opened(intent, work, claims.claim(held.at, work, time_us) if work.state is _WAITING else None)
+            if intent not in refused
+            else commit.Opened(intent, work, refused=refused[intent])
             for intent, work in works_wanted
         ]
     try:
@@ -155,6 +174,7 @@ def _build(
         head_raw=held.head_raw,
         sealed=journals.Sealed(done.before, done.entries, done.data, done.after, done.changes),
         consumed=[each.stamp for each in done.taken] if done.taken else [],
+        brought=_brought(held.at, done) if done.taken or done.buried else [],
         buried=done.buried,
         seen=seen,
         opened=opened,
@@ -171,6 +191,8 @@ def _build(
         vault.of(held.machine).add(batch, done.sealed)
         for each_moved in done.moved:
             each_moved.add(batch)
+    if done.halted and any(not each.effect for each in done.halted):
+        ready.mark_blocked(batch, held.at)
     if held.trial is not None:
         trial.clear(batch, held.at)
     touched: list[ids.Address] = []
@@ -178,7 +200,16 @@ def _build(
     if sent:
         touched = list(dict.fromkeys(each.destination.at for each in sent if each.destination is not None))
         answers_self = answers_self or held.at in touched or any(each.receipt is not None for each in sent)
+    if held.bounds is not None:
+        answers_self = answers_self or any(each.refused is not None for each in opened)
     return Built(batch, head_raw, claimed, touched, answers_self, hints)
+
+
+def _brought(at: ids.Address, done: Done) -> list[inbox.Message]:
+    """Of what was read from the inbox, the messages of other universes."""
+    items = [each.item for each in done.taken]
+    items += [each.unread.item for each in done.buried]
+    return [each for each in items if isinstance(each, inbox.Message) and each.from_universe != at.universe]
 
 
 def _cancelled(program: Program, cancelled: list[step.Wanted]) -> list[commit.Cancelled]:
@@ -187,19 +218,32 @@ def _cancelled(program: Program, cancelled: list[step.Wanted]) -> list[commit.Ca
 
 def _sent(each: Route) -> commit.Sent:
     """A message as it leaves, and its receipt: none for a reply, and none for a question that is on its way."""
-    why_not = messages.check_destination(each.destination)
+    code, why_not = _why_not(each)
+    message = each.outgoing.message if each.destination is None else each.outgoing.put_to(each.destination.at)
     message = msgspec.structs.replace(
-        each.outgoing.message, payload=cas.as_payload(each.outgoing.data), universe=each.universe, world=each.world
+        message, payload=cas.as_payload(each.outgoing.data), universe=each.universe, world=each.world
     )
     answered = each.outgoing.to is not None or (why_not is None and bool(each.outgoing.message.reply))
-    receipt = None if answered else _receipt(each.outgoing, why_not)
+    receipt = None if answered else _receipt(each.outgoing, code, why_not)
     return commit.Sent(message, each.destination if why_not is None else None, receipt)
 
 
-def _receipt(outgoing: step.Outgoing, why_not: str | None) -> inbox.Receipt:
+def _why_not(each: Route) -> tuple[str, str | None]:
+    """Why a message is not sent, with a code, if it is not. An answer, whose name is ours, is addressed by the kernel;
+    whatever users send goes to a name.
+    """
+    reserved = messages.check_name(each.outgoing.message) if each.outgoing.to is None else None
+    if reserved is not None:
+        return calls.RESERVED, reserved
+    if each.refused:
+        return calls.NOT_ALLOWED, each.refused
+    return calls.UNDELIVERABLE, messages.check_destination(each.destination)
+
+
+def _receipt(outgoing: step.Outgoing, code: str, why_not: str | None) -> inbox.Receipt:
     if why_not is None:
         return inbox.Receipt(outgoing.intent, ReceiptStatus.OK, payload.inline(_BEHIND), 1)
-    failure = runs.failure("undeliverable", f"message to {outgoing.to_name!r}: {why_not}", attempts=1)
+    failure = runs.failure(code, f"message to {outgoing.to_name!r}: {why_not}", attempts=1)
     return inbox.Receipt(outgoing.intent, ReceiptStatus.ERROR, payload.inline(failure), 1)
 
 

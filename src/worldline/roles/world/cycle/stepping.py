@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
+from worldline.kernel import user_errors
 from worldline.model.settings import WorkerSettings
+from worldline.model.step import Input
+from worldline.roles import telemetry
 from worldline.roles.world import trials
 from worldline.roles.world.cycle import kernel_thread, steps
 from worldline.roles.world.cycle.kernel_executor import Overdue
@@ -19,6 +22,7 @@ from worldline.roles.world.held_world import HeldWorld
 log = logging.getLogger("worldline.worker")
 
 ABANDONED = Stage.ABANDONED
+TEXT_CHARACTERS_MAX = 300  # of an exception that is counted; the log has all of it
 
 
 class Stepper:
@@ -58,14 +62,23 @@ class Stepper:
         if turn.error is not None:
             worked.append(Worked(turn, Done(held.head, held.head)))
             return
-        async with self._trials.alone, self._kernel.alone() as run:
-            try:
-                poison = await self._trials.mark(held, steps.next_input(held, turn.unread))
-            except errors.Lost as error:
-                turn.failed(error)
-                worked.append(Worked(turn, Done(held.head, held.head)))
-                return
-            await run(None, self._step_one, turn, poison, time_us, worked)
+        given = steps.next_input(held, turn.unread)
+
+        def tried() -> Done:
+            return steps.run_one(held, turn.unread, poison="", given_up=False, time_us=time_us, begin=lambda _: None)
+
+        try:
+            poison = await self._trials.judge(held, given, tried)
+            given_up = bool(poison) and self._trials.gives_up(held, given)
+            async with self._trials.alone, self._kernel.alone() as run:
+                if poison:
+                    await run(None, self._step_one, turn, poison, given_up, time_us, worked)
+                else:
+                    async with self._trials.marked(held, given):
+                        await run(None, self._step_one, turn, "", False, time_us, worked)
+        except errors.Lost as error:
+            turn.failed(error)
+            worked[:] = [Worked(turn, Done(held.head, held.head))]
 
     async def take_alone(self, held: HeldWorld, handover: Handover, time_us: int) -> Done:
         """The step of a world that begins as a fork, or whose program has changed, over the input that says so. On
@@ -78,24 +91,51 @@ class Stepper:
                 held, [], [handover], budget, time_us=time_us, env=self._env, begin=lambda _: None, poison=poison
             )
 
-        if not held.on_trial:
-            return await self._kernel.run(held.at, run, "")
-        async with self._trials.alone, self._kernel.alone() as alone:
-            poison = await self._trials.mark(held, steps.handed_input(handover))
-            done: Done = await alone(held.at, run, poison)
-            return done
+        given = steps.handed_input(handover)
+        try:
+            if not held.on_trial:
+                return await self._kernel.run(held.at, run, "")
+            poison = await self._trials.judge(held, given, lambda: run(""))
+            async with self._trials.alone, self._kernel.alone() as alone:
+                done: Done
+                if poison:
+                    done = await alone(held.at, run, poison)
+                else:
+                    async with self._trials.marked(held, given):
+                        done = await alone(held.at, run, "")
+                return done
+        except Exception as error:
+            await self._count(held, given, _how(error), error)
+            raise
 
     async def hold_against(self, worked: Sequence[Worked]) -> None:
-        """A step that hung, or that memory ran out in, counts like one that its process died in."""
-        for turn in [each.turn for each in worked if each.turn.error is not None]:
-            hung = isinstance(turn.error, Overdue)
-            lacking = isinstance(turn.error, errors.CannotStep) and not turn.error.lasting
-            memory = lacking and not isinstance(turn.error, errors.CannotRead)
-            if turn.given is not None and (hung or memory):
-                try:
-                    await self._trials.hold_against(turn.held, turn.given, "hung" if hung else "memory")
-                except errors.Error as raised:  # it counts the next time
-                    log.warning("world %s: a failed step is not counted: %s", turn.held.at.world.hex(), raised)
+        """A step that hung, that memory ran out in, or that raised, counts like one that its process died in."""
+        for each in worked:
+            if each.turn.error is not None:
+                await self.hold(each, each.turn.error)
+
+    async def hold(self, worked: Worked, error: BaseException) -> None:
+        """Count what a step ended with against its input, if that is at fault. Several at once are tried one by one
+        first; an input that no store has goes back to its producer.
+        """
+        held, how = worked.turn.held, _how(error)
+        if how == "raised" and (worked.is_producers or not (held.careful or held.on_trial)):
+            return
+        await self._count(held, worked.turn.given, how, error)
+
+    async def _count(
+        self, held: HeldWorld, given: Input | None, how: telemetry.Death | None, error: BaseException
+    ) -> None:
+        if given is None or how is None:
+            return
+        try:
+            if how == "raised":
+                said = f"{kernel_thread.describe(error)[:TEXT_CHARACTERS_MAX]} ({user_errors.own_place_of(error)})"
+                await self._trials.raised(held, given, said)
+            else:
+                await self._trials.hold_against(held, given, how)
+        except errors.Error as failed:  # it counts the next time
+            log.warning("world %s: a failed step is not counted: %s", held.at.world.hex(), failed)
 
     # --- Step, in the kernel's thread -------------------------------------------------------------------------
 
@@ -122,17 +162,20 @@ class Stepper:
                 self._kernel.now(held.at, now_us)
                 self._step(each, worked, one if held.careful else many, time_us)
 
-    def _step_one(self, turn: Turn, poison: str, time_us: int, worked: list[Worked]) -> None:
+    def _step_one(self, turn: Turn, poison: str, given_up: bool, time_us: int, worked: list[Worked]) -> None:
         self._kernel.begin()
         self._kernel.now(turn.held.at, self._env.monotonic_us())
-        self._step(turn, worked, None, time_us, poison)
+        self._step(turn, worked, None, time_us, poison, given_up=given_up)
 
     def _cool(self, held: HeldWorld) -> None:
         """All that its cells are is durable: those that were used longest ago may go."""
         if held.machine.cells.fetch is not None:
             held.machine.cells.cool(max(0, self._settings.cells_memory_max - held.unsaved.bytes))
 
-    def _step(self, turn: Turn, worked: list[Worked], budget: Budget | None, time_us: int, poison: str = "") -> None:
+    def _step(
+        self, turn: Turn, worked: list[Worked], budget: Budget | None, time_us: int, poison: str = "",
+        *, given_up: bool = False,
+    ) -> None:  # fmt: skip
         """Whatever comes of a world's steps is that world's alone; nothing comes of steps that were given up. Without a
         budget: one step of a world on trial.
         """
@@ -141,7 +184,7 @@ class Stepper:
             if held.machine.cells.fetch is not None:  # as of few worlds
                 self._cool(held)
             if budget is None:
-                done = steps.run_one(held, unread, poison=poison, time_us=time_us, begin=begin)
+                done = steps.run_one(held, unread, poison=poison, given_up=given_up, time_us=time_us, begin=begin)
             else:
                 done = steps.run(held, unread, turn.handed, budget, time_us=time_us, env=self._env, begin=begin)
         except BaseException as raised:  # noqa: BLE001 - user code may raise anything, and no signal is meant here
@@ -153,3 +196,13 @@ class Stepper:
 def _keep_failed(turn: Turn, worked: list[Worked], error: BaseException) -> None:
     turn.failed(error)
     worked.append(Worked(turn, Done(turn.held.head, turn.held.head)))
+
+
+def _how(error: BaseException) -> telemetry.Death | None:
+    """How a step ended that its input is to blame for; None if the store, or what this process lacks, is."""
+    if isinstance(error, Overdue):
+        return "hung"
+    if counts := trials.counts_as(error):
+        return counts
+    outside = errors.CannotStep | errors.StoreError | errors.Fenced | errors.Conflicted
+    return None if isinstance(error, outside) else "raised"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import limits
+from worldline.base import limits, probes
 from worldline.codec import digest
 from worldline.kernel import commands
 from worldline.kernel import step as kernel_step
@@ -19,7 +19,7 @@ from worldline.keys import inbox as inbox_keys
 from worldline.layers import cas, commit
 from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
-from worldline.model import ids, inbox, journal, payload, step, trace
+from worldline.model import ids, inbox, journal, step, trace
 from worldline.model.change import Change
 from worldline.model.upkeep.sealed import New
 from worldline.roles.erasure.resealing import Moved
@@ -38,7 +38,7 @@ assert CYCLE_BYTES_MAX + 2 * limits.STEP_BYTES_MAX + 2 * limits.STEP_CHANGES_BYT
 
 Begin = Callable[[step.Input], None]
 
-_CONTINUE = step.Input(inbox.Control(commands.CONTINUE, payload.EMPTY), b"")
+_CONTINUE = step.Input(commands.CONTINUED, b"")
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -69,6 +69,7 @@ class Done(msgspec.Struct):
     carried: list[bytes] = []  # what inputs carry: it is there, and must stay
     traces: list[trace.Kept] = []  # where user code failed
     sealed: list[New] = []  # personal values, to be kept apart
+    halted: list[step.Halted] = []  # what waits for a person from these steps on
     moved: list[Moved] = []  # those that messages take to other worlds
     steps: int = 0
     size: int = 0
@@ -113,13 +114,18 @@ def run(
 
 
 def run_one(
-    held: HeldWorld, unread: list[tuple[inboxes.Unread, bytes]], *, poison: str, time_us: int, begin: Begin
-) -> Done:
-    """One step of a world on trial, over `next_input`. `poison`: why that must not reach user code."""
+    held: HeldWorld, unread: list[tuple[inboxes.Unread, bytes]], *, poison: str, given_up: bool, time_us: int,
+    begin: Begin,
+) -> Done:  # fmt: skip
+    """One step of a world on trial, over `next_input`. `poison`: why that must not reach user code. `given_up`: it
+    could not be settled without user code, so it is not taken.
+    """
     done = Done(held.head, held.head)
     held.machine.cells.begin_steps(done.changed)
     held.machine.vault.begin()
     given = msgspec.structs.replace(next_input(held, unread), poison=poison)
+    if given_up:
+        given = _not_taken(given)
     if held.machine.unfinished:
         _step(held, done, given, time_us, begin)
         done.cut = bool(unread)
@@ -135,6 +141,19 @@ def next_input(held: HeldWorld, unread: list[tuple[inboxes.Unread, bytes]]) -> s
     then have nothing to do with the next input.
     """
     return _CONTINUE if held.machine.unfinished else input_of(*unread[0])
+
+
+def _not_taken(given: step.Input) -> step.Input:
+    """An input whose step cannot be made: a step over bytes that cannot be decoded touches nothing of the world, and
+    makes it a dead letter. What an earlier step began is no input, and loses its first part.
+    """
+    probes.hit("trial.not-taken")
+    item = given.item
+    if item == commands.CONTINUED:
+        return msgspec.structs.replace(given, discard=True)
+    asked = item.correlation if isinstance(item, inbox.Event | inbox.Control) else ""
+    raw_digest = given.raw_digest if item is None else digest.sha256(inbox_keys.ITEM.pack(item))
+    return step.Input(None, given.data, given.stamp, raw_digest, given.poison, correlation=asked)
 
 
 def handed_input(handover: Handover, poison: str = "") -> step.Input:
@@ -201,7 +220,7 @@ def _step(
     # Logical time starts at birth, the baseline's time: the store's clock may be set back before the first step.
     logical_us = max(head.time_us, held.baseline.time_us, time_us, due_us)
     behind_us = logical_us - time_us if logical_us - time_us >= BEHIND_US_MIN else 0
-    stepped = kernel_step.step(held.machine, given, step.Context(held.at, number, logical_us, behind_us))
+    stepped = kernel_step.step(held.machine, given, step.Context(held.at, number, logical_us, behind_us, held.entropy))
     sealed = journals.seal(
         head, stepped.drafts, stepped.changes, state=stepped.state, time_us=logical_us, covered=stepped.covered,
         plain=stepped.plain, book=held.deltas,
@@ -225,6 +244,8 @@ def _step(
     if stepped.sealed:
         done.sealed += stepped.sealed
         done.size += sum(RECORD_BYTES + len(each.kept.data) for each in stepped.sealed)
+    if stepped.halted:
+        done.halted += stepped.halted
     if stepped.wanted or stepped.closed or stepped.cancelled or stepped.outgoing:
         _gather(done, stepped)
     return Applied(head.height + 1, number), stepped.dead, stepped.letter

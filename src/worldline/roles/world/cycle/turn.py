@@ -186,12 +186,24 @@ class Worked(msgspec.Struct, eq=False):
     def committed(self) -> bool:
         return self.turn.stage is Stage.COMMITTED
 
+    @property
+    def is_producers(self) -> bool:
+        """Whether a single step was over an input that its producer has handed over, and that is in no store yet."""
+        turn = self.turn
+        over_handed = not turn.unread and bool(turn.handed) if turn.error is not None else bool(self.done.handed)
+        return over_handed and turn.handed[0].claim is None
+
 
 class Lost(msgspec.Struct, frozen=True):
     """A turn whose world's memory is worthless: its steps were not committed, or not all was done after it."""
 
     worked: Worked
     why: kv.Conflict | BaseException
+
+    @property
+    def unfit(self) -> bool:
+        """Whether its steps were made, and could not be stored as they are."""
+        return isinstance(self.why, BaseException) and self.worked.turn.error is None and not self.worked.committed
 
     @property
     def is_ours(self) -> bool:

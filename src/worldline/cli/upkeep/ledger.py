@@ -1,0 +1,49 @@
+"""The ledger of erasures: as a file, and applied to a store that was made of an older backup."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from worldline.base import grammar
+from worldline.cli import common, output
+from worldline.cli.common import Desk
+from worldline.client.personal import ledger as ledgers
+
+_FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+
+
+@common.command("export")
+@_FILE
+async def export(desk: Desk, file: Path) -> None:
+    """Write the ledger into a file, with what the file has already.
+
+    It says by ids what was erased, and holds nothing of it. Keep it where neither the store nor its backups are:
+    `restore --ledger` needs it.
+    """
+    async with desk.open_store() as store:
+        count = await ledgers.export(store, file)
+    desk.out.one({"file": str(file), "entries": count}, [f"{grammar.count(count, 'erasure')} in {file}"])
+
+
+@common.command("apply", asks=True)
+@_FILE
+async def apply(desk: Desk, file: Path) -> int:
+    """Erase again what a ledger says, in a store that was made of an older backup."""
+    async with desk.open_store() as store:
+        desk.confirm(f"Erase what {file} says was erased, for good?")
+        done = await ledgers.apply(store, file)
+    desk.out.one(
+        {"file": str(file), "applied": done.done, "left": done.left},
+        [
+            grammar.clause(done.done, "erasure", "was applied", "were applied"),
+            *(f"not done: {each}" for each in done.left),
+        ],
+    )
+    return output.NEGATIVE if done.left else 0
+
+
+ledger = click.Group("ledger", commands=[export, apply], help="What was erased, as a file.")
+
+COMMANDS: list[click.Command] = [ledger]

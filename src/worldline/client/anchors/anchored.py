@@ -1,0 +1,25 @@
+"""Anchors of a world, as users ask for them. `World` has these methods."""
+
+from __future__ import annotations
+
+from worldline.client.anchors import anchoring
+from worldline.client.anchors.anchoring import AnchorCheck
+from worldline.client.anchors.signing import SigningKey
+from worldline.client.handle import Handle
+from worldline.model.upkeep.anchor import Anchor
+
+
+class Anchored:
+    """What of a world concerns where its history stood."""
+
+    _handle: Handle
+
+    async def anchor(self, *, sign: SigningKey | None = None) -> Anchor:
+        """Where its history stands, to be kept outside of the store: `str(anchor)` is a line of JSON."""
+        return await anchoring.make(self._handle, sign)
+
+    async def check_anchor(self, anchor: Anchor | str, /, *, key: str = "") -> AnchorCheck:
+        """Whether its history goes on from an anchor, or what was done to it. `key`: the public key, in hexadecimal
+        digits, that must have signed it.
+        """
+        return await anchoring.check(self._handle, anchor, key)

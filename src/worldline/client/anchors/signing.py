@@ -1,0 +1,86 @@
+"""Keys that sign anchors, in files; and checking signatures.
+
+A key file is JSON with hexadecimal digits, and nothing that a store knows or needs::
+
+    {"private": "8c1f...", "public": "03ab..."}
+
+Keep it where the operators of the store cannot read it, or a person who can rewrite the store can sign another history.
+The public key is not secret: a person who checks anchors must have it from elsewhere than from the anchor.
+"""
+
+from __future__ import annotations
+
+import hmac
+from pathlib import Path
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors, limits, private_files
+from worldline.model.upkeep import anchor as anchors
+from worldline.model.upkeep.anchor import Anchor
+from worldline.store.encryption import ed25519
+
+KEY_FILE_BYTES_MAX = 4 * limits.KIB
+
+
+class _KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    private: str
+    public: str
+
+
+class SigningKey:
+    """A key that signs anchors: `await world.anchor(sign=wl.SigningKey.from_file("anchor.key"))`."""
+
+    def __init__(self, private: bytes) -> None:
+        if len(private) != anchors.KEY_BYTES:
+            raise errors.BadInput(f"a signing key has {anchors.KEY_BYTES} bytes")
+        self._private = private
+        self.public = ed25519.public_of(private).hex()
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> SigningKey:
+        """The key of a file that `worldline anchor --new-key` has made."""
+        try:
+            found = msgspec.json.decode(
+                private_files.read_secret(Path(path), bytes_max=KEY_FILE_BYTES_MAX), type=_KeyFile
+            )
+            made = cls(bytes.fromhex(found.private))
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            raise errors.BadInput(f"{path} is no signing key: `worldline anchor --new-key FILE` makes one") from None
+        if made.public != found.public:
+            raise errors.BadInput(f"{path} is damaged: its public key is another key's")
+        return made
+
+    def __repr__(self) -> str:
+        return f"SigningKey(public={self.public!r})"
+
+    def sign(self, anchor: Anchor) -> Anchor:
+        """The anchor with a signature by this key."""
+        signature = ed25519.sign(self._private, anchors.signed_bytes(anchor, self.public))
+        return msgspec.structs.replace(anchor, key=self.public, signature=signature.hex())
+
+    def write(self, file: Path) -> None:
+        """Make a key file, for its owner alone. `Exists` if there is one."""
+        said = _KeyFile(self._private.hex(), self.public)
+        private_files.write(file, msgspec.json.format(msgspec.json.encode(said), indent=2) + b"\n", replace=False)
+
+
+def new_key(env: envs.Env) -> SigningKey:
+    return SigningKey(env.random_bytes(anchors.KEY_BYTES))
+
+
+def check_signature(anchor: Anchor, key: str = "") -> None:
+    """`BadAnchor` if it was not signed by its key; or, if `key` is given, by this public key, in hexadecimal digits."""
+    if key and len(key) != 2 * anchors.KEY_BYTES:
+        raise errors.BadInput(f"a public key has {2 * anchors.KEY_BYTES} hexadecimal digits")
+    what = f"the anchor of {anchor.name!r} at height {anchor.height}"
+    if not anchor.is_signed:
+        if key:
+            raise errors.BadAnchor(f"{what} is not signed")
+        return
+    if key and not hmac.compare_digest(key.lower().encode(), anchor.key.encode()):
+        raise errors.BadAnchor(f"{what} is signed by {anchor.key}, which is another key than {key}")
+    data = anchors.signed_bytes(anchor, anchor.key)
+    if not ed25519.is_signed(bytes.fromhex(anchor.key), data, bytes.fromhex(anchor.signature)):
+        raise errors.BadAnchor(f"{what} is forged or damaged: the signature is not that of its key")

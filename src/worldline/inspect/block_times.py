@@ -1,0 +1,41 @@
+"""When runs were blocked, from the journal: a run's row says that it is, and why, but not since when.
+
+The journal is read backwards, and only so far: a run that was blocked longer ago has no time here, which is better than
+a wrong one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from worldline.base import errors
+from worldline.client.handle import Handle
+from worldline.model.journal import Kind
+from worldline.roles import reader, restore
+
+PAGE_ENTRIES = 1_000
+ENTRIES_MAX = 50_000
+
+
+async def of_runs(world: Handle, runs: Collection[str]) -> dict[str, int]:
+    """By run, the time in microseconds of the step that blocked it last."""
+    universe, at = world.universe, await world.address()
+    engine = universe.store.engine
+    missing = dict.fromkeys(runs)
+    found: dict[str, int] = {}
+    if not missing:
+        return found
+    top = (await reader.head(engine, at)).height
+    lowest = max((await reader.kept(engine, at)).above, top - ENTRIES_MAX)
+    while missing and top > lowest:
+        above = max(lowest, top - PAGE_ENTRIES)
+        try:
+            page = await restore.read_entries(engine, universe.blobs, at, above=above, up_to=top)
+        except errors.NotRetained:  # a compaction has dropped them since
+            return found
+        for entry in reversed(page):
+            if entry.kind is Kind.RUN_BLOCKED and entry.correlation in missing:
+                del missing[entry.correlation]
+                found[entry.correlation] = entry.time_us
+        top = above
+    return found

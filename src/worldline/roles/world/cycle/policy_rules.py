@@ -1,0 +1,53 @@
+"""What the rules of a universe refuse of what a step asks for.
+
+It is asked for all the same, as far as the world's journal is concerned, and answered at once: with an error receipt in
+the world's own inbox, by the commit of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from worldline.base import failures
+from worldline.kernel import runs, work
+from worldline.kernel.authoring import messages
+from worldline.kernel.branches import fork
+from worldline.model import ids, inbox, payload, step
+from worldline.model.inbox import MessageMode, ReceiptStatus
+from worldline.model.policy import Bounds
+from worldline.model.work import WorkKind
+
+_OWN = (messages.REPLY, fork.SHARE)  # what the runtime performs for itself
+
+
+def refused(bounds: Bounds, wanted: Iterable[step.Wanted]) -> dict[ids.IntentId, inbox.Receipt]:
+    """The effects that the world may not use, with their answers. One that is parked from the beginning leaves a dry
+    fork only by a person's hand.
+    """
+    found: dict[ids.IntentId, inbox.Receipt] = {}
+    for each in wanted:
+        if each.kind is not WorkKind.EFFECT or each.parked or each.name in _OWN:
+            continue
+        code, why = _why_not(bounds, each)
+        if why is not None:
+            failure = runs.failure(code, runs.storable(f"{why}; `worldline policy list` shows the rules"))
+            found[each.intent] = inbox.Receipt(
+                each.intent, ReceiptStatus.ERROR, payload.inline(failure), 0, each.correlation
+            )
+    return found
+
+
+def label_of(message: inbox.Message) -> str:
+    """What a message is, as rules name it."""
+    return f"inbox:{message.name}" if message.mode is MessageMode.INBOX else message.name
+
+
+def _why_not(bounds: Bounds, wanted: step.Wanted) -> tuple[str, str | None]:
+    """Why it may not, with a code. A message to another universe is an effect, and has the rules of messages."""
+    if wanted.name != messages.SEND:
+        return failures.PolicyDenied.code, bounds.why_no_effect(wanted.name)
+    if not bounds.sends:
+        return messages.NOT_ALLOWED, None
+    arguments = work.effect_arguments(wanted.params)
+    label = messages.unpack(arguments["content"]).label
+    return messages.NOT_ALLOWED, bounds.why_no_message(to=arguments["to"], name=label, near=False)

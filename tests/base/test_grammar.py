@@ -1,0 +1,90 @@
+"""Numbers and names in sentences, and that messages use them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import worldline
+from worldline.base import grammar
+
+SOURCE = Path(worldline.__file__).parent
+# What a person reads there is counted by `grammar.count`, never by hand.
+FOLDERS = ("cli", "inspect", "testing")
+NOUNS = (
+    "answers|anchors|attempts|backups|blobs|calls|cells|claims|copies|effects|entries|erasures|events|fields|files|"
+    "findings|forks|frames|inputs|items|keys|letters|lines|lookups|messages|operations|processes|runs|schedules|seeds|"
+    "segments|snapshots|steps|threads|timers|universes|uploads|values|workers|worlds"
+)
+_COUNTED = re.compile(rf" (?:(?:dead|live|more|open|unread|other) )?(?:{NOUNS})\b")
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "said"),
+    [
+        (1, "run", "1 run"),
+        (0, "run", "0 runs"),
+        (2, "dead letter", "2 dead letters"),
+        (2, "entry", "2 entries"),
+        (1, "entry", "1 entry"),
+        (3, "key", "3 keys"),
+        (2, "process", "2 processes"),
+    ],
+)
+def test_numbers_agree(number: int, noun: str, said: str) -> None:
+    assert grammar.count(number, noun) == said
+
+
+def test_verbs_and_articles_agree() -> None:
+    assert grammar.clause(1, "copy", "goes on", "go on") == "1 copy goes on"
+    assert grammar.clause(2, "copy", "goes on", "go on") == "2 copies go on"
+    assert [grammar.an(each) for each in ("int", "str", "Order", "")] == ["an int", "a str", "an Order", "a "]
+
+
+def counted_by_hand(source: str) -> list[str]:
+    """Numbers in f-strings that stand right before a plural. A constant, or what was found to be above one, may."""
+    found = []
+    tree = ast.parse(source)
+    above_one = {
+        ast.unparse(test.left)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If | ast.IfExp) and isinstance(test := node.test, ast.Compare)
+        if ast.unparse(test).endswith((" > 1", " == 1"))
+    } | {
+        ast.unparse(test.left)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.BoolOp)
+        for test in node.test.values
+        if isinstance(test, ast.Compare) and ast.unparse(test).endswith(" > 1")
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.JoinedStr):
+            continue
+        for value, text in zip(node.values, node.values[1:], strict=False):
+            if not isinstance(value, ast.FormattedValue) or not isinstance(text, ast.Constant):
+                continue
+            number = ast.unparse(value.value)
+            is_constant = number.rpartition(".")[2].isupper() or number in above_one
+            if _COUNTED.match(str(text.value)) and not is_constant:
+                found.append(f"line {node.lineno}: {{{number}}}{text.value!r}")
+    return found
+
+
+def test_counting_by_hand_is_found() -> None:
+    assert counted_by_hand("x = f'{len(runs)} runs go on'") == ["line 1: {len(runs)}' runs go on'"]
+    assert counted_by_hand("x = f'{found.count} unread inputs'")
+    assert counted_by_hand("x = f'{limits.RUNS_MAX} runs at most'") == []
+    assert counted_by_hand("if len(found) > 1:\n    x = f'{len(found)} workers are named so'") == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_messages_do_not_count_by_hand(folder: str) -> None:
+    found = {
+        str(file.relative_to(SOURCE)): said
+        for file in sorted((SOURCE / folder).rglob("*.py"))
+        if (said := counted_by_hand(file.read_text()))
+    }
+    assert found == {}

@@ -1,0 +1,155 @@
+"""Texts that users choose, made to act on a terminal: every command shows them, and none lets them through."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import worldline as wl
+from tests import aio
+from tests.cli import cli_kit, escapes, every_command
+from tests.cli.cli_kit import COMMAND, run
+from tests.cli.escapes import HOSTILE
+from worldline.cli import output, terminal
+from worldline.inspect import queries
+from worldline.kernel import events, values
+from worldline.model.work import WorkKind, WorkState
+
+APP = str(Path(escapes.__file__))
+RAW = ("\x1b]", escapes.COLOUR, "\x9b", "\u202e", "\u2066", "\x08", "\x7f", "\u2028", "\U000e0041")
+# What the table of all commands has no words for, since it is made for another program.
+MORE = [
+    ["state", "alice"], ["state", "alice", "Notes", HOSTILE], ["runs", "show", "alice", "parked"], ["why", "alice"],
+    ["runs", "show", "alice", "[red]PWNED[/red"], ["send", "alice", "Noted", f"text={HOSTILE}", "--id", HOSTILE],
+    ["runs", "list", "alice"], ["journal", "alice"], ["dead", "list"], ["list", "--label", "note"], ["show", "alice"],
+    ["diff", "alice@3", "alice"], ["diff", "alice@3", "alice", "--all"], ["trace", "alice"], ["effect", "list"],
+    ["explain", "alice", "Order.fill", "--key", HOSTILE], ["state", "alice", "Order", HOSTILE], ["dead", HOSTILE],
+    [HOSTILE], [f"--{HOSTILE}"], ["list", f"--limit={HOSTILE}"], ["journal", "alice", "--app", HOSTILE],
+    ["list", "--store", HOSTILE], ["list", "--universe", HOSTILE], ["list", "--keys", HOSTILE],
+    ["list", "--objects", f"s3://{HOSTILE}"], ["list", "--store", f"postgresql://{HOSTILE}"], ["follow", HOSTILE],
+]  # fmt: skip
+
+
+def check(shown: str, what: object) -> None:
+    for raw in RAW:
+        at = shown.find(raw)
+        assert at < 0, f"{what} lets {raw!r} through: {shown[max(0, at - 60) : at + 30]!r}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("escapes")
+    (made / "out").mkdir()
+    (made / "secret").write_text("0123456789abcdef")
+    (made / "secret").chmod(0o600)
+    (made / "worldline.toml").write_text(f'store = "store"\napp = "{APP}"\n')
+    return made
+
+
+@pytest.fixture(scope="module")
+def things(folder: Path) -> dict[str, str]:
+    """A store with hostile texts wherever there can be some, and what commands are told of it."""
+    found: dict[str, str] = {}
+
+    async def make() -> None:
+        async with wl.open(str(folder / "stocked"), host=escapes.app) as universe:
+            alice = await universe.ensure("alice", escapes.app, labels={"note": escapes.MARKUP})
+            for text in (HOSTILE, f"fail{HOSTILE}"):
+                await (await alice.send(escapes.Noted(text), id=f"{text}")).applied()
+            assert await alice.run(escapes.echoes(HOSTILE), id="[red]PWNED[/red") == HOSTILE
+            with pytest.raises(wl.RunFailed):
+                await alice.run(escapes.fails(HOSTILE), id="bad")
+            _ = await alice.start(escapes.waits(HOSTILE), id="order")
+            _ = await alice.start(escapes.parked(HOSTILE), id="parked")
+            _ = await alice.start(escapes.retried(HOSTILE), id="retried")
+            await alice.act(escapes.Order.fill(HOSTILE), key=HOSTILE)
+            await alice._handle.send(*events.sealed(escapes.MARKUP, values.dump(HOSTILE), {"note": HOSTILE}))
+            await aio.until(lambda: settled(universe))
+            await universe.ensure("bob", escapes.app)
+            await universe.ensure("carol", escapes.app)
+            async for each in queries.open_work(universe._connection, None):
+                parked = each.work.state is WorkState.PARKED
+                kind = "timer" if each.work.kind is WorkKind.TIMER else "parked" if parked else "effect"
+                found[kind] = each.intent.hex()
+
+    async def settled(universe: wl.Universe) -> bool:
+        return sum([bool(each.work.error) async for each in queries.open_work(universe._connection, None)]) == 2
+
+    aio.run(make())
+    (folder / "document.json").write_text(
+        json.dumps({**escapes.Order.document(), "meta": {"name": HOSTILE, "description": HOSTILE}})
+    )
+    return {
+        "app": APP, "domain": f"{APP}:Order", "document": str(folder / "document.json"), "folder": str(folder / "out"),
+        "secret": str(folder / "secret"), "hostile": HOSTILE, "other": str(folder / "other"), **found,
+    }  # fmt: skip
+
+
+def test_every_command_that_ends(folder: Path, things: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    cli_kit.copy(folder / "stocked", folder / "store")
+    harmless = 0
+    for words in [*MORE, *([*each, "--json"] for each in MORE), *every_command.cases(things)]:
+        said = run(*words, cwd=folder, terminal=True)
+        check(said.out + said.err, words)
+        assert "Traceback" not in said.err, (words, said.err)
+        harmless += "PWNED" in said.out
+        if said.code > output.NEGATIVE and "--json" not in words:
+            assert "error: " in said.err.splitlines()[-1], f"{words}: more than one line: {said.err}"
+    assert harmless > 40, "the texts are shown, harmlessly"
+
+
+def test_json_means_what_was_stored(folder: Path, things: dict[str, str]) -> None:
+    del things
+    said = run("journal", "alice", "--json", "--store", folder / "stocked")
+    check(said.out, "the journal")
+    assert HOSTILE in [each["data"]["text"] for each in said.lines if each.get("event") == "Noted"]
+
+
+def test_what_processes_say(folder: Path, things: dict[str, str], tmp_path: Path) -> None:
+    """`dev` in its three forms, and a worker's log, while hostile things happen."""
+    store = cli_kit.copy(folder / "stocked", tmp_path / "store")
+    env = cli_kit.environment({"WORLDLINE_STORE": str(store), "TERM": "xterm", "COLUMNS": "200", "FORCE_COLOR": "1"})
+    forms = {
+        "blocks": ["dev", APP], "entries": ["dev", APP, "--entries"], "json": ["dev", APP, "--json"],
+        "text log": ["up", APP, "--log-level", "debug"],
+        "json log": ["up", APP, "--log", "json", "--log-level", "debug"],
+    }  # fmt: skip
+    for number, (name, words) in enumerate(forms.items()):
+        written = tmp_path / f"{number}.txt"
+        with written.open("wb") as file:
+            process = subprocess.Popen(
+                [*COMMAND, *words], cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+            )  # fmt: skip
+        try:
+            cli_kit.wait_for(written, b"hosting", b"ready")
+            for words in (["send", "bob", "Noted", f"text=fail{HOSTILE}"], ["run", "bob", "echoes", f"text={HOSTILE}"]):
+                said = run(*words, "--id", f"{number}", "--timeout", "60", "--store", store, cwd=folder)
+                assert said.code == 0, said.err
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(cli_kit.SECONDS)
+        shown = written.read_text()
+        assert "PWNED" in shown, name
+        check(shown, name)
+        if "json" in name:
+            assert all(isinstance(msgspec.json.decode(line), dict) for line in shown.splitlines() if line[0] == "{")
+
+
+def test_markup_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    screen = cli_kit.Screen()
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setattr("sys.stderr", screen)
+    terminal.print_table([HOSTILE], [[HOSTILE]])
+    terminal.print_lines([(HOSTILE, "red")])
+    with terminal.progress_bar(escapes.MARKUP) as update:
+        update(1, 2, f"{escapes.MARKUP}{escapes.TITLE}")
+    check(screen.getvalue(), "a screen")
+    assert screen.getvalue().count(escapes.MARKUP) >= 4, "brackets are shown as they are"
