@@ -13,8 +13,6 @@ import pytest
 from tests.cli import cli_kit
 from tests.cli.cli_kit import run
 from tests.cli.role_kit import running
-from worldline.model import settings as settings_model
-from worldline.model.settings import PressureSettings
 
 APP = """
 import worldline as wl
@@ -120,10 +118,8 @@ def test_bad_options_are_said_in_one_line(tmp_path: Path, words: list[str], mess
 
 
 def test_overload_is_one_line_and_a_code(tmp_path: Path, app_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Tight(settings_model.Settings, frozen=True):
-        pressure: PressureSettings = PressureSettings(inbox_items_max=2, sample_ms=0)
-
-    monkeypatch.setattr(settings_model, "Settings", Tight)
+    monkeypatch.setenv("WORLDLINE_SET_PRESSURE_INBOX_ITEMS_MAX", "2")
+    monkeypatch.setenv("WORLDLINE_SET_PRESSURE_SAMPLE_MS", "0")
     assert run("create", "w", "--app", app_file, "--store", "s", cwd=tmp_path).code == 0
     send = ["send", "w", "Anything", "--data", "{}", "--store", "s"]
     for _ in range(2):

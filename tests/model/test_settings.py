@@ -118,7 +118,7 @@ def test_other_values(part: type[Any], values: dict[str, Any], why: str) -> None
 
 @pytest.mark.parametrize("given", [{}, settings.WorkerSettings(), 5])
 async def test_open_takes_settings_alone(given: Any) -> None:
-    with pytest.raises(errors.BadInput, match=r"settings is a \w+; use .*Settings\(\.\.\.\)"):
+    with pytest.raises(errors.BadInput, match=r"settings is an? \w+; use .*Settings\(\.\.\.\)"):
         async with wl.open("memory://", settings=given):
             pass
 
