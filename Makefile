@@ -4,6 +4,7 @@
 #   make sim     seeds of the simulator, until every boundary has been broken at in every way
 #   make soak    the long campaigns
 #   make versions  the tests on every CPython from 3.11 on that is found or can be installed
+#   make reference  docs/reference, from docstrings
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,7 +17,7 @@ PARALLEL := -n $(JOBS) --max-worker-restart 0
 TESTS ?= tests
 SEEDS ?= 600
 
-.PHONY: demo test check style types versions sim soak bench format lock clean
+.PHONY: demo test check style types versions sim soak bench reference format lock clean
 .DEFAULT_GOAL := test
 
 $(READY): requirements/dev.txt pyproject.toml
@@ -62,6 +63,9 @@ soak: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench.run
+
+reference: $(READY)
+	$(BIN)/python tools/api_reference.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix --quiet .

@@ -1,6 +1,6 @@
 """Write the API reference, docs/reference/, from the docstrings of the public names.
 
-`python tools/api_reference.py` writes the files; `tests/docs/test_reference.py` compares them with what this makes. A
+`make reference` writes the files; `tests/docs/test_reference.py` compares them with what this makes. A
 public name is one that `__all__` of `worldline`, `worldline.testing` or `worldline.flow` has; of a class, also every
 method, property and field without an underscore in front, with what it inherits from other classes of this package.
 """
@@ -33,7 +33,7 @@ NOTES = {
     "worldline.flow.GIVEN": "The default of an effect's parameter `snapshot`: such an effect is given the snapshot.",
     "worldline.flow.Handler": "What performs an effect of a domain: it gets an `EffectCall`, and returns patches.",
 }
-_MADE = "Made from docstrings by `tools/api_reference.py`: change those, and run it."
+_MADE = "Made from docstrings: change those, and type `make reference`."
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_in_the_index() -> None:
-    index = pages.links(pages.GUIDE / "README.md")
+    index = [link for link in pages.links(pages.GUIDE / "README.md") if "/" not in link]
     assert sorted(index) == sorted(page.name for page in pages.GUIDE.glob("*.md") if page.stem != "README")
 
 

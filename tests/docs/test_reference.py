@@ -33,8 +33,8 @@ def test_every_public_name_and_method_has_a_docstring() -> None:
 @pytest.mark.parametrize("name", MADE)
 def test_the_page_is_what_docstrings_say(name: str) -> None:
     file = TOOL.FOLDER / name
-    assert file.exists(), "type: python tools/api_reference.py"
-    assert file.read_text() == MADE[name], "type: python tools/api_reference.py"
+    assert file.exists(), "type: make reference"
+    assert file.read_text() == MADE[name], "type: make reference"
 
 
 def test_no_page_is_left_over() -> None:

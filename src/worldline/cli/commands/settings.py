@@ -15,7 +15,7 @@ from worldline.model import setting_names
 @click.option("--changed", is_flag=True, help="Only those that are not the default.")
 @configuration.option
 def settings(desk: Desk, *, names: tuple[str, ...], changed: bool, sets: tuple[str, ...]) -> None:
-    """List all settings: value, where it comes from, default, what it may be.
+    """List all settings: value, origin, default, range.
 
     As `worldline worker`, `up` and the other roles would have them if they were started here.
     """
