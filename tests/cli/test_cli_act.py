@@ -51,7 +51,7 @@ def test_an_order_is_filled_explained_previewed_and_paid(hosted: Path) -> None:
 def test_a_world_that_was_never_run_says_itself_what_it_does_not_have(tmp_path: Path) -> None:
     with cli_kit.dev(ORDERS, "--store", tmp_path / "store", "--world", "shop", cwd=tmp_path):
         missing = said(tmp_path / "store", "act", "shop", "Order.cook", "--key", "o")
-    assert (missing.code, "nothing here takes a Order.cook" in missing.err) == (1, True)
+    assert (missing.code, "nothing here takes an Order.cook" in missing.err) == (1, True)
 
 
 def test_what_is_not_there_or_wrong(hosted: Path) -> None:

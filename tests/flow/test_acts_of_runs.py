@@ -23,8 +23,8 @@ __all__ = ["kit", "lmdb_kit"]
 class Store:
     """A program with an order, a list and workflows that use them. `far`: the world that they act in."""
 
-    def __init__(self, *, far: str | None = None) -> None:
-        self.app = app = wl.Program("store")
+    def __init__(self, *, far: str | None = None, name: str = "store") -> None:
+        self.app = app = wl.Program(name)
 
         @app.effect(timeout=10)
         async def charge(card: str, cents: int) -> str:
@@ -280,8 +280,7 @@ def test_a_workflow_acts_in_a_world_of_another_universe() -> None:
 
 
 async def test_on_every_engine_a_run_acts_here_and_there(kit: Kit) -> None:
-    near, far = Store(far="far"), Store()
-    near.app.name = "near"
+    near, far = Store(far="far", name="near"), Store()
     async with kit.hosting(near.app, far.app) as universe:
         other = await universe.ensure("far", far.app)
         world = await universe.ensure("near", near.app)

@@ -57,7 +57,7 @@ def test_worlds_ask_and_answer_each_other() -> None:
         assert world.run(pays(4)) == "left 6"
         assert world.run(pays(7)) == "refused: insufficient funds"
         assert bank.state(shop.Account, "a").cents == 6
-        assert "nothing here takes a Unknown" in world.run(asks_nonsense())
+        assert "nothing here takes an Unknown" in world.run(asks_nonsense())
         assert not world.machine.work.open
         world.prove()
         bank.prove()

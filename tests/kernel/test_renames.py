@@ -124,7 +124,7 @@ def test_names_are_checked() -> None:
     @app.effect(name="same")
     async def three() -> None: ...
 
-    with pytest.raises(wl.BadInput, match="already has a effect named 'same'"):
+    with pytest.raises(wl.BadInput, match="already has an effect named 'same'"):
 
         @app.effect(name="same")
         async def four() -> None: ...

@@ -342,15 +342,20 @@ async def test_a_crash_while_the_change_is_adopted(tmp_path: Path) -> None:
 
 
 async def test_a_run_whose_arguments_cannot_be_read_is_not_said_to_have_changed(memory_kit: Kit) -> None:
-    """It is blocked under the very code that started it: a class of the author's refuses what was recorded."""
+    """It is blocked under the very code that started it: a class of the author's takes the arguments where they are
+    given, and refuses them where they are read.
+    """
     app = wl.Program("p")
+    made: list[str] = []
 
     @dataclass
     class Order:
         name: str
 
         def __post_init__(self) -> None:
-            raise ValueError("never")
+            made.append(self.name)
+            if len(made) > 1:
+                raise ValueError("never again")
 
     @app.workflow
     async def inner(order: Order) -> None:
