@@ -110,6 +110,10 @@ def test_a_blocked_run_is_shown_with_its_ways_out_and_reset(place: Place) -> Non
             assert f"worldline {way}" in why
         assert "orders.py:" in why
         assert 'await inform("first")' in why
+        for words in (("journal", "w"), ("runs", "list", "w"), ("runs", "show", "w", "o1"), ("why", "w")):
+            said = run(*words, "--json", "--store", place.store).out
+            assert "the code asks for something else" in said
+            assert "WORLD" not in said, "a command is printed as it can be typed"
         tried = place.run("runs", "retry", "w", "o1", "--json")
         assert (tried.code, tried.json["status"]) == (0, "blocked")
         pending = place.run("runs", "cancel", "w", "o1", "--yes")

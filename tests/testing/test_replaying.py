@@ -72,7 +72,7 @@ def test_other_code_is_found_out(tmp_path: Path) -> None:
 
 def test_another_program_is_refused(tmp_path: Path) -> None:
     lived(tmp_path / "j")
-    with pytest.raises(wl.BadInput, match="journal of a 'shop' world"):
+    with pytest.raises(wl.BadInput, match="journal of a world of 'shop'"):
         testing.replay(tmp_path / "j", wl.Program("bank"))
 
 

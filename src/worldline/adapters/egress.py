@@ -24,7 +24,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 import msgspec
 
-from worldline.base import errors, failures, limits
+from worldline.base import errors, failures, grammar, limits
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -183,7 +183,7 @@ def check_addresses(policy: Egress, host: str, port: int, addresses: Iterable[Ad
         for each in (address, *embedded(address)):
             kind = kind_of(each)
             if kind != PUBLIC and not (policy.private and kind in _WITH_PRIVATE):
-                raise refused(f"{host} is at {address}, a {kind} address that this process may not reach")
+                raise refused(f"{host} is at {address}, {grammar.an(kind)} address that this process may not reach")
 
 
 def kind_of(address: Address) -> str:

@@ -26,7 +26,7 @@ import httpx
 import msgspec
 
 from worldline.adapters import egress
-from worldline.base import failures, limits, probes
+from worldline.base import failures, grammar, limits, probes
 from worldline.model.http import Response, shown_url
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -97,7 +97,9 @@ class Client:
             if following is None:
                 return answer
             hop = following
-        raise failures.Fatal(f"{hop}: more than {self._policy.redirects_max} redirects", code="too_many_redirects")
+        raise failures.Fatal(
+            f"{hop}: more than {grammar.count(self._policy.redirects_max, 'redirect')}", code="too_many_redirects"
+        )
 
     async def _send(self, hop: Hop) -> Response:
         """Through the gates, then to the first address that takes the connection."""

@@ -174,7 +174,7 @@ class Pressure:
         except errors.QuotaExceeded:
             self._telemetry.tell(telemetry.Refused(at, "quota", 0))
             raise
-        why = f"{self._effects} effects or more are open in this universe"
+        why = f"{grammar.clause(self._effects, 'effect', 'is', 'are')} open in this universe, or more"
         raise self._refuse(at, "effects", why, self._settings.sample_ms * 1000)
 
     def stale(self, item: inbox.Item) -> bool:

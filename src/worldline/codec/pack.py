@@ -37,7 +37,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from worldline.base import errors, limits
+from worldline.base import errors, grammar, limits
 from worldline.codec import delta
 
 MAGIC: Final = b"\x89WLP\r\n\x1a\n"
@@ -202,7 +202,7 @@ def _check_head(head: bytes, kind: Kind) -> None:
     if version != VERSION:
         raise errors.DecodeError(f"a pack file of version {version}; this release reads version {VERSION}")
     if found != kind:
-        raise errors.DecodeError(f"a {_name(found)} file where a {_name(kind)} file belongs")
+        raise errors.DecodeError(f"{grammar.an(_name(found))} file where {grammar.an(_name(kind))} file belongs")
 
 
 def _records(body: bytes, start: int = 0) -> Iterator[tuple[int, int, bytes]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, grammar
 from worldline.client import listing
 from worldline.client.connection import Connection
 from worldline.host import holders
@@ -341,7 +341,7 @@ async def find_work(universe: Connection, text: str, *, kind: WorkKind) -> works
     what = kind.name.lower()
     wanted = text.lower()
     if len(wanted) < ID_CHARACTERS_MIN:
-        raise errors.BadInput(f"an {what}'s id needs at least {ID_CHARACTERS_MIN} characters, not {text!r}")
+        raise errors.BadInput(f"{grammar.an(what)}'s id needs at least {ID_CHARACTERS_MIN} characters, not {text!r}")
     found = [
         each async for each in open_work(universe, None)
         if each.work.kind is kind and each.intent.hex().startswith(wanted)

@@ -18,6 +18,7 @@ from worldline.codec import canonical, sealed, structs
 from worldline.kernel import commands, values, work
 from worldline.kernel.branches import fork, revert, witness
 from worldline.kernel.events import Answer
+from worldline.kernel.execution import reports
 from worldline.kernel.operations import OpKind
 from worldline.kernel.repair import poison, ways_out
 from worldline.kernel.rows.records import Failure
@@ -219,7 +220,8 @@ def _program_changed(data: bytes) -> Fields:
 
 def _run_blocked(data: bytes) -> Fields:
     found = structs.decode(Blocked, data)
-    return {"run": found.run, "report": found.report}
+    # Without the advice: its commands do not have the world's name, and `why` says what to do now.
+    return {"run": found.run, "report": reports.finding(found.report)}
 
 
 def _event_raised(data: bytes) -> Fields:

@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, grammar
 from worldline.kernel import replay as replays
 from worldline.model import ids, journal
 from worldline.observe import measures
@@ -152,7 +152,7 @@ def notices(fact: telemetry.Fact) -> list[Notice]:
             return [Notice("world_quarantined", fact.message, fact.at.world.hex())]
         case telemetry.LastAttempt():
             ended = "cannot tell" if fact.ended == "undecided" else fact.ended
-            said = f"a {fact.what} that processes died in was tried in a child process, which {ended}"
+            said = f"{grammar.an(fact.what)} that processes died in was tried in a child process, which {ended}"
             return [Notice("last_attempt", said, fact.at.world.hex(), code=fact.ended)]
         case telemetry.SelfFenced():
             return [Notice("self_fenced", f"the heartbeat is {fact.late_us // 1000} ms old", detail=fact.worlds)]

@@ -22,7 +22,7 @@ def replay(path: str | Path, program: Program, /) -> int:
     with Path(path).open(encoding="utf-8") as file:
         exported = export.read(file)
     if exported.program != program.name:
-        raise errors.BadInput(f"{path} is the journal of a {exported.program!r} world, not of {program.name!r}")
+        raise errors.BadInput(f"{path} is the journal of a world of {exported.program!r}, not of {program.name!r}")
     machine = Machine(program)
     if exported.parts:
         machine = snapshots.load(program, exported.parts, exported.at)

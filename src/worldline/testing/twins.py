@@ -12,6 +12,7 @@ from typing import Any
 from worldline.base import errors
 from worldline.codec import canonical, structs
 from worldline.kernel import replay, snapshots
+from worldline.kernel.execution import reports
 from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.state import Blocked, Machine
 from worldline.model import row_keys
@@ -35,7 +36,7 @@ def difference(first: tuple[Machine, Stepped], second: tuple[Machine, Stepped], 
 def blocked(machine: Machine, expected: Container[str] = ()) -> str:
     """The divergence of a run that its own code no longer fits, if there is one that was not expected."""
     runs = [run.record for run in machine.live_runs() if run.record.status is RunStatus.BLOCKED]
-    return next((record.blocked for record in runs if record.id not in expected), "")
+    return next((reports.finding(record.blocked) for record in runs if record.id not in expected), "")
 
 
 def unfit(stepped: Stepped) -> dict[str, str]:

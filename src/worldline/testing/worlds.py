@@ -32,6 +32,7 @@ from worldline.kernel.authoring.calls import Call, Effect, Request, Seconds, ans
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.scripts import Script
 from worldline.kernel.events import Answer
+from worldline.kernel.execution import reports
 from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.flow.authoring.domains import Domain
 from worldline.kernel.operations import OpKind
@@ -414,7 +415,7 @@ class TestWorld(Acting):
         """What a run waits for."""
         record = self.machine.runs[run_id].record
         if record.status is RunStatus.BLOCKED:
-            return f"run {run_id!r} is blocked: {record.blocked}"
+            return f"run {run_id!r} is blocked: {reports.finding(record.blocked)}"
         waits = [f"{_WAITS.get(op.kind, op.kind.name.lower())} {op.name}" for op in record.ops if op.outcome is None]
         hints = ["send() what it waits for"]
         hints += [

@@ -118,7 +118,7 @@ async def _prove_entry(desk: Desk, world: str, height: int, at: int | None, file
     async with desk.open(programs=[]) as universe:
         found = await inclusion.prove_entry(await desk.world(universe, world), height, up_to=at)
     said = {"world": world, "height": height, "step": found.step, "chain": found.chain.hex(), "file": str(file)}
-    later = f"its step and the digests of {len(found.later)} later ones"
+    later = f"its step and the digests of {grammar.count(len(found.later), 'later one')}"
     lines = [f"height {height} of {world}: {later} written to {file}", f"chain {found.chain.hex()}"]
     _say_proof(desk, file, found.text(), said, lines)
 

@@ -21,9 +21,11 @@ import msgspec
 
 from worldline.base import errors, grammar
 from worldline.cli import output
+from worldline.codec import structs
 from worldline.inspect import render
 from worldline.kernel import commands, values
 from worldline.kernel.execution import reports
+from worldline.kernel.state import Blocked
 from worldline.model import ids, journal
 from worldline.model.journal import Kind
 from worldline.observe import sinks
@@ -224,7 +226,7 @@ class Blocks:
             case Kind.PROGRAM_CHANGED:
                 text, style = "program changed", _CHANGE
             case Kind.RUN_BLOCKED:
-                text, style = f"blocked: {reports.addressed(str(said.get('report')), world)}", _BAD
+                text, style = f"blocked: {_report(entry, world)}", _BAD
             case Kind.ANSWERED if first.kind is Kind.EVENT:
                 bad = said.get("error")
                 text = f"refused: {bad.get('message')}" if bad else f"answered {_short(said.get('answer'))}"
@@ -289,6 +291,14 @@ def _call(name: str, args: Any) -> str:
     if isinstance(args, dict):
         return f"{name}({', '.join(f'{key}={_short(value)}' for key, value in args.items())})"
     return f"{name}({'' if args is None else _short(args)})"
+
+
+def _report(entry: journal.Entry, world: str) -> str:
+    """Why a run was blocked, with the commands to type."""
+    try:
+        return reports.addressed(structs.decode(Blocked, entry.payload).report, world)
+    except errors.DecodeError:
+        return "its report cannot be read"
 
 
 def _short(value: Any) -> str:

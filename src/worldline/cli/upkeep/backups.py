@@ -119,7 +119,7 @@ async def restore(
             f"store before `worldline ledger apply FILE{urls.option('store', target)}` with the ledger of the lost one"
         )
     elif made.erased_again:
-        lines.append(f"{made.erased_again} later erasures: applied again")
+        lines.append(f"{grammar.count(made.erased_again, 'later erasure')}: applied again")
     lines += [f"not done: {each}" for each in made.left]
     desk.out.one(msgspec.to_builtins(made), lines)
     return output.NEGATIVE if made.left else 0

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 import msgspec
 
-from worldline.base import errors, limits
+from worldline.base import errors, grammar, limits
 from worldline.base.failures import CancelKind
 from worldline.codec import canonical, structs
 from worldline.kernel import driver, runs, values, work
@@ -311,8 +311,9 @@ def _terminate(machine: Machine, run: Run, why: bytes) -> None:
     ending = _waited_for(machine, run)
     size = sum(ENTRY_BYTES + 2 * len(each.record.id) + len(why) for each in ending)
     if size > limits.STEP_BYTES_MAX:
+        waits_for = grammar.count(len(ending) - 1, "run")
         raise errors.BadInput(
-            f"run {run.record.id!r} waits for {len(ending) - 1} runs, directly or not: too many to end in one step; "
+            f"run {run.record.id!r} waits for {waits_for}, directly or not: too many to end in one step; "
             "cancel it, which takes as many steps as it needs, or terminate some of these first"
         )
     for each in ending:

@@ -28,7 +28,7 @@ from typing import Literal
 
 import msgspec
 
-from worldline.base import errors, limits
+from worldline.base import errors, grammar, limits
 from worldline.codec import digest
 from worldline.model import ids
 from worldline.roles import worker_labels
@@ -90,9 +90,9 @@ def labels_of(labels: Mapping[str, str], *, universes: str, programs: Mapping[st
     said = {**labels, UNIVERSE: universes, **code}
     size = sum(len(name.encode()) + len(value.encode()) + LABEL_HEADS_BYTES for name, value in said.items())
     if size > limits.WORKER_LABELS_BYTES_MAX:
-        what, advice = f"what a heartbeat says of {len(programs)} programs", ""
+        what, advice = f"what a heartbeat says of {grammar.count(len(programs), 'program')}", ""
         if "," in universes:
-            what += f" and {1 + universes.count(',')} universes"
+            what += f" and {grammar.count(1 + universes.count(','), 'universe')}"
             advice = "serve all universes of the store, or fewer"
         raise errors.TooLarge(what, size=size, limit=limits.WORKER_LABELS_BYTES_MAX, advice=advice)
     return said

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
-from worldline.base import errors, limits
+from worldline.base import errors, grammar, limits
 from worldline.layers.upkeep import restored
 from worldline.model import ids
 from worldline.model.upkeep.backups import BackedUniverse, FileKind
@@ -66,7 +66,8 @@ async def _check_keys(
             if file.number != number:
                 raise errors.DecodeError(f"file {number} is missing")
     if count != universe.keys:
-        raise errors.BadCopy(f"universe {universe.name!r} has {count} keys; the manifest says {universe.keys}")
+        has = grammar.count(count, "key")
+        raise errors.BadCopy(f"universe {universe.name!r} has {has}; the manifest says {universe.keys}")
     return count
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import errors, limits
+from worldline.base import errors, grammar, limits
 from worldline.codec import tuples
 from worldline.keys import space
 from worldline.keys import universes as universe_keys
@@ -253,7 +253,8 @@ class _Restore:
             self._step()
         await self._commit()
         if self._keys - before != universe.keys:
-            raise errors.BadCopy(f"universe {universe.name!r} has {self._keys - before} keys of {universe.keys}")
+            keys = grammar.count(universe.keys, "key")
+            raise errors.BadCopy(f"universe {universe.name!r} has {self._keys - before} of {keys}")
 
     async def _commit(self) -> None:
         batch, self._batch, self._batch_bytes = self._batch, kv.Batch(), 0

@@ -22,7 +22,7 @@ from typing import Any, NoReturn, Protocol
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import errors, failures, probes
+from worldline.base import errors, failures, grammar, probes
 from worldline.codec import sealed
 from worldline.kernel import runs
 from worldline.kernel.authoring import messages as calls
@@ -236,7 +236,8 @@ class Carrier:
                 continue
             who = "its universe" if unread is mine else "other universes"
             why = (
-                f"message to {letter.to!r}: {unread.items} messages ({unread.bytes} bytes) of {who} are unread there, "
+                f"message to {letter.to!r}: {grammar.count(unread.items, 'message')} of {who} ({unread.bytes} bytes) "
+                f"{'is' if unread.items == 1 else 'are'} unread there, "
                 f"and the share is {items} ({size} bytes)"
             )
             if time_us - letter.sent_us > bounds.inbox_sender_wait_ms * 1000:

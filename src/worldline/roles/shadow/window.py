@@ -78,7 +78,8 @@ async def read(
             f"one trial takes at most {LAST_MAX}" if possible == LAST_MAX
             else f"its state is kept from step {oldest} on, and its journal ends with step {top.step}"
         )  # fmt: skip
-        raise errors.BadInput(f"world {name!r}: the last {possible} steps can be tried, not {last}: {why}")
+        most = "step" if possible == 1 else f"{possible} steps"
+        raise errors.BadInput(f"world {name!r}: the last {most} can be tried, not {last}: {why}")
     first_step = top.step - last + 1
     saved = await _saved(engine, line, first_step - 1)
     steps = await restore.read_steps(engine, blobs, line, above=saved.height, up_to=top.height)
