@@ -19,7 +19,8 @@ WORLD = [
     "abandon", "act", "anchor", "archive", "ask", "attach", "change", "check_anchor", "delete", "describe", "diff",
     "effect", "effects", "env", "erase", "explain", "export", "follow", "fork", "head", "journal", "lineage", "name",
     "patch", "pause", "preview", "resume", "revert", "run", "runs", "schedule", "schedules", "send", "shadow",
-    "snapshot", "start", "state", "tools", "trace", "unschedule",
+    "snapshot", "start", "state", "tools", "trace", "trigger",
+    "unschedule",
 ]  # fmt: skip
 RUN = ["answer", "cancel", "id", "reset", "result", "retry", "status", "terminate", "workflow"]
 SENT = ["already_enqueued", "applied", "id", "stamp"]

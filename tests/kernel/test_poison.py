@@ -238,6 +238,19 @@ def test_what_a_schedule_does_is_a_dead_letter_or_a_blocked_run(starts: bool) ->
         assert stepped.letter == step.Letter(inbox.Event("Hit", payload.EMPTY), values.dump(Hit(3)))
 
 
+@pytest.mark.parametrize("starts", [False, True])
+def test_so_is_what_a_triggered_one_does(starts: bool) -> None:
+    world = World()
+    spec = schedule_spec.spec_of(flow(3) if starts else Hit(3), every=60, cron=None, tz=None)
+    world.give(*world.command(commands.SCHEDULE, schedules.Put("s", spec)))
+    stepped = world.poison(*world.command(commands.TRIGGER, schedules.Trigger("s")))
+    assert stepped.wanted == [], "its timer stays"
+    if starts:
+        assert (stepped.dead, world.blocked("s@1")) == ("", True)
+    else:
+        assert stepped.letter == step.Letter(inbox.Event("Hit", payload.EMPTY), values.dump(Hit(3)))
+
+
 def test_a_schedule_is_refused() -> None:
     world = World()
     spec = schedule_spec.spec_of(flow(3), every=60, cron=None, tz=None)

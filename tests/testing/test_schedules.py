@@ -52,6 +52,39 @@ def test_a_schedule_from_outside() -> None:
         world.prove()
 
 
+def test_one_is_triggered_by_hand_and_its_times_stay() -> None:
+    with testing.world(app, now=datetime(2030, 1, 1, 8, tzinfo=UTC)) as world:
+        world.schedule("b", Beat("b"), every=20)
+        world.schedule("s", solo("s"), cron="0 9 * * *")
+        world.advance(5)
+        before = world.schedules()
+        assert world.trigger("b") is None
+        assert world.trigger("s") == "s@1"
+        assert world.state(Drum).beats == ["b 08:00:05", "solo s 08:00:05"]
+        after = world.schedules()
+        assert [(each.id, each.next) for each in after] == [(each.id, each.next) for each in before]
+        assert [each.fired for each in after] == [1, 1]
+        world.crash()
+        world.advance(20)
+        assert world.state(Drum).beats[2:] == ["b 08:00:20"]
+        assert world.trigger("s") == "s@2"
+        with pytest.raises(wl.NotFound, match="no schedule 'x'; it has: b, s"):
+            world.trigger("x")
+        world.prove()
+
+
+def test_the_id_stays_when_it_is_replaced() -> None:
+    with testing.world(app) as world:
+        world.schedule("s", solo("s"), every=10)
+        world.advance(10)
+        assert world.schedule("s", solo("other"), every=30)
+        world.advance(30)
+        assert [(each.id, each.fired) for each in world.schedules()] == [("s", 1)]
+        assert sorted(world.machine.runs) == ["s@1", "s@2"]
+        fork = world.fork("f")
+        assert [each.id for each in fork.schedules()] == ["s"]
+
+
 def test_one_that_can_never_fire_is_refused() -> None:
     with testing.world(app) as world:
         with pytest.raises(wl.BadInput, match="bad hour"):

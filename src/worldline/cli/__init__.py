@@ -27,6 +27,7 @@ from worldline.cli.commands import (
     projects,
     relay,
     roles,
+    schedules,
     settings,
     simulate,
     talk,
@@ -43,7 +44,7 @@ for each in deletion.UNIVERSE:
     universes.GROUP.add_command(each)
 
 SECTIONS = {
-    "Look at worlds": [*look.COMMANDS, *compare.COMMANDS, *work.COMMANDS, *trace.COMMANDS],
+    "Look at worlds": [*look.COMMANDS, *compare.COMMANDS, *work.COMMANDS, *schedules.COMMANDS, *trace.COMMANDS],
     "Talk to worlds": [*talk.COMMANDS, *act.COMMANDS, *relay.COMMANDS],
     "Tend worlds": [
         *tend.COMMANDS,

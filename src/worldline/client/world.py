@@ -212,6 +212,15 @@ class World(Acts, Anchored):
         answer, _ = await self._handle.command(commands.SCHEDULE, schedules.Put(id, None))
         return bool(values.load(bool, answer))
 
+    async def trigger(self, id: str, /) -> str | None:
+        """Let a schedule happen now, once, besides its times, which stay. `NotFound` if there is none of this id.
+
+        Returns the id of the run that it started, for `attach`; None if it raises an event.
+        """
+        answer, _ = await self._handle.command(commands.TRIGGER, schedules.Trigger(id))
+        started: str | None = values.load(str | None, answer)
+        return started
+
     # --- Looking at it -------------------------------------------------------------------------------------------
 
     @overload

@@ -15,7 +15,7 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.codec import canonical, sealed, structs
-from worldline.kernel import commands, values, work
+from worldline.kernel import commands, schedules, values, work
 from worldline.kernel.branches import fork, revert, witness
 from worldline.kernel.events import Answer
 from worldline.kernel.execution import reports
@@ -183,6 +183,8 @@ def _command(command: str, carried: payload.Payload) -> Fields:
         return {"intent": park.intent.hex(), "attempts": park.attempts, "error": park.error}
     if command == commands.RETRY:
         return {"intent": structs.decode(commands.RetryEffect, data).intent.hex()}
+    if command == commands.TRIGGER:
+        return {"schedule": structs.decode(schedules.Trigger, data).id}
     if command == commands.ERASE:
         return _erased(data)
     if command == commands.PROGRAM:

@@ -10,7 +10,7 @@ import msgspec
 from worldline.base import errors, failures
 from worldline.base.failures import CancelKind
 from worldline.codec import structs
-from worldline.kernel import runs, schedules, snapshots, state, values, work
+from worldline.kernel import events, runs, schedules, snapshots, state, values, work
 from worldline.kernel.branches import fork, revert, witness
 from worldline.kernel.domains import acting
 from worldline.kernel.events import Answer
@@ -29,6 +29,7 @@ from worldline.model.work import WorkKind
 RUN = "run"
 CANCEL = "cancel"
 SCHEDULE = "schedule"
+TRIGGER = "trigger"  # a schedule, by hand
 PROGRAM = "program"
 GIVE_UP = "give_up"  # a timer, by hand
 CONTINUE = "continue"  # by the host itself, when a step left something for the next
@@ -189,6 +190,12 @@ def _schedule(machine: Machine, data: bytes) -> bytes:
     return values.dump(schedules.change(machine, wanted.id, wanted.spec))
 
 
+def _trigger(machine: Machine, data: bytes) -> bytes:
+    """Answers the id of the run that it starts; nothing where it raises an event, which the step takes after this."""
+    schedule = schedules.triggered(machine, structs.decode(schedules.Trigger, data).id)
+    return values.dump(events.scheduled(machine, schedule))
+
+
 def _give_up(machine: Machine, data: bytes) -> bytes:
     """Cancel a timer. A run that sleeps gets an exception; where the timer was a timeout, there is none any more; with
     the timer of a schedule, the schedule is removed.
@@ -286,6 +293,7 @@ _COMMANDS: dict[str, Any] = {
     RUN: _run,
     CANCEL: _cancel,
     SCHEDULE: _schedule,
+    TRIGGER: _trigger,
     PROGRAM: _program,
     GIVE_UP: _give_up,
     CONTINUE: _continue,

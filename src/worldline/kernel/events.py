@@ -127,8 +127,8 @@ def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
     return dead
 
 
-def scheduled(machine: Machine, schedule: Schedule) -> None:
-    """A schedule has fired: its event is raised, or its workflow started."""
+def scheduled(machine: Machine, schedule: Schedule) -> str | None:
+    """A schedule has fired: its event is raised, or its workflow started. Returns the run's id, if there is one."""
     spec = schedule.spec
     if not spec.starts:
         machine.now.raised.append((spec.name, spec.data))
@@ -137,9 +137,11 @@ def scheduled(machine: Machine, schedule: Schedule) -> None:
         count = machine.run_count.to_bytes(8, "big")
         seed = digest.hash_parts(b"schedule", machine.seed, run_id.encode(), count)
         work.start_run(machine, run_id=run_id, workflow=spec.name, args=spec.data, seed=seed, named=False)
+        return run_id
     else:
         why = f"schedule {schedule.id!r}: program {machine.program.name!r} has no workflow {spec.name!r} any more"
         machine.draft(Kind.HANDLER_FAILED, runs.failure("not_found", why))
+    return None
 
 
 def raise_event(machine: Machine, schema: str, data: bytes) -> None:

@@ -35,8 +35,14 @@ class Put(msgspec.Struct, frozen=True, array_like=True):
     spec: Spec | None
 
 
+class Trigger(msgspec.Struct, frozen=True, array_like=True):
+    """The payload of the control input that lets a schedule happen now."""
+
+    id: str
+
+
 class Scheduled(msgspec.Struct, frozen=True):
-    """A schedule, for people."""
+    """A schedule, for people. Its id stays the same through all firings, replacements, forks and copies."""
 
     id: str
     what: str
@@ -92,6 +98,21 @@ def fired(machine: Machine, timer: str) -> Schedule:
     schedule = machine.schedule_of(timer)
     schedule.fire()
     _arm(machine, schedule)
+    return schedule
+
+
+def triggered(machine: Machine, schedule_id: str) -> Schedule:
+    """It happens once besides its times: the timer stays as it is, and the firing counts. The caller raises the event
+    or starts the run.
+    """
+    schedule = machine.schedules.get(schedule_id)
+    if schedule is None:
+        known = ", ".join(sorted(machine.schedules)) or "none"
+        raise errors.NotFound(f"the world has no schedule {schedule_id!r}; it has: {known}")
+    if schedule.spec.starts and schedule.spec.name not in machine.program.workflows:
+        raise errors.NotFound(f"program {machine.program.name!r} has no workflow {schedule.spec.name!r} any more")
+    schedule.fire()
+    machine.put_schedule(schedule)
     return schedule
 
 

@@ -142,7 +142,10 @@ def _take(machine: Machine, given: steps.Input) -> str:
             return acting.message(machine, item, data)
         return events.message(machine, item, data)
     assert item is not None, "what cannot be decoded is journaled as it is"
-    return commands.take(machine, item, data)
+    dead = commands.take(machine, item, data)
+    if machine.now.raised:  # by a schedule that was triggered
+        events.drain_raised(machine)
+    return dead
 
 
 def _settle(machine: Machine, given: steps.Input, why: str) -> tuple[str, steps.Letter | None]:

@@ -211,6 +211,11 @@ class TestWorld(Acting):
         """End a schedule. False if there is none of this id."""
         return bool(values.load(bool, self.command(commands.SCHEDULE, schedules.Put(id, None))))
 
+    def trigger(self, id: str, /) -> str | None:
+        """Let a schedule happen now, once, besides its times, which stay. Returns the id of the run that it started."""
+        started: str | None = values.load(str | None, self.command(commands.TRIGGER, schedules.Trigger(id)))
+        return started
+
     def schedules(self) -> list[Scheduled]:
         """All schedules, with when each is due next."""
         return schedules.listed(self.machine)
