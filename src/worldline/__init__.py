@@ -40,10 +40,12 @@ _DECLARED = {
     "client.hosting.many": "Hosting serve",
     "client.effect": "OpenEffect",
     "client.flow.looking": "Explained Preview",
-    "client.listing": "DeadLetter",
+    "client.dead_letters": "DeadLetter",
     "client.open": "open",
     "client.personal.erase": "Erasure",
+    "client.refs": "Ref",
     "client.run": "Run Sent",
+    "client.snapshots": "SnapshotRecord",
     "client.universe": "Universe",
     "client.upkeep.collection": "Collected Garbage",
     "client.world": "World",
@@ -68,7 +70,10 @@ _DECLARED = {
     "kernel.shadow.report": "ShadowReport=Report",
     "model.upkeep.anchor": "Anchor",
     "model.journal": "Entry Head Kind",
-    "model.settings": "Settings",
+    "model.settings": (
+        "AdapterSettings CacheSettings JanitorSettings OrchestratorSettings PressureSettings Settings TimerSettings "
+        "WorkerSettings"
+    ),
     "model.work": "WorkState",
     "model.world": "Status WorldMeta",
     "observe.measures": "Measure",

@@ -69,14 +69,16 @@ from worldline.client.access.store_universes import UniverseInfo, create_univers
 from worldline.client.anchors.anchoring import AnchorCheck
 from worldline.client.anchors.anchoring import Verdict as AnchorVerdict
 from worldline.client.anchors.signing import SigningKey
+from worldline.client.dead_letters import DeadLetter
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
 from worldline.client.flow.looking import Explained, Preview
 from worldline.client.hosting.many import Hosting, serve
-from worldline.client.listing import DeadLetter
 from worldline.client.open import open
 from worldline.client.personal.erase import Erasure
+from worldline.client.refs import Ref
 from worldline.client.run import Run, Sent
+from worldline.client.snapshots import SnapshotRecord
 from worldline.client.universe import Universe
 from worldline.client.upkeep.collection import Collected, Garbage
 from worldline.client.upkeep.universe_deletion import delete_universe
@@ -122,7 +124,16 @@ from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.schedules import Scheduled
 from worldline.kernel.shadow.report import Report as ShadowReport
 from worldline.model.journal import Entry, Head, Kind
-from worldline.model.settings import Settings
+from worldline.model.settings import (
+    AdapterSettings,
+    CacheSettings,
+    JanitorSettings,
+    OrchestratorSettings,
+    PressureSettings,
+    Settings,
+    TimerSettings,
+    WorkerSettings,
+)
 from worldline.model.upkeep.anchor import Anchor
 from worldline.model.work import WorkState
 from worldline.model.world import Status, WorldMeta
@@ -140,6 +151,7 @@ __version__: str
 
 __all__ = [
     "Acted",
+    "AdapterSettings",
     "AesGcm",
     "Allowed",
     "AllowedChange",
@@ -150,6 +162,7 @@ __all__ = [
     "BadAnchor",
     "BadCopy",
     "BadInput",
+    "CacheSettings",
     "Call",
     "CancelKind",
     "Cancelled",
@@ -190,6 +203,7 @@ __all__ = [
     "Hosting",
     "IdReused",
     "InUse",
+    "JanitorSettings",
     "Journaled",
     "KeyDestroyed",
     "KeyMissing",
@@ -204,12 +218,14 @@ __all__ = [
     "NotRetained",
     "Notice",
     "OpenEffect",
+    "OrchestratorSettings",
     "OutsideEffect",
     "OutsideWorkflow",
     "Overloaded",
     "Personal",
     "PolicyChange",
     "PolicyDenied",
+    "PressureSettings",
     "Preview",
     "Program",
     "Quota",
@@ -217,6 +233,7 @@ __all__ = [
     "QuotaExceeded",
     "QuotaUse",
     "Receipt",
+    "Ref",
     "Refused",
     "Request",
     "ReservedName",
@@ -240,12 +257,14 @@ __all__ = [
     "ShadowReport",
     "SigningKey",
     "Sinks",
+    "SnapshotRecord",
     "Started",
     "Status",
     "StepFailed",
     "StoreError",
     "StoreUncertain",
     "Timer",
+    "TimerSettings",
     "Trace",
     "TraceEvent",
     "TryAgain",
@@ -253,6 +272,7 @@ __all__ = [
     "Universe",
     "UniverseInfo",
     "WorkState",
+    "WorkerSettings",
     "Workflow",
     "World",
     "WorldMeta",

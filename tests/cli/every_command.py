@@ -35,6 +35,7 @@ WORDS: dict[str, list[list[str]]] = {
     "journal": [["alice"], ["alice", "--export", "{folder}/journal.jsonl"]],
     "log": [["alice"]],
     "follow": [["alice", "--above", "0", "--count", "2", *SOON], ["alice", "--above", "999", *SOON]],
+    "snapshots": [["alice"]],
     "diff": [["alice@2", "alice"], ["alice", "bob"]],
     "trace": [["shop"], ["alice"]],
     "runs list": [["alice"]],

@@ -46,6 +46,11 @@ def test_fork_seed_and_tree(store: Path) -> None:
     assert (said.code, said.out) == (0, "one goes on from alice at height 2\n")
     again = do(store, "fork", "alice", "one", "--at", 2, "--json").json
     assert (again["parent"], again["step"], again["height"], again["live"]) == ("alice", 2, 2, False)
+    saved = do(store, "snapshots", "alice", "--json").lines
+    assert again["parent_snapshot_hash"] in {each["hash"] for each in saved if each["height"] <= 2}
+    by_hash = do(store, "fork", "alice", "by-hash", "--snapshot", saved[-1]["hash"][:16], "--json").json
+    assert (by_hash["parent_snapshot_hash"], by_hash["height"]) == (saved[-1]["hash"], saved[-1]["height"])
+    do(store, "delete", "by-hash", "--yes")
     inside = do(store, "fork", "alice", "two", "--at", 4, "--effects", "share", "--live")
     assert inside.out == "two goes on from alice at height 2; height 4 is inside a step\n"
     for _ in range(2):
@@ -82,7 +87,12 @@ RULES = {
         (["fork", "alice", "x", "--at", "99"], 2, "no height 99: the journal's head is at height "),
         (["fork", "alice", "x", "--at", "-1"], 2, "a number from 0 on; not -1"),
         (["fork", "alice", "x", "--at", "two"], 2, "Invalid value for '--at'"),
-        (["fork", "alice", "x", "--at", "1", "--before", "effect shout"], 2, "give --at or --before, not both"),
+        (
+            ["fork", "alice", "x", "--at", "1", "--before", "effect shout"],
+            2,
+            "give one of --at, --before and --snapshot",
+        ),
+        (["fork", "alice", "x", "--snapshot", "00000000"], 3, "`worldline snapshots alice` lists them"),
         (["fork", "alice", "x", "--before", "shout"], 2, 'say before what: "effect charge" or "event Approved"'),
         (["fork", "alice", "x", "--before", "effect whisper"], 3, "world 'alice' has no effect 'whisper'"),
         (["fork", "alice", "x", "--effects", "keep"], 2, "Invalid value for '--effects'"),

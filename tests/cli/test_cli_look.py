@@ -277,6 +277,14 @@ def test_follow_from_the_beginning_ends_after_so_many(stocked: Path) -> None:
     assert [entry["height"] for entry in said.lines] == [1, 2, 3, 4]
 
 
+def test_follow_shows_states_that_are_saved(stocked: Path) -> None:
+    words = ["follow", "alice", "--above", "0", "--snapshots", "--timeout", "2", "--store", stocked]
+    saved = [each for each in run("snapshots", "alice", "--store", stocked, "--json").lines if each["height"]]
+    shown = [each for each in run(*words, "--json").lines if each.get("kind") == "snapshot"]
+    assert saved
+    assert [each["hash"] for each in shown] == [each["hash"] for each in reversed(saved)]
+
+
 def test_follow_shows_what_comes(store: Path, tmp_path: Path) -> None:
     with cli_kit.dev(SHOP, "--store", store, cwd=tmp_path):
         height = run("show", "bob", "--store", store, "--json").json["height"]

@@ -11,16 +11,15 @@ from tests.roles.kit import Kit
 from tests.roles.sums import Add, program
 
 UNIVERSE = [
-    "add_rule", "allow", "allowed", "allowed_changes", "collect", "create", "dead", "deny", "drop_rule", "ensure", "id",
-    "import_world", "metrics_port", "name", "policy_changes", "quota", "quota_changes", "rules", "set_quota", "why_not",
-    "world", "worlds",
+    "add_rule", "allow", "allowed", "allowed_changes", "collect", "create", "dead", "delete_ref", "deny", "drop_rule",
+    "ensure", "id", "import_world", "metrics_port", "name", "policy_changes", "quota", "quota_changes", "refs",
+    "rename", "rules", "set_quota", "set_ref", "why_not", "world", "worlds",
 ]  # fmt: skip
 WORLD = [
-    "abandon", "act", "anchor", "archive", "ask", "attach", "change", "check_anchor", "delete", "describe", "diff",
-    "effect", "effects", "env", "erase", "explain", "export", "follow", "fork", "head", "journal", "lineage", "name",
-    "patch", "pause", "preview", "resume", "revert", "run", "runs", "schedule", "schedules", "send", "shadow",
-    "snapshot", "start", "state", "tools", "trace", "trigger",
-    "unschedule",
+    "abandon", "act", "anchor", "archive", "ask", "attach", "change", "check_anchor", "dead", "delete", "describe",
+    "diff", "drain_dead", "effect", "effects", "env", "erase", "explain", "export", "follow", "fork", "head", "journal",
+    "lineage", "name", "patch", "pause", "preview", "resume", "retry_dead", "revert", "run", "runs", "schedule",
+    "schedules", "send", "shadow", "snapshot", "snapshots", "start", "state", "tools", "trace", "trigger", "unschedule",
 ]  # fmt: skip
 RUN = ["answer", "cancel", "id", "reset", "result", "retry", "status", "terminate", "workflow"]
 SENT = ["already_enqueued", "applied", "id", "stamp"]

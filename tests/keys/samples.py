@@ -68,7 +68,7 @@ LINEAGE = world_model.Lineage(
     counted(0x80), "alice", 3, 7, [world_model.Section(WORLD, 2, 5), world_model.Section(counted(0x80), 3, 7)],
     world_model.Policy.SHARE, True, TIME_US, DIGEST, bytes(range(32)),
     [world_model.Origin(UNIVERSE, WORLD, 1, 2)],
-    DIGEST, bytes(32), TIME_US,
+    DIGEST, bytes(32), TIME_US, bytes(range(32)),
 )  # fmt: skip
 META = world_model.WorldMeta(
     "alice", "greeter", DIGEST, world_model.Status.PAUSED, {"tier": "1", "eu": ""}, TIME_US, 3, True

@@ -20,8 +20,7 @@ from tests import aio
 from tests.roles import collecting, compacting, conftest
 from tests.roles import kit as kits
 from tests.roles.kit import Kit, Process
-from worldline.cli.commands import work as work_commands
-from worldline.client import listing
+from worldline.client import dead_letters
 from worldline.client.connection import Connection
 from worldline.host.process import Host, Role
 from worldline.inspect import doctor, verify
@@ -352,9 +351,9 @@ async def _dead_retry(scene: Scene) -> None:
     await world.send(Bad(LARGE))
     await world.pause()
     at = await world._handle.address()
-    [letter] = [each async for each in listing.letters(process.universe._connection, at)]
+    [letter] = [each async for each in dead_letters.letters(process.universe._connection, at)]
     await scene.arm()
-    await work_commands._retry(process.universe._connection, at, letter)
+    await dead_letters.retry(process.universe._connection, at, letter)
 
 
 async def _fork(scene: Scene) -> None:

@@ -15,8 +15,8 @@ from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from worldline import flow, testing
 from worldline.base import errors
-from worldline.cli.commands import work as dead_letters
 from worldline.cli.relay.inlet import Inlet
+from worldline.client import dead_letters
 from worldline.codec import pack, structs
 from worldline.kernel import values
 from worldline.keys import inbox as inbox_keys
@@ -170,7 +170,7 @@ async def test_a_dead_letter_of_before_cannot_be_retried(memory_kit: Kit) -> Non
             raw = inbox_keys.ITEM.pack(item)
             letter = inboxes.Letter(kv.Stamp(number.to_bytes(12, "big")), raw, inbox.Dead(raw, "why", 1, 1))
             with pytest.raises(errors.ReservedName):
-                await dead_letters._retry(connection, at, letter)
+                await dead_letters.retry(connection, at, letter)
 
 
 # --- World files ---------------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ async def test_who_sent_what_a_file_says_is_not_believed(
         assert Kind.MESSAGE_SENT not in await kits.kinds(world), "nothing is answered that was asked of another world"
         at, connection = await world._handle.address(), world._handle.universe
         [letter] = await kits.dead(connection.store.engine, at)
-        await dead_letters._retry(connection, at, letter)
+        await dead_letters.retry(connection, at, letter)
         await (await world.send(Note("behind"))).applied()
         assert (await world.state(Seen)).said[3:] == ["nobody", "nobody"]
         await kits.prove(world, victim)

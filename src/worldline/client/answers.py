@@ -179,18 +179,28 @@ async def _entries(
 
 async def follow(universe: Connection, at: ids.Address, above: int | None) -> AsyncIterator[journal.Entry | Chunk]:
     start = (await reader.head(universe.store.engine, at)).height if above is None else above
+    async for each in follow_or_rest(universe, at, start):
+        if each is not None:
+            yield each
+
+
+async def follow_or_rest(
+    universe: Connection, at: ids.Address, above: int, *, rest_seconds: float = CHECK_SECONDS
+) -> AsyncIterator[journal.Entry | Chunk | None]:
+    """The same from a height on; None when nothing has come for a while."""
     if universe.host is None:
-        async for each in _entries(universe, at, above=start, patient=True):
+        async for each in reader.entries(universe.store.engine, universe.blobs, at, above=above):
             yield each
         return
     with universe.host.live.following(at) as queue:
-        async for live in _both(universe, at, start, queue):
+        async for live in _both(universe, at, above, queue, rest_seconds):
             yield live
 
 
 async def _both(
-    universe: Connection, at: ids.Address, above: int, queue: asyncio.Queue[journal.Entry | Chunk | None]
-) -> AsyncIterator[journal.Entry | Chunk]:
+    universe: Connection, at: ids.Address, above: int, queue: asyncio.Queue[journal.Entry | Chunk | None],
+    rest_seconds: float,
+) -> AsyncIterator[journal.Entry | Chunk | None]:  # fmt: skip
     """The journal first, then the live queue; back to the journal where the queue has a gap."""
     while True:
         top = await reader.head(universe.store.engine, at)
@@ -203,9 +213,10 @@ async def _both(
         while True:
             held = universe.host is not None and universe.host.worlds.holds(at)
             try:
-                async with asyncio.timeout(CHECK_SECONDS if held else ELSEWHERE_SECONDS):
+                async with asyncio.timeout(rest_seconds if held else ELSEWHERE_SECONDS):
                     live = await queue.get()
             except TimeoutError:
+                yield None
                 break
             if live is None:
                 break

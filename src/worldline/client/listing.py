@@ -1,5 +1,5 @@
-"""What a universe holds, page by page: worlds by filter, dead letters; and the runs of a world. Reads only, and needs
-no program. The journal still has the ends of runs that the state no longer keeps.
+"""What a universe holds, page by page: worlds by filter; and the runs of a world. Reads only, and needs no program.
+The journal still has the ends of runs that the state no longer keeps.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from worldline.kernel import snapshots
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.rows.records import Record
 from worldline.kernel.state import Ended
-from worldline.keys import inbox as inbox_keys
-from worldline.layers import inbox as inboxes
 from worldline.layers import worlds
-from worldline.model import ids, inbox, payload, row_keys
+from worldline.model import ids, row_keys
 from worldline.model.journal import Kind
 from worldline.model.world import Status, WorldMeta
 from worldline.roles import reader, restore
@@ -44,18 +42,6 @@ class Filter(msgspec.Struct, frozen=True):
             and meta.name.startswith(self.prefix)
             and all(key in meta.labels and value in ("", meta.labels[key]) for key, value in self.labels.items())
         )
-
-
-class DeadLetter(msgspec.Struct, frozen=True):
-    """An input that its world could not take. `what` names it: the event's, message's or command's name."""
-
-    world: str
-    id: str
-    reason: str
-    what: str
-    data: bytes  # its payload, as canonical bytes; nothing if that was too large to be kept inline
-    step: int
-    time_us: int
 
 
 def wanted(*, status: Status | None, labels: Mapping[str, str] | None, program: str, prefix: str) -> Filter:
@@ -109,42 +95,6 @@ async def forgotten(handle: Handle, run_id: str, *, above: int) -> Ended | None:
             loaded = await restore.load_referenced(universe.blobs, [entry])
             return structs.decode(Ended, restore.filled(entry, loaded).payload)
     return None
-
-
-async def letters(universe: Connection, at: ids.Address) -> AsyncIterator[inboxes.Letter]:
-    """A world's dead letters, the newest first."""
-    begin, end = inbox_keys.dead(at)
-    async for key, raw in items(universe, kv.Range(begin, end, reverse=True)):
-        yield inboxes.decode_dead([(key, raw)])[0]
-
-
-async def dead(universe: Connection, chosen: Filter) -> AsyncIterator[DeadLetter]:
-    """The dead letters of these worlds: world by world, each world's newest first."""
-    async for at, meta in worlds_of(universe, chosen):
-        async for letter in letters(universe, at):
-            what, data = _content(letter)
-            record = letter.dead
-            yield DeadLetter(meta.name, letter.stamp.hex(), record.reason, what, data, record.step, record.time_us)
-
-
-def _content(letter: inboxes.Letter) -> tuple[str, bytes]:
-    try:
-        item = inbox_keys.ITEM.unpack(letter.dead.item)
-    except errors.DecodeError:
-        return "", letter.dead.item
-    match item:
-        case inbox.Event(schema=name, payload=carried) | inbox.Message(name=name, payload=carried):
-            return name, _inline(carried)
-        case inbox.Control(command=name, payload=carried):
-            return name, _inline(carried)
-        case inbox.Receipt(payload=carried):
-            return "receipt", _inline(carried)
-        case inbox.TimerFired():
-            return "timer", b""
-
-
-def _inline(carried: payload.Payload) -> bytes:
-    return carried.inline or b""
 
 
 async def items(universe: Connection, request: kv.Range) -> AsyncIterator[tuple[bytes, bytes]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import AsyncIterator, Mapping
 from typing import Literal
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.client import changes, listing
+from worldline.client import changes, dead_letters, listing, refs
 from worldline.client.access import grants, policy, quotas
 from worldline.client.access.grants import Allowed, AllowedChange
 from worldline.client.access.policy import PolicyChange, Rule, RuleScope, RuleVerb
@@ -16,6 +17,9 @@ from worldline.client.access.quotas import QuotaChange, QuotaUse
 from worldline.client.branches import fork as forks
 from worldline.client.connection import Connection
 from worldline.client.copies import world_files
+from worldline.client.dead_letters import DeadLetter
+from worldline.client.handle import Handle
+from worldline.client.refs import Ref
 from worldline.client.upkeep import collection
 from worldline.client.upkeep.collection import Collected
 from worldline.client.world import World
@@ -143,6 +147,26 @@ class Universe:
         async for _, meta in listing.worlds_of(self._connection, wanted):
             yield meta
 
+    async def refs(self) -> AsyncIterator[Ref]:
+        """Every name of a world, in order, and where it points. Any number of names may point to a world."""
+        async for each in refs.refs(self._connection):
+            yield each
+
+    async def set_ref(self, name: str, world: str, /) -> None:
+        """Make a name point to the world of another name. One that points elsewhere is moved."""
+        at = await Handle(self._connection, world).address()
+        with contextlib.suppress(errors.Exists):  # it points there already
+            await changes.point(self._connection, name, at)
+
+    async def delete_ref(self, name: str, /) -> None:
+        """Take a name away; the world stays. `NotFound` if there is none, `Closed` for a world's own: rename it."""
+        await changes.free(self._connection, name)
+
+    async def rename(self, world: str, name: str, /) -> World:
+        """Give a world another name of its own, and free the old one. `Exists` if the name is taken."""
+        await changes.rename(self._connection, await Handle(self._connection, world).address(), name)
+        return World(self._connection, name)
+
     async def allow(self, sender: str, /, *, worlds: str = "*", to: str = "*", events: str = "*") -> bool:
         """Let worlds of another universe send messages here. False if that was allowed already.
 
@@ -232,8 +256,10 @@ class Universe:
     async def dead(
         self, *, status: Status | None = None, labels: Mapping[str, str] | None = None, program: str = "",
         prefix: str = "",
-    ) -> AsyncIterator[listing.DeadLetter]:  # fmt: skip
-        """The inputs that worlds could not take: world by world, each world's newest first."""
+    ) -> AsyncIterator[DeadLetter]:  # fmt: skip
+        """The inputs that worlds could not take: world by world, each world's newest first. Each has `retry()` and
+        `drop()`.
+        """
         wanted = listing.wanted(status=status, labels=labels, program=program, prefix=prefix)
-        async for letter in listing.dead(self._connection, wanted):
+        async for letter in dead_letters.of_worlds(self._connection, wanted):
             yield letter

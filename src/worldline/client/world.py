@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from worldline.base import errors
-from worldline.client import answers, changes, delivery, effect, listing, states, time_limits
+from worldline.client import answers, changes, dead_letters, delivery, effect, listing, states, time_limits
+from worldline.client import snapshots as saved_states
 from worldline.client.anchors.anchored import Anchored
 from worldline.client.branches import fork as forks
 from worldline.client.branches import revert as reverts
@@ -20,6 +21,7 @@ from worldline.client.branches import rules
 from worldline.client.branches.revert import Reverted
 from worldline.client.connection import Connection
 from worldline.client.copies import world_files
+from worldline.client.dead_letters import DeadLetter
 from worldline.client.diff import reading
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
@@ -29,6 +31,7 @@ from worldline.client.personal import erase as erasing
 from worldline.client.personal import sealing
 from worldline.client.personal.erase import Erasure
 from worldline.client.run import Run, Sent, ended, result_of
+from worldline.client.snapshots import SnapshotRecord
 from worldline.client.upkeep import deletion
 from worldline.codec import structs
 from worldline.kernel import commands, runs, schedules, values
@@ -254,6 +257,23 @@ class World(Acts, Anchored):
             raise errors.BadInput(f"a world is compared with a world, not {right!r}; heights are given by at= and to=")
         return await reading.diff(self._handle, right._handle, at=at, to=to)  # noqa: SLF001 - of this class
 
+    async def dead(self, *, oldest_first: bool = False) -> AsyncIterator[DeadLetter]:
+        """The inputs that it could not take, the newest first. Each has `retry()` and `drop()`."""
+        at = await self._handle.address()
+        async for letter in dead_letters.of_world(self._universe, at, self.name, oldest_first=oldest_first):
+            yield letter
+
+    async def retry_dead(self) -> int:
+        """Put all its dead letters back into its inbox, in the order in which they came. Returns how many."""
+        return await dead_letters.retry_all(self._universe, await self._handle.address())
+
+    async def drain_dead(self) -> AsyncIterator[DeadLetter]:
+        """Its dead letters, the oldest first. Each is deleted when the next is asked for: one whose handling raises
+        stays.
+        """
+        async for letter in dead_letters.drain(self._universe, await self._handle.address(), self.name):
+            yield letter
+
     async def schedules(self) -> list[Scheduled]:
         """All schedules, with when each is due next."""
         return schedules.listed(await self._handle.machine())
@@ -262,12 +282,26 @@ class World(Acts, Anchored):
         """Entries above a height; without one, from the first that is kept on."""
         return await self._handle.journal(above=above, limit=limit)
 
-    async def follow(self, *, above: int | None = None) -> AsyncIterator[journals.Entry | Chunk]:
+    @overload
+    def follow(self, *, above: int | None = None) -> AsyncIterator[journals.Entry | Chunk]: ...
+    @overload
+    def follow(
+        self, *, above: int | None = None, snapshots: bool
+    ) -> AsyncIterator[journals.Entry | Chunk | SnapshotRecord]: ...
+    async def follow(
+        self, *, above: int | None = None, snapshots: bool = False
+    ) -> AsyncIterator[journals.Entry | Chunk | SnapshotRecord]:
         """Entries as they are committed, from a height or from now on; and, where the world is hosted here, the pieces
-        that its effects stream.
+        that its effects stream. `snapshots`: also each state that is saved, as a `SnapshotRecord` behind the entries up
+        to it.
         """
-        async for each in self._handle.follow(above=above):
+        followed = saved_states.follow(self._handle, above) if snapshots else self._handle.follow(above=above)
+        async for each in followed:
             yield each
+
+    async def snapshots(self) -> list[SnapshotRecord]:
+        """The states that are saved, the oldest first; of a fork, those of the world that it comes from, too."""
+        return await saved_states.records(self._handle)
 
     async def head(self) -> journals.Head:
         """Where its journal ends: step, height, digests, logical time."""
@@ -299,16 +333,20 @@ class World(Acts, Anchored):
     # --- Branching it --------------------------------------------------------------------------------------------
 
     async def fork(
-        self, name: str, /, *, at: int | None = None, before: str | None = None, effects: Effects = "drop",
-        script: rules.Given | None = None, live: bool = False, labels: Mapping[str, str] | None = None,
+        self, name: str, /, *, at: int | None = None, before: str | None = None, snapshot: str | None = None,
+        effects: Effects = "drop", script: rules.Given | None = None, live: bool = False,
+        labels: Mapping[str, str] | None = None,
     ) -> World:  # fmt: skip
         """A world of its own that goes on where this one is now, at the step end at or below a height, or `before`
-        something happened last: "effect charge", "event Approved". One commit, whatever the size of the world.
+        something happened last: "effect charge", "event Approved". `snapshot`: at a saved state, by its hash or the
+        beginning of it. One commit, whatever the size of the world.
 
         The fork is dry: what its runs ask for is answered by the script, or waits for you; `live=True` lets effects and
         messages out. `effects` says what becomes of those that are open now: "drop" cancels them, "reissue" asks for
         them again, "share" gives the fork the answers that this world gets, "script" answers them from the script.
         """
+        if snapshot is not None:
+            at = await forks.height_of_snapshot(self._handle, snapshot, at=at, before=before)
         wanted = functools.partial(
             forks.wanted, name, at=at, effects=effects, live=live, script=script, labels=labels,
             universe=self._universe, before=before,

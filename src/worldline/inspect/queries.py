@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from worldline.base import errors, grammar
-from worldline.client import listing
+from worldline.client import dead_letters, listing, refs
 from worldline.client.connection import Connection
 from worldline.host import holders
 from worldline.inspect import render
@@ -21,7 +21,6 @@ from worldline.inspect.render import when
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import segments as segment_keys
 from worldline.keys import work as work_keys
-from worldline.keys import worlds as world_keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
 from worldline.layers import leases, snapshots, trial, worlds
@@ -140,15 +139,6 @@ class Dead(msgspec.Struct, frozen=True):
     item: dict[str, Any]
 
 
-class Name(msgspec.Struct, frozen=True):
-    """A name and the world it points to. `own`: the one the world was created under, or renamed to."""
-
-    name: str
-    world: str
-    id: str
-    own: bool
-
-
 # --- Worlds --------------------------------------------------------------------------------------------------
 
 
@@ -216,7 +206,7 @@ async def show_world(universe: Connection, at: ids.Address, *, option: str = "")
         created=when(meta.created_us),
         changed=when(head.time_us) if head.step else None,
         labels=meta.labels,
-        names=[each.name async for each in names(universe) if each.id == at.world.hex()],
+        names=[each.name async for each in refs.refs(universe) if each.id == at.world.hex()],
         step=head.step,
         height=head.height,
         chain=head.chain.hex(),
@@ -384,7 +374,7 @@ async def world_names(universe: Connection, addresses: Sequence[ids.Address]) ->
     return found
 
 
-# --- Dead letters and names ------------------------------------------------------------------------------------
+# --- Dead letters ----------------------------------------------------------------------------------------------
 
 
 async def list_dead(universe: Connection, addresses: Sequence[ids.Address], *, limit: int) -> list[Dead]:
@@ -393,7 +383,7 @@ async def list_dead(universe: Connection, addresses: Sequence[ids.Address], *, l
     found: list[Dead] = []
     for at in addresses:
         rows: list[Dead] = []
-        async for letter in listing.letters(universe, at):
+        async for letter in dead_letters.letters(universe, at):
             rows.append(dead_row(letter, names_of[at]))
             if len(rows) >= limit:
                 break
@@ -408,33 +398,3 @@ def dead_row(letter: inboxes.Letter, world: str) -> Dead:
     except errors.DecodeError:
         item = {"bytes": letter.dead.item.hex()}
     return Dead(letter.stamp.hex(), world, letter.dead.reason, letter.dead.step, when(letter.dead.time_us), item)
-
-
-async def named(universe: Connection, name: str) -> ids.Address | None:
-    """Where a name points."""
-    return worlds.named(universe.id, (await universe.store.engine.read(worlds.get_name(universe.id, name))).value(0))
-
-
-async def names(universe: Connection) -> AsyncIterator[Name]:
-    """Every name, in order, and where it points. One that points to a deleted world is left out."""
-    begin, end = world_keys.names(universe.id)
-    page: list[tuple[str, ids.Address]] = []
-    async for key, raw in listing.items(universe, kv.Range(begin, end)):
-        at = worlds.named(universe.id, raw)
-        assert at is not None
-        page.append((world_keys.name_of(universe.id, key), at))
-        if len(page) >= PAGE:
-            for row in await _name_rows(universe, page):
-                yield row
-            page = []
-    for row in await _name_rows(universe, page):
-        yield row
-
-
-async def _name_rows(universe: Connection, page: Sequence[tuple[str, ids.Address]]) -> list[Name]:
-    known = await world_names(universe, [at for _, at in page])
-    return [
-        Name(name, known[at], at.world.hex(), own=known[at] == name)
-        for name, at in page
-        if known[at] != at.world.hex() or name == at.world.hex()
-    ]

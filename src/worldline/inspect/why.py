@@ -13,7 +13,7 @@ from datetime import datetime
 import msgspec
 
 from worldline.base import errors, grammar
-from worldline.client import listing
+from worldline.client import dead_letters, listing
 from worldline.client.access import quotas
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
@@ -286,7 +286,7 @@ async def _dead(asking: Asking, at: ids.Address, kept: list[Kept]) -> list[Reaso
     found: list[Reason] = []
     by_step = {each.step: each.traces for each in kept}
     total = await queries.count(asking.universe, inboxes.dead_range(at, count_max=1_000))
-    async for letter in listing.letters(asking.universe, at):
+    async for letter in dead_letters.letters(asking.universe, at):
         row = queries.dead_row(letter, asking.name)
         more = f" (one of {total})" if total > 1 else ""
         command = asking.command(f"dead retry {asking.name} {row.id}")

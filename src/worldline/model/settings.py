@@ -78,6 +78,8 @@ class WorkerSettings(msgspec.Struct, frozen=True):
 
 
 class AdapterSettings(msgspec.Struct, frozen=True):
+    """How an effect worker behaves."""
+
     claim_ttl_ms: Annotated[int, msgspec.Meta(ge=2, le=limits.SETTING_MS_MAX)] = 15_000
     renew_ms: Milliseconds = 5_000  # half of `claim_ttl_ms` at most: one renewal may be lost
     scan_ms: Milliseconds = 5_000
@@ -93,6 +95,8 @@ class AdapterSettings(msgspec.Struct, frozen=True):
 
 
 class TimerSettings(msgspec.Struct, frozen=True):
+    """How a timer worker behaves."""
+
     scan_ms: Milliseconds = 5_000
     batch: ReadBatch = 512
 
@@ -101,6 +105,8 @@ class TimerSettings(msgspec.Struct, frozen=True):
 
 
 class OrchestratorSettings(msgspec.Struct, frozen=True):
+    """How an orchestrator behaves."""
+
     turn_ms: Milliseconds = 1_000
     moves_max: CountOrNone = 32  # worlds moved for balance in one turn
 
@@ -109,6 +115,8 @@ class OrchestratorSettings(msgspec.Struct, frozen=True):
 
 
 class JanitorSettings(msgspec.Struct, frozen=True):
+    """How a janitor behaves."""
+
     turn_ms: Milliseconds = 1_000  # between turns of a round
     round_ms: Milliseconds = 600_000  # between rounds through everything
     worlds_max: ReadBatch = 256  # looked at in one turn

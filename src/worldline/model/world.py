@@ -122,6 +122,7 @@ class Lineage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     chain: bytes = b""
     state: bytes = b""
     time_us: int = 0
+    parent_snapshot_hash: bytes = b""  # the saved state at or below the fork that its state is made of; since 2.3
 
     def __post_init__(self) -> None:
         heights = [each.height for each in self.sections]

@@ -12,6 +12,7 @@ from worldline.base import errors
 from worldline.cli import common, payloads
 from worldline.cli.commands import talk
 from worldline.cli.common import Desk
+from worldline.client import snapshots
 from worldline.client.branches import fork as forks
 from worldline.client.branches import revert as reverts
 from worldline.client.handle import Handle
@@ -26,24 +27,27 @@ LEFT_SHOWN = 10
 @click.argument("name")
 @click.option("--at", type=int, metavar="HEIGHT", help="Where; a height inside a step means the step before.")
 @click.option("--before", metavar='"effect NAME"|"event NAME"', help="Before the last time that this happened.")
+@click.option("--snapshot", metavar="HASH", help="At a saved state: `worldline snapshots WORLD` lists them.")
 @click.option("--effects", type=click.Choice([*forks.POLICIES]), default="drop", help="What becomes of open effects.")
 @click.option("--script", type=click.Path(path_type=Path), metavar="FILE", help="Answers to effects, as JSON.")
 @click.option("--live", is_flag=True, help="Let effects and messages out. Without, nothing leaves the fork.")
 @click.option("--label", "labels", multiple=True, metavar="NAME[=VALUE]", help="Instead of the parent's labels.")
 async def fork(
-    desk: Desk, *, source: str, name: str, at: int | None, before: str | None, effects: str, script: Path | None,
-    live: bool, labels: tuple[str, ...],
+    desk: Desk, *, source: str, name: str, at: int | None, before: str | None, snapshot: str | None, effects: str,
+    script: Path | None, live: bool, labels: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Branch a world: a new one goes on where the other is.
 
     `worldline fork alice what-if --before "effect charge" --effects script --script answers.json`
     """
-    if at is not None and before is not None:
-        raise errors.BadInput("give --at or --before, not both")
+    if sum(each is not None for each in (at, before, snapshot)) > 1:
+        raise errors.BadInput("give one of --at, --before and --snapshot")
     if effects == "script" and script is None:
         raise errors.BadInput("--effects script needs the answers: --script FILE")
     rules = None if script is None else _read(script)
     async with desk.open() as universe:
+        if snapshot is not None:
+            at = await snapshots.height_of(await desk.world(universe, source), snapshot)
         wanted = functools.partial(
             forks.wanted, name, at=at, effects=effects, live=live, script=rules,
             labels=talk.labels_of(labels) if labels else None, universe=universe, before=before,
@@ -57,7 +61,7 @@ async def fork(
     assert lineage is not None
     said = {
         "name": name, "id": made.world.hex(), "parent": source, "step": lineage.step, "height": lineage.height,
-        "effects": effects, "live": live,
+        "effects": effects, "live": live, "parent_snapshot_hash": lineage.parent_snapshot_hash.hex(),
     }  # fmt: skip
     inside = f"; height {at} is inside a step" if at is not None and at != lineage.height else ""
     desk.out.one(said, [f"{name} goes on from {source} at height {lineage.height}{inside}"])

@@ -11,12 +11,13 @@ import click
 from worldline.base import grammar
 from worldline.cli import common
 from worldline.cli.common import Desk
+from worldline.client import refs
 from worldline.client.connection import Connection
 from worldline.client.diff import reading
 from worldline.client.diff.result import Cell, Diff, Effect, EffectSide, Entries, Field, How, Run, RunSide
 from worldline.client.handle import Handle
 from worldline.codec.differences import path_text
-from worldline.inspect import queries, render
+from worldline.inspect import render
 
 SECTION_LINES_MAX = 9  # of cells, of runs, of effects
 FIELDS_MAX = 4  # of one of them
@@ -56,7 +57,7 @@ async def diff(desk: Desk, *, left: str, right: str, every: bool) -> None:
 async def _place(desk: Desk, universe: Connection, text: str) -> tuple[Handle, int | None]:
     """A world and a height in it. A world whose very name this is comes first."""
     match = _PLACE.fullmatch(text)
-    if match is None or await queries.named(universe, text) is not None:
+    if match is None or await refs.named(universe, text) is not None:
         return await desk.world(universe, text), None
     return await desk.world(universe, match.group(1)), int(match.group(2))
 

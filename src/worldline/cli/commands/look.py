@@ -1,4 +1,4 @@
-"""Looking at worlds: list, show, why, state, journal, follow. Nothing here changes anything."""
+"""Looking at worlds: list, show, why, state, journal, follow, snapshots. Nothing here changes anything."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from worldline.base import errors, grammar
 from worldline.cli import common, output, suggest
 from worldline.cli.common import Desk
 from worldline.cli.entries import Names
+from worldline.client import snapshots
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.client.personal import sealing
+from worldline.client.snapshots import SnapshotRecord
 from worldline.inspect import export, queries, render
 from worldline.inspect import why as reasons
 from worldline.model.journal import Entry
@@ -178,14 +180,22 @@ async def journal(desk: Desk, *, world: str, above: int | None, file: Path | Non
 @click.option("--above", type=click.IntRange(min=0), metavar="HEIGHT", help="Begin above this height, not now.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after so many entries.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="End, with exit code 6, after so long.")
-async def follow(desk: Desk, *, world: str, above: int | None, count: int | None, timeout: float | None) -> None:
+@click.option("--snapshots", "with_saved", is_flag=True, help="Also each state that is saved.")
+async def follow(
+    desk: Desk, *, world: str, above: int | None, count: int | None, timeout: float | None, with_saved: bool
+) -> None:
     """Show entries as they are journaled, until interrupted."""
     async with desk.open(programs=[]) as universe, asyncio.timeout(timeout):
         seen = 0
         found = await desk.world(universe, world)
         names = Names(await found.address())
-        async for entry in found.follow(above=above):
+        followed = snapshots.follow(found, above) if with_saved else found.follow(above=above)
+        async for entry in followed:
             if isinstance(entry, Chunk):
+                continue
+            if isinstance(entry, SnapshotRecord):
+                said = f"{entry.height:>8}  snapshot, baseline  {entry.hash}"
+                desk.out.one({"kind": "snapshot", **msgspec.structs.asdict(entry)}, [said])
                 continue
             await names.learn(universe, [entry])
             shown = await _marked(found, entry)
@@ -193,6 +203,19 @@ async def follow(desk: Desk, *, world: str, above: int | None, count: int | None
             seen += 1
             if seen == count:
                 return
+
+
+@common.command("snapshots", many=True)
+@click.argument("world")
+async def list_snapshots(desk: Desk, *, world: str, limit: int) -> None:
+    """List a world's saved states, newest first.
+
+    Of a fork, those of the world that it comes from, too.
+    """
+    async with desk.open(programs=[]) as universe:
+        found = await snapshots.records(await desk.world(universe, world))
+    columns = {"HASH": "hash", "HEIGHT": "height", "STEP": "step", "BASELINE": "baseline", "BYTES": "size"}
+    desk.out.many(found[::-1][:limit], columns, none="no snapshots are kept", key="hash")
 
 
 async def _cells(world: Handle, reducer: str | None, key: str | None, at: int | None) -> list[Cell]:
@@ -260,4 +283,4 @@ async def _export(desk: Desk, world: Handle, above: int, file: Path) -> None:
     desk.out.one(said, [f"{grammar.count(len(exported.entries), 'entry')} written to {file}"])
 
 
-COMMANDS: list[click.Command] = [list_, show, why, state, journal, follow]
+COMMANDS: list[click.Command] = [list_, show, why, state, journal, follow, list_snapshots]

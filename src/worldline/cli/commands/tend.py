@@ -9,7 +9,7 @@ from worldline.base import errors, grammar
 from worldline.cli import common
 from worldline.cli.commands import talk
 from worldline.cli.common import Desk
-from worldline.client import changes
+from worldline.client import changes, refs
 from worldline.client.copies import release
 from worldline.inspect import compact as compaction
 from worldline.inspect import queries
@@ -109,7 +109,7 @@ async def _change(desk: Desk, world: str, status: Status) -> None:
 async def list_refs(desk: Desk, limit: int) -> None:
     """List names and the worlds they point to."""
     async with desk.open(programs=[]) as universe:
-        found = [each async for each in queries.names(universe)]
+        found = [each async for each in refs.refs(universe)]
     columns = {"NAME": "name", "WORLD": "world", "ID": "id", "OWN": "own"}
     desk.out.many(found[:limit], columns, none="no names here", key="name")
 
@@ -121,7 +121,7 @@ async def set_ref(desk: Desk, name: str, world: str) -> None:
     """Make a name point to a world. One that points elsewhere is moved."""
     async with desk.open(programs=[]) as universe:
         at = await desk.address(universe, world)
-        before = await queries.named(universe, name)
+        before = await refs.named(universe, name)
         if before is not None and before != at:
             known = (await queries.world_names(universe, [before]))[before]
             desk.confirm(f"Move the name {name!r} from world {known!r} to {world!r}?")

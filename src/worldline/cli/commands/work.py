@@ -8,26 +8,25 @@ from typing import Any
 import click
 import msgspec
 
-from worldline.base import env as envs
 from worldline.base import errors, grammar
 from worldline.cli import common, output, suggest
 from worldline.cli.commands import roles, ways_out
 from worldline.cli.common import Desk
+from worldline.client import dead_letters, listing
 from worldline.client import effect as effects
-from worldline.client import listing
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.codec import structs
 from worldline.inspect import queries, render, why
 from worldline.inspect import ways_out as inspect_ways
-from worldline.kernel import commands, events
+from worldline.kernel import commands
 from worldline.kernel.rows.records import RunStatus
 from worldline.layers import inbox as inboxes
-from worldline.layers import ready, worlds
-from worldline.model import ids, inbox
+from worldline.layers import worlds
+from worldline.model import ids
 from worldline.model.work import WorkKind, WorkState
 from worldline.roles.erasure import checking
-from worldline.store import kv, transact
+from worldline.store import kv
 
 WORK_STATES = [state.name.lower() for state in WorkState]
 RUN_STATES = ["running", "blocked", "finished", "failed", "cancelled"]
@@ -246,7 +245,7 @@ async def retry_dead(desk: Desk, *, world: str, letter: str | None, every: bool)
         at = await desk.address(universe, world)
         chosen = await _letters(universe, at, letter, every=every)
         for each in reversed(chosen):
-            await _retry(universe, at, each)
+            await dead_letters.retry(universe, at, each)
     _say_letters(desk, world, chosen, "put back")
 
 
@@ -262,9 +261,7 @@ async def drop_dead(desk: Desk, *, world: str, letter: str | None, every: bool) 
         if chosen:
             desk.confirm(f"Delete {grammar.count(len(chosen), 'dead letter')} of world {world!r}?")
         for each in chosen:
-            batch = kv.Batch()
-            inboxes.drop_dead(batch, at, each)
-            await _commit(universe, batch, f"dead letter {each.stamp.hex()} is gone already")
+            await dead_letters.drop(universe, at, each)
     _say_letters(desk, world, chosen, "dropped")
 
 
@@ -277,7 +274,7 @@ def _say_letters(desk: Desk, world: str, chosen: list[inboxes.Letter], what: str
 async def _letters(universe: Connection, at: ids.Address, text: str | None, *, every: bool) -> list[inboxes.Letter]:
     if every == (text is not None):
         raise errors.BadInput("name a dead letter by its id, or all with --all")
-    found = [each async for each in listing.letters(universe, at)]
+    found = [each async for each in dead_letters.letters(universe, at)]
     if text is None:
         return found
     chosen = [each for each in found if each.stamp.hex().startswith(text.lower())]
@@ -288,35 +285,6 @@ async def _letters(universe: Connection, at: ids.Address, text: str | None, *, e
     return chosen
 
 
-async def _retry(universe: Connection, at: ids.Address, letter: inboxes.Letter) -> None:
-    """What the letter carries is kept: its reference stands in the inbox from now on."""
-    engine, env = universe.store.engine, universe.store.env
-    client_id = envs.new_id(env)
-    large = inboxes.refers_to(letter.dead)
-    match inboxes.item_of(letter.dead.item):
-        case inbox.Event(schema=schema, payload=carried):
-            events.check_outside(schema, await universe.blobs.load(carried))
-        case inbox.Message(mode=inbox.MessageMode.TYPED, name=name):
-            ids.check_event_name(name)
-
-    async def attempt() -> transact.Done[bool] | transact.Write[bool]:
-        read = await engine.read(worlds.get(at), inboxes.get_dead(at, letter), inboxes.get_seen(at, client_id))
-        if read.value(1) != letter.raw:
-            return transact.Done(read.value(2) is not None)  # an answer was lost, or it is gone
-        batch = kv.Batch()
-        if large is not None:
-            generation = await universe.blobs.generation()
-            await universe.blobs.touch_many([large])
-            generation.expect(batch)
-        worlds.expect_open(batch, worlds.decode(at, read.value(0)))
-        inboxes.retry_dead(batch, at, letter, client_id=client_id, time_us=read.time_us)
-        ready.leave(batch, at, priority=ready.NORMAL)
-        return transact.Write(batch, lambda _: True)
-
-    if not await transact.run(engine, env, attempt):
-        raise errors.Conflicted(f"dead letter {letter.stamp.hex()} is gone already")
-
-
 async def _addresses(desk: Desk, universe: Connection, world: str | None) -> list[ids.Address]:
     if world is not None:
         return [await desk.address(universe, world)]
@@ -325,12 +293,6 @@ async def _addresses(desk: Desk, universe: Connection, world: str | None) -> lis
     async for item in listing.items(universe, request):
         found += [at for at, _ in worlds.listed(universe.id, kv.Page([item], more=False, stable=kv.ZERO_STAMP))]
     return found
-
-
-async def _commit(universe: Connection, batch: kv.Batch, lost: str) -> None:
-    [outcome] = await transact.commit(universe.store.engine, universe.store.env, batch)
-    if isinstance(outcome, kv.Conflict):
-        raise errors.Conflicted(lost)
 
 
 COMMANDS: list[click.Command] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from worldline.base import errors
-from worldline.client import changes
+from worldline.client import changes, snapshots
 from worldline.client.branches import rules
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
@@ -36,6 +36,13 @@ def wanted(
         name, height, policy, bool(live), given, None if labels is None else dict(labels),
         before if isinstance(before, str) else "",
     )  # fmt: skip
+
+
+async def height_of_snapshot(source: Handle, snapshot: str, *, at: object, before: object) -> int:
+    """Where the saved state of this hash stands."""
+    if at is not None or before is not None:
+        raise errors.BadInput("give one of at=, before= and snapshot=")
+    return await snapshots.height_of(source, snapshot)
 
 
 def policy_of(effects: object, script: object) -> model.Policy:

@@ -80,7 +80,7 @@ async def world_fork(
             parent.world, world.meta.name, head.step, head.height,
             list(line.up_to(step=head.step, height=head.height)), asked.policy, asked.live, read.time_us, request,
             cas.address(script) if script else b"", list(line.origins_up_to(step=head.step, height=head.height)),
-            head.chain, head.state, head.time_us,
+            head.chain, head.state, head.time_us, start.saved.record.root,
         )  # fmt: skip
         meta = msgspec.structs.replace(
             world.meta, name=asked.name, status=model.Status.ACTIVE, created_us=read.time_us, revision=0,
