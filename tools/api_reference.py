@@ -73,6 +73,18 @@ def undocumented() -> list[str]:
     ]
 
 
+def functions() -> Iterator[tuple[str, str]]:
+    """Every public function and method with its docstring; not properties, nor `flow.x`, whose functions are values."""
+    for module, names in MODULES.items():
+        for name in names.__all__:
+            value = getattr(names, name)
+            if isinstance(value, type):
+                methods = [(each, found) for each, found in members(value) if not isinstance(found, property)]
+                yield from ((f"{module}.{name}.{each}", _doc(found)) for each, found in methods)
+            elif inspect.isroutine(value):
+                yield f"{module}.{name}", _doc(value)
+
+
 def _undocumented(where: str, value: Any) -> Iterator[str]:
     if isinstance(value, type):
         if not _own_doc(value):
@@ -135,7 +147,7 @@ def _class(name: str, cls: type) -> list[str]:
         lines += [", ".join(f"`{each.name}`" for each in cls), ""]
     fields = _fields(cls)
     if fields:
-        lines += [f"Fields: {', '.join(f'`{each}`' for each in fields)}.", ""]
+        lines += [f"Fields: {', '.join(f'`{each}{_declared(cls, each)}`' for each in fields)}.", ""]
     for each, value in members(cls):
         if each in fields:
             continue
@@ -181,6 +193,15 @@ def _fields(cls: type) -> list[str]:
     if dataclasses.is_dataclass(cls):
         return [each.name for each in dataclasses.fields(cls) if not each.name.startswith("_")]
     return []
+
+
+def _declared(cls: type, field: str) -> str:
+    """The type of a field, as it stands in the source."""
+    for base in cls.__mro__:
+        found = inspect.get_annotations(base).get(field)
+        if found is not None:
+            return f": {found if isinstance(found, str) else _type(found)}"
+    return ""
 
 
 def _is_callable(value: Any) -> bool:

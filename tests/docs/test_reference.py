@@ -30,6 +30,20 @@ def test_every_public_name_and_method_has_a_docstring() -> None:
     assert TOOL.undocumented() == []
 
 
+# What a sentence begins with that says what something is, not what it does.
+NOUNS = (
+    "A", "All", "An", "Another", "Each", "Every", "How", "If", "In", "It", "Its", "No", "None", "Nothing", "On", "One",
+    "So", "Some", "That", "The", "These", "This", "Those", "To", "What", "When", "Where", "Whether", "Which", "Who",
+    "Why", "With", "Within",
+)  # fmt: skip
+
+
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
+    first = {where: doc.split()[0].rstrip(".,:;") for where, doc in TOOL.functions()}
+    assert len(first) > 200
+    assert {where: word for where, word in first.items() if word in NOUNS or not word[0].isupper()} == {}
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_the_page_is_what_docstrings_say(name: str) -> None:
     file = TOOL.FOLDER / name

@@ -86,7 +86,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
             raise errors.BadInput("Credential(header=) is the name of a header")
 
     def where(self) -> Origin:
-        """The one origin that it goes to."""
+        """Return the one origin that it goes to."""
         try:
             parts = urllib.parse.urlsplit(self.origin)
             port = parts.port
@@ -99,7 +99,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
         return Origin(parts.scheme, host, port or (443 if parts.scheme == "https" else 80))
 
     def filled(self, secret: str) -> Filled:
-        """The header to send, with the secret in it."""
+        """Return the header to send, with the secret in it."""
         return Filled(self.where(), self.header, self.form.replace("{}", secret))
 
 
@@ -143,7 +143,9 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True):
             raise errors.BadInput('Egress(credentials=) is {"stripe": wl.Credential(origin="https://api.stripe.com")}')
 
     def credential(self, name: str) -> Credential:
-        """The credential of this name. A request that asks for one that is not declared here is refused for good."""
+        """Return the credential of this name. A request that asks for one that is not declared here is refused for
+        good.
+        """
         found = self.credentials.get(name)
         if found is None:
             raise refused(

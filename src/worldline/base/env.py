@@ -18,16 +18,16 @@ class Env(Protocol):
     """Time, randomness, ids. Implementations must be safe to call from any thread."""
 
     def wall_us(self) -> int:
-        """Microseconds since 1970, UTC. May jump."""
+        """Return microseconds since 1970, UTC. They may jump."""
 
     def monotonic_us(self) -> int:
-        """Microseconds since some instant. Never decreases; only for durations inside one process."""
+        """Return microseconds since some instant. They never decrease; only for durations inside one process."""
 
     def random_bytes(self, count: int) -> bytes:
-        """So many random bytes."""
+        """Draw so many random bytes."""
 
     def random_below(self, bound: int) -> int:
-        """A uniform integer in [0, bound)."""
+        """Draw a uniform integer in [0, bound)."""
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         """Wait so long."""

@@ -137,7 +137,7 @@ class IdReused(BadInput):
 
     @classmethod
     def of(cls, message: str) -> IdReused:
-        """The error as another process reported it."""
+        """Make the error as another process reported it."""
         made = cls("")
         made.args = (message,)
         return made

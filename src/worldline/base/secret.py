@@ -30,7 +30,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The value itself. Give it to what needs it, and keep it nowhere: the next attempt may have another."""
+        """Return the value itself. Give it to what needs it, and keep it nowhere: the next attempt may have another."""
         return self._value
 
     def __repr__(self) -> str:

@@ -49,7 +49,9 @@ class Sent:
         return self._sending.repeated
 
     async def applied(self, timeout: Seconds | None = None) -> int:
-        """The height at which the world has taken it. `NotHosted` if no process has run the world for too long."""
+        """Wait until the world has taken it, and return the height at which it has. `NotHosted` if no process has run
+        the world for too long.
+        """
         async with time_limits.Within(timeout, lambda limit: time_limits.of_event(self._sending.id, limit)):
             return await answers.applied(self._universe, self._sending)
 
@@ -70,7 +72,7 @@ class Run(Generic[R_co]):
         self._origin = origin  # what it was started with, if that is known
 
     async def status(self) -> RunStatus:
-        """How the run stands now: running, finished, failed, cancelled, or blocked by a change of code."""
+        """Say how the run stands now: running, finished, failed, cancelled, or blocked by a change of code."""
         if self._standing.status not in ENDED:
             kept = next((each for each in (await listing.runs(self._world))[0] if each.id == self.id), None)
             found = kept or await listing.forgotten(self._world, self.id, above=self._since)
@@ -80,8 +82,9 @@ class Run(Generic[R_co]):
         return self._standing.status
 
     async def result(self, timeout: Seconds | None = None) -> R_co:
-        """What the run returned. `RunFailed` if it raised, `RunReverted` if its world was taken back to before its
-        start, `TimeoutError` if it takes longer, `NotHosted` if no process has run the world for too long.
+        """Wait for the end, and return what the run returned. `RunFailed` if it raised, `RunReverted` if its world was
+        taken back to before its start, `TimeoutError` if it takes longer, `NotHosted` if no process has run the world
+        for too long.
         """
         async with time_limits.Within(timeout, lambda limit: time_limits.of_run(self._world, self.id, limit)):
             end = await ended(self._world, self._standing, since=self._since, origin=self._origin)
@@ -95,7 +98,7 @@ class Run(Generic[R_co]):
         await self._world.command(commands.CANCEL, commands.CancelRun(self.id, reason))
 
     async def retry(self) -> RunStatus:
-        """If it is blocked, try it again under the code that is hosted now. Returns how it stands then."""
+        """Try it again under the code that is hosted now, if it is blocked. Returns how it stands then."""
         await self._change(ways_out.RETRY, ways_out.RetryRun(self.id))
         return await self.status()
 

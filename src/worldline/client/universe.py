@@ -38,7 +38,7 @@ from worldline.store import kv, transact
 
 
 class Universe:
-    """The worlds of one namespace."""
+    """List the worlds of one namespace."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -59,11 +59,11 @@ class Universe:
         return self._connection.metrics_port
 
     def world(self, name: str, /) -> World:
-        """A world by name. Whether it exists shows when it is used."""
+        """Return a handle of a world by its name, without reading anything. Whether it exists shows when it is used."""
         return World(self._connection, name)
 
     async def ensure(self, name: str, program: Program, /, *, labels: dict[str, str] | None = None) -> World:
-        """The world of this name; made now if there is none. One of another program is refused."""
+        """Return the world of this name, made now if there is none. One of another program is refused."""
         try:
             return await self.create(name, program, labels=labels)
         except errors.Exists:
@@ -79,7 +79,7 @@ class Universe:
     async def create(
         self, name: str, program: Program, /, *, labels: dict[str, str] | None = None, seed: str | None = None
     ) -> World:
-        """A new world. `Exists` if the name is taken.
+        """Make a new world. `Exists` if the name is taken.
 
         `seed`: it begins with the state of this world, "template" or "template@HEIGHT", as a live fork of it.
         """
@@ -126,7 +126,7 @@ class Universe:
         self, path: str | os.PathLike[str], /, *, name: str = "", effects: Literal["drop", "reissue"] = "drop",
         live: bool | None = None, bytes_max: int | None = None,
     ) -> World:  # fmt: skip
-        """A new world of a file that `World.export` has written. All of the file is checked first.
+        """Make a new world of a file that `World.export` has written. All of the file is checked first.
 
         It begins archived, so that two copies never both act: `await world.resume()` lets it go on. `name`: another
         than that in the file. `effects`: what becomes of those that were open. `live`: whether its effects leave it;
@@ -142,13 +142,13 @@ class Universe:
         self, *, status: Status | None = None, labels: Mapping[str, str] | None = None, program: str = "",
         prefix: str = "",
     ) -> AsyncIterator[WorldMeta]:  # fmt: skip
-        """The worlds that match all of this, the newest first. A label with an empty value matches any value."""
+        """List the worlds that match all of this, the newest first. A label with an empty value matches any value."""
         wanted = listing.wanted(status=status, labels=labels, program=program, prefix=prefix)
         async for _, meta in listing.worlds_of(self._connection, wanted):
             yield meta
 
     async def refs(self) -> AsyncIterator[Ref]:
-        """Every name of a world, in order, and where it points. Any number of names may point to a world."""
+        """List every name of a world, in order, and where it points. Any number of names may point to a world."""
         async for each in refs.refs(self._connection):
             yield each
 
@@ -184,11 +184,11 @@ class Universe:
         return await grants.deny(self._connection, sender, worlds=worlds, to=to, events=events)
 
     async def allowed(self) -> list[Allowed]:
-        """What other universes may send here."""
+        """List what other universes may send here."""
         return await grants.allowed(self._connection)
 
     async def allowed_changes(self) -> list[AllowedChange]:
-        """What was allowed and denied when, the newest first."""
+        """List what was allowed and denied when, the newest first."""
         return await grants.changes(self._connection)
 
     async def add_rule(
@@ -211,21 +211,21 @@ class Universe:
         return await policy.drop_rule(self._connection, number)
 
     async def rules(self) -> list[Rule]:
-        """What worlds of this universe may not do, in the order in which it was said."""
+        """List what worlds of this universe may not do, in the order in which it was said."""
         return await policy.rules(self._connection)
 
     async def why_not(
         self, world: str, /, *, to: str | None = None, event: str = "", effect: str | None = None
     ) -> str | None:
-        """Which rule is against what a world would do: send an event to a world, or use an effect. None if it may."""
+        """Say which rule is against what a world would do: send an event, or use an effect. None if it may."""
         return await policy.why_not(self._connection, world, to=to, event=event, effect=effect)
 
     async def policy_changes(self) -> list[PolicyChange]:
-        """Which rules were added and taken away when, the newest first."""
+        """List which rules were added and taken away when, the newest first."""
         return await policy.changes(self._connection)
 
     async def quota(self) -> QuotaUse:
-        """What the universe has, and what it may have."""
+        """Say what the universe has, and what it may have."""
         return await quotas.use(self._connection.store, self._connection.id)
 
     async def set_quota(
@@ -241,7 +241,7 @@ class Universe:
         return await quotas.change(self._connection, worlds=worlds, bytes=bytes, effects=effects, pins=pins)
 
     async def quota_changes(self) -> list[QuotaChange]:
-        """What the quota was from when on, the newest first."""
+        """List what the quota was from when on, the newest first."""
         return await quotas.changes(self._connection)
 
     async def collect(self, *, dry_run: bool = False, grace: Seconds = collection.GRACE) -> Collected:
@@ -257,8 +257,8 @@ class Universe:
         self, *, status: Status | None = None, labels: Mapping[str, str] | None = None, program: str = "",
         prefix: str = "",
     ) -> AsyncIterator[DeadLetter]:  # fmt: skip
-        """The inputs that worlds could not take: world by world, each world's newest first. Each has `retry()` and
-        `drop()`.
+        """List the inputs that worlds could not take: world by world, each world's newest first. Each has `retry()`
+        and `drop()`.
         """
         wanted = listing.wanted(status=status, labels=labels, program=program, prefix=prefix)
         async for letter in dead_letters.of_worlds(self._connection, wanted):

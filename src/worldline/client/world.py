@@ -120,15 +120,15 @@ class World(Acts, Anchored):
         return structs.decode(commands.Standing, data), since
 
     async def attach(self, run_id: str, /) -> Run[Any]:
-        """The run of this id, whatever it runs. `NotFound` if there is none."""
+        """Find the run of this id, whatever it runs. `NotFound` if there is none."""
         for run in await self.runs():
             if run.id == run_id:
                 return run
         raise errors.NotFound(f"world {self.name!r} has no run {run_id!r}")
 
     async def runs(self, *, status: RunStatus | None = None) -> list[Run[Any]]:
-        """The runs that the world keeps, the newest first. Runs without an id of yours are forgotten some time after
-        their end.
+        """List the runs that the world keeps, the newest first. Runs without an id of yours are forgotten some time
+        after their end.
         """
         if status is not None and not isinstance(status, RunStatus):
             raise errors.BadInput(f"status must be a worldline.RunStatus, not {status!r}")
@@ -142,13 +142,13 @@ class World(Acts, Anchored):
         ]  # fmt: skip
 
     async def effects(self, *, state: WorkState | None = None) -> list[OpenEffect]:
-        """The calls of effects that have no answer yet, the newest first. Those that are parked stay so until they are
-        retried or answered.
+        """List the calls of effects that have no answer yet, the newest first. Those that are parked stay so until they
+        are retried or answered.
         """
         return await effect.effects(self._handle, state=state)
 
     async def effect(self, id: str, /) -> OpenEffect:
-        """The open effect of this id, or whose id begins so. `NotFound` if there is none."""
+        """Find the open effect of this id, or whose id begins so. `NotFound` if there is none."""
         return await effect.effect(self._handle, id)
 
     async def send(
@@ -233,8 +233,8 @@ class World(Acts, Anchored):
     @overload
     async def state(self, cls: Document, key: str = "", *, at: int | None = None) -> dict[str, Any]: ...
     async def state(self, cls: type[S] | Document | None = None, key: str = "", *, at: int | None = None) -> Any:
-        """A copy of a reducer's or a flow domain's state, now or at a height. Calling its methods does not change the
-        world.
+        """Return a copy of a reducer's or a flow domain's state, now or at a height. Calling its methods does not
+        change the world.
 
         Without a class: all cells as plain data, by reducer and key, which needs no program. That is in memory at once,
         and so are all rows while they are read: of a world with very many cells, read those that are needed.
@@ -258,7 +258,7 @@ class World(Acts, Anchored):
         return await reading.diff(self._handle, right._handle, at=at, to=to)  # noqa: SLF001 - of this class
 
     async def dead(self, *, oldest_first: bool = False) -> AsyncIterator[DeadLetter]:
-        """The inputs that it could not take, the newest first. Each has `retry()` and `drop()`."""
+        """List the inputs that it could not take, the newest first. Each has `retry()` and `drop()`."""
         at = await self._handle.address()
         async for letter in dead_letters.of_world(self._universe, at, self.name, oldest_first=oldest_first):
             yield letter
@@ -268,18 +268,18 @@ class World(Acts, Anchored):
         return await dead_letters.retry_all(self._universe, await self._handle.address())
 
     async def drain_dead(self) -> AsyncIterator[DeadLetter]:
-        """Its dead letters, the oldest first. Each is deleted when the next is asked for: one whose handling raises
-        stays.
+        """Yield its dead letters, the oldest first. Each is deleted when the next is asked for: one whose handling
+        raises stays.
         """
         async for letter in dead_letters.drain(self._universe, await self._handle.address(), self.name):
             yield letter
 
     async def schedules(self) -> list[Scheduled]:
-        """All schedules, with when each is due next."""
+        """List all schedules, with when each is due next."""
         return schedules.listed(await self._handle.machine())
 
     async def journal(self, *, above: int | None = None, limit: int = 1_000) -> list[journals.Entry]:
-        """Entries above a height; without one, from the first that is kept on."""
+        """Read entries above a height; without one, from the first that is kept on."""
         return await self._handle.journal(above=above, limit=limit)
 
     @overload
@@ -291,24 +291,24 @@ class World(Acts, Anchored):
     async def follow(
         self, *, above: int | None = None, snapshots: bool = False
     ) -> AsyncIterator[journals.Entry | Chunk | SnapshotRecord]:
-        """Entries as they are committed, from a height or from now on; and, where the world is hosted here, the pieces
-        that its effects stream. `snapshots`: also each state that is saved, as a `SnapshotRecord` behind the entries up
-        to it.
+        """Yield entries as they are committed, from a height or from now on; and, where the world is hosted here, the
+        pieces that its effects stream. `snapshots`: also each state that is saved, as a `SnapshotRecord` behind the
+        entries up to it.
         """
         followed = saved_states.follow(self._handle, above) if snapshots else self._handle.follow(above=above)
         async for each in followed:
             yield each
 
     async def snapshots(self) -> list[SnapshotRecord]:
-        """The states that are saved, the oldest first; of a fork, those of the world that it comes from, too."""
+        """List the states that are saved, the oldest first; of a fork, those of the world that it comes from, too."""
         return await saved_states.records(self._handle)
 
     async def head(self) -> journals.Head:
-        """Where its journal ends: step, height, digests, logical time."""
+        """Read where its journal ends: step, height, digests, logical time."""
         return await self._handle.head()
 
     async def describe(self) -> WorldMeta:
-        """Name, program, status, labels."""
+        """Read its name, program, status and labels."""
         return (await self._handle.describe()).meta
 
     async def shadow(self, program: Program, /, *, last: int | None = None) -> Report:
@@ -337,7 +337,7 @@ class World(Acts, Anchored):
         effects: Effects = "drop", script: rules.Given | None = None, live: bool = False,
         labels: Mapping[str, str] | None = None,
     ) -> World:  # fmt: skip
-        """A world of its own that goes on where this one is now, at the step end at or below a height, or `before`
+        """Make a world of its own that goes on where this one is now, at the step end at or below a height, or `before`
         something happened last: "effect charge", "event Approved". `snapshot`: at a saved state, by its hash or the
         beginning of it. One commit, whatever the size of the world.
 
@@ -378,7 +378,7 @@ class World(Acts, Anchored):
         return await world_files.export(self._handle, path)
 
     async def lineage(self) -> Lineage | None:
-        """Where it was forked, and how; None if it was not."""
+        """Say where it was forked, and how; None if it was not."""
         at = await self._handle.address()
         return lines.decode_lineage((await self._universe.store.engine.read(lines.get(at))).value(0))
 

@@ -70,7 +70,7 @@ class Registry:
 
 
 def answering(function: Callable[..., Any]) -> Handler:
-    """A handler of a plain function: it gets the parameters by name, and what it returns is set where `into` says.
+    """Make a handler of a plain function: it gets the parameters by name, and what it returns is set where `into` says.
 
     What it raises is set where `fail` says, as code and message; without `fail`, the effect has failed. A parameter
     `snapshot: flow.Snapshot` gets the snapshot at the dispatch, frozen, as an effect of a world does.

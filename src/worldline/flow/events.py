@@ -26,7 +26,7 @@ class Event(msgspec.Struct, frozen=True):
 def replay(
     domain: jobs.Domain, head: snapshots.Snapshot, events: Iterable[Event], key: str = "default"
 ) -> snapshots.Snapshot:
-    """The head after every job that the events record, each under the context that was frozen for it then.
+    """Return the head after every job that the events record, each under the context that was frozen for it then.
 
     A job that raised, or whose environment did, is not run: its intent ends with the error that was recorded.
     """

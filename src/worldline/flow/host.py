@@ -163,7 +163,7 @@ class Host:
         retries: int = 0,
         retry_delay_ms: int = limits.FLOW_RETRY_DELAY_MS,
     ) -> None:
-        """The handler of an effect. It gives patches; what it raises becomes an error in `$host`."""
+        """Set the handler of an effect. It gives patches; what it raises becomes an error in `$host`."""
         self._registry.register(type, handler, timeout_ms=timeout_ms, retries=retries, retry_delay_ms=retry_delay_ms)
 
     async def act(self, act: domains.Act[Any], *, key: str = DEFAULT_KEY, id: str = "") -> Result:
@@ -195,12 +195,12 @@ class Host:
         return _own(await asyncio.shield(future))
 
     def patch(self, given: list[patches.Patch], *, source: str, key: str = DEFAULT_KEY) -> None:
-        """Patches from outside, as a job of their own. Raises `patches.BadPatch` before it is one."""
+        """Apply patches from outside, as a job of their own. Raises `patches.BadPatch` before it is one."""
         self._check_open()
         self._enqueue(key, jobs.ApplyPatches(jobs.from_handler(given), source))
 
     def inject(self, requirement_id: str, given: object, *, key: str = DEFAULT_KEY) -> None:
-        """The outcome of an effect that was performed elsewhere: patches, or a `jobs.Failure`."""
+        """Take the outcome of an effect that was performed elsewhere: patches, or a `jobs.Failure`."""
         self._check_open()
         intent_id = next(
             (each.intent_id for each in self._entry(key).head.system.pending_requirements if each.id == requirement_id),
@@ -212,7 +212,7 @@ class Host:
             self._enqueue(key, jobs.fulfilled(intent_id, requirement_id, given))
 
     def cancel(self, requirement_id: str, *, key: str = DEFAULT_KEY) -> None:
-        """An effect is not waited for any more: cancelled is its outcome."""
+        """Wait for an effect no longer: cancelled is its outcome."""
         self._check_open()
         for task, performed in self._entry(key).tasks().items():
             if performed == requirement_id:
@@ -220,11 +220,11 @@ class Host:
         self.inject(requirement_id, jobs.Failure(jobs.EFFECT_CANCELLED, "cancelled"), key=key)
 
     def snapshot(self, key: str = DEFAULT_KEY) -> snapshots.Snapshot:
-        """The head of a key, as a copy."""
+        """Return the head of a key, as a copy."""
         return snapshots.copied(self._entry(key).head)
 
     def fatal(self, key: str = DEFAULT_KEY) -> str:
-        """Why the key takes nothing any more; empty if it does."""
+        """Say why the key takes nothing any more; empty if it does."""
         return self._entry(key).fatal
 
     def seed(self, snapshot: snapshots.Snapshot, *, key: str = DEFAULT_KEY) -> None:

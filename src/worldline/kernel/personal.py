@@ -122,7 +122,7 @@ class Personal(Generic[T_co]):
         return _desk("whether it is erased can be seen where it was given").open(self._token) is None
 
     def stored(self, dump: Callable[[object], bytes]) -> bytes:
-        """The token that is written for it. `dump`: how the value becomes bytes.
+        """Return the token that is written for it. `dump`: how the value becomes bytes.
 
         One that the kernel has read is written as it stood. Any other is kept anew, as often as it is written: an
         object may be written in more than one world, as the default of a field for example.
@@ -137,7 +137,7 @@ class Personal(Generic[T_co]):
 
     @staticmethod
     def of_token(token: bytes, read: Callable[[bytes], T]) -> Personal[T]:
-        """What stands in a stored value. `read`: how bytes become the value."""
+        """Read a value of its token, as that stands in a stored value. `read`: how bytes become the value."""
         made: Personal[T] = Personal.__new__(Personal)
         use.note()
         sealed.parse(token)

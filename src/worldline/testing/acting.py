@@ -65,21 +65,21 @@ class Acting:
         return correlation
 
     def snapshot(self, domain: Any, key: str = "", *, at: int | None = None) -> snapshots.Snapshot:
-        """A cell as Core has it, now or at a height."""
+        """Return a cell as Core has it, now or at a height."""
         life = self._actor.life
         machine = life.machine if at is None else life.at_height(at)
         return looking.snapshot_of(machine, domain, key, now_us=self._stage.now_us)
 
     def explain(self, what: Act[Any] | Action[Any, ...], /, *, key: str = "") -> Explained:
-        """Whether an action may be done now, and if not, why."""
+        """Say whether an action may be done now, and if not, why."""
         return looking.explain(self._actor.life.machine, what, key, now_us=self._stage.now_us)
 
     def preview(self, act: Act[S], /, *, key: str = "") -> Preview[S]:
-        """What an action would do now, up to its first effect."""
+        """Say what an action would do now, up to its first effect."""
         return looking.preview(self._actor.life.machine, checked(act), key, now_us=self._stage.now_us)
 
     def tools(self, domain: Any, /, *, key: str = "", shape: Shape = "openai") -> Tools:
-        """The actions of a domain as tools for a model."""
+        """Offer the actions of a domain as tools for a model."""
         return looking.tools(self._actor.life.machine, domain, key, shape=shape, now_us=self._stage.now_us)
 
     def abandon(self, domain: Any, id: str, /, *, key: str = "") -> None:
@@ -92,15 +92,15 @@ class Acting:
         self.command(acting.PATCH, acting.PatchCell(name_of(domain), key, plain, source))
 
     def env(self, env: Mapping[str, Any], /) -> None:
-        """What flows read as their environment from here on."""
+        """Set what flows read as their environment from here on."""
         self.command(acting.ENV, acting.SetEnv(dict(env)))
 
     def trace(
         self, *, domain: Any = None, key: str | None = None, intent: str | None = None, above: int | None = None,
         up_to: int | None = None, graphs: bool = False,
     ) -> Trace:  # fmt: skip
-        """What the jobs of flow domains did: of all steps since the world began, was forked or adopted other code, or
-        of those that end in (above, up_to].
+        """Say what the jobs of flow domains did: of all steps since the world began, was forked or adopted other code,
+        or of those that end in (above, up_to].
         """
         life = self._actor.life
         first = life.baseline.head.height

@@ -98,8 +98,8 @@ class TestRun(Generic[R_co]):
         return self.status in ENDED
 
     def result(self) -> R_co:
-        """What the run returns, letting time pass as far as needed. `RunFailed` if it raised, `Stuck` if it waits for
-        something that will not happen by itself.
+        """Return what the run returns, letting time pass as far as needed. `RunFailed` if it raised, `Stuck` if it
+        waits for something that will not happen by itself.
         """
         self._world.play(until=lambda: self.done)
         if not self.done:
@@ -121,7 +121,7 @@ class TestRun(Generic[R_co]):
         self._world.command(commands.CANCEL, commands.CancelRun(self.id, reason))
 
     def retry(self) -> None:
-        """If it is blocked, try it again under the code that there is now."""
+        """Try it again under the code that there is now, if it is blocked."""
         self._world.command(ways_out.RETRY, ways_out.RetryRun(self.id))
 
     def reset(self, *, to: int | Literal["start"] = "start") -> None:
@@ -177,7 +177,7 @@ class TestWorld(Acting):
         return TestRun(self, call, standing.run)
 
     def attach(self, run_id: str, /) -> TestRun[Any]:
-        """A run that something else has started, by its id."""
+        """Find a run that something else has started, by its id."""
         if run_id not in self.machine.runs:
             raise errors.NotFound(f"no run {run_id!r}")
         return TestRun(self, None, run_id)
@@ -217,7 +217,7 @@ class TestWorld(Acting):
         return started
 
     def schedules(self) -> list[Scheduled]:
-        """All schedules, with when each is due next."""
+        """List all schedules, with when each is due next."""
         return schedules.listed(self.machine)
 
     @overload
@@ -227,8 +227,8 @@ class TestWorld(Acting):
     @overload
     def state(self, cls: Document, key: str = "", *, at: int | None = None) -> dict[str, Any]: ...
     def state(self, cls: type[S] | Document | None = None, key: str = "", *, at: int | None = None) -> Any:
-        """A copy of a reducer's or a flow domain's state, now or at a height. Without a class: all cells as plain data,
-        by reducer and key.
+        """Return a copy of a reducer's or a flow domain's state, now or at a height. Without a class: all cells as
+        plain data, by reducer and key.
         """
         machine = self.machine if at is None else self._actor.life.at_height(at)
         found: Any = {}
@@ -330,8 +330,8 @@ class TestWorld(Acting):
         return blocked
 
     def also(self, name: str, program: Program, script: Script | None = None) -> TestWorld:
-        """Another world on the same stage, so that they can send to and ask each other by name: one of another universe
-        is named `universe/world`, or `peer:universe/world`.
+        """Make another world on the same stage, so that they can send to and ask each other by name: one of another
+        universe is named `universe/world`, or `peer:universe/world`.
         """
         return _enter(self._stage, name, program, script, self._options)
 
@@ -339,7 +339,7 @@ class TestWorld(Acting):
         self, name: str | None = None, /, *, at: int | None = None, before: str | None = None,
         effects: Effects = "drop", script: Given | None = None, live: bool = False,
     ) -> TestWorld:  # fmt: skip
-        """A world of its own, on the same stage, that goes on where this one is now, at the step end at or below a
+        """Make a world of its own, on the same stage, that goes on where this one is now, at the step end at or below a
         height, or `before` something happened last: "effect charge", "event Approved".
 
         `effects`, `script` and `live` are those of `World.fork`. The fork is dry: what it asks for is answered by the
@@ -379,7 +379,7 @@ class TestWorld(Acting):
         return self._actor.life.head
 
     def heads(self) -> dict[str, journal.Head]:
-        """The heads of all worlds on this stage, by name."""
+        """Return the heads of all worlds on this stage, by name."""
         return {name: actor.life.head for name, actor in self._stage.actors.items()}
 
     @property
@@ -398,7 +398,7 @@ class TestWorld(Acting):
         return list(self._actor.dead)
 
     def journal(self) -> list[journal.Entry]:
-        """All entries, large payloads in place."""
+        """Return all entries, large payloads in place."""
         return self._actor.life.filled()
 
     @property
@@ -407,7 +407,7 @@ class TestWorld(Acting):
         return list(self._actor.life.traces)
 
     def tail(self, count: int = 20) -> str:
-        """The last entries, for people."""
+        """Show the last entries, for people."""
         return "\n".join(render.lines(self.journal(), start_us=self._start_us, count=count))
 
     def export(self, path: str | Path) -> None:
@@ -417,7 +417,7 @@ class TestWorld(Acting):
             file.writelines(export.lines(exported))
 
     def why(self, run_id: str) -> str:
-        """What a run waits for."""
+        """Say what a run waits for."""
         record = self.machine.runs[run_id].record
         if record.status is RunStatus.BLOCKED:
             return f"run {run_id!r} is blocked: {reports.finding(record.blocked)}"
@@ -470,7 +470,7 @@ def world(
     strict: bool = True,
     shuffle: bool = False,
 ) -> Iterator[TestWorld]:
-    """A new world of a program, its effects answered by a script.
+    """Make a new world of a program, its effects answered by a script.
 
     `twice`: do every step twice and compare. `drops`: drop warm coroutines at random, by the seed. `strict`: a call
     made and never awaited fails. `shuffle`: effects due together answer in an order drawn from the seed.

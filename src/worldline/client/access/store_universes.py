@@ -27,7 +27,7 @@ class UniverseInfo(msgspec.Struct, frozen=True):
 async def universes(
     url: str, /, *, objects: str | None = None, codec: opening.AnyCodec | None = None
 ) -> list[UniverseInfo]:
-    """The universes of a store, by name. `worldline.open` says what the URL can be."""
+    """List the universes of a store, by name. `worldline.open` says what the URL can be."""
     async with compose.store(url, create=False, objects=objects, codec=codec) as store:
         return await listed(store)
 

@@ -15,11 +15,11 @@ class Anchored:
     _handle: Handle
 
     async def anchor(self, *, sign: SigningKey | None = None) -> Anchor:
-        """Where its history stands, to be kept outside of the store: `str(anchor)` is a line of JSON."""
+        """Note where its history stands, to be kept outside of the store: `str(anchor)` is a line of JSON."""
         return await anchoring.make(self._handle, sign)
 
     async def check_anchor(self, anchor: Anchor | str, /, *, key: str = "") -> AnchorCheck:
-        """Whether its history goes on from an anchor, or what was done to it. `key`: the public key, in hexadecimal
-        digits, that must have signed it.
+        """Check whether its history goes on from an anchor, or what was done to it. `key`: the public key, in
+        hexadecimal digits, that must have signed it.
         """
         return await anchoring.check(self._handle, anchor, key)

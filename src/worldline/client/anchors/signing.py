@@ -40,7 +40,7 @@ class SigningKey:
 
     @classmethod
     def from_file(cls, path: str | Path) -> SigningKey:
-        """The key of a file that `worldline anchor --new-key` has made."""
+        """Read the key of a file that `worldline anchor --new-key` has made."""
         try:
             found = msgspec.json.decode(
                 private_files.read_secret(Path(path), bytes_max=KEY_FILE_BYTES_MAX), type=_KeyFile
@@ -56,7 +56,7 @@ class SigningKey:
         return f"SigningKey(public={self.public!r})"
 
     def sign(self, anchor: Anchor) -> Anchor:
-        """The anchor with a signature by this key."""
+        """Return the anchor with a signature by this key."""
         signature = ed25519.sign(self._private, anchors.signed_bytes(anchor, self.public))
         return msgspec.structs.replace(anchor, key=self.public, signature=signature.hex())
 

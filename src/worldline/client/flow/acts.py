@@ -80,16 +80,17 @@ class Acts:
             raise errors.IdReused(id) from None
 
     async def explain(self, what: Act[Any] | Action[Any, ...], /, *, key: str = "") -> Explained:
-        """Whether an action may be done now, and if not, why: `Order.pay`, or with its input `Order.pay("tok")`."""
+        """Say whether an action may be done now, and if not, why: `Order.pay`, or with its input `Order.pay("tok")`."""
         return looking.explain(await self._handle.machine(), what, key, now_us=self._now_us())
 
     async def preview(self, act: Act[S], /, *, key: str = "") -> Preview[S]:
-        """What an action would do now, up to its first effect. The world does not change."""
+        """Say what an action would do now, up to its first effect. The world does not change."""
         return looking.preview(await self._handle.machine(), checked(act), key, now_us=self._now_us())
 
     async def tools(self, domain: Any, /, *, key: str = "", shape: Shape = "openai") -> Tools:
-        """The actions of a domain as tools for a model, in the shape "openai", "anthropic" or "mcp": those that may be
-        called now, and why not the others. `flow.Act(domain, *tools.call(name, arguments))` is what it has chosen.
+        """Offer the actions of a domain as tools for a model, in the shape "openai", "anthropic" or "mcp": those that
+        may be called now, and why not the others. `flow.Act(domain, *tools.call(name, arguments))` is what it has
+        chosen.
         """
         return looking.tools(await self._handle.machine(), domain, key, shape=shape, now_us=self._now_us())
 
@@ -105,17 +106,17 @@ class Acts:
         await self._handle.command(acting.PATCH, acting.PatchCell(name_of(domain), key, plain, source))
 
     async def env(self, env: Mapping[str, Any], /) -> None:
-        """What flows read as their environment from here on (`env.NAME`). It is journaled: no secrets."""
+        """Set what flows read as their environment from here on (`env.NAME`). It is journaled: no secrets."""
         await self._handle.command(acting.ENV, acting.SetEnv(dict(env)))
 
     async def trace(
         self, *, domain: Any = None, key: str | None = None, intent: str | None = None, above: int | None = None,
         up_to: int | None = None, graphs: bool = False,
     ) -> Trace:  # fmt: skip
-        """What the jobs of flow domains did, as events of the Host contract: of the steps that end in (above, up_to],
-        else of the last thousand entries; of one domain, cell or intent, if that is said. `graphs`: with Core's own
-        trace of every compute. The steps are run again, so the trace is what happened, or `Diverged`; a world that has
-        more than flow domains needs its program. `NotRetained` below what is kept.
+        """Say what the jobs of flow domains did, as events of the Host contract: of the steps that end in (above,
+        up_to], else of the last thousand entries; of one domain, cell or intent, if that is said. `graphs`: with Core's
+        own trace of every compute. The steps are run again, so the trace is what happened, or `Diverged`; a world that
+        has more than flow domains needs its program. `NotRetained` below what is kept.
         """
         wanted = tracing.wanted_of(domain, key, intent, graphs=graphs)
         return await tracing.trace(self._handle, wanted, above=above, up_to=up_to)

@@ -58,7 +58,9 @@ class Hosting:
         return sorted(each.name for each in self.host.universes.all)
 
     async def universe(self, name: str, /, *, create: bool = False) -> Universe:
-        """One of the universes that are served. `NotFound` if there is none of this name, unless it is to be made."""
+        """Return one of the universes that are served. `NotFound` if there is none of this name, unless it is to be
+        made.
+        """
         if not self.host.universes.wants(name):
             raise errors.BadInput(f"universe {name!r} is not served by this host; name it with universes=")
         found = await connection.find_universe(self._store, name, create=create)

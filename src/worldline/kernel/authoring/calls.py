@@ -308,17 +308,17 @@ class Call(Generic[R_co]):
         self.awaited = False
 
     def pack(self) -> bytes:
-        """The arguments, canonical."""
+        """Encode the arguments as canonical bytes."""
         return self.target.signature.pack(self.args, self.kwargs)
 
     def pack_checked(self) -> bytes:
-        """The same. `BadInput` if one is not of the type that is declared for it."""
+        """Encode the arguments as canonical bytes. `BadInput` if one is not of the type that is declared for it."""
         data = self.pack()
         self.target.signature.check_fit(self.args, self.kwargs, data)
         return data
 
     def use(self) -> None:
-        """It is awaited, started or scheduled. In strict mode, a call that is made and never used is refused."""
+        """Note that it is awaited, started or scheduled. In strict mode, a call that is never used is refused."""
         self.awaited = True
 
     def __await__(self) -> Generator[Any, Any, R_co]:
@@ -366,7 +366,7 @@ class Workflow(Target, Generic[P, R]):
         self._qualname = name if plain is None else plain.__code__.co_qualname
 
     def declared(self, qualname: str) -> str:
-        """The name of a piece of its code, with the declared name in the place of its function's own."""
+        """Return the name of a piece of its code, with the declared name in the place of its function's own."""
         own = self._qualname
         is_own = qualname == own or qualname.startswith(f"{own}.")
         return f"{self.name}{qualname[len(own) :]}" if is_own else qualname
@@ -415,7 +415,7 @@ class Effect(Target, Generic[P, R]):
     def options(
         self, *, key: str | None = None, timeout: Seconds | None = None, retry: Retry | None = None
     ) -> Effect[P, R]:
-        """The same effect with another idempotency key, timeout per attempt or retry policy for this call."""
+        """Return the same effect with another idempotency key, timeout per attempt or retry policy for this call."""
         options = Options.of(key=key, timeout=timeout, retry=retry)
         copy: Effect[P, R] = Effect.__new__(Effect)
         copy.__dict__.update(self.__dict__)
@@ -423,7 +423,7 @@ class Effect(Target, Generic[P, R]):
         return copy
 
     def performed_by(self, function: Callable[..., Any]) -> Effect[P, R]:
-        """The same declaration with another function behind it: how hosts bring built-in effects to life."""
+        """Return the same declaration with another function behind it: how hosts bring built-in effects to life."""
         copy: Effect[P, R] = Effect.__new__(Effect)
         copy.__dict__.update(self.__dict__)
         copy.function = function
@@ -431,7 +431,9 @@ class Effect(Target, Generic[P, R]):
         return copy
 
     async def await_outside(self, call: Call[Any]) -> Any:
-        """Outside a workflow an effect is just its function. The resources it uses must be overridden there."""
+        """Call the function: outside a workflow, an effect is just that. The resources it uses must be overridden
+        there.
+        """
         if self.signature.needs_snapshot and SNAPSHOT not in call.kwargs:
             raise failures.OutsideWorkflow(
                 f"{self.name}() takes the snapshot of a flow domain; outside of one, pass {SNAPSHOT}="

@@ -53,7 +53,7 @@ class Program:
 
     @staticmethod
     def without_code(program_hash: bytes) -> Program:
-        """Stands for a program that is not here, and of which nothing but its hash is needed."""
+        """Make what stands for a program that is not here, and of which nothing but its hash is needed."""
         made = Program("without-code")
         made._hash = program_hash
         return made
@@ -179,7 +179,7 @@ class Program:
         return ResourceDecorator(self, timeout_us) if fn is None else self.add_resource(fn, timeout_us)
 
     def find_effect(self, name: str) -> Effect[..., Any] | None:
-        """An effect by name: one of the program's own, or one that every program has."""
+        """Find an effect by name: one of the program's own, or one that every program has."""
         return self.effects.get(name) or http_call.BUILTIN.get(name)
 
     @property
@@ -204,7 +204,7 @@ class Program:
         return self._routes
 
     def interests(self, workflow: str) -> list[str] | None:
-        """The schemas of the events that a workflow waits for; None if that is unknown."""
+        """Return the schemas of the events that a workflow waits for; None if that is unknown."""
         found = self._interests.get(workflow)
         if found is None and workflow not in self._interests:
             routes = self.routes

@@ -45,7 +45,7 @@ class Resource(Generic[T]):
         self._overrides: list[T] = []
 
     def opening(self, used: Mapping[str, Any]) -> AbstractAsyncContextManager[T]:
-        """A new context manager of it. `used`: the resources that it uses itself."""
+        """Make a new context manager of it. `used`: the resources that it uses itself."""
         made = self._open(**used)
         if not hasattr(made, "__aenter__"):
             kind = user_errors.name_of(type(made))
@@ -56,7 +56,7 @@ class Resource(Generic[T]):
 
     @contextmanager
     def override(self, value: T) -> Iterator[T]:
-        """Within the block, effects get this value, and the resource itself is not opened."""
+        """Let effects get this value within the block; the resource itself is not opened."""
         self._overrides.append(value)
         try:
             yield value
@@ -88,7 +88,8 @@ class Use:
 
 
 def use(resource: Resource[T], /) -> T:
-    """The default of an effect's parameter that gets a resource: `async def find(key: str, db: Pool = wl.use(pool))`.
+    """Make the default of an effect's parameter that gets a resource: `async def find(key: str, db: Pool =
+    wl.use(pool))`.
 
     To type checkers it is the resource itself, because that is what the effect gets.
     """

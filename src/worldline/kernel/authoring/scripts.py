@@ -79,16 +79,16 @@ class Script:
 
     @staticmethod
     def later(seconds: Seconds, answer: Any = None, /) -> Later:
-        """The answer comes after a while. Longer than the effect's timeout is an attempt that timed out."""
+        """Answer after a while. Longer than the effect's timeout is an attempt that timed out."""
         return Later(to_us(seconds, "Script.later()"), answer)
 
     @staticmethod
     def never() -> Later:
-        """No answer comes: only a timeout or a cancellation ends the waiting."""
+        """Never answer: only a timeout or a cancellation ends the waiting."""
         return Later(None)
 
     def parted(self) -> tuple[Self, Self]:
-        """Two scripts: of the effects whose answers are data and can be stored, and of the others."""
+        """Part it into two scripts: of the effects whose answers are data and can be stored, and of the others."""
         data, rest = type(self)(), type(self)()
         for name, answers in self.answers.items():
             part = data if all(_is_data(each) for each in answers) else rest

@@ -51,17 +51,19 @@ class _Awaiting(Awaitable[Any]):
 
 
 def now() -> datetime:
-    """The logical time of this step: what the journal says, the same on every replay."""
+    """Return the logical time of this step: what the journal says, the same on every replay."""
     return _EPOCH + timedelta(microseconds=context.require("wl.now()").time_us)
 
 
 def random(label: str = "") -> Random:
-    """A generator of random numbers that replays the same, seeded by the run, this function and a label or counter."""
+    """Make a generator of random numbers that replays the same, seeded by the run, this function and a label or
+    counter.
+    """
     return context.require("wl.random()").random(values.text(label, "a label"))
 
 
 def uuid(label: str = "") -> UUID:
-    """A version 4 UUID that replays the same."""
+    """Draw a version 4 UUID that replays the same."""
     return UUID(bytes=context.require("wl.uuid()").random_id(values.text(label, "a label")), version=4)
 
 
@@ -384,7 +386,7 @@ def scope(
     *, timeout: None = None, shield: bool = False, grace: Seconds | None = GRACE_SECONDS
 ) -> AbstractAsyncContextManager[Scope]: ...
 def scope(*, timeout: Seconds | None = None, shield: bool = False, grace: Seconds | None = GRACE_SECONDS) -> Any:
-    """A block that never leaks: what is started in it is awaited at its end, or cancelled if the block fails.
+    """Open a block that never leaks: what is started in it is awaited at its end, or cancelled if the block fails.
 
     When something that was started in it fails, the block is cancelled where it waits, the rest is cancelled, and the
     failure is raised at the end of the block; unless the block got it itself, by awaiting what was started.
@@ -411,7 +413,7 @@ def emit(event: object, /) -> None:
 
 
 def state(cls: type[S], key: str = "") -> S:
-    """A copy of a reducer's state, as it is now."""
+    """Return a copy of a reducer's state, as it is now."""
     found: S = context.require("wl.state()").read_state(cls, values.text(key, "a cell's key"))
     return found
 
@@ -557,7 +559,7 @@ def _question(world: str, content: messages.Content, read: Callable[[bytes], Any
 
 
 def sender() -> messages.Sender | None:
-    """Who sent the message that this handler takes; None if what it takes was sent from outside or raised here."""
+    """Say who sent the message that this handler takes; None if what it takes was sent from outside or raised here."""
     message = context.require("wl.sender()").sender()
     if message is None:
         return None
@@ -577,5 +579,5 @@ def continue_as_new(call: Call[Any], /) -> Never:
 
 
 def patched(id: str, /) -> bool:
-    """Whether to take the new branch of changed code: yes in runs that get here under it, no in older ones."""
+    """Say whether to take the new branch of changed code: yes in runs that get here under it, no in older ones."""
     return context.require("wl.patched()").patched(values.text(id, "a patch's id"))

@@ -77,7 +77,9 @@ class Core:
         reentry: bool = False,
         closing: Sequence[patches.Patch] = (),
     ) -> Computed:
-        """`closing`: patches of the host's own namespace that belong to the end of the intent; applied if it ends."""
+        """Run an intent as far as it goes: to its end, or to the effects that it waits for. `closing`: patches of the
+        host's own namespace that belong to the end of the intent; applied if it ends.
+        """
         meter = values.Meter()
         try:
             snapshot = _with_computed(schema, snapshot, meter)
@@ -100,7 +102,7 @@ class Core:
         given: Sequence[patches.Patch],
         context: snapshots.Context,
     ) -> snapshots.Snapshot:
-        """The snapshot after patches, with its computed values."""
+        """Return the snapshot after patches, with its computed values."""
         data, system = snapshot.data, snapshot.system
         refused: list[snapshots.ErrorValue] = []
         for patch in patches.concrete(given):
@@ -140,7 +142,7 @@ class Core:
         detail: dict[str, Any] | None = None,
         closing: Sequence[patches.Patch] = (),
     ) -> snapshots.Snapshot:
-        """The snapshot in which the intent has ended with this error. Nothing of it is pending any more."""
+        """Return the snapshot in which the intent has ended with this error. Nothing of it is pending any more."""
         error = snapshots.ErrorValue(
             code=code, message=message, source=snapshots.Source(intent.type, f"actions.{intent.type}.flow"),
             timestamp=context.now, context=detail,
@@ -150,7 +152,7 @@ class Core:
         return _settled(snapshot, system, context, closing)
 
     def refusal(self, schema: Compiled, snapshot: snapshots.Snapshot, intent: snapshots.Intent) -> Refusal | None:
-        """Why the intent would be refused before anything of it is run; None if it would not. Changes nothing."""
+        """Say why the intent would be refused before anything of it is run; None if it would not. Changes nothing."""
         meter = values.Meter()
         try:
             snapshot = _with_computed(schema, snapshot, meter)
@@ -168,7 +170,7 @@ class Core:
         return None
 
     def unavailable(self, schema: Compiled, snapshot: snapshots.Snapshot, action: str) -> Refusal | None:
-        """Why every intent of an action would be refused now, whatever its input; None if one might not.
+        """Say why every intent of an action would be refused now, whatever its input; None if one might not.
 
         Parts of its condition that read the intent, its input or its id, are left out: `refusal` decides them.
         """
@@ -194,7 +196,7 @@ class Core:
         return None
 
     def explain(self, schema: Compiled, snapshot: snapshots.Snapshot, path: str) -> Explanation:
-        """A computed value with those it depends on; anything else as it is."""
+        """Show a computed value with those it depends on; anything else as it is."""
         recorder = tracing.Recorder(snapshot.meta.timestamp)
         value = _explained(schema, snapshot, path, recorder)
         field = schema.schema.computed.fields.get(path)

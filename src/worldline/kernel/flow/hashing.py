@@ -183,7 +183,7 @@ def legacy_requirement_id(*, schema_hash: str, intent_id: str, action_id: str, n
 
 
 def intent_key(*, schema_hash: str, type: str, input: object = None, scope: object = None) -> str:
-    """Equal for every intent with this body, whatever its id."""
+    """Hash an intent: equal for every intent with this body, whatever its id."""
     return _sha256(f"{schema_hash}:{type}:{legacy_text(input)}:{legacy_text(scope)}")
 
 

@@ -40,17 +40,17 @@ class Concrete(tuple[Patch, ...]):
 
 
 def set_(path: str, value: Any) -> Patch:
-    """A patch that sets a path to a value."""
+    """Make a patch that sets a path to a value."""
     return Patch(op="set", path=path, value=value)
 
 
 def unset(path: str) -> Patch:
-    """A patch that removes a path."""
+    """Make a patch that removes a path."""
     return Patch(op="unset", path=path)
 
 
 def merge(path: str, value: Mapping[str, Any]) -> Patch:
-    """A patch that merges fields into the object at a path."""
+    """Make a patch that merges fields into the object at a path."""
     return Patch(op="merge", path=path, value=value)
 
 

@@ -96,7 +96,7 @@ OPS: Final = ("set", "unset", "merge")
 
 
 def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A document with its hash."""
+    """Return a document with its hash."""
     return {**document, "hash": hashing.schema_hash(document)}
 
 

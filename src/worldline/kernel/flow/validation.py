@@ -27,7 +27,7 @@ _LOOP = ("$item", "$index", "$array")
 
 
 def validate(document: object) -> list[faults.Problem]:
-    """All that is wrong with a document, in the order of the table; empty if nothing is."""
+    """List all that is wrong with a document, in the order of the table; empty if nothing is."""
     parsed, problems = schema.read(document)
     if parsed is None:
         return problems
@@ -36,7 +36,7 @@ def validate(document: object) -> list[faults.Problem]:
 
 
 def load(document: object) -> compiled.Compiled:
-    """A document made ready to run. Raises `faults.SchemaRefused` with everything that is wrong."""
+    """Make a document ready to run. Raises `faults.SchemaRefused` with everything that is wrong."""
     problems = validate(document)
     if problems:
         raise faults.SchemaRefused(tuple(problems))

@@ -54,7 +54,7 @@ class Attempt:
 
 
 def attempt() -> Attempt:
-    """The attempt that this effect is running in: its idempotency key and number."""
+    """Return the attempt that this effect is running in: its idempotency key and number."""
     found = current.get()
     if found is None:
         return Attempt("outside", 1, lambda _: None)

@@ -22,7 +22,7 @@ _overrides: list[Mapping[str, str]] = []
 
 
 def secret(name: str, /) -> Secret:
-    """A secret by its name, as the process that performs the effect has it: `wl.secret("stripe").reveal()`.
+    """Return a secret by its name, as the process that performs the effect has it: `wl.secret("stripe").reveal()`.
 
     It is read anew at each call, so it is the current one at each attempt. `SecretMissing` if there is none; the
     attempt fails, and the next one looks again.
@@ -68,7 +68,7 @@ def _checked(name: str, value: str | None, hint: str) -> Secret:
 
 @contextmanager
 def override(values: Mapping[str, str]) -> Iterator[None]:
-    """Within the block, `wl.secret` gives these, in every effect of this process, and no others."""
+    """Let `wl.secret` give these within the block, in every effect of this process, and no others."""
     given = {check_name(name): value for name, value in values.items()}
     _overrides.append(given)
     try:

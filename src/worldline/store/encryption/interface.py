@@ -37,10 +37,10 @@ class Codec(Protocol):
         """The name under which a store remembers it."""
 
     def encode(self, data: bytes, context: Context) -> bytes:
-        """Bytes as they are stored."""
+        """Return the bytes to be stored in the place of these."""
 
     def decode(self, data: bytes, context: Context) -> bytes:
-        """What `encode` was given. Raise for bytes that it has not made."""
+        """Return what `encode` was given. Raise for bytes that it has not made."""
 
 
 class Cipher(Protocol):

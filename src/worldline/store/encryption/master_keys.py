@@ -52,21 +52,21 @@ class AesGcm:
 
     @classmethod
     def from_file(cls, path: str | Path) -> AesGcm:
-        """The keys of a file in the form that `worldline new-key` writes."""
+        """Read the keys of a file in the form that `worldline new-key` writes."""
         return read(Path(path)).codec()
 
     def __repr__(self) -> str:
         return f"AesGcm(keys={list(self._keys)}, current={self.current!r})"
 
     def key(self, key_id: str) -> bytes:
-        """The key of this id. `KeyMissing` if it was not given."""
+        """Return the key of this id. `KeyMissing` if it was not given."""
         found = self._keys.get(key_id)
         if found is None:
             raise errors.KeyMissing(key_id)
         return found
 
     def check(self, key_id: str) -> bytes:
-        """What a store keeps of a key: it tells the key from every other, and is of no other use."""
+        """Return what a store keeps of a key: it tells the key from every other, and is of no other use."""
         return hmac.digest(self.key(key_id), b"worldline: check", "sha256")[: limits.KEY_CHECK_BYTES]
 
 

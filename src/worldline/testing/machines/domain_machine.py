@@ -35,7 +35,7 @@ def domain_machine(
     script: Script | None = None,
     data: Mapping[str, Any] | None = None,
 ) -> type[Any]:
-    """A hypothesis `RuleBasedStateMachine` with one rule for each action; pytest takes its `TestCase`.
+    """Make a hypothesis `RuleBasedStateMachine` with one rule for each action; pytest takes its `TestCase`.
 
     The domain runs on a standalone host whose clock stands still; with `program`, in a test world of that program,
     which declares it. An invariant gets an instance of the class (of a document, its snapshot), and fails if it raises

@@ -113,7 +113,7 @@ class StillEnv(envs.FixedEnv):
 
 
 def scripted(script: Script) -> dict[str, flow.Handler]:
-    """Handlers for a standalone host that answer as a script says, for the effects that it names."""
+    """Make handlers for a standalone host that answer as a script says, for the effects that it names."""
     reading = Reading(script)
 
     def handler(name: str) -> flow.Handler:

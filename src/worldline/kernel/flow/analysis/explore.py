@@ -76,7 +76,8 @@ def explore(
     states_max: int = STATES_MAX,
     depth_max: int = DEPTH_MAX,
 ) -> Explored:
-    """`inputs` by action and `answers` by effect replace those that are chosen; states that are `final` are not stuck.
+    """Walk through the states that a domain can reach. `inputs` by action and `answers` by effect replace those that
+    are chosen; states that are `final` are not stuck.
 
     An answer is the value that is set where `into` says, a `Failure`, or a list of patches.
     """

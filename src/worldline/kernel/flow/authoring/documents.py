@@ -18,11 +18,11 @@ class Document:
         self._document = dict(document)
 
     def document(self) -> dict[str, Any]:
-        """The domain as plain data."""
+        """Return the domain as plain data."""
         return self._document
 
     def action(self, name: str) -> Callable[..., Act[dict[str, Any]]]:
-        """An action by its name; called with its input by name."""
+        """Return an action by its name; called with its input by name."""
         if name not in self._document["actions"]:
             known = ", ".join(sorted(self._document["actions"]))
             raise errors.BadInput(f"{self.name} has no action {name!r}; its actions are {known}")
@@ -33,7 +33,7 @@ class Document:
         return call
 
     def read(self, snapshot: snapshots.Snapshot) -> dict[str, Any]:
-        """Fields and computed values by name, without what hosts keep."""
+        """Return fields and computed values by name, without what hosts keep."""
         found = {name: value for name, value in snapshot.data.items() if not name.startswith("$")}
         return found | snapshot.computed
 

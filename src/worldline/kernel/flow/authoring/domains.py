@@ -96,7 +96,7 @@ class Action(Generic[D, P]):
 
 
 def action(function: Callable[Concatenate[D, P], None]) -> Action[D, P]:
-    """A method that says what an action does."""
+    """Mark a method that says what an action does."""
     return Action(function)
 
 
@@ -111,7 +111,7 @@ class Domain:
 
     @classmethod
     def document(cls) -> dict[str, Any]:
-        """The document of the class, traced when it is first asked for. Raises `BadDomain` or `SchemaRefused`."""
+        """Return the document of the class, traced when first asked for. Raises `BadDomain` or `SchemaRefused`."""
         if "document" not in cls.__flow__:
             cls.__flow__["document"] = _traced(cls)
         found: dict[str, Any] = cls.__flow__["document"]
@@ -119,8 +119,8 @@ class Domain:
 
     @classmethod
     def read(cls: type[D], snapshot: snapshots.Snapshot) -> D:
-        """The values of a snapshot, fields and computed ones, as an instance. Where an annotation names a dataclass or
-        a struct, they are of it; data that does not fit it stays as it is.
+        """Return the values of a snapshot, fields and computed ones, as an instance. Where an annotation names a
+        dataclass or a struct, they are of it; data that does not fit it stays as it is.
         """
         fields, derived, records = _read_of(cls)
         made = object.__new__(cls)
@@ -289,7 +289,7 @@ def _one(steps: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def available(condition: object) -> None:
-    """The action may be run only while this holds. It is the first thing an action says."""
+    """Let the action be run only while this holds. It is the first thing an action says."""
     tracer = _tracer("flow.available")
     if tracer.blocks != [[]]:
         raise terms.BadDomain("flow.available comes first in an action, before any step")
@@ -306,7 +306,7 @@ _BOOLEAN = (
 
 @contextlib.contextmanager
 def when(condition: object) -> Iterator[None]:
-    """The steps inside are run if the condition holds. 0 and "" do not."""
+    """Run the steps inside if the condition holds. 0 and "" do not."""
     tracer = _tracer("flow.when")
     with tracer.block() as steps:
         yield
@@ -316,7 +316,7 @@ def when(condition: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def otherwise() -> Iterator[None]:
-    """The steps inside are run if the condition of the `flow.when` just before does not hold."""
+    """Run the steps inside if the condition of the `flow.when` just before does not hold."""
     tracer = _tracer("flow.otherwise")
     before = tracer.last()
     if before is None or before["kind"] != "if" or "else" in before:
@@ -328,7 +328,7 @@ def otherwise() -> Iterator[None]:
 
 @contextlib.contextmanager
 def once(marker: str | None) -> Iterator[None]:
-    """The steps inside are run once for each intent; `marker` is a text field that remembers it."""
+    """Run the steps inside once for each intent; `marker` is a text field that remembers it."""
     tracer = _tracer("flow.once")
     path = _path(marker, "flow.once")
     with tracer.block() as steps:
@@ -339,12 +339,12 @@ def once(marker: str | None) -> Iterator[None]:
 
 
 def ask(name: str, /, **params: Any) -> Asked[Any]:
-    """A call of an effect by its name, for `flow.perform`."""
+    """Make a call of an effect by its name, for `flow.perform`."""
     return Asked(name, params)
 
 
 def perform(call: Awaitable[T], *, into: T | None, fail: Error | None = None) -> None:
-    """An effect. It guards itself: it is asked for while neither its target nor its failure is there."""
+    """Ask for an effect. It guards itself: it is asked for while neither its target nor its failure is there."""
     tracer = _tracer("flow.perform")
     name, arguments = _called(call)
     targets = {"into": _path(into, "into="), **({} if fail is None else {"fail": _path(fail, "fail=")})}

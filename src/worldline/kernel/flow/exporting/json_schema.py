@@ -14,13 +14,13 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema(parsed: schema.DomainSchema) -> dict[str, Any]:
-    """The schema of a domain's data. Names that begin with `$` are a host's and may be there."""
+    """Return the schema of a domain's data. Names that begin with `$` are a host's and may be there."""
     found = members(parsed.state.fields)
     return {"$schema": DIALECT, "$id": parsed.id, **found, "patternProperties": {"^\\$": {"type": "object"}}}
 
 
 def input_schema(action: schema.ActionSpec) -> dict[str, Any]:
-    """The schema of an action's input."""
+    """Return the schema of an action's input."""
     if not isinstance(action.input, schema.FieldSpec):
         return {"$schema": DIALECT}
     if action.input.type != "object" or not isinstance(action.input.fields, dict):

@@ -11,7 +11,7 @@ _SHAPES: Final = {"field": "[{}]", "computed": "([{}])", "action": "[[{}]]", "ef
 
 
 def mermaid(parsed: schema.DomainSchema) -> str:
-    """The flowchart as text. Equal documents give equal text."""
+    """Draw the flowchart as text. Equal documents give equal text."""
     chart = _Chart()
     for name in parsed.state.fields:
         chart.node("field", name)

@@ -25,7 +25,7 @@ _ERROR: Final[dict[str, Any]] = {
 
 
 def openapi(parsed: schema.DomainSchema) -> dict[str, Any]:
-    """The description of a whole domain."""
+    """Return the description of a whole domain."""
     info: dict[str, Any] = {"title": parsed.id, "version": parsed.version}
     meta = parsed.meta if isinstance(parsed.meta, dict) else {}
     if isinstance(meta.get("description"), str):

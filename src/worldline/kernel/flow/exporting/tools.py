@@ -65,7 +65,7 @@ class Tools(msgspec.Struct, frozen=True):
         return [each.document for each in self.available]
 
     def call(self, name: str, arguments: Mapping[str, Any] | None = None) -> tuple[str, Any]:
-        """The action that a model has chosen, and its input. Raises `BadInput` for what cannot be called now."""
+        """Return the action that a model has chosen, and its input. Raises `BadInput` for what cannot be called now."""
         for each in self.available:
             if each.name == name:
                 given = dict(arguments or {})
@@ -79,7 +79,7 @@ class Tools(msgspec.Struct, frozen=True):
 
 
 def tools(schema: Compiled, snapshot: snapshots.Snapshot, *, shape: Shape) -> Tools:
-    """The actions that an intent may name now as tools of a shape, and the others with reasons."""
+    """Offer the actions that an intent may name now as tools of a shape, and the others with reasons."""
     if shape not in SHAPES:
         raise errors.BadInput(f"no tools have the shape {shape!r}; there are {', '.join(SHAPES)}")
     available: list[Tool] = []
