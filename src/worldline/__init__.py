@@ -20,13 +20,13 @@ _DECLARED = {
     "base.errors": (
         "BadAnchor BadCopy BadInput CellUnfit Closed CodecFailed CodecMismatch Conflicted CopyTooLarge Corrupt "
         "DedupeExpired DurabilityWarning Error Exists IdReused InUse KeyDestroyed KeyMissing KeyWorn ModeWarning "
-        "NotFound NotHosted NotRetained Overloaded QuotaExceeded ReservedName StepFailed StoreError StoreUncertain "
-        "WrongKey"
+        "NotFound NotHosted NotRetained Overloaded QuotaExceeded ReservedName RunBlocked StepFailed StoreError "
+        "StoreUncertain Unhandled WrongKey"
     ),
     "base.failures": (
         "CancelKind Cancelled Diverged EffectFailed EffectTimeout Erased Failed Fatal LimitExceeded NotDurable "
         "OutsideEffect OutsideWorkflow PolicyDenied Refused ResourceFailed RunCancelled RunFailed RunReverted "
-        "SecretMissing TryAgain Undeliverable"
+        "SecretMissing TooManyRuns TryAgain Undeliverable"
     ),
     "base.secret": "Secret",
     "client.access.grants": "Allowed AllowedChange",

@@ -96,7 +96,8 @@ def chained(length: int) -> tuple[wl.Program, wl.Call[int]]:
     return app, link(length - 1)
 
 
-def test_a_chain_longer_than_pythons_stack_is_terminated() -> None:
+def test_a_chain_longer_than_pythons_stack_is_terminated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RUN_DEPTH_MAX", 10_000)
     app, call = chained(sys.getrecursionlimit() + 100)
     with testing.world(app, drops=False) as w:
         run = w.start(call, id="r")

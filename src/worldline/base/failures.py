@@ -133,6 +133,12 @@ class RunCancelled(RunFailed):
         return CancelKind.__members__.get(found.upper(), CancelKind.USER) if type(found) is str else CancelKind.USER
 
 
+class TooManyRuns(RunFailed):
+    """A workflow asked for a run, and too many wait for one another or run already. No run was started."""
+
+    code = "too_many_runs"
+
+
 class RunReverted(RunFailed):
     """A run that was waited for is not there any more: its world was reverted to a height before its start.
 

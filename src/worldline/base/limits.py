@@ -77,6 +77,9 @@ SECRET_LINE_CHARACTERS_MIN = 16  # of a line of a secret that is hidden by itsel
 SECRETS_KNOWN_MAX = 1_000  # values that a process hides
 
 # --- Workflows -----------------------------------------------------------------------------------------
+RUN_DEPTH_MAX = 100  # runs that wait for one another, or were started by one another, the outermost included
+RUN_CHILDREN_MAX = 10_000  # runs that one run has started and that have not ended
+WORLD_CHILDREN_MAX = 20_000  # of all runs of a world together
 GRACE_SECONDS = 10  # how long a scope waits for the runs that it has cancelled, unless told otherwise
 
 # --- Canonical values ----------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ import msgspec
 from worldline.base import errors, failures
 from worldline.base.failures import CancelKind
 from worldline.codec import structs
-from worldline.kernel import events, runs, schedules, snapshots, state, values, work
+from worldline.kernel import events, halts, runs, schedules, snapshots, state, values, work
 from worldline.kernel.branches import fork, revert, witness
 from worldline.kernel.domains import acting
 from worldline.kernel.events import Answer
-from worldline.kernel.execution import coroutines, halts
+from worldline.kernel.execution import coroutines
 from worldline.kernel.operations import OpKind
 from worldline.kernel.repair import ways_out
 from worldline.kernel.rows.records import ENDED, Parked, Pending, RunStatus

@@ -197,7 +197,9 @@ def terminate(machine: Machine, run: Run, data: bytes) -> None:
 
 def _fail(machine: Machine, run: Run, error: BaseException) -> None:
     """User code raised: that is the run's end."""
-    message = user_errors.message_of(error)
+    # The reason comes through every run that waits for the one that was refused: said once, it can be read in the end.
+    refused = type(error) is failures.TooManyRuns
+    message = user_errors.text_of(error) if refused else user_errors.message_of(error)
     tracebacks.record(machine, Source.RUN, run.record.id, error, message)
     why = runs.failure(user_errors.code_of(error), message, data=failure.data_of(error))
     _end(machine, run, RunStatus.FAILED, why)
@@ -221,7 +223,7 @@ def _continue(machine: Machine, run: Run, workflow: str, args: bytes) -> None:
     record = run.record
     _cancel_ops(machine, run, "continued as new")
     for child in machine.live_runs():
-        child.detach(record.id)
+        machine.children.detach(child, record.id)
     machine.work.release_held(run.record)
     machine.start_over(run, workflow, args)
     machine.draft(Kind.RUN_STARTED, values.pack([record.id, record.workflow, record.args]), correlation=record.id)

@@ -365,6 +365,46 @@ class Run:
         self.record.forget_progress()
 
 
+class Children:
+    """How many live runs were started by each run. Counted from the records alone, so that a world that was restored
+    counts the same.
+    """
+
+    __slots__ = ("_of", "count")
+
+    def __init__(self) -> None:
+        self._of: dict[str, int] = {}
+        self.count = 0  # of all runs together
+
+    def of(self, parent: str) -> int:
+        return self._of.get(parent, 0)
+
+    def add(self, parent: str) -> None:
+        """A run that this one has started is live; none: no run has."""
+        if not parent:
+            return
+        self._of[parent] = self._of.get(parent, 0) + 1
+        self.count += 1
+
+    def remove(self, parent: str) -> None:
+        """It has ended, or is no child any more."""
+        if not parent:
+            return
+        self.count -= 1
+        left = self._of[parent] - 1
+        if left:
+            self._of[parent] = left
+        else:
+            del self._of[parent]
+
+    def detach(self, run: Run, parent: str, first: int = 0, end: int = OPS_END) -> None:
+        """None of these operations of run `parent` waits for this live run any more: it is no child of it, either."""
+        owner = run.record.parent
+        run.detach(parent, first, end)
+        if not run.record.parent:
+            self.remove(owner)
+
+
 def _find_failure(run: Run) -> tuple[tuple[int, int] | None, bool]:
     """`Run.find_failure`; and whether there is a failure that may be found later."""
     waiting = run.waiting

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from worldline.base import errors, limits
-from worldline.kernel import work
+from worldline.kernel import state, work
 from worldline.kernel.authoring import schedule_spec
 from worldline.kernel.authoring.schedule_spec import Spec
 from worldline.kernel.rows.records import Schedule
@@ -95,7 +95,7 @@ def remove(machine: Machine, schedule_id: str) -> bool:
 
 def fired(machine: Machine, timer: str) -> Schedule:
     """Its timer has fired, and is settled: set the next one. The caller raises the event or starts the run."""
-    schedule = machine.schedule_of(timer)
+    schedule = machine.schedules[state.schedule_id(timer)]
     schedule.fire()
     _arm(machine, schedule)
     return schedule

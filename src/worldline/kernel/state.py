@@ -44,8 +44,9 @@ SCHEDULE_TIMER = "schedule:"  # the name of a schedule's timer, before the sched
 
 # Of a machine. A cycle touches many worlds, each for a moment: with slots, there is less memory to fetch for each.
 _SLOTS = (
-    "__weakref__", "_exact", "_waiting", "branch", "cells", "domains", "forgettable", "later", "ledger", "live", "now",
-    "origin", "program", "replaying", "run_count", "runs", "schedules", "state", "strict", "vault", "work",
+    "__weakref__", "_exact", "_waiting", "branch", "cells", "children", "domains", "forgettable", "later", "ledger",
+    "live", "now", "origin", "program", "replaying", "run_count", "runs", "schedules", "state", "strict", "vault",
+    "work",
 )  # fmt: skip
 
 
@@ -72,7 +73,7 @@ class Machine:
         self.forgettable: Queue[RunId] = Queue(self.ledger.top, keys.FORGETTABLE)
         self.schedules: dict[str, Schedule] = {}
         self.state = bytes(limits.DIGEST_BYTES)
-        self.run_count = 0
+        self.run_count, self.children = 0, runs.Children()
         self.origin = Origin(self.ledger, program.hash)
         self.branch: Branch | None = None  # of a fork
         self.replaying = False
@@ -131,7 +132,7 @@ class Machine:
         self.ledger, self.work, self.origin, self.branch = other.ledger, other.work, other.origin, other.branch
         self.cells, self.runs, self.live, self._waiting = other.cells, other.runs, other.live, other._waiting
         self.later, self.forgettable, self.schedules = other.later, other.forgettable, other.schedules
-        self.run_count, self.domains = other.run_count, other.domains
+        self.run_count, self.domains, self.children = other.run_count, other.domains, other.children
         self.work.begin_step(self.now)
         self.now.go_back()
 
@@ -243,13 +244,9 @@ class Machine:
             self.ledger.top.gone(keys.SCHEDULE + keys.text(schedule_id))
         return removed
 
-    def schedule_of(self, timer: str) -> Schedule:
-        """The schedule that a timer of this name belongs to."""
-        return self.schedules[schedule_id(timer)]
-
     def arm_schedule(self, timer: str, work: int) -> None:
         """A schedule's timer is open."""
-        schedule = self.schedule_of(timer)
+        schedule = self.schedules[schedule_id(timer)]
         schedule.armed(work)
         self.put_schedule(schedule)
 
@@ -262,23 +259,26 @@ class Machine:
             return list(some.values()) if some else []
         return sorted([*(some or {}).values(), *others.values()], key=lambda run: run.record.number)
 
-    def _add_waiting(self, run: Run) -> None:
+    def _count_in(self, run: Run) -> None:
+        """A live run: the events it may wait for, and the run that has started it."""
         of = run.record.interests
         for schema in (None,) if of is None else of:
             self._waiting.setdefault(schema, {})[run.record.id] = run
+        self.children.add(run.record.parent)
 
-    def _remove_waiting(self, run: Run) -> None:
+    def _count_out(self, run: Run) -> None:
         of = run.record.interests
         for schema in (None,) if of is None else of:
             del self._waiting[schema][run.record.id]
+        self.children.remove(run.record.parent)
 
     def rebuilt(self, run: Run) -> None:
         """A run was rebuilt: with changed code, it may wait for other events."""
         of = self.program.interests(run.record.workflow)
         if of != run.record.interests:
-            self._remove_waiting(run)
+            self._count_out(run)
             run.interested(of)
-            self._add_waiting(run)
+            self._count_in(run)
             for schema in (None,) if of is None else of:  # it is younger than some that were there before
                 others = self._waiting[schema]
                 self._waiting[schema] = dict(sorted(others.items(), key=lambda each: each[1].record.number))
@@ -291,7 +291,7 @@ class Machine:
         """A new run."""
         record.numbered(self._next_run())
         run = self.runs[record.id] = self.live[record.id] = Run(record, self.ledger, is_new=True)
-        self._add_waiting(run)
+        self._count_in(run)
         return run
 
     def load_run(self, record: Record) -> None:
@@ -299,7 +299,7 @@ class Machine:
         run = self.runs[record.id] = Run(record, self.ledger)
         if run.live:
             self.live[record.id] = run
-            self._add_waiting(run)
+            self._count_in(run)
 
     def _next_run(self) -> int:
         self.run_count += 1
@@ -320,12 +320,12 @@ class Machine:
         record = run.record
         self.runs[record.id] = self.runs.pop(record.id)
         self.live[record.id] = self.live.pop(record.id)
-        self._remove_waiting(run)
+        self._count_out(run)
         run.start_over(
             workflow, args, time_us=self.now.context.time_us, number=self._next_run(),
             interests=self.program.interests(workflow),
         )  # fmt: skip
-        self._add_waiting(run)
+        self._count_in(run)
 
     def revive(self, run: Run) -> None:
         """A run that has ended is live again, as the youngest. No operation waits for it."""
@@ -335,13 +335,13 @@ class Machine:
         run.detach(record.parent)
         run.interested(self.program.interests(record.workflow))
         self.runs[record.id] = self.live[record.id] = self.runs.pop(record.id)
-        self._add_waiting(run)
+        self._count_in(run)
 
     def end_run(self, run: Run) -> None:
         """A run is not live any more. The oldest ended runs without a chosen id are forgotten."""
         record = run.record
         del self.live[record.id]
-        self._remove_waiting(run)
+        self._count_out(run)
         if not record.named:
             self.forgettable.append(RunId(record.id))
             while len(self.forgettable) > FINISHED_KEPT_MAX:

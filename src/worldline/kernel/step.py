@@ -75,6 +75,7 @@ def _step(machine: Machine, given: steps.Input, context: steps.Context) -> steps
     return steps.Stepped(
         now.drafts, machine.state, now.wanted, now.closed, now.cancelled, now.outgoing, dead, letter, changes, covered,
         plain, now.traces, [] if now.personal is None else now.personal.new, now.halted,
+        now.warnings,
     )  # fmt: skip
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, failures, limits
 from worldline.base.failures import CancelKind
 from worldline.codec import canonical, digest, structs
-from worldline.kernel import runs, values
+from worldline.kernel import halts, runs, values
 from worldline.kernel.authoring import calls, messages
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.flow import snapshots
@@ -174,6 +174,8 @@ def _ask_now(machine: Machine, held: Held) -> None:
             run.park(held.op, Parked(0, parked))
     elif parked:
         machine.work.park(pending, Parked(0, parked))
+    if parked:
+        halts.halt(machine, parked, held.run, effect=held.name, intent=pending.intent(machine.now.context.address))
     assert pending.number or live, "a run that ends releases what is held back for it"
     if run is None and kind is OpKind.TIMER:
         machine.arm_schedule(held.name, pending.number)
@@ -335,11 +337,42 @@ def _start_child(machine: Machine, held: Held) -> None:
     if held.id in machine.runs:
         _attach(machine, machine.runs[held.id], held)
         return
+    why = _too_many(machine, held)
+    if why:
+        machine.now.warn(why)  # the code may never wait for a run that it has started
+        arrive(machine, held.run, held.op, runs.failed(failures.TooManyRuns.code, why))
+        return
     named = held.kind is OpKind.START and not held.id.startswith(f"{held.run}/")
     start_run(
         machine, run_id=held.id, workflow=held.name, args=held.params, seed=held.seed, named=named,
         parent=held.run, parent_op=held.op,
     )  # fmt: skip
+
+
+def _too_many(machine: Machine, held: Held) -> str:
+    """Why no further run is started for a run, and what to do; empty if one may be."""
+    children = machine.children
+    if children.count >= limits.WORLD_CHILDREN_MAX:
+        full = f"{children.count} runs of this world were started by others and have not ended, which is the limit"
+        advice = "start fewer at a time, or run some of them in a world of their own"
+    elif children.of(held.run) >= limits.RUN_CHILDREN_MAX:
+        full = f"it has started {children.of(held.run)} runs that have not ended, which is the limit"
+        advice = "start fewer at a time in a wl.scope(), use wl.continue_as_new(), or a world of their own"
+    elif _depth(machine, held.run) >= limits.RUN_DEPTH_MAX:
+        full = f"it is the last of {limits.RUN_DEPTH_MAX} runs that were started one by the other, which is the limit"
+        advice = "use a loop or wl.continue_as_new() in place of the recursion, or a world of its own"
+    else:
+        return ""
+    return f"run {held.run!r} cannot start {held.name!r}: {full}; {advice}"
+
+
+def _depth(machine: Machine, run_id: str) -> int:
+    """How many live runs are one inside the other here: this one, the one that started it, and so on."""
+    depth = 0
+    while (run := machine.live.get(run_id)) is not None and depth < limits.RUN_DEPTH_MAX:
+        depth += 1
+        run_id = run.record.parent
+    return depth
 
 
 def _attach(machine: Machine, known: Run, held: Held) -> None:

@@ -6,7 +6,7 @@ the role commits as one batch and only then acts upon. Nothing here knows how ei
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -144,3 +144,4 @@ class Stepped(msgspec.Struct, frozen=True):
     traces: list[Trace] = []  # where user code failed: no part of the history, and none in a replay
     sealed: list[New] = []  # personal values, kept apart
     halted: list[Halted] = []
+    warnings: Sequence[str] = ()  # for the host's log: no part of the history

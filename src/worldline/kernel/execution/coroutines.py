@@ -11,9 +11,9 @@ from typing import Any
 
 from worldline.base import errors, failures
 from worldline.codec import structs
-from worldline.kernel import context, user_errors
+from worldline.kernel import context, halts, user_errors
 from worldline.kernel.authoring import messages
-from worldline.kernel.execution import desk, halts, reports, stack, workflow_calls
+from worldline.kernel.execution import desk, reports, stack, workflow_calls
 from worldline.kernel.operations import All, Await, Closing, First, Joined, OpKind
 from worldline.kernel.rows.records import Failure, Op, Resume
 from worldline.kernel.runs import Run
@@ -122,6 +122,8 @@ def _error_of(op: Op) -> BaseException:
         return failures.Failed(f"wl.wait({op.name}): {why.message}", code=why.code, data=why.data)
     if op.kind in (OpKind.CHILD, OpKind.START):
         kind = failures.RunCancelled if op.outcome.status is ReceiptStatus.CANCELLED else failures.RunFailed
+        if why.code == failures.TooManyRuns.code:
+            kind = failures.TooManyRuns
         return kind(why.message, code=why.code, data=why.data)
     if why.code == "refused":
         return failures.Refused(why.message, data=why.data)

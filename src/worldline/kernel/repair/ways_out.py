@@ -269,7 +269,7 @@ def _let_go_children(machine: Machine, run: Run, first: int, end: int = runs.OPS
         if child.record.waited_for_by(record.id, first, end):
             if _waits_for(record, child) and first <= child.record.parent_op < end:
                 work.interrupt(machine, child, 0, "the run that waited for it does not any more", CancelKind.PARENT)
-            child.detach(record.id, first, end)
+            machine.children.detach(child, record.id, first, end)
 
 
 def _waits_for(record: Record, child: Run) -> bool:

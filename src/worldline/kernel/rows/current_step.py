@@ -16,6 +16,7 @@ ENTRY_BYTES = 64  # of an entry without payload, about
 _INLINE_BYTES_MAX = limits.INLINE_BYTES_MAX
 _FULL_BYTES = limits.STEP_BYTES_MAX // 2
 EVENTS_BYTES_MAX = limits.STEP_BYTES_MAX * 3 // 4  # of a step, from which on no event is raised
+WARNINGS_MAX = 8  # that a step leaves for the log
 
 
 class Sealing:
@@ -71,6 +72,7 @@ class CurrentStep:
         "traces",
         "turns",
         "wanted",
+        "warnings",
     )
 
     def __init__(
@@ -90,6 +92,7 @@ class CurrentStep:
         self.ready: deque[str] = deque()
         self.traces: list[Trace] = []  # where user code failed
         self.halted: list[steps.Halted] = []  # what waits for a person from here on
+        self.warnings: tuple[str, ...] = ()  # for the host's log
         self.patient: list[str] = []  # runs that continue when no other can
         self.counters: dict[tuple[str, str], int] = {}  # of the handlers' draws
         self.personal: Sealing | None = None  # values that can be erased, if the step has any
@@ -136,6 +139,11 @@ class CurrentStep:
     def drop(self, why: errors.CannotStep) -> None:
         """Nothing of this step may be journaled."""
         self.dropped = why
+
+    def warn(self, text: str) -> None:
+        """Let the host's log say this when the step is durable. Nothing of it is journaled."""
+        if len(self.warnings) < WARNINGS_MAX:
+            self.warnings = (*self.warnings, text)
 
     def begin_change(self) -> None:
         """From here to `end_change` the state is inconsistent: if an exception comes between, the step is dropped."""

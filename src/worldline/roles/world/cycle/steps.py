@@ -70,6 +70,7 @@ class Done(msgspec.Struct):
     traces: list[trace.Kept] = []  # where user code failed
     sealed: list[New] = []  # personal values, to be kept apart
     halted: list[step.Halted] = []  # what waits for a person from these steps on
+    warnings: list[str] = []  # for the log
     moved: list[Moved] = []  # those that messages take to other worlds
     steps: int = 0
     size: int = 0
@@ -246,6 +247,8 @@ def _step(
         done.size += sum(RECORD_BYTES + len(each.kept.data) for each in stepped.sealed)
     if stepped.halted:
         done.halted += stepped.halted
+    if stepped.warnings:
+        done.warnings += stepped.warnings
     if stepped.wanted or stepped.closed or stepped.cancelled or stepped.outgoing:
         _gather(done, stepped)
     return Applied(head.height + 1, number), stepped.dead, stepped.letter

@@ -34,6 +34,11 @@ def waiting_for(machine: Machine, run_id: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def count_blocked(machine: Machine) -> int:
+    """How many runs are blocked."""
+    return sum(run.record.status is RunStatus.BLOCKED for run in machine.live.values())
+
+
 def has_blocked(machine: Machine) -> bool:
     """Whether a run is blocked."""
     return any(run.record.status is RunStatus.BLOCKED for run in machine.live.values())
