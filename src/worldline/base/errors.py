@@ -40,6 +40,8 @@
     │   └── CannotRead            or cannot read a cell that is not in memory
     │       └── DamagedCell       because what is stored of it is damaged or missing
     ├── NotHosted                 no process runs the world now; the input is durable and is taken when one does
+    ├── RunBlocked                a run waits for a person: its code does not fit, or an effect of it is parked
+    ├── Unhandled                 an event that its world did not take: it is a dead letter
     ├── StepFailed                the step over an input could not be recorded: the input was not taken, and why
     ├── Overloaded                there is too much to do already; try again after a while
     ├── QuotaExceeded             the universe has all that it may have: which quota, how much, of how much
@@ -315,6 +317,32 @@ class NotHosted(Error):
     """No process has run the world for too long to go on waiting. What was sent is durable: do not send it again."""
 
     code = "not_hosted"
+
+
+class RunBlocked(Error):
+    """A run has waited for a person for too long to go on waiting for it. It is kept, and goes on when its code is
+    mended, or the effect that it waits for is retried or answered. `run`: which; `report`: all that is known of it.
+    """
+
+    code = "run_blocked"
+
+    def __init__(self, run: str, world: str, why: str, *, report: str = "") -> None:
+        super().__init__(f"run {run!r} of world {world!r} waits for a person: {why}")
+        self.run = run
+        self.world = world
+        self.report = report or why
+
+
+class Unhandled(Error):
+    """An event was not taken: nothing in its world's program takes it, or what does has failed. It is a dead letter,
+    and can be given again. `height`: where the journal says so.
+    """
+
+    code = "unhandled"
+
+    def __init__(self, message: str, *, height: int = 0) -> None:
+        super().__init__(message)
+        self.height = height
 
 
 class StepFailed(Error):

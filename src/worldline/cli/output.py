@@ -33,7 +33,7 @@ _CODES: list[tuple[tuple[type[BaseException], ...], int]] = [
     ((errors.IdReused,), REFUSED),
     ((errors.BadInput,), USAGE),
     ((errors.NotFound,), NOT_FOUND),
-    ((errors.Lost, failures.Refused, errors.Overloaded, errors.QuotaExceeded), REFUSED),
+    ((errors.Lost, failures.Refused, errors.Overloaded, errors.QuotaExceeded, errors.RunBlocked), REFUSED),
     ((errors.StoreError, errors.Corrupt), STORE),
     ((failures.Failed, failures.Diverged), NEGATIVE),
     ((TimeoutError, errors.NotHosted), TIMEOUT),

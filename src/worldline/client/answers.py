@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 
 from worldline.base import errors, failures
 from worldline.client import delivery, no_host
@@ -27,6 +28,17 @@ from worldline.roles.hub import Chunk
 
 CHECK_SECONDS = 2.0  # how often a caller that waits for a world held here checks that its host is well
 ELSEWHERE_SECONDS = 0.1  # how often the journal of a world that is not held here is read
+
+
+class Halts(Protocol):
+    """A caller that waits for the end of a run, which may wait for a person (`halted_runs.Watch`)."""
+
+    is_due: bool
+
+    def saw(self, entry: journal.Entry) -> None: ...
+    def missed(self) -> None: ...
+    async def told(self) -> None: ...
+    async def look(self) -> None: ...
 
 
 async def applied(universe: Connection, sending: delivery.Sending) -> int:
@@ -114,35 +126,48 @@ def expecting(
 
 async def entry(
     universe: Connection, at: ids.Address, kind: Kind, correlation: str, since: int,
-    *, expected: asyncio.Future[journal.Entry] | None = None,
+    *, expected: asyncio.Future[journal.Entry] | None = None, halts: Halts | None = None,
 ) -> journal.Entry:  # fmt: skip
     """The first entry of a kind with a correlation, above a height; waiting for it if need be. For the end of a run, or
     the entry that says that the world has gone back: the run may be gone.
 
-    `expected`: it was asked for before what leads to it was sent. Else it may have been written already.
+    `expected`: it was asked for before what leads to it was sent. Else it may have been written already. `halts`: the
+    entry is the end of a run, which may wait for a person.
     """
     if universe.host is None:
-        return await _find(universe, at, kind, correlation, since)
+        return await _find(universe, at, kind, correlation, since, halts=halts)
     if expected is not None and expected.done() and expected.exception() is None:
         return expected.result()  # as mostly: the step that has taken an input has told its answer
-    told = None if expected is None else await _told(universe, at, expected)
+    told = None if expected is None else await _told(universe, at, expected, halts)
     while told is None and universe.host.worlds.holds(at):
         with universe.host.live.expecting(at, kind, correlation) as asked:
             found = await _already(universe, at, kind, correlation, since)
-            told = found or await _told(universe, at, asked)
-    return told or await _find(universe, at, kind, correlation, since)
+            told = found or await _told(universe, at, asked, halts)
+    return told or await _find(universe, at, kind, correlation, since, halts=halts)
 
 
-async def _told(universe: Connection, at: ids.Address, expected: asyncio.Future[journal.Entry]) -> journal.Entry | None:
-    """What the hub tells. None if the world is not held here, or was not all the time: the journal tells more then."""
+async def _told(
+    universe: Connection, at: ids.Address, expected: asyncio.Future[journal.Entry], halts: Halts | None
+) -> journal.Entry | None:
+    """What the hub tells. None if the journal tells more: the world is not held here, or was not all the time, or the
+    run waits for a person.
+    """
     assert universe.host is not None
     while expected.done() or universe.host.worlds.holds(at):
         if not expected.done():  # the step that has taken an input has told its answer already, if it gives one
+            if halts is not None:
+                await halts.look()
             await asyncio.wait([expected], timeout=CHECK_SECONDS)
         if expected.done():
             try:
                 return expected.result()
             except errors.Fenced:
+                if halts is not None:
+                    halts.missed()
+                return None
+            except hub.RunHalted:
+                if halts is not None:
+                    await halts.told()
                 return None
         universe.host.check()
     return None
@@ -158,16 +183,24 @@ async def _already(
     return next((each for each in found if hub.ends_wait(each, kind, correlation)), None)
 
 
-async def _find(universe: Connection, at: ids.Address, kind: Kind, correlation: str, since: int) -> journal.Entry:
-    async for each in _entries(universe, at, above=since):
+async def _find(
+    universe: Connection, at: ids.Address, kind: Kind, correlation: str, since: int,
+    *, halts: Halts | None = None,
+) -> journal.Entry:  # fmt: skip
+    async for each in _entries(universe, at, above=since, halts=halts):
         if hub.ends_wait(each, kind, correlation):
             return each
+        if halts is not None:
+            halts.saw(each)
+            if each.chain and halts.is_due:  # at once, and not when nothing more comes
+                await halts.look()
     raise AssertionError("following a journal does not end")
 
 
 async def _entries(
-    universe: Connection, at: ids.Address, *, above: int, patient: bool = False
-) -> AsyncIterator[journal.Entry]:
+    universe: Connection, at: ids.Address, *, above: int, patient: bool = False,
+    halts: Halts | None = None,
+) -> AsyncIterator[journal.Entry]:  # fmt: skip
     """Follow a journal. Unless `patient`, `NotHosted` when no process has run the world for too long."""
     watch = no_host.Watch(universe, at, patient=patient)
     async for each in reader.entries(universe.store.engine, universe.blobs, at, above=above):
@@ -175,6 +208,8 @@ async def _entries(
             yield each
         else:
             await watch.look()
+            if halts is not None:
+                await halts.look()
 
 
 async def follow(universe: Connection, at: ids.Address, above: int | None) -> AsyncIterator[journal.Entry | Chunk]:

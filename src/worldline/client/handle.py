@@ -175,6 +175,11 @@ class Handle:
         """The whole state, read-only, now or at a height. The program need not be known here."""
         return (await self.machine_and_head(at=at))[0]
 
+    async def machine_of_runs(self) -> Machine:
+        """The state as far as runs are concerned, now: some cells may be missing. It must not be changed."""
+        held = await self._held(None)
+        return await self.machine() if held is None else held.machine
+
     async def machine_and_head(self, *, at: int | None = None) -> tuple[Machine, journals.Head]:
         held = await self._held(at)
         if held is not None and held.cold is None:

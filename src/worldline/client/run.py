@@ -9,8 +9,9 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from worldline.base import errors, failures
-from worldline.client import answers, delivery, listing, time_limits
+from worldline.client import answers, delivery, halted_runs, listing, time_limits
 from worldline.client.connection import Connection
+from worldline.client.halted_runs import OnBlocked
 from worldline.client.handle import Handle
 from worldline.client.personal import sealing
 from worldline.codec import structs
@@ -81,13 +82,19 @@ class Run(Generic[R_co]):
             self._standing = commands.Standing(self.id, found.status, attached=True, data=found.data)
         return self._standing.status
 
-    async def result(self, timeout: Seconds | None = None) -> R_co:
+    async def result(self, timeout: Seconds | None = None, *, on_blocked: OnBlocked | None = None) -> R_co:
         """Wait for the end, and return what the run returned. `RunFailed` if it raised, `RunReverted` if its world was
         taken back to before its start, `TimeoutError` if it takes longer, `NotHosted` if no process has run the world
         for too long.
+
+        `RunBlocked` if it waits for a person, because its code does not fit or an effect of it is parked: at once with
+        `on_blocked="raise"`, never with `"wait"`, else after `Settings.blocked_wait_ms`. The log says so at once.
         """
+        halted_runs.check(on_blocked)
         async with time_limits.Within(timeout, lambda limit: time_limits.of_run(self._world, self.id, limit)):
-            end = await ended(self._world, self._standing, since=self._since, origin=self._origin)
+            end = await ended(
+                self._world, self._standing, since=self._since, origin=self._origin, on_blocked=on_blocked
+            )
             self._standing = end.standing
             return await result_of(self._world, end, self._call)
 
@@ -137,15 +144,19 @@ class End(msgspec.Struct, frozen=True):
 
 async def ended(
     world: Handle, standing: commands.Standing, *, since: int, origin: bytes = b"",
-    expected: asyncio.Future[journals.Entry] | None = None,
+    expected: asyncio.Future[journals.Entry] | None = None, on_blocked: OnBlocked | None = None, attached: bool = True,
 ) -> End:  # fmt: skip
     """The run's end; waits for it. `RunReverted` if the world goes back to where there was no such run. `origin`: what
     it was started with, if that is known. `expected` is told of the end, if that was asked for before the start.
+    `attached`: the run may wait for a person already.
     """
     universe, at = world.universe, await world.address()
+    halts = halted_runs.Watch(world, standing.run, on_blocked, attached=attached)
     while standing.status not in ENDED:
         try:
-            entry = await answers.entry(universe, at, Kind.RUN_FINISHED, standing.run, since, expected=expected)
+            entry = await answers.entry(
+                universe, at, Kind.RUN_FINISHED, standing.run, since, expected=expected, halts=halts
+            )
         except errors.NotRetained:
             standing, since = await _now(world, standing)
             continue

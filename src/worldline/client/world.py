@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from worldline.base import errors
-from worldline.client import answers, changes, dead_letters, delivery, effect, listing, states, time_limits
+from worldline.client import answers, changes, dead_letters, delivery, effect, halted_runs, listing, states, time_limits
 from worldline.client import snapshots as saved_states
 from worldline.client.anchors.anchored import Anchored
 from worldline.client.branches import fork as forks
@@ -26,6 +26,7 @@ from worldline.client.diff import reading
 from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
 from worldline.client.flow.acts import Acts
+from worldline.client.halted_runs import OnBlocked
 from worldline.client.handle import Handle
 from worldline.client.personal import erase as erasing
 from worldline.client.personal import sealing
@@ -74,12 +75,18 @@ class World(Acts, Anchored):
 
     # --- Talking to it -------------------------------------------------------------------------------------------
 
-    async def run(self, call: Call[R], /, *, id: str | None = None, timeout: Seconds | None = None) -> R:
+    async def run(
+        self, call: Call[R], /, *, id: str | None = None, timeout: Seconds | None = None,
+        on_blocked: OnBlocked | None = None,
+    ) -> R:  # fmt: skip
         """Run a workflow and wait for its result. The same id attaches to the same run, or returns what it returned.
 
         `TimeoutError` if it takes longer, `NotHosted` if no process has run the world for too long: the run goes on, or
         starts when one does, and the same id finds it again. `RunReverted` if the world is taken back meanwhile.
+        `RunBlocked` if the run waits for a person (`Run.result`): at once with `on_blocked="raise"`, never with
+        `"wait"`, else after `Settings.blocked_wait_ms`.
         """
+        halted_runs.check(on_blocked)
         wanted: commands.StartRun | None = None
 
         def late(limit: str) -> str:
@@ -91,7 +98,10 @@ class World(Acts, Anchored):
             with answers.expecting(self._universe, at, Kind.RUN_FINISHED, wanted.run) as finished:
                 standing, since = await self._start(wanted)
                 with answers.Durable():
-                    end = await ended(self._handle, standing, since=since, origin=_origin(wanted), expected=finished)
+                    end = await ended(
+                        self._handle, standing, since=since, origin=_origin(wanted), expected=finished,
+                        on_blocked=on_blocked, attached=standing.attached,
+                    )  # fmt: skip
                     return await result_of(self._handle, end, call)
 
     async def start(self, call: Call[R], /, *, id: str | None = None) -> Run[R]:

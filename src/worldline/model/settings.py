@@ -181,6 +181,7 @@ class Settings(msgspec.Struct, frozen=True):
     on_hang: str = "report"  # or "exit": end the process when code does not return and cannot be interrupted
     dedupe_window_ms: Milliseconds = 24 * 3_600_000
     host_wait_ms: MillisecondsOrNone = 30_000  # how long a caller waits while no process runs its world; 0: for ever
+    blocked_wait_ms: MillisecondsOrNone = 30_000  # while its run waits for a person: blocked, or an effect is parked
 
     def __post_init__(self) -> None:
         _check(self)

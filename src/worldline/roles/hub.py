@@ -9,7 +9,7 @@ to an older state, too: the run may be gone then. Chunks that effects stream are
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,6 +35,10 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 Live = journal.Entry | Chunk | None
+
+
+class RunHalted(Exception):
+    """A run that a caller waits for, or one that it waits for, waits for a person."""
 
 
 class Expecting:
@@ -106,6 +110,18 @@ class Hub:
         for queue in self._followers.get(at, ()):
             for entry in entries:
                 _offer(queue, entry)
+
+    def halted(self, at: ids.Address, runs: Iterable[str]) -> None:
+        """These runs wait for a person. Callers that wait for their ends have to look at them."""
+        waiting = self._expected.get(at)
+        if waiting is None:
+            return
+        for run in runs:
+            for future in waiting.pop((Kind.RUN_FINISHED, run), ()):
+                if not future.done():
+                    future.set_exception(RunHalted(run))
+        if not waiting:
+            del self._expected[at]
 
     def moved(self, at: ids.Address) -> None:
         """The world came here, or left. Callers that wait for an entry of it have to look into its journal: what was

@@ -8,11 +8,9 @@ import logging
 
 from worldline.base import grammar
 from worldline.codec import structs
-from worldline.kernel import commands
+from worldline.kernel import commands, halts
 from worldline.kernel.branches import fork
 from worldline.kernel.domains import acting, declared
-from worldline.kernel.execution import reports
-from worldline.kernel.rows.records import RunStatus
 from worldline.layers import worlds
 from worldline.layers.stored import lines
 from worldline.model import inbox, payload
@@ -50,13 +48,10 @@ async def adopt(cycle: Cycle, held: HeldWorld, world: worlds.World, before: byte
     item = inbox.Control(commands.PROGRAM, payload.inline(change))
     await cycle.take_alone(held, Handover(item, change), changing=world)
     live = held.machine.live_runs()
-    blocked = [run.record for run in live if run.record.status is RunStatus.BLOCKED]
-    for record in blocked:
-        report = reports.addressed(record.blocked, world.meta.name)
-        log.warning("world %r: run %r is blocked:\n%s", world.meta.name, record.id, report)
-    log.warning(
+    blocked = halts.count_blocked(held.machine)
+    log.warning(  # of those that are blocked later, the log says how many are blocked then (`cycle/step_log.py`)
         "world %r goes on under the changed program %r, which runs get when they next continue: %s, and %d blocked",
-        world.meta.name, held.program.name, grammar.count(len(live) - len(blocked), "run"), len(blocked),
+        world.meta.name, held.program.name, grammar.count(len(live) - blocked, "run"), blocked,
     )  # fmt: skip
 
 

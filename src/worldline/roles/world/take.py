@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors, probes
+from worldline.kernel import halts
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.execution import halts
 from worldline.layers import blobs as blob_layer
 from worldline.layers import commit, leases, ready, trial, worlds
 from worldline.model import ids

@@ -46,7 +46,7 @@ from worldline.roles.world import (
     upkeep,
 )
 from worldline.roles.world.cycle import cycle as cycles
-from worldline.roles.world.cycle import kernel_executor, kernel_thread, step_batch, stepping, store_clock
+from worldline.roles.world.cycle import kernel_executor, kernel_thread, step_batch, step_log, stepping, store_clock
 from worldline.roles.world.cycle.steps import Done
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv
@@ -254,6 +254,9 @@ class WorldWorker:
         for at in built.touched:
             self.poke(at)
         self._hub.publish(held.at, done.entries)
+        if done.halted or done.buried or done.warnings:
+            step_log.tell(held, done)
+            self._hub.halted(held.at, [run for each in done.halted for run in each.runs])
         for act in self.on_act:
             act(held, done, built)
 

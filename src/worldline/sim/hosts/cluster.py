@@ -83,7 +83,7 @@ class Cluster:
         settings = ablations.settings_without(profile.settings, without)
         window_ms = profile.window_ms or settings.dedupe_window_ms
         # Clients wait until everything has healed.
-        self.settings = msgspec.structs.replace(settings, host_wait_ms=0, dedupe_window_ms=window_ms)
+        self.settings = msgspec.structs.replace(settings, host_wait_ms=0, blocked_wait_ms=0, dedupe_window_ms=window_ms)
         self.fragile = fragile_hosts.FragileHosts(seed, profile, self.settings, without=without)
         self.flows = flow_hosts.FlowHosts(seed, profile, self.settings)
         self.faults = Faults(

@@ -21,8 +21,8 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
+from worldline.kernel import halts
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.execution import halts
 from worldline.layers import blobs as blob_layer
 from worldline.layers import commit, leases, ready, universes, worlds
 from worldline.layers import journal as journals

@@ -1,0 +1,149 @@
+"""A run waits for a person: what a caller that waits for its end is told, and when.
+
+A blocked run goes on when its code is mended, a parked effect when a person retries or answers it; nothing is lost
+meanwhile. The caller's log says so at once, with the command to type. How long it waits then is up to the caller
+(`on_blocked=`) or `Settings.blocked_wait_ms`: the wait ends with `RunBlocked`.
+
+A caller in the process that runs the world is told by the hub, any other finds it in the journal. Either way the state
+is read before anything is said: a run may have gone on.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal, TypeAlias, get_args
+
+import msgspec
+
+from worldline.base import errors
+from worldline.client.handle import Handle
+from worldline.codec import structs
+from worldline.kernel import commands
+from worldline.kernel.operations import OpKind
+from worldline.kernel.rows.records import Op, RunStatus
+from worldline.kernel.state import Machine
+from worldline.model import ids, inbox, journal
+from worldline.model.journal import Kind
+from worldline.roles import halt_text
+from worldline.store import urls
+
+log = logging.getLogger("worldline")
+
+OnBlocked: TypeAlias = Literal["raise", "wait"]
+RUNS_MAX = 64  # that are looked at: those that the run waits for, the nearest first
+
+
+class Halt(msgspec.Struct, frozen=True):
+    """What waits for a person: a run that is blocked, or an effect of it that is parked."""
+
+    run: str
+    why: str
+    effect: str = ""
+    intent: bytes = b""
+    attempts: int = 0
+
+    def text(self, world: str, *, option: str) -> str:
+        """In one line, with the command to type."""
+        if self.effect:
+            return halt_text.parked(self.effect, self.intent, self.why, attempts=self.attempts, option=option)
+        return halt_text.blocked(world, self.run, self.why, option=option)
+
+
+def check(on_blocked: object) -> None:
+    if on_blocked is not None and on_blocked not in get_args(OnBlocked):
+        raise errors.BadInput(f'on_blocked={on_blocked!r}: use "raise" or "wait", or leave it out')
+
+
+class Watch:
+    """One caller that waits for the end of a run. `attached`: the run was there before, and may be halted by now."""
+
+    def __init__(self, world: Handle, run: str, on_blocked: OnBlocked | None, *, attached: bool) -> None:
+        limit_ms = {"raise": 0, "wait": None, None: world.universe.settings.blocked_wait_ms or None}[on_blocked]
+        self._world = world
+        self._run = run
+        self._limit_us = None if limit_ms is None else limit_ms * 1000
+        self._since_us = 0
+        self._halt: Halt | None = None
+        self.is_due = attached  # the state is to be looked at
+
+    def missed(self) -> None:
+        """The world came to this process, or left it: what was said meanwhile was not heard."""
+        self.is_due = True
+
+    def saw(self, entry: journal.Entry) -> None:
+        """An entry of the world's journal that may say that something waits for a person."""
+        if entry.kind is Kind.RUN_BLOCKED or (entry.kind is Kind.CONTROL and _parks(entry)):
+            self.is_due = True
+
+    async def told(self) -> None:
+        """The hub says that the run, or one that it waits for, waits for a person. The host has logged it, and its log
+        is this process's.
+        """
+        await self._look(is_said=True)
+
+    async def look(self) -> None:
+        """For a caller to await while nothing comes. `RunBlocked` after too long."""
+        if self.is_due:
+            await self._look()
+        elif self._halt is not None and self._is_late():
+            await self._look(is_said=True)  # it may have gone on since
+
+    def _is_late(self) -> bool:
+        waited_us = self._world.universe.store.env.monotonic_us() - self._since_us
+        return self._limit_us is not None and waited_us >= self._limit_us
+
+    async def _look(self, *, is_said: bool = False) -> None:
+        self.is_due = False
+        at = await self._world.address()
+        found = find(
+            await self._world.machine_of_runs(), self._run, at
+        )  # nothing is awaited between: no step can begin
+        if found is None or found != self._halt:
+            self._since_us = self._world.universe.store.env.monotonic_us()
+            if found is not None and not is_said:
+                log.warning("run %r of world %r waits: %s", self._run, self._world.name, self._text(found))
+        self._halt = found
+        if found is not None and self._is_late():
+            raise errors.RunBlocked(self._run, self._world.name, self._text(found), report=found.why)
+
+    def _text(self, found: Halt) -> str:
+        return found.text(self._world.name, option=urls.option("store", self._world.universe.store.url))
+
+
+def _parks(entry: journal.Entry) -> bool:
+    try:
+        return structs.decode(inbox.Control, entry.payload).command == commands.PARK
+    except errors.DecodeError:
+        return False
+
+
+def find(machine: Machine, run_id: str, at: ids.Address) -> Halt | None:
+    """What a run waits for that waits for a person, if there is something: in the run itself, or in one whose end it
+    waits for.
+    """
+    waiting, seen = [run_id], {run_id: None}
+    while waiting and len(seen) < RUNS_MAX:
+        run = machine.runs.get(waiting.pop(0))
+        if run is None or not run.live:
+            continue
+        record = run.record
+        if record.status is RunStatus.BLOCKED:
+            return Halt(record.id, record.blocked)
+        is_open = [(number, op) for number, op in enumerate(record.ops) if op.outcome is None]
+        for _, op in is_open:
+            if op.parked is not None and op.asked is not None:
+                return Halt(record.id, op.parked.error, op.asked.name, op.asked.intent(at), op.parked.attempts)
+        children = (machine.child_of(run, number) for number in _awaited(is_open))
+        new = [child.record.id for child in children if child is not None and child.record.id not in seen]
+        seen |= dict.fromkeys(new)
+        waiting += new
+    return None
+
+
+def _awaited(is_open: list[tuple[int, Op]]) -> list[int]:
+    """The operations whose runs the code waits for. A run that was only started, with `wl.start`, is waited for where
+    nothing else is.
+    """
+    children = [number for number, op in is_open if op.kind is OpKind.CHILD]
+    starts = [number for number, op in is_open if op.kind is OpKind.START]
+    return starts if starts and len(starts) == len(is_open) else children
