@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,3 +199,60 @@ def test_the_built_in_http_effect_can_be_scripted() -> None:
     )
     with testing.world(web, script) as world:
         assert world.run(fetches()) == 204
+
+
+# --- Effects' own functions ------------------------------------------------------------------------------------
+
+waiting = wl.Program("waiting")
+
+
+@waiting.effect(timeout=0.2, retry=wl.Retry(attempts=2, initial_delay=1))
+async def slow(kind: str) -> str:
+    if kind == "hangs":
+        await asyncio.Event().wait()
+    async with asyncio.timeout(5):
+        answer = await asyncio.to_thread(threading.active_count)  # a loop that works as loops do
+    if kind == "raises" and wl.attempt().number == 1:
+        raise ConnectionError("down")
+    return f"{kind} {answer > 0} {wl.attempt().number}"
+
+
+@waiting.workflow
+async def waits(kind: str) -> str:
+    try:
+        return await slow(kind)
+    except wl.EffectTimeout as late:
+        return f"{late} ({late.attempts})"
+
+
+SLOW = {"answers": "answers True 1", "raises": "raises True 2", "hangs": "slow: the attempt took too long (2)"}
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_an_effect_that_awaits_asyncio_answers_for_itself(kind: str) -> None:
+    with testing.world(waiting, wl.Script().on(slow, slow)) as world:
+        assert world.run(waits(kind)) == SLOW[kind]
+        world.prove()
+
+
+@pytest.mark.parametrize("kind", SLOW)
+async def test_also_where_a_loop_is_running(kind: str) -> None:
+    loop = asyncio.get_running_loop()
+    with testing.world(waiting, wl.Script().on(slow, slow)) as world:
+        assert world.run(waits(kind)) == SLOW[kind]
+        fork = world.fork("other", script=wl.Script().on(slow, slow), live=True)
+        assert fork.run(waits(kind)) == SLOW[kind]
+    assert asyncio.get_running_loop() is loop
+
+
+def test_where_there_is_no_loop_an_effect_that_waits_is_refused() -> None:
+    """As in the simulator, whose time is its own."""
+    empty = wl.Program("empty")
+
+    @empty.effect
+    async def yields() -> None:
+        await asyncio.sleep(0)
+
+    reading = scripts.Reading(wl.Script().on(yields, yields))
+    with pytest.raises(testing.Unscripted, match=r"script of yields\(\): its function waits for something, and there"):
+        reading.attempt(yields, yields().pack())

@@ -25,7 +25,7 @@ from worldline.model.work import WorkKind
 from worldline.model.world import Policy
 from worldline.roles.cluster import forks as cluster_forks
 from worldline.roles.effects import attempt as attempts
-from worldline.testing import stage
+from worldline.testing import effect_loop, stage
 from worldline.testing.life import Life, Standing
 
 
@@ -84,7 +84,7 @@ def _played_now(machine: Machine, played: scripts.Script, reading: scripts.Readi
         arguments, options = work.unpack_effect(op.params)
         token = attempts.current.set(attempts.Attempt(options.key or "forked", 1, lambda _: None))
         try:
-            answer = reading.attempt(effect, arguments)
+            answer = reading.attempt(effect, arguments, drive=effect_loop.run)
         finally:
             attempts.current.reset(token)
         found.append(canonical.encode(_rule(op.name, op.params, answer).write()[0]))

@@ -34,6 +34,7 @@ from worldline.model.work import WorkKind
 from worldline.roles.effects import attempt as attempts
 from worldline.roles.effects import policy as policies
 from worldline.roles.effects import shared_answers
+from worldline.testing import effect_loop
 from worldline.testing.life import Life
 
 STEPS_MAX = 100_000
@@ -235,7 +236,8 @@ class Stage:
         token = attempts.current.set(this)
         try:
             snapshot = work.attached_snapshot(asked.wanted.params)
-            answer = actor.reading.attempt(effect, arguments, asked.judged_by(policy), snapshot=snapshot)
+            drive = functools.partial(effect_loop.run, timeout_us=policy.timeout_us)
+            answer = actor.reading.attempt(effect, arguments, asked.judged_by(policy), snapshot=snapshot, drive=drive)
         finally:
             attempts.current.reset(token)
         if KNOWN:

@@ -12,7 +12,7 @@ replace its own), or `Script.later(...)` and `Script.never()` around one of thes
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, Self, TypeVar
 
 import msgspec
@@ -26,6 +26,7 @@ from worldline.kernel.flow.snapshots import Snapshot
 P = ParamSpec("P")
 R = TypeVar("R")
 Judge = Callable[[BaseException], failure.Verdict]
+Drive = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class Unscripted(errors.BadInput):
@@ -120,10 +121,11 @@ class Reading:
 
     def attempt(
         self, effect: Effect[..., Any], arguments: bytes, judge: Judge = failure.judge, *,
-        snapshot: Snapshot | None = None,
+        snapshot: Snapshot | None = None, drive: Drive | None = None,
     ) -> Scripted:  # fmt: skip
         """What this attempt at the effect comes to. `judge`: what an exception comes to, by the call's `Retry`.
-        `snapshot`: of the flow domain that has asked for it; functions that answer get it as the effect does.
+        `snapshot`: of the flow domain that has asked for it; functions that answer get it as the effect does. `drive`
+        runs an effect's own coroutine; without it, one that waits for something is refused.
         """
         args, kwargs = effect.signature.unpack(arguments)
         kwargs |= effect.signature.given(snapshot)
@@ -133,7 +135,7 @@ class Reading:
             after_us, given = given.after_us, given.answer
             if after_us is None:
                 return Scripted(False, after_us=None)
-        return _play(effect, lambda: _answer(effect, given, args, kwargs), judge, after_us)
+        return _play(effect, lambda: _answer(effect, given, args, kwargs, drive), judge, after_us)
 
     def _next(self, effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         answers = self._script.answers.get(effect.name)
@@ -164,28 +166,33 @@ def _play(effect: Effect[..., Any], play: Callable[[], Any], judge: Judge, after
     return Scripted(True, data=_checked(effect, answer), after_us=after_us)
 
 
-def _answer(effect: Effect[..., Any], given: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _answer(
+    effect: Effect[..., Any], given: Any, args: tuple[Any, ...], kwargs: dict[str, Any], drive: Drive | None
+) -> Any:
     if isinstance(given, type) and issubclass(given, Exception):
         raise given(f"scripted for {effect.name}()")
     if isinstance(given, Exception):
         raise given
     if isinstance(given, Effect):
-        return _perform(given, args, kwargs)
+        return _perform(given, args, kwargs, drive or _without_loop)
     return given(*args, **kwargs) if callable(given) else given
 
 
-def _perform(effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _perform(effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], drive: Drive) -> Any:
     """What the effect's own function answers, its resources replaced by `override`."""
     answer = effect.function(*args, **kwargs, **resources.overridden(effect.name, effect.signature.uses))
-    if not inspect.iscoroutine(answer):
-        return answer
+    return drive(answer) if inspect.iscoroutine(answer) else answer
+
+
+def _without_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine returns that awaits nothing."""
     try:
-        answer.send(None)
+        coroutine.send(None)
     except StopIteration as stop:
         return stop.value
-    answer.close()
+    coroutine.close()
     raise Unscripted(
-        f"script of {effect.name}(): its function waits for something, and there is no event loop to run it in; "
+        f"script of {coroutine.__name__}(): its function waits for something, and there is no event loop to run it in; "
         f"answer with a value or a plain function"
     )
 

@@ -129,7 +129,7 @@ def scripted(script: scripts.Script | None) -> Iterator[None]:
             return attempt.Ended(False, code="timeout", message="the attempt took too long", timed_out=True)
         return attempt.Ended(
             said.ok, said.data, said.code, said.message, said.final, said.timed_out, after_us=said.retry_us,
-            failed_with=said.failed_with, sealed=desk.new,
+            failed_with=said.failed_with, sealed=desk.new, mistake=said.mistake,
         )  # fmt: skip
 
     with mock.patch.object(attempt, "run", answer):

@@ -26,7 +26,7 @@ from worldline.kernel.flow import jobs, patches, snapshots, values
 from worldline.kernel.flow.analysis import reads
 from worldline.kernel.flow.authoring.documents import name_of
 from worldline.kernel.flow.compiled import Compiled
-from worldline.testing import worlds
+from worldline.testing import effect_loop, worlds
 
 FORKS = 3  # of one life of a world: behind its last actions
 KEY = "one"  # of the cell, if the domain has keys
@@ -120,7 +120,7 @@ def scripted(script: Script) -> dict[str, flow.Handler]:
         effect = script.effects[name]
 
         def answer(*, snapshot: flow.Snapshot, **params: Any) -> Any:
-            said = reading.attempt(effect, effect.signature.pack((), params), snapshot=snapshot)
+            said = reading.attempt(effect, effect.signature.pack((), params), snapshot=snapshot, drive=effect_loop.run)
             if said.after_us is None:
                 return asyncio.get_running_loop().create_future()  # the effect's timeout ends it
             if not said.ok:
