@@ -199,7 +199,7 @@ def _fail(machine: Machine, run: Run, error: BaseException) -> None:
     """User code raised: that is the run's end."""
     # The reason comes through every run that waits for the one that was refused: said once, it can be read in the end.
     refused = type(error) is failures.TooManyRuns
-    message = user_errors.text_of(error) if refused else user_errors.message_of(error)
+    message = user_errors.text_of(error) if refused else user_errors.message_in_step(error)
     tracebacks.record(machine, Source.RUN, run.record.id, error, message)
     why = runs.failure(user_errors.code_of(error), message, data=failure.data_of(error))
     _end(machine, run, RunStatus.FAILED, why)

@@ -197,7 +197,7 @@ def _failed(machine: Machine, failed: _Failed) -> tuple[Answer, str]:
     cause = failed.cause
     if issubclass(type(cause), failures.Refused) and failed.handler.is_request:
         return Answer(False, runs.failure("refused", user_errors.text_of(cause), data=failure.data_of(cause))), ""
-    message = user_errors.message_of(cause)
+    message = user_errors.message_in_step(cause)
     why = runs.failure(user_errors.code_of(cause), message, data=failure.data_of(cause))
     machine.draft(Kind.HANDLER_FAILED, why)
     handler = f"{failed.handler.reducer}.{failed.handler.method}"

@@ -38,6 +38,7 @@ _THREAD: Final = re.compile(r" in thread '[^']*'")  # asyncio names it, and a re
 _LOOP_ERRORS: Final = (
     "no running event loop", "no current event loop", "loop argument must", "be used inside a task",
 )  # fmt: skip
+_ASYNC_LIBRARIES: Final = ("asyncio", "anyio", "sniffio", "trio", "curio")
 _type_name: Final[Any] = type.__dict__["__name__"].__get__
 _traceback: Final[Any] = BaseException.__dict__["__traceback__"].__get__
 
@@ -85,18 +86,22 @@ def pause_us(error: failures.TryAgain) -> int:
 
 
 def message_of(error: BaseException) -> str:
-    """The class and the text of an exception, with a hint where asyncio was used."""
+    """The class and the text of an exception."""
     name = name_of(type(error))
     if issubclass(type(error), RecursionError):
         return f"{name}: maximum recursion depth exceeded"  # Python adds where, which depends on its version
     text = text_of(error)
-    is_asyncio = _is_asyncio(error, text)
-    if is_asyncio:
-        text = _THREAD.sub("", text)
-    whole = f"{name}: {text}" if text else name
-    if is_asyncio:
-        return f"{whole}: asyncio cannot be used inside a workflow; {HINT}"
-    return whole
+    return f"{name}: {text}" if text else name
+
+
+def message_in_step(error: BaseException) -> str:
+    """The same of an exception of a workflow or handler, with a hint where it was raised for want of an event loop."""
+    message = message_of(error)
+    library = _async_library(error, message)
+    if not library:
+        return message
+    message = _THREAD.sub("", message)
+    return message if HINT in message else f"{message}: {library} cannot be used inside a workflow; {HINT}"
 
 
 def text_of(error: BaseException) -> str:
@@ -181,14 +186,16 @@ def plain_text(text: object, *, characters_max: int = TEXT_CHARACTERS_MAX) -> st
     return _ADDRESS.sub("0x...", cut).encode("utf-8", "backslashreplace").decode()
 
 
-def _is_asyncio(error: BaseException, text: str) -> bool:
-    """Whether it was raised because there is no event loop, or in asyncio's own code, which does not always say what is
-    missing.
+def _async_library(error: BaseException, text: str) -> str:
+    """The library whose code raised it, or asyncio if it says that there is no event loop: libraries do not always say
+    what is missing. Empty if it is about something else.
     """
-    if issubclass(type(error), RuntimeError) and any(each in text for each in _LOOP_ERRORS):
-        return True
     trace = _traceback(error)
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     module = "" if trace is None else trace.tb_frame.f_globals.get("__name__", "")
-    return plain_text(module).partition(".")[0] == "asyncio"
+    library = plain_text(module).partition(".")[0]
+    if library in _ASYNC_LIBRARIES:
+        return library
+    is_loop_error = issubclass(type(error), RuntimeError) and any(each in text for each in _LOOP_ERRORS)
+    return "asyncio" if is_loop_error else ""

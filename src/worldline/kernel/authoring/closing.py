@@ -38,7 +38,9 @@ def reason_for_children(why: BaseException, what: str) -> str:
     if isinstance(why, failures.Cancelled):
         reason = getattr(why, "reason", "")
         return reason if type(reason) is str and reason else f"{what} was cancelled"
-    return f"{what} has failed: {user_errors.message_of(why)}" if isinstance(why, Exception) else f"{what} has ended"
+    return (
+        f"{what} has failed: {user_errors.message_in_step(why)}" if isinstance(why, Exception) else f"{what} has ended"
+    )
 
 
 def close(numbers: Sequence[int], why: BaseException, grace_us: int | None, what: str) -> Generator[Any, Any, None]:

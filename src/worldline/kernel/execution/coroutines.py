@@ -214,7 +214,7 @@ def _stops(run: Run, error: BaseException | None) -> str:
     if type(error) is StopIteration:
         how = "returns"
     elif error is not None:
-        how, at = f"raises {user_errors.message_of(error)}", reports.raising_line(error)
+        how, at = f"raises {user_errors.message_in_step(error)}", reports.raising_line(error)
     return reports.stops(record.id, record.workflow, record.ops, run.issued, how, at=at)
 
 

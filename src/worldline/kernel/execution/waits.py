@@ -51,7 +51,7 @@ def _try(machine: Machine, run: Run, number: int, data: bytes) -> Outcome | None
         except BaseException as error:  # it is the user's code
             if user_errors.let_pass(error):
                 raise
-            message = user_errors.message_of(error)
+            message = user_errors.message_in_step(error)
             failed = runs.failed(user_errors.code_of(error), f"where= raised {message}", data=failure.data_of(error))
             trace = tracebacks.record(machine, Source.WHERE, run.record.id, error, message)
             if trace:
