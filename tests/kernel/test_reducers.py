@@ -480,7 +480,7 @@ class Renamed(msgspec.Struct, rename="camel", omit_defaults=True):
     ids=lambda value: type(value).__name__,
 )
 def test_the_short_way_to_a_cells_bytes_leads_to_the_same(value: Any) -> None:
-    reducer = reducers.declare(type(value), key=None, name="r", namespace={"shop": shop})
+    reducer = reducers.complete(reducers.declare(type(value), key=None, name="r"), {"shop": shop})
     assert reducer.is_canonical(value)
     assert reducer.dump(value, is_canonical=True) == values.dump(value)
     assert values.load(type(value), reducer.dump(value, is_canonical=True)) == value

@@ -312,7 +312,7 @@ def test_what_a_cell_cannot_keep_is_refused(kind: Any, path: str, said: str) -> 
 
 BELOW = """
 from __future__ import annotations
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import worldline as wl
 
 app = wl.Program("below")
@@ -321,17 +321,35 @@ app = wl.Program("below")
 class Event:
     late: Late
 
-@app.reducer
+@app.reducer(key="who")
 @dataclass
 class Cell:
     count: int = 0
+    seen: list[Late] = field(default_factory=list)
 
     @wl.on
-    def take(self, event: Event) -> None:
+    def take(self, event: Added) -> None:
         self.count += event.late.a
+        self.seen.append(event.late)
+
+    @wl.on
+    def count_of(self, asked: Count) -> int:
+        return self.count
+
+@app.effect
+async def effect(event: Event) -> Late: ...
 
 @app.workflow
-async def flow(event: Event) -> None: ...
+async def flow(event: Event) -> Late: ...
+
+@dataclass(frozen=True)
+class Count(wl.Request[int]):
+    who: str
+
+@dataclass(frozen=True)
+class Added:
+    who: str
+    late: Late
 
 @dataclass(frozen=True)
 class Late:
@@ -339,16 +357,62 @@ class Late:
 """
 
 
-def test_types_may_be_defined_below_what_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "types_below.py").write_text(BELOW)
-    monkeypatch.syspath_prepend(tmp_path)
-    below: Any = importlib.import_module("types_below")
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Any]:
+    """A module of this name and text, imported."""
+
+    def write(name: str, text: str) -> Any:
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        return importlib.import_module(name)
+
+    return write
+
+
+def test_types_may_be_defined_below_what_names_them(written: Callable[[str, str], Any]) -> None:
+    below = written("types_below", BELOW)
     with testing.world(below.app) as world:
-        world.send(below.Event(below.Late(2)))
-        assert world.state(below.Cell).count == 2
+        world.send(below.Added("ada", below.Late(2)))
+        assert world.state(below.Cell, "ada").seen == [below.Late(2)]
+        assert world.ask(below.Count("ada")) == 2
+        world.prove()
 
 
-def test_a_name_that_is_never_defined_is_refused_before_the_first_step() -> None:
+def test_the_hash_does_not_depend_on_where_types_are_defined(written: Callable[[str, str], Any]) -> None:
+    head, reducer = BELOW.partition("@app.reducer")[::2]
+    reducer, types = reducer.partition("@app.effect")[::2]
+    above = written("types_above", head + "@app.effect" + types + "@app.reducer" + reducer)
+    assert above.app.hash == written("types_behind", BELOW).app.hash
+
+
+NO_NAME = r"\(\): the annotation '{}' names nothing known; define or import it at the top level of its file"
+WRONG = {  # an edit of the file above, and what is said when it is hosted
+    "an event": ("class Added:", "class Added2:", "18: take" + NO_NAME.format("Added")),
+    "a request": ("class Count(", "class Count2(", "18: count_of" + NO_NAME.format("Count")),
+    "a field": ("class Late:", "class Late2:", "18: Cell: an annotation of it names nothing known .*'Late'"),
+    "no key": ("who: str\n    late", "whose: str\n    late", "18: Cell.take: Added has no field 'who'"),
+    "an effect's": ("effect(event: Event)", "effect(event: Never)", "27: effect" + NO_NAME.format("Never")),
+    "a workflow's": ("flow(event: Event)", "flow(event: Never)", "30: flow" + NO_NAME.format("Never")),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+async def test_a_name_that_is_never_defined_is_refused_when_hosted(
+    kind: str, written: Callable[[str, str], Any]
+) -> None:
+    before, after, said = WRONG[kind]
+    assert before in BELOW
+    name = f"types_{list(WRONG).index(kind)}"
+    wrong, said = written(name, BELOW.replace(before, after)), f"^{name}.py:{said}"
+    with pytest.raises(wl.BadInput, match=said) as refused:
+        async with wl.open("memory://", host=wrong.app):
+            pass
+    assert type(refused.value) is wl.BadInput
+    with pytest.raises(wl.BadInput, match=said), testing.world(wrong.app):
+        pass
+
+
+def test_a_type_that_names_nothing_is_refused_before_the_first_step() -> None:
     for declare in ("reducer", "workflow"):
         app = wl.Program("p")
         if declare == "reducer":

@@ -77,6 +77,8 @@ class Host:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise errors.BadInput(f"two programs are named {twice!r}")
+        for program in programs:
+            program.check()
         self.worker = ids.WorkerId(envs.new_id(store.env))
         self.name = settings.worker.labels.get(placement.NAME) or self.worker.hex()[-8:]
         self.live = hub.Hub()

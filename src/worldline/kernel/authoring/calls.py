@@ -480,7 +480,8 @@ def type_hints(
         return typing.get_type_hints(function, globalns=names, localns=namespace)
     except NameError as error:
         raise stored_types.NotYet(
-            f"{function.__name__}(): the annotation {error.name!r} names nothing known"
+            f"{function.__name__}(): the annotation {error.name!r} names nothing known; define or import it at the top "
+            f"level of its file, and not only for type checkers"
         ) from error
     except Exception as error:  # an annotation is an expression of the user's
         why = user_errors.message_of(error)

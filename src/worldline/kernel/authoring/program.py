@@ -17,7 +17,7 @@ from worldline.kernel import values
 from worldline.kernel.authoring import flow_domains, http_call, reducers, resources, stored_types
 from worldline.kernel.authoring.calls import Effect, Retry, Seconds, Workflow, check_function, to_us
 from worldline.kernel.authoring.resources import Resource
-from worldline.kernel.code import fingerprint, interests
+from worldline.kernel.code import fingerprint, interests, source
 from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.flow.authoring.domains import Domain
 from worldline.kernel.flow.core import Effects
@@ -46,7 +46,8 @@ class Program:
         self.reducers: dict[str, reducers.Reducer] = {}
         self.resources: dict[str, Resource[Any]] = {}
         self.domains: dict[str, flow_domains.Declared] = {}
-        self._unchecked: list[Callable[[], None]] = []  # their annotations named types that were not defined yet
+        # What named types that were not defined yet, by where it stands.
+        self._unchecked: list[tuple[Callable[..., Any], Callable[[], None]]] = []
         self._hash: bytes | None = None
         self._routes: reducers.Routes | None = None
         self._interests: dict[str, list[str] | None] = {}
@@ -130,8 +131,11 @@ class Program:
         namespace = _caller_names()
 
         def declare(cls: C) -> C:
-            made = reducers.declare(cls, key=key, name=name or cls.__name__, namespace=namespace)
-            self._check(lambda: reducers.check(made))
+            begun = made = reducers.declare(cls, key=key, name=name or cls.__name__)
+            try:
+                made = reducers.complete(begun, namespace)
+            except stored_types.NotYet:
+                self._unchecked.append((reducers.first_handler(cls), lambda: self._complete(begun, namespace)))
             self._take(self.reducers, made.name, made)
             return cls
 
@@ -186,6 +190,7 @@ class Program:
     def hash(self) -> bytes:
         """A digest of the code and types of all handlers: formatting, comments and docstrings do not count."""
         if self._hash is None:
+            self.check()
             self._hash = fingerprint.program_hash(self)
         return self._hash
 
@@ -215,8 +220,12 @@ class Program:
 
     def check(self) -> None:
         """Refuse types that cannot be stored, also those that were not defined yet where they were named."""
-        for check in self._unchecked:
-            check()
+        for function, check in self._unchecked:
+            try:
+                check()
+            except errors.BadInput as error:  # also `NotYet`: no more names are to come
+                place = source.place_of(function)
+                raise errors.BadInput(f"{place}: {error}" if place else str(error)) from error
         self._unchecked = []
 
     def add_effect(self, fn: Callable[..., Any], namespace: dict[str, Any], declared: dict[str, Any]) -> Any:
@@ -227,7 +236,7 @@ class Program:
         check_function(fn, f"effect {name}", is_async=None)
         made: Effect[..., Any] = Effect(fn, name, namespace, self.name, **declared)
         resources.check_program(f"effect {name}", self.name, made.signature.uses)
-        self._check(made.signature.check)
+        self._check(fn, made.signature.check)
         return self._take(self.effects, name, made)
 
     def add_workflow(self, fn: Callable[..., Any], namespace: dict[str, Any], name: str) -> Any:
@@ -238,7 +247,7 @@ class Program:
         if made.signature.uses:
             label, resource = next(iter(made.signature.uses.items()))
             raise errors.BadInput(f"workflow {name}: {label!r} is resource {resource.name}; only effects use resources")
-        self._check(made.signature.check)
+        self._check(fn, made.signature.check)
         return self._take(self.workflows, name, made)
 
     def add_resource(self, fn: Callable[..., Any], timeout_us: int) -> Any:
@@ -246,11 +255,14 @@ class Program:
         made: Resource[Any] = Resource(fn, fn.__name__, self.name, timeout_us=timeout_us)
         return self._take(self.resources, made.name, made)
 
-    def _check(self, check: Callable[[], None]) -> None:
+    def _check(self, function: Callable[..., Any], check: Callable[[], None]) -> None:
         try:
             check()
         except stored_types.NotYet:
-            self._unchecked.append(check)
+            self._unchecked.append((function, check))
+
+    def _complete(self, begun: reducers.Reducer, namespace: dict[str, Any]) -> None:
+        self.reducers[begun.name] = reducers.complete(begun, namespace)
 
     def _take(self, table: dict[str, Any], name: str, made: Any) -> Any:
         if name in table:

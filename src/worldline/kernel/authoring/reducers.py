@@ -2,7 +2,7 @@
 
 A handler is a method marked `@wl.on`; the annotation of its argument is the event it takes. Handlers of a `Request[R]`
 answer it by what they return, and their return annotation is checked against R when the class is declared, which a type
-checker cannot do.
+checker cannot do; if the class stands above the types that it names, when the program is hosted.
 """
 
 from __future__ import annotations
@@ -108,26 +108,46 @@ def on(fn: Any = None, /, *, inbox: str | None = None) -> Any:
     return fn
 
 
-def declare(cls: type, *, key: str | None, name: str, namespace: dict[str, Any]) -> Reducer:
-    """Check a reducer class and find its handlers. What they take is checked by `check`, when its types are there."""
+def declare(cls: type, *, key: str | None, name: str) -> Reducer:
+    """Begin a reducer: check of its class what needs none of the types that are named in it."""
     try:
-        fresh = cls()
+        cls()
     except Exception as error:
         raise errors.BadInput(
             f"reducer {name}: every field needs a default, so that {name}() works: {error}"
         ) from error
+    if not _methods(cls):
+        raise errors.BadInput(f"reducer {name} has no handler; mark its methods with @wl.on")
+    return Reducer(name, cls, key, [])
+
+
+def complete(begun: Reducer, namespace: dict[str, Any]) -> Reducer:
+    """The reducer with its handlers, its types checked: of the fields, of events and of answers. `NotYet` while an
+    annotation names nothing.
+    """
+    name, cls = begun.name, begun.cls
     stored_types.check(cls, f"reducer {name}")
     outside = personal.desk.set(personal.Trial())
     try:
-        values.load(cls, values.dump(fresh))
+        values.load(cls, values.dump(cls()))
     finally:
         personal.desk.reset(outside)
-    methods = [(label, fn) for label, fn in vars(cls).items() if getattr(fn, _MARK, False)]
-    if not methods:
-        raise errors.BadInput(f"reducer {name} has no handler; mark its methods with @wl.on")
     scope = {**namespace, cls.__name__: cls}
-    handlers = [_handler(name, label, fn, key, scope) for label, fn in methods]
-    return Reducer(name, cls, key, handlers, _scalars(cls), dataclasses.is_dataclass(cls))
+    handlers = [_handler(name, label, fn, begun.key, scope) for label, fn in _methods(cls)]
+    for each in handlers:
+        what = values.name_of(each.event)
+        stored_types.check(each.event, f"{name}.{each.method}: {what}")
+        stored_types.check(each.answers, f"{name}.{each.method}: the answer to {what}")
+    return Reducer(name, cls, begun.key, handlers, _scalars(cls), dataclasses.is_dataclass(cls))
+
+
+def first_handler(cls: type) -> Callable[..., Any]:
+    """What says where the class stands."""
+    return _methods(cls)[0][1]
+
+
+def _methods(cls: type) -> list[tuple[str, Callable[..., Any]]]:
+    return [(label, fn) for label, fn in vars(cls).items() if getattr(fn, _MARK, False)]
 
 
 def value_of(cls: type, reducer: str, key: str, data: bytes) -> Any:
@@ -162,14 +182,6 @@ def routes(reducers: Iterable[Reducer], interests: dict[str, list[Any] | None]) 
             if flow not in flows:
                 flows.append(flow)
     return made
-
-
-def check(reducer: Reducer) -> None:
-    """Refuse events and answers of types that cannot be stored. `NotYet` while an annotation names nothing."""
-    for each in reducer.handlers:
-        what = values.name_of(each.event)
-        stored_types.check(each.event, f"{each.reducer}.{each.method}: {what}")
-        stored_types.check(each.answers, f"{each.reducer}.{each.method}: the answer to {what}")
 
 
 def _handler(reducer: str, label: str, fn: Callable[..., Any], key: str | None, scope: dict[str, Any]) -> Handler:

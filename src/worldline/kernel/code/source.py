@@ -102,6 +102,12 @@ def unwrapped(thing: Any) -> FunctionType | None:
 Homes = dict[str, str]  # of modules, as far as they are known
 
 
+def place_of(function: Callable[..., Any]) -> str:
+    """The file and line where a function is declared, for people; empty if it has no code of its own."""
+    code = getattr(unwrapped(function), "__code__", None)
+    return "" if code is None else f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}"
+
+
 def is_at_home(thing: Any, module: str, known: Homes) -> bool:
     """Whether something belongs to this module, or to the package of the module."""
     its = str(getattr(thing, "__module__", ""))
