@@ -140,7 +140,8 @@ def _entry(name: str, value: Any, note: str) -> list[str]:
 
 
 def _class(name: str, cls: type) -> list[str]:
-    bases = [base.__name__ for base in cls.__bases__ if base.__module__.startswith(_OWN) and base.__name__[0] != "_"]
+    own = [base.__name__ for base in cls.__bases__ if base.__module__.startswith(_OWN)]
+    bases = [each for each in own if each[0] != "_" and each != name]
     of = f" ({', '.join(bases)})" if bases else ""
     lines = [f"### {name}{of}", "", *_paragraphs(_own_doc(cls)), ""]
     if issubclass(cls, enum.Enum):

@@ -41,6 +41,7 @@ _DECLARED = {
     "client.effect": "OpenEffect",
     "client.flow.looking": "Explained Preview",
     "client.dead_letters": "DeadLetter",
+    "client.journal_entry": "Entry",
     "client.open": "open",
     "client.personal.erase": "Erasure",
     "client.refs": "Ref",
@@ -69,7 +70,7 @@ _DECLARED = {
     "kernel.schedules": "Scheduled",
     "kernel.shadow.report": "ShadowReport=Report",
     "model.upkeep.anchor": "Anchor",
-    "model.journal": "Entry Head Kind",
+    "model.journal": "Head Kind",
     "model.settings": (
         "AdapterSettings CacheSettings JanitorSettings OrchestratorSettings PressureSettings Settings TimerSettings "
         "WorkerSettings"

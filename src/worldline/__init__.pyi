@@ -77,6 +77,7 @@ from worldline.client.diff.result import Diff
 from worldline.client.effect import OpenEffect
 from worldline.client.flow.looking import Explained, Preview
 from worldline.client.hosting.many import Hosting, serve
+from worldline.client.journal_entry import Entry
 from worldline.client.open import open
 from worldline.client.personal.erase import Erasure
 from worldline.client.refs import Ref
@@ -126,7 +127,7 @@ from worldline.kernel.personal import Personal
 from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.schedules import Scheduled
 from worldline.kernel.shadow.report import Report as ShadowReport
-from worldline.model.journal import Entry, Head, Kind
+from worldline.model.journal import Head, Kind
 from worldline.model.settings import (
     AdapterSettings,
     CacheSettings,

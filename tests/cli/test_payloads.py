@@ -17,7 +17,7 @@ from tests.cli import shop
 from worldline.base import errors
 from worldline.cli import output, payloads
 from worldline.inspect import render
-from worldline.kernel import values
+from worldline.kernel import entry_fields, values
 from worldline.model import journal
 from worldline.model.journal import Kind
 
@@ -131,7 +131,7 @@ def test_a_secret_is_never_shown() -> None:
 def test_every_kind_that_a_step_derives_is_described() -> None:
     undescribed = [Kind.SNAPSHOT, Kind.BASELINE]
     derived = [kind for kind in Kind if kind not in journal.INPUTS and kind not in undescribed]
-    assert sorted(render._DERIVED) == sorted(derived)
+    assert sorted(entry_fields._DERIVED) == sorted(derived)
 
 
 def test_a_payload_stored_apart_is_named() -> None:

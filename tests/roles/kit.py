@@ -328,7 +328,7 @@ async def run(world: wl.World, call: wl.Call[Any], *, id: str) -> Any:
 
 
 async def entries(world: wl.World) -> list[journal.Entry]:
-    return await world.journal(limit=1_000_000)
+    return await world._handle.journal(limit=1_000_000)
 
 
 def parts(machine: Machine) -> list[bytes]:

@@ -25,7 +25,7 @@ from worldline.roles.compaction import turns, writing
 from worldline.roles.compaction.retention import Policy
 
 
-async def everything(world: wl.World) -> list[journal.Entry]:
+async def everything(world: wl.World) -> list[wl.Entry]:
     return await world.journal(limit=10**6)
 
 

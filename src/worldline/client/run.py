@@ -56,6 +56,9 @@ class Sent:
         async with time_limits.Within(timeout, lambda limit: time_limits.of_event(self._sending.id, limit)):
             return await answers.applied(self._universe, self._sending)
 
+    def __repr__(self) -> str:
+        return f"Sent({self.id!r})"
+
 
 class Run(Generic[R_co]):
     """A workflow run, from outside. `id` names it in its world, `workflow` is what it runs."""
@@ -133,6 +136,10 @@ class Run(Generic[R_co]):
 
     def __await__(self) -> Generator[Any, Any, R_co]:
         return self.result().__await__()
+
+    def __repr__(self) -> str:
+        seen = self._standing.status.name.lower()  # when it was last looked at: a repr reads nothing
+        return f"Run({self.id!r}, workflow={self.workflow!r}, world={self._world.name!r}, status={seen!r})"
 
 
 class End(msgspec.Struct, frozen=True):

@@ -34,7 +34,7 @@ from worldline.model import journal as journals
 from worldline.model import snapshot as snapshot_model
 from worldline.model.world import Status, WorldMeta
 from worldline.roles.quotas import admission
-from worldline.store import kv, transact
+from worldline.store import kv, transact, urls
 
 
 class Universe:
@@ -57,6 +57,9 @@ class Universe:
     def metrics_port(self) -> int | None:
         """The port where Prometheus finds metrics, if they are offered."""
         return self._connection.metrics_port
+
+    def __repr__(self) -> str:
+        return f"Universe({self.name!r}, store={urls.shown(self._connection.store.url)!r})"
 
     def world(self, name: str, /) -> World:
         """Return a handle of a world by its name, without reading anything. Whether it exists shows when it is used."""

@@ -12,7 +12,18 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from worldline.base import errors
-from worldline.client import answers, changes, dead_letters, delivery, effect, halted_runs, listing, states, time_limits
+from worldline.client import (
+    answers,
+    changes,
+    dead_letters,
+    delivery,
+    effect,
+    halted_runs,
+    journal_entry,
+    listing,
+    states,
+    time_limits,
+)
 from worldline.client import snapshots as saved_states
 from worldline.client.anchors.anchored import Anchored
 from worldline.client.branches import fork as forks
@@ -28,6 +39,7 @@ from worldline.client.effect import OpenEffect
 from worldline.client.flow.acts import Acts
 from worldline.client.halted_runs import OnBlocked
 from worldline.client.handle import Handle
+from worldline.client.journal_entry import Entry
 from worldline.client.personal import erase as erasing
 from worldline.client.personal import sealing
 from worldline.client.personal.erase import Erasure
@@ -72,6 +84,9 @@ class World(Acts, Anchored):
     def name(self) -> str:
         """Its name in the universe."""
         return self._handle.name
+
+    def __repr__(self) -> str:
+        return f"World({self.name!r}, universe={self._universe.name!r})"
 
     # --- Talking to it -------------------------------------------------------------------------------------------
 
@@ -288,26 +303,24 @@ class World(Acts, Anchored):
         """List all schedules, with when each is due next."""
         return schedules.listed(await self._handle.machine())
 
-    async def journal(self, *, above: int | None = None, limit: int = 1_000) -> list[journals.Entry]:
+    async def journal(self, *, above: int | None = None, limit: int = 1_000) -> list[Entry]:
         """Read entries above a height; without one, from the first that is kept on."""
-        return await self._handle.journal(above=above, limit=limit)
+        return [journal_entry.of(each) for each in await self._handle.journal(above=above, limit=limit)]
 
     @overload
-    def follow(self, *, above: int | None = None) -> AsyncIterator[journals.Entry | Chunk]: ...
+    def follow(self, *, above: int | None = None) -> AsyncIterator[Entry | Chunk]: ...
     @overload
-    def follow(
-        self, *, above: int | None = None, snapshots: bool
-    ) -> AsyncIterator[journals.Entry | Chunk | SnapshotRecord]: ...
+    def follow(self, *, above: int | None = None, snapshots: bool) -> AsyncIterator[Entry | Chunk | SnapshotRecord]: ...
     async def follow(
         self, *, above: int | None = None, snapshots: bool = False
-    ) -> AsyncIterator[journals.Entry | Chunk | SnapshotRecord]:
+    ) -> AsyncIterator[Entry | Chunk | SnapshotRecord]:
         """Yield entries as they are committed, from a height or from now on; and, where the world is hosted here, the
         pieces that its effects stream. `snapshots`: also each state that is saved, as a `SnapshotRecord` behind the
         entries up to it.
         """
         followed = saved_states.follow(self._handle, above) if snapshots else self._handle.follow(above=above)
         async for each in followed:
-            yield each
+            yield journal_entry.of(each) if isinstance(each, journals.Entry) else each
 
     async def snapshots(self) -> list[SnapshotRecord]:
         """List the states that are saved, the oldest first; of a fork, those of the world that it comes from, too."""

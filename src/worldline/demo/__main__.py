@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -169,7 +170,7 @@ async def what_if(link: connection.Connection, agent: wl.World, outside: server.
         say("diff", f"{mark} {name}: {what.name} said {what.answer!r}, the trip is {side.result!r}", "blue")
 
 
-def count_answers(entries: list[Entry], figures: Figures) -> None:
+def count_answers(entries: Sequence[Entry], figures: Figures) -> None:
     """Every effect that a world asked for has one result in its journal; every run one end."""
     asked = sum(1 for entry in entries if entry.kind is Kind.EFFECT_REQUESTED)
     answers = [entry.payload for entry in entries if entry.kind is Kind.EFFECT_RESULT]

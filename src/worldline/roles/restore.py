@@ -287,7 +287,7 @@ def standing(saved: snapshot_model.Snapshot, base: saved_state.Loaded) -> tuple[
 read_entries = journal_pages.entries
 
 
-async def load_referenced(blobs: blob_layer.Reading, entries: list[journal.Entry]) -> dict[bytes, bytes]:
+async def load_referenced(blobs: blob_layer.Reading, entries: Sequence[journal.Entry]) -> dict[bytes, bytes]:
     """The large payloads that these entries refer to, by address."""
     loaded: dict[bytes, bytes] = {}
     for entry in entries:

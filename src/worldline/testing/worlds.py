@@ -22,8 +22,9 @@ from random import Random
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from worldline.base import errors, failures
-from worldline.client import answers
+from worldline.client import answers, journal_entry
 from worldline.client.branches.rules import Given
+from worldline.client.journal_entry import Entry
 from worldline.client.world import Effects
 from worldline.codec import digest, sealed, structs
 from worldline.kernel import commands, events, schedules, values
@@ -397,9 +398,9 @@ class TestWorld(Acting):
         """Why inputs could not be taken: in production, each of them a dead letter."""
         return list(self._actor.dead)
 
-    def journal(self) -> list[journal.Entry]:
+    def journal(self) -> list[Entry]:
         """Return all entries, large payloads in place."""
-        return self._actor.life.filled()
+        return [journal_entry.of(each) for each in self._actor.life.filled()]
 
     @property
     def traces(self) -> list[Kept]:

@@ -11,6 +11,7 @@ replace its own), or `Script.later(...)` and `Script.never()` around one of thes
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, Self, TypeVar
@@ -174,7 +175,7 @@ def _answer(
     if isinstance(given, Exception):
         raise given
     if isinstance(given, Effect):
-        return _perform(given, args, kwargs, drive or _without_loop)
+        return _perform(given, args, kwargs, drive or functools.partial(_without_loop, given.name))
     return given(*args, **kwargs) if callable(given) else given
 
 
@@ -184,7 +185,7 @@ def _perform(effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     return drive(answer) if inspect.iscoroutine(answer) else answer
 
 
-def _without_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def _without_loop(name: str, coroutine: Coroutine[Any, Any, Any]) -> Any:
     """What a coroutine returns that awaits nothing."""
     try:
         coroutine.send(None)
@@ -192,7 +193,7 @@ def _without_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
         return stop.value
     coroutine.close()
     raise Unscripted(
-        f"script of {coroutine.__name__}(): its function waits for something, and there is no event loop to run it in; "
+        f"script of {name}(): its function waits for something, and there is no event loop to run it in; "
         f"answer with a value or a plain function"
     )
 

@@ -1,0 +1,314 @@
+"""What an entry of a journal says, by its kind, as plain data: `Entry.data`, `worldline journal --json`.
+
+`plain` makes JSON-ready data of anything stored: bytes become hexadecimal text, times RFC 3339. `fields` takes an entry
+apart. Nothing here decides anything: bytes that are not what their kind promises are shown as they are.
+"""
+
+from __future__ import annotations
+
+import enum
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from worldline.base import errors, limits
+from worldline.codec import canonical, sealed, structs
+from worldline.kernel import commands, schedules, values, work
+from worldline.kernel.branches import fork, revert, witness
+from worldline.kernel.events import Answer
+from worldline.kernel.execution import reports
+from worldline.kernel.operations import OpKind
+from worldline.kernel.repair import poison, ways_out
+from worldline.kernel.rows.records import Failure
+from worldline.kernel.state import Blocked, Ended
+from worldline.model import inbox, journal, payload
+from worldline.model.inbox import ReceiptStatus
+from worldline.model.journal import Kind
+from worldline.model.upkeep.sealed import Erase
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Fields = dict[str, Any]
+
+
+def when(time_us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=time_us)
+
+
+def rfc3339(time: datetime) -> str:
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def plain(value: object, depth: int = 0) -> Any:
+    """JSON-ready data: structs as objects, bytes as hexadecimal text, times as RFC 3339, enums by name."""
+    if depth > limits.JSON_DEPTH_MAX:  # forks of forks, say: no reader would take it
+        raise errors.BadInput(f"JSON nested deeper than {limits.JSON_DEPTH_MAX}: ask again without --json")
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name), depth + 1) for name in value.__struct_fields__}
+    if isinstance(value, enum.Enum):
+        return value.name.lower()
+    if isinstance(value, bytes):
+        return sealed.shown(value) or value.hex()
+    if isinstance(value, datetime):
+        return rfc3339(value)
+    if isinstance(value, dict):
+        return {str(key): plain(each, depth + 1) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each, depth + 1) for each in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return plain(values.plain(value), depth + 1)
+
+
+def decoded(data: bytes) -> Any:
+    """What canonical bytes hold, as plain data; bytes that are not canonical as hexadecimal text."""
+    if not data:
+        return None
+    try:
+        return plain(canonical.decode(data))
+    except errors.DecodeError:
+        return data.hex()
+
+
+def fields(found: journal.Entry) -> Fields:
+    """What an entry says, by its kind."""
+    if found.blob and not found.payload:
+        return {"payload": {"blob": found.blob.hex()}}
+    try:
+        if found.kind in journal.INPUTS:
+            return item(structs.decode(inbox.Item, found.payload))  # type: ignore[arg-type]
+        return _DERIVED[found.kind](found.payload)
+    except (errors.DecodeError, ValueError, KeyError, TypeError):
+        return {"payload": decoded(found.payload)}
+
+
+def item(given: inbox.Item) -> Fields:
+    """An input, wherever it stands: in the inbox, in a dead letter, in an entry."""
+    match given:
+        case inbox.Event(schema=schema, payload=carried, to=to):
+            return {"event": schema, "data": _carried(carried), "to": to}
+        case inbox.Receipt(intent=intent, status=status, payload=carried, attempt=attempt):
+            said = {"intent": intent.hex(), "status": status.name.lower(), "attempt": attempt}
+            return {**said, **_outcome(status is ReceiptStatus.OK, carried)}
+        case inbox.TimerFired(intent=intent, due_us=due_us):
+            return {"intent": intent.hex(), "due": rfc3339(when(due_us))}
+        case inbox.Message(name=name, payload=carried, from_world=sender, from_step=step, headers=headers):
+            said = {"message": name, "data": _carried(carried), "from_world": sender.hex(), "from_step": step}
+            return {**said, "headers": headers}
+        case inbox.Control(command=command, payload=carried):
+            return {"command": command, **_command(command, carried)}
+
+
+def failure(data: bytes) -> Fields:
+    why = structs.decode(Failure, data)
+    said: Fields = {"code": why.code, "message": why.message}
+    if why.data:
+        said["data"] = plain(why.data)
+    return {**said, "attempts": why.attempts} if why.attempts else said
+
+
+def arguments(data: bytes) -> Any:
+    """The arguments of an effect, as they stand in its open work or its intent."""
+    try:
+        return decoded(work.unpack_effect(data)[0])
+    except (errors.DecodeError, ValueError):
+        return decoded(data)
+
+
+def _carried(carried: payload.Payload) -> Any:
+    if carried.inline is not None:
+        return decoded(carried.inline)
+    return {"blob": (carried.ref or b"").hex(), "size": carried.size}
+
+
+def _outcome(ok: bool, carried: payload.Payload) -> Fields:
+    if not ok and carried.inline is not None:
+        return {"error": failure(carried.inline)}
+    return {"data": _carried(carried)}
+
+
+def _command(command: str, carried: payload.Payload) -> Fields:
+    data = carried.inline
+    if data is None:
+        return {"data": _carried(carried)}
+    if command == commands.RUN:
+        wanted = structs.decode(commands.StartRun, data)
+        return {"run": wanted.run, "workflow": wanted.workflow, "args": decoded(wanted.args)}
+    if command == commands.CANCEL:
+        cancel = structs.decode(commands.CancelRun, data)
+        return {"run": cancel.run, "reason": cancel.reason}
+    if command == commands.PARK:
+        park = structs.decode(commands.ParkEffect, data)
+        return {"intent": park.intent.hex(), "attempts": park.attempts, "error": park.error}
+    if command == commands.RETRY:
+        return {"intent": structs.decode(commands.RetryEffect, data).intent.hex()}
+    if command == commands.TRIGGER:
+        return {"schedule": structs.decode(schedules.Trigger, data).id}
+    if command == commands.ERASE:
+        return _erased(data)
+    if command == commands.PROGRAM:
+        return _program_changed(data)
+    if command == fork.FORKED:
+        begins = structs.decode(fork.Forked, data)
+        policy, answers = begins.policy.name.lower(), len(begins.script)
+        return {
+            "of": begins.parent, "height": begins.height, "effects": policy, "live": begins.live, "script": answers,
+        }  # fmt: skip
+    if command == revert.REVERT:
+        back = structs.decode(revert.Revert, data)
+        return {"to_step": back.step, "to_height": back.height, "rows": len(back.rows)}
+    if command in _WAYS_OUT:
+        said: Fields = msgspec.structs.asdict(structs.decode(_WAYS_OUT[command], data))
+        value = said.pop("data", b"")
+        shown: Fields = plain({**said, "value": decoded(value)} if value else said)
+        return shown
+    return {"data": decoded(data)}
+
+
+_WAYS_OUT: dict[str, type[Any]] = {
+    ways_out.RETRY: ways_out.RetryRun,
+    ways_out.RESET: ways_out.ResetRun,
+    ways_out.TERMINATE: ways_out.TerminateRun,
+    ways_out.ANSWER: ways_out.AnswerRun,
+    ways_out.ANSWER_EFFECT: ways_out.AnswerEffect,
+}
+
+
+def _program_changed(data: bytes) -> Fields:
+    change = structs.decode(commands.ChangeProgram, data)
+    return {"before": change.before.hex(), "after": change.after.hex()}
+
+
+def _run_blocked(data: bytes) -> Fields:
+    found = structs.decode(Blocked, data)
+    # Without the advice: its commands do not have the world's name, and `why` says what to do now.
+    return {"run": found.run, "report": reports.finding(found.report)}
+
+
+def _event_raised(data: bytes) -> Fields:
+    schema, body = values.load(tuple[str, bytes], data)
+    return {"event": schema, "data": decoded(body)}
+
+
+def _intent(data: bytes) -> Fields:
+    ordinal, name, run, _, params, _ = values.load(tuple[int, str, str, int, bytes, int], data)
+    return {"effect": name, "args": arguments(params), "run": run, "ordinal": ordinal}
+
+
+def _timer_set(data: bytes) -> Fields:
+    ordinal, name, run, _, _, delay_us = values.load(tuple[int, str, str, int, bytes, int], data)
+    return {"timer": name, "seconds": delay_us / 1_000_000, "run": run, "ordinal": ordinal}
+
+
+def _cancelled(data: bytes) -> Fields:
+    step, ordinal, name = values.load(tuple[int, int, str], data)
+    return {"name": name, "of_step": step, "ordinal": ordinal}
+
+
+def _message_sent(data: bytes) -> Fields:
+    ordinal, to, schema, body = values.load(tuple[int, Any, str, bytes], data)
+    return {"to": plain(to), "event": schema, "data": decoded(body), "ordinal": ordinal}
+
+
+def _run_started(data: bytes) -> Fields:
+    run, workflow, args = values.load(tuple[str, str, bytes], data)
+    return {"run": run, "workflow": workflow, "args": decoded(args)}
+
+
+def _run_finished(data: bytes) -> Fields:
+    ended = structs.decode(Ended, data)
+    said: Fields = {"run": ended.run, "status": ended.status.name.lower()}
+    if said["status"] == "finished":
+        return {**said, "result": decoded(ended.data)}
+    return {**said, "error": failure(ended.data)}
+
+
+def _scripted(data: bytes) -> Fields:
+    run, _, kind, name, params, status, answer = values.load(_SCRIPTED, data)
+    asked: Fields = {"effect": name, "args": arguments(params)} if kind == OpKind.EFFECT else {"world": name}
+    said = {**asked, "run": run, "status": ReceiptStatus(status).name.lower()}
+    return {**said, "data": decoded(answer)} if status == ReceiptStatus.OK else {**said, "error": failure(answer)}
+
+
+def _reverted(data: bytes) -> Fields:
+    step, height = values.load(tuple[int, int], data)
+    return {"to_step": step, "to_height": height}
+
+
+_SCRIPTED = tuple[str, int, int, str, bytes, int, bytes]
+
+
+def _rejected(data: bytes) -> Fields:
+    reason, *rest = values.load(list[Any], data)
+    return {"reason": reason, "digest": plain(rest[0])} if rest else {"reason": reason}
+
+
+def _ignored(data: bytes) -> Fields:
+    what, intent, why = values.load(tuple[str, bytes, str], data)
+    what = _LATE.get(what, what)
+    return {"what": what, "intent": intent.hex(), "reason": why}
+
+
+_LATE = {"receipt": Kind.EFFECT_RESULT.name.lower(), "timer": Kind.TIMER_FIRED.name.lower()}  # stored -> shown
+
+
+def _answered(data: bytes) -> Fields:
+    answer = structs.decode(Answer, data)
+    return {"answer": decoded(answer.data)} if answer.ok else {"error": failure(answer.data)}
+
+
+def _clock(data: bytes) -> Fields:
+    return {"behind_us": values.load(int, data)}
+
+
+def _poison(data: bytes) -> Fields:
+    return {"reason": poison.read(data)[0]}
+
+
+def _erased(data: bytes) -> Fields:
+    erased = structs.decode(Erase, data)
+    which = [each.hex() for each in erased.values]
+    return {"subject": erased.subject.hex(), "values": which or "all", "number": erased.number}
+
+
+def _erased_read(data: bytes) -> Fields:
+    subject, value = values.load(tuple[bytes, bytes], data)
+    return {"subject": subject.hex(), "value": value.hex()}
+
+
+def _secret_drawn(_: bytes) -> Fields:
+    """Not shown: with it, other worlds could name this one's questions."""
+    return {}
+
+
+def _witnessed(data: bytes) -> Fields:
+    said = structs.decode(witness.Witnessed, data)
+    return {"of_step": said.step, "root": said.root.hex()}
+
+
+_DERIVED = {
+    Kind.EVENT_RAISED: _event_raised,
+    Kind.EFFECT_REQUESTED: _intent,
+    Kind.TIMER_SET: _timer_set,
+    Kind.TIMER_CANCELLED: _cancelled,
+    Kind.EFFECT_CANCELLED: _cancelled,
+    Kind.QUESTION_CANCELLED: _cancelled,
+    Kind.MESSAGE_SENT: _message_sent,
+    Kind.RUN_STARTED: _run_started,
+    Kind.RUN_FINISHED: _run_finished,
+    Kind.HANDLER_FAILED: failure,
+    Kind.UNDECODABLE_INPUT: _rejected,
+    Kind.LATE_ANSWER: _ignored,
+    Kind.PROGRAM_CHANGED: _program_changed,
+    Kind.RUN_BLOCKED: _run_blocked,
+    Kind.ANSWERED: _answered,
+    Kind.CLOCK: _clock,
+    Kind.POISON: _poison,
+    Kind.REVERTED: _reverted,
+    Kind.SCRIPTED: _scripted,
+    Kind.WITNESSED: _witnessed,
+    Kind.ERASED: _erased,
+    Kind.ERASED_READ: _erased_read,
+    Kind.SECRET_DRAWN: _secret_drawn,
+}
