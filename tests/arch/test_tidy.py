@@ -76,6 +76,8 @@ CALLS_USER_CODE = (
     "kernel/authoring/reducers.py",
     "kernel/authoring/scripts.py",
     "kernel/authoring/stored_types.py",
+    "kernel/library_types.py",
+    "kernel/stand_ins.py",
     "kernel/user_errors.py",
     "kernel/values.py",
     "flow/effects.py",
@@ -96,6 +98,7 @@ CALLS_USER_CODE = (
     "roles/world/worker.py",
     "sim/load/hostile.py",
     "sim/load/scenarios.py",
+    "testing/effect_loop.py",
 )
 
 

@@ -244,7 +244,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     (WithInit, "", "WithInit cannot be stored: dataclasses with `InitVar` fields"),
     (Secret, ".word", "SecretStr cannot be stored"),
     (Keyed, ".by", "a map with keys of type tuple cannot be stored"),
-    (pydantic.HttpUrl, "", "HttpUrl cannot be stored"),
+    (pydantic.SecretStr, "", "SecretStr cannot be stored: it has no stored form"),
     (Literal[b"a"], "", "Literal may only contain"),
     (LiteralString, "", "is not supported; use a dataclass"),
     (msgspec.Raw, "", "Raw cannot be stored; use bytes"),

@@ -1,4 +1,4 @@
-"""Users' values as canonical bytes, and back: dataclasses, msgspec structs, pydantic models and plain types.
+"""Users' values as canonical bytes, and back: dataclasses, msgspec structs, pydantic's models and types, plain types.
 
 A value goes to plain data (dicts, lists, text, numbers, bytes), sets and maps sorted, and then to canonical CBOR.
 Coming back, the annotation decides the type and everything is checked against it. Nothing is ever pickled.
@@ -23,11 +23,12 @@ import msgspec
 from worldline.base import errors, grammar, limits
 from worldline.base.secret import Secret
 from worldline.codec import canonical
-from worldline.kernel import user_errors
+from worldline.kernel import library_types, stand_ins, user_errors
 from worldline.kernel.personal import NoDesk, Personal
 
 NONE = b"\xf6"
 
+_STAND_INS = stand_ins.KNOWN
 _PLAIN = (int, str, bytes, bool)
 _FLAT_MAX = 64
 _BUILT = (bytes, datetime)
@@ -301,12 +302,33 @@ def load(kind: Any, data: bytes) -> Any:
 def rebuild(kind: Any, value: Any) -> Any:
     if kind is Any or kind is None or (type(value) is kind and kind in _PLAIN):
         return value
+    read_as = stand_ins.known(kind) if _STAND_INS else kind
     try:
-        return msgspec.convert(value, kind, builtin_types=(bytes,), str_keys=True, dec_hook=_validate)
+        return msgspec.convert(value, read_as, builtin_types=(bytes,), str_keys=True, dec_hook=_validate)
     except BaseException as error:  # users' types have code of their own
         if user_errors.let_pass(error):
             raise
-        raise errors.DecodeError(f"not {grammar.an(name_of(kind))}: {user_errors.text_of(error)}") from error
+        found = stand_ins.read_as(kind)  # here, and not before: types that msgspec reads pay nothing
+        if found is not read_as:
+            return _rebuilt(kind, found, value)
+        raise _unfit(kind, error) from error
+
+
+def _rebuilt(kind: Any, read_as: Any, value: Any) -> Any:
+    try:
+        return _convert(value, read_as)
+    except BaseException as error:  # users' types have code of their own
+        if user_errors.let_pass(error):
+            raise
+        raise _unfit(kind, error) from error
+
+
+def _unfit(kind: Any, error: BaseException) -> errors.DecodeError:
+    return errors.DecodeError(f"not {grammar.an(name_of(kind))}: {user_errors.text_of(error)}")
+
+
+def _convert(value: Any, kind: Any) -> Any:
+    return msgspec.convert(value, kind, builtin_types=(bytes,), str_keys=True, dec_hook=_validate)
 
 
 def text(value: object, what: str) -> str:
@@ -333,9 +355,13 @@ def _model(value: object) -> Any:
     if type(value) is Secret:
         raise TypeError(f"{value} has no stored form; the effect that needs it calls wl.secret({value.name!r})")
     dump_model = getattr(value, "model_dump", None)
-    if dump_model is None:
-        raise TypeError(f"{user_errors.name_of(type(value))} is not a dataclass, struct, model or plain value")
-    return dump_model(mode="python")
+    if dump_model is not None:
+        return dump_model(mode="python")
+    if library_types.is_path(type(value)):
+        return library_types.path_text(value)
+    if library_types.is_pydantic(type(value)):
+        return library_types.dump(value)
+    raise TypeError(f"{user_errors.name_of(type(value))} is not a dataclass, struct, model or plain value")
 
 
 def _inner(value: object) -> bytes:
@@ -357,9 +383,18 @@ def _validate(kind: type, value: object) -> Any:
     if kind is Personal or typing.get_origin(kind) is Personal:
         return _personal(kind, value)
     validate = getattr(kind, "model_validate", None)
-    if validate is None:
-        raise TypeError(f"{name_of(kind)} cannot be read back; use a dataclass, struct, model or plain type")
-    return validate(value)
+    if validate is not None:
+        return validate(value)
+    if issubclass(kind, stand_ins.StandIn):
+        try:
+            return kind.read(value, _convert)
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from error  # msgspec adds what leads here
+    if library_types.is_path(kind):
+        return library_types.path(kind, value)
+    if library_types.is_pydantic(kind):
+        return library_types.load(kind, value)
+    raise TypeError(f"{name_of(kind)} cannot be read back; use a dataclass, struct, model or plain type")
 
 
 def name_of(kind: Any) -> str:

@@ -18,17 +18,16 @@ import msgspec
 from msgspec import inspect
 
 from worldline.base import errors
-from worldline.kernel import user_errors, values
+from worldline.kernel import library_types, stand_ins, user_errors, values
 from worldline.kernel.personal import Personal, use
 
 _TYPES_MAX = 10_000
 _DEPTH_MAX = 32
 _ANYTHING: tuple[Any, ...] = (Any, None, Never, NoReturn)
 _PLAIN = (
-    "use a dataclass, a msgspec struct, a pydantic model or a plain type (str for a path, Any for anything that can be "
-    "stored)"
+    "use a dataclass, a msgspec struct, a pydantic model, a path or a plain type (Any for anything that can be stored)"
 )
-_UNION = "use one type besides None, structs that have tags, or Any"
+_UNION = f"use one type besides None, {stand_ins.ADVICE}, structs that have tags, or Any"
 _KEYS = (
     inspect.AnyType, inspect.StrType, inspect.IntType, inspect.FloatType, inspect.DecimalType, inspect.UUIDType,
     inspect.DateTimeType, inspect.DateType, inspect.TimeType, inspect.TimeDeltaType, inspect.EnumType,
@@ -54,13 +53,18 @@ def check(kind: Any, what: str) -> None:
     seen: list[Any] = []
     while todo and len(seen) < _TYPES_MAX:
         info, path = todo.pop(0)
-        if any(info is each for each in seen):
+        stand_in = _stand_in(info)
+        known: Any = info if stand_in is None else stand_in
+        if any(known is each for each in seen):
             continue
-        seen.append(info)
+        seen.append(known)
         why = _wrong(info)
         if why:
             raise errors.BadInput(f"{_place(what, path)}: {why}")
         todo += [(inner, path + label) for label, inner in _inside(info)]
+        for label, inner in stand_ins.parts(stand_in) if stand_in is not None else ():
+            _check_read(inner, _place(what, path + label))
+            todo.append((_info(inner), path + label))
 
 
 def _place(what: str, path: str) -> str:
@@ -92,7 +96,7 @@ def _refusal(kind: Any) -> str:
     if any(kind is each for each in _ANYTHING):
         return ""
     try:
-        msgspec.convert(_PROBE, kind, builtin_types=(bytes,), str_keys=True, dec_hook=_refuse)
+        msgspec.convert(_PROBE, stand_ins.read_as(kind), builtin_types=(bytes,), str_keys=True, dec_hook=_refuse)
     except msgspec.ValidationError:
         pass  # no value is a probe; that this can be said means that the type is understood
     except (NameError, AttributeError) as error:
@@ -147,7 +151,7 @@ def _wrong(info: Any) -> str:
         use.note()
         return ""
     if isinstance(info, inspect.CustomType) and not hasattr(info.cls, "model_validate"):
-        return f"{values.name_of(info.cls)} cannot be stored; {_PLAIN}"
+        return _unread(info.cls)
     if isinstance(info, inspect.RawType | inspect.ExtType):
         return f"{type(info).__name__.removesuffix('Type')} cannot be stored; use bytes"
     if isinstance(info, inspect.DictType):
@@ -163,6 +167,25 @@ def _wrong(info: Any) -> str:
             f"plain type (text, numbers, bytes, dates, UUIDs, enums, or tuples of them), or a list"
         )
     return ""
+
+
+def _unread(cls: Any) -> str:
+    """Why values of a class that is no model cannot be stored, or nothing."""
+    if isinstance(cls, type) and library_types.is_path(cls):
+        return ""
+    if isinstance(cls, type) and issubclass(cls, stand_ins.StandIn):
+        cls = cls.inner[0] if library_types.is_pydantic(cls.inner[0]) else None
+    if cls is None:
+        return ""  # its parts are looked at apart
+    if library_types.is_pydantic(cls):
+        why = library_types.refusal(cls)
+        return f"{values.name_of(cls)} cannot be stored: {why}" if why else ""
+    return f"{values.name_of(cls)} cannot be stored; {_PLAIN}"
+
+
+def _stand_in(info: Any) -> type[stand_ins.StandIn] | None:
+    cls = getattr(info, "cls", None)
+    return cls if isinstance(cls, type) and issubclass(cls, stand_ins.StandIn) else None
 
 
 def _is_personal(cls: Any) -> bool:
@@ -195,7 +218,7 @@ def _name(info: Any) -> str:
 
 def _info(kind: Any) -> Any:
     try:
-        return inspect.type_info(kind)
+        return inspect.type_info(stand_ins.read_as(kind))
     except Exception:  # noqa: BLE001 - the user's annotations: what cannot be described here is seen when it is used
         return None
 
