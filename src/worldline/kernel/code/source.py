@@ -22,6 +22,7 @@ _WRAPPERS_MAX = 100
 _PARSES_MAX = 5
 _CLASS_TEXTS_MAX = 256
 _CLASS_TEXTS: dict[tuple[str, str, str | None, int | None], str] = {}  # by all that finding a class depends on
+_SHARED = "<string>"  # the name of every text that `exec` or `python -c` is given: from 3.13 on the latter's is remembered
 _PACKAGE = "worldline"
 _CALLS = "worldline.kernel.authoring.calls"
 UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda _: "UNKNOWN"})()
@@ -51,6 +52,8 @@ def is_target(thing: Any) -> TypeGuard[Target]:
 def tree_of(thing: Callable[..., Any] | type) -> ast.Module | None:
     """The syntax of a function or class; None if its source is missing."""
     try:
+        if inspect.getfile(thing) == _SHARED:  # what is remembered under it may be another text
+            return None
         return parse(textwrap.dedent(_class_text(thing) if isinstance(thing, type) else inspect.getsource(thing)))
     except (OSError, TypeError, SyntaxError):
         return None
