@@ -77,6 +77,22 @@ async def test_an_event_cannot_change_the_job_that_tells_it() -> None:
     assert (await host.dispatch("go")).snapshot.data["note"] == "north"
 
 
+async def test_no_change_of_what_a_host_was_given_reaches_a_key() -> None:
+    data = {"response": {"list": [1]}}
+    host = flow.Host(made(go=put("result", get("input")), get=FETCH), data=data, env=VirtualEnv())
+    answer: dict[str, Any] = {"list": [1]}
+    host.register("http", lambda call: [flow.set("other", answer), flow.set("response", answer)])
+    asked = {"list": [1]}
+    await host.dispatch("go", asked)
+    host.patch([flow.set("response", None)], source="test")
+    await host.dispatch("get")
+    for each in (data["response"], answer, asked):
+        each["list"].append(2)
+    kept = host.snapshot().data
+    assert [kept[name] for name in ("response", "other", "result")] == [{"list": [1]}] * 3
+    assert host.snapshot("made later").data["response"] == {"list": [1]}
+
+
 # --- closing and draining --------------------------------------------------------------------------------
 
 
@@ -95,6 +111,36 @@ async def test_close_ends_those_that_wait_and_what_was_on_its_way_goes_on_elsewh
     await other.seed(host.snapshot(KEY))
     await other.idle()
     assert (await idle_data(other))["done"] is True
+
+
+async def test_a_handler_that_closes_its_host_ends_those_that_wait() -> None:
+    async def closes(call: flow.EffectCall) -> list[flow.Patch]:
+        await host.close()
+        return []
+
+    host = flow.Host(made(go=FETCH), env=VirtualEnv())
+    host.register("http", closes)
+    with pytest.raises(errors.Closed, match="closed before the intent ended"):
+        await asyncio.wait_for(host.dispatch("go"), 5)
+    await settled()
+    assert host._runners == {}
+
+
+async def test_a_key_with_work_is_not_seeded_over(open_alone: Desks) -> None:
+    """Its callers would wait for ever, for a key that is not there any more."""
+    desk = open_alone(made(go=GUARDED, inc=INCREMENT), {"http": hangs}, handling={"timeout_ms": 50})
+    first = await desk.snapshot()
+    waiting = asyncio.ensure_future(desk.act("go"))
+    await desk.idle()
+    with pytest.raises(errors.Exists, match="has work on its way"):
+        await desk.seed(first)
+    await desk.advance(50)
+    assert (await asyncio.wait_for(waiting, 5)).status == "complete"
+    (late,) = desk.host._keys[KEY].overdue
+    await desk.seed(first)
+    await desk.idle()
+    assert late.cancelled()
+    assert await desk.snapshot() == first
 
 
 async def test_a_closed_host_takes_no_work() -> None:

@@ -111,6 +111,10 @@ class _Key:
         """All that handlers of the key still do."""
         return {**self.performing, **self.overdue}
 
+    def is_awaited(self) -> bool:
+        """Whether an effect is performed, or a caller may wait for an intent that has not ended."""
+        return bool(self.performing) or any(not each.done() for each in self.waiting.values())
+
     def end_all(self, error: Exception) -> None:
         for future in self.waiting.values():
             if not future.done():
@@ -140,7 +144,7 @@ class Host:
         self.domain = jobs.Domain(
             schema, core or cores.Core(effects=effects), parallel=effects == "parallel", iterations_max=iterations_max
         )
-        self._data = dict(data or {})
+        self._data = values.from_outside(dict(data or {}), "data")  # a copy: keys are made of it later
         self._env = env or env_os.OsEnv()
         self._environment = environment
         self._trace = trace
@@ -228,8 +232,17 @@ class Host:
         return self._entry(key).fatal
 
     def seed(self, snapshot: snapshots.Snapshot, *, key: str = DEFAULT_KEY) -> None:
-        """Begin a key with a snapshot. Intents on their way in it go on: their effects are performed again."""
+        """Begin a key with a snapshot. Intents on their way in it go on: their effects are performed again.
+
+        `errors.Exists` if the key has work: what it does would be lost, and its callers would wait for ever.
+        """
         self._check_open()
+        if key in self._keys:
+            entry = self._keys[key]
+            if key in self._active or entry.is_awaited():
+                raise errors.Exists(f"{key} has work on its way: let its intents end, or seed another key")
+            for task in entry.tasks():
+                task.cancel()  # handlers behind their timeouts: what they give is for the key as it was
         self._keys[key] = _Key(key, snapshots.decoded(snapshots.plain(snapshot)))
         context = snapshots.Context(self._now(), snapshot.meta.random_seed)
         self._act(key, jobs.resumed(self._keys[key].head, self.domain, context))
@@ -253,13 +266,13 @@ class Host:
         the snapshots, and goes on in a host that is seeded with them.
         """
         self._is_closed = True
+        said = "the host was closed before the intent ended; seed another one with its snapshot to go on"
+        for key, entry in self._keys.items():  # first: a handler that closes its host is cancelled below
+            entry.end_all(errors.Closed(f"{key}: {said}"))
         tasks = [*self._runners, *(task for entry in self._keys.values() for task in entry.tasks())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        said = "the host was closed before the intent ended; seed another one with its snapshot to go on"
-        for key, entry in self._keys.items():
-            entry.end_all(errors.Closed(f"{key}: {said}"))
 
     # --- The mailbox and its runner ---
 
