@@ -161,6 +161,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make versions", description=__doc__)
     parser.add_argument("tests", nargs="*", default=["tests"], help="what pytest is given")
     parser.add_argument("--list", action="store_true", help="say what is found, and run nothing")
+    parser.add_argument("--strict", action="store_true", help="fail if a version that the metadata names is missing")
     given = parser.parse_args(arguments)
     found = newest(candidates(list(folders(os.environ.get("PATH", "")))))
     wrong = 0
@@ -168,7 +169,8 @@ def main(arguments: Sequence[str]) -> int:
         name = f"{minor[0]}.{minor[1]}"
         try:
             version = found.get(minor) or install(minor)
-        except Failed as error:  # what is not here is said, and is no failure of the tests
+        except Failed as error:  # what is not here is said, and is no failure of the tests, unless it is asked for
+            wrong += given.strict
             print(f"{name:8} not found, and cannot be installed: {error}", flush=True)
             continue
         if given.list:

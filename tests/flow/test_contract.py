@@ -24,7 +24,7 @@ async def test_ctx_001_now_is_the_same_for_all_of_a_job(open_timed: Desks) -> No
     await desk.advance(700)
     await desk.act("go")
     data = await idle_data(desk)
-    assert data["t1"] == data["t2"] == 700
+    assert data["t1"] == data["t2"] == (await desk.snapshot()).meta.timestamp == 700
 
 
 async def test_ctx_002_the_seed_is_the_intents_id_in_every_job(open_desk: Desks) -> None:
@@ -302,21 +302,29 @@ async def test_apply_patches_is_a_job_of_its_own(open_desk: Desks) -> None:
 async def test_snap_001_the_snapshot_is_cores_and_complete(open_desk: Desks) -> None:
     desk = open_desk(made(go=FETCH), {"http": raising("no")})
     await desk.act("go")
-    plain = snapshots.plain(await desk.snapshot())
+    snapshot = await desk.snapshot()
+    assert type(snapshot) is snapshots.Snapshot
+    plain = snapshots.plain(snapshot)
     assert sorted(plain) == ["computed", "data", "meta", "system"]
     assert sorted(plain["system"]) == ["currentAction", "errors", "lastError", "pendingRequirements", "status"]
     assert sorted(plain["meta"]) == ["randomSeed", "schemaHash", "timestamp", "version"]
 
 
 async def test_snap_002_what_is_not_patched_is_kept(open_desk: Desks) -> None:
+    """Of the data, and of all that is Core's: also the input of the last intent, when patches come from outside."""
     desk = open_desk(made(go=FETCH), {"http": gives("response", {})})
     await desk.patch([flow.set("other", {"kept": [1, {"a": 2}]})])
     await desk.idle()
     before = await desk.snapshot()
-    await desk.act("go")
+    await desk.act("go", {"n": 1})
     after = await desk.snapshot()
     assert (after.data["other"], after.meta.schema_hash) == (before.data["other"], before.meta.schema_hash)
     assert after.meta.version == before.meta.version + 5
+    await desk.patch([flow.set("a", 1)])
+    await desk.idle()
+    last = await desk.snapshot()
+    assert (last.input, last.system, last.computed) == ({"n": 1}, after.system, after.computed)
+    assert {**last.data, "a": None} == after.data
 
 
 async def test_ns_001_errors_of_the_host_are_in_its_namespace_alone(open_desk: Desks) -> None:
@@ -325,6 +333,7 @@ async def test_ns_001_errors_of_the_host_are_in_its_namespace_alone(open_desk: D
     snapshot = await desk.snapshot()
     assert (snapshot.system.errors, snapshot.system.last_error, snapshot.system.status) == ((), None, "idle")
     assert sorted(snapshot.data["$host"]) == ["errors", "intentSlots", "lastError"]
+    assert [name for name in snapshot.data if name.startswith("$")] == ["$host"]
 
 
 async def test_ns_errors_of_the_host_are_bounded(open_desk: Desks) -> None:

@@ -91,6 +91,20 @@ async def test_fulfill_in_one_job_apply_clear_continue(open_desk: Desks) -> None
         "job:start", "context:frozen", "core:apply", "effect:fulfill:apply", "core:apply", "requirement:clear",
         "continue:enqueue", "job:end",
     ]  # fmt: skip
+    assert said(desk, "job:start", "jobType")[1:] == ["FulfillEffect", "ContinueCompute"]
+
+
+async def test_fulfill_failed_in_one_job_clear_then_error_then_continue(open_desk: Desks) -> None:
+    """The error patch comes behind the clear: whatever becomes of it, the requirement is not pending any more."""
+    desk = open_desk(made(go=when(op("isNull", get("$host.lastError")), effect("http"))), {"http": raising("no")})
+    await desk.act("go")
+    told = [(each.type, each.fields.get("source", "")) for each in desk.events()]
+    at = told.index(("requirement:clear", ""))
+    assert told[at - 3 : at + 4] == [
+        ("job:start", ""), ("context:frozen", ""), ("core:apply", "clear-requirement"), ("requirement:clear", ""),
+        ("core:apply", "error-patch"), ("continue:enqueue", ""), ("job:end", ""),
+    ]  # fmt: skip
+    assert [each for each in told if each[1] == "error-patch"] == [("core:apply", "error-patch")]
 
 
 async def test_fulfill_a_result_that_does_not_fit_is_an_error_though_core_raises_nothing(open_desk: Desks) -> None:

@@ -45,6 +45,8 @@ async def test_mail_003_keys_are_opaque(open_desk: Desks, key: str) -> None:
     desk = open_desk(made(go=FETCH), {"http": gives("response", {})})
     await desk.act("go", key=key)
     assert (await idle_data(desk, key))["done"] is True
+    for other in (key.swapcase(), key[:-1], f"{key}:"):  # none of them is the same, whatever a key may mean
+        assert (await desk.snapshot(other)).data["done"] is None
 
 
 async def test_mail_001_keys_are_independent(open_desk: Desks) -> None:
@@ -55,12 +57,12 @@ async def test_mail_001_keys_are_independent(open_desk: Desks) -> None:
     assert len(await pending(desk, "waits")) == 1
 
 
-async def test_mail_006_increments_are_taken_in_order(open_desk: Desks) -> None:
-    desk = open_desk(made(go=INCREMENT))
-    for _ in range(3):
-        await desk.submit("go")
+async def test_mail_006_intents_are_taken_in_order(open_desk: Desks) -> None:
+    desk = open_desk(made(go=put("note", op("concat", get("note"), get("input.text")))))
+    for text in "abc":
+        await desk.submit("go", {"text": text})
     await desk.idle()
-    assert (await idle_data(desk))["count"] == 3
+    assert (await idle_data(desk))["note"] == "abc"
 
 
 async def test_concurrent_increments_are_all_counted(open_desk: Desks) -> None:
@@ -124,6 +126,26 @@ async def test_ord_001_effects_are_performed_one_at_a_time(open_desk: Desks) -> 
     desk = open_desk(made(go=BOTH), {"first": noting("first", "a"), "second": noting("second", "b")})
     await desk.act("go")
     assert order == ["first begins", "first ends", "second begins", "second ends"]
+
+
+async def test_ord_serial_one_at_a_time_though_core_asks_for_all(open_alone: Desks) -> None:
+    """The policy is the host's: what is pending is performed one by one, in Core's order."""
+    order: list[str] = []
+
+    def noting(name: str) -> flow.Handler:
+        async def handler(call: flow.EffectCall) -> list[flow.Patch]:
+            order.append(f"{name} begins")
+            await asyncio.sleep(0)
+            order.append(f"{name} ends")
+            return [flow.set(name, 1)]
+
+        return handler
+
+    handlers = {f"e-{name}": noting(name) for name in "abc"}
+    desk = open_alone(THREE, handlers, effects="serial", core=flow.Core(effects="parallel"))
+    assert (await desk.act("go")).status == "complete"
+    assert order == [f"{name} {what}" for name in "abc" for what in ("begins", "ends")]
+    assert types(desk).count("core:compute") == 2
 
 
 async def test_ord_004_one_effect_may_set_many_values(open_desk: Desks) -> None:
