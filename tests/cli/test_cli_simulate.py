@@ -32,7 +32,7 @@ def test_seeds_that_hold_are_counted_and_the_same_on_any_number_of_processes() -
     two = cli_kit.run("simulate", *short, "--jobs", 2, "--json")
     assert (two.code, two.json["trace"], two.json["cells"]) == (0, one.json["trace"], one.json["cells"])
     said = cli_kit.run("simulate", "--seed", 3)
-    assert "1 seeds, all hold; " in said.out
+    assert "1 seed, all hold; " in said.out
 
 
 def test_a_failure_names_seed_invariant_faults_and_commands_that_repeat_it() -> None:

@@ -402,12 +402,12 @@ def test_temporary_objects_of_dead_uploads_are_told_and_swept(store: Path) -> No
         os.utime(path, (1_000, 1_000))
     said = doctor(store)
     assert said.code == 0
-    assert "1 upload whose process died too early, harmless: `worldline doctor --repair`" in said.out
+    assert "1 upload whose process died before it was whole, harmless: `worldline doctor --repair`" in said.out
     assert old.exists()
     report = doctor(store, "--json", "--repair").json
     assert (report["uploads"], report["uploads_cleaned"], report["healthy"]) == (1, 1, True)
     assert (old.exists(), young.exists(), other.exists()) == (False, True, True)
-    assert "uploads" not in doctor(store).out
+    assert "upload" not in doctor(store).out
 
 
 def test_chunks_of_dead_uploads_are_told_and_swept(store: Path) -> None:
@@ -415,11 +415,11 @@ def test_chunks_of_dead_uploads_are_told_and_swept(store: Path) -> None:
     of = with_universe(store, half_written)
     said = doctor(store)
     assert (said.code, with_universe(store, chunk_count)) == (0, 97)
-    assert "1 upload whose process died too early, harmless: `worldline doctor --repair`" in said.out
+    assert "1 upload whose process died before it was whole, harmless: `worldline doctor --repair`" in said.out
     report = doctor(store, "--json", "--repair").json
     assert (report["uploads"], report["uploads_cleaned"], report["healthy"]) == (1, 1, True)
     assert with_universe(store, chunk_count) == 65, "the young upload, and the blob"
-    assert "uploads" not in doctor(store).out
+    assert "upload" not in doctor(store).out
 
     async def read(universe: wl.Universe) -> int:
         return len(await universe._connection.blobs.get(of))

@@ -39,6 +39,7 @@ class Intent:
     version: int = 0
     is_open: bool = True
     answers: int = 0
+    repaired: bool = False  # then it may have the very bytes of an older version again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +153,8 @@ class Works(stateful.RuleBasedStateMachine):
         now_us, number = self.store.time_us, self.next()
 
         def build(batch: kv.Batch) -> work.Open:
+            if work.has_died_again(view.opened) and view.opened.work.due_us <= now_us:
+                return work.count_death(batch, view.opened, now_us=now_us)
             return work.claim(
                 batch,
                 view.opened,
@@ -250,8 +253,9 @@ class Works(stateful.RuleBasedStateMachine):
             assert not allowed, "refused without a reason"
             return False
         assert allowed, "must be refused"
-        fresh = view.is_fresh
         before = self.store.everything()
+        same = before.get(keys.open_key(AT, view.opened.intent)) == view.opened.raw
+        fresh = view.is_fresh or (view.intent.repaired and view.intent.is_open and same)
         self.unsure.plan.extend(fates)
         [outcome] = scenario.now(transact.commit(self.unsure, self.store.env, batch))
         self.unsure.plan.clear()
@@ -298,6 +302,7 @@ class Works(stateful.RuleBasedStateMachine):
                 present = desk.authority(self.store, AT, intent.number)
                 assert present.work.due_us >= intent.wanted.due_us
                 intent.state, intent.due_us, intent.attempt = WorkState.WAITING, present.work.due_us, 0
+                intent.repaired = True
                 intent.version += before[keys.open_key(AT, present.intent)] != present.raw
 
     @stateful.invariant()
@@ -351,6 +356,11 @@ class Works(stateful.RuleBasedStateMachine):
             self.store.ok(batch)
         elif authority.work.kind is WorkKind.TIMER:
             self.store.ok(desk.firing(self.store, authority, self.next(), self.world))
+        elif work.has_died_again(authority):
+            batch = kv.Batch()
+            work.count_death(batch, authority, now_us=self.store.time_us)
+            self.store.ok(batch)
+            self.store.env.advance_us(work.DEATH_PAUSE_MAX_US)
         else:
             held = desk.claim(self.store, authority, self.next())
             self.store.ok(desk.settling(held, self.world))

@@ -363,6 +363,30 @@ async def test_an_effect_that_its_process_died_of_waits_for_worlds_on_trial(memo
     await process.close()
 
 
+async def test_a_process_that_has_not_looked_for_worlds_performs_none(memory_kit: Kit) -> None:
+    """It is about to restore what the dead one had. An effect that is begun first ends every process before a step of
+    any other world is done.
+    """
+    kit, app = memory_kit, App()
+    _, world, _ = await set_up(kit, app)
+    await dies_with_effect(kit, app)
+    await kit.jump(60)  # the claim of the dead process has run out before the next one is there
+    await world.send(Trap(1))
+    with probes.collect() as hits:
+        process = await kit.process(app.program, settings=LONG_CLAIMS)
+        await app.entered()
+
+        async def held_back() -> bool:
+            return hits["effects.held-back"] > 1
+
+        await aio.until(held_back)
+    assert app.calls == 1
+    app.go_on()
+    await called(app, 2)
+    app.held.set()
+    await process.close()
+
+
 async def test_an_effect_does_not_wait_for_ever(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark that stands is waited for a while longer, and the next one knows of the effect."""
     monkeypatch.setattr(suspects, "HELD_BACK_US", 1)

@@ -66,6 +66,19 @@ async def counts(client: kits.Process, at: ids.Address, deaths: int) -> None:
     await aio.until(counted)
 
 
+async def paused(client: kits.Process, at: ids.Address, pause_us: int) -> None:
+    """Every effect of the world waits, for so long."""
+
+    async def all_wait() -> bool:
+        now_us = (await client.engine.read()).time_us
+        found = [each.work for each in await kits.opened(client.engine, at)]
+        return all(
+            each.state is WorkState.WAITING and pause_us // 2 < each.due_us - now_us <= pause_us for each in found
+        )
+
+    await aio.until(all_wait)
+
+
 async def dies(kit: Kit, app: App, client: kits.Process, at: ids.Address, deaths: int) -> None:
     """A process dies while it performs the effect, and another one counts that. Then the pause is over."""
     before = len(app.began)
@@ -147,7 +160,9 @@ async def test_two_that_processes_may_have_died_of_are_not_performed_together(me
 
 
 async def test_deaths_of_two_together_are_not_counted(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One does not wait for ever for another to end. Then neither is alone."""
+    """One does not wait for ever for another to end. Then neither is alone. There are pauses all the same, in which
+    whatever else their processes have to do goes on.
+    """
     monkeypatch.setattr(suspects, "HELD_BACK_US", 1)
     kit, app = memory_kit, App()
     client, _, at = await begin(kit, app, "a", "b")
@@ -157,6 +172,11 @@ async def test_deaths_of_two_together_are_not_counted(memory_kit: Kit, monkeypat
         found = [each.work for each in await kits.opened(client.engine, at)]
         assert [(each.alone, each.blamed, each.died) for each in found] == [(False, [], number)] * 2
         await process.kill()
+        await kit.jump(kits.LEASE_TTL_MS / 1000 + 0.1)
+        process = await kit.process(app.program, settings=SETTINGS)
+        await paused(client, at, works.pause_after(number))
+        await process.close()
+        assert len(app.began) == 2 + 2 * number
         await kit.jump(AWAY_SECONDS)
     await client.close()
 

@@ -98,7 +98,7 @@ async def test_without_waiting_the_janitor_of_any_process_removes_it(memory_kit:
         await world.describe()
     [unfinished] = await deletions.unfinished(connection)
     assert (unfinished.id, unfinished.removed) == (at.world.hex(), 0)
-    assert f"{at.world.hex()} is deleted; 0 keys" in (await deletions.describe(connection, at) or "")
+    assert f"{at.world.hex()} is deleted, 0 keys" in (await deletions.describe(connection, at) or "")
     assert await deleting.left(process.engine, at)
     cleaner = await memory_kit.process(universe=connection.name)  # of another process
     each = janitor(cleaner)

@@ -181,25 +181,28 @@ def discard(batch: kv.Batch, found: Found, authority: Open | None) -> None:
         batch.expect(keys.open_key(authority.at, authority.intent), authority.raw)
 
 
-def has_died_alone(opened: Open) -> bool:
-    """Whether it is claimed alone, and its claim has run out: it is put back first, with a pause (`count_death`)."""
-    return opened.work.state is _CLAIMED and opened.work.alone
+def has_died_again(opened: Open) -> bool:
+    """Whether a claim has run out whose effect had a death before: it is put back first, with a pause
+    (`count_death`). One that is claimed alone has had one.
+    """
+    return opened.work.state is _CLAIMED and opened.work.died > 0
 
 
 def count_death(batch: kv.Batch, held: Open, *, now_us: int) -> Open:
     """The process of a claim has died, or said nothing until it ran out. Guard: the claim as it was read.
 
-    Only a death alone is evidence. After one there is a pause, which grows: what makes processes end for some seconds,
-    whatever it is, must not use up what is allowed.
+    Only a death alone is evidence. After each but the first there is a pause, which grows: what makes processes end for
+    some seconds, whatever it is, must not use up what is allowed; and if it is this effect, then what else its
+    processes have to do goes on in the pauses, also if none of the deaths can be held against it.
     """
     _check_claimed(held)
     blamed = [*held.work.blamed, held.work.worker] if held.work.alone else held.work.blamed
-    pause_us = pause_after(len(blamed)) if held.work.alone else 0
+    pause_us = pause_after(held.work.died) if held.work.died else 0
     return _move(batch, held, _unclaimed(held.work, now_us + pause_us, died=held.work.died + 1, blamed=blamed))
 
 
 def pause_after(deaths: int) -> int:
-    """How long an effect is left alone after so many deaths, in microseconds."""
+    """How long an effect is left alone after so many deaths and the first one, in microseconds."""
     return min(DEATH_PAUSE_MAX_US, DEATH_PAUSE_US << (2 * min(deaths - 1, 8)))
 
 
@@ -231,11 +234,11 @@ def claim(
 ) -> Open:  # fmt: skip
     """Take a due effect for a while. Guard: the authority as it was read; the token makes the result unique."""
     assert opened.work.kind is _EFFECT, "a timer is not claimed"
-    assert not has_died_alone(opened), "its death is counted first"
     if opened.work.state not in CLAIMABLE:
         raise errors.Closed(f"intent {opened.intent.hex()} is {opened.work.state.name.lower()}, not claimable")
     if opened.work.due_us > now_us:
         raise errors.Exists(f"intent {opened.intent.hex()} is not due yet")
+    assert not has_died_again(opened), "its death is counted first"
     assert until_us > now_us
     claimed = msgspec.structs.replace(
         opened.work,

@@ -290,8 +290,16 @@ def _report_lines(report: doctor.Report) -> list[str]:
             f"{grammar.count(report.left_over, 'key')} left over from cancelled work or deleted worlds, {cleaned}"
         )
     if report.uploads:
-        removed = "removed" if report.uploads_cleaned else "harmless: `worldline doctor --repair` removes them"
-        lines.append(f"{grammar.count(report.uploads, 'upload')} whose process died too early, {removed}")
+        one = report.uploads == 1
+        harmless = f"harmless: `worldline doctor --repair` removes {'it' if one else 'them'}"
+        removed = "removed" if report.uploads_cleaned else harmless
+        dead = grammar.clause(
+            report.uploads,
+            "upload",
+            "whose process died before it was whole",
+            "whose process died before they were whole",
+        )
+        lines.append(f"{dead}, {removed}")
     if report.deletions:
         removed = "finished" if report.deletions_finished else "which janitors, or `worldline doctor --repair`, finish"
         lines.append(f"{grammar.count(report.deletions, 'deletion')} of worlds that are not finished, {removed}")

@@ -87,8 +87,11 @@ class Suspects:
         self._performed.pop(intent, None)
 
     def _is_free(self) -> bool:
-        """Whether no other is performed here, and no world is on trial, or being restored."""
-        trials = self._local is not None and any(held.on_trial for held in self._local.held)
+        """Whether no other is performed here, and no world is on trial, or being restored. A process that has not
+        looked for worlds yet is about to restore those of the one that died.
+        """
+        local = self._local
+        trials = local is not None and (not local.has_searched or any(held.on_trial for held in local.held))
         return not (self._performed or self._beside.has_marks or trials)
 
     def beside(

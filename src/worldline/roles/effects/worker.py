@@ -276,7 +276,7 @@ class AdapterWorker(step_batch.Claims):
             return False, None  # the store's clock was set back since it was found
         if perform.leave_alone(batch, authority, raws[1], now_us):
             return True, None
-        if works.has_died_alone(authority):
+        if works.has_died_again(authority):
             works.count_death(batch, authority, now_us=now_us)
             return True, None
         if self._suspects.holds_back(authority):

@@ -107,6 +107,7 @@ class Searcher:
         self._sweep = sweeping.Sweep(universes)
         self._blocked = blocked_scan.BlockedScan(engine, universes)
         self._placed: dict[ids.Address, int] = {}  # whose place is known, and when to look again; the oldest first
+        self.has_searched = False  # through everything, once: what a dead process has left is held here, or not to be
 
     def is_due(self, now_us: int, *, everything: bool) -> bool:
         """Whether to search: at once after a hint; through everything once in a while."""
@@ -159,6 +160,7 @@ class Searcher:
         self._hints.restart()
         self._blocked.restart()
         await self.search()
+        self.has_searched = True
         await self.not_in_memory()
         await self.sweep()
 

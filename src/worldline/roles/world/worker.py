@@ -152,6 +152,11 @@ class WorldWorker:
         return self._holdings.all
 
     @property
+    def has_searched(self) -> bool:
+        """Whether it has looked through everything once, and so holds what a process before it has left."""
+        return self._searcher.has_searched
+
+    @property
     def cells(self) -> int:
         """How many cells are in memory."""
         return sum(len(held.machine.cells) for held in self._holdings.all)

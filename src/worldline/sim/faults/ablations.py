@@ -71,10 +71,11 @@ TRIALS = (
     "doors=0,hostile=0,fragile=0,backlog=0,excursion=0,pause=0,partition=0,worker.heartbeat_ms=250,worker.lease_ttl_ms=1000,"
     "worker.scan_ms=300"
 )
-# With pauses of 2, 8 and 32 s, four deaths alone take longer than all faults together.
+# With pauses of 2, 8 and 32 s, four deaths alone take longer than all faults together. Late effects are under way when
+# their host is stopped.
 DYING = (
-    TRIALS + ",kinds=order,hosts=1,clients=1,focus=claim,crash=20,adapter.renew_ms=300,adapter.claim_ttl_ms=1000,"
-    "adapter.scan_ms=300,adapter.dead_attempts_max=4"
+    TRIALS + ",kinds=order,clients=1,focus=claim,crash=10,adapters=100+0+0+0,adapter.renew_ms=300,"
+    "adapter.claim_ttl_ms=1000,adapter.scan_ms=300,adapter.dead_attempts_max=4"
 )
 SUSPECTS = TRIALS + ",kinds=order+add,crash=40,adapter.renew_ms=300,adapter.claim_ttl_ms=1000,adapter.scan_ms=300"
 
