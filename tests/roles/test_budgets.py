@@ -204,6 +204,35 @@ async def test_a_slow_world_does_not_keep_others_from_their_turn(memory_kit: Kit
     await process.close()
 
 
+async def test_no_ready_world_waits_for_more_than_one_turn_of_each_other(memory_kit: Kit) -> None:
+    """Starvation, as a bound: one world and one input in each cycle, and every world always has more."""
+    app = program()
+    settings = kits.settings(worker={"max_worlds_per_cycle": 1, "max_inbox_batch": 1, "max_tick_steps_per_cycle": 1})
+    client = (await memory_kit.process()).universe
+    worlds = [await client.ensure(f"w{number}", app) for number in range(4)]
+    places = [await world._handle.address() for world in worlds]
+    for at in places:
+        await fill(client, at, [Put(number) for number in range(15)])
+    process = await memory_kit.process(app, settings=settings)
+    chosen: list[ids.Address] = []
+    choose = process.host.worlds._holdings.choose
+
+    def watched(most: int) -> list[Any]:
+        found = choose(most)
+        chosen.extend(held.at for held in found if held.unread)
+        return found
+
+    process.host.worlds._holdings.choose = watched  # type: ignore[method-assign]
+    for at in places:
+        await drained(process.universe, at)
+    await process.close()
+    begun = max(chosen.index(at) for at in places)  # all of them are held from here on
+    turns = chosen[begun : len(chosen) - len(places)]
+    assert len(turns) > 40
+    windows = [turns[start : start + 5] for start in range(len(turns) - 4)]
+    assert all(set(window) == set(places) for window in windows), "a turn of each other, and then its own"
+
+
 async def test_a_cycle_stays_within_a_batch(kit: Kit) -> None:
     """Two hundred items of fifteen kilobytes, read at once: cut into commits that fit."""
     app = program()
