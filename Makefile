@@ -4,7 +4,7 @@
 #   make sim     seeds of the simulator, until every boundary has been broken at in every way
 #   make soak    the long campaigns, then make versions
 #   make versions  the tests on every CPython from 3.11 on that is found or can be installed
-#   make reference  docs/reference, from docstrings
+#   make reference  docs/reference and the tables of docs/settings.md, from code
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -67,6 +67,7 @@ bench: $(READY)
 
 reference: $(READY)
 	$(BIN)/python tools/api_reference.py
+	$(BIN)/python tools/settings_tables.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix --quiet .

@@ -21,7 +21,6 @@ import msgspec
 
 import worldline
 from worldline import flow, testing
-from worldline.model import settings
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 MODULES = {"worldline": worldline, "worldline.testing": testing, "worldline.flow": flow}
@@ -46,7 +45,6 @@ def main() -> None:
 def pages() -> dict[str, str]:
     """Every page of the reference, by the name of its file."""
     made = {f"{name.rpartition('.')[2]}.md": _page(name, module) for name, module in MODULES.items()}
-    made["settings.md"] = _settings_page()
     made["README.md"] = _index(made)
     return made
 
@@ -104,7 +102,8 @@ def _undocumented(where: str, value: Any) -> Iterator[str]:
 def _index(made: dict[str, str]) -> str:
     lines = ["# API reference", "", f"{_MADE} The [guide](../guide/README.md) says how they are used.", ""]
     titles = {file: text.partition("\n")[0].removeprefix("# ") for file, text in made.items()}
-    return "\n".join([*lines, *(f"- [{title}]({file})" for file, title in titles.items())]) + "\n"
+    listed = [f"- [{title}]({file})" for file, title in titles.items()]
+    return "\n".join([*lines, *listed, "- [Settings](../settings.md)"]) + "\n"
 
 
 def _page(name: str, module: types.ModuleType) -> str:
@@ -157,24 +156,6 @@ def _class(name: str, cls: type) -> list[str]:
         else:
             lines += [f"- `{_asynchronous(value)}{each}{_signature(value)}`: {_flowing(_doc(value))}"]
     return [*lines, ""]
-
-
-def _settings_page() -> str:
-    lines = ["# Settings", "", _MADE, ""]
-    lines += [f"`wl.open(..., settings=wl.Settings(...))` takes them. {_flowing(_own_doc(settings.Settings))}", ""]
-    for group in msgspec.structs.fields(settings.Settings):
-        kind = group.type
-        if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
-            lines += [f"## {group.name}", "", f"`{_type(kind)}`, by default `{_default(group)}`.", ""]
-            continue
-        lines += [f"## {group.name}: {kind.__name__}", "", *_paragraphs(_own_doc(kind)), ""]
-        lines += ["| field | type | range | default |", "| --- | --- | --- | --- |"]
-        lines += [
-            f"| `{each.name}` | {_type(each.type)} | {_range(each.type)} | `{_default(each)}` |"
-            for each in msgspec.structs.fields(kind)
-        ]
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
 
 
 # --- Parts ---------------------------------------------------------------------------------------------------------
@@ -251,21 +232,6 @@ def _type(kind: Any) -> str:
         return _type(kind.__origin__)
     name = kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
     return name.replace("typing.", "").replace("worldline.", "").replace(" | ", " or ")
-
-
-def _range(kind: Any) -> str:
-    """The bounds of a number."""
-    bounds = [each for each in getattr(kind, "__metadata__", ()) if isinstance(each, msgspec.Meta)]
-    return ", ".join(f"{each.ge} to {each.le:,}" for each in bounds)
-
-
-def _default(field: msgspec.structs.FieldInfo) -> str:
-    if field.default is not msgspec.NODEFAULT:
-        return repr(field.default)
-    if field.default_factory is msgspec.NODEFAULT:
-        return "required"
-    made = field.default_factory()
-    return f"{type(made).__name__}()" if isinstance(made, msgspec.Struct) else repr(made)
 
 
 def _own_doc(cls: type) -> str:

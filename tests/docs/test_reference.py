@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.docs import pages
-from worldline.model.settings import Settings
 
 
 def _tool() -> ModuleType:
@@ -71,14 +70,6 @@ def test_every_public_name_and_method_stands_in_it(module: str) -> None:
             found = inspect.getattr_static(value, each)
             if not each.startswith("_") and getattr(found, "__module__", "").startswith("worldline."):
                 assert f"`{each}" in shown[name] or f" {each}(" in shown[name], f"{name}.{each}"
-
-
-def test_every_setting_stands_in_its_table() -> None:
-    text = MADE["settings.md"]
-    for group in Settings.__struct_fields__:
-        assert f"## {group}" in text
-        for field in getattr(getattr(Settings(), group), "__struct_fields__", ()):
-            assert f"| `{field}` |" in text
 
 
 def test_what_has_no_docstring_is_found() -> None:
