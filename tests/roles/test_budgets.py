@@ -218,11 +218,11 @@ async def test_no_ready_world_waits_for_more_than_one_turn_of_each_other(memory_
     choose = process.host.worlds._holdings.choose
 
     def watched(most: int) -> list[Any]:
-        found = choose(most)
+        found: list[Any] = choose(most)
         chosen.extend(held.at for held in found if held.unread)
         return found
 
-    process.host.worlds._holdings.choose = watched  # type: ignore[method-assign]
+    process.host.worlds._holdings.choose = watched
     for at in places:
         await drained(process.universe, at)
     await process.close()
