@@ -75,7 +75,7 @@ _DECLARED = {
         "AdapterSettings CacheSettings JanitorSettings OrchestratorSettings PressureSettings Settings TimerSettings "
         "WorkerSettings"
     ),
-    "model.work": "WorkState",
+    "model.work": "EffectAttempt EffectHistory WorkState",
     "model.world": "Status WorldMeta",
     "observe.measures": "Measure",
     "observe.sinks": "Journaled Notice Sinks",

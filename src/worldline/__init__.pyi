@@ -139,7 +139,7 @@ from worldline.model.settings import (
     WorkerSettings,
 )
 from worldline.model.upkeep.anchor import Anchor
-from worldline.model.work import WorkState
+from worldline.model.work import EffectAttempt, EffectHistory, WorkState
 from worldline.model.world import Status, WorldMeta
 from worldline.observe.measures import Measure
 from worldline.observe.sinks import Journaled, Notice, Sinks
@@ -188,7 +188,9 @@ __all__ = [
     "Diverged",
     "DurabilityWarning",
     "Effect",
+    "EffectAttempt",
     "EffectFailed",
+    "EffectHistory",
     "EffectTimeout",
     "Egress",
     "Entry",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -188,3 +189,101 @@ async def test_bad_ids_and_states_are_refused(memory_kit: Kit) -> None:
             await world.effects(state="parked")  # type: ignore[arg-type]
         with pytest.raises(wl.NotFound, match="no effect 000000"):
             await world._handle.command(ways_out.ANSWER_EFFECT, ways_out.AnswerEffect(bytes(16), b"\xf6", None, "r"))
+
+
+async def test_attempts_are_kept_with_an_effect_and_behind_its_answer(memory_kit: Kit) -> None:
+    """When, where and how each ended: while it is open, and for some time when it has its answer."""
+    app = wl.Program("p")
+    failures = ["one", "two"]
+
+    @app.effect(retry=wl.Retry(attempts=None, initial_delay=0.01, max_delay=0.01))
+    async def fetch(key: str) -> str:
+        if failures and key == "soon":
+            raise ValueError(failures.pop(0))
+        if key == "never":
+            raise OSError("no line")
+        return key
+
+    @app.effect(retry=wl.Retry(attempts=2, initial_delay=0.01))
+    async def broken() -> None:
+        raise OSError("no route")
+
+    @app.workflow
+    async def go(key: str) -> str:
+        await fetch("at once")
+        return await fetch(key)
+
+    @app.workflow
+    async def fails() -> None:
+        await broken()
+
+    async with memory_kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        run = await world.start(go("soon"), id="r")
+        assert await run.result(20) == "soon"
+        [found] = await run.attempts()  # the one that succeeded at once has none
+        assert (found.effect, found.open, len(found.id)) == ("fetch", False, 32)
+        assert [(each.number, each.ended, each.error) for each in found.attempts] == [
+            (1, "retried", "ValueError: one"), (2, "retried", "ValueError: two"), (3, "ok", ""),
+        ]  # fmt: skip
+        for before, after in zip(found.attempts, found.attempts[1:], strict=False):
+            assert before.began_us <= before.ended_us <= after.began_us
+            assert len(before.worker) == 16
+        failed = await world.start(fails(), id="f")
+        with pytest.raises(wl.RunFailed):
+            await failed.result(20)
+        [found] = await failed.attempts()
+        assert [(each.ended, each.error) for each in found.attempts] == [
+            ("retried", "OSError: no route"), ("failed", "OSError: no route"),
+        ]  # fmt: skip
+        waiting = await world.start(go("never"), id="n")
+        opened = await until(world, WAITING, attempt=12)
+        assert len(opened.attempts) == 8
+        assert {each.error for each in opened.attempts} == {"OSError: no line"}
+        [found] = await waiting.attempts()
+        assert found.open
+        assert found.attempts[-1].number >= 12
+        await kits.prove(world, app)
+
+
+async def test_an_effect_that_runs_is_answered_by_hand(memory_kit: Kit, where: str) -> None:
+    """The attempt is stopped, and whatever it says then is too late."""
+    app = wl.Program("p")
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    @app.effect(retry=wl.Retry(attempts=None, initial_delay=3_600, max_delay=3_600))
+    async def call(number: str) -> str:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return "never"
+
+    @app.workflow
+    async def dial() -> str:
+        name = await call("7")
+        return name + (await wl.wait(Go)).by
+
+    host = await memory_kit.process(app)
+    await host.universe.ensure("w", app)
+    client = host if where == "here" else await memory_kit.process()
+    world = client.universe.world("w")
+    run = await host.universe.world("w").start(dial(), id="r")
+    await asyncio.wait_for(begun.wait(), 20)
+    [effect] = await world.effects()
+    with pytest.raises(wl.Closed, match="running=True"):
+        await effect.answer("Ada")
+    with pytest.raises(wl.BadInput):
+        await effect.answer(7, running=True)
+    await effect.answer("Ada", running=True)
+    await effect.answer("Ada", running=True)  # the same again changes nothing
+    with pytest.raises(wl.Exists):
+        await effect.answer("Bob", running=True)
+    await asyncio.wait_for(ended.wait(), 20)
+    assert await world.effects() == []
+    await world.send(Go("!"))
+    assert await run.result(20) == "Ada!"
+    await kits.prove(world, app)
+    for each in {id(one): one for one in (client, host)}.values():
+        await each.close()

@@ -21,7 +21,7 @@ WORLD = [
     "lineage", "name", "patch", "pause", "preview", "resume", "retry_dead", "revert", "run", "runs", "schedule",
     "schedules", "send", "shadow", "snapshot", "snapshots", "start", "state", "tools", "trace", "trigger", "unschedule",
 ]  # fmt: skip
-RUN = ["answer", "cancel", "id", "reset", "result", "retry", "status", "terminate", "workflow"]
+RUN = ["answer", "attempts", "cancel", "id", "reset", "result", "retry", "status", "terminate", "workflow"]
 SENT = ["already_enqueued", "applied", "id", "stamp"]
 
 

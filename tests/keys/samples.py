@@ -101,6 +101,8 @@ WORK = work_model.Work(
     counted(0x80, 32),
     True,
     [WORKER],
+    TIME_US + 3,
+    [work_model.EffectAttempt(1, TIME_US, TIME_US + 1, WORKER, "retried", "no route")],
 )
 RULE = policy.Rule(2, policy.Verb.ONLY, policy.Scope.SEND, "till*", "shop", "vault", "inbox:*")
 GRANT = world_model.Grant(UNIVERSE, "shop", "till*", "vault", "inbox:*")

@@ -264,8 +264,8 @@ def test_expired_claim_is_taken_over_and_everything_late_loses() -> None:
     assert held.work.attempt == 2
     moves = [kv.Batch() for _ in range(4)]
     work.renew(moves[0], late, until_us=store.time_us + desk.CLAIM_US)
-    work.back_off(moves[1], late, due_us=store.time_us, error="")
-    work.park(moves[2], late, error="")
+    work.back_off(moves[1], late, due_us=store.time_us, now_us=store.time_us, error="")
+    work.park(moves[2], late, now_us=store.time_us, error="")
     moves[3] = desk.settling(late, store.world(AT))
     for batch in moves:
         assert work.lost(store.conflict(batch), late)
@@ -282,7 +282,7 @@ def test_back_off_gives_the_work_back_for_later() -> None:
     store = a_store()
     held = desk.claim(store, desk.open_now(store, AT, 1, desk.wanted(store)), 1)
     batch = kv.Batch()
-    waiting = work.back_off(batch, held, due_us=store.time_us + SECOND, error="refused")
+    waiting = work.back_off(batch, held, due_us=store.time_us + SECOND, now_us=store.time_us, error="refused")
     store.ok(batch)
     assert desk.authority(store, AT, 1) == waiting
     assert (waiting.work.state, waiting.work.attempt, waiting.work.error) == (WorkState.WAITING, 1, "refused")
@@ -297,7 +297,7 @@ def test_back_off_to_the_very_end_of_the_claim_keeps_the_pointer() -> None:
     store = a_store()
     held = desk.claim(store, desk.open_now(store, AT, 1, desk.wanted(store)), 1)
     batch = kv.Batch()
-    work.back_off(batch, held, due_us=held.work.due_us, error="")
+    work.back_off(batch, held, due_us=held.work.due_us, now_us=store.time_us, error="")
     store.ok(batch)
     desk.check_reachable(store, AT)
 
@@ -316,9 +316,9 @@ def test_any_error_text_can_be_stored(error: str, stored: str) -> None:
         held = desk.claim(store, desk.open_now(store, AT, 1, desk.wanted(store)), 1)
         batch = kv.Batch()
         if give_up:
-            work.park(batch, held, error=error)
+            work.park(batch, held, now_us=store.time_us, error=error)
         else:
-            work.back_off(batch, held, due_us=1, error=error)
+            work.back_off(batch, held, due_us=1, now_us=store.time_us, error=error)
         store.ok(batch)
         assert desk.authority(store, AT, 1).work.error == stored
 
@@ -327,7 +327,7 @@ def test_parked_work_waits_for_a_retry_by_hand() -> None:
     store = a_store()
     held = desk.claim(store, desk.open_now(store, AT, 1, desk.wanted(store)), 1)
     batch = kv.Batch()
-    parked = work.park(batch, held, error="no such host")
+    parked = work.park(batch, held, now_us=store.time_us, error="no such host")
     store.ok(batch)
     assert desk.pointers(store) == []
     assert (parked.work.token, parked.work.worker, parked.work.error) == (b"", b"", "no such host")
@@ -351,7 +351,7 @@ def test_retry_at_the_very_time_the_work_was_parked_with() -> None:
     store = a_store()
     held = desk.claim(store, desk.open_now(store, AT, 1, desk.wanted(store)), 1)
     parking, retrying = kv.Batch(), kv.Batch()
-    parked = work.park(parking, held, error="gave up")
+    parked = work.park(parking, held, now_us=store.time_us, error="gave up")
     store.ok(parking)
     work.retry(retrying, parked, due_us=parked.work.due_us)
     store.ok(retrying)
@@ -396,9 +396,9 @@ def test_settled_work_stays_until_it_is_closed_and_takes_nothing_more() -> None:
     with pytest.raises(errors.Closed, match="settled, not claimed"):
         work.renew(kv.Batch(), settled, until_us=1)
     with pytest.raises(errors.Closed, match="settled, not claimed"):
-        work.back_off(kv.Batch(), settled, due_us=1, error="")
+        work.back_off(kv.Batch(), settled, due_us=1, now_us=store.time_us, error="")
     with pytest.raises(errors.Closed, match="settled, not claimed"):
-        work.park(kv.Batch(), settled, error="")
+        work.park(kv.Batch(), settled, now_us=1, error="")
     store.ok(desk.cancelling(AT, 1, None, step=2))
     assert desk.states(store, AT) == []
 

@@ -177,10 +177,10 @@ class Works(stateful.RuleBasedStateMachine):
             if move == "renew":
                 return work.renew(batch, view.opened, until_us=later_us)
             if move == "back_off":
-                return work.back_off(batch, view.opened, due_us=later_us, error="refused")
+                return work.back_off(batch, view.opened, due_us=later_us, now_us=self.store.time_us, error="refused")
             if move == "take_back":
                 return work.take_back(batch, view.opened, now_us=later_us, died=False)
-            return work.park(batch, view.opened, error="gave up")
+            return work.park(batch, view.opened, now_us=self.store.time_us, error="gave up")
 
         self.act(view, build, fates, allowed=view.opened.work.state is WorkState.CLAIMED)
 

@@ -57,7 +57,7 @@ def test_setting_aside_loses_to_a_claim_and_keeps_the_last_error() -> None:
     store = a_store()
     held = a_claim(store)
     backing = kv.Batch()
-    waiting = work.back_off(backing, held, due_us=store.time_us, error="refused")
+    waiting = work.back_off(backing, held, due_us=store.time_us, now_us=store.time_us, error="refused")
     store.ok(backing)
     batch, parked = setting_aside(store, waiting)
     assert parked.work.error == "refused"

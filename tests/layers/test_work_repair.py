@@ -63,7 +63,7 @@ def test_garbage_is_kept_if_its_authority_has_come_to_mean_it() -> None:
     batch = kv.Batch()
     work.discard(batch, found, held)
     moving = kv.Batch()
-    work.back_off(moving, held, due_us=store.time_us + 7, error="")
+    work.back_off(moving, held, due_us=store.time_us + 7, now_us=store.time_us, error="")
     store.ok(moving)
     store.conflict(batch)
     desk.check_reachable(store, AT)
@@ -75,7 +75,7 @@ def test_garbage_with_an_authority_is_discarded(state: str) -> None:
     held = desk.claim(store, desk.open_now(store, AT, 1, desk.wanted(store)), 1)
     if state == "parked":
         batch = kv.Batch()
-        work.park(batch, held, error="")
+        work.park(batch, held, now_us=store.time_us, error="")
         store.ok(batch)
     elif state == "settled":
         store.ok(desk.settling(held, store.world(AT)))
@@ -125,7 +125,7 @@ def test_repair_finds_nothing_on_a_healthy_store() -> None:
     opened = [desk.open_now(store, AT, number, what) for number in range(4)]
     held = [desk.claim(store, each, 1) for each in opened[1:]]
     batch = kv.Batch()
-    work.park(batch, held[1], error="")
+    work.park(batch, held[1], now_us=store.time_us, error="")
     store.ok(batch)
     store.ok(desk.settling(held[2], store.world(AT)))
     assert [state for state, _ in desk.states(store, AT)] == [

@@ -111,7 +111,7 @@ async def test_an_effect_that_fails_says_where(memory_kit: Kit, name: str, hosts
         assert is_here(note)
         engine, at = client._connection.store.engine, await world._handle.address()
         [kept] = await traces.of_world(engine, at)
-        assert [each.source for each in kept.traces] == [Source.EFFECT]
+        assert [each.source for each in kept.traces] == [Source.EFFECT, Source.ATTEMPTS]
         assert is_here(kept.traces[0].text)
         assert all("inner(" not in repr(entry) for entry in await world.journal()), "it is not in the journal"
         await kits.prove(world, app)

@@ -98,6 +98,8 @@ INLINE_BYTES_MAX = 16 * KIB  # larger payloads and blobs are kept in chunks, or 
 ITEM_BYTES_MAX = 48 * KIB  # an inbox item, whole: it must become an entry, or a dead letter
 REASON_CHARACTERS_MAX = 1_024  # why a letter is dead
 TRACE_BYTES_MAX = 8 * KIB  # of one traceback
+ATTEMPTS_KEPT = 8  # of one effect
+ATTEMPT_ERROR_CHARACTERS_MAX = 200
 STEP_TRACES_MAX = 4  # tracebacks that a step keeps
 TRACE_SLOTS = 1_024  # steps of a world whose tracebacks are kept
 FAILURE_FIELDS_MAX = 64  # of an exception that are kept with its failure
@@ -258,7 +260,8 @@ assert GRANTS_MAX * (5 * NAME_BYTES_MAX + 100) < VALUE_BYTES_MAX, "the grants of
 assert 64 * (INLINE_BYTES_MAX + KIB) <= BATCH_BYTES_MAX // 2, "the records of blobs that go together fit in a batch"
 assert HOLDS_MAX * (4 * HOLD_CHARACTERS_MAX + 100) < VALUE_BYTES_MAX, "the holds of a universe are one value"
 assert STEP_TRACES_MAX * (TRACE_BYTES_MAX + 4 * CHOSEN_ID_BYTES_MAX) < VALUE_BYTES_MAX, "a step's traces are one value"
-assert INLINE_BYTES_MAX + TRACE_BYTES_MAX + 8 * KIB < VALUE_BYTES_MAX, "open work has parameters and a traceback"
+assert ATTEMPTS_KEPT * (4 * ATTEMPT_ERROR_CHARACTERS_MAX + 100) < TRACE_BYTES_MAX, "attempts are kept as a trace"
+assert INLINE_BYTES_MAX + 2 * TRACE_BYTES_MAX + 8 * KIB < VALUE_BYTES_MAX, "open work has these, and its attempts"
 assert 2 * max(PERSONAL_STEP_MAX, PERSONAL_PAGE) < READ_REQUESTS_MAX, "values are read with their subjects"
 assert PERSONAL_STEP_BYTES_MAX + PERSONAL_STEP_MAX * KIB < BATCH_BYTES_MAX // 2, (
     "values and their keys fit into one batch"

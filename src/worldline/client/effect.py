@@ -33,7 +33,8 @@ class OpenEffect:
 
     `id` names it in its universe, `name` is the effect, `run` the run that called it. `state`: waiting for an attempt,
     claimed by a worker, parked until a person acts, or settled, when its answer is on the way. `attempt`: how many
-    there were; `error`: what the last one failed with.
+    there were; `error`: what the last one failed with; `attempts`: the last that have ended, the oldest first: when, in
+    which process, and how.
     """
 
     def __init__(self, world: Handle, opened: works.Open, args: Any) -> None:
@@ -43,20 +44,22 @@ class OpenEffect:
         self.state = opened.work.state
         self.attempt = opened.work.attempt
         self.error = opened.work.error
+        self.attempts = opened.work.tried
         self.args = args  # by name, as plain data
         self.opened = _EPOCH + timedelta(microseconds=opened.work.opened_us)
         self._world = world
         self._intent = opened.intent
 
-    async def answer(self, value: object = None, /, *, error: str | None = None) -> None:
+    async def answer(self, value: object = None, /, *, error: str | None = None, running: bool = False) -> None:
         """Answer it by hand, with a value or with an error, if it is parked. The same answer again changes nothing.
 
-        `Closed` if it is not parked: it may be running. `Exists` if it has another answer, `NotFound` if it is not open
-        any more, `BadInput` if the value is not of the effect's type, `NotHosted` if no process has run the world for
-        too long.
+        `running`: also if it waits for its next attempt, or is being tried: then the attempt is stopped, and what it
+        has done or still does is not undone. `Closed` if it is not parked and that was not said. `Exists` if it has
+        another answer, `NotFound` if it is not open any more, `BadInput` if the value is not of the effect's type,
+        `NotHosted` if no process has run the world for too long.
         """
         data = b"" if error is not None else values.dump(value)
-        wanted = ways_out.AnswerEffect(self._intent, data, error, self.run)
+        wanted = ways_out.AnswerEffect(self._intent, data, error, self.run, running)
         await self._world.command(ways_out.ANSWER_EFFECT, wanted)
 
     async def retry(self) -> None:

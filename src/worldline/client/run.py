@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from worldline.base import errors, failures
-from worldline.client import answers, delivery, halted_runs, listing, time_limits
+from worldline.client import answers, attempts, delivery, halted_runs, listing, time_limits
 from worldline.client.connection import Connection
 from worldline.client.halted_runs import OnBlocked
 from worldline.client.handle import Handle
@@ -23,6 +23,7 @@ from worldline.kernel.state import Ended
 from worldline.model import journal as journals
 from worldline.model.journal import Kind
 from worldline.model.trace import Source
+from worldline.model.work import EffectHistory
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -84,6 +85,12 @@ class Run(Generic[R_co]):
                 raise errors.NotFound(f"world {self._world.name!r} has no run {self.id!r}")
             self._standing = commands.Standing(self.id, found.status, attached=True, data=found.data)
         return self._standing.status
+
+    async def attempts(self) -> list[EffectHistory]:
+        """The last attempts at its effects, the newest effect first: when, in which process, how each ended. An effect
+        that succeeded at once has none; of effects that have their answer they are kept for some time.
+        """
+        return await attempts.of_run(self._world, self.id)
 
     async def result(self, timeout: Seconds | None = None, *, on_blocked: OnBlocked | None = None) -> R_co:
         """Wait for the end, and return what the run returned. `RunFailed` if it raised, `RunReverted` if its world was

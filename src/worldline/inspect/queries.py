@@ -17,7 +17,7 @@ from worldline.client import dead_letters, listing, refs
 from worldline.client.connection import Connection
 from worldline.host import holders
 from worldline.inspect import render
-from worldline.inspect.render import when
+from worldline.inspect.render import rfc3339, when
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import segments as segment_keys
 from worldline.keys import work as work_keys
@@ -29,7 +29,7 @@ from worldline.layers.stored import compact, journal_pages, lines
 from worldline.model import ids
 from worldline.model import world as world_model
 from worldline.model.lease import Trial
-from worldline.model.work import WorkKind, WorkState
+from worldline.model.work import EffectAttempt, WorkKind, WorkState
 from worldline.roles.erasure import checking
 from worldline.store import kv
 
@@ -109,6 +109,28 @@ class Whole(msgspec.Struct, frozen=True):
     assigned: str = ""  # the worker that should run it, why, and whether that counts
 
 
+class Attempted(msgspec.Struct, frozen=True):
+    """One attempt at an effect, for people."""
+
+    number: int
+    began: datetime
+    ended: datetime
+    worker: str
+    how: str
+    error: str
+
+    @staticmethod
+    def of(found: EffectAttempt) -> Attempted:
+        return Attempted(
+            found.number, when(found.began_us), when(found.ended_us), found.worker.hex(), found.ended, found.error
+        )
+
+    def __str__(self) -> str:
+        said = f": {self.error}" if self.error else ""
+        took = (self.ended - self.began).total_seconds()
+        return f"{self.number:>4}  {rfc3339(self.began)}  {took:.3f} s  worker {self.worker[-8:]}  {self.how}{said}"
+
+
 class Work(msgspec.Struct, frozen=True):
     """An open effect or timer."""
 
@@ -126,6 +148,7 @@ class Work(msgspec.Struct, frozen=True):
     error: str
     args: Any
     trace: str = ""  # where in its code the last attempt failed
+    attempts: list[Attempted] = []  # the last that have ended, the oldest first
 
 
 class Dead(msgspec.Struct, frozen=True):
@@ -357,7 +380,7 @@ async def _work_row(universe: Connection, opened: works.Open, world: str) -> Wor
     return Work(
         opened.intent.hex(), world, work.kind.name.lower(), work.name, work.state.name.lower(), work.correlation,
         work.attempt, when(work.opened_us), when(work.due_us), when(work.deadline_us) if work.deadline_us else None,
-        work.worker.hex(), work.error, args, work.trace,
+        work.worker.hex(), work.error, args, work.trace, [Attempted.of(each) for each in work.tried],
     )  # fmt: skip
 
 

@@ -131,7 +131,7 @@ def _take(machine: Machine, given: steps.Input) -> str:
             return acting.event(machine, item, data)
         return events.take(machine, item.schema, data, to=item.to, correlation=item.correlation)
     if isinstance(item, inbox.Receipt):
-        if given.trace:
+        if given.trace or given.tried:
             _keep_trace(machine, item, given)
         return _receipt(machine, item, data)
     if isinstance(item, inbox.TimerFired):
@@ -204,9 +204,16 @@ def _posted(item: inbox.Receipt, data: bytes, stamp: bytes) -> bytes:
 
 
 def _keep_trace(machine: Machine, item: inbox.Receipt, given: steps.Input) -> None:
-    """Where the effect failed, for whom reads it: with the step, and with the exception that its run is fed with."""
-    tracebacks.keep(machine, Source.EFFECT, item.intent.hex(), given.trace)
+    """Where the effect failed, and which attempts there were, for whom reads it: with the step; and where it failed
+    with the exception that its run is fed with, too.
+    """
+    if given.trace:
+        tracebacks.keep(machine, Source.EFFECT, item.intent.hex(), given.trace)
     pending = machine.work.find_open(ids.IntentId(item.intent))
+    if given.tried and pending is not None:
+        tracebacks.keep(machine, Source.ATTEMPTS, pending.run or item.intent.hex(), given.tried)
+    if not given.trace:
+        return
     run = None if pending is None else machine.runs.get(pending.run)
     if pending is not None and run is not None:
         run.traces.keep(pending.op, given.data, given.trace)

@@ -38,6 +38,7 @@ class Unread(msgspec.Struct, frozen=True):
     item: inbox.Item | None
     error: str = ""
     trace: str = ""  # where the effect failed that a receipt is of
+    tried: str = ""  # the attempts at it, if they are kept
 
 
 class Letter(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from worldline.base import errors, probes
+from worldline.base import errors, limits, probes
 from worldline.codec import tuples
 from worldline.keys import journal as journal_keys
 from worldline.keys import work as keys
@@ -198,7 +198,10 @@ def count_death(batch: kv.Batch, held: Open, *, now_us: int) -> Open:
     _check_claimed(held)
     blamed = [*held.work.blamed, held.work.worker] if held.work.alone else held.work.blamed
     pause_us = pause_after(held.work.died) if held.work.died else 0
-    return _move(batch, held, _unclaimed(held.work, now_us + pause_us, died=held.work.died + 1, blamed=blamed))
+    tried = tried_with(held.work, "died", now_us=now_us)
+    return _move(
+        batch, held, _unclaimed(held.work, now_us + pause_us, died=held.work.died + 1, blamed=blamed, tried=tried)
+    )
 
 
 def pause_after(deaths: int) -> int:
@@ -217,10 +220,30 @@ def acquit(batch: kv.Batch, opened: Open, worker: ids.WorkerId) -> bool:
     return True
 
 
-def _unclaimed(held: work.Work, due_us: int, *, died: int, blamed: list[bytes]) -> work.Work:
+def tried_with(held: work.Work, ended: str, *, now_us: int, error: str = "") -> list[work.EffectAttempt]:
+    """The attempts that are kept of claimed work, with the one that has ended now."""
+    began_us = held.claimed_us or held.opened_us
+    said = _storable(error[: limits.ATTEMPT_ERROR_CHARACTERS_MAX])[: limits.ATTEMPT_ERROR_CHARACTERS_MAX]
+    last = work.EffectAttempt(held.attempt, began_us, max(began_us, now_us), held.worker, ended, said)
+    return [*held.tried[1 - limits.ATTEMPTS_KEPT :], last]
+
+
+def history(opened: Open) -> work.EffectHistory:
+    """The attempts at an effect that has no answer yet, the one that is under way not among them."""
+    return work.EffectHistory(opened.work.name, opened.intent.hex(), opened.work.tried, open=True)
+
+
+def _unclaimed(
+    held: work.Work, due_us: int, *, died: int, blamed: list[bytes], tried: list[work.EffectAttempt]
+) -> work.Work:
     return msgspec.structs.replace(
-        held, state=_WAITING, token=b"", worker=b"", due_us=due_us, died=died, alone=False, blamed=blamed
+        held, state=_WAITING, token=b"", worker=b"", due_us=due_us, died=died, alone=False, blamed=blamed, tried=tried
     )
+
+
+def _ran_out(opened: work.Work, *, now_us: int) -> list[work.EffectAttempt]:
+    """The attempts at work that is due again: if it was claimed, its claim has run out."""
+    return tried_with(opened, "died", now_us=now_us) if opened.state is _CLAIMED else opened.tried
 
 
 def is_suspect(opened: Open) -> bool:
@@ -249,6 +272,8 @@ def claim(
         due_us=until_us,
         died=opened.work.died + (opened.work.state is WorkState.CLAIMED),  # a claim that ran out
         alone=alone,
+        claimed_us=now_us,
+        tried=_ran_out(opened.work, now_us=now_us),
     )
     return _move(batch, opened, claimed)
 
@@ -263,7 +288,7 @@ def renew(batch: kv.Batch, held: Open, *, until_us: int, alone: bool = False) ->
     return _move(batch, held, msgspec.structs.replace(held.work, due_us=due_us, alone=alone))
 
 
-def back_off(batch: kv.Batch, held: Open, *, due_us: int, error: str, trace: str = "") -> Open:
+def back_off(batch: kv.Batch, held: Open, *, due_us: int, now_us: int, error: str, trace: str = "") -> Open:
     """Give a claim back, to be tried again later. Guard: the claim as its holder last wrote it."""
     _check_claimed(held)
     waiting = msgspec.structs.replace(
@@ -277,16 +302,18 @@ def back_off(batch: kv.Batch, held: Open, *, due_us: int, error: str, trace: str
         died=0,
         alone=False,
         blamed=[],
+        tried=tried_with(held.work, "retried", now_us=now_us, error=error),
     )
     return _move(batch, held, waiting)
 
 
-def park(batch: kv.Batch, held: Open, *, error: str, trace: str = "") -> Open:
+def park(batch: kv.Batch, held: Open, *, now_us: int, error: str, trace: str = "") -> Open:
     """Set aside until an operator retries it. Guard: the claim as its holder last wrote it."""
     _check_claimed(held)
     parked = msgspec.structs.replace(
-        held.work, state=WorkState.PARKED, token=b"", worker=b"", error=_storable(error), trace=trace, alone=False
-    )
+        held.work, state=WorkState.PARKED, token=b"", worker=b"", error=_storable(error), trace=trace, alone=False,
+        tried=tried_with(held.work, "parked", now_us=now_us, error=error),
+    )  # fmt: skip
     return _move(batch, held, parked)
 
 
@@ -308,7 +335,7 @@ def set_aside(batch: kv.Batch, opened: Open, *, now_us: int, error: str) -> Open
         raise errors.Closed(f"intent {opened.intent.hex()} is {opened.work.state.name.lower()}, not waiting")
     parked = msgspec.structs.replace(
         opened.work, state=WorkState.PARKED, token=b"", worker=b"", error=opened.work.error or _storable(error),
-        alone=False,
+        alone=False, tried=_ran_out(opened.work, now_us=now_us),
     )  # fmt: skip
     return _move(batch, opened, parked)
 
@@ -319,18 +346,21 @@ def move_due(batch: kv.Batch, opened: Open, *, now_us: int, due_us: int) -> Open
         raise errors.Closed(f"intent {opened.intent.hex()} is {opened.work.state.name.lower()}, not waiting")
     if opened.work.due_us == due_us:
         raise errors.Exists(f"intent {opened.intent.hex()} is due at that time already")
-    waiting = _unclaimed(opened.work, due_us, died=opened.work.died, blamed=opened.work.blamed)
+    tried = _ran_out(opened.work, now_us=now_us)
+    waiting = _unclaimed(opened.work, due_us, died=opened.work.died, blamed=opened.work.blamed, tried=tried)
     return _move(batch, opened, waiting)
 
 
-def settle(batch: kv.Batch, held: Open, *, trace: str = "") -> Open:
+def settle(batch: kv.Batch, held: Open, *, trace: str = "", tried: list[work.EffectAttempt] | None = None) -> Open:
     """Mark claimed work as answered. The caller appends the one receipt in the same batch.
 
     Guard: the claim as its holder last wrote it. The record stays, token and all, until the world consumes the answer,
-    and with it `trace`, the traceback of a failure: the receipt, which is journaled, has none.
+    and with it `trace`, the traceback of a failure, and `tried`, all attempts: the receipt, which is journaled, has
+    neither.
     """
     _check_claimed(held)
-    return _move(batch, held, msgspec.structs.replace(held.work, state=WorkState.SETTLED, trace=trace))
+    kept = held.work.tried if tried is None else tried
+    return _move(batch, held, msgspec.structs.replace(held.work, state=WorkState.SETTLED, trace=trace, tried=kept))
 
 
 def hand_on(batch: kv.Batch, held: Open, to: ids.Address) -> Open:
@@ -392,7 +422,8 @@ def take_back(batch: kv.Batch, held: Open, *, now_us: int, died: bool) -> Open:
     if died:
         return count_death(batch, held, now_us=now_us)
     _check_claimed(held)
-    return _move(batch, held, _unclaimed(held.work, now_us, died=held.work.died, blamed=held.work.blamed))
+    tried = tried_with(held.work, "given back", now_us=now_us)
+    return _move(batch, held, _unclaimed(held.work, now_us, died=held.work.died, blamed=held.work.blamed, tried=tried))
 
 
 def put_copy(batch: kv.Batch, found: Open, *, now_us: int) -> None:
@@ -401,7 +432,7 @@ def put_copy(batch: kv.Batch, found: Open, *, now_us: int) -> None:
     """
     wanted = found.work
     if wanted.state is _CLAIMED:
-        wanted = _unclaimed(wanted, now_us, died=wanted.died, blamed=wanted.blamed)
+        wanted = _unclaimed(wanted, now_us, died=wanted.died, blamed=wanted.blamed, tried=wanted.tried)
     batch.put(keys.open_key(found.at, found.intent), keys.WORK.pack(wanted))
     if wanted.state in CLAIMABLE:
         _point(batch, found.at, found.intent, wanted)

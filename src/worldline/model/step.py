@@ -40,6 +40,7 @@ class Input(msgspec.Struct, frozen=True):
     error: str = ""
     blocks: Mapping[str, str] = {}  # of a step that is replayed: the runs that it blocked, and the reports
     trace: str = ""  # where the effect failed that a receipt is of: shown, never journaled
+    tried: str = ""  # the attempts at it, if there was more to them than one that succeeded: likewise
     poison: str = ""
     discard: bool = False
     correlation: str = ""  # of what is no item any more

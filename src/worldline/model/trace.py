@@ -14,10 +14,11 @@ class Source(enum.IntEnum):
     HANDLER = 2
     WHERE = 3  # the condition of a `wl.wait`
     EFFECT = 4  # its last attempt
+    ATTEMPTS = 5  # at an effect of a run: no traceback, but a `work.EffectHistory` as JSON
 
 
 class Trace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """`subject`: the id of the run whose code or `where=` it was, `Reducer.method`, or the effect's intent in hex."""
+    """`subject`: the id of the run whose code, `where=` or effect it was, `Reducer.method`, or the effect's intent."""
 
     source: Source
     subject: str

@@ -25,6 +25,30 @@ class WorkState(enum.IntEnum):
     SENT = 5  # a question that is in another universe's inbox: the answer comes from there
 
 
+class EffectAttempt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """One attempt at an effect: when, in which process, and how it ended.
+
+    `ended`: "ok", "failed", "timeout", "retried", "parked", "given back" by a process that ended in order, or "died" if
+    its process died or said nothing until its claim ran out. Times are the store's, in microseconds.
+    """
+
+    number: int
+    began_us: int
+    ended_us: int
+    worker: bytes
+    ended: str
+    error: str = ""
+
+
+class EffectHistory(msgspec.Struct, frozen=True):
+    """The last attempts at one effect, the oldest first. `id` names the effect; `open`: it has no answer yet."""
+
+    effect: str
+    id: str
+    attempts: list[EffectAttempt]
+    open: bool = False
+
+
 class Work(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """The authority over one intent: every change expects its exact bytes."""
 
@@ -49,3 +73,5 @@ class Work(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     asked: bytes = b""  # of a question that was SENT: the universe and the world that it was put to
     alone: bool = False  # of a claim: nothing else that its process may die of runs there
     blamed: list[bytes] = []  # the workers of attempts in a row that died alone
+    claimed_us: int = 0  # when it was claimed last; 0: with the step that asked for it
+    tried: list[EffectAttempt] = []  # the last attempts that have ended, the oldest first

@@ -100,9 +100,10 @@ async def answer_run(
 @click.argument("effect")
 @click.argument("value", required=False)
 @click.option("--error", metavar="TEXT", help="Answer with an error instead.")
+@click.option("--running", is_flag=True, help="Also if it is not parked. An attempt is stopped, and not undone.")
 @common.TIMEOUT
 async def answer_effect(
-    desk: Desk, *, effect: str, value: str | None, error: str | None, timeout: float | None
+    desk: Desk, *, effect: str, value: str | None, error: str | None, running: bool, timeout: float | None
 ) -> None:
     """Answer a parked effect by hand, with VALUE as JSON (or text), or with --error."""
     _check_answer(value, error)
@@ -111,7 +112,7 @@ async def answer_effect(
         name = (await queries.world_names(universe, [opened.at]))[opened.at]
         found = await desk.world(universe, name)
         kind = await _type(found, OpKind.EFFECT, opened.work.name)
-        wanted = ways_out.AnswerEffect(opened.intent, _data(kind, value, error), error)
+        wanted = ways_out.AnswerEffect(opened.intent, _data(kind, value, error), error, running=running)
         await desk.answer(found, found.command(ways_out.ANSWER_EFFECT, wanted), timeout)
     said = {"id": opened.intent.hex(), "world": name, "ok": error is None}
     desk.out.one(said, [f"effect {opened.work.name} of {name} is answered"])

@@ -12,7 +12,7 @@ from worldline.base import errors, grammar
 from worldline.cli import common, output, suggest
 from worldline.cli.commands import roles, ways_out
 from worldline.cli.common import Desk
-from worldline.client import dead_letters, listing
+from worldline.client import attempts, dead_letters, listing
 from worldline.client import effect as effects
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
@@ -51,6 +51,16 @@ class RunShown(msgspec.Struct, frozen=True):
     ways: list[str]
     trace: str
     note: str
+    attempts: list[EffectTried] = []
+
+
+class EffectTried(msgspec.Struct, frozen=True):
+    """The last attempts at an effect of a run, the oldest first."""
+
+    effect: str
+    id: str
+    open: bool
+    attempts: list[queries.Attempted]
 
 
 @common.command("list", many=True)
@@ -77,6 +87,12 @@ async def show_run(desk: Desk, *, world: str, run: str) -> None:
     async with desk.open() as universe:
         found = await desk.world(universe, world)
         shown = _shown_run(await _marked(found, await _find_run(found, run)))
+        histories = await attempts.of_run(found, run)
+    tried = [
+        EffectTried(each.effect, each.id, each.open, [queries.Attempted.of(one) for one in each.attempts])
+        for each in histories
+    ]
+    shown = msgspec.structs.replace(shown, attempts=tried)
     desk.out.one(shown, _lines(shown))
 
 
@@ -110,11 +126,16 @@ async def cancel_run(desk: Desk, *, world: str, run: str, reason: str, timeout: 
 
 def _lines(shown: RunShown | queries.Work) -> list[str]:
     """What is known of a run or an effect, and below it where in its code it failed."""
-    apart = ("trace", "operations", "ways")
+    apart = ("trace", "operations", "ways", "attempts")
     said = {name: getattr(shown, name) for name in shown.__struct_fields__ if name not in apart}
     lines = output.pairs({name: value for name, value in said.items() if value not in (None, "", [])})
     if isinstance(shown, RunShown):
-        lines += [*_operation_lines(shown.operations), *(f"type: {way}" for way in shown.ways)]
+        lines += _operation_lines(shown.operations)
+        for each in shown.attempts:
+            lines += [f"attempts at {each.effect} {each.id[:12]}:", *(f"  {one}" for one in each.attempts)]
+        lines += [f"type: {way}" for way in shown.ways]
+    elif shown.attempts:
+        lines += ["attempts:", *(f"  {one}" for one in shown.attempts)]
     return [*lines, "", *shown.trace.rstrip().splitlines()] if shown.trace else lines
 
 

@@ -96,13 +96,14 @@ class AnswerRun(msgspec.Struct, frozen=True, array_like=True):
 
 class AnswerEffect(msgspec.Struct, frozen=True, array_like=True):
     """`run`: the run that called it, if the caller knows. It tells an effect that has an answer from one that never
-    was.
+    was. `running`: also one that is not parked, which may be performed now.
     """
 
     intent: bytes
     data: bytes
     error: str | None = None
     run: str = ""
+    running: bool = False
 
 
 class Twice(msgspec.Struct, frozen=True):
@@ -203,10 +204,10 @@ def answer_effect(machine: Machine, data: bytes) -> None:
     if pending is None or pending.kind is WorkKind.TIMER:
         _check_answered(machine, wanted)
         return
-    if pending.parked is None:
+    if pending.parked is None and not wanted.running:
         raise errors.Closed(
             f"effect {pending.name} {wanted.intent.hex()[:12]} is not parked and may be running: park it first, with "
-            f"`worldline effect park {wanted.intent.hex()[:12]}`"
+            f"`worldline effect park {wanted.intent.hex()[:12]}`, or answer it all the same: --running, running=True"
         )
     outcome = _effect_outcome(machine, pending, wanted)
     machine.work.give_up(pending)

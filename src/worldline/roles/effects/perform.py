@@ -35,7 +35,8 @@ from worldline.model import inbox, payload
 from worldline.model import world as world_model
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.settings import AdapterSettings
-from worldline.roles import hub, telemetry, threads
+from worldline.model.work import EffectAttempt
+from worldline.roles import attempt_history, hub, telemetry, threads
 from worldline.roles.effects import answers, attempt_log, limiter, open_resources, parking, suspects
 from worldline.roles.effects import attempt as attempts
 from worldline.roles.effects.attempt import Ended
@@ -62,6 +63,7 @@ class Claimed:
         self._stopped = False
         self.claim = claim
         self.renew_at = renew_at  # by the loop's clock
+        self._began = asyncio.get_running_loop().time()
         self.lost = False
         self._beside = False  # something else runs that its process may die of: it is not alone any more
         self.desk: Collector | None = None  # of the personal values that it is given, and returns
@@ -72,6 +74,11 @@ class Claimed:
         self.stopped = True
         if self._task is not None:
             self._task.cancel()
+
+    def ended_us(self) -> int:
+        """About when it has ended, by the store's clock."""
+        took = asyncio.get_running_loop().time() - self._began
+        return (self.claim.work.claimed_us or self.claim.work.opened_us) + int(took * 1_000_000)
 
     async def stop(self) -> None:
         """Let it be. What is known of the claim afterwards is true."""
@@ -167,7 +174,7 @@ class Performer:
                 await held.stop()
                 del self._held[claim.intent]
             if not held.lost:
-                outcome = await self._conclude(held.claim, policy, ended)
+                outcome = await self._conclude(held, policy, ended)
         finally:
             self._answering.pop(claim.intent, None)
         if telling:
@@ -317,7 +324,8 @@ class Performer:
 
     # --- What comes of it -------------------------------------------------------------------------------------
 
-    async def _conclude(self, claim: works.Open, policy: Policy, ended: Ended) -> telemetry.Outcome:
+    async def _conclude(self, held: Claimed, policy: Policy, ended: Ended) -> telemetry.Outcome:
+        claim = held.claim
         work = claim.work
         if ended.asked is not None:
             batch = kv.Batch()
@@ -325,7 +333,8 @@ class Performer:
             await answers.insist(self._env, claim, lambda: transact.commit(self._engine, self._env, batch))
             return "ok"
         if ended.ok:
-            await self._answer(claim, _OK, ended.carried or payload.inline(ended.data), ended.data)
+            made = [] if work.attempt == 1 else works.tried_with(work, "ok", now_us=held.ended_us())
+            await self._answer(claim, _OK, ended.carried or payload.inline(ended.data), ended.data, tried=made)
             return "ok"
         now_us = (await answers.insist(self._env, claim, self._engine.read)).time_us
         due_us = now_us + max(policy.delay_us(work.attempt, claim.intent), ended.after_us)
@@ -334,14 +343,16 @@ class Performer:
         if not ended.final and not out_of_time and not out_of_attempts:
             attempt_log.retried(claim, policy, ended, pause_us=due_us - now_us)
             batch = kv.Batch()
-            works.back_off(batch, claim, due_us=due_us, error=ended.message, trace=ended.trace)
+            works.back_off(batch, claim, due_us=due_us, now_us=now_us, error=ended.message, trace=ended.trace)
             await answers.insist(self._env, claim, lambda: transact.commit(self._engine, self._env, batch))
             return "retried"
         if ended.unfit or (policy.parks(mistake=ended.mistake) and not ended.final):  # an edit fails no run
             attempt_log.parked(claim, ended)
             await self._settle(
                 claim,
-                lambda given: parking.parked(works.park(given, claim, error=ended.message, trace=ended.trace)),
+                lambda given: parking.parked(
+                    works.park(given, claim, now_us=now_us, error=ended.message, trace=ended.trace)
+                ),
             )
             return "parked"
         timed_out = ended.timed_out or out_of_time
@@ -349,22 +360,27 @@ class Performer:
         status = ReceiptStatus.TIMEOUT if timed_out else ReceiptStatus.ERROR
         attempt_log.failed(claim, ended, tried)
         data = answers.failure(ended, tried)
-        await self._answer(claim, status, payload.inline(data), data, trace=ended.trace)
+        how = "timeout" if timed_out else "failed"
+        made = works.tried_with(work, how, now_us=now_us, error=ended.message)
+        await self._answer(claim, status, payload.inline(data), data, trace=ended.trace, tried=made)
         return "timeout" if timed_out else "error"
 
     async def _answer(
-        self, claim: works.Open, status: ReceiptStatus, carried: payload.Payload, data: bytes, *, trace: str = ""
-    ) -> None:
+        self, claim: works.Open, status: ReceiptStatus, carried: payload.Payload, data: bytes, *,
+        tried: list[EffectAttempt], trace: str = "",
+    ) -> None:  # fmt: skip
         """Exactly one receipt: into the next cycle of a world held here, else into the world's inbox."""
         receipt = inbox.Receipt(claim.intent, status, carried, claim.work.attempt, claim.work.correlation)
-        handed = await self._hand_over(claim, receipt, data, trace)
+        handed = await self._hand_over(claim, receipt, data, trace, tried)
         if not handed:
             large = None if carried.ref is None else data
-            await self._settle(claim, lambda batch: _settled(batch, claim, receipt, trace), large=large)
+            await self._settle(claim, lambda batch: _settled(batch, claim, receipt, trace, tried), large=large)
         if self._telemetry.on:
             self._telemetry.tell(telemetry.Answered(claim, status, handed))
 
-    async def _hand_over(self, claim: works.Open, receipt: inbox.Receipt, data: bytes, trace: str) -> bool:
+    async def _hand_over(
+        self, claim: works.Open, receipt: inbox.Receipt, data: bytes, trace: str, tried: list[EffectAttempt]
+    ) -> bool:
         """Whether the world, held here, has taken the answer, or another worker's instead.
 
         The claim is not renewed any more, so the world has as long as a renewal may take. If it takes the answer after
@@ -373,7 +389,9 @@ class Performer:
         if self.local is None:
             return False
         done: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
-        if not self.local.hand_over(claim.at, Handover(receipt, data, done=done, claim=claim, trace=trace)):
+        kept = attempt_history.dump(claim.work.name, claim.intent, tried) if tried else ""
+        given = Handover(receipt, data, done=done, claim=claim, trace=trace, tried=kept)
+        if not self.local.hand_over(claim.at, given):
             return False
         self._limit(claim, done)
         try:
@@ -405,8 +423,9 @@ class Performer:
             batch = kv.Batch()
             if world.meta.status not in world_model.TAKES_INPUT:
                 works.back_off(
-                    batch, claim, due_us=read.time_us + CLOSED_PAUSE_US, error="the world takes no input now"
-                )
+                    batch, claim, due_us=read.time_us + CLOSED_PAUSE_US, now_us=read.time_us,
+                    error="the world takes no input now",
+                )  # fmt: skip
                 return transact.Write(batch, lambda _: None)
             if large is not None:
                 generation = await blobs.generation()
@@ -450,8 +469,10 @@ async def _in_line(slot: Slot, run: Callable[[], Awaitable[Ended]]) -> Ended:
     return await run()
 
 
-def _settled(batch: kv.Batch, claim: works.Open, receipt: inbox.Receipt, trace: str) -> inbox.Receipt:
-    works.settle(batch, claim, trace=trace)
+def _settled(
+    batch: kv.Batch, claim: works.Open, receipt: inbox.Receipt, trace: str, tried: list[EffectAttempt]
+) -> inbox.Receipt:
+    works.settle(batch, claim, trace=trace, tried=tried)
     return receipt
 
 

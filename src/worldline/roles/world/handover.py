@@ -45,6 +45,7 @@ class Handover(msgspec.Struct, eq=False):
     since_us: int = 0  # when it was handed over, if that is measured
     stamp: bytes = b""
     trace: str = ""  # of a receipt: where the effect failed
+    tried: str = ""  # of a receipt: the attempts at the effect, if they are kept
 
     def began(self, now_us: int) -> None:
         """It is measured how long it waits."""

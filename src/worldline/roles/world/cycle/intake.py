@@ -22,6 +22,7 @@ from worldline.layers import ready
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload
 from worldline.model.inbox import ReceiptStatus
+from worldline.roles import attempt_history
 from worldline.roles.world.cycle.store_clock import StoreClock
 from worldline.roles.world.cycle.turn import Turn
 from worldline.roles.world.handover import Handover
@@ -98,16 +99,20 @@ class Intake:
             self._stuck(turn.held)
 
     async def _traced(self, at: ids.Address, items: list[inboxes.Unread]) -> list[inboxes.Unread]:
-        """Receipts of effects that failed, with the tracebacks that are kept with their work until then."""
-        failed = [index for index, each in enumerate(items) if _is_failure(each.item)]
+        """Receipts of effects that failed or were tried again, with the tracebacks and attempts that are kept with
+        their work until then.
+        """
+        failed = [index for index, each in enumerate(items) if _is_told_of(each.item)]
         if not failed:
             return items
         failed = failed[: limits.READ_REQUESTS_MAX]  # of those behind, none is shown
         read = await self._engine.read(*(works.get(at, _intent(items[index])) for index in failed))
         for position, index in enumerate(failed):
             opened = works.decode(at, _intent(items[index]), read.value(position))
-            if opened is not None and opened.work.trace:
-                items[index] = msgspec.structs.replace(items[index], trace=opened.work.trace)
+            if opened is None or not (opened.work.trace or opened.work.tried):
+                continue
+            tried = attempt_history.dump(opened.work.name, opened.intent, opened.work.tried)
+            items[index] = msgspec.structs.replace(items[index], trace=opened.work.trace, tried=tried)
         return items
 
     async def _load_all(
@@ -161,8 +166,8 @@ class Intake:
             await transact.commit(self._engine, self._env, *batches)
 
 
-def _is_failure(item: inbox.Item | None) -> bool:
-    return isinstance(item, inbox.Receipt) and item.status is not ReceiptStatus.OK
+def _is_told_of(item: inbox.Item | None) -> bool:
+    return isinstance(item, inbox.Receipt) and (item.status is not ReceiptStatus.OK or item.attempt > 1)
 
 
 def _intent(unread: inboxes.Unread) -> ids.IntentId:

@@ -158,12 +158,14 @@ def _not_taken(given: step.Input) -> step.Input:
 
 
 def handed_input(handover: Handover, poison: str = "") -> step.Input:
-    return step.Input(handover.item, handover.data, handover.stamp, trace=handover.trace, poison=poison)
+    return step.Input(
+        handover.item, handover.data, handover.stamp, trace=handover.trace, tried=handover.tried, poison=poison
+    )
 
 
 def input_of(item: inboxes.Unread, data: bytes) -> step.Input:
     raw_digest = b"" if item.item else digest.sha256(item.raw)
-    return step.Input(item.item, data, item.stamp, raw_digest, item.error, trace=item.trace)
+    return step.Input(item.item, data, item.stamp, raw_digest, item.error, trace=item.trace, tried=item.tried)
 
 
 def _take_unread(
