@@ -92,6 +92,15 @@ def test_send_and_state(hosted: Path) -> None:
     assert run("state", "bob", "Account", "x", "--store", hosted).out == '{"cents":11}\n'
 
 
+def test_a_correlation_is_kept(hosted: Path) -> None:
+    sent = ["send", "bob", "Deposited", "account=corr", "cents=5", "--correlation", "order-7", "--wait", "--json"]
+    height = run(*sent, "--store", hosted).json["height"]
+    shown = run("journal", "bob", "--above", height - 1, "--limit", "1", "--store", hosted, "--json").lines
+    assert [each["correlation"] for each in shown if "correlation" in each] == ["order-7"]
+    empty = run("send", "bob", "Deposited", "account=corr", "cents=5", "--correlation", "", "--store", hosted)
+    assert (empty.code, "a correlation must not be empty" in empty.err) == (2, True)
+
+
 def test_send_takes_json_from_anywhere(hosted: Path, tmp_path: Path) -> None:
     data = '{"account": "json", "cents": 2}'
     (tmp_path / "event.json").write_text(data)

@@ -84,6 +84,12 @@ def test_effects(stocked: Path) -> None:
     assert shown["trace"].endswith("OSError: no route to o2\n")
     assert shown["trace"] in run("effect", "show", shown["id"], "--store", stocked).out
     assert shown["due"] > shown["opened"]
+    [tried] = shown["attempts"]
+    assert (tried["number"], tried["how"], tried["error"]) == (1, "retried", "OSError: no route to o2")
+    assert len(tried["worker"]) == 32
+    line = f"worker {tried['worker'][-8:]}  retried: OSError: no route to o2"
+    assert line in run("effect", "show", shown["id"], "--store", stocked).out
+    assert line in run("runs", "show", "alice", "flaky", "--store", stocked).out
 
 
 def test_retry_and_park(store: Path) -> None:

@@ -103,6 +103,7 @@ WORK = work_model.Work(
     [WORKER],
     TIME_US + 3,
     [work_model.EffectAttempt(1, TIME_US, TIME_US + 1, WORKER, "retried", "no route")],
+    "order-7",
 )
 RULE = policy.Rule(2, policy.Verb.ONLY, policy.Scope.SEND, "till*", "shop", "vault", "inbox:*")
 GRANT = world_model.Grant(UNIVERSE, "shop", "till*", "vault", "inbox:*")
@@ -223,6 +224,18 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         journal_model.Dropped(2, journal_model.Head(3, 70_001, DIGEST, bytes(32), TIME_US)),
     ),
     ("event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Event("order.placed", PAYLOAD, "order-1", "trace")),
+    (
+        "correlated event",
+        space.ValueKind.INBOX,
+        inbox.ITEM,
+        inbox_model.CorrelatedEvent("order.placed", PAYLOAD, "order-1", "trace", "order-7"),
+    ),
+    (
+        "correlated receipt",
+        space.ValueKind.INBOX,
+        inbox.ITEM,
+        inbox_model.CorrelatedReceipt(INTENT, inbox_model.ReceiptStatus.OK, PAYLOAD, 2, "run-1", "order-7"),
+    ),
     ("bare event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Event("e", payload.EMPTY)),
     (
         "receipt",

@@ -253,3 +253,22 @@ def test_spans_of_others_keep_their_own_ids() -> None:
 
 def test_without_an_sdk_nothing_is_traced() -> None:
     assert tracing.active() is None
+
+
+async def test_spans_have_the_correlation_of_what_was_sent(memory_kit: Kit) -> None:
+    app = program()
+    cluster = Cluster(memory_kit, app)
+    async with cluster as universe:
+        world = await universe.ensure("w", app)
+        other = await universe.ensure("other", app)
+        assert await world.run(app.workflows["go"](), timeout=60, correlation="order-7") == 7
+        await world.run(app.workflows["tell"]("other"), timeout=60, correlation="order-8")
+        await (await other.send(Nudge(3), correlation="order-9")).applied(20)
+    assert {on(span, "correlation_id") for span in cluster.adapter.named("effect fetch")} == {"order-7"}
+    sent = [span for span in cluster.client.named("enqueue") if "worldline.correlation_id" in (span.attributes or {})]
+    assert [on(span, "correlation_id") for span in sent] == ["order-7", "order-8", "order-9"]
+    assert on(one(cluster.worker.named("message")), "correlation_id") == "order-8"
+    stepped = [span.attributes or {} for span in cluster.worker.named("step")]
+    assert {each["worldline.correlation_id"] for each in stepped if "worldline.correlation_id" in each} == {
+        "order-7", "order-8", "order-9",
+    }  # fmt: skip

@@ -45,6 +45,7 @@ class OpenEffect:
         self.attempt = opened.work.attempt
         self.error = opened.work.error
         self.attempts = opened.work.tried
+        self.correlation = opened.work.correlation_id
         self.args = args  # by name, as plain data
         self.opened = _EPOCH + timedelta(microseconds=opened.work.opened_us)
         self._world = world

@@ -51,24 +51,28 @@ class Handle:
 
     # --- Talking to it -------------------------------------------------------------------------------------------
 
-    async def send(self, schema: str, data: bytes, *, to: str | None = None, id: str | None = None) -> delivery.Sending:
+    async def send(
+        self, schema: str, data: bytes, *, to: str | None = None, id: str | None = None, correlation_id: str = ""
+    ) -> delivery.Sending:
         """Send an event. Durable on return."""
         if id is not None:
             ids.check_client_id(id)
         events.check_outside(schema, data)
         carried = payload.inline(data) if cas.is_small(data) else await self.carry(data)
         item = inbox.Event(schema, carried, to or "")
+        if correlation_id:
+            item = inbox.CorrelatedEvent(schema, carried, to or "", correlation_id=correlation_id)
         return await delivery.deliver(self.universe, self._at or await self.address(), item, data, client_id=id)
 
-    async def ask(self, schema: str, data: bytes, *, id: str | None = None) -> bytes:
+    async def ask(self, schema: str, data: bytes, *, id: str | None = None, correlation_id: str = "") -> bytes:
         """Send a request and wait for its answer."""
-        return (await self.ask_at(schema, data, id=id))[0]
+        return (await self.ask_at(schema, data, id=id, correlation_id=correlation_id))[0]
 
     async def ask_at(
-        self, schema: str, data: bytes, *, id: str | None = None, correlation: str = ""
+        self, schema: str, data: bytes, *, id: str | None = None, correlation: str = "", correlation_id: str = ""
     ) -> tuple[bytes, int]:
         """The same, with the height at which the answer stands. `correlation`: one that no other has, if it is known
-        already.
+        already: the answer is found by it. `correlation_id`: what the caller calls what this belongs to.
         """
         if id is not None:
             ids.check_client_id(id)
@@ -76,6 +80,8 @@ class Handle:
         carried = payload.inline(data) if cas.is_small(data) else await self.carry(data)
         correlation = id or correlation or self.universe.store.env.random_bytes(16).hex()
         item = inbox.Event(schema, carried, correlation=correlation)
+        if correlation_id:
+            item = inbox.CorrelatedEvent(schema, carried, correlation=correlation, correlation_id=correlation_id)
         return await answers.ask(self.universe, self._at or await self.address(), item, data, correlation, client_id=id)
 
     async def command(self, name: str, wanted: object) -> tuple[bytes, int]:

@@ -87,7 +87,7 @@ class Run(Generic[R_co]):
         return self._standing.status
 
     async def attempts(self) -> list[EffectHistory]:
-        """The last attempts at its effects, the newest effect first: when, in which process, how each ended. An effect
+        """List the last attempts at its effects, newest effect first: when, in which process, how each ended. An effect
         that succeeded at once has none; of effects that have their answer they are kept for some time.
         """
         return await attempts.of_run(self._world, self.id)

@@ -92,7 +92,7 @@ class World(Acts, Anchored):
 
     async def run(
         self, call: Call[R], /, *, id: str | None = None, timeout: Seconds | None = None,
-        on_blocked: OnBlocked | None = None,
+        on_blocked: OnBlocked | None = None, correlation: str | None = None,
     ) -> R:  # fmt: skip
         """Run a workflow and wait for its result. The same id attaches to the same run, or returns what it returned.
 
@@ -108,7 +108,7 @@ class World(Acts, Anchored):
             return time_limits.of_run(self._handle, "" if wanted is None else wanted.run, limit)
 
         async with time_limits.Within(timeout, late):
-            wanted = await self._wanted(call, id)
+            wanted = await self._wanted(call, id, correlation=correlation)
             at = await self._handle.address()
             with answers.expecting(self._universe, at, Kind.RUN_FINISHED, wanted.run) as finished:
                 standing, since = await self._start(wanted)
@@ -119,14 +119,20 @@ class World(Acts, Anchored):
                     )  # fmt: skip
                     return await result_of(self._handle, end, call)
 
-    async def start(self, call: Call[R], /, *, id: str | None = None) -> Run[R]:
-        """Start a workflow, or attach to the run of this id. The same id with other arguments is refused."""
-        wanted = await self._wanted(call, id, "world.start()")
+    async def start(self, call: Call[R], /, *, id: str | None = None, correlation: str | None = None) -> Run[R]:
+        """Start a workflow, or attach to the run of this id. The same id with other arguments is refused.
+
+        `correlation`: what you call what it belongs to, an order for example. Its child runs have it too, and so do
+        the messages that it sends, the receipts of its effects (`wl.attempt().correlation` in the effect) and spans.
+        """
+        wanted = await self._wanted(call, id, "world.start()", correlation=correlation)
         standing, since = await self._start(wanted)
         origin = _origin(wanted)
         return Run(self._handle, wanted.run, wanted.workflow, standing, since=since, call=call, origin=origin)
 
-    async def _wanted(self, call: Call[Any], id: str | None, what: str = "world.run()") -> commands.StartRun:
+    async def _wanted(
+        self, call: Call[Any], id: str | None, what: str = "world.run()", *, correlation: str | None = None
+    ) -> commands.StartRun:
         call_checks.check_call(call, what)
         call_checks.check_workflow(call, what, program=await self._handle.program(), world=self.name)
         if id is not None:
@@ -137,7 +143,10 @@ class World(Acts, Anchored):
             args = call.pack_checked()
         except NoDesk:
             args = await sealing.through(self._handle, call.pack_checked, sealing.as_it_is, id=f"run {run_id}")
-        return commands.StartRun(run_id, call.target.name, args, env.random_bytes(16), named=id is not None)
+        return commands.start_run(
+            run_id, call.target.name, args, env.random_bytes(16), named=id is not None,
+            correlation_id=ids.check_correlation(correlation),
+        )  # fmt: skip
 
     async def _start(self, wanted: commands.StartRun) -> tuple[commands.Standing, int]:
         # A run that has not ended when the answer is given ends behind it.
@@ -178,12 +187,16 @@ class World(Acts, Anchored):
 
     async def send(
         self, event: object, /, *, to: str | None = None, id: str | None = None, inbox: str | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None, correlation: str | None = None,
     ) -> Sent:  # fmt: skip
         """Send an event. Durable on return; `await sent.applied()` to know that the world has taken it.
 
+        `correlation`: what you call what it belongs to, an order for example. It is journaled with the event; effects
+        that a flow domain asks for because of it have it in their receipts, and spans show it.
+
         `inbox`: any value goes to the inbox of this name instead, as an envelope with these `headers`.
         """
+        correlation_id = ids.check_correlation(correlation)
         if inbox is None:
             if headers is not None:
                 raise errors.BadInput("headers go with an envelope: name an inbox= for it")
@@ -195,7 +208,7 @@ class World(Acts, Anchored):
             write = functools.partial(_envelope, inbox, event, headers)
 
         def deliver(data: bytes) -> Awaitable[delivery.Sending]:
-            return self._handle.send(schema, data, to=to, id=id)
+            return self._handle.send(schema, data, to=to, id=id, correlation_id=correlation_id)
 
         try:
             sending = await deliver(write())
@@ -203,16 +216,20 @@ class World(Acts, Anchored):
             sending = await sealing.through(self._handle, write, deliver, id=id)
         return Sent(self._universe, sending)
 
-    async def ask(self, request: Request[R], /, *, id: str | None = None, timeout: Seconds | None = None) -> R:
+    async def ask(
+        self, request: Request[R], /, *, id: str | None = None, timeout: Seconds | None = None,
+        correlation: str | None = None,
+    ) -> R:  # fmt: skip
         """Ask the world and wait for its answer. `Refused` if that is the answer, `TimeoutError` if it takes longer,
         `NotHosted` if no process has run the world for too long: the request stays in its inbox.
         """
         check_request(type(request))
+        correlation_id = ids.check_correlation(correlation)
         schema = values.schema_name(type(request))
         write = functools.partial(values.dump, request)
 
         def deliver(data: bytes) -> Awaitable[bytes]:
-            return self._handle.ask(schema, data, id=id)
+            return self._handle.ask(schema, data, id=id, correlation_id=correlation_id)
 
         def late(limit: str) -> str:
             return time_limits.of_request(self._handle, schema, id, limit)

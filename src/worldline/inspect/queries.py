@@ -149,6 +149,7 @@ class Work(msgspec.Struct, frozen=True):
     args: Any
     trace: str = ""  # where in its code the last attempt failed
     attempts: list[Attempted] = []  # the last that have ended, the oldest first
+    correlation: str = ""
 
 
 class Dead(msgspec.Struct, frozen=True):
@@ -381,6 +382,7 @@ async def _work_row(universe: Connection, opened: works.Open, world: str) -> Wor
         opened.intent.hex(), world, work.kind.name.lower(), work.name, work.state.name.lower(), work.correlation,
         work.attempt, when(work.opened_us), when(work.due_us), when(work.deadline_us) if work.deadline_us else None,
         work.worker.hex(), work.error, args, work.trace, [Attempted.of(each) for each in work.tried],
+        work.correlation_id,
     )  # fmt: skip
 
 

@@ -80,6 +80,7 @@ class Run(msgspec.Struct, frozen=True):
     ways: list[str] = []
     trace: str = ""  # where in its code it failed
     note: str = ""  # what could not be looked at
+    correlation: str = ""  # what its starter calls what it belongs to
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -471,6 +472,7 @@ def _run_of(record: Record, name: str) -> Run:
         record.id, record.workflow, record.status.name.lower(), when(record.started_us), ended, record.args,
         record.data, record.parent, waits, reports.addressed(record.blocked, name), ways_out.pending_cancel(record),
         ways_out.operations(record), ways_out.of_run("worldline {}".format, shlex.quote(name), record),
+        correlation=record.correlation_id,
     )  # fmt: skip
 
 

@@ -52,6 +52,21 @@ class StartRun(msgspec.Struct, frozen=True, array_like=True):
     named: bool
 
 
+class CorrelatedRun(StartRun, frozen=True, array_like=True):
+    """The same, with what its starter calls what it belongs to."""
+
+    correlation_id: str = ""
+
+
+def start_run(
+    run: str, workflow: str, args: bytes, seed: bytes, *, named: bool, correlation_id: str = ""
+) -> StartRun:  # fmt: skip
+    """The command that starts a run."""
+    if correlation_id:
+        return CorrelatedRun(run, workflow, args, seed, named, correlation_id)
+    return StartRun(run, workflow, args, seed, named)
+
+
 class CancelRun(msgspec.Struct, frozen=True, array_like=True):
     run: str
     reason: str
@@ -116,7 +131,7 @@ def _start_unseen(machine: Machine, data: bytes) -> bytes:
 
 
 def _run(machine: Machine, data: bytes, *, unseen: bool = False) -> bytes:
-    wanted = structs.decode(StartRun, data)
+    wanted = structs.decode(CorrelatedRun, data)
     known = machine.runs.get(wanted.run)
     if known is not None:
         return _attach(known, wanted)
@@ -127,8 +142,9 @@ def _run(machine: Machine, data: bytes, *, unseen: bool = False) -> bytes:
         flow.signature.unpack(wanted.args)
     ids.check_name(wanted.run, "a run's id")
     work.start_run(
-        machine, run_id=wanted.run, workflow=wanted.workflow, args=wanted.args, seed=wanted.seed, named=wanted.named
-    )
+        machine, run_id=wanted.run, workflow=wanted.workflow, args=wanted.args, seed=wanted.seed, named=wanted.named,
+        correlation_id=wanted.correlation_id,
+    )  # fmt: skip
     return structs.encode(Standing(wanted.run, RunStatus.RUNNING, attached=False))
 
 

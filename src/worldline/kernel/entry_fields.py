@@ -87,17 +87,22 @@ def item(given: inbox.Item) -> Fields:
     """An input, wherever it stands: in the inbox, in a dead letter, in an entry."""
     match given:
         case inbox.Event(schema=schema, payload=carried, to=to):
-            return {"event": schema, "data": _carried(carried), "to": to}
+            return {"event": schema, "data": _carried(carried), "to": to, **_correlated(given)}
         case inbox.Receipt(intent=intent, status=status, payload=carried, attempt=attempt):
             said = {"intent": intent.hex(), "status": status.name.lower(), "attempt": attempt}
-            return {**said, **_outcome(status is ReceiptStatus.OK, carried)}
+            return {**said, **_outcome(status is ReceiptStatus.OK, carried), **_correlated(given)}
         case inbox.TimerFired(intent=intent, due_us=due_us):
             return {"intent": intent.hex(), "due": rfc3339(when(due_us))}
         case inbox.Message(name=name, payload=carried, from_world=sender, from_step=step, headers=headers):
             said = {"message": name, "data": _carried(carried), "from_world": sender.hex(), "from_step": step}
-            return {**said, "headers": headers}
+            return {**said, "headers": headers, **_correlated(given)}
         case inbox.Control(command=command, payload=carried):
             return {"command": command, **_command(command, carried)}
+
+
+def _correlated(given: inbox.Item) -> Fields:
+    found = inbox.correlation_id_of(given)
+    return {"correlation": found} if found else {}
 
 
 def failure(data: bytes) -> Fields:
@@ -133,8 +138,9 @@ def _command(command: str, carried: payload.Payload) -> Fields:
     if data is None:
         return {"data": _carried(carried)}
     if command == commands.RUN:
-        wanted = structs.decode(commands.StartRun, data)
-        return {"run": wanted.run, "workflow": wanted.workflow, "args": decoded(wanted.args)}
+        wanted = structs.decode(commands.CorrelatedRun, data)
+        started: Fields = {"run": wanted.run, "workflow": wanted.workflow, "args": decoded(wanted.args)}
+        return {**started, "correlation": wanted.correlation_id} if wanted.correlation_id else started
     if command == commands.CANCEL:
         cancel = structs.decode(commands.CancelRun, data)
         return {"run": cancel.run, "reason": cancel.reason}

@@ -127,6 +127,8 @@ def _take(machine: Machine, given: steps.Input) -> str:
     """Dispatch an input. Returns why it could not be taken, or nothing."""
     item, data = given.item, given.data
     if isinstance(item, inbox.Event):
+        if type(item) is not inbox.Event:
+            machine.now.correlated(inbox.correlation_id_of(item))
         if item.schema in machine.domains.actions:
             return acting.event(machine, item, data)
         return events.take(machine, item.schema, data, to=item.to, correlation=item.correlation)
@@ -237,7 +239,9 @@ def _fired(machine: Machine, item: inbox.TimerFired) -> None:
 
 _KINDS: dict[type, Kind] = {
     inbox.Event: Kind.EVENT,
+    inbox.CorrelatedEvent: Kind.EVENT,
     inbox.Receipt: Kind.EFFECT_RESULT,
+    inbox.CorrelatedReceipt: Kind.EFFECT_RESULT,
     inbox.TimerFired: Kind.TIMER_FIRED,
     inbox.Message: Kind.MESSAGE,
     inbox.Vouched: Kind.MESSAGE,

@@ -167,6 +167,7 @@ def _ask_now(machine: Machine, held: Held) -> None:
         event=held.name if kind is _AFTER else held.id if kind is _EFFECT_OP else "",
         parked=parked,
         attached=held.attached,
+        correlation_id=machine.now.correlation_id if run is None else run.record.correlation_id,
     )
     if run is not None and live:
         run.opened(held.op, pending)
@@ -209,7 +210,7 @@ def _send(machine: Machine, run: Run, number: int, params: bytes) -> None:
     item = inbox.Message(
         intent, context.address.universe, context.address.world, context.step,
         MessageMode.INBOX if content.inbox else MessageMode.TYPED, content.name, payload.EMPTY, content.headers,
-        correlation=content.correlation or intent.hex(), to=content.to,
+        correlation=content.correlation or run.record.correlation_id or intent.hex(), to=content.to,
         reply=Reply.MESSAGE if asks else Reply.NONE,
     )  # fmt: skip
     said = values.pack([pending.ordinal, op.name, content.label, content.data])
@@ -320,12 +321,15 @@ def start_run(
     named: bool,
     parent: str = "",
     parent_op: int = -1,
+    correlation_id: str = "",
 ) -> Run:
     """A new run. Its code runs for the first time later in this step."""
     record = Record(
         run_id, workflow, args, seed, named, machine.now.context.time_us,
         parent=parent, parent_op=parent_op, interests=machine.program.interests(workflow), ops=[], log=[],
     )  # fmt: skip
+    if correlation_id:
+        record.correlate(correlation_id)
     run = machine.add_run(record)
     machine.draft(Kind.RUN_STARTED, values.pack([run_id, workflow, args]), correlation=run_id)
     machine.now.ready.append(run_id)
@@ -345,8 +349,14 @@ def _start_child(machine: Machine, held: Held) -> None:
     named = held.kind is OpKind.START and not held.id.startswith(f"{held.run}/")
     start_run(
         machine, run_id=held.id, workflow=held.name, args=held.params, seed=held.seed, named=named,
-        parent=held.run, parent_op=held.op,
+        parent=held.run, parent_op=held.op, correlation_id=correlation_id_of(machine, held.run),
     )  # fmt: skip
+
+
+def correlation_id_of(machine: Machine, run_id: str) -> str:
+    """That of a run; without one, that of the step's input."""
+    run = machine.runs.get(run_id) if run_id else None
+    return machine.now.correlation_id if run is None else run.record.correlation_id
 
 
 def _too_many(machine: Machine, held: Held) -> str:

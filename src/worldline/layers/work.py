@@ -37,7 +37,7 @@ from worldline.base import errors, limits, probes
 from worldline.codec import tuples
 from worldline.keys import journal as journal_keys
 from worldline.keys import work as keys
-from worldline.model import ids, inbox, work
+from worldline.model import ids, inbox, payload, work
 from worldline.model.work import WorkKind, WorkState
 from worldline.store import kv
 
@@ -218,6 +218,16 @@ def acquit(batch: kv.Batch, opened: Open, worker: ids.WorkerId) -> bool:
     kept = [each for each in opened.work.blamed if each != worker]
     _move(batch, opened, msgspec.structs.replace(opened.work, blamed=kept))
     return True
+
+
+def receipt(claim: Open, status: inbox.ReceiptStatus, carried: payload.Payload) -> inbox.Receipt:
+    """The answer to claimed work, with the correlation id of what it was asked for in the course of."""
+    found = claim.work
+    if not found.correlation_id:
+        return inbox.Receipt(claim.intent, status, carried, found.attempt, found.correlation)
+    return inbox.CorrelatedReceipt(
+        claim.intent, status, carried, found.attempt, found.correlation, found.correlation_id
+    )
 
 
 def tried_with(held: work.Work, ended: str, *, now_us: int, error: str = "") -> list[work.EffectAttempt]:

@@ -60,6 +60,11 @@ def check_name(name: str, what: str) -> str:
     return name
 
 
+def check_correlation(text: str | None) -> str:
+    """What a caller calls what an input belongs to; nothing if it says nothing."""
+    return "" if text is None else check_chosen(text, "a correlation")
+
+
 def check_chosen(text: str, what: str) -> str:
     """An id that a client chose: any text that is not empty, up to a bound."""
     _check_text(text, what)

@@ -37,12 +37,26 @@ class Event(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     correlation: str = ""
 
 
+class CorrelatedEvent(Event, frozen=True, array_like=True, forbid_unknown_fields=True, tag=7, gc=False):
+    """An event with what its sender calls what it belongs to: an order, a request. `correlation` is something else: the
+    caller that waits for an answer.
+    """
+
+    correlation_id: str = ""
+
+
 class Receipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2, gc=False):
     intent: bytes
     status: ReceiptStatus
     payload: Payload
     attempt: int
     correlation: str = ""
+
+
+class CorrelatedReceipt(Receipt, frozen=True, array_like=True, forbid_unknown_fields=True, tag=8, gc=False):
+    """A receipt of an effect that was asked for in the course of something that has a correlation id."""
+
+    correlation_id: str = ""
 
 
 class TimerFired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3, gc=False):
@@ -99,7 +113,16 @@ class Control(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     correlation: str = ""
 
 
-Item = Event | Receipt | TimerFired | Message | Control | Vouched
+Item = Event | Receipt | TimerFired | Message | Control | Vouched | CorrelatedEvent | CorrelatedReceipt
+
+
+def correlation_id_of(item: Item | None) -> str:
+    """The correlation id of an input, if it has one. A message has its sender's, unless that is its own id."""
+    if isinstance(item, CorrelatedEvent | CorrelatedReceipt):
+        return item.correlation_id
+    if isinstance(item, Message) and item.correlation != item.message.hex():
+        return item.correlation
+    return ""
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -81,6 +81,7 @@ class Wanted(msgspec.Struct, frozen=True, gc=False):
     deadline_us: int
     correlation: str
     parked: str = ""  # why it waits for a person from the beginning
+    correlation_id: str = ""  # of what it was asked for in the course of
 
 
 class Outgoing(msgspec.Struct, frozen=True):

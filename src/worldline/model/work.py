@@ -75,3 +75,4 @@ class Work(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     blamed: list[bytes] = []  # the workers of attempts in a row that died alone
     claimed_us: int = 0  # when it was claimed last; 0: with the step that asked for it
     tried: list[EffectAttempt] = []  # the last attempts that have ended, the oldest first
+    correlation_id: str = ""  # of what it was asked for in the course of

@@ -100,7 +100,7 @@ def trace_of_input(at: ids.Address, item: inbox.Item | None, data: bytes, stamp:
             return of, enqueued(of)
         case inbox.Control(command=commands.RUN):
             try:
-                of = run_trace(at, structs.decode(commands.StartRun, data).run)
+                of = run_trace(at, structs.decode(commands.CorrelatedRun, data).run)
             except errors.DecodeError:
                 of = input_trace(at, stamp)
             return of, enqueued(of)
@@ -184,9 +184,11 @@ class Tracing:
     def span(
         self, name: str, place: Place, parent: Place | None, wall_us: tuple[int, int], *,
         kind: trace.SpanKind = trace.SpanKind.INTERNAL, links: Sequence[Place] = (), failed: str | None = None,
-        **attributes: str | int,
+        correlation_id: str = "", **attributes: str | int,
     ) -> None:  # fmt: skip
         """A span that is over: facts are told when they are true."""
+        if correlation_id:
+            attributes["correlation_id"] = correlation_id
         context = otel_context.Context()
         if parent is not None:
             context = trace.set_span_in_context(trace.NonRecordingSpan(_context(parent)), context)
@@ -221,6 +223,7 @@ def _entered(tracing: Tracing, fact: telemetry.Entered) -> None:
     tracing.span(
         "enqueue", enqueued(of), None, (fact.began_wall_us, fact.ended_wall_us), kind=trace.SpanKind.PRODUCER,
         world=fact.at.world.hex(), input=_title(fact.item), handed=fact.handed,
+        correlation_id=_correlation_of(fact.item, fact.data),
     )  # fmt: skip
 
 
@@ -242,6 +245,7 @@ def _committed(tracing: Tracing, fact: telemetry.Committed) -> None:
             "message", enqueued(message_trace(outgoing.message.message)), None,
             (fact.began_wall_us, fact.ended_wall_us), kind=trace.SpanKind.PRODUCER, links=[here[sender]],
             world=fact.at.world.hex(), step=sender, message=outgoing.message.name,
+            correlation_id=inbox.correlation_id_of(outgoing.message),
         )  # fmt: skip
 
 
@@ -264,6 +268,7 @@ def _stepped(
             links=[] if of == main else [here], failed=None if bad is None else bad.kind.name.lower(),
             world=fact.at.world.hex(), world_name=fact.name, step=first.step, height=first.height,
             input=first.kind.name.lower() if item is None else _title(item),
+            correlation_id=_correlation_of(item, data),
         )  # fmt: skip
     return here
 
@@ -276,7 +281,7 @@ def _attempted(tracing: Tracing, fact: telemetry.Attempted) -> None:
         (fact.began_wall_us, fact.ended_wall_us), kind=trace.SpanKind.CLIENT,
         failed=None if fact.outcome == "ok" else fact.message or fact.outcome,
         world=fact.claim.at.world.hex(), step=work.step, effect=work.name, intent=fact.claim.intent.hex(),
-        attempt=work.attempt, outcome=fact.outcome,
+        attempt=work.attempt, outcome=fact.outcome, correlation_id=work.correlation_id,
     )  # fmt: skip
 
 
@@ -287,6 +292,16 @@ def _fired(tracing: Tracing, fact: telemetry.Fired) -> None:
         "timer", fired(of, fact.timer.intent), stepped(of, fact.timer.at, work.step), (fact.wall_us, fact.wall_us),
         world=fact.timer.at.world.hex(), step=work.step, timer=work.name, late_ms=fact.late_us // 1000,
     )  # fmt: skip
+
+
+def _correlation_of(item: inbox.Item | None, data: bytes) -> str:
+    """The correlation id of an input, if it has one."""
+    if isinstance(item, inbox.Control) and item.command == commands.RUN:
+        try:
+            return structs.decode(commands.CorrelatedRun, data).correlation_id
+        except errors.DecodeError:
+            return ""
+    return inbox.correlation_id_of(item)
 
 
 def _title(item: inbox.Item) -> str:

@@ -58,7 +58,7 @@ def _input(item: inbox.Item) -> str:
     if isinstance(item, inbox.Message):
         return f"{item.name} {_carried(item)} from {item.from_world.hex()[-8:]}"
     if item.command == commands.RUN and item.payload.inline is not None:
-        wanted = structs.decode(commands.StartRun, item.payload.inline)
+        wanted = structs.decode(commands.CorrelatedRun, item.payload.inline)
         return f"run {wanted.run}: {wanted.workflow} {_value(wanted.args)}"
     return f"{item.command} {_carried(item)}"
 

@@ -23,9 +23,12 @@ from worldline.kernel import runs as kernel_runs
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.rows.records import RunStatus
 from worldline.layers import worlds
-from worldline.model import inbox
+from worldline.model import ids, inbox
 from worldline.model.journal import Kind
 
+CORRELATION = click.option(
+    "--correlation", metavar="TEXT", help="What it belongs to: kept with receipts, messages and traces."
+)
 DATA = click.option("--data", metavar="JSON|@FILE|-", help="All fields as JSON: here, from a file, or from stdin.")
 
 
@@ -62,11 +65,12 @@ async def create(desk: Desk, world: str, name: str | None, labels: tuple[str, ..
 @DATA
 @click.option("--to", metavar="RUN", help="Send it to this run alone.")
 @click.option("--id", "client_id", metavar="ID", help="The same id again is the same event.")
+@CORRELATION
 @click.option("--wait", "waits", is_flag=True, help="Wait until the world has taken it, or not.")
 @common.TIMEOUT
 async def send(
     desk: Desk, *, world: str, event: str, fields: tuple[str, ...], data: str | None, to: str | None,
-    client_id: str | None, waits: bool, timeout: float | None,
+    client_id: str | None, correlation: str | None, waits: bool, timeout: float | None,
 ) -> int:  # fmt: skip
     """Send an event to a world.
 
@@ -76,7 +80,7 @@ async def send(
         found = await desk.world(universe, world)
         program = await _program(universe, found)
         body = payloads.event(program, event, payloads.given(fields, data))
-        sent = await found.send(event, body, to=to, id=client_id)
+        sent = await found.send(event, body, to=to, id=client_id, correlation_id=ids.check_correlation(correlation))
         said: dict[str, Any] = {"world": world, "event": event, "sent": True}
         if not waits:
             desk.out.one(said, [f"sent {event} to {world}"])
@@ -95,10 +99,11 @@ async def send(
 @click.argument("fields", nargs=-1)
 @DATA
 @click.option("--id", "client_id", metavar="ID", help="The same id again is the same question.")
+@CORRELATION
 @common.TIMEOUT
 async def ask(
     desk: Desk, *, world: str, request: str, fields: tuple[str, ...], data: str | None, client_id: str | None,
-    timeout: float | None,
+    correlation: str | None, timeout: float | None,
 ) -> None:  # fmt: skip
     """Ask a world and show its answer.
 
@@ -109,7 +114,7 @@ async def ask(
         program = await _program(universe, found)
         payloads.check_request(program, request)
         body = payloads.event(program, request, payloads.given(fields, data))
-        asked = found.ask(request, body, id=client_id)
+        asked = found.ask(request, body, id=client_id, correlation_id=ids.check_correlation(correlation))
         answer = render.plain(await sealing.plain(found, await desk.answer(found, asked, timeout)))
     said = {"world": world, "request": request, "answer": answer}
     desk.out.one(said, [_shown(answer)])
@@ -121,11 +126,12 @@ async def ask(
 @click.argument("arguments", nargs=-1)
 @DATA
 @click.option("--id", "run_id", metavar="ID", help="The same id attaches to the same run.")
+@CORRELATION
 @click.option("--detach", is_flag=True, help="Do not wait for its result.")
 @common.TIMEOUT
 async def run(
     desk: Desk, *, world: str, workflow: str, arguments: tuple[str, ...], data: str | None, run_id: str | None,
-    detach: bool, timeout: float | None,
+    correlation: str | None, detach: bool, timeout: float | None,
 ) -> None:  # fmt: skip
     """Run a workflow and show its result.
 
@@ -135,7 +141,7 @@ async def run(
         found = await desk.world(universe, world)
         program = await _program(universe, found)
         packed = payloads.arguments(program, workflow, payloads.given(arguments, data))
-        wanted = _start(universe, workflow, packed, run_id)
+        wanted = _start(universe, workflow, packed, run_id, correlation)
         if detach:
             await _enqueue(found, wanted)
             answered = Answered(world, wanted.run, workflow, "started")
@@ -184,11 +190,14 @@ async def _refusal(world: Handle, height: int) -> str | None:
     return None
 
 
-def _start(universe: Connection, workflow: str, packed: bytes, run_id: str | None) -> commands.StartRun:
+def _start(
+    universe: Connection, workflow: str, packed: bytes, run_id: str | None, correlation: str | None
+) -> commands.StartRun:
     env = universe.store.env
-    return commands.StartRun(
-        run_id or env.random_bytes(8).hex(), workflow, packed, env.random_bytes(16), named=run_id is not None
-    )
+    return commands.start_run(
+        run_id or env.random_bytes(8).hex(), workflow, packed, env.random_bytes(16), named=run_id is not None,
+        correlation_id=ids.check_correlation(correlation),
+    )  # fmt: skip
 
 
 async def _enqueue(world: Handle, wanted: commands.StartRun) -> None:

@@ -52,6 +52,7 @@ class RunShown(msgspec.Struct, frozen=True):
     trace: str
     note: str
     attempts: list[EffectTried] = []
+    correlation: str = ""
 
 
 class EffectTried(msgspec.Struct, frozen=True):
@@ -160,7 +161,7 @@ def _shown_run(run: why.Run) -> RunShown:
     return RunShown(
         run.id, run.workflow, run.status, run.started, run.ended, run.parent, run.waits, render.decoded(run.args),
         render.decoded(run.data) if ok else None, render.failure(run.data) if failed else None, run.blocked,
-        run.pending_cancel, run.operations, run.ways, run.trace, run.note,
+        run.pending_cancel, run.operations, run.ways, run.trace, run.note, correlation=run.correlation,
     )  # fmt: skip
 
 

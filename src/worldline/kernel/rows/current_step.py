@@ -51,6 +51,7 @@ class CurrentStep:
         "closed",
         "closed_early",
         "context",
+        "correlation_id",
         "counters",
         "drafts",
         "dropped",
@@ -83,6 +84,7 @@ class CurrentStep:
         self.given_blocks = given_blocks  # of a step that is replayed: the runs it blocks, and their reports
         self.given_erased = given_erased  # likewise: the personal values that it found erased
         self.given_secret = given_secret  # likewise: what it drew for the names of questions
+        self.correlation_id = ""  # of its input, if that has one
         self.drafts: list[journal.Draft] = []
         self.wanted: list[steps.Wanted] = []
         self.closed: list[ids.IntentId] = []
@@ -159,6 +161,10 @@ class CurrentStep:
     def sent_by(self, message: inbox.Message | None) -> None:
         """The handlers that run now take this message; None: what they take was not sent by a world."""
         self.sender = message
+
+    def correlated(self, correlation_id: str) -> None:
+        """What the step does is in the course of this."""
+        self.correlation_id = correlation_id
 
     def go_back(self) -> None:
         """The state becomes an older one."""

@@ -80,6 +80,7 @@ class OpenWork:
         event: str = "",
         parked: str = "",
         attached: bytes = b"",
+        correlation_id: str = "",
     ) -> Pending:
         """Ask for an effect or timer now. What belongs to a run is noted by the caller, in its operation's row; also
         that it is `parked`, with why it waits for a person. `attached` leaves with the parameters, and the entry does
@@ -107,7 +108,18 @@ class OpenWork:
         )
         now.wanted.append(
             steps.Wanted(
-                intent, kind, step, ordinal, name, pending.leaving, opened_us, due_us, deadline_us, run, parked
+                intent,
+                kind,
+                step,
+                ordinal,
+                name,
+                pending.leaving,
+                opened_us,
+                due_us,
+                deadline_us,
+                run,
+                parked,
+                correlation_id,
             )
         )
         return pending

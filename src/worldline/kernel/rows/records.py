@@ -229,6 +229,7 @@ class Record(msgspec.Struct):
     origin: bytes = b""  # of a continued run: the digest of what it was first started with
     turning: bool = False  # it was reset: its code turns live where its operations end
     salts: int = 0  # how many salts the world had when its code began
+    correlation_id: str = ""  # what its starter calls what it belongs to; its children have the same
     interests: list[str] | None = None  # the events that its code waits for; None: unknown, so it gets every event
     ended_us: int = 0
     data: bytes = b""  # the result, or the Failure
@@ -247,9 +248,14 @@ class Record(msgspec.Struct):
         """What `write` wrote."""
         (
             self.workflow, self.args, self.seed, self.named, self.parent, self.parent_op, self.number, self.again,
-            self.origin, self.interests, self.turning, *salts,
+            self.origin, self.interests, self.turning, *rest,
         ) = meaning  # fmt: skip
-        self.started_us, self.salts = started_us, salts[0] if salts else 0
+        self.started_us, self.salts = started_us, rest[0] if rest else 0
+        self.correlation_id = rest[1] if len(rest) > 1 else ""
+
+    def correlate(self, correlation_id: str) -> None:
+        """It is started in the course of this."""
+        self.correlation_id = correlation_id
 
     def begin(self, time_us: int, salts: int) -> None:
         """Its code runs for the first time."""
@@ -315,7 +321,11 @@ class Record(msgspec.Struct):
             self.workflow, self.args, self.seed, self.named, self.parent, self.parent_op, self.number, self.again,
             self.origin, self.interests, self.turning,
         ]  # fmt: skip
-        return [*meaning, self.salts] if self.salts else meaning, [self.started_us], self.args
+        if self.correlation_id:
+            meaning += (self.salts, self.correlation_id)
+        elif self.salts:
+            meaning.append(self.salts)
+        return meaning, [self.started_us], self.args
 
     def write_status(self) -> Written:
         return [int(self.status), self.data, self.blocked], [self.ended_us], self.data

@@ -38,9 +38,10 @@ class Attempt:
 
     def __init__(
         self, key: str, number: int, emit: Callable[[Any], None], stopped: Callable[[], bool] = lambda: False,
-        *, claim: object = None, secrets: Source | None = None,
+        *, claim: object = None, secrets: Source | None = None, correlation: str = "",
     ) -> None:  # fmt: skip
         self.key = key
+        self.correlation = correlation  # the correlation id of what the effect was called in the course of
         self.secrets = secrets  # for `wl.secret`: where this host has them from
         self.claim = claim  # for built-in effects: whose effect it is
         self.number = number

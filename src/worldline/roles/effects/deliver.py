@@ -159,8 +159,8 @@ class Carrier:
         return inbox.Message(
             claim.intent, claim.at.universe, claim.at.world, claim.work.step,
             MessageMode.INBOX if content.inbox else MessageMode.TYPED, content.name, cas.as_payload(content.data),
-            content.headers,
-            content.correlation or claim.intent.hex(), content.to, Reply.RECEIPT if ask else Reply.NONE,
+            content.headers, content.correlation or claim.work.correlation_id or claim.intent.hex(), content.to,
+            Reply.RECEIPT if ask else Reply.NONE,
             universes.name_of(read.value(1)), sender.meta.name,
         )  # fmt: skip
 

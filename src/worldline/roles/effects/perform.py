@@ -285,6 +285,7 @@ class Performer:
         this = attempts.Attempt(
             options.key or claim.intent.hex(), work.attempt, lambda chunk: self._emit(claim, chunk),
             lambda: held.stopped or (in_time is not None and in_time.expired()), claim=claim, secrets=self._secrets,
+            correlation=work.correlation_id,
         )  # fmt: skip
         try:
             run = functools.partial(
@@ -370,7 +371,7 @@ class Performer:
         tried: list[EffectAttempt], trace: str = "",
     ) -> None:  # fmt: skip
         """Exactly one receipt: into the next cycle of a world held here, else into the world's inbox."""
-        receipt = inbox.Receipt(claim.intent, status, carried, claim.work.attempt, claim.work.correlation)
+        receipt = works.receipt(claim, status, carried)
         handed = await self._hand_over(claim, receipt, data, trace, tried)
         if not handed:
             large = None if carried.ref is None else data

@@ -124,7 +124,7 @@ class History:
         item: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
         if isinstance(item, inbox.Control):
             if item.command == commands.RUN and item.payload.inline is not None:
-                self._took(structs.decode(commands.StartRun, item.payload.inline).run, again=True)
+                self._took(structs.decode(commands.CorrelatedRun, item.payload.inline).run, again=True)
         elif isinstance(item, inbox.Event):
             inline = item.payload.inline
             digest = item.payload.ref if inline is None else hashlib.sha256(inline).digest()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from worldline.base import failures
 from worldline.kernel import runs, work
 from worldline.kernel.authoring import messages
@@ -31,9 +33,10 @@ def refused(bounds: Bounds, wanted: Iterable[step.Wanted]) -> dict[ids.IntentId,
         code, why = _why_not(bounds, each)
         if why is not None:
             failure = runs.failure(code, runs.storable(f"{why}; `worldline policy list` shows the rules"))
-            found[each.intent] = inbox.Receipt(
-                each.intent, ReceiptStatus.ERROR, payload.inline(failure), 0, each.correlation
-            )
+            refusal = inbox.Receipt(each.intent, ReceiptStatus.ERROR, payload.inline(failure), 0, each.correlation)
+            if each.correlation_id:
+                refusal = inbox.CorrelatedReceipt(**msgspec.structs.asdict(refusal), correlation_id=each.correlation_id)
+            found[each.intent] = refusal
     return found
 
 

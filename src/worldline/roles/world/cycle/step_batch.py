@@ -263,4 +263,5 @@ def work_of(program: Program, wanted: step.Wanted) -> Work:
         deadline_us=wanted.deadline_us,
         correlation=wanted.correlation,
         error=wanted.parked,
+        correlation_id=wanted.correlation_id,
     )
