@@ -7,10 +7,12 @@ method, property and field without an underscore in front, with what it inherits
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import enum
 import inspect
 import re
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -148,6 +150,9 @@ def _class(name: str, cls: type) -> list[str]:
     fields = _fields(cls)
     if fields:
         lines += [f"Fields: {', '.join(f'`{each}{_declared(cls, each)}`' for each in fields)}.", ""]
+    attributes = [each for each in _attributes(cls) if each not in fields and each not in dict(members(cls))]
+    if attributes:
+        lines += [f"Attributes: {', '.join(f'`{each}`' for each in attributes)}.", ""]
     for each, value in members(cls):
         if each in fields:
             continue
@@ -175,6 +180,25 @@ def _fields(cls: type) -> list[str]:
     if dataclasses.is_dataclass(cls):
         return [each.name for each in dataclasses.fields(cls) if not each.name.startswith("_")]
     return []
+
+
+def _attributes(cls: type) -> list[str]:
+    """The public attributes that its `__init__`, or that of a base in this package, sets."""
+    found: dict[str, None] = {}
+    for base in cls.__mro__:
+        made = vars(base).get("__init__")
+        if not base.__module__.startswith(_OWN) or not isinstance(made, types.FunctionType):
+            continue
+        if not made.__code__.co_filename.endswith(".py"):
+            continue  # what dataclasses make has no source
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(made)))):
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Store)
+                and ast.unparse(node.value) == "self"
+            ):
+                found[node.attr] = None
+    return [each for each in found if not each.startswith("_")]
 
 
 def _declared(cls: type, field: str) -> str:

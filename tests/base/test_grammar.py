@@ -21,6 +21,7 @@ NOUNS = (
 )
 _COUNTED = re.compile(rf" (?:(?:dead|live|more|open|unread|other) )?(?:{NOUNS})\b(?! itself)")
 _ARTICLE = re.compile(r"\b[Aa]n? $")
+_SUSPECT = re.compile(rf"\}} (?:[a-z]+ )?(?:{NOUNS})\b|\b[Aa]n? \{{")  # other files need not be parsed
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,33 @@ def test_messages_do_not_count_by_hand(folder: str) -> None:
     found = {
         str(file.relative_to(SOURCE)): said
         for file in sorted((SOURCE / folder).rglob("*.py"))
-        if (said := counted_by_hand(source := file.read_text()) + articles_by_hand(source))
+        if _SUSPECT.search(source := file.read_text())
+        if (said := counted_by_hand(source) + articles_by_hand(source))
     }
     assert found == {}
+
+
+def without_a_name(source: str) -> list[str]:
+    """Commands in messages to a world called WORLD. Docstrings and the help of options say what that stands for."""
+    tree = ast.parse(source)
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docs = {ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, documented)}
+    docs |= {
+        str(each.value.value)
+        for each in ast.walk(tree)
+        if isinstance(each, ast.keyword) and each.arg == "help" and isinstance(each.value, ast.Constant)
+    }
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [text for text in texts if text not in docs and re.search(r"worldline [a-z -]+ WORLD\b", text)]
+
+
+def test_no_command_is_printed_for_a_world_called_world() -> None:
+    assert without_a_name("x = 'type: worldline runs retry WORLD r'") == ["type: worldline runs retry WORLD r"]
+    assert without_a_name("def f():\n    'As `worldline why WORLD`.'") == []
+    found = {
+        str(file.relative_to(SOURCE)): said
+        for file in sorted(SOURCE.rglob("*.py"))
+        if " WORLD" in (source := file.read_text()) and (said := without_a_name(source))
+    }
+    # What is journaled has no name in it: `reports.addressed` puts it there when it is shown.
+    assert list(found) == ["kernel/execution/reports.py"]

@@ -72,6 +72,13 @@ def test_every_public_name_and_method_stands_in_it(module: str) -> None:
                 assert f"`{each}" in shown[name] or f" {each}(" in shown[name], f"{name}.{each}"
 
 
+def test_attributes_stand_in_it() -> None:
+    entries = dict(part.partition("\n")[::2] for part in MADE["worldline.md"].split("\n### ")[1:])
+    assert "Attributes: `retry_after`." in entries["Overloaded (Error)"]
+    assert "Attributes: `id`, `workflow`." in entries["Run"]
+    assert "`code`" in entries["EffectFailed (Failed)"]
+
+
 def test_what_has_no_docstring_is_found() -> None:
     class Bare:
         """It has one."""

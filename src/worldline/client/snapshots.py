@@ -69,7 +69,7 @@ async def height_of(world: Handle, text: object) -> int:
             f"world {world.name!r} has no snapshot {text!r}: `worldline snapshots {world.name}` lists them"
         )
     if len({each.hash for each in found}) > 1:
-        raise errors.BadInput(f"{len(found)} snapshots of world {world.name!r} begin with {text!r}; give more of it")
+        raise errors.BadInput(f"several snapshots of world {world.name!r} begin with {text!r}; give more of it")
     return found[0].height
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from worldline.base import errors, failures, limits
+from worldline.base import errors, failures, grammar, limits
 from worldline.base.failures import CancelKind
 from worldline.codec import canonical, digest, structs
 from worldline.kernel import halts, runs, values
@@ -363,10 +363,10 @@ def _too_many(machine: Machine, held: Held) -> str:
     """Why no further run is started for a run, and what to do; empty if one may be."""
     children = machine.children
     if children.count >= limits.WORLD_CHILDREN_MAX:
-        full = f"{children.count} runs of this world were started by others and have not ended, which is the limit"
+        full = f"{grammar.count(children.count, 'run')} of this world that others started have not ended: the limit"
         advice = "start fewer at a time, or run some of them in a world of their own"
     elif children.of(held.run) >= limits.RUN_CHILDREN_MAX:
-        full = f"it has started {children.of(held.run)} runs that have not ended, which is the limit"
+        full = f"it has started {grammar.count(children.of(held.run), 'run')} that have not ended, which is the limit"
         advice = "start fewer at a time in a wl.scope(), use wl.continue_as_new(), or a world of their own"
     elif _depth(machine, held.run) >= limits.RUN_DEPTH_MAX:
         full = f"it is the last of {limits.RUN_DEPTH_MAX} runs that were started one by the other, which is the limit"
