@@ -141,8 +141,9 @@ from worldline.model.settings import (
 from worldline.model.upkeep.anchor import Anchor
 from worldline.model.work import EffectAttempt, EffectHistory, WorkState
 from worldline.model.world import Status, WorldMeta
+from worldline.observe.counters import Counted, Counters
 from worldline.observe.measures import Measure
-from worldline.observe.sinks import Journaled, Notice, Sinks
+from worldline.observe.sinks import Disposed, HostEvent, Journaled, Notice, Sinks
 from worldline.roles.copies.world_export import Exported
 from worldline.roles.effects.attempt import Attempt, attempt
 from worldline.roles.effects.secrets import secret
@@ -181,10 +182,13 @@ __all__ = [
     "Conflicted",
     "CopyTooLarge",
     "Corrupt",
+    "Counted",
+    "Counters",
     "Credential",
     "DeadLetter",
     "DedupeExpired",
     "Diff",
+    "Disposed",
     "Diverged",
     "DurabilityWarning",
     "Effect",
@@ -206,6 +210,7 @@ __all__ = [
     "Fatal",
     "Garbage",
     "Head",
+    "HostEvent",
     "Hosting",
     "IdReused",
     "InUse",

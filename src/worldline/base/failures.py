@@ -20,7 +20,9 @@ class CancelKind(enum.IntEnum):
     TIMEOUT = 2  # time was up, here or in the workflow that started the run
     FAILURE = 3  # something beside it failed: in the same scope or the same `wl.gather`
     PARENT = 4  # the workflow that started the run was cancelled, has cancelled it, or has ended
-    SHUTDOWN = 5  # reserved: runs are not cancelled when a process ends, they continue in another
+    HOST = 5  # the application that had started it goes away: `run.cancel(kind=...)`. No process does so by itself when
+    # it ends: runs go on in another
+    POLICY = 6  # a rule of its operators does not let it go on: `run.cancel(kind=...)`
 
 
 class Fatal(errors.Error):

@@ -108,11 +108,16 @@ class Run(Generic[R_co]):
             self._standing = end.standing
             return await result_of(self._world, end, self._call)
 
-    async def cancel(self, reason: str = "") -> None:
+    async def cancel(self, reason: str = "", *, kind: failures.CancelKind = failures.CancelKind.USER) -> None:
         """Cancel it where it waits. Returns when that is journaled, not when the run has ended. A run that is blocked
         hears of it when it goes on; `terminate` ends it at once.
+
+        `kind`: what the run is told cancels it: a user, a policy, or the host that had started it.
         """
-        await self._world.command(commands.CANCEL, commands.CancelRun(self.id, reason))
+        if kind not in commands.CANCELS or not isinstance(kind, failures.CancelKind):
+            known = ", ".join(f"CancelKind.{each.name}" for each in commands.CANCELS)
+            raise errors.BadInput(f"kind is one of {known}, not {kind!r}")
+        await self._world.command(commands.CANCEL, commands.CancelRun(self.id, reason, kind))
 
     async def retry(self) -> RunStatus:
         """Try it again under the code that is hosted now, if it is blocked. Returns how it stands then."""

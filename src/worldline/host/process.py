@@ -278,6 +278,11 @@ class Host:
             each.start(self._bugs)
         if self._hangs is not None:
             self._hangs.start()
+        self._tell("started")
+
+    def _tell(self, change: telemetry.HostChange) -> None:
+        held = 0 if self._worlds is None else len(self._worlds.held)
+        self.telemetry.tell(telemetry.HostChanged(change, self.worker, held))
 
     @property
     def ready(self) -> bool:
@@ -321,6 +326,7 @@ class Host:
 
     async def close(self) -> None:
         """Stop the roles, give claims back, save and release the worlds."""
+        self._tell("closing")
         first = 0 if self._worlds is None else 1
         await asyncio.gather(*(each.stop() for each in self._loops[first:]))
         tidy = False
@@ -337,6 +343,7 @@ class Host:
                 self._hangs.stop()
             if self._presence is not None:
                 self._presence.leave(self.worker, tidy=tidy)
+            self._tell("closed")
         self.check()
 
     async def _close_beside(self) -> None:

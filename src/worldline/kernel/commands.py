@@ -68,8 +68,14 @@ def start_run(
 
 
 class CancelRun(msgspec.Struct, frozen=True, array_like=True):
+    """`kind`: one of `CANCELS`, for a caller that says it; the run is told."""
+
     run: str
     reason: str
+    kind: CancelKind = CancelKind.USER
+
+
+CANCELS = (CancelKind.USER, CancelKind.HOST, CancelKind.POLICY)  # what can be said from outside
 
 
 class GiveUp(msgspec.Struct, frozen=True, array_like=True):
@@ -101,6 +107,9 @@ class Standing(msgspec.Struct, frozen=True, array_like=True):
     status: RunStatus
     attached: bool
     data: bytes = b""
+
+
+_CANCEL_NAMES = ", ".join(kind.name.lower() for kind in CANCELS)
 
 
 def take(machine: Machine, item: inbox.Control, data: bytes, *, trusted: bool = False) -> str:
@@ -160,8 +169,10 @@ def _cancel(machine: Machine, data: bytes) -> bytes:
     run = machine.runs.get(wanted.run)
     if run is None:
         raise errors.NotFound(f"no run {wanted.run!r}")
+    if wanted.kind not in CANCELS:
+        raise errors.BadInput(f"a run is cancelled from outside as {_CANCEL_NAMES}, not as {wanted.kind.name.lower()}")
     if run.record.status not in ENDED:
-        work.interrupt(machine, run, 0, wanted.reason, CancelKind.USER)
+        work.interrupt(machine, run, 0, wanted.reason, wanted.kind)
     return structs.encode(Standing(run.record.id, run.record.status, attached=True, data=run.record.data))
 
 

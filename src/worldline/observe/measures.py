@@ -427,6 +427,10 @@ def _troubled(meter: Meter, fact: telemetry.Troubled) -> None:
     meter.add("worldline_role_errors_total", 1, fact.role, "yes" if fact.bug else "no")
 
 
+def _not_counted(meter: Meter, fact: telemetry.Fact) -> None:
+    """It is told to sinks alone."""
+
+
 _MEASURES: dict[type[telemetry.Fact], Callable[[Meter, Any], None]] = {
     telemetry.Entered: _entered,
     telemetry.Refused: _refused,
@@ -471,6 +475,7 @@ _MEASURES: dict[type[telemetry.Fact], Callable[[Meter, Any], None]] = {
     telemetry.Hung: _hung,
     telemetry.Lagged: _lagged,
     telemetry.Troubled: _troubled,
+    telemetry.HostChanged: _not_counted,
 }
 
 

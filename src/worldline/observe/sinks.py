@@ -1,10 +1,12 @@
 """Watching a process from inside: a user's own sinks, metrics for Prometheus, spans for OpenTelemetry.
 
-Three plain functions may be given to `wl.open(..., sinks=wl.Sinks(...))`::
+Five plain functions may be given to `wl.open(..., sinks=wl.Sinks(...))`::
 
     metrics(measure)    each measurement as it is made: a counter's step, a duration
     log(notice)         what an operator wants to know of: dead letters, failed effects, lost leases, trouble
     replay(journaled)   each step's entries, right after their commit: to capture a world's life and replay it elsewhere
+    disposed(disposed)  what became of each attempt: of effects, timers, inputs that could not be taken, steps given up
+    host(event)         the life of the process: started, draining, hung, fenced, a role that failed, closing, closed
 
 They are called on the event loop, so they should return at once and not call Worldline. One that raises is caught,
 counted (`worldline_sink_errors_total`) and logged once; no world notices.
@@ -15,7 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -24,6 +26,8 @@ from worldline.kernel import replay as replays
 from worldline.model import ids, journal
 from worldline.observe import measures
 from worldline.roles import telemetry
+
+T = TypeVar("T")
 
 NoticeKind = Literal[
     "dead_letter", "effect_failed", "effect_retried", "effect_parked", "lease_acquired", "lease_released",
@@ -52,12 +56,43 @@ class Journaled(msgspec.Struct, frozen=True):
     entries: list[journal.Entry]
 
 
+DisposedKind = Literal["effect", "timer", "input", "step"]
+HostEventKind = Literal["started", "draining", "hung", "fenced", "role_failed", "closing", "closed"]
+
+
+class Disposed(msgspec.Struct, frozen=True):
+    """What became of one attempt. `outcome`: of an effect "ok", "error", "timeout", "retried", "parked" or "lost"; of a
+    timer "fired"; of an input that its world could not take "dead_letter"; of a step that was not stored why not, as
+    `worldline_worlds_dropped_total` counts it, and "died" or "hung" if it did.
+    """
+
+    kind: DisposedKind
+    outcome: str
+    address: ids.Address
+    step: int = 0  # that has asked for it, or has taken it
+    name: str = ""  # the effect, or the timer
+    id: str = ""  # of the effect or timer
+    attempt: int = 0
+    message: str = ""
+
+
+class HostEvent(msgspec.Struct, frozen=True):
+    """Something in the life of the process that runs worlds. `worlds`: how many it holds, or are concerned."""
+
+    kind: HostEventKind
+    worker: str = ""  # its id, if it is about all of the process
+    worlds: int = 0
+    message: str = ""
+
+
 class Sinks(msgspec.Struct, frozen=True):
     """Functions that are told what a process does. Any of them may be left out."""
 
     metrics: Callable[[measures.Measure], None] | None = None
     log: Callable[[Notice], None] | None = None
     replay: Callable[[Journaled], None] | None = None
+    disposed: Callable[[Disposed], None] | None = None
+    host: Callable[[HostEvent], None] | None = None
 
 
 class Observed:
@@ -101,16 +136,22 @@ def _sinks(sinks: Sinks) -> list[tuple[str, telemetry.Listener]]:
     if sinks.metrics is not None:
         listeners.append(("metrics", measures.Meter(sinks.metrics).tell))
     if sinks.log is not None:
-        listeners.append(("log", _noticing(sinks.log)))
+        listeners.append(("log", _each(notices, sinks.log)))
     if sinks.replay is not None:
         listeners.append(("replay", _replaying(sinks.replay)))
+    if sinks.disposed is not None:
+        listeners.append(("disposed", _each(dispositions, sinks.disposed)))
+    if sinks.host is not None:
+        listeners.append(("host", _each(host_events, sinks.host)))
     return listeners
 
 
-def _noticing(sink: Callable[[Notice], None]) -> telemetry.Listener:
+def _each(of: Callable[[telemetry.Fact], list[T]], sink: Callable[[T], None]) -> telemetry.Listener:
+    """Give a sink everything that is made of a fact."""
+
     def tell(fact: telemetry.Fact) -> None:
-        for notice in notices(fact):
-            sink(notice)
+        for each in of(fact):
+            sink(each)
 
     return tell
 
@@ -163,6 +204,46 @@ def notices(fact: telemetry.Fact) -> list[Notice]:
             return [Notice("hang", message, detail=len(fact.worlds))]
         case telemetry.Troubled():
             return [Notice("role_error", f"{fact.role}: {fact.message}", code=fact.code)]
+        case _:
+            return []
+
+
+def dispositions(fact: telemetry.Fact) -> list[Disposed]:
+    """What became of attempts, by a fact; mostly nothing."""
+    match fact:
+        case telemetry.Attempted(claim=claim):
+            work, intent = claim.work, claim.intent.hex()
+            return [
+                Disposed(
+                    "effect", fact.outcome, claim.at, work.step, work.name, intent, work.attempt, fact.message
+                )
+            ]  # fmt: skip
+        case telemetry.Fired(timer=timer):
+            return [Disposed("timer", "fired", timer.at, timer.work.step, timer.work.name, timer.intent.hex())]
+        case telemetry.Committed():
+            return [
+                Disposed("input", "dead_letter", fact.at, each.step, message=each.reason) for each in fact.buried
+            ]  # fmt: skip
+        case telemetry.Dropped():
+            return [Disposed("step", fact.why, fact.at, message=fact.message)]
+        case telemetry.StepDied():
+            return [Disposed("step", fact.how, fact.at, attempt=fact.deaths)]
+        case _:
+            return []
+
+
+def host_events(fact: telemetry.Fact) -> list[HostEvent]:
+    """What a fact says of the life of the process; mostly nothing."""
+    match fact:
+        case telemetry.HostChanged():
+            return [HostEvent(fact.change, fact.worker.hex(), fact.worlds)]
+        case telemetry.Hung():
+            return [HostEvent("hung", worlds=len(fact.worlds), message=", ".join(fact.worlds[:5]))]
+        case telemetry.SelfFenced():
+            late = f"the heartbeat is {fact.late_us // 1000} ms old"
+            return [HostEvent("fenced", worlds=fact.worlds, message=late)]
+        case telemetry.Troubled(bug=True):
+            return [HostEvent("role_failed", message=f"{fact.role}: {fact.message}")]
         case _:
             return []
 

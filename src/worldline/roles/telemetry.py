@@ -225,6 +225,17 @@ class Beat(msgspec.Struct, frozen=True, gc=False):
     us: int
 
 
+HostChange = Literal["started", "draining", "closing", "closed"]
+
+
+class HostChanged(msgspec.Struct, frozen=True, gc=False):
+    """The process begins or ends to run its roles, or is to let go of its worlds."""
+
+    change: HostChange
+    worker: bytes
+    worlds: int = 0  # that it holds
+
+
 class SelfFenced(msgspec.Struct, frozen=True, gc=False):
     """The heartbeat could not be written in time: the worker has let go of all its worlds."""
 
@@ -462,8 +473,8 @@ class Troubled(msgspec.Struct, frozen=True, gc=False):
 
 Fact = (
     Entered | Refused | Committed | Cycled | Dropped | WorldRefused | Taken | Released | Saved | SaveFailed | Compacted
-    | CompactFailed | Proved
-    | Unproved | Beat | SelfFenced | StepDied | RestoreDied | WorldQuarantined | LastAttempt | Claimed | Attempted
+    | CompactFailed | Proved | Unproved | Beat | HostChanged
+    | SelfFenced | StepDied | RestoreDied | WorldQuarantined | LastAttempt | Claimed | Attempted
     | Answered | Fired
     | Placed | Orchestrated | Reaped | Cleared | Collected | CollectFailed | Swept | WorldsCounted | OpenCounted
     | DueCounted | UsageCounted

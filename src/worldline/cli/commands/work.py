@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from worldline.base import errors, grammar
+from worldline.base.failures import CancelKind
 from worldline.cli import common, output, suggest
 from worldline.cli.commands import roles, ways_out
 from worldline.cli.common import Desk
@@ -29,6 +30,7 @@ from worldline.roles.erasure import checking
 from worldline.store import kv
 
 WORK_STATES = [state.name.lower() for state in WorkState]
+CANCELS = [kind.name.lower() for kind in commands.CANCELS]
 RUN_STATES = ["running", "blocked", "finished", "failed", "cancelled"]
 
 # --- Runs ------------------------------------------------------------------------------------------------------------
@@ -109,14 +111,17 @@ def _operation_lines(found: list[inspect_ways.Operation]) -> list[str]:
 @click.argument("world")
 @click.argument("run")
 @click.option("--reason", default="cancelled by hand", show_default=True, help="What the run is told.")
+@click.option(
+    "--kind", type=click.Choice(CANCELS), default="user", show_default=True, help="What it is told cancels it."
+)
 @common.TIMEOUT
-async def cancel_run(desk: Desk, *, world: str, run: str, reason: str, timeout: float | None) -> None:
+async def cancel_run(desk: Desk, *, world: str, run: str, reason: str, kind: str, timeout: float | None) -> None:
     """Cancel a run where it waits. It may still clean up."""
     async with desk.open(programs=[]) as universe:
         found = await desk.world(universe, world)
         await found.address()
         desk.confirm(f"Cancel run {run!r} of world {world!r}?")
-        asked = found.command(commands.CANCEL, commands.CancelRun(run, reason))
+        asked = found.command(commands.CANCEL, commands.CancelRun(run, reason, CancelKind[kind.upper()]))
         answer, _ = await desk.answer(found, asked, timeout)
     blocked = structs.decode(commands.Standing, answer).status is RunStatus.BLOCKED
     what = f"run {run} is being cancelled"

@@ -67,6 +67,7 @@ class WorldWorker:
         children: child_process.Children, telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:  # fmt: skip
         self._engine, self._env, self._hub, self._settings, self._telemetry = engine, env, live, settings, telemetry
+        self._id, self._draining = worker, False
         self._watch = wakeup.Watch(engine, [] if universes.one is None else [ready.prefix(universes.one)])
         self._tasks = tasks.Tasks(self._watch.wake)
         self._kernel = kernel_thread.KernelThread(env, timeout_us=settings.step_timeout_ms * 1000)
@@ -308,6 +309,9 @@ class WorldWorker:
     def _start_emptying(self) -> None:
         """A worker that is being emptied gives its worlds back, a few at a time, and takes none."""
         draining = self.life is not None and self.life.sign.draining
+        if draining and not self._draining:
+            self._telemetry.tell(telemetry.HostChanged("draining", self._id, self._holdings.count))
+        self._draining = draining
         if draining and self._holdings.count and not self._tasks.is_running("emptying"):
             leaving = [held.at for held in self._holdings.all[: upkeep.AT_ONCE]]
             self._tasks.start("emptying", self._empty(leaving))

@@ -1,0 +1,62 @@
+"""Counters in memory that a program reads and sets back by itself: a metrics sink without a server.
+
+`wl.open(..., sinks=wl.Sinks(metrics=counters))` with `counters = wl.Counters()`. They are counted on the event loop;
+`snapshot` gives a copy that does not change any more.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from worldline.observe import metric_list
+from worldline.observe.measures import Measure
+
+_Series = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """One metric with one set of labels. `value`: the sum of a counter, of a histogram's observations, or what a gauge
+    is now; `count` and `most`: how many measurements there were, and the largest.
+    """
+
+    name: str
+    kind: metric_list.MetricKind
+    labels: dict[str, str]
+    value: float
+    count: int
+    most: float
+
+
+class Counters:
+    """A metrics sink that adds up. How many series there are is bounded by the meter that calls it."""
+
+    def __init__(self) -> None:
+        self._counted: dict[_Series, Counted] = {}
+
+    def __call__(self, measure: Measure) -> None:
+        """Take a measurement: it is called by the process that is watched."""
+        series = (measure.name, tuple(sorted(measure.labels.items())))
+        known = self._counted.get(series)
+        if known is None:
+            first = Counted(measure.name, measure.kind, dict(measure.labels), measure.value, 1, measure.value)
+            self._counted[series] = first
+            return
+        value = measure.value if measure.kind == "gauge" else known.value + measure.value
+        most = max(known.most, measure.value)
+        self._counted[series] = msgspec.structs.replace(known, value=value, count=known.count + 1, most=most)
+
+    def snapshot(self) -> list[Counted]:
+        """Copy what was counted since the beginning or the last `reset`, by name and labels."""
+        return [self._counted[series] for series in sorted(self._counted)]
+
+    def value(self, name: str, **labels: str) -> float:
+        """Add up what was counted of one metric, over all series that have these labels."""
+        return sum(
+            each.value for each in self._counted.values() if each.name == name and labels.items() <= each.labels.items()
+        )
+
+    def reset(self) -> list[Counted]:
+        """Begin anew at nothing. Returns what there was."""
+        before = self.snapshot()
+        self._counted = {}
+        return before
