@@ -156,6 +156,6 @@ def test_in_calls() -> None:
             world.run(plan(NAIVE))
         with pytest.raises(wl.RunFailed, match=r"book\(\): argument when cannot be stored"):
             world.run(careless())
-        with pytest.raises(wl.RunFailed, match=r"the result: datetime cannot be stored"):
+        with pytest.raises(wl.RunFailed, match=r"datetime cannot be stored"):
             world.run(answers_without())
         world.prove()

@@ -120,7 +120,7 @@ async def test_a_mistake_in_the_code_is_said_at_once_and_not_tried_again(
     assert "failed after 1 attempt, a mistake in its code, which is not tried again: " in line
     assert kind.partition(",")[0] in line
     assert "(test_effect_mistakes.py:" in line
-    assert "its workflow gets that as wl.EffectFailed" in line
+    assert "that is wl.EffectFailed in its workflow, an error in its domain" in line
     calls.clear()
     with testing.world(app, wl.Script().on(fails, fails)) as kit:
         assert kit.run(flow(kind)) == 1

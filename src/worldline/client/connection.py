@@ -199,7 +199,7 @@ def programs_of(given: Program | Sequence[Program], option: str) -> list[Program
     """What was given, as a list."""
     if isinstance(given, Program):
         return [given]
-    found: list[Any] = list(given)
+    found: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     wrong = next((each for each in found if not isinstance(each, Program)), None)
     if wrong is not None:
         raise errors.BadInput(f"{option}= takes a Program or a list of them, not {wrong!r}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Any
 
 from worldline.adapters.egress import Egress
 from worldline.base import env as envs
@@ -16,8 +18,27 @@ from worldline.model.settings import Settings
 from worldline.observe import sinks as observers
 
 
-@asynccontextmanager
-async def open(
+class _Opening(AbstractAsyncContextManager[Universe]):
+    """A block with a universe. Used without `async with`, it says so."""
+
+    def __init__(self, opened: AbstractAsyncContextManager[Universe]) -> None:
+        self._opened = opened
+
+    async def __aenter__(self) -> Universe:
+        return await self._opened.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._opened.__aexit__(kind, error, trace)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"a universe is open in a block: `async with wl.open(...) as universe: universe.{name}...`"
+        )
+
+
+def open(
     url: str,
     /,
     *,
@@ -34,7 +55,7 @@ async def open(
     peers: Mapping[str, str] | None = None,
     codec: opening.AnyCodec | None = None,
     secrets: secret_sources.Given | None = None,
-) -> AsyncIterator[Universe]:
+) -> AbstractAsyncContextManager[Universe]:
     """Open a universe: a folder, or `postgresql://...`. `host=` runs worlds of these programs here.
 
     Large values are kept in the store itself, up to 16 MiB each; `objects` names a folder or `s3://bucket/prefix` that
@@ -53,5 +74,10 @@ async def open(
         env=env, egress=egress, sinks=sinks, metrics=metrics, peers=peers, codec=codec,
         secrets=secrets,
     )  # fmt: skip
+    return _Opening(_universe_of(opened))
+
+
+@asynccontextmanager
+async def _universe_of(opened: AbstractAsyncContextManager[connection.Connection]) -> AsyncIterator[Universe]:
     async with opened as link:
         yield Universe(link)

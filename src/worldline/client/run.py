@@ -16,6 +16,7 @@ from worldline.client.handle import Handle
 from worldline.client.personal import sealing
 from worldline.codec import structs
 from worldline.kernel import commands, runs, values
+from worldline.kernel.authoring import call_checks
 from worldline.kernel.authoring.calls import Call, Seconds
 from worldline.kernel.repair import ways_out
 from worldline.kernel.rows.records import ENDED, Failure, RunStatus
@@ -224,7 +225,7 @@ async def result_of(world: Handle, end: End, call: Call[R_co] | None) -> R_co:
         if call is None:
             plain: R_co = await sealing.plain(world, standing.data)
             return plain
-        result: R_co = await sealing.opened(world, standing.data, lambda: call.target.signature.result(standing.data))
+        result: R_co = await sealing.opened(world, standing.data, lambda: call_checks.result_of(call, standing.data))
         return result
     why = structs.decode(Failure, standing.data)
     if standing.status is RunStatus.CANCELLED:

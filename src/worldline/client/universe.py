@@ -86,6 +86,7 @@ class Universe:
 
         `seed`: it begins with the state of this world, "template" or "template@HEIGHT", as a live fork of it.
         """
+        _check_given(name, program)
         made = World(self._connection, name, program=program.name)
         if seed is not None:
             self._connection.knows(program)
@@ -266,3 +267,8 @@ class Universe:
         wanted = listing.wanted(status=status, labels=labels, program=program, prefix=prefix)
         async for letter in dead_letters.of_worlds(self._connection, wanted):
             yield letter
+
+
+def _check_given(name: object, program: object) -> None:
+    if not isinstance(name, str) or not isinstance(program, Program):
+        raise errors.BadInput(f"a world has a name and a program: ensure('shop-1', app), not {name!r} and {program!r}")

@@ -50,7 +50,7 @@ from worldline.codec import structs
 from worldline.kernel import commands, runs, schedules, values
 from worldline.kernel import events as envelopes
 from worldline.kernel.authoring import call_checks, schedule_spec
-from worldline.kernel.authoring.calls import Call, Request, Seconds, answer_type
+from worldline.kernel.authoring.calls import Call, Request, Seconds
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.reducers import check_request
 from worldline.kernel.flow.authoring.documents import Document
@@ -239,7 +239,7 @@ class World(Acts, Anchored):
                 data = await deliver(write())
             except NoDesk:
                 data = await sealing.through(self._handle, write, deliver, id=id)
-            answer: R = await sealing.opened(self._handle, data, lambda: values.load(answer_type(type(request)), data))
+            answer: R = await sealing.opened(self._handle, data, lambda: call_checks.answer_of(type(request), data))
         return answer
 
     async def schedule(

@@ -185,7 +185,8 @@ def _finish(machine: Machine, run: Run, result: object, calls: WorkflowCalls) ->
     except failures.NotDurable as error:
         _end(machine, run, RunStatus.FAILED, runs.failure(error.code, str(error)))
     except errors.EncodeError as error:
-        _end(machine, run, RunStatus.FAILED, runs.failure(error.code, f"the result: {error}"))
+        why = f"the result of {run.record.workflow}(): {error}"
+        _end(machine, run, RunStatus.FAILED, runs.failure(error.code, why))
     else:
         _end(machine, run, RunStatus.FINISHED, data)
 

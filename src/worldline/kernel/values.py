@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import itertools
 import typing
 from collections.abc import Iterator
@@ -361,7 +362,19 @@ def _model(value: object) -> Any:
         return library_types.path_text(value)
     if library_types.is_pydantic(type(value)):
         return library_types.dump(value)
-    raise TypeError(f"{user_errors.name_of(type(value))} is not a dataclass, struct, model or plain value")
+    what = user_errors.name_of(type(value))
+    raise TypeError(_mistaken(value) or f"{what} is not a dataclass, struct, model or plain value")
+
+
+def _mistaken(value: Any) -> str:
+    """What was given in the place of a value, and what to write."""
+    if isinstance(value, type):
+        name = name_of(value)
+        return f"it is the class {name}; pass an object of it: {name}(...)"
+    if inspect.iscoroutine(value):
+        return f"it is {user_errors.plain_text(value.__name__)}(...), which was not awaited; write `await` before it"
+    told = getattr(type(value), "_no_value", None)  # a call, an effect or a workflow: that file imports this one
+    return told(value) if callable(told) else ""
 
 
 def _inner(value: object) -> bytes:

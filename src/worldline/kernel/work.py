@@ -43,7 +43,9 @@ def check_known(program: Program, target: calls.Target) -> None:
     """Refuse a call of an effect or workflow that is not one of the program's."""
     known: Any = program.workflows.get(target.name) if target.kind == "workflow" else program.find_effect(target.name)
     if known is None or known.function is not target.function:
-        raise errors.BadInput(f"{target.kind} {target.name} is not one of program {program.name!r}")
+        other = target.program
+        whose = f"; it is one of {other!r}: declare it here, or ask a world of that program" if other else ""
+        raise errors.BadInput(f"{target.kind} {target.name} is not one of program {program.name!r}{whose}")
 
 
 def pack_call(call: calls.Call[Any], *, again: bool) -> bytes:

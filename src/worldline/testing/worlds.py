@@ -29,7 +29,7 @@ from worldline.client.world import Effects
 from worldline.codec import digest, sealed, structs
 from worldline.kernel import commands, events, schedules, values
 from worldline.kernel.authoring import call_checks, reducers, schedule_spec
-from worldline.kernel.authoring.calls import Call, Effect, Request, Seconds, answer_type, to_us
+from worldline.kernel.authoring.calls import Call, Effect, Request, Seconds, to_us
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.scripts import Script
 from worldline.kernel.events import Answer
@@ -110,7 +110,7 @@ class TestRun(Generic[R_co]):
             if self._call is None:
                 found: R_co = values.load(Any, record.data)
                 return found
-            result: R_co = self._call.target.signature.result(record.data)
+            result: R_co = call_checks.result_of(self._call, record.data)
             return result
         why = structs.decode(Failure, record.data)
         kind = failures.RunCancelled if record.status is RunStatus.CANCELLED else failures.RunFailed
@@ -196,7 +196,7 @@ class TestWorld(Acting):
         reducers.check_request(type(request))
         schema, data = _sent(request)
         item = inbox.Event(schema, self._actor.life.carry(data), correlation=self._correlation())
-        answer: R = values.load(answer_type(type(request)), self._answered(item, data))
+        answer: R = call_checks.answer_of(type(request), self._answered(item, data))
         return answer
 
     def schedule(

@@ -6,14 +6,46 @@ import inspect
 from typing import Any
 
 from worldline.base import errors
-from worldline.kernel import user_errors
-from worldline.kernel.authoring.calls import Call, Target
+from worldline.kernel import user_errors, values
+from worldline.kernel.authoring.calls import Call, Target, answer_type
+from worldline.kernel.code import source
 
 
-def check_call(given: object, what: str) -> None:
+def check_call(given: object, what: str, *, wanted: str = "a call of a workflow, such as greet('Ada')") -> None:
     """Refuse what is no call. `what` was given it: `world.run()`, for example."""
     if not isinstance(given, Call):
-        raise errors.BadInput(f"{what} takes a call of a workflow, such as greet('Ada'), {_mistake(given)}")
+        raise errors.BadInput(f"{what} takes {wanted}, {_mistake(given)}")
+
+
+def check_event_class(given: object, what: str) -> None:
+    """Refuse what is no class of events."""
+    if not isinstance(given, type):
+        name = user_errors.name_of(type(given))
+        hint = f"not an object of it: pass {name}" if hasattr(type(given), "__annotations__") else f"not {name}"
+        raise errors.BadInput(f"{what} takes the class of an event, {hint}")
+
+
+def result_of(call: Call[Any], data: bytes) -> Any:
+    """Read what a workflow returned. `BadInput` if that is not of the type that it declares."""
+    try:
+        return call.target.signature.result(data)
+    except errors.DecodeError as error:
+        if type(error) is not errors.DecodeError:
+            raise  # what cannot be read at all
+        place = source.place_of(call.target.function)
+        where = f" ({place})" if place else ""
+        raise errors.BadInput(f"{call.target.name}(){where} did not return what it declares: {error}") from error
+
+
+def answer_of(request: type, data: bytes) -> Any:
+    """The same of the handler of a request."""
+    try:
+        return values.load(answer_type(request), data)
+    except errors.DecodeError as error:
+        if type(error) is not errors.DecodeError:
+            raise
+        name = user_errors.name_of(request)
+        raise errors.BadInput(f"the handler of {name} did not answer what it declares: {error}") from error
 
 
 def check_workflow(given: object, what: str, *, program: str, world: str) -> None:
@@ -44,4 +76,6 @@ def _mistake(given: Any) -> str:
     if inspect.isroutine(given):
         name = user_errors.plain_text(given.__name__)
         return f"not a function: declare {name} with @program.workflow above it, and pass {name}(...)"
+    if isinstance(given, list | tuple):
+        return f"not a {user_errors.name_of(type(given))}: write * before it"
     return f"not {user_errors.name_of(type(given))}"

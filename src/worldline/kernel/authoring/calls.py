@@ -329,6 +329,10 @@ class Call(Generic[R_co]):
             raise GeneratorExit(f"{self!r} in a coroutine that is being dropped: nothing of it happens any more")
         return self.target.await_outside(self).__await__()
 
+    def _no_value(self) -> str:
+        """Say why it cannot be stored: it is no value."""
+        return f"it is a call; write `await {self!r}`"
+
     def __repr__(self) -> str:
         given = [user_errors.repr_of(arg) for arg in self.args]
         given += [f"{name}={user_errors.repr_of(value)}" for name, value in self.kwargs.items()]
@@ -347,6 +351,13 @@ class Target:
         self.signature = Signature(function, namespace, of_effect=self.kind == "effect")
         self.__doc__ = function.__doc__
         self.__name__ = name
+
+    def _no_value(self) -> str:
+        """Say why it cannot be stored: it is no value."""
+        return f"it is the {self.kind} {self.name}; write {self.name}(...), with its arguments"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
 
     async def await_outside(self, call: Call[Any]) -> Any:
         """Refuse: outside of a world there is no workflow to await."""

@@ -10,6 +10,7 @@ Inside a pydantic model, reading back is pydantic's: there only what can be writ
 from __future__ import annotations
 
 import dataclasses
+import types
 import typing
 from collections.abc import Iterator
 from typing import Any, Never, NoReturn
@@ -88,7 +89,13 @@ def _check_read(kind: Any, what: str) -> None:
                 break
         else:
             break
-    raise errors.BadInput(f"{_place(what, path)}: {values.name_of(kind)} cannot be stored: {why}")
+    raise errors.BadInput(f"{_place(what, path)}: {_shown(kind)} cannot be stored: {why}")
+
+
+def _shown(kind: Any) -> str:
+    """A type for people: of a union, its members without their modules."""
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return " | ".join(map(values.name_of, typing.get_args(kind))) if is_union else values.name_of(kind)
 
 
 def _refusal(kind: Any) -> str:

@@ -198,10 +198,7 @@ def _issue_all(wanted: tuple[Call[Any], ...]) -> tuple[int, ...]:
     hands = context.require("wl.gather()")
     hands.workflow("wl.gather()")
     for call in wanted:
-        if not isinstance(call, Call):
-            raise errors.BadInput(
-                f"wl.gather() takes calls of effects and workflows, not {user_errors.name_of(type(call))}"
-            )
+        call_checks.check_call(call, "wl.gather()", wanted="calls of effects and workflows, as in a(1), b(2)")
     return tuple(hands.issue_call(call, _kind(call)) for call in wanted)
 
 
@@ -402,6 +399,7 @@ async def wait(
     event: type[E], /, *, where: Callable[[E], bool] | None = None, timeout: Seconds | None = None
 ) -> E:  # fmt: skip
     """Wait for an event. Those that came before, and fit, count. `TimeoutError` when time is up."""
+    call_checks.check_event_class(event, "wl.wait()")
     timeout_us = None if timeout is None else to_us(timeout, "wl.wait(timeout=)")
     found: E = await _Awaiting(context.require("wl.wait()").wait_event(event, where, timeout_us))
     return found

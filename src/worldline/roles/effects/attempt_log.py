@@ -36,7 +36,7 @@ def failed(claim: works.Open, ended: Ended, tried: int) -> None:
     """Its workflow gets the failure."""
     mistake = ", a mistake in its code, which is not tried again" if ended.mistake else ""
     log.warning(
-        "%s failed after %d %s%s: %s; its workflow gets that as wl.EffectFailed",
+        "%s failed after %d %s%s: %s; that is wl.EffectFailed in its workflow, an error in its domain",
         _named(claim), tried, "attempt" if tried == 1 else "attempts", mistake, _why(ended), extra=_about(claim),
     )  # fmt: skip
 
