@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
+from ipaddress import IPv4Address
 from typing import Any, Literal, NoReturn
 from uuid import UUID
 
@@ -91,7 +91,7 @@ class Opaque:
 
 @dataclass(frozen=True)
 class Part:
-    file: Path
+    file: IPv4Address
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Upload:
 
 class Report(pydantic.BaseModel):
     title: str
-    file: Path
+    file: IPv4Address
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def unstorable() -> dict[str, Any]:
 
     def an_argument() -> None:
         @app.effect
-        async def argument(size: int, where: Path) -> None: ...
+        async def argument(size: int, where: IPv4Address) -> None: ...
 
     def inside_an_argument() -> None:
         @app.workflow
@@ -152,7 +152,7 @@ def unstorable() -> dict[str, Any]:
         @app.reducer
         @dataclass
         class Folder:
-            path: Path | None = None
+            path: IPv4Address | None = None
 
             @wl.on
             def started(self, event: Started) -> None: ...
@@ -165,7 +165,7 @@ def unstorable() -> dict[str, Any]:
 
         @dataclass
         class Later:
-            file: Path
+            file: IPv4Address
 
         waits.signature._namespace["Later"] = Later  # as a module's global that is assigned below the declaration
         with testing.world(other):
@@ -182,16 +182,16 @@ def unstorable() -> dict[str, Any]:
             pass
 
     return {
-        r"argument\(\): argument 'where': Path cannot be stored; use a dataclass": an_argument,
-        r"inside\(\): argument 'upload', field 'parts\[\]\[\]\.file': Path cannot be stored": inside_an_argument,
+        r"argument\(\): argument 'where': IPv4Address cannot be stored; use a dataclass": an_argument,
+        r"inside\(\): argument 'upload', field 'parts\[\]\[\]\.file': IPv4Address cannot be stored": inside_an_argument,
         r"opaque\(\): argument 'thing': Opaque cannot be stored": a_plain_class,
         r"result\(\): its result, field '\[\]': Opaque cannot be stored": a_result,
-        r"model\(\): argument 'report', field 'file': Path cannot be stored": a_model,
-        r"Uploads.upload: Upload, field 'parts\[\]\[\]\.file': Path cannot be stored": an_event,
-        r"the answer to Fetch, field '\[\]\.file': Path cannot be stored": an_answer,
-        r"reducer Folder, field 'path': Path cannot be stored": a_state,
-        r"waits\(\): argument 'part', field 'file': Path cannot be stored": later,
-        r"waits\(\) waits for Upload, field 'parts\[\]\[\]\.file': Path cannot be stored": awaited,
+        r"model\(\): argument 'report', field 'file': IPv4Address cannot be stored": a_model,
+        r"Uploads.upload: Upload, field 'parts\[\]\[\]\.file': IPv4Address cannot be stored": an_event,
+        r"the answer to Fetch, field '\[\]\.file': IPv4Address cannot be stored": an_answer,
+        r"reducer Folder, field 'path': IPv4Address cannot be stored": a_state,
+        r"waits\(\): argument 'part', field 'file': IPv4Address cannot be stored": later,
+        r"waits\(\) waits for Upload, field 'parts\[\]\[\]\.file': IPv4Address cannot be stored": awaited,
     }
 
 
@@ -229,10 +229,10 @@ def test_a_value_that_cannot_be_stored_is_named_by_its_field() -> None:
         return what
 
     with testing.world(app) as world:
-        with pytest.raises(wl.BadInput, match=r"takes\(\): argument what\.a\[1\] cannot be stored: PosixPath is not"):
-            world.start(takes({"a": [1, Path("x")]}))
-        with pytest.raises(wl.BadInput, match=r"Part cannot be stored: field file: PosixPath is not a dataclass"):
-            world.send(Part(Path("x")))
+        with pytest.raises(wl.BadInput, match=r"takes\(\): argument what\.a\[1\] cannot be stored: IPv4Address is not"):
+            world.start(takes({"a": [1, IPv4Address("1.2.3.4")]}))
+        with pytest.raises(wl.BadInput, match=r"Part cannot be stored: field file: IPv4Address is not a dataclass"):
+            world.send(Part(IPv4Address("1.2.3.4")))
 
 
 def test_a_reducer_needs_no_parentheses() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from worldline.base import errors
+from worldline.base import errors, grammar
 from worldline.kernel import user_errors, values
 from worldline.kernel.authoring.calls import Call, Target, answer_type
 from worldline.kernel.code import source
@@ -77,5 +77,5 @@ def _mistake(given: Any) -> str:
         name = user_errors.plain_text(given.__name__)
         return f"not a function: declare {name} with @program.workflow above it, and pass {name}(...)"
     if isinstance(given, list | tuple):
-        return f"not a {user_errors.name_of(type(given))}: write * before it"
+        return f"not {grammar.an(user_errors.name_of(type(given)))}: write * before it"
     return f"not {user_errors.name_of(type(given))}"
