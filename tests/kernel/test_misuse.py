@@ -277,7 +277,7 @@ def test_text_of_errors_is_the_same_in_every_process() -> None:
 
     def ask_for_loop() -> None:
         try:
-            asyncio.get_event_loop_policy().get_event_loop()
+            asyncio.get_event_loop()
         except RuntimeError as error:
             said.add(user_errors.message_in_step(error))
 

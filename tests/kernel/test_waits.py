@@ -135,7 +135,7 @@ def test_a_condition_that_raises_fails_the_wait_and_not_the_world() -> None:
     with testing.world(app) as world:
         run = world.start(broken())
         world.send(Ping(0))
-        assert run.result() == "wl.wait(Ping): where= raised ZeroDivisionError: integer division or modulo by zero"
+        assert run.result().startswith("wl.wait(Ping): where= raised ZeroDivisionError: ")  # the rest is Python's
         world.prove()
 
 

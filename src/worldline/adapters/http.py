@@ -27,6 +27,7 @@ import msgspec
 
 from worldline.adapters import egress
 from worldline.base import failures, grammar, limits, probes
+from worldline.codec import outside_json
 from worldline.model.http import Response, shown_url
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -210,6 +211,8 @@ def first_hop(
             body = msgspec.json.encode(json, order="sorted")
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as error:
             raise bad(f"json= cannot be written as JSON ({type(error).__name__})") from None
+        if outside_json.is_too_deep(body):  # from Python 3.14 on no RecursionError says so
+            raise bad(f"json= cannot be written as JSON: it is nested deeper than {limits.JSON_DEPTH_MAX}")
     sent = {"User-Agent": "worldline", "Accept": "*/*", "Accept-Encoding": "identity"}
     if json is not None:
         sent["Content-Type"] = "application/json"

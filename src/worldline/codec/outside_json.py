@@ -30,7 +30,7 @@ def decode(data: bytes | str, *, what: str, type: Any = Any, bytes_max: int = li
         raw = data.encode() if isinstance(data, str) else data
         if len(raw) > bytes_max:
             raise errors.TooLarge(what, size=len(raw), limit=bytes_max)
-        if _is_too_deep(raw):
+        if is_too_deep(raw):
             raise errors.BadInput(f"{what} is nested deeper than {limits.JSON_DEPTH_MAX}")
         return msgspec.json.decode(raw, type=type)
     except UnicodeError as error:  # its own text would quote the data
@@ -39,7 +39,7 @@ def decode(data: bytes | str, *, what: str, type: Any = Any, bytes_max: int = li
         raise errors.BadInput(f"{what} is not JSON: {error}") from error
 
 
-def _is_too_deep(raw: bytes) -> bool:
+def is_too_deep(raw: bytes) -> bool:
     """Whether a parser would nest too deep, in whatever part of the text is JSON. In linear time, without a stack."""
     if sum(raw.count(each) for each in _OPENING) <= limits.JSON_DEPTH_MAX:
         return False  # what nearly every text has: not enough brackets

@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
 
-from worldline.base import errors, failures
+from worldline.base import errors, failures, signatures
 from worldline.codec import canonical
 from worldline.kernel import context, user_errors, values
 from worldline.kernel.authoring import resources, stored_types
@@ -521,7 +521,7 @@ def _without_snapshot(
 
 def _is_snapshot(function: Callable[..., Any], namespace: dict[str, Any]) -> bool:
     """Whether the parameter is annotated as a snapshot. Other annotations may name what is not defined yet."""
-    annotated = getattr(function, "__annotations__", {})
+    annotated = signatures.annotations_of(function)
     if SNAPSHOT not in annotated:
         return False
     try:
@@ -533,5 +533,5 @@ def _is_snapshot(function: Callable[..., Any], namespace: dict[str, Any]) -> boo
 
 def _annotated(function: Callable[..., Any], without: Collection[str]) -> Any:
     """Something of the same name with some of a function's annotations."""
-    kept = {name: kind for name, kind in function.__annotations__.items() if name not in without}
+    kept = {name: kind for name, kind in signatures.annotations_of(function).items() if name not in without}
     return types.SimpleNamespace(__name__=function.__name__, __annotations__=kept)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
-from worldline.base import errors
+from worldline.base import errors, signatures
 from worldline.codec import canonical
 from worldline.kernel import personal, values
 from worldline.kernel.authoring import calls, stored_types
@@ -233,7 +233,7 @@ def _fields(event: type) -> list[str]:
     for names in ("__dataclass_fields__", "__struct_fields__", "model_fields"):
         if hasattr(event, names):
             return list(getattr(event, names))
-    return list(getattr(event, "__annotations__", {}))
+    return list(signatures.annotations_of(event))
 
 
 def _name_type(made: Routes, kind: Any) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Generic, TypeVar, cast
 
-from worldline.base import errors, failures
+from worldline.base import errors, failures, signatures
 from worldline.kernel import user_errors
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ def use(resource: Resource[T], /) -> T:
 
 def split(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Resource[Any]]]:
     """A function's parameters without those that resources are passed to, and these."""
-    whole = inspect.signature(function)
+    whole = signatures.of(function)
     uses = {each.name: each.default.resource for each in whole.parameters.values() if isinstance(each.default, Use)}
     if not uses:
         return whole, {}

@@ -12,11 +12,12 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any, Protocol
 
-from worldline.base import errors
+from worldline.base import errors, signatures
 from worldline.codec import digest
 from worldline.kernel import values
 from worldline.kernel.code import source
@@ -168,7 +169,7 @@ def _class(cls: type) -> tuple[bytes, list[Any]]:
     mentions += _types(cls)
     if tree is not None:
         return _syntax(tree, functools.partial(_resolved, scopes)), mentions
-    fields = [f"{name}: {kind}" for name, kind in getattr(cls, "__annotations__", {}).items()]
+    fields = [f"{name}: {kind}" for name, kind in signatures.annotations_of(cls).items()]
     codes = [_code(each.__code__, source.Scope(each, None)) for each in methods]
     return digest.hash_parts(b"class", *map(str.encode, fields), *codes), mentions
 
@@ -185,7 +186,7 @@ def _resolved(scopes: list[source.Scope], node: ast.expr) -> Any:
 def _types(cls: type) -> Iterator[Any]:
     """The classes that a class's own annotations name, at any depth."""
     todo: list[Any] = []
-    for annotation in getattr(cls, "__annotations__", {}).values():
+    for annotation in signatures.annotations_of(cls).values():
         todo.append(_annotation(cls, annotation))
     while todo:
         kind = todo.pop()
@@ -217,6 +218,8 @@ def _parameters(effect: source.Target) -> Iterator[bytes]:
 
 
 def _type_name(annotation: Any) -> str:
+    if isinstance(annotation, typing.ForwardRef):  # it was not defined yet: from Python 3.14 on
+        return annotation.__forward_arg__
     return annotation if isinstance(annotation, str) else str(getattr(annotation, "__qualname__", annotation))
 
 

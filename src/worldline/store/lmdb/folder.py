@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import resource
+import stat
 import warnings
 from pathlib import Path
 
@@ -26,13 +27,22 @@ def prepare(folder: Path, *, create: bool) -> None:
     """Make the folder, or see that a store may be in it."""
     if create:
         _make(folder)
-    if not folder.exists():
+    found = _stat(folder)
+    if found is None:
         raise errors.StoreMissing(f"there is no store in {folder}, and creating one was not asked for")
-    if not folder.is_dir():
+    if not stat.S_ISDIR(found.st_mode):
         raise errors.BadUrl(f"{folder} is not a folder; name a folder for the store")
-    data = folder / DATA
-    if not create and not (data.exists() and data.stat().st_size):
+    data = _stat(folder / DATA)
+    if not create and (data is None or not data.st_size):
         raise missing(folder)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    """What is there, or nothing. `PermissionError` if that cannot be seen, where `exists()` of Python 3.14 says no."""
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def missing(folder: Path) -> errors.StoreMissing:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, over
 
 import msgspec
 
+from worldline.base import signatures
 from worldline.kernel.flow import paths, schema, snapshots, validation, values
 from worldline.kernel.flow.authoring import ops, specs, terms
 from worldline.kernel.flow.expressions import shapes
@@ -76,7 +77,7 @@ class Action(Generic[D, P]):
         self.function = function
         self.name = function.__name__
         self.owner: type[Any] = object
-        self._signature = inspect.signature(function)
+        self._signature = signatures.of(function)
         plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
         given = list(self._signature.parameters.values())[1:]
         self._names = [each.name for each in given] if all(each.kind is plain for each in given) else None
@@ -253,7 +254,7 @@ def _derived(each: computed[Any], proxy: Domain) -> dict[str, Any]:
 
 
 def _acted(each: Action[Any, ...], proxy: Domain) -> dict[str, Any]:
-    parameters = list(inspect.signature(each.function).parameters.values())[1:]
+    parameters = list(signatures.of(each.function).parameters.values())[1:]
     hints = _hints(each.function)
     tracer = _Tracer()
     _tracing.append(tracer)
@@ -366,7 +367,7 @@ def _called(call: object) -> tuple[str, dict[str, Any]]:
         raise terms.BadDomain("flow.perform takes a call of an effect, as flow.ask('name', ...) or effect(...) give it")
     made: Any = call
     made.use()
-    bound = inspect.signature(target.function).bind_partial(*made.args, **made.kwargs)
+    bound = signatures.of(target.function).bind_partial(*made.args, **made.kwargs)
     given = target.signature.snapshot
     if given is not None and given.name in bound.arguments:
         raise terms.BadDomain(f"the effect {target.name!r} is given its {given.name} by the host: leave it out")
