@@ -72,7 +72,7 @@ def test_what_is_missing_is_found() -> None:
 
 
 def _place(name: str) -> bool:
-    apart = name.startswith(("docs/", "bench/", "deploy/", "tests/"))
+    apart = name.startswith(("docs/", "bench/", "deploy/", "tests/", "tools/"))
     return (pages.ROOT / name if apart else pages.ROOT / "src" / "worldline" / name).exists()
 
 
