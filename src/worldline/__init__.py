@@ -32,6 +32,7 @@ _DECLARED = {
     "client.access.grants": "Allowed AllowedChange",
     "client.access.policy": "PolicyChange Rule",
     "client.access.quotas": "Quota QuotaChange QuotaUse",
+    "client.access.universe_settings": "UniverseSetting",
     "client.anchors.anchoring": "AnchorCheck AnchorVerdict=Verdict",
     "client.anchors.signing": "SigningKey",
     "client.access.store_universes": "UniverseInfo create_universe universes",

@@ -69,6 +69,7 @@ from worldline.client.access.grants import Allowed, AllowedChange
 from worldline.client.access.policy import PolicyChange, Rule
 from worldline.client.access.quotas import Quota, QuotaChange, QuotaUse
 from worldline.client.access.store_universes import UniverseInfo, create_universe, universes
+from worldline.client.access.universe_settings import UniverseSetting
 from worldline.client.anchors.anchoring import AnchorCheck
 from worldline.client.anchors.anchoring import Verdict as AnchorVerdict
 from worldline.client.anchors.signing import SigningKey
@@ -285,6 +286,7 @@ __all__ = [
     "Unhandled",
     "Universe",
     "UniverseInfo",
+    "UniverseSetting",
     "WorkState",
     "WorkerSettings",
     "Workflow",

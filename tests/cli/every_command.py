@@ -53,6 +53,7 @@ WORDS: dict[str, list[list[str]]] = {
     "universe allowed": [[], ["--log"]],
     "policy list": [[], ["--log"]],
     "policy check": [["alice", "--effect", "{hostile}"]],
+    "universe settings": [[], ["pressure.inbox_items_max=500"]],
     "universe quota": [["--worlds", "100"], ["--count"], ["--log"]],
     "explain": [["shop", "Order.pay", "--key", "o-1"], ["alice", "{hostile}"]],
     "check": [["{app}"], ["{folder}/{hostile}.py"]],

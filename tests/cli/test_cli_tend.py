@@ -9,8 +9,7 @@ import pytest
 import worldline as wl
 from tests.cli import cli_kit
 from tests.cli.cli_kit import SHOP, run
-from worldline.inspect import compact, queries
-from worldline.roles.compaction.retention import Policy
+from worldline.inspect import queries
 
 
 def status(store: Path, world: str) -> str:
@@ -54,18 +53,24 @@ def test_an_archived_world_does_not_hold_up_others(store: Path, tmp_path: Path) 
         assert cli_kit.wait_finished(store, "bob", "n") == "slept"
 
 
-def test_compact(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little is left alone. With other rules it is what the dry run has said, and shown."""
+def test_compact(store: Path) -> None:
+    """Little is left alone. With other settings of the universe it is what the dry run has said, and shown."""
     said = run("compact", "alice", "--store", store)
     assert (said.code, said.out) == (0, "alice: 0 entries moved into 0 segments, 0 bytes\n")
     assert "compacted" not in run("show", "alice", "--store", store).out
-    monkeypatch.setattr(compact, "_policy", lambda: Policy(10, 0, 0, 1))
+    chosen = ["worker.segment_entries=10", "worker.segment_margin=0", "worker.snapshots_kept=1"]
+    assert run("universe", "settings", *chosen, "--store", store).code == 0
     planned = run("compact", "alice", "--dry-run", "--store", store, "--json").json
-    assert run("compact", "alice", "--dry-run", "--store", store).out == (
-        f"alice: {planned['entries']} entries would be moved, up to height {planned['up_to']}\n"
-    )
+    moved, *dropped, policy = run("compact", "alice", "--dry-run", "--store", store).out.splitlines()
+    assert moved == f"alice: {planned['entries']} entries would be moved, up to height {planned['up_to']}"
+    heights = ", ".join(map(str, planned["dropped"]))
+    snapshots = "snapshot" if planned["snapshots"] == 1 else "snapshots"
+    assert dropped == ([f"{planned['snapshots']} {snapshots} would be dropped, at height {heights}"] if heights else [])
+    assert policy.startswith("policy: worker.segment_entries=10, worker.segment_ms=86400000, worker.segment_margin=0")
+    assert policy.endswith("; `worldline universe settings` changes it")
     done = run("compact", "alice", "--store", store, "--json").json
     assert (done["entries"], done["height"]) == (planned["entries"], planned["up_to"])
+    assert done["snapshots"] == planned["snapshots"]
     assert done["segments"] >= 1
     shown = run("show", "alice", "--store", store, "--json").json
     assert (shown["compacted"], shown["segments"]) == (done["height"], done["segments"])

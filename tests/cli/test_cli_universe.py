@@ -1,4 +1,4 @@
-"""universe list, create, quota; allow, deny, allowed."""
+"""universe list, create, quota, settings; allow, deny, allowed."""
 
 from __future__ import annotations
 
@@ -91,3 +91,35 @@ def test_what_is_no_quota(store: Path) -> None:
     assert run("universe", "quota", "--worlds", str(2**63), *here).code == 2
     assert run("universe", "quota", "--universe", "nowhere", *here).code == 3
     assert run("universe", "quota", "--log", *here).lines == []
+
+
+def test_settings_of_a_universe(store: Path) -> None:
+    """Chosen once, every command goes by them; `worldline settings` shows them with their origin."""
+    here = ["--store", store]
+    assert "nothing is stored with universe 'default'" in run("universe", "settings", *here).err
+    said = run("universe", "settings", "pressure.inbox_items_max=1", "pressure.sample_ms=0", *here, "--json")
+    assert [(each["name"], each["value"], each["by"]) for each in said.lines] == [
+        ("pressure.inbox_items_max", 1, "operator"), ("pressure.sample_ms", 0, "operator"),
+    ]  # fmt: skip
+    rows = run("settings", "pressure", "--changed", *here, "--json").lines
+    assert [(each["name"], each["value"], each["origin"]) for each in rows] == [
+        ("pressure.inbox_items_max", 1, "universe 'default'"), ("pressure.sample_ms", 0, "universe 'default'"),
+    ]  # fmt: skip
+    send = ["send", "alice", "Anything", "--data", "{}", *here]
+    assert run(*send).code == 0
+    full = run(*send)
+    assert (full.code, "is full" in full.err) == (4, True)
+    assert run("universe", "settings", "pressure.inbox_items_max=default", *here, "--json").code == 0
+    assert run(*send).code == 0
+
+
+def test_settings_that_are_none_of_a_universe(store: Path) -> None:
+    for words, why in (
+        (["pressure.inbox_item_max=3"], "did you mean 'pressure.inbox_items_max'"),
+        (["worker.scan_ms=3"], "worker.scan_ms is a setting of each process"),
+        (["pressure.sample_ms"], "use NAME=VALUE"),
+        (["pressure.sample_ms=x"], "pressure.sample_ms is 'x'; use a whole number"),
+        (["worker.snapshots_kept=1", "worker.snapshots_kept=2"], "given twice"),
+    ):
+        said = run("universe", "settings", *words, "--store", store)
+        assert (said.code, why in said.err, said.err.count("\n")) == (2, True, 1), said.err

@@ -39,6 +39,7 @@ from worldline.keys.upkeep import (
     sealed,
     subjects,
     universe_deletions,
+    universe_settings,
 )
 
 # Written out, so that a change of any of them is noticed: the first is "in universe U", the second "in its world W".
@@ -99,6 +100,7 @@ KEYS: list[tuple[str, Callable[[], bytes], str]] = [
     ("universes.grant_log_prefix", lambda: universes.grant_log_prefix(UNIVERSE), U + "153d33"),
     ("data_keys.seals_key", lambda: data_keys.seals_key(data_keys.universe_key(UNIVERSE)), U + "151f" + "14"),
     ("data_keys.seals_key", lambda: data_keys.seals_key(data_keys.world_key(AT)), U + "151f" + "1501" + WORLD_ID),
+    ("universe_settings.settings_key", lambda: universe_settings.settings_key(UNIVERSE), U + "1526"),
     ("quotas.quotas_key", lambda: quotas.quotas_key(UNIVERSE), U + "151d" + "14"),
     ("quotas.usage_key", lambda: quotas.usage_key(UNIVERSE), U + "151d" + "1501"),
     ("quotas.log_key", lambda: quotas.log_key(UNIVERSE, STAMP), U + "151e" + STAMP_HEX),

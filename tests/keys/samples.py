@@ -36,6 +36,7 @@ from worldline.keys.upkeep import (
     sealed,
     subjects,
     universe_deletions,
+    universe_settings,
 )
 from worldline.model import blob, ids, lease, payload, policy, snapshot, trace
 from worldline.model import inbox as inbox_model
@@ -46,6 +47,7 @@ from worldline.model.upkeep import age as age_model
 from worldline.model.upkeep import copies
 from worldline.model.upkeep import ledger as ledger_model
 from worldline.model.upkeep import sealed as sealed_model
+from worldline.model.upkeep.universe_settings import UniverseSettings
 
 
 def counted(first: int, count: int = 16) -> bytes:
@@ -167,6 +169,12 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         space.ValueKind.QUOTA_CHANGE,
         quotas.QUOTA_CHANGE,
         world_model.QuotaChange(2, world_model.Quota(10, None, 300, 0), TIME_US),
+    ),
+    (
+        "settings",
+        space.ValueKind.SETTINGS,
+        universe_settings.SETTINGS,
+        UniverseSettings(2, {"pressure.inbox_items_max": "50"}, {"worker.segment_changes": "true"}, TIME_US),
     ),
     ("usage", space.ValueKind.USAGE, quotas.USAGE, world_model.Usage(3, 70_000, 2, 1, TIME_US, TIME_US + 1)),
     ("scrub", space.ValueKind.SCRUB, scrubs.RECORD, scrubs.ScrubRecord(3, TIME_US)),

@@ -47,13 +47,14 @@ from worldline.keys.upkeep import (
     sealed,
     subjects,
     universe_deletions,
+    universe_settings,
 )
 from worldline.model import ids
 
 MODULES = (
     age, cas, chunks, collection, copying, data_keys, deletions, encryption, held, inbox, journal, leases, ledger,
     lineage, quotas, ready, schema, scrubs, sealed, segments, snapshots, subjects, traces, trial, universe_deletions,
-    universes, work, worlds,
+    universe_settings, universes, work, worlds,
 )  # fmt: skip
 
 # These look at the whole key; `stamp_of` looks at the end only, and trusts the range that was read.
@@ -325,7 +326,7 @@ ORDINALS: dict[type[enum.IntEnum], dict[str, int]] = {
         "META": 1, "GENERATION": 2, "NAME": 3, "INDEX": 4, "CAS": 5, "WORLD": 6, "OPEN": 7, "DUE": 8, "READY": 9,
         "HINT": 10, "CHUNK": 15, "UPLOAD": 16, "COLLECTION": 17, "HOLDS": 18, "CONDEMNED": 19, "DELETION": 20,
         "SEALED": 22, "SUBJECT": 23, "DATA_KEY": 25, "WORLD_KEY": 26, "IMPORT": 27, "QUOTAS": 29, "QUOTA_LOG": 30,
-        "SEALS": 31, "AGE": 37, "GRANTS": 60, "GRANT_LOG": 61,
+        "SEALS": 31, "AGE": 37, "SETTINGS": 38, "GRANTS": 60, "GRANT_LOG": 61,
     },
     space.InWorld: {
         "META": 1, "EPOCH": 2, "HOLDER": 3, "ASSIGNMENT": 4, "HEAD": 5, "JOURNAL": 6, "BASELINE": 7, "SNAPSHOT": 8,

@@ -28,7 +28,7 @@ from worldline.keys import (
     work,
     worlds,
 )
-from worldline.keys.upkeep import collection, quotas, sealed, subjects
+from worldline.keys.upkeep import collection, quotas, sealed, subjects, universe_settings
 from worldline.model import ids
 
 quick = settings(deadline=None, derandomize=True, max_examples=80)
@@ -128,6 +128,7 @@ def keys_of(at: ids.Address, *, name: str, number: int, other: bytes) -> dict[st
         "grants": universes.grants_key(at.universe),
         "grant change": universes.grant_log_key(at.universe, stamp),
         "quotas": quotas.quotas_key(at.universe),
+        "settings": universe_settings.settings_key(at.universe),
         "usage": quotas.usage_key(at.universe),
         "quota change": quotas.log_key(at.universe, stamp),
         "upload": chunks.upload_key(at.universe, other * 2, other),

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
-import msgspec
 import pytest
 
 import worldline as wl
@@ -22,7 +21,6 @@ from worldline.layers import blobs as blob_layer
 from worldline.model import journal
 from worldline.roles import restore
 from worldline.roles.compaction import turns, writing
-from worldline.roles.compaction.retention import Policy
 
 
 async def everything(world: wl.World) -> list[wl.Entry]:
@@ -317,10 +315,11 @@ async def test_by_hand_and_shown(kit: Kit) -> None:
     await process.close()
     client = await kit.process(settings=by_hand())
     connection = client.universe._connection
-    with mock.patch.object(compact, "_policy", return_value=Policy(10**6, 10**12, 3, 2)):
-        planned = await compact.plan(connection, at)
-        assert (planned.compacted, planned.held_back) == (0, False)
-        done = await compact.compact(connection, at)
+    await client.universe.store_settings({"worker.segment_margin": 3, "worker.snapshots_kept": 2})
+    planned = await compact.plan(connection, at)
+    assert (planned.compacted, planned.held_back) == (0, False)
+    assert planned.snapshots == len(planned.dropped) > 0
+    done = await compact.compact(connection, at)
     assert (done.segments, done.entries, done.height, done.snapshots) == (
         1, planned.entries, planned.up_to, planned.snapshots,
     )  # fmt: skip
@@ -355,7 +354,7 @@ async def test_if_many_worlds_wait_it_does_not_rest(memory_kit: Kit, monkeypatch
         await sleep(seconds)
 
     compactions._env = mock.Mock(wraps=memory_kit.env, sleep=slept)
-    compactions._policy = msgspec.structs.replace(compactions._policy, entries=1)
+    await process.universe.store_settings({"worker.segment_entries": 1})
     for world in worlds:
         look(process.host.worlds.peek(await world._handle.address()))
 

@@ -12,14 +12,18 @@ from tests.roles import compacting
 from tests.roles import kit as kits
 from tests.roles.compacting import Stored, by_hand
 from tests.roles.kit import Kit, Process
+from worldline.base import env as envs
 from worldline.base import errors
 from worldline.inspect import verify
 from worldline.keys import lineage as lineage_keys
 from worldline.keys import segments as segment_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers.stored import lines
+from worldline.layers.upkeep import universe_settings
 from worldline.model import journal
+from worldline.model.settings import WorkerSettings
 from worldline.roles.compaction import compactor, writing
+from worldline.roles.compaction.policies import Policies
 from worldline.roles.compaction.retention import Policy
 from worldline.store import kv
 from worldline.store.objects import interface as objects
@@ -105,6 +109,17 @@ async def large(kit: Kit) -> tuple[Process, wl.World, Stored]:
     return process, world, await Stored.of(process.universe, world)
 
 
+class Fixed(Policies):
+    """One policy, whatever is stored."""
+
+    def __init__(self, engine: kv.Engine, env: envs.Env, policy: Policy) -> None:
+        super().__init__(engine, env, WorkerSettings(), hosts=False)
+        self._policy = policy
+
+    async def of(self, stored: universe_settings.Stored) -> Policy:
+        return self._policy
+
+
 def compaction(
     process: Process, held: Any, budget: Budget, *, altered: Callable[[bytes], bytes] = lambda body: body,
     policy: Policy = POLICY,
@@ -116,7 +131,9 @@ def compaction(
         engine, Objects(store.objects, budget, altered), store.env, held.at.universe,
         in_store_bytes_max=store.in_store_bytes_max,
     )  # fmt: skip
-    return compactor.Compactor(engine, store.env, blobs, held.lease, policy=policy, compute=here)
+    return compactor.Compactor(
+        engine, store.env, blobs, held.lease, policies=Fixed(engine, store.env, policy), compute=here
+    )
 
 
 @pytest.mark.parametrize("in_store", [False, True], ids=["objects", "chunks"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from hypothesis import given
@@ -85,6 +86,40 @@ def test_snapshots_that_go() -> None:
     nothing = Known(snapshots[-1].record, snapshots, None, 0, ())
     assert retention.droppable(nothing, policy()) == []
     assert [each.record.step for each in retention.droppable(nothing, policy(), compacted=4)] == [1]
+
+
+def test_of_snapshots_close_to_each_other_few_stay() -> None:
+    """Above what is compacted: the last ones, the first, and one for each margin of entries. None, or for ever: all."""
+    found = known(list(range(0, 101, 2)))  # heights 0, 4, ..., 200
+    left = [each for each in found.snapshots if each not in retention.droppable(found, policy(kept=2, margin=50))]
+    assert [each.record.height for each in left] == [0, 48, 96, 144, 192, 196, 200]
+    assert retention.droppable(found, policy(kept=2, margin=0)) == []  # each is a place to compact up to
+    assert retention.droppable(found, policy(kept=0, margin=50)) == []
+    assert retention.limit(found, policy(kept=0)) is None
+    whole = Policy(10, 10**9, 0, 0, changes=True)  # what steps changed stays in segments
+    assert step_of(retention.limit(found, whole)) == 100
+    assert not retention.may_expire(found, segment(9), Policy(10, 10**9, 0, 0, journal_us=5))
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=60), st.integers(1, 4), st.integers(0, 30), st.integers(0, 40))
+def test_however_often_a_world_is_saved(gaps: list[int], kept: int, margin: int, compacted: int) -> None:
+    """As it grows, a snapshot at a time: what is left is bounded by entries, goes on being compacted, and states can
+    be made from the first snapshot at or above what is compacted.
+    """
+    steps = [0]
+    for gap in gaps:
+        steps.append(steps[-1] + gap)
+        end = 2 * compacted if compacted <= steps[-1] else 0
+        found = known(steps, compacted=end // 2)
+        gone = [each.record.step for each in retention.droppable(found, policy(kept=kept, margin=margin))]
+        base = next(step for step in steps if 2 * step >= end)
+        steps = [step for step in steps if step not in gone]
+        assert base in steps
+        above = [2 * step for step in steps if 2 * step > end]
+        if margin:
+            assert len(above) <= kept + 1 + 2 * ((above[-1] - end) // margin + 1) if above else True
+        spaced = [2 * step for step in steps[: max(1, len(steps) - kept + 1)] if 2 * step >= 2 * base]
+        assert all(later - earlier <= max(margin, 18) for earlier, later in itertools.pairwise(spaced))
 
 
 def test_entries_that_may_go() -> None:

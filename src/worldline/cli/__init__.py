@@ -40,7 +40,7 @@ from worldline.cli.commands import (
 from worldline.cli.flow import act, by_hand, domain, trace
 from worldline.cli.upkeep import anchors, backups, collection, deletion, erase, keys, ledger, world_files
 
-for each in deletion.UNIVERSE:
+for each in [*deletion.UNIVERSE, *settings.UNIVERSE]:
     universes.GROUP.add_command(each)
 
 SECTIONS = {

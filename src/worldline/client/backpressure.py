@@ -25,7 +25,7 @@ from worldline.base import env as envs
 from worldline.base import errors, grammar
 from worldline.kernel import commands
 from worldline.layers import inbox as inboxes
-from worldline.layers.upkeep import quotas
+from worldline.layers.upkeep import quotas, universe_settings
 from worldline.model import ids, inbox, world
 from worldline.model.settings import PressureSettings
 from worldline.roles import telemetry
@@ -56,7 +56,8 @@ class Pressure:
         self._engine = engine
         self._env = env
         self._universe = universe
-        self._settings = settings
+        self._own = settings
+        self._settings = settings  # but for those that are stored with the universe
         self._telemetry = telemetry
         self._inboxes: dict[ids.Address, Depth] = {}
         self._effects = 0
@@ -135,8 +136,8 @@ class Pressure:
 
     async def begin(self) -> None:
         """Know the quota from the first input on."""
-        read = await self._engine.read(*admission.reads(self._universe))
-        self._note(read.value(0), read.value(1))
+        read = await self._engine.read(*admission.reads(self._universe), universe_settings.get(self._universe))
+        self._note(read.value(0), read.value(1), read.value(2))
 
     def doubtful(self, item: inbox.Item) -> bool:
         """Whether the universe has too much for such an input, by what is known."""
@@ -190,8 +191,8 @@ class Pressure:
         self._sampled_us = self._env.monotonic_us()  # inputs that come during the read use the last sample
         self._plan_sample()
         try:
-            read = await self._engine.read(*admission.reads(self._universe))
-            self._note(read.value(0), read.value(1))
+            read = await self._engine.read(*admission.reads(self._universe), universe_settings.get(self._universe))
+            self._note(read.value(0), read.value(1), read.value(2))
             bounds = [each for each in (self._settings.open_effects_max, self._quota.effects) if each]
             self._effects = await self._count_effects(min(bounds)) if bounds else 0
             self._judge()
@@ -199,8 +200,9 @@ class Pressure:
         except errors.StoreError:
             return  # the last sample stays; the input itself reports that the store cannot be reached
 
-    def _note(self, quota: bytes | None, usage: bytes | None) -> None:
+    def _note(self, quota: bytes | None, usage: bytes | None, stored: bytes | None) -> None:
         self._begun = True
+        self._settings = universe_settings.decode(self._universe, stored).pressure(self._own)
         self._quota = quotas.decode(self._universe, quota).quota
         self._usage = quotas.decode_usage(usage)
         self._judge()

@@ -10,10 +10,11 @@ from typing import Literal
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client import changes, dead_letters, listing, refs
-from worldline.client.access import grants, policy, quotas
+from worldline.client.access import grants, policy, quotas, universe_settings
 from worldline.client.access.grants import Allowed, AllowedChange
 from worldline.client.access.policy import PolicyChange, Rule, RuleScope, RuleVerb
 from worldline.client.access.quotas import QuotaChange, QuotaUse
+from worldline.client.access.universe_settings import UniverseSetting
 from worldline.client.branches import fork as forks
 from worldline.client.connection import Connection
 from worldline.client.copies import world_files
@@ -247,6 +248,20 @@ class Universe:
     async def quota_changes(self) -> list[QuotaChange]:
         """List what the quota was from when on, the newest first."""
         return await quotas.changes(self._connection)
+
+    async def stored_settings(self) -> list[UniverseSetting]:
+        """List the settings that are stored with the universe: every process goes by them."""
+        return await universe_settings.stored(self._connection)
+
+    async def store_settings(self, values: Mapping[str, int | bool | None], /) -> bool:
+        """Choose settings for every process that has to do with this universe; None: each goes by its own again. False
+        if it was so already.
+
+        By their names: what is kept of worlds (`worker.snapshots_kept`, `worker.segment_entries`,
+        `worker.segment_ms`, `worker.segment_margin`, `worker.segment_changes`, `worker.journal_kept_ms`), and all of
+        `pressure`, such as `pressure.inbox_items_max`: when inputs from outside are refused.
+        """
+        return await universe_settings.choose(self._connection, values)
 
     async def collect(self, *, dry_run: bool = False, grace: Seconds = collection.GRACE) -> Collected:
         """Delete what no world refers to any more, or say what would go. Hosts do so by themselves, now and then.

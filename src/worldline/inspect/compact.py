@@ -11,17 +11,19 @@ from worldline.base import env as envs
 from worldline.client.connection import Connection
 from worldline.host import holders
 from worldline.layers import leases
-from worldline.model import ids
+from worldline.model import ids, setting_names
 from worldline.model.settings import WorkerSettings
 from worldline.roles import expiry
 from worldline.roles import lease as world_lease
-from worldline.roles.compaction import compactor, retention, turns
+from worldline.roles.compaction import compactor, expiring, retention
+from worldline.roles.compaction.policies import Policies
 from worldline.store import kv, transact
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a compaction finds. `entries`: those that may be moved, up to `up_to`; `snapshots`: those that are dropped
-    then; `held_back`: forks keep it from going further.
+    """What a compaction finds. `entries`: those that may be moved, up to `up_to`; `dropped`: the heights of the
+    snapshots that go then; `expired`: the entries that are not kept any more; `held_back`: forks keep it from going
+    further. `policy`: what is kept, by the names of settings.
     """
 
     compacted: int
@@ -29,16 +31,26 @@ class Plan(msgspec.Struct, frozen=True):
     entries: int
     snapshots: int
     held_back: bool
+    dropped: list[int]
+    expired: int
+    policy: dict[str, int | bool]
 
 
 async def plan(universe: Connection, at: ids.Address) -> Plan:
     """What would be done now. Nothing is changed."""
-    policy = _policy()
-    known = (await compactor.survey(universe.store.engine, at)).known
+    engine = universe.store.engine
+    found = await compactor.survey(engine, at)
+    known, worker = found.known, found.settings.worker(universe.settings.worker)
+    policy = retention.policy_of(worker)
     target = retention.limit(known, policy)
     up_to = known.compacted if target is None else target.height
-    dropped = retention.droppable(known, policy, compacted=up_to)
-    return Plan(known.compacted, up_to, up_to - known.compacted, len(dropped), retention.is_held_back(known, policy))
+    dropped = [each.record.height for each in retention.droppable(known, policy, compacted=up_to)]
+    old = await expiring.oldest(engine, expiring.Ends(universe.blobs, {}), at, known, policy, now=found.now)
+    return Plan(
+        known.compacted, up_to, up_to - known.compacted, len(dropped), retention.is_held_back(known, policy), dropped,
+        0 if old is None else old.entries,
+        {name: getattr(worker, setting_names.ALL[name].field) for name in setting_names.RETENTION},
+    )  # fmt: skip
 
 
 async def compact(universe: Connection, at: ids.Address) -> compactor.Compacted:
@@ -51,7 +63,8 @@ async def compact(universe: Connection, at: ids.Address) -> compactor.Compacted:
         others = expiry.Witness(env, lambda other: holders.is_gone(universe.store, other))
         lease = await world_lease.acquire(engine, env, at, life, others, anyway=True)
         try:
-            work = compactor.Compactor(engine, env, universe.blobs, lease, policy=_policy(), compute=_here)
+            policies = Policies(engine, env, universe.settings.worker, hosts=False)
+            work = compactor.Compactor(engine, env, universe.blobs, lease, policies=policies, compute=_here)
             return await work.run(now=True)
         finally:  # the release leaves a hint if something is unread
             await world_lease.release(engine, env, lease, mended=True)
@@ -59,11 +72,6 @@ async def compact(universe: Connection, at: ids.Address) -> compactor.Compacted:
         batch = kv.Batch()
         leases.goodbye(batch, life)
         await transact.commit(engine, env, batch)
-
-
-def _policy() -> retention.Policy:
-    """That of a worker with the default settings."""
-    return turns.policy_of(WorkerSettings())
 
 
 async def _here(do: Callable[..., Any], *given: Any) -> Any:

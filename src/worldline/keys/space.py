@@ -21,7 +21,7 @@ from worldline.model import ids
 T = TypeVar("T")
 
 FORMAT_MAJOR = 2  # a step's changes travel in its frame; snapshots are rows
-FORMAT_MINOR = 3  # rules over what the worlds of a universe may do
+FORMAT_MINOR = 3  # rules over what the worlds of a universe may do; settings of a universe
 
 
 class Root(enum.IntEnum):
@@ -66,6 +66,7 @@ class InUniverse(enum.IntEnum):
     QUOTA_LOG = 30
     SEALS = 31
     AGE = 37
+    SETTINGS = 38
     DELETION = 20
     GRANTS = 60
     GRANT_LOG = 61
@@ -149,6 +150,7 @@ class ValueKind(enum.IntEnum):
     USAGE = 62
     DROPPED = 64
     AGE = 70
+    SETTINGS = 71
     BROUGHT = 77
     SCRUB = 81
     LEDGER = 82

@@ -104,6 +104,12 @@ def decode_generation(raw: bytes | None) -> int:
     return 0 if found is None else found.number
 
 
+def is_marking(raw: bytes | None) -> bool:
+    """Whether a garbage collection marks, by its generation as it was read."""
+    found: blob.Generation | None = keys.GENERATION.get(raw)
+    return found is not None and found.marking
+
+
 class Generation(msgspec.Struct, frozen=True):
     """A universe's generation as it was read: before anything was put that a batch is going to refer to."""
 

@@ -63,6 +63,14 @@ def _all() -> dict[str, Named]:
 
 ALL = _all()
 SECTIONS = tuple(dict.fromkeys(each.section for each in ALL.values() if each.section))
+# What is stored with a universe: every process goes by these, whatever its own settings say (`layers/upkeep`).
+RETENTION = tuple(
+    f"worker.{field}"
+    for field in (
+        "segment_entries", "segment_ms", "segment_margin", "segment_changes", "snapshots_kept", "journal_kept_ms",
+    )
+)  # fmt: skip
+OF_UNIVERSE = (*RETENTION, *(name for name, each in ALL.items() if each.section == "pressure"))
 VARIABLES = {each.variable: each.name for each in ALL.values()}
 
 
@@ -104,6 +112,21 @@ def made(values: Mapping[str, Any], base: Settings | None = None) -> Settings:
             whole[section] = msgspec.structs.replace(getattr(settings, section), **inside)
     whole |= {name: value for name, value in values.items() if not ALL[name].section}
     return msgspec.structs.replace(settings, **whole) if whole else settings
+
+
+def fields_of(section: str, stored: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a section among what is stored. A name that this release does not know is left alone."""
+    return {
+        ALL[name].field: value_of(name, text)
+        for name, text in stored.items()
+        if name in OF_UNIVERSE and ALL[name].section == section
+    }  # fmt: skip
+
+
+def said_of_retention(worker: model.WorkerSettings) -> dict[str, str]:
+    """What settings of a worker say about retention that is not the default, as it is stored."""
+    own = {name: getattr(worker, ALL[name].field) for name in RETENTION}
+    return {name: text_of(value) for name, value in own.items() if value != ALL[name].default}
 
 
 def get(settings: Settings, name: str) -> Any:

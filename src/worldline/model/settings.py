@@ -54,7 +54,9 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     segment_ms: Milliseconds = 24 * 3_600_000
     segment_margin: CountOrNone = 1_000
     segment_changes: bool = False  # segments also keep what steps changed: every state of the past can be read
-    snapshots_kept: Count = 3  # and what steps changed above the oldest of them
+    # So many snapshots stay, and what steps changed above the oldest of them; 0: all, for ever. Above what is in
+    # segments, one for each `segment_margin` entries stays as well: entries are moved up to one.
+    snapshots_kept: CountOrNone = 3
     # How long entries are kept at least, from when they were moved into a segment, while a janitor runs; then whole
     # segments are dropped. 0: for ever. Twice `dedupe_window_ms` at least.
     journal_kept_ms: MillisecondsOrNone = 0

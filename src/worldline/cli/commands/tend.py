@@ -13,7 +13,10 @@ from worldline.client import changes, refs
 from worldline.client.copies import release
 from worldline.inspect import compact as compaction
 from worldline.inspect import queries
+from worldline.model import setting_names
 from worldline.model.world import Status
+
+HEIGHTS_SHOWN = 8
 
 
 @common.command("pause")
@@ -88,14 +91,31 @@ async def compact(desk: Desk, world: str, dry_run: bool) -> None:
         planned = await compaction.plan(universe, at)
         done = None if dry_run else await compaction.compact(universe, at)
     if done is None:
-        said = [f"{world}: {grammar.count(planned.entries, 'entry')} would be moved, up to height {planned.up_to}"]
+        said = [
+            f"{world}: {grammar.count(planned.entries, 'entry')} would be moved, up to height {planned.up_to}",
+            *_would_go(planned),
+        ]
     else:
         segments = grammar.count(done.segments, "segment")
         said = [f"{world}: {grammar.count(done.entries, 'entry')} moved into {segments}, {done.bytes} bytes"]
         said += [f"{grammar.count(done.snapshots, 'snapshot')} dropped"] if done.snapshots else []
+        said += [f"{grammar.count(done.expired, 'entry')} dropped: not kept any more"] if done.expired else []
     if planned.held_back:
         said.append("forks that have no state of their own yet keep it from going further")
     desk.out.one({"name": world, **msgspec.to_builtins(planned if done is None else done)}, said)
+
+
+def _would_go(planned: compaction.Plan) -> list[str]:
+    """What a compaction would drop, and by which policy."""
+    said: list[str] = []
+    if planned.dropped:
+        shown = ", ".join(str(height) for height in planned.dropped[:HEIGHTS_SHOWN])
+        more = ", ..." if len(planned.dropped) > HEIGHTS_SHOWN else ""
+        said.append(f"{grammar.count(planned.snapshots, 'snapshot')} would be dropped, at height {shown}{more}")
+    if planned.expired:
+        said.append(f"{grammar.count(planned.expired, 'entry')} would be dropped: not kept any more")
+    kept = ", ".join(f"{name}={setting_names.text_of(value)}" for name, value in planned.policy.items())
+    return [*said, f"policy: {kept}; `worldline universe settings` changes it"]
 
 
 async def _change(desk: Desk, world: str, status: Status) -> None:

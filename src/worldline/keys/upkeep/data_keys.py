@@ -62,7 +62,7 @@ PLAIN_IN_UNIVERSE = (
     InUniverse.META, InUniverse.GENERATION, InUniverse.NAME, InUniverse.DUE, InUniverse.READY, InUniverse.HINT,
     InUniverse.UPLOAD, InUniverse.COLLECTION, InUniverse.HOLDS, InUniverse.CONDEMNED, InUniverse.DELETION,
     InUniverse.SUBJECT, InUniverse.DATA_KEY, InUniverse.WORLD_KEY, InUniverse.QUOTAS, InUniverse.QUOTA_LOG,
-    InUniverse.SEALS, InUniverse.AGE,
+    InUniverse.SEALS, InUniverse.AGE, InUniverse.SETTINGS,
 )  # fmt: skip
 PLAIN_IN_WORLD = (
     InWorld.EPOCH, InWorld.HOLDER, InWorld.ASSIGNMENT, InWorld.HEAD, InWorld.RETAIN, InWorld.BROUGHT,

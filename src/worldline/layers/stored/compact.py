@@ -85,6 +85,12 @@ def drop(batch: kv.Batch, lease: leases.Lease, expected: Expected, snapshots: Se
     _delete(batch, lease.at, snapshots)
 
 
+def drop_with(batch: kv.Batch, at: ids.Address, snapshots: Sequence[Saved], *, pins_raw: bytes | None) -> None:
+    """The same in a batch that takes another snapshot: it fences, and expects the baseline and that no mark began."""
+    snapshot_layer.expect_pins(batch, at, pins_raw)
+    _delete(batch, at, snapshots)
+
+
 def expire(
     batch: kv.Batch, lease: leases.Lease, expected: Expected, oldest: Sequence[Indexed], end: journal.Head, *,
     snapshots: Sequence[Saved],

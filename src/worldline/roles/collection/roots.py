@@ -259,6 +259,7 @@ WITHOUT: Final[tuple[tuple[InWorld | InUniverse, str], ...]] = (
     (InUniverse.QUOTA_LOG, "numbers"),
     (InUniverse.SEALS, "a number"),
     (InUniverse.AGE, "numbers"),
+    (InUniverse.SETTINGS, "numbers"),
     (InUniverse.DELETION, "counts"),
     (InUniverse.GRANTS, "names"),
     (InUniverse.GRANT_LOG, "names"),

@@ -2,7 +2,7 @@
 
 ::
 
-    survey   baseline, snapshots, last segment, pins; no mark is under way   one read, and pages of pins
+    survey   policy, baseline, snapshots, last segment, pins; no mark is under way   one read, seldom more
     write    frames -> body -> CAS -> read back, checked (`writing.py`)       nothing of the world has changed
     move     expect epoch, baseline, pins; index the body, delete its frames  one batch: all of it, or nothing
     drop     expect the same; delete old snapshots' records                   one batch
@@ -15,7 +15,7 @@ marks, neither frames nor snapshots go: it is waited for (`roles/collection/mark
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
@@ -29,16 +29,19 @@ from worldline.layers import journal as journals
 from worldline.layers import leases, snapshots, universes
 from worldline.layers.stored import compact, lines
 from worldline.layers.stored.saved_state import Compute
-from worldline.layers.upkeep import age
+from worldline.layers.upkeep import age, universe_settings
 from worldline.model import ids, journal
+from worldline.model.snapshot import Snapshot
 from worldline.model.upkeep.age import Age
 from worldline.roles.collection import marks
 from worldline.roles.compaction import expiring, retention, writing
+from worldline.roles.compaction.policies import Policies
 from worldline.roles.compaction.retention import Known, Policy
 from worldline.store import kv, transact
 
-PINS_PAGE = 1_000
-SNAPSHOTS_PAGE = 1_000
+PAGE = 1_000  # of snapshots, and of pins
+KEPT_MAX = 200  # snapshots of one world that are looked through whenever one is taken
+SEGMENT_ENTRIES = 50_000  # of a world that is compacted by hand alone
 
 
 class Compacted(msgspec.Struct, frozen=True):
@@ -65,7 +68,7 @@ class Survey(msgspec.Struct, frozen=True):
     line: lines.Line
     forked: journal.Head | None  # of a fork: the head that its own journal begins behind
     epoch_raw: bytes | None
-    first_us: int | None  # the time of the first entry that is in no segment
+    settings: universe_settings.Stored
     now: Age
 
 
@@ -73,10 +76,10 @@ async def survey(engine: kv.Engine, at: ids.Address, unmarked: bytes | None = No
     """Read what decides what may be compacted. The count of pins is read first: pins that come later move it.
     `unmarked`: the generation, as it was when no mark was under way, for a caller that is going to write.
     """
-    last_segment = compact.last_range(at)
+    pages = [kv.Range(*snapshot_keys.snapshots(at), count_max=PAGE), snapshots.pins_range(at, count_max=PAGE)]
     read = await engine.read(
-        snapshots.get_baseline(at), snapshots.get_pin_count(at), lines.get(at), last_segment, leases.reads(at)[0],
-        age.get(at.universe),
+        snapshots.get_baseline(at), snapshots.get_pin_count(at), lines.get(at), compact.last_range(at),
+        leases.reads(at)[0], age.get(at.universe), universe_settings.get(at.universe), *pages,
     )  # fmt: skip
     baseline_raw = read.value(0)
     baseline = snapshots.decode_baseline(baseline_raw)
@@ -84,45 +87,56 @@ async def survey(engine: kv.Engine, at: ids.Address, unmarked: bytes | None = No
     lineage = lines.decode_lineage(read.value(2))
     line = lines.line_of(at, lineage)
     last = compact.decode_last(at, read.page(3))
+    saved = [each async for page in _pages(engine, pages[0], read.page(7)) for each in snapshots.decode(at, page)]
+    pinned = [
+        pin.snapshot
+        async for page in _pages(engine, pages[1], read.page(8))
+        for _, pin in snapshots.decode_pins(at, page)
+    ]
     known = Known(
-        baseline, await _snapshots(engine, at), None if last is None else last.record, line.forked_at,
-        await _pinned(engine, at),
+        baseline, saved, None if last is None else last.record, line.forked_at, tuple(dict.fromkeys(pinned))
     )  # fmt: skip
     expected = compact.Expected(
         baseline_raw, read.value(1), universes.Generation(at.universe, unmarked)
     )  # fmt: skip
-    first_us = await _first_us(engine, at, known.compacted)
     return Survey(
-        known, expected, last, line, lines.forked_head(lineage), read.value(4), first_us, age.decode(read.value(5))
+        known, expected, last, line, lines.forked_head(lineage), read.value(4),
+        universe_settings.decode(at.universe, read.value(6)), age.decode(read.value(5)),
     )  # fmt: skip
 
 
-async def _snapshots(engine: kv.Engine, at: ids.Address) -> list[snapshots.Saved]:
-    begin, end = snapshot_keys.snapshots(at)
-    found: list[snapshots.Saved] = []
-    while True:
-        page = (await engine.read(kv.Range(begin, end, count_max=SNAPSHOTS_PAGE))).page(0)
-        found += snapshots.decode(at, page)
-        if not page.more:
-            return found
-        begin = page.items[-1][0] + b"\x00"
-
-
-async def _pinned(engine: kv.Engine, at: ids.Address) -> tuple[int, ...]:
-    wanted = snapshots.pins_range(at, count_max=PINS_PAGE)
-    found: dict[int, None] = {}
-    while True:
-        page = (await engine.read(wanted)).page(0)
-        found |= {pin.snapshot: None for _, pin in snapshots.decode_pins(at, page)}
-        if not page.more:
-            return tuple(found)
+async def _pages(engine: kv.Engine, wanted: kv.Range, first: kv.Page) -> AsyncIterator[kv.Page]:
+    """The first page of a range, which was read, and those that follow it."""
+    page = first
+    yield page
+    while page.more:
         wanted = msgspec.structs.replace(wanted, begin=page.items[-1][0] + b"\x00")
+        page = (await engine.read(wanted)).page(0)
+        yield page
 
 
 async def _first_us(engine: kv.Engine, at: ids.Address, above: int) -> int | None:
     page = (await engine.read(kv.Range(*journal_keys.frames(at, above=above), count_max=1))).page(0)
     entries = journals.decode(at, page.items, above=above)
     return entries[0].time_us if entries else None
+
+
+async def superseded(
+    engine: kv.Engine, policies: Policies, at: ids.Address, taken: Snapshot
+) -> tuple[list[snapshots.Saved], bytes | None]:
+    """The snapshots that nothing needs any more once this one is the baseline; and the count of pins, which the batch
+    that drops them expects. None are named if so many are kept that they would not be read with every snapshot: those
+    go when the world is compacted.
+    """
+    known = policies.recent(at.universe)
+    if known is not None and not 0 < known.kept <= KEPT_MAX:
+        return [], None
+    found = await survey(engine, at)
+    policy = await policies.of(found.settings)
+    after = msgspec.structs.replace(
+        found.known, baseline=taken, snapshots=[*found.known.snapshots, snapshots.Saved(taken, b"")]
+    )
+    return retention.droppable(after, policy)[: retention.DROPS_MAX], found.expected.pins_raw
 
 
 class Compactor:
@@ -132,7 +146,7 @@ class Compactor:
     """
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, lease: leases.Lease, *, policy: Policy,
+        self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, lease: leases.Lease, *, policies: Policies,
         compute: Compute, is_over: Callable[[], bool] = lambda: False, is_late: Callable[[], bool] = lambda: False,
         ends: dict[bytes, journal.Head] | None = None,
     ) -> None:  # fmt: skip
@@ -141,44 +155,48 @@ class Compactor:
         self._blobs = blobs
         self._lease = lease
         self._at = lease.at
-        self._policy = policy
+        self._policies = policies
         self._compute = compute
         self._is_over = is_over
         self._is_late = is_late
         self._ends = expiring.Ends(blobs, {} if ends is None else ends)
 
     async def run(self, *, now: bool = False) -> Compacted:
-        """Compact what there is, if it is enough, or if it is wanted `now`. `Fenced` if the lease is another's."""
-        done = await self._compact(now=now)
-        while self._policy.journal_us and not self._is_over():
+        """Compact what there is, if it is enough, or if it is wanted `now`; drop what nothing needs in any case.
+        `Fenced` if the lease is another's.
+        """
+        found = await survey(self._engine, self._at)
+        policy = await self._policies.of(found.settings)
+        done = await self._compact(found, policy, now=now)
+        dropped = retention.DROPS_MAX
+        while dropped == retention.DROPS_MAX:
+            dropped = await transact.run(self._engine, self._env, self._drop)
+            done = msgspec.structs.replace(done, snapshots=done.snapshots + dropped)
+        while policy.journal_us and not self._is_over():
             expired = await transact.run(self._engine, self._env, self._expire)
             if not expired:
                 break
             done = msgspec.structs.replace(done, expired=done.expired + expired)
         return done
 
-    async def _compact(self, *, now: bool) -> Compacted:
-        found = await survey(self._engine, self._at)
-        done = Compacted(found.known.compacted, held_back=retention.is_held_back(found.known, self._policy))
-        target = retention.limit(found.known, self._policy)
-        if target is not None and found.first_us is not None:
-            if not now and not retention.is_due(found.known, target, self._policy, first_us=found.first_us):
-                return done
-            done = await self._segments(found, target.height, done)
-        dropped = await transact.run(self._engine, self._env, self._drop)
-        while dropped == retention.DROPS_MAX:
-            done = msgspec.structs.replace(done, snapshots=done.snapshots + dropped)
-            dropped = await transact.run(self._engine, self._env, self._drop)
-        return msgspec.structs.replace(done, snapshots=done.snapshots + dropped)
+    async def _compact(self, found: Survey, policy: Policy, *, now: bool) -> Compacted:
+        done = Compacted(found.known.compacted, held_back=retention.is_held_back(found.known, policy))
+        target = retention.limit(found.known, policy)
+        first_us = None if target is None else await _first_us(self._engine, self._at, found.known.compacted)
+        if target is None or first_us is None:
+            return done
+        if not now and not (policy.entries and retention.is_due(found.known, target, policy, first_us=first_us)):
+            return done
+        return await self._segments(found, policy, target.height, done)
 
-    async def _segments(self, found: Survey, up_to: int, done: Compacted) -> Compacted:
+    async def _segments(self, found: Survey, policy: Policy, up_to: int, done: Compacted) -> Compacted:
         writer = writing.Writer(
             self._engine,
             self._env,
             self._blobs,
             found.line,
             self._compute,
-            with_changes=self._policy.changes,
+            with_changes=policy.changes,
             is_over=self._is_over,
             is_late=self._is_late,
             age_us=found.now.age_us,
@@ -190,7 +208,7 @@ class Compactor:
         elif head is None or head.height != found.known.compacted:
             head = await self._head_at(found.known.compacted)
         while head is not None and head.height < up_to:
-            written = await writer.write(head, up_to=up_to, entries_max=max(1, self._policy.entries))
+            written = await writer.write(head, up_to=up_to, entries_max=policy.entries or SEGMENT_ENTRIES)
             if written is None or not await self._publish(written):
                 break
             record, head = written.record, written.head
@@ -234,7 +252,7 @@ class Compactor:
     async def _drop(self) -> transact.Done[int] | transact.Write[int]:
         """How many snapshots were dropped."""
         found = await self._survey()
-        old = retention.droppable(found.known, self._policy)[: retention.DROPS_MAX]
+        old = retention.droppable(found.known, await self._policies.of(found.settings))[: retention.DROPS_MAX]
         if not old:
             return transact.Done(0)
         batch = kv.Batch()
@@ -244,7 +262,8 @@ class Compactor:
     async def _expire(self) -> transact.Done[int] | transact.Write[int]:
         """How many entries were dropped."""
         found = await self._survey()
-        old = await expiring.oldest(self._engine, self._ends, self._at, found.known, self._policy, now=found.now)
+        policy = await self._policies.of(found.settings)
+        old = await expiring.oldest(self._engine, self._ends, self._at, found.known, policy, now=found.now)
         if old is None:
             return transact.Done(0)
         return expiring.write(self._lease, found.expected, found.known, old)

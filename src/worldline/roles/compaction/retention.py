@@ -4,7 +4,9 @@ Entries are kept in frames or in segments: for ever, or for as long as the polic
 state below them is kept. What steps changed, and saved states, are kept as far as something needs them:
 
 * The last so many snapshots, and what steps changed above the oldest of these: a state there can be read, forked and
-  gone back to at any step.
+  gone back to at any step. Or all of them, for ever.
+* Above what is in segments: one snapshot for each `margin` entries, because entries are moved up to one, and the first,
+  which states above are made from. A world that is saved after every few entries has no more than these.
 * What forks have pinned: a snapshot, and everything above it.
 * The first snapshot that was taken of each program's state: a proof goes on there.
 
@@ -19,6 +21,7 @@ import msgspec
 
 from worldline.layers.snapshots import Saved
 from worldline.model.journal import Dropped, Segment
+from worldline.model.settings import WorkerSettings
 from worldline.model.snapshot import Snapshot
 
 DROPS_MAX = 500  # snapshots in one batch
@@ -26,8 +29,8 @@ DROPS_MAX = 500  # snapshots in one batch
 
 class Policy(msgspec.Struct, frozen=True):
     """`entries`, `age_us`: when there is enough to compact; `margin`: entries below the baseline that stay; `kept`: the
-    snapshots; `changes`: whether segments keep what steps changed; `journal_us`: for how long entries are kept at
-    least, 0: for ever.
+    snapshots, 0: all; `changes`: whether segments keep what steps changed; `journal_us`: for how long entries are kept
+    at least, 0: for ever.
     """
 
     entries: int
@@ -36,6 +39,13 @@ class Policy(msgspec.Struct, frozen=True):
     kept: int
     changes: bool = False
     journal_us: int = 0
+
+
+def policy_of(settings: WorkerSettings) -> Policy:
+    return Policy(
+        entries=settings.segment_entries, age_us=settings.segment_ms * 1000, margin=settings.segment_margin,
+        kept=settings.snapshots_kept, changes=settings.segment_changes, journal_us=settings.journal_kept_ms * 1000,
+    )  # fmt: skip
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -57,6 +67,8 @@ class Known(msgspec.Struct, frozen=True):
 
 def limit(known: Known, policy: Policy) -> Snapshot | None:
     """The snapshot up to which entries may be moved into segments, if there are any below it."""
+    if not policy.kept and not policy.changes:
+        return None  # every state is kept, and what steps changed with it
     held_back = min(known.pinned, default=None)
     older = [each.record for each in known.snapshots if each.record.step <= known.baseline.step]
     for record in reversed(older[: max(0, len(older) - policy.kept + 1)]):
@@ -83,31 +95,39 @@ def is_held_back(known: Known, policy: Policy) -> bool:
 
 
 def droppable(known: Known, policy: Policy, *, compacted: int | None = None) -> list[Saved]:
-    """The snapshots that nothing needs: they lie below what is compacted, or will be."""
+    """The snapshots that nothing needs. Of those above what is compacted, or will be, every state can still be made
+    when they are gone: what steps changed is there.
+    """
+    if not policy.kept:
+        return []
     end = known.compacted if compacted is None else compacted
-    latest = {each.record.step: None for each in known.snapshots[max(0, len(known.snapshots) - policy.kept) :]}
+    stay = {each.record.step: None for each in _latest(known, policy)}
+    stay |= dict.fromkeys([*known.pinned, known.baseline.step])
+    base = next((each.record.step for each in known.snapshots if each.record.height >= end), None)
     found: list[Saved] = []
     program = None
-    for each in known.snapshots:
+    before = 0  # the height of the last one that stays
+    for index, each in enumerate(known.snapshots):
         record = each.record
         first_of_program = record.program_hash != program
         program = record.program_hash
-        if (
-            record.height < end
-            and not first_of_program
-            and record.step not in latest
-            and record.step not in known.pinned
-            and record.step != known.baseline.step
-        ):
+        if first_of_program or record.step in stay or record.step == base:
+            before = record.height
+        elif record.height < end or known.snapshots[index + 1].record.height - before <= policy.margin:
             found.append(each)
+        else:  # without it there would be no snapshot within so many entries
+            before = record.height
     return found
+
+
+def _latest(known: Known, policy: Policy) -> Sequence[Saved]:
+    return known.snapshots[max(0, len(known.snapshots) - policy.kept) :] if policy.kept else known.snapshots
 
 
 def may_expire(known: Known, segment: Segment, policy: Policy) -> bool:
     """Whether the entries of a segment may go, if they are old enough: no state that is kept lies below its end, but
     the first ones of programs that have written nothing above it.
     """
-    latest = known.snapshots[max(0, len(known.snapshots) - policy.kept) :]
-    kept = [known.baseline.height, *(each.record.height for each in latest)]
+    kept = [known.baseline.height, *(each.record.height for each in _latest(known, policy))]
     pinned = any(step < segment.last_step for step in known.pinned)
     return bool(policy.journal_us) and segment.last_height <= min(kept) and not pinned

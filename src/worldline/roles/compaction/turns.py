@@ -22,7 +22,7 @@ from worldline.model.settings import WorkerSettings
 from worldline.model.snapshot import Snapshot
 from worldline.roles import telemetry
 from worldline.roles.compaction import compactor
-from worldline.roles.compaction.retention import Policy
+from worldline.roles.compaction.policies import Policies
 from worldline.store import kv
 
 log = logging.getLogger("worldline.compaction")
@@ -62,7 +62,7 @@ class Compactions:
         self._run = run
         self._tasks = tasks
         self._telemetry = telemetry
-        self._policy = policy_of(settings)
+        self.policies = Policies(engine, env, settings, hosts=True)
         self._waiting: dict[ids.Address, Held] = {}
         self._compacted: dict[ids.Address, int] = {}  # up to which height, as far as known
         self._ends: dict[bytes, journal.Head] = {}  # of segments that were not dropped yet
@@ -80,16 +80,22 @@ class Compactions:
 
     def look(self, held: Held) -> None:
         """A world was taken or saved: there may be something to compact."""
-        if self._policy.entries and held.baseline.height - self._compacted.get(held.at, 0) > self._policy.margin:
+        if self._may_have_enough(held):
             self._waiting[held.at] = held
             if self._is_due and not self._tasks.is_running(NAME):
                 self._tasks.start(NAME, self._turn())
+
+    def _may_have_enough(self, held: Held) -> bool:
+        """Whether to read what there is. One world shows the policy of its universe to all others."""
+        policy = self.policies.recent(held.at.universe)
+        above = held.baseline.height - self._compacted.get(held.at, 0)
+        return policy is None or (policy.entries > 0 and above > policy.margin)
 
     async def _turn(self) -> None:
         """Compact what waits for it."""
         while self._is_due:
             held = self._waiting.pop(next(iter(self._waiting)))
-            if not held.lost:
+            if not held.lost and self._may_have_enough(held):
                 await self._try(held)
 
     async def _try(self, held: Held) -> None:
@@ -114,7 +120,7 @@ class Compactions:
     async def _compact(self, held: Held, *, now: bool) -> compactor.Compacted:
         began_us = self._env.monotonic_us()
         done = await compactor.Compactor(
-            self._engine, self._env, held.blobs, held.lease, policy=self._policy,
+            self._engine, self._env, held.blobs, held.lease, policies=self.policies,
             compute=functools.partial(self._run, held.at), is_over=lambda: self._stopping or held.lost,
             is_late=lambda: len(self._waiting) > WAITING_MAX, ends=self._ends,
         ).run(now=now)  # fmt: skip
@@ -139,10 +145,3 @@ class Compactions:
         self._compacted[at] = height
         if len(self._compacted) > KNOWN_MAX:
             del self._compacted[next(iter(self._compacted))]
-
-
-def policy_of(settings: WorkerSettings) -> Policy:
-    return Policy(
-        entries=settings.segment_entries, age_us=settings.segment_ms * 1000, margin=settings.segment_margin,
-        kept=settings.snapshots_kept, changes=settings.segment_changes, journal_us=settings.journal_kept_ms * 1000,
-    )  # fmt: skip

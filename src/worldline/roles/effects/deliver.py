@@ -30,7 +30,7 @@ from worldline.kernel.authoring.calls import Effect, Retry
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas, messages, ready, universes, worlds
 from worldline.layers import work as works
-from worldline.layers.upkeep import quotas
+from worldline.layers.upkeep import quotas, universe_settings
 from worldline.model import ids, inbox
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
 from worldline.model.settings import PressureSettings
@@ -177,7 +177,8 @@ class Carrier:
 
         async def attempt() -> transact.Done[tuple[kv.Stamp, bool]] | transact.Write[tuple[kv.Stamp, bool]]:
             grants = universes.get_grants(universe), universes.newest_grant_change(universe)
-            named = await engine.read(worlds.get_name(universe, letter.world), *grants)
+            named = await engine.read(worlds.get_name(universe, letter.world), *grants, universe_settings.get(universe))
+            bounds = universe_settings.decode(universe, named.value(3)).pressure(self._pressure)  # of who is sent to
             at = worlds.named(universe, named.value(0))
             if at is None:
                 granted = universes.decode_grants(universe, named.value(1), named.page(2))
@@ -186,7 +187,7 @@ class Carrier:
             found[:] = [at]
             read = await engine.read(
                 worlds.get(at), messages.get_seen(at, message), *grants, *admission.reads(universe),
-                *self._share_reads(at, message),
+                *_share_reads(bounds, at, message),
             )  # fmt: skip
             seen = read.value(1)
             if seen is not None:  # whatever has changed since: it is there
@@ -199,8 +200,8 @@ class Carrier:
                 _refuse(calls.UNDELIVERABLE, f"message to {to!r}: {why_not}")
             if universe != message.from_universe:
                 _check_quota(universe, letter, read.value(4), read.value(5))
-                if self._pressure.inbox_items_max:
-                    self._check_share(at, letter, read.page(6), read.time_us)
+                if bounds.inbox_items_max:
+                    _check_share(bounds, at, letter, read.page(6), read.time_us)
             if messages.is_too_old(sent_us=letter.sent_us, time_us=read.time_us, window_us=self._window_us):
                 why = "it was on its way for so long that whether it was taken before cannot be known"
                 _refuse(calls.EXPIRED, f"message to {to!r}: {why}")
@@ -216,34 +217,6 @@ class Carrier:
 
         stamp, already = await transact.run(engine, self._env, attempt)
         return found[0], stamp, already
-
-    def _share_reads(self, at: ids.Address, message: inbox.Message) -> list[kv.Range]:
-        """What other universes have brought and is unread, as far as it matters. Nothing within a universe."""
-        bound = self._pressure.inbox_items_max
-        if not bound or at.universe == message.from_universe:
-            return []
-        return [messages.brought_range(at, count_max=_part(bound, self._pressure.inbox_others_part))]
-
-    def _check_share(self, at: ids.Address, letter: Letter, page: kv.Page, time_us: int) -> None:
-        """Refuse or delay a message whose universe has its share of the inbox, or if all others have theirs: the rest
-        is for the owner's inputs. Attempts at the same time may each find room for one: the bound is an estimate.
-        """
-        bounds = self._pressure
-        mine, every = messages.brought(at, page, ids.UniverseId(letter.message.from_universe))
-        for unread, part in ((mine, bounds.inbox_sender_part), (every, bounds.inbox_others_part)):
-            items, size = _part(bounds.inbox_items_max, part), _part(bounds.inbox_bytes_max, part)
-            if unread.items < items and unread.bytes < size:
-                continue
-            who = "its universe" if unread is mine else "other universes"
-            why = (
-                f"message to {letter.to!r}: {grammar.count(unread.items, 'message')} of {who} ({unread.bytes} bytes) "
-                f"{'is' if unread.items == 1 else 'are'} unread there, "
-                f"and the share is {items} ({size} bytes)"
-            )
-            if time_us - letter.sent_us > bounds.inbox_sender_wait_ms * 1000:
-                _refuse(calls.OVERLOADED, why)
-            probes.hit("deliver.share-full")
-            raise Full(why)
 
     async def _check_claim(self, claim: works.Open) -> None:
         """Another attempt may have told the sender already that the message is refused: then this one must not."""
@@ -332,6 +305,35 @@ def _check_quota(universe: ids.UniverseId, letter: Letter, quota: bytes | None, 
         admission.check_message(quotas.decode(universe, quota).quota, quotas.decode_usage(usage))
     except errors.QuotaExceeded as error:
         _refuse(calls.OVER_QUOTA, f"message to {letter.to!r}: that universe is over its quota of {error.quota}")
+
+
+def _share_reads(bounds: PressureSettings, at: ids.Address, message: inbox.Message) -> list[kv.Range]:
+    """What other universes have brought and is unread, as far as it matters. Nothing within a universe."""
+    bound = bounds.inbox_items_max
+    if not bound or at.universe == message.from_universe:
+        return []
+    return [messages.brought_range(at, count_max=_part(bound, bounds.inbox_others_part))]
+
+
+def _check_share(bounds: PressureSettings, at: ids.Address, letter: Letter, page: kv.Page, time_us: int) -> None:
+    """Refuse or delay a message whose universe has its share of the inbox, or if all others have theirs: the rest
+    is for the owner's inputs. Attempts at the same time may each find room for one: the bound is an estimate.
+    """
+    mine, every = messages.brought(at, page, ids.UniverseId(letter.message.from_universe))
+    for unread, part in ((mine, bounds.inbox_sender_part), (every, bounds.inbox_others_part)):
+        items, size = _part(bounds.inbox_items_max, part), _part(bounds.inbox_bytes_max, part)
+        if unread.items < items and unread.bytes < size:
+            continue
+        who = "its universe" if unread is mine else "other universes"
+        why = (
+            f"message to {letter.to!r}: {grammar.count(unread.items, 'message')} of {who} ({unread.bytes} bytes) "
+            f"{'is' if unread.items == 1 else 'are'} unread there, "
+            f"and the share is {items} ({size} bytes)"
+        )
+        if time_us - letter.sent_us > bounds.inbox_sender_wait_ms * 1000:
+            _refuse(calls.OVERLOADED, why)
+        probes.hit("deliver.share-full")
+        raise Full(why)
 
 
 def _part(bound: int, part: int) -> int:

@@ -10,13 +10,15 @@ from worldline.base import probes
 from worldline.kernel import snapshots as kernel_snapshots
 from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import leases, snapshots, universes
-from worldline.layers.stored import saved_state
+from worldline.layers.stored import compact, saved_state
 from worldline.layers.stored.saved_state import Compute
 from worldline.model import row_keys
 from worldline.model import snapshot as snapshot_model
 from worldline.model.settings import WorkerSettings
 from worldline.model.trie.unsaved import SMALL_BYTES, Unsaved
 from worldline.model.trie.update import Update
+from worldline.roles.compaction import compactor
+from worldline.roles.compaction.policies import Policies
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv, transact
 
@@ -58,29 +60,45 @@ def due_us(held: HeldWorld, settings: WorkerSettings) -> int:
     return min(release_us, max(held.save_again_us, save_us))
 
 
-async def save(engine: kv.Engine, env: envs.Env, held: HeldWorld, compute: Compute) -> transact.Certain:
+async def save(
+    engine: kv.Engine, env: envs.Env, held: HeldWorld, compute: Compute, policies: Policies
+) -> transact.Certain:
     """Put the state away, record it as a snapshot and make it the baseline. `compute` calls a function in the kernel's
-    thread.
+    thread. Snapshots that nothing needs any more go in the same batch, so that a world that is saved often and does
+    little does not gather them.
 
     Nodes that are shared with the last baseline are not put again: that baseline is expected to be there still.
     """
     tries = 0
+    dropping = True
     while True:
         tries += 1
         generation = await held.blobs.generation()
         state, keys = await _save_state(held, compute)
         taken = snapshots.at_head(held.head, root=state.root, size=state.header.size, program_hash=held.program.hash)
+        old: list[snapshots.Saved] = []
+        pins_raw = None
+        if dropping and not universes.is_marking(generation.raw):  # a mark must find what it began with
+            old, pins_raw = await compactor.superseded(engine, policies, held.at, taken)
         batch = kv.Batch()
         leases.fence(batch, held.lease)
         raw = new_baseline(batch, held, taken)
         generation.expect(batch)
+        if old:
+            compact.drop_with(batch, held.at, old, pins_raw=pins_raw)
         [outcome] = await transact.commit(engine, env, batch)
         if isinstance(outcome, kv.Ok):
             held.rebased(taken, raw, state.header, keys)
             return outcome
-        if tries == SAVES_MAX or not universes.is_collected(outcome, held.at.universe):
+        if tries == SAVES_MAX:
             return outcome
-        probes.hit("snapshot.collected-meanwhile")
+        if old:  # a fork was made meanwhile, perhaps: saving must not wait for a moment without any
+            probes.hit("snapshot.not-dropped")
+            dropping = False
+        elif universes.is_collected(outcome, held.at.universe):
+            probes.hit("snapshot.collected-meanwhile")
+        else:
+            return outcome
 
 
 async def _save_state(held: HeldWorld, compute: Compute) -> tuple[saved_state.Saved, list[bytes] | None]:

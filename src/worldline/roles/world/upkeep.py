@@ -151,7 +151,7 @@ class Keeper:
         try:
             await self._kernel.run(held.at, self._warn, held)
             compute = functools.partial(self._kernel.run, held.at)
-            outcome = await snapshot.save(self._engine, self._env, held, compute)
+            outcome = await snapshot.save(self._engine, self._env, held, compute, self.compactions.policies)
             if isinstance(outcome, kv.Ok):
                 held.saved(self._env.monotonic_us())
                 if held.cold is None and await self._is_large(held):

@@ -1,0 +1,82 @@
+"""What the worlds of a universe keep: one policy for every process, stored with the universe.
+
+It is read with what it decides about (`compactor.survey`), so it is never old. A host whose own settings say something
+else than the defaults notes that once for each universe; from then on other hosts and `worldline compact` keep the
+same. What an operator has chosen stays. A process that does not host notes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.layers.upkeep import universe_settings
+from worldline.layers.upkeep.universe_settings import Stored
+from worldline.model import ids, setting_names
+from worldline.model.settings import WorkerSettings
+from worldline.roles.compaction import retention
+from worldline.roles.compaction.retention import Policy
+from worldline.store import kv, transact
+
+log = logging.getLogger("worldline.compaction")
+
+REFRESH_US = 60_000_000  # how old a policy may be that decides whether to look
+
+
+class Known(msgspec.Struct, frozen=True):
+    policy: Policy
+    read_us: int
+
+
+class Policies:
+    """Those of the universes that a process has to do with. `own`: its settings; `hosts`: it notes what they say."""
+
+    def __init__(self, engine: kv.Engine, env: envs.Env, own: WorkerSettings, *, hosts: bool) -> None:
+        self._engine = engine
+        self._env = env
+        self._own = own
+        self._said = setting_names.said_of_retention(own) if hosts else {}
+        self._known: dict[ids.UniverseId, Known] = {}
+
+    def recent(self, universe: ids.UniverseId) -> Policy | None:
+        """What was read a short time ago, if anything was."""
+        found = self._known.get(universe)
+        fresh = found is not None and self._env.monotonic_us() - found.read_us < REFRESH_US
+        return found.policy if found is not None and fresh else None
+
+    async def of(self, stored: Stored) -> Policy:
+        """The policy by what was just read."""
+        universe = stored.universe
+        if universe not in self._known and any(
+            stored.record.noted.get(name) != value for name, value in self._said.items()
+        ):
+            stored = await transact.run(self._engine, self._env, lambda: self._note(universe))
+        before = self._known.get(universe)
+        policy = retention.policy_of(stored.worker(self._own))
+        self._known[universe] = Known(policy, self._env.monotonic_us())
+        if policy != (retention.policy_of(self._own) if before is None else before.policy):
+            self._log(stored)
+        return policy
+
+    async def _note(self, universe: ids.UniverseId) -> transact.Done[Stored] | transact.Write[Stored]:
+        read = await self._engine.read(universe_settings.get(universe))
+        known = universe_settings.decode(universe, read.value(0))
+        if all(known.record.noted.get(name) == value for name, value in self._said.items()):
+            return transact.Done(known)
+        batch = kv.Batch()
+        after = universe_settings.note(batch, known, self._said, time_us=read.time_us)
+        return transact.Write(batch, lambda _: after)
+
+    def _log(self, stored: Stored) -> None:
+        """Say where a universe is kept otherwise than this process was set to."""
+        worker = stored.worker(self._own)
+        for name in setting_names.RETENTION:
+            field = setting_names.ALL[name].field
+            value, own = getattr(worker, field), getattr(self._own, field)
+            if value != own:
+                log.warning(
+                    "universe %s: %s is %s, as stored with it, and not %s; `worldline universe settings` changes it",
+                    stored.universe.hex(), name, setting_names.text_of(value), setting_names.text_of(own),
+                )  # fmt: skip
