@@ -288,8 +288,8 @@ async def until_scanned(here: Served, scans: int) -> None:
 
 
 async def test_idle_universes_do_not_show(tmp_path: Path) -> None:
-    """Counted, not timed: for 300 universes the store is read as often as for one, and written as often. One read holds
-    one request for each universe, which finds nothing; what is found are their names.
+    """Counted, not timed: for 300 universes the store is read as often as for one, and written as often. A scan asks
+    for the hints of each universe, its worlds, and the inbox of each; what is found are names and worlds.
     """
     app = App()
     scans = 8
@@ -299,8 +299,8 @@ async def test_idle_universes_do_not_show(tmp_path: Path) -> None:
     assert many.commits <= one.commits + 1, (one, many)
     assert many.waits <= one.waits + 1, (one, many)
     each = 300 * (scans + 2)  # two more scans may have begun and ended
-    assert many.requests - one.requests <= each * 1.1, (one, many)
-    assert many.found - one.found <= each * 1.1, (one, many)
+    assert many.requests - one.requests <= 3 * each * 1.1, (one, many)
+    assert many.found - one.found <= 2 * each * 1.1, (one, many)
 
 
 # --- Fairness --------------------------------------------------------------------------------------------------------

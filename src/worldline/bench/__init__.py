@@ -15,7 +15,7 @@ from typing import Any
 
 from worldline.base import env as envs
 from worldline.base import env_os, errors
-from worldline.bench import cluster, durable_domains, flow_domains, restore, workloads
+from worldline.bench import cluster, durable_domains, flow_domains, restore, targets, workloads
 from worldline.client import connection
 from worldline.client.universe import Universe
 from worldline.host import compose
@@ -55,10 +55,17 @@ def run(
     return figures | _place(url)
 
 
-def run_cluster(store: str, *, seconds: float, progress: Progress = lambda *_: None) -> dict[str, Any]:
-    """Roles as processes of their own, on a server."""
+def run_cluster(
+    store: str, *, seconds: float, check: bool = False, progress: Progress = lambda *_: None
+) -> dict[str, Any]:
+    """Roles as processes of their own, on a server. `check`: also whether they keep what is promised of them."""
     cluster.check(store)
-    return {"cluster": asyncio.run(cluster.run(store, seconds=seconds, progress=progress))} | _place(store)
+    return {"cluster": asyncio.run(cluster.run(store, seconds=seconds, check=check, progress=progress))} | _place(store)
+
+
+def missed(figures: dict[str, Any]) -> bool:
+    """Whether a cluster has missed a target."""
+    return targets.is_missed(figures.get("cluster", {}).get("targets", []))
 
 
 def _place(url: str) -> dict[str, Any]:
@@ -124,7 +131,12 @@ def lines(figures: dict[str, Any]) -> list[str]:
             rows.append((name, TITLES[name], shown))
     for name, found in figures.get("floor", {}).items():
         rows.append(("floor", f"bare engine, {name.removeprefix('commits_')} in flight", f"per_s {found['per_s']:,}"))
-    for name, found in figures.get("cluster", {}).items():
+    cluster_figures = {**figures.get("cluster", {})}
+    checks = [targets.TargetCheck(**each) for each in cluster_figures.pop("targets", [])]
+    for name, found in cluster_figures.items():
         shown = ", ".join(f"{key} {value}" for key, value in found.items()) if isinstance(found, dict) else f"{found:,}"
         rows.append(("cluster", name, shown))
-    return [f"{name:>7}  {title:<46}  {shown}" for name, title, shown in rows]
+    return [
+        *(f"{name:>7}  {title:<46}  {shown}" for name, title, shown in rows),
+        *(each.line for each in checks),
+    ]

@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 
 import worldline as wl
 from worldline.base import env as envs
 from worldline.base import env_os, errors
-from worldline.bench import workloads
+from worldline.bench import targets, workloads
 from worldline.host import compose
 
 WORLDS = 100
@@ -80,15 +81,15 @@ def check(url: str) -> None:
         raise errors.BadInput("a cluster needs a server: give --store postgresql://...")
 
 
-async def run(url: str, *, seconds: float, progress: Progress) -> dict[str, Any]:
+async def run(url: str, *, seconds: float, check: bool = False, progress: Progress) -> dict[str, Any]:
+    """`check`: offer the steady load in rounds, and judge them by what is promised."""
     env = env_os.OsEnv()
     async with _members(url) as members, wl.open(url, create=True) as universe:
         progress(0, 4, "starting")
         worlds = [await universe.ensure(f"cluster-{number}", workloads.app) for number in range(WORLDS)]
         await _settle(worlds)
         progress(1, 4, "a steady load")
-        steady = await _steady(worlds, env, seconds)
-        measured = [await member.metrics() for member in members if member.name in WORKERS]
+        rounds = [await _round(members, worlds, env, seconds) for _ in range(targets.ROUNDS if check else 1)]
         progress(2, 4, "as much as goes in")
         saturation = await _saturate(worlds, env, seconds)
         progress(3, 4, "failover")
@@ -96,14 +97,31 @@ async def run(url: str, *, seconds: float, progress: Progress) -> dict[str, Any]
         progress(4, 4, "done")
     return {
         "offered_per_s": OFFERED_PER_S,
-        **steady,
-        "heartbeat_p95_ms": _p95_ms(measured, "worldline_heartbeat_seconds"),
-        "effect_p95_ms": _p95_ms(measured, "worldline_effect_seconds"),
+        **rounds[-1],
+        **({"targets": [msgspec.to_builtins(each) for each in targets.judge(rounds)]} if check else {}),
         "saturation_per_s": saturation,
         "failover_s": failover,
         "lease_ttl_s": LEASE_TTL_SECONDS,
         "roles": {"workers": len(WORKERS), "adapters": 1, "timers": 1, "orchestrators": 1},
     }
+
+
+async def _round(members: list[Member], worlds: list[wl.World], env: envs.Env, seconds: float) -> dict[str, Any]:
+    """What the client saw of a steady load, and what the workers measured meanwhile."""
+    workers = [member for member in members if member.name in WORKERS]
+    before = [await member.metrics() for member in workers]
+    steady = await _steady(worlds, env, seconds)
+    measured = [_since(then, await member.metrics()) for then, member in zip(before, workers, strict=True)]
+    return {
+        **steady,
+        "heartbeat_p95_ms": _p95_ms(measured, "worldline_heartbeat_seconds"),
+        "effect_p95_ms": _p95_ms(measured, "worldline_effect_seconds"),
+    }
+
+
+def _since(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:
+    """What counters have counted meanwhile."""
+    return {name: value - before.get(name, 0.0) for name, value in now.items()}
 
 
 # --- Processes -----------------------------------------------------------------------------------------------------

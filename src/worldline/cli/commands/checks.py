@@ -316,21 +316,24 @@ def _report_lines(report: doctor.Report) -> list[str]:
 @click.option("--only", metavar="A,B,...", default="", help="Only these workloads.")
 @click.option("--seconds", type=float, default=5.0, show_default=True, help="How long each takes.")
 @click.option("--cluster", is_flag=True, help="Roles as processes of their own, on the server that --store names.")
-def bench(desk: Desk, *, only: str, seconds: float, cluster: bool) -> int:
+@click.option("--check", is_flag=True, help="With --cluster: exit code 1 if a promised p95 is missed.")
+def bench(desk: Desk, *, only: str, seconds: float, cluster: bool, check: bool) -> int:
     """Measure this machine: throughput, latency, timers, restore."""
     from worldline import bench as benches  # noqa: PLC0415 - its workloads are loaded when asked for
 
     if not 0 < seconds < math.inf:
         raise errors.BadInput(f"--seconds takes a number above 0, not {seconds:g}")
+    if check and not cluster:
+        raise errors.BadInput("--check goes with --cluster: the targets are those of roles on a server")
     wanted = [name.strip() for name in only.split(",") if name.strip()]
     store = desk.place.store if desk.place.given else None
     with desk.out.progress("bench") as progress:
         if cluster:
-            figures = benches.run_cluster(store or "", seconds=seconds, progress=progress)
+            figures = benches.run_cluster(store or "", seconds=seconds, check=check, progress=progress)
         else:
             figures = benches.run(wanted, seconds=seconds, store=store, progress=progress)
     desk.out.one(figures, benches.lines(figures))
-    return 0
+    return output.NEGATIVE if benches.missed(figures) else 0
 
 
 COMMANDS: list[click.Command] = [replay, prove_, verify, check, doctor_, bench]

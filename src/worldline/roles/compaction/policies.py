@@ -46,6 +46,12 @@ class Policies:
         fresh = found is not None and self._env.monotonic_us() - found.read_us < REFRESH_US
         return found.policy if found is not None and fresh else None
 
+    async def learn(self, universe: ids.UniverseId) -> None:
+        """Read the policy of a universe, if that was not done a short time ago."""
+        if self.recent(universe) is None:
+            read = await self._engine.read(universe_settings.get(universe))
+            await self.of(universe_settings.decode(universe, read.value(0)))
+
     async def of(self, stored: Stored) -> Policy:
         """The policy by what was just read."""
         universe = stored.universe

@@ -86,7 +86,7 @@ class Compactions:
                 self._tasks.start(NAME, self._turn())
 
     def _may_have_enough(self, held: Held) -> bool:
-        """Whether to read what there is. One world shows the policy of its universe to all others."""
+        """Whether to read what there is. It is also asked without the policy of the universe, which is read then."""
         policy = self.policies.recent(held.at.universe)
         above = held.baseline.height - self._compacted.get(held.at, 0)
         return policy is None or (policy.entries > 0 and above > policy.margin)
@@ -95,12 +95,14 @@ class Compactions:
         """Compact what waits for it."""
         while self._is_due:
             held = self._waiting.pop(next(iter(self._waiting)))
-            if not held.lost and self._may_have_enough(held):
+            if not held.lost:
                 await self._try(held)
 
     async def _try(self, held: Held) -> None:
         try:
-            await self.compact(held)
+            await self.policies.learn(held.at.universe)
+            if self._may_have_enough(held):
+                await self.compact(held)
         except errors.Closed:
             pass  # it was stopped, or the world let go
         except (errors.Lost, errors.StoreError) as error:

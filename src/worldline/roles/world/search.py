@@ -5,8 +5,8 @@ A world with a blocked run waits for code that fits, and is taken by a worker wi
 
 Three nets, one under the other. A producer leaves a ready hint, found at once. A worker that dies leaves its worlds
 behind: they are freed (`roles.cluster.reap`), what its process had claimed is due again, and those with something
-unread get a hint. And because hints may be lost, all inboxes are looked into, a page of worlds at a time, so slowly
-that it costs nothing.
+unread get a hint. And because hints may be lost, all inboxes are looked into once in every `scan_ms`, a page of worlds
+at a time, in between other searches.
 
 A search that looks at a world held here also sees where it is wanted: one that is assigned to another worker, alive
 and not being emptied, is given up to it.
@@ -105,6 +105,8 @@ class Searcher:
         self._scanned_us = LONG_AGO_US
         self._freer = reap.Freer(engine, env, universes.serves, others, telemetry)
         self._sweep = sweeping.Sweep(universes)
+        self._pace = sweeping.Pace(scan_us)
+        self._page_us = LONG_AGO_US  # when the next page of it is due
         self._blocked = blocked_scan.BlockedScan(engine, universes)
         self._placed: dict[ids.Address, int] = {}  # whose place is known, and when to look again; the oldest first
         self.has_searched = False  # through everything, once: what a dead process has left is held here, or not to be
@@ -115,11 +117,15 @@ class Searcher:
             return now_us - self._scanned_us >= self._scan_us
         placed = bool(self._placed) and next(iter(self._placed.values())) <= now_us
         again = self._holdings.again_due(now_us) or self._refusals.look_again(now_us)
-        return self._watch.hinted or again or placed or self._blocked.pending
+        return self._watch.hinted or again or placed or self._blocked.pending or now_us >= self._page_us
+
+    def rest_ms(self) -> float:
+        """How long until the next page is due."""
+        return max(1.0, (self._page_us - self._env.monotonic_us()) / 1000)
 
     def scan_soon(self) -> None:
         """Search through everything with the next turn."""
-        self._scanned_us = LONG_AGO_US
+        self._scanned_us = self._page_us = LONG_AGO_US
 
     async def run(self, *, everything: bool) -> None:
         now_us = self._env.monotonic_us()
@@ -128,6 +134,8 @@ class Searcher:
             self._scanned_us = now_us
         try:
             await (self.search_all() if everything else self.search())
+            if self._env.monotonic_us() >= self._page_us:
+                await self.sweep()
         except BaseException:
             self._watch.hint()
             if everything:
@@ -152,7 +160,7 @@ class Searcher:
             raise
 
     async def search_all(self) -> None:
-        """The same, and through everything: worlds held here, worlds of dead workers, all hints, some of all worlds."""
+        """The same, and through everything: worlds held here, worlds of dead workers, all hints."""
         for held in await self.among_held(self._holdings.all):
             if not held.busy:  # a busy one finds out by its commit
                 self._holdings.drop(held)
@@ -162,7 +170,6 @@ class Searcher:
         await self.search()
         self.has_searched = True
         await self.not_in_memory()
-        await self.sweep()
 
     async def by_hints(self) -> None:
         """Take the worlds that hints say are ready. Hints of worlds that other workers hold stay, and are looked at
@@ -328,6 +335,7 @@ class Searcher:
 
     async def sweep(self) -> None:
         """Look into the inboxes of the next page of worlds, for hints that were lost."""
+        began_us = self._env.monotonic_us()
         ranges = self._sweep.next(PAGE)
         read = await self._engine.read(*ranges.values())
         listed = self._sweep.listed(list(ranges), read)
@@ -335,6 +343,8 @@ class Searcher:
         waiting = await reap.with_unread(self._engine, others)
         for hosted in await self._take(waiting):
             self._holdings.look(hosted)
+        now_us = self._env.monotonic_us()
+        self._page_us = self._pace.next_us(began_us=began_us, now_us=now_us, is_over=self._sweep.is_over)
 
     async def among_held(self, held: Sequence[HeldWorld]) -> list[HeldWorld]:
         """Look into the inboxes of worlds held here. Returns those that are not ours any more."""

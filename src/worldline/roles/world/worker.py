@@ -234,7 +234,13 @@ class WorldWorker:
                 self._tasks.start_cycle(self._runner.run(chosen))
                 await asyncio.sleep(0)
                 return
-        await self._watch.rest(min(self._settings.heartbeat_ms, self._settings.scan_ms, REST_MS))
+        await self._watch.rest(min(self._settings.heartbeat_ms, self._search_rest_ms(), REST_MS))
+
+    def _search_rest_ms(self) -> float:
+        """How long until a search is due. The end of one that is under way wakes us."""
+        if self._tasks.is_running("search"):
+            return self._settings.scan_ms
+        return min(self._settings.scan_ms, self._searcher.rest_ms())
 
     async def _renew(self, now_us: int) -> None:
         """Renew the heartbeat; if it is too old, let go of everything first."""
