@@ -14,6 +14,7 @@ from tests.roles.compacting import Added, Stored
 from tests.roles.kit import Kit, Process
 from worldline.base import errors
 from worldline.inspect import compact
+from worldline.keys import universes as universe_keys
 from worldline.layers import universes
 from worldline.model import blob, ids, setting_names
 from worldline.model.settings import PressureSettings, Settings, WorkerSettings
@@ -173,13 +174,13 @@ async def test_nothing_is_dropped_while_a_collection_marks(memory_kit: Kit) -> N
 
 
 async def mark(engine: kv.Engine, universe: ids.UniverseId, *, marking: bool) -> None:
-    key = universes.keys.generation_key(universe)
+    key = universe_keys.generation_key(universe)
     raw = (await engine.read(kv.Get(key))).value(0)
     assert raw is not None
     number = universes.decode_generation(raw)
     batch = kv.Batch()
     batch.expect(key, raw)
-    batch.put(key, universes.keys.GENERATION.pack(blob.Generation(number + 1, marking)))
+    batch.put(key, universe_keys.GENERATION.pack(blob.Generation(number + 1, marking)))
     [outcome] = await engine.commit(batch)
     assert isinstance(outcome, kv.Ok)
 
