@@ -13,7 +13,7 @@ from tests.roles.sums import Add, program
 UNIVERSE = [
     "add_rule", "allow", "allowed", "allowed_changes", "collect", "create", "dead", "delete_ref", "deny", "drop_rule",
     "ensure", "id", "import_world", "metrics_port", "name", "policy_changes", "quota", "quota_changes", "refs",
-    "rename", "rules", "set_quota", "set_ref", "why_not", "world", "worlds",
+    "rename", "rules", "set_quota", "set_ref", "store_settings", "stored_settings", "why_not", "world", "worlds",
 ]  # fmt: skip
 WORLD = [
     "abandon", "act", "anchor", "archive", "ask", "attach", "change", "check_anchor", "dead", "delete", "describe",

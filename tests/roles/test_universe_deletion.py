@@ -109,7 +109,7 @@ async def test_it_may_be_cut_off_behind_every_write(
             done = await deletions.Removal(engine, memory_kit.env, compose.bodies_of(store)).turn()
         except errors.StoreFailed:
             continue
-    assert sizes[-1] <= 1
+    assert sizes[-1] <= written  # the last turn writes no more than that
     assert len(sizes) > 24 // written
     assert await left(memory_kit, client.engine, universe) == []
     await client.close()
