@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -523,3 +524,34 @@ def test_handlers_of_one_event_are_called_in_the_order_of_their_reducers_names()
         world.send(Started("x"))
         raised = [entry.payload[-1:] for entry in world.journal() if entry.kind is Kind.EVENT_RAISED]
         assert raised == [b"A", b"B", b"C"]
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [(math.nan, "NaNs are not allowed; use None"), (2**80, "integer out of range; an int has 64 bits: use text")],
+)
+def test_a_field_that_cannot_be_stored_is_named(value: Any, why: str) -> None:
+    app = wl.Program("fields")
+
+    @dataclass
+    class Set:
+        pass
+
+    @app.reducer
+    @dataclass
+    class Cell:
+        count: int = 0
+        rate: float = 0.0
+        large: int = 0
+
+        @wl.on
+        def set(self, event: Set) -> None:
+            if type(value) is float:
+                self.rate = value
+            else:
+                self.large = value
+
+    name = "rate" if type(value) is float else "large"
+    said = rf"Cell.set raised Unstorable: Cell cannot be stored: field {name}: .*{why}"
+    with testing.world(app) as world, pytest.raises(testing.NotTaken, match=said):
+        world.send(Set())

@@ -65,7 +65,10 @@ class Reducer(msgspec.Struct, frozen=True):
         if not is_canonical or self.scalars is None or not self.is_dataclass:
             return values.dump(value)
         flat = {name: getattr(value, name) for name, _ in self.scalars}
-        return values.bounded(canonical.encode_flat(flat), self.name)
+        try:
+            return values.bounded(canonical.encode_flat(flat), self.name)
+        except errors.EncodeError:
+            return values.dump(value)  # it says which field
 
 
 class Routes(msgspec.Struct, frozen=True):
