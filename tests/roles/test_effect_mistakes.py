@@ -141,6 +141,28 @@ async def test_other_failures_are_tried_again_and_each_is_one_line(kind: str, ca
     assert "failed after 5 attempts: " in said[4]
 
 
+@app.effect(retry=wl.Retry(initial_delay=3600, max_delay=3600))
+def slow() -> None:
+    _network()
+
+
+@app.workflow
+async def slowly() -> None:
+    await slow()
+
+
+async def test_a_long_pause_is_said_in_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    async with wl.open("memory://", host=app) as universe:
+        world = await universe.ensure("w", app)
+        _ = await world.start(slowly())
+
+        async def is_said() -> bool:
+            return bool(lines(caplog))
+
+        await aio.until(is_said)
+        assert "; tried again in 3600 s, or now with `worldline effect retry " in lines(caplog)[0]
+
+
 async def test_where_attempts_have_no_limit_it_is_parked_until_the_code_is_mended(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

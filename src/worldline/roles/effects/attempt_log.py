@@ -18,8 +18,9 @@ def retried(claim: works.Open, policy: Policy, ended: Ended, *, pause_us: int) -
     """An attempt failed, and another follows after a pause."""
     limit = "" if policy.attempts is None else f" of {policy.attempts}"
     log.warning(
-        "%s: attempt %d%s failed: %s; tried again in %.3g s, or now with `worldline effect retry %s`",
-        _named(claim), claim.work.attempt, limit, _why(ended), pause_us / 1_000_000, _short(claim), extra=_about(claim),
+        "%s: attempt %d%s failed: %s; tried again in %g s, or now with `worldline effect retry %s`",
+        _named(claim), claim.work.attempt, limit, _why(ended), round(pause_us / 1_000_000, 3), _short(claim),
+        extra=_about(claim),
     )  # fmt: skip
 
 
