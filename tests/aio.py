@@ -12,6 +12,8 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from worldline.base import errors
+
 T = TypeVar("T")
 
 RUN_SECONDS = float(os.environ.get("WORLDLINE_TEST_SECONDS", "120"))
@@ -44,6 +46,15 @@ async def _leaked() -> list[str]:
         task.cancel()
     await asyncio.gather(*pending, return_exceptions=True)
     return sorted(repr(task.get_coro()) for task in pending)
+
+
+async def journaled(sent: Any, timeout: float | None = None) -> int:
+    """The height at which an event is journaled, whether its world has taken it or not."""
+    try:
+        height: int = await sent.applied(timeout)
+    except errors.Unhandled as error:
+        return error.height
+    return height
 
 
 async def until(holds: Callable[[], Awaitable[bool]], *, seconds: float = 60.0) -> None:

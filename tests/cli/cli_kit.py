@@ -177,7 +177,7 @@ async def stock_now(store: str, codec: wl.AesGcm | None = None) -> None:
             (shop.call_stuck(), "stuck"),
         ):  # fmt: skip
             assert (await alice.start(call, id=run_id)).id == run_id
-        await (await alice.send(shop.Deposited("bob", -1))).applied()
+        await aio.journaled(await alice.send(shop.Deposited("bob", -1)))
         await aio.until(lambda: _settled(universe))
         await universe.ensure("bob", shop.app)
         await (await universe.ensure("carol", shop.app)).change(status=Status.PAUSED)

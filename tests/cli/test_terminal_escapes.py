@@ -60,7 +60,7 @@ def things(folder: Path) -> dict[str, str]:
         async with wl.open(str(folder / "stocked"), host=escapes.app) as universe:
             alice = await universe.ensure("alice", escapes.app, labels={"note": escapes.MARKUP})
             for text in (HOSTILE, f"fail{HOSTILE}"):
-                await (await alice.send(escapes.Noted(text), id=f"{text}")).applied()
+                await aio.journaled(await alice.send(escapes.Noted(text), id=f"{text}"))
             assert await alice.run(escapes.echoes(HOSTILE), id="[red]PWNED[/red") == HOSTILE
             with pytest.raises(wl.RunFailed):
                 await alice.run(escapes.fails(HOSTILE), id="bad")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import worldline as wl
+from tests import aio
 from tests.roles.kit import Kit
 from tests.roles.sums import Add, program
 
@@ -48,7 +49,7 @@ async def test_dead_letters_of_all_worlds(memory_kit: Kit) -> None:
         for name in ("a", "b"):
             world = await universe.create(name, app)
             for number in range(2):
-                await (await world.send(Unknown(number))).applied(20)
+                await aio.journaled(await world.send(Unknown(number)), 20)
             await (await world.send(Add(1))).applied(20)
         found = [letter async for letter in universe.dead()]
         assert [(letter.world, letter.what) for letter in found] == [("b", "Unknown")] * 2 + [("a", "Unknown")] * 2
@@ -70,7 +71,7 @@ async def test_dead_letters_are_put_back_dropped_and_drained_in_order(memory_kit
     process = await memory_kit.process(app)
     world = await process.universe.create("a", app)
     for number in range(5):
-        await (await world.send(Unknown(number))).applied(20)
+        await aio.journaled(await world.send(Unknown(number)), 20)
     newest, *_ = [each async for each in world.dead()]
     assert newest.data.endswith(b"\x04")
     assert "Unknown" in repr(newest)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
 import worldline as wl
+from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
-from tests.roles.sums import AddUp, program
+from tests.roles.sums import Add, AddUp, program
 from worldline.client.handle import Handle
 from worldline.host import holders
 from worldline.inspect import queries, why
@@ -50,3 +53,35 @@ async def test_a_world_that_was_never_run_has_no_holder(memory_kit: Kit) -> None
     at = await world._handle.address()
     assert await holders.find(client.universe._connection.store, at) is None
     assert not await holders.is_hosted(client.universe._connection.store, at)
+
+
+async def test_a_world_that_is_released_because_nothing_happens_is_served_still(memory_kit: Kit) -> None:
+    """A caller that waits for it is not told that no process hosts it."""
+    app = program()
+
+    @app.workflow
+    async def waits() -> None:
+        await wl.wait(Add)
+
+    idle = kits.settings(worker={"idle_release_ms": 50})
+    host = await memory_kit.process(app, settings=msgspec.structs.replace(idle, host_wait_ms=300))
+    client = await memory_kit.process(settings=SLOW)
+    world = await client.universe.ensure("w", app)
+    at = await world._handle.address()
+    running = [
+        asyncio.create_task(each.world("w").run(waits(), id="r", timeout=20))
+        for each in (host.universe, client.universe)
+    ]
+
+    async def released() -> bool:
+        return host.host.worlds.peek(at) is None and (await world.head()).height > 0
+
+    await aio.until(released)
+    assert not await holders.is_hosted(client.universe._connection.store, at)
+    assert await holders.is_served(client.universe._connection.store, at)
+    done, _ = await asyncio.wait(running, timeout=1)
+    assert not done, "longer than host_wait_ms"
+    _ = await world.send(Add(1))
+    await asyncio.gather(*running)
+    await host.close()
+    assert not await holders.is_served(client.universe._connection.store, at)

@@ -161,7 +161,7 @@ async def _do(world: wl.World, act: Act, begun: dict[str, Any]) -> bool | None:
         match act:
             case Send():
                 sent = await world._handle.send(act.schema, act.data, to=act.to)
-                return await _taken(world, await answers.applied(world._universe, sent))
+                return await _taken(world, (await answers.taken(world._universe, sent)).height)
             case Ask():
                 await world._handle.ask(act.schema, act.data)
             case Run():

@@ -176,8 +176,8 @@ async def drive(universe: Universe) -> tuple[kits.Ends, kits.Ends]:
     assert told[:-1] == [
         "reserved lamp", "nobody approved it", "70 left", "refunded lamp", "parcel of lamp", "undeliverable"
     ]  # fmt: skip
-    await (await store.send(Poison("poison"), id="poison")).applied()
-    await (await store.send(Approved("lamp"), to="order-lamp", id="late")).applied()
+    await aio.journaled(await store.send(Poison("poison"), id="poison"))
+    await aio.journaled(await store.send(Approved("lamp"), to="order-lamp", id="late"))
     await settled(universe, till, store)
     engine = universe._connection.store.engine
     return await kits.ends(till, engine), await kits.ends(store, engine)

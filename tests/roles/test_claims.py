@@ -419,7 +419,7 @@ async def test_receipts_nobody_waits_for_are_ignored(kit: Kit) -> None:
         ]
         for item in items:
             sending = await delivery.enqueue(universe._connection, at, item)
-            await answers.applied(universe._connection, sending)
+            await answers.taken(universe._connection, sending)
         after = await world.head()
         assert (after.state, after.step) == (before.state, before.step + len(items))
         found = await world.journal(above=before.height)

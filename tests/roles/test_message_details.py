@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 import worldline as wl
+from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from worldline import testing
@@ -126,7 +127,7 @@ async def test_inbox_names_choose_the_handlers(kit: Kit) -> None:
 async def test_what_does_not_fit_an_inbox_is_a_dead_letter(kit: Kit) -> None:
     async with kit.hosting(desk) as universe:
         there = await universe.ensure("desk", desk)
-        await (await there.send("no order", inbox="orders")).applied()
+        await aio.journaled(await there.send("no order", inbox="orders"))
         [letter] = [each async for each in universe.dead()]
         assert "str" in letter.reason or "Order" in letter.reason
         assert (await there.state(Seen)).raw == []

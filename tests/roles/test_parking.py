@@ -116,5 +116,5 @@ async def test_a_lost_answer_parks_once(memory_kit: Kit, applied: bool) -> None:
         [work] = await kits.opened(universe._connection.store.engine, await world._handle.address())
         assert (work.work.state, losing[0].lost) == (WorkState.PARKED, 1)
         sending = await world._handle.send("Nothing", b"\xf6")
-        await answers.applied(universe._connection, sending)  # what came behind it has been taken too
+        await answers.taken(universe._connection, sending)  # what came behind it has been taken too
         assert await told(world, commands.PARK)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import worldline as wl
+from tests import aio
 from tests.cli.cli_kit import Said, run
 from tests.roles import people
 from tests.roles.people import SECRET
@@ -43,9 +44,9 @@ async def stock(store: Path, folder: Path) -> None:
         await (await world.send(people.ada())).applied()
         await (await world.send(people.Joined("bob", wl.Personal("bob's mail", of="bob"), ()))).applied()
         other = await universe.create("other", APP)
-        await (await other.send(people.Shouted(DELETED))).applied()
+        await aio.journaled(await other.send(people.Shouted(DELETED)))
         async with wl.open(str(store), universe="town", create=True, host=APP) as town:
-            await (await (await town.create("t", APP)).send(people.Shouted("of a deleted universe"))).applied()
+            await aio.journaled(await (await town.create("t", APP)).send(people.Shouted("of a deleted universe")))
         await backups.backup(universe._connection.store, str(folder))
         await world.erase(key="ada")
         await other.delete()
@@ -169,7 +170,7 @@ async def test_a_world_whose_key_was_destroyed_does_not_come_back(tmp_path: Path
     store, folder, target = tmp_path / "store", tmp_path / "backups", tmp_path / "target"
     async with wl.open(str(store), host=APP, codec=CODEC) as universe:
         world = await universe.create("w", APP)
-        await (await world.send(people.Shouted(DELETED))).applied()
+        await aio.journaled(await world.send(people.Shouted(DELETED)))
         await backups.backup(universe._connection.store, str(folder))
         await destruction.destroy_key(universe._connection, await world._handle.address())
     async with compose.store(str(target), codec=CODEC) as opened:
@@ -183,7 +184,7 @@ async def test_a_world_that_forks_need_is_left_and_said(tmp_path: Path, kept: Pa
     store, folder, target = tmp_path / "store", tmp_path / "backups", tmp_path / "target"
     async with wl.open(str(store), host=APP) as universe:
         world = await universe.create("w", APP)
-        await (await world.send(people.Shouted(DELETED))).applied()
+        await aio.journaled(await world.send(people.Shouted(DELETED)))
     async with wl.open(str(store)) as universe:
         await universe.world("w").fork("fork")
         await backups.backup(universe._connection.store, str(folder))

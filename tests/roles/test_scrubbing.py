@@ -49,7 +49,7 @@ async def test_personal_values_are_overwritten_by_the_janitor(tmp_path: Path) ->
         assert SECRET.encode() not in raw(tmp_path)
         assert not await scrubbing.is_owed(store.engine)
         await tidy.close()
-        await (await world.send(people.Shouted("ada"))).applied()
+        await aio.journaled(await world.send(people.Shouted("ada")))
         assert SECRET.encode() not in raw(tmp_path)
 
 
@@ -76,10 +76,10 @@ async def test_a_deleted_world_is_overwritten_and_its_blobs_when_they_are_collec
     app, _ = people.program()
     async with wl.open(str(tmp_path), host=app) as universe:
         world = await universe.create("w", app)
-        await (await world.send(people.Shouted("plain text of a deleted world"))).applied()
-        await (await world.send(people.Shouted(LONG))).applied()
+        await aio.journaled(await world.send(people.Shouted("plain text of a deleted world")))
+        await aio.journaled(await world.send(people.Shouted(LONG)))
         other = await universe.create("other", app)
-        await (await other.send(people.Shouted("of a world that stays"))).applied()
+        await aio.journaled(await other.send(people.Shouted("of a world that stays")))
         assert b"plain text of a deleted world" in raw(tmp_path)
         link = universe._connection
         await deletion.delete(link, await world._handle.address(), wait=True)

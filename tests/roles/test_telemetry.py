@@ -78,9 +78,9 @@ def listening(*listeners: telemetry.Listener) -> sinks.Observed:
 async def live(universe: wl.Universe, app: wl.Program) -> list[Entry]:
     """A world with something of everything. Returns its journal."""
     world = await universe.ensure("w", app)
-    await (await world.send(Poison(""))).applied(10)
-    await (await world.send(Poison("it burns"))).applied(10)
-    await answers.applied(universe._connection, await world._handle.send("Unknown", b"\xa0"))
+    await aio.journaled(await world.send(Poison("")), 10)
+    await aio.journaled(await world.send(Poison("it burns")), 10)
+    await answers.taken(universe._connection, await world._handle.send("Unknown", b"\xa0"))
     [go] = app.workflows.values()
     assert await world.run(go(), timeout=30) == 3
     return await kits.entries(world)

@@ -141,7 +141,7 @@ async def test_why_says_where(memory_kit: Kit) -> None:
     app = program()
     async with memory_kit.hosting(app) as universe:
         world = await universe.ensure("w", app)
-        await (await world.send(Poke())).applied(20)
+        await aio.journaled(await world.send(Poke()), 20)
         await kits.begin(world, app.workflows["tries"]("later"), id="l")
         await kits.begin(world, app.workflows["tries"]("parks"), id="p")
         engine, at = universe._connection.store.engine, await world._handle.address()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import worldline as wl
+from tests import aio
 from tests.roles import conftest, kit, people
 from worldline.base import errors, limits
 from worldline.codec import canonical, pack
@@ -105,7 +106,7 @@ async def exported(store: kit.Kit, file: Path, *, notes: str = "") -> None:
     process = await store.process(app)
     world = await process.universe.create("alice", app, labels={"tier": "1"})
     await (await world.send(Add(1, notes), id="first")).applied(20)
-    await (await world.send(Add(-1))).applied(20)
+    await aio.journaled(await world.send(Add(-1)), 20)
     _ = await world.start(work(0), id="open")
     _ = await world.start(nap(), id="nap")
     await begun.wait()

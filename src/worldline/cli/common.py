@@ -69,15 +69,21 @@ class Desk:
 
     @asynccontextmanager
     async def open(
-        self, *, create: bool = False, programs: list[Program] | None = None, universe: str | None = None
-    ) -> AsyncIterator[Connection]:
-        """The universe, as a client that knows the project's programs."""
+        self, *, create: bool = False, programs: list[Program] | None = None, universe: str | None = None,
+        patient: bool = False,
+    ) -> AsyncIterator[Connection]:  # fmt: skip
+        """The universe, as a client that knows the project's programs. `patient`: it waits for a host for as long as it
+        takes, and says so.
+        """
         known = program_files.load_all(self.place.apps) if programs is None else programs
         named = universe or self.place.universe
-        with quiet_logs():
+        settings = configuration.configure(self.place).settings
+        if patient:
+            settings = msgspec.structs.replace(settings, host_wait_ms=0)
+        with quiet_logs("warning" if patient else "error"):
             opened = connection.open(
                 self.place.store, universe=named, objects=self.place.objects, create=create, programs=known,
-                peers=self.place.peers, codec=self.place.codec(), settings=configuration.configure(self.place).settings,
+                peers=self.place.peers, codec=self.place.codec(), settings=settings,
             )  # fmt: skip
             async with opened as found:
                 yield found
@@ -136,31 +142,47 @@ class Desk:
             )
         return program
 
-    async def answer(self, world: Handle, work: Coroutine[Any, Any, T], timeout: float | None) -> T:
-        """Wait for something that the world must do, as long as a process hosts it."""
-        return await wait(world, work, timeout, self.option)
+    async def answer(
+        self, world: Handle, work: Coroutine[Any, Any, T], timeout: float | None, *, waiting: str = ""
+    ) -> T:
+        """Wait for something that the world must do, as long as a process hosts it. `waiting`: wait for a host, too,
+        and say this if it takes more than a moment.
+        """
+        said = functools.partial(self.out.note, waiting) if waiting else None
+        try:
+            return await wait(world, work, timeout, self.option, waiting=said)
+        except (TimeoutError, errors.NotHosted) as error:
+            if not waiting:
+                raise
+            raise type(error)(f"{error}; {waiting}") from error
 
 
 @contextmanager
-def quiet_logs() -> Iterator[None]:
+def quiet_logs(level: str = "error") -> Iterator[None]:
     """What goes wrong is said once, as the command's error, and not in a log besides."""
-    with logs.written("text", lambda line: output.write(line, err=True), level="error", users=False):
+    with logs.written("text", lambda line: output.write(line, err=True), level=level, users=False):
         yield
 
 
-async def wait(world: Handle, work: Coroutine[Any, Any, T], timeout: float | None, option: str) -> T:
+async def wait(
+    world: Handle, work: Coroutine[Any, Any, T], timeout: float | None, option: str,
+    *, waiting: Callable[[], None] | None = None,
+) -> T:  # fmt: skip
     """The outcome of `work`. `NotHosted` if no process hosts the world when the given time is up, or without a given
-    time as soon as that is clear.
+    time as soon as that is clear. With `waiting`, which is called once if it takes more than a moment, it waits on.
     """
     task = asyncio.ensure_future(work)
     store, at = world.universe.store, await world.address()
-    missing = 0.0
+    missing, said = 0.0, False
     try:
         try:
             async with asyncio.timeout(timeout):
                 while not (await asyncio.wait([task], timeout=LOOK_SECONDS))[0]:
-                    missing = 0.0 if await holders.is_hosted(store, at) else missing + LOOK_SECONDS
-                    if timeout is None and missing >= NOT_HOSTED_AFTER_SECONDS:
+                    if waiting is not None and not said:
+                        said = True
+                        waiting()
+                    missing = 0.0 if await holders.is_served(store, at) else missing + LOOK_SECONDS
+                    if timeout is None and waiting is None and missing >= NOT_HOSTED_AFTER_SECONDS:
                         raise errors.NotHosted(await no_host.reason(world.universe, at, option=option))
         except TimeoutError:
             if not task.done():
@@ -174,7 +196,7 @@ async def wait(world: Handle, work: Coroutine[Any, Any, T], timeout: float | Non
 async def _timed_out(world: Handle, timeout: float | None, option: str) -> Exception:
     """Why no answer came in time: no process hosts the world, or it takes longer."""
     at = await world.address()
-    if not await holders.is_hosted(world.universe.store, at):
+    if not await holders.is_served(world.universe.store, at):
         return errors.NotHosted(await no_host.reason(world.universe, at, option=option))
     why = f"worldline why {world.name}{option}"
     return TimeoutError(f"no answer within {timeout:g} s; world {world.name!r} goes on with it: see `{why}`")

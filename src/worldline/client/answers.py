@@ -13,10 +13,12 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
+import msgspec
+
 from worldline.base import errors, failures
 from worldline.client import delivery, no_host
 from worldline.client.connection import Connection
-from worldline.codec import structs
+from worldline.codec import canonical, structs
 from worldline.kernel.events import Answer
 from worldline.kernel.rows.records import Failure
 from worldline.layers import inbox as inboxes
@@ -25,6 +27,10 @@ from worldline.model.journal import Kind
 from worldline.model.trace import Source
 from worldline.roles import hub, reader, restore, traces
 from worldline.roles.hub import Chunk
+from worldline.roles.world.handover import handed_stamp
+
+_NOT_TAKEN = (Kind.UNDECODABLE_INPUT, Kind.HANDLER_FAILED)
+_BESIDE = (Kind.CLOCK, Kind.POISON, Kind.ERASED_READ, Kind.SECRET_DRAWN)  # may stand between an input and its failure
 
 CHECK_SECONDS = 2.0  # how often a caller that waits for a world held here checks that its host is well
 ELSEWHERE_SECONDS = 0.1  # how often the journal of a world that is not held here is read
@@ -41,15 +47,40 @@ class Halts(Protocol):
     async def look(self) -> None: ...
 
 
-async def applied(universe: Connection, sending: delivery.Sending) -> int:
-    """The height at which an input was taken."""
+class Taken(msgspec.Struct, frozen=True):
+    """The height at which an input is journaled. `dead`: why it was not taken, if it was not, and is the dead letter
+    `letter`.
+    """
+
+    height: int
+    dead: str = ""
+    letter: str = ""
+
+
+async def taken(universe: Connection, sending: delivery.Sending) -> Taken:
+    """Where an input is journaled; waits for it. An event's own failure stands right behind it."""
     if sending.applied is not None:
-        return sending.applied.height
-    since = await _since(universe, sending, sending.id)
+        return Taken(sending.applied.height, sending.applied.dead, handed_stamp(sending.applied).hex())
+    since, height = await _since(universe, sending, sending.id), 0
     async for each in _entries(universe, sending.at, above=since):
-        if each.stamp == sending.stamp:
-            return each.height
+        is_input = each.stamp == sending.stamp
+        height = each.height if is_input else height
+        if height and each.kind in _NOT_TAKEN:
+            return Taken(height, _reason(each.kind, await payload_of(universe, each)), sending.stamp.hex())
+        if height and (each.chain or (not is_input and each.kind not in _BESIDE)):
+            return Taken(height)
     raise AssertionError("following a journal does not end")
+
+
+def _reason(kind: Kind, data: bytes) -> str:
+    """Why an input was not taken, as its step journals it."""
+    if kind is Kind.HANDLER_FAILED:
+        return structs.decode(Failure, data).message
+    match canonical.decode(data):
+        case [str(reason), *_]:
+            return reason
+        case _:
+            return "it cannot be read"
 
 
 async def ask(
@@ -136,7 +167,7 @@ async def entry(
     """
     if universe.host is None:
         return await _find(universe, at, kind, correlation, since, halts=halts)
-    if expected is not None and expected.done() and expected.exception() is None:
+    if expected is not None and is_told(expected):
         return expected.result()  # as mostly: the step that has taken an input has told its answer
     told = None if expected is None else await _told(universe, at, expected, halts)
     while told is None and universe.host.worlds.holds(at):
@@ -144,6 +175,11 @@ async def entry(
             found = await _already(universe, at, kind, correlation, since)
             told = found or await _told(universe, at, asked, halts)
     return told or await _find(universe, at, kind, correlation, since, halts=halts)
+
+
+def is_told(expected: asyncio.Future[journal.Entry] | None) -> bool:
+    """Whether what was asked for before the sending has come."""
+    return expected is not None and expected.done() and expected.exception() is None
 
 
 async def _told(
@@ -224,7 +260,10 @@ async def follow_or_rest(
 ) -> AsyncIterator[journal.Entry | Chunk | None]:
     """The same from a height on; None when nothing has come for a while."""
     if universe.host is None:
+        watch = no_host.Watch(universe, at, patient=True)
         async for each in reader.entries(universe.store.engine, universe.blobs, at, above=above):
+            if each is None:
+                await watch.look()
             yield each
         return
     with universe.host.live.following(at) as queue:

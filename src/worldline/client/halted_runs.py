@@ -22,14 +22,18 @@ from worldline.kernel import commands
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows.records import Op, RunStatus
 from worldline.kernel.state import Machine
+from worldline.layers import work as works
 from worldline.model import ids, inbox, journal
 from worldline.model.journal import Kind
+from worldline.model.work import WorkState
 from worldline.roles import halt_text
 from worldline.store import urls
 
 log = logging.getLogger("worldline")
 
 OnBlocked: TypeAlias = Literal["raise", "wait"]
+RETRIES_SECONDS = 2.0  # between two looks for effects that are tried again
+OPEN_MAX = 256  # effects and timers of the world that such a look reads
 RUNS_MAX = 64  # that are looked at: those that the run waits for, the nearest first
 
 
@@ -58,13 +62,16 @@ class Watch:
     """One caller that waits for the end of a run. `attached`: the run was there before, and may be halted by now."""
 
     def __init__(self, world: Handle, run: str, on_blocked: OnBlocked | None, *, attached: bool) -> None:
-        limit_ms = {"raise": 0, "wait": None, None: world.universe.settings.blocked_wait_ms or None}[on_blocked]
         self._world = world
         self._run = run
-        self._limit_us = None if limit_ms is None else limit_ms * 1000
+        self._limit_us = 0 if on_blocked == "raise" else world.universe.settings.blocked_wait_ms * 1000 or None
+        if on_blocked == "wait":
+            self._limit_us = None
         self._since_us = 0
         self._halt: Halt | None = None
         self.is_due = attached  # the state is to be looked at
+        self._retried: dict[ids.IntentId, None] = {}  # effects that the log has named
+        self._look_us = world.universe.store.env.monotonic_us()
 
     def missed(self) -> None:
         """The world came to this process, or left it: what was said meanwhile was not heard."""
@@ -83,10 +90,32 @@ class Watch:
 
     async def look(self) -> None:
         """For a caller to await while nothing comes. `RunBlocked` after too long."""
+        if self._limit_us is None and not log.isEnabledFor(logging.WARNING):
+            return  # it would be told nothing
         if self.is_due:
             await self._look()
         elif self._halt is not None and self._is_late():
             await self._look(is_said=True)  # it may have gone on since
+        elif self._halt is None and self._world.universe.host is None:
+            await self._look_for_retries()  # a process that performs effects has these lines in its log
+
+    async def _look_for_retries(self) -> None:
+        """Say of each effect that the run waits for, and that has failed, that it is tried again."""
+        universe = self._world.universe
+        now_us = universe.store.env.monotonic_us()
+        if now_us - self._look_us < RETRIES_SECONDS * 1_000_000:
+            return
+        self._look_us = now_us
+        at = await self._world.address()
+        page = (await universe.store.engine.read(works.open_range(at, count_max=OPEN_MAX))).page(0)
+        option = urls.option("store", universe.store.url)
+        for each in works.decode_open(at, page):
+            work = each.work
+            ours = work.correlation == self._run or work.correlation.startswith(f"{self._run}/")
+            if ours and work.error and work.state is not WorkState.PARKED and each.intent not in self._retried:
+                self._retried[each.intent] = None
+                said = halt_text.retried(work.name, each.intent, work.error, attempts=work.attempt, option=option)
+                log.warning("run %r of world %r waits: %s", self._run, self._world.name, said)
 
     def _is_late(self) -> bool:
         waited_us = self._world.universe.store.env.monotonic_us() - self._since_us

@@ -31,15 +31,16 @@ class Watch:
         self._limit_us = 0 if patient else universe.settings.host_wait_ms * 1000
         self._since_us = universe.store.env.monotonic_us()
         self._warned = False
+        self._next_us = self._since_us + int(WARN_SECONDS * 1_000_000)  # when to look, if nothing ends the wait sooner
 
     async def look(self) -> None:
         """For a caller to await while nothing comes. `NotHosted` after too long."""
         now_us = self._universe.store.env.monotonic_us()
-        alone_us = now_us - self._since_us
-        too_long = 0 < self._limit_us < alone_us
-        if not too_long and (alone_us <= WARN_SECONDS * 1_000_000 or (self._warned and not self._limit_us)):
+        too_long = 0 < self._limit_us < now_us - self._since_us
+        if not too_long and now_us <= self._next_us:
             return
-        if await holders.is_hosted(self._universe.store, self._at):
+        self._next_us = now_us + int(WARN_SECONDS * 1_000_000)
+        if await holders.is_served(self._universe.store, self._at):
             self._since_us, self._warned = now_us, False
         elif too_long:
             raise errors.NotHosted(await reason(self._universe, self._at))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Generator
 from typing import Any, Generic, Literal, TypeVar
 
@@ -25,6 +26,7 @@ from worldline.model import journal as journals
 from worldline.model.journal import Kind
 from worldline.model.trace import Source
 from worldline.model.work import EffectHistory
+from worldline.store import urls
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -32,9 +34,11 @@ R_co = TypeVar("R_co", covariant=True)
 class Sent:
     """An event that is durably on its way."""
 
-    def __init__(self, universe: Connection, sending: delivery.Sending) -> None:
+    def __init__(self, universe: Connection, sending: delivery.Sending, *, world: str = "", event: str = "") -> None:
         self._universe = universe
         self._sending = sending
+        self._world = world
+        self._event = event
 
     @property
     def id(self) -> str:
@@ -52,11 +56,24 @@ class Sent:
         return self._sending.repeated
 
     async def applied(self, timeout: Seconds | None = None) -> int:
-        """Wait until the world has taken it, and return the height at which it has. `NotHosted` if no process has run
-        the world for too long.
+        """Wait until the world has taken it, and return the height at which it has. `Unhandled` if nothing in the world
+        takes it, or what does has failed: it is a dead letter. `NotHosted` if no process has run the world for too
+        long.
         """
         async with time_limits.Within(timeout, lambda limit: time_limits.of_event(self._sending.id, limit)):
-            return await answers.applied(self._universe, self._sending)
+            found = await answers.taken(self._universe, self._sending)
+        if found.dead:
+            raise self._unhandled(found)
+        return found.height
+
+    def _unhandled(self, found: answers.Taken) -> errors.Unhandled:
+        option = urls.option("store", self._universe.store.url)
+        which = f"{shlex.quote(self._world)} {found.letter}{option}"
+        return errors.Unhandled(
+            f"world {self._world!r} did not take {self._event}: {' '.join(found.dead.split())}; it is a dead letter: "
+            f"when the cause is mended, type `worldline dead retry {which}`",
+            height=found.height,
+        )
 
     def __repr__(self) -> str:
         return f"Sent({self.id!r})"
@@ -171,8 +188,10 @@ async def ended(
     `attached`: the run may wait for a person already.
     """
     universe, at = world.universe, await world.address()
-    halts = halted_runs.Watch(world, standing.run, on_blocked, attached=attached)
+    halts: halted_runs.Watch | None = None
     while standing.status not in ENDED:
+        if halts is None and not answers.is_told(expected):
+            halts = halted_runs.Watch(world, standing.run, on_blocked, attached=attached)
         try:
             entry = await answers.entry(
                 universe, at, Kind.RUN_FINISHED, standing.run, since, expected=expected, halts=halts

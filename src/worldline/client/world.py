@@ -7,7 +7,9 @@ survive the process that waits for them.
 from __future__ import annotations
 
 import functools
+import logging
 import os
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
@@ -68,6 +70,8 @@ from worldline.roles.copies.world_export import Exported
 from worldline.roles.hub import Chunk
 from worldline.roles.shadow import try_out
 
+log = logging.getLogger("worldline")
+
 R = TypeVar("R")
 S = TypeVar("S")
 Effects: TypeAlias = Literal["drop", "reissue", "share", "script"]
@@ -79,6 +83,7 @@ class World(Acts, Anchored):
     def __init__(self, universe: Connection, name: str, *, program: str = "") -> None:
         self._handle = Handle(universe, name, program)
         self._universe = universe
+        self._taken: dict[str, None] = {}  # schemas of events of which it is known whether the program takes them
 
     @property
     def name(self) -> str:
@@ -214,7 +219,21 @@ class World(Acts, Anchored):
             sending = await deliver(write())
         except NoDesk:
             sending = await sealing.through(self._handle, write, deliver, id=id)
-        return Sent(self._universe, sending)
+        if (schema if inbox is None else f"inbox:{inbox}") not in self._taken:
+            await self._warn_if_untaken(schema, inbox)
+        return Sent(self._universe, sending, world=self.name, event=schema)
+
+    async def _warn_if_untaken(self, schema: str, inbox: str | None) -> None:
+        """Say once of an event that nothing in the world's program can take it, if the program is known here."""
+        self._taken[schema if inbox is None else f"inbox:{inbox}"] = None
+        program = self._universe.programs.get(await self._handle.program()) if self._universe.programs else None
+        if program is not None and not program.takes(schema, inbox=inbox):
+            log.warning(
+                "%s was sent to world %r, and nothing in its program %r takes it: it becomes a dead letter; declare a "
+                "handler with @wl.on, or wl.wait for it in a workflow; then type `worldline dead retry %s --all`",
+                schema if inbox is None else f"a message for inbox {inbox!r}", self.name, program.name,
+                shlex.quote(self.name),
+            )  # fmt: skip
 
     async def ask(
         self, request: Request[R], /, *, id: str | None = None, timeout: Seconds | None = None,

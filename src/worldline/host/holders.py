@@ -14,6 +14,7 @@ import msgspec
 from worldline.host import compose, process_lock
 from worldline.layers import leases, worlds
 from worldline.model import ids
+from worldline.model.world import Status
 from worldline.roles import worker_labels
 from worldline.roles.cluster import operations, placement
 from worldline.roles.world import refusals
@@ -58,6 +59,24 @@ async def is_hosted(store: compose.Store, at: ids.Address) -> bool:
     """Whether a living worker runs the world."""
     holder = await find(store, at)
     return holder is not None and holder.alive
+
+
+async def is_served(store: compose.Store, at: ids.Address) -> bool:
+    """Whether a living worker runs the world, or would as soon as there is something to do: one that nothing happens to
+    is released after a while, whatever waits for it.
+    """
+    if await is_hosted(store, at):
+        return True
+    read = await store.engine.read(worlds.get(at))
+    world = worlds.find(at, read.value(0))
+    if world is None or world.meta.status is not Status.ACTIVE:
+        return False
+    for life in await operations.list_workers(store.engine):
+        labels = life.sign.labels
+        alive = life.alive(read.time_us) and not life.sign.draining and not is_gone(store, life.worker)
+        if alive and refusals.label_of(at) not in labels and worker_labels.unfit(at, world.meta, labels) is None:
+            return True
+    return False
 
 
 async def assigned(store: compose.Store, at: ids.Address) -> Assigned | None:

@@ -42,6 +42,7 @@ DEAD_SHOWN_MAX = 10
 FAILED_SHOWN_MAX = 3
 CELLS_SHOWN_MAX = 20
 QUEUED_SHOWN_MAX = 5
+LINES_MAX = 8  # of what waits for a person, where runs are listed
 CODE_SECONDS_MAX = 5.0  # for a workflow's code that is run again to see which arguments it passes
 
 
@@ -129,6 +130,17 @@ async def why(world: Handle, *, option: str = "") -> Why:
         found.append(Reason("inbox", f"{grammar.count(unread, 'unread input')}"))
     found.sort(key=lambda each: not each.stuck)
     return Why(meta.name, meta.status.name.lower(), head.height, found, note, _failed(asking, kept))
+
+
+def for_a_person(found: Why) -> list[str]:
+    """What waits for a person, or fails again and again, in a line each: why, and the command to type."""
+    stuck = [each for each in found.reasons if each.stuck or each.kind == "retrying"]
+    lines = [
+        f"{each.what}{f': {each.error.splitlines()[0]}' if each.error else ''}; type `{each.command}`"
+        for each in stuck[:LINES_MAX]
+    ]
+    more = len(stuck) - LINES_MAX
+    return [*lines, f"{more} more: see `worldline why {shlex.quote(found.world)}`"] if more > 0 else lines
 
 
 class Asking(msgspec.Struct, frozen=True):

@@ -30,6 +30,15 @@ def parked(effect: str, intent: bytes, why: str, *, attempts: int = 0, option: s
     )
 
 
+def retried(effect: str, intent: bytes, why: str, *, attempts: int, option: str = "") -> str:
+    """An effect that has failed and is tried again by itself."""
+    short = intent.hex()[:12]
+    return (
+        f"attempt {attempts} of effect {effect} {short} failed: {_first_line(why)}; it is tried again by itself, or "
+        f"now with `worldline effect retry {short}{option}`"
+    )
+
+
 def _first_line(text: str) -> str:
     """One line, whatever an exception says."""
     lines = text.strip().splitlines()

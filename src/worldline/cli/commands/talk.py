@@ -21,10 +21,8 @@ from worldline.inspect import render
 from worldline.kernel import commands
 from worldline.kernel import runs as kernel_runs
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.rows.records import RunStatus
 from worldline.layers import worlds
 from worldline.model import ids, inbox
-from worldline.model.journal import Kind
 
 CORRELATION = click.option(
     "--correlation", metavar="TEXT", help="What it belongs to: kept with receipts, messages and traces."
@@ -85,12 +83,12 @@ async def send(
         if not waits:
             desk.out.one(said, [f"sent {event} to {world}"])
             return 0
-        height = await desk.answer(found, answers.applied(universe, sent), timeout)
-        reason = await _refusal(found, height)
-    said |= {"height": height, "taken": reason is None, "reason": reason}
-    taken = f"taken at height {height}" if reason is None else f"not taken: {reason}"
-    desk.out.one(said, [f"sent {event} to {world}, {taken}"])
-    return 0 if reason is None else output.NEGATIVE
+        taken = await desk.answer(found, answers.taken(universe, sent), timeout)
+    said |= {"height": taken.height, "taken": not taken.dead, "reason": taken.dead or None}
+    again = f"; it is a dead letter: `worldline dead retry {world} {taken.letter}{desk.option}`"
+    how = f"not taken: {taken.dead}{again}" if taken.dead else f"taken at height {taken.height}"
+    desk.out.one(said, [f"sent {event} to {world}, {how}"])
+    return output.NEGATIVE if taken.dead else 0
 
 
 @common.command("ask", app=True)
@@ -135,9 +133,11 @@ async def run(
 ) -> None:  # fmt: skip
     """Run a workflow and show its result.
 
+    It waits until the run has ended, also while no process hosts the world; the run goes on without it.
+
     `worldline run alice greet name=Alice`
     """
-    async with desk.open() as universe:
+    async with desk.open(patient=True) as universe:
         found = await desk.world(universe, world)
         program = await _program(universe, found)
         packed = payloads.arguments(program, workflow, payloads.given(arguments, data))
@@ -147,7 +147,11 @@ async def run(
             answered = Answered(world, wanted.run, workflow, "started")
             desk.out.one(answered, [wanted.run])
             return
-        result = await desk.answer(found, _result(found, wanted), timeout)
+        waiting = (
+            f"run {wanted.run} of world {world} goes on, with or without this command; to wait for it again, type the "
+            f"same with --id {wanted.run}"
+        )
+        result = await desk.answer(found, _result(found, wanted), timeout, waiting=waiting)
     desk.out.one(Answered(world, wanted.run, workflow, "finished", result), [_shown(result)])
 
 
@@ -179,17 +183,6 @@ async def _program(universe: Connection, world: Handle) -> Program | None:
     return universe.programs.get((await world.describe()).meta.program)
 
 
-async def _refusal(world: Handle, height: int) -> str | None:
-    """Why the step that took an input could not do anything with it."""
-    for entry in await world.journal(above=height - 1, limit=100):
-        if entry.kind in (Kind.UNDECODABLE_INPUT, Kind.HANDLER_FAILED):
-            said = render.fields(entry)
-            return str(said.get("reason") or said.get("message"))
-        if entry.chain:
-            return None
-    return None
-
-
 def _start(
     universe: Connection, workflow: str, packed: bytes, run_id: str | None, correlation: str | None
 ) -> commands.StartRun:
@@ -211,8 +204,6 @@ async def _enqueue(world: Handle, wanted: commands.StartRun) -> None:
 async def _result(world: Handle, wanted: commands.StartRun) -> Any:
     data, since = await world.command(commands.RUN, wanted)
     standing = structs.decode(commands.Standing, data)
-    if standing.status is RunStatus.BLOCKED:
-        raise errors.Closed(f"run {wanted.run!r} is blocked by a change of code; see `worldline why {world.name}`")
     origin = kernel_runs.origin(wanted.workflow, wanted.args)
     result: Any = await runs.result_of(world, await runs.ended(world, standing, since=since, origin=origin), None)
     return render.plain(result)

@@ -74,9 +74,12 @@ async def list_runs(desk: Desk, *, world: str, status: str | None, limit: int) -
     async with desk.open(programs=[]) as universe:
         there = await desk.world(universe, world)
         found = [await _marked(there, each) for each in await why.list_runs(there)]
+        waiting = why.for_a_person(await why.why(there, option=desk.option))
     shown = [_shown_run(run) for run in found if status in (None, run.status)][:limit]
     columns = {"ID": "id", "WORKFLOW": "workflow", "STATUS": "status", "STARTED": "started", "WAITS FOR": "waits"}
     desk.out.many(shown, columns, none="no runs here")
+    for line in waiting:
+        desk.out.note(line)
 
 
 @common.command("show", app=True)

@@ -218,6 +218,15 @@ class Program:
             self._interests[workflow] = found
         return found
 
+    def takes(self, schema: str, *, inbox: str | None = None) -> bool:
+        """Return whether a handler takes events of this schema, or a workflow may wait for them. `inbox`: whether
+        anything takes what is sent to the inbox of this name.
+        """
+        routes = self.routes
+        if inbox is not None and inbox in routes.inboxes:
+            return True
+        return schema in routes.handlers or schema in routes.flows or bool(routes.any_flows)
+
     def check(self) -> None:
         """Refuse types that cannot be stored, also those that were not defined yet where they were named."""
         for function, check in self._unchecked:

@@ -20,10 +20,11 @@ _HANDED = _NO_ORDINAL.to_bytes(4, "big")
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
-    """Where an input was journaled."""
+    """Where an input was journaled; and why it was not taken, if it was not: it is a dead letter then."""
 
     height: int
     step: int
+    dead: str = ""
 
 
 class Handover(msgspec.Struct, eq=False):

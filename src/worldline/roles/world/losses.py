@@ -138,7 +138,7 @@ class Losses:
         elif self._refusals.tries(held.at) >= CANNOT_STEP_TRIES_MAX:
             self._refuse(held, handed, "cannot_step", why)
         else:
-            self._refusals.refuse(held.at, "cannot_step", why, keep=True)
+            self._refusals.refuse(held.at, "cannot_step", why, keep=True, name=held.name)
             self._drop(held, handed)
 
     def _hung(self, given: Turn, error: Overdue) -> None:
@@ -160,7 +160,7 @@ class Losses:
         *, lasting: bool = False, cause: BaseException | None = None,
     ) -> None:  # fmt: skip
         """Leave a world alone for a while, and let another worker try. What was handed over goes to its inbox."""
-        self._refusals.refuse(held.at, kind, why, lasting=lasting, cause=cause)
+        self._refusals.refuse(held.at, kind, why, lasting=lasting, cause=cause, name=held.name)
         self._careful[held.at] = None
         self._drop(held, handed)
         self._release(held.lease, held.trial)

@@ -12,6 +12,7 @@ ends the row. So does a change of the world's record: a person who pauses and re
 from __future__ import annotations
 
 import logging
+import shlex
 
 import msgspec
 
@@ -55,9 +56,9 @@ class Refusals:
 
     def refuse(
         self, at: ids.Address, kind: telemetry.RefusalKind, why: str, *, lasting: bool = False, keep: bool = False,
-        may_look: bool = False, cause: BaseException | None = None,
+        may_look: bool = False, cause: BaseException | None = None, name: str = "",
     ) -> int:  # fmt: skip
-        """Leave a world alone for a while. Returns how many times in a row that is."""
+        """Leave a world alone for a while. Returns how many times in a row that is. `name`: the world's, if known."""
         known = self._refused.get(at)
         tries = 1 if known is None else known.tries + 1
         pause_ms = min(PAUSE_MOST_MS, PAUSE_FIRST_MS * 2 ** min(tries - 1, 32))
@@ -65,9 +66,10 @@ class Refusals:
         self._refused[at] = Refusal(kind, why, tries, until_us, keep, may_look)
         self._next_us = min(self._next_us, until_us)
         again = "for as long as this process lives" if lasting else f"for {pause_ms // 1000} s"
+        trace = "" if cause is None or tries > 1 else f"\n{kernel_thread.trace(cause)}"
         log.error(
-            "world %s is left alone %s: %s%s", at.world.hex(), again, why,
-            "" if cause is None or tries > 1 else f"\n{kernel_thread.trace(cause)}", extra=telemetry.about(at),
+            "world %s is left alone %s: %s%s%s", repr(name) if name else at.world.hex(), again, why, _ways_out(name),
+            trace, extra=telemetry.about(at, name=name),
         )  # fmt: skip
         self._telemetry.tell(telemetry.WorldRefused(at, kind, why, tries))
         return tries
@@ -131,6 +133,16 @@ class Refusals:
                 known.tried = True
                 due.append(at)
         return due
+
+
+def _ways_out(name: str) -> str:
+    if not name:
+        return "; `worldline list` names the worlds that are left alone"
+    quoted = shlex.quote(name)
+    return (
+        f"; see `worldline why {quoted}`; to have it tried at once, type "
+        f"`worldline pause {quoted} && worldline resume {quoted}`"
+    )
 
 
 def label_of(at: ids.Address) -> str:

@@ -93,7 +93,9 @@ class Stalls:
         if known is None:
             self._stall = found
             if found.at is not None:
-                self._refusals.refuse(found.at, "hung", WHY, lasting=True, keep=True)
+                held = self._holdings.peek(found.at)
+                name = "" if held is None else held.name
+                self._refusals.refuse(found.at, "hung", WHY, lasting=True, keep=True, name=name)
             log.error("a step has not returned for %d ms: letting go of all other worlds", found.age_ms(now_us))
         self._holdings.stall(stalled=True)
         await self._drain(stall)

@@ -184,7 +184,7 @@ class Taker:
         said, name = kernel_thread.describe(error), world.meta.name
         match error:
             case errors.Corrupt():  # bytes may be whole again
-                self._refusals.refuse(world.at, "corrupt", str(error), may_look=True)
+                self._refusals.refuse(world.at, "corrupt", str(error), may_look=True, name=name)
                 return None
             case errors.StoreError():
                 return None
@@ -192,9 +192,9 @@ class Taker:
                 return errors.Exists(f"world {name!r} was lost while it was restored: {error}")
             case errors.CannotStep() | MemoryError():
                 lasting = isinstance(error, errors.CannotStep) and error.lasting
-                self._refusals.refuse(world.at, "cannot_step", said, lasting=lasting)
+                self._refusals.refuse(world.at, "cannot_step", said, lasting=lasting, name=name)
             case Exception():
-                self._refusals.refuse(world.at, "restore", f"it cannot be brought back: {said}", cause=error)
+                self._refusals.refuse(world.at, "restore", f"it cannot be brought back: {said}", cause=error, name=name)
             case _:
                 return None
         return errors.Exists(f"world {name!r} is not for this worker now: {said}")

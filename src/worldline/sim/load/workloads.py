@@ -259,7 +259,7 @@ async def do(universe: Connection, op: Op, history: History | None = None) -> ob
             told.sends(op, event)
             sent = await world.send(event, id=op.id)
             told.acked(op)
-            return await sent.applied()
+            return await _height(sent)
         case "put" | "nudge":
             await asyncio.sleep(fragile.PAUSE_SECONDS if op.kind == "nudge" else 0)
             told.sends(op, fragile.event(op))
@@ -359,7 +359,15 @@ async def poison(universe: Connection, op: Op, told: History) -> object:
         sending = await Handle(universe, op.world).send(UNKNOWN, values.dump(op.id), id=op.id)
         sent = wl.Sent(universe, sending)
     told.acked(op)
-    return await sent.applied()
+    return await _height(sent)
+
+
+async def _height(sent: wl.Sent) -> int:
+    """Where an event is journaled, taken or not: what becomes of it is looked at in the end."""
+    try:
+        return await sent.applied()
+    except wl.Unhandled as error:
+        return error.height
 
 
 async def start(world: wl.World, op: Op, told: History) -> str:

@@ -103,7 +103,7 @@ def run(
             break
         given = handed_input(handover, poison)
         applied, dead, _ = _step(held, done, given, time_us, begin)
-        done.handed.append((handover, applied))
+        done.handed.append((handover, msgspec.structs.replace(applied, dead=dead) if dead else applied))
         _carry(done, handover.data)
         done.size += RECORD_BYTES
         if dead:
