@@ -244,6 +244,14 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         inbox.ITEM,
         inbox_model.CorrelatedReceipt(INTENT, inbox_model.ReceiptStatus.OK, PAYLOAD, 2, "run-1", "order-7"),
     ),
+    (
+        "signed receipt",
+        space.ValueKind.INBOX,
+        inbox.ITEM,
+        inbox_model.SignedReceipt(
+            INTENT, inbox_model.ReceiptStatus.OK, PAYLOAD, 2, "run-1", "order-7", DIGEST, counted(0, 64)
+        ),
+    ),
     ("bare event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Event("e", payload.EMPTY)),
     (
         "receipt",

@@ -139,6 +139,11 @@ GOLDEN = {
     "correlated receipt": (
         "b110bd1dd3d4870850404142434445464748494a4b4c4d4e4f018344a1616101f604026572756e2d31676f726465722d37"
     ),
+    "signed receipt": (
+        "b11056864eb5890950404142434445464748494a4b4c4d4e4f018344a1616101f604026572756e2d31676f726465722d3758"
+        "20606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f5840000102030405060708090a0b0c0d0e"
+        "0f101112131415161718191a1b1c1d1e1f202122232425262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3f"
+    ),
     "bare event": "b1107380d6f0850161658341f6f6016060",
     "receipt": (
         "b1103e6283e3860250404142434445464748494a4b4c4d4e4f0383f65820606162636465666768696a6b6c6d6e6f70717273"
@@ -467,10 +472,14 @@ def built(kind: type[msgspec.Struct], drawn: dict[str, Any]) -> Any:
     for name in ("chain", "state", "root", "digest", "ref"):
         if isinstance(drawn.get(name), bytes):
             drawn = {**drawn, name: bytes(range(limits.DIGEST_BYTES))}
+    if kind is inbox.SignedReceipt:
+        drawn = {**drawn, "key": bytes(32), "signature": bytes(64)}
     if "stamp" in drawn:
         drawn = {**drawn, "stamp": bytes(limits.STAMP_BYTES)}
     if kind.__name__ in ("Section", "Origin"):
         drawn |= dict.fromkeys({"world", "universe"} & {*drawn}, bytes(limits.ID_BYTES))
+    if kind.__name__ == "LedgerEntry":
+        drawn = {**drawn, "universe": bytes(limits.ID_BYTES)}
     if kind.__name__ == "Lineage":
         sections = sorted(drawn["sections"], key=lambda each: each.height) or [world.Section(bytes(16), 1, 1)]
         height = sections[-1].height

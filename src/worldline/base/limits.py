@@ -98,6 +98,7 @@ INLINE_BYTES_MAX = 16 * KIB  # larger payloads and blobs are kept in chunks, or 
 ITEM_BYTES_MAX = 48 * KIB  # an inbox item, whole: it must become an entry, or a dead letter
 REASON_CHARACTERS_MAX = 1_024  # why a letter is dead
 TRACE_BYTES_MAX = 8 * KIB  # of one traceback
+PUBLIC_KEY_BYTES, SIGNATURE_BYTES = 32, 64  # of Ed25519
 ATTEMPTS_KEPT = 8  # of one effect
 ATTEMPT_ERROR_CHARACTERS_MAX = 200
 STEP_TRACES_MAX = 4  # tracebacks that a step keeps

@@ -41,6 +41,7 @@ from worldline.roles.universes.served import Universes
 from worldline.roles.world import held_world
 from worldline.roles.world import worker as world_worker
 from worldline.roles.world.cycle import no_asyncio, step_batch
+from worldline.store.encryption import ed25519, key_file
 
 
 class Role(enum.StrEnum):
@@ -79,6 +80,7 @@ class Host:
             raise errors.BadInput(f"two programs are named {twice!r}")
         for program in programs:
             program.check()
+        _check_receipt_keys(settings, roles)
         self.worker = ids.WorkerId(envs.new_id(store.env))
         self.name = settings.worker.labels.get(placement.NAME) or self.worker.hex()[-8:]
         self.live = hub.Hub()
@@ -362,6 +364,19 @@ class Host:
         ):
             if each is not None:
                 await each.close()
+
+
+def _check_receipt_keys(settings: Settings, roles: Sequence[Role]) -> None:
+    """Answers are handed to worlds of the same process without their inbox, where signatures are checked."""
+    keys = settings.worker.trusted_keys()
+    if not keys or not {Role.WORLDS, Role.ADAPTER} <= {*roles}:
+        return
+    path = settings.adapter.receipt_key
+    if not path or ed25519.public_of(key_file.read(path)) not in keys:
+        raise errors.BadInput(
+            "worker.receipt_keys is set, and this process performs effects itself: set adapter.receipt_key to the file "
+            "of a key that is among them, or perform effects in other processes"
+        )
 
 
 def _candidate(held: held_world.HeldWorld) -> proofs.Candidate:

@@ -8,12 +8,13 @@ does what it says is for `worldline.inspect.prove`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
 import msgspec
 
 from worldline.base import errors, limits
 from worldline.client.connection import Connection
+from worldline.inspect import receipt_check
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.stored import history, journal_pages, lines, saved_state
@@ -58,6 +59,7 @@ class Verified(msgspec.Struct, frozen=True):
     entries_above: int = 0  # below, entries are not kept any more: the chain was checked from there on
     personal: int = 0  # values that are kept apart, and are as they were written or were erased
     erased: int = 0  # of these
+    signed: int = 0  # receipts with a signature
 
 
 def no_progress(done: int, total: int) -> None:
@@ -236,9 +238,12 @@ async def head(universe: Connection, at: ids.Address) -> journal.Head:
         raise Damaged(0, f"the head: {error}") from error
 
 
-async def verify(universe: Connection, at: ids.Address, progress: Progress = no_progress) -> Verified:
+async def verify(
+    universe: Connection, at: ids.Address, progress: Progress = no_progress, *, receipt_keys: Collection[bytes] = ()
+) -> Verified:
     """Check everything that is stored of a world's history. `Damaged` names the first thing that is wrong;
-    `KeyDestroyed` if the whole world was erased.
+    `KeyDestroyed` if the whole world was erased. Signatures of receipts are checked where there are some;
+    `receipt_keys`: one of these must have signed the receipt of every effect.
     """
     data_keys.check_kept(at, (await universe.store.engine.read(data_keys.get(at))).value(0))
     top = await head(universe, at)
@@ -249,8 +254,12 @@ async def verify(universe: Connection, at: ids.Address, progress: Progress = no_
     begin = await _begin(universe, line, kept)
     walk = Walk(universe, line, begin, top, kept=wanted)
     personal = checking.References()
+    receipts = receipt_check.Receipts(line, receipt_keys)
     async for steps in walk.steps(progress):
         for step in steps:
+            wrong = receipts.see(step)
+            if wrong:
+                raise Damaged(step[0].height, wrong)
             check_record(wanted.get(step[-1].height), step[-1])
             personal.see(step[0].height, [entry.payload for entry in step])
         personal.see(steps[0][0].height if steps else 1, walk.loaded.values())
@@ -261,7 +270,7 @@ async def verify(universe: Connection, at: ids.Address, progress: Progress = no_
     blobs = walk.blobs + len(known)
     return Verified(
         top.height, top.step, walk.entries, walk.frames, blobs, len(kept), top.chain.hex(), top.state.hex(),
-        walk.states_above, begin.height, len(personal), personal.erased,
+        walk.states_above, begin.height, len(personal), personal.erased, receipts.signed,
     )  # fmt: skip
 
 

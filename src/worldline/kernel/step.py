@@ -242,6 +242,7 @@ _KINDS: dict[type, Kind] = {
     inbox.CorrelatedEvent: Kind.EVENT,
     inbox.Receipt: Kind.EFFECT_RESULT,
     inbox.CorrelatedReceipt: Kind.EFFECT_RESULT,
+    inbox.SignedReceipt: Kind.EFFECT_RESULT,
     inbox.TimerFired: Kind.TIMER_FIRED,
     inbox.Message: Kind.MESSAGE,
     inbox.Vouched: Kind.MESSAGE,

@@ -59,6 +59,19 @@ class CorrelatedReceipt(Receipt, frozen=True, array_like=True, forbid_unknown_fi
     correlation_id: str = ""
 
 
+class SignedReceipt(CorrelatedReceipt, frozen=True, array_like=True, forbid_unknown_fields=True, tag=9, gc=False):
+    """A receipt that the process which performed the effect has signed: its public key, and the signature
+    (`layers/receipt_signatures.py`).
+    """
+
+    key: bytes = b""
+    signature: bytes = b""
+
+    def __post_init__(self) -> None:
+        if len(self.key) != limits.PUBLIC_KEY_BYTES or len(self.signature) != limits.SIGNATURE_BYTES:
+            raise ValueError("a public key has 32 bytes, a signature 64")
+
+
 class TimerFired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3, gc=False):
     intent: bytes
     due_us: int
@@ -113,7 +126,7 @@ class Control(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     correlation: str = ""
 
 
-Item = Event | Receipt | TimerFired | Message | Control | Vouched | CorrelatedEvent | CorrelatedReceipt
+Item = Event | Receipt | TimerFired | Message | Control | Vouched | CorrelatedEvent | CorrelatedReceipt | SignedReceipt
 
 
 def correlation_id_of(item: Item | None) -> str:

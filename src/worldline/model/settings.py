@@ -68,15 +68,30 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     # How long a world is paused that processes die restoring: the first time, and at most; twice as long each time.
     quarantine_ms: Milliseconds = 30_000
     quarantine_max_ms: Milliseconds = 3_600_000
+    # Public keys in hexadecimal digits, with commas. If there are some, a receipt of an effect counts only if one of
+    # them has signed it; else it becomes a dead letter.
+    receipt_keys: str = ""
     labels: dict[str, str] = {}  # said with every heartbeat; what pins and needs of worlds are compared with
 
     def __post_init__(self) -> None:
         _check(self)
         _check_half(self, "heartbeat_ms", of="lease_ttl_ms")
+        self.trusted_keys()
         for name, value in self.labels.items():
             if any(type(text) is not str for text in (name, value)):
                 raise errors.BadInput(f"WorkerSettings.labels has {name!r}: {value!r}; names and values are text")
             ids.check_name(name, "a label's name")
+
+    def trusted_keys(self) -> tuple[bytes, ...]:
+        """Read the keys of `receipt_keys`."""
+        found = [each.strip() for each in self.receipt_keys.split(",") if each.strip()]
+        try:
+            keys = tuple(bytes.fromhex(each) for each in found)
+        except ValueError:
+            keys = (b"",)
+        if any(len(each) != limits.PUBLIC_KEY_BYTES for each in keys):
+            raise errors.BadInput("WorkerSettings.receipt_keys has public keys of 64 hexadecimal digits, with commas")
+        return keys
 
 
 class AdapterSettings(msgspec.Struct, frozen=True):
@@ -89,6 +104,7 @@ class AdapterSettings(msgspec.Struct, frozen=True):
     # Of these, places for kinds of effects that have few: so many, and at most an eighth. A kind alone gets the others.
     reserved: CountOrNone = 32
     claim_batch: ReadBatch = 64
+    receipt_key: str = ""  # a file of `worldline anchor --new-key`: receipts are signed with its key
     dead_attempts_max: Count = 5  # in a row, made alone, of an effect without a limit of attempts: then it is parked
 
     def __post_init__(self) -> None:

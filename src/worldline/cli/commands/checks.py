@@ -19,6 +19,7 @@ from worldline.inspect import doctor, inclusion, lint, queries, render, state_pr
 from worldline.inspect import prove as proofs
 from worldline.inspect import verify as verification
 from worldline.model import row_keys
+from worldline.model.settings import WorkerSettings
 
 
 @common.command("replay", app=True)
@@ -161,9 +162,16 @@ def _say_proof(desk: Desk, file: Path | None, text: str, said: dict[str, Any], l
 @world_files.BYTES_MAX
 @anchors.SINCE
 @anchors.KEY
+@click.option(
+    "--receipt-key",
+    "receipt_keys",
+    multiple=True,
+    metavar="HEX",
+    help="A public key of adapters: one of these must have signed the receipt of every effect.",
+)
 async def verify(
     desk: Desk, *, world: str | None, every: bool, file: Path | None, bytes_max: int | None, since: Path | None,
-    key: str,
+    key: str, receipt_keys: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Check every stored byte of a world's history. No code is needed or run.
 
@@ -181,7 +189,8 @@ async def verify(
     async with desk.open(programs=[]) as universe:
         names = [world] if world is not None else [each.name for each in await _all(universe)]
         codes = [await _since(desk, universe, names, since, key, every=every)] if since is not None else []
-        codes += [await _verify(desk, universe, name) for name in names]
+        trusted = WorkerSettings(receipt_keys=",".join(receipt_keys)).trusted_keys()
+        codes += [await _verify(desk, universe, name, trusted) for name in names]
     return max(codes, default=0)
 
 
@@ -199,11 +208,11 @@ async def _all(universe: Connection) -> list[queries.World]:
     return await queries.list_worlds(universe, label=None, status=None, program=None, limit=2**62)
 
 
-async def _verify(desk: Desk, universe: Connection, name: str) -> int:
+async def _verify(desk: Desk, universe: Connection, name: str, receipt_keys: tuple[bytes, ...]) -> int:
     at = await desk.address(universe, name)
     with desk.out.progress(f"verifying {name}") as progress:
         try:
-            found = await verification.verify(universe, at, progress)
+            found = await verification.verify(universe, at, progress, receipt_keys=receipt_keys)
         except verification.Damaged as error:
             return _say_damaged(desk, name, error)
         except errors.KeyDestroyed as error:
@@ -216,6 +225,8 @@ async def _verify(desk: Desk, universe: Connection, name: str) -> int:
     )
     if found.personal:
         line += f"; {grammar.count(found.personal, 'personal value')} apart, {found.erased} of them erased"
+    if found.signed:
+        line += f"; {grammar.count(found.signed, 'receipt')} signed"
     gone = [f"entries up to height {found.entries_above} are not kept any more"] if found.entries_above else []
     desk.out.one(said, [line, *gone])
     return 0

@@ -1,10 +1,7 @@
-"""Keys that sign anchors, in files; and checking signatures.
+"""Keys that sign anchors, in files (`store/encryption/key_file.py`); and checking signatures.
 
-A key file is JSON with hexadecimal digits, and nothing that a store knows or needs::
-
-    {"private": "8c1f...", "public": "03ab..."}
-
-Keep it where the operators of the store cannot read it, or a person who can rewrite the store can sign another history.
+Keep a key file where the operators of the store cannot read it, or a person who can rewrite the store can sign another
+history.
 The public key is not secret: a person who checks anchors must have it from elsewhere than from the anchor.
 """
 
@@ -16,17 +13,10 @@ from pathlib import Path
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import errors, limits, private_files
+from worldline.base import errors
 from worldline.model.upkeep import anchor as anchors
 from worldline.model.upkeep.anchor import Anchor
-from worldline.store.encryption import ed25519
-
-KEY_FILE_BYTES_MAX = 4 * limits.KIB
-
-
-class _KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    private: str
-    public: str
+from worldline.store.encryption import ed25519, key_file
 
 
 class SigningKey:
@@ -41,16 +31,7 @@ class SigningKey:
     @classmethod
     def from_file(cls, path: str | Path) -> SigningKey:
         """Read the key of a file that `worldline anchor --new-key` has made."""
-        try:
-            found = msgspec.json.decode(
-                private_files.read_secret(Path(path), bytes_max=KEY_FILE_BYTES_MAX), type=_KeyFile
-            )
-            made = cls(bytes.fromhex(found.private))
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            raise errors.BadInput(f"{path} is no signing key: `worldline anchor --new-key FILE` makes one") from None
-        if made.public != found.public:
-            raise errors.BadInput(f"{path} is damaged: its public key is another key's")
-        return made
+        return cls(key_file.read(path))
 
     def __repr__(self) -> str:
         return f"SigningKey(public={self.public!r})"
@@ -62,8 +43,7 @@ class SigningKey:
 
     def write(self, file: Path) -> None:
         """Make a key file, for its owner alone. `Exists` if there is one."""
-        said = _KeyFile(self._private.hex(), self.public)
-        private_files.write(file, msgspec.json.format(msgspec.json.encode(said), indent=2) + b"\n", replace=False)
+        key_file.write(file, self._private)
 
 
 def new_key(env: envs.Env) -> SigningKey:

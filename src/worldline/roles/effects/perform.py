@@ -31,6 +31,7 @@ from worldline.kernel.branches import fork
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas, worlds
 from worldline.layers import work as works
+from worldline.layers.receipt_signatures import Signer
 from worldline.model import inbox, payload
 from worldline.model import world as world_model
 from worldline.model.inbox import ReceiptStatus
@@ -45,6 +46,7 @@ from worldline.roles.erasure.sealing import Collector
 from worldline.roles.world.handover import Applied, Handover, Superseded
 from worldline.roles.world.worker import WorldWorker
 from worldline.store import kv, transact
+from worldline.store.encryption import key_file
 
 log = logging.getLogger("worldline.adapter")
 
@@ -137,6 +139,7 @@ class Performer:
         self._engine, self._env = engine, env
         self.suspects = suspected
         self._secrets = secrets
+        self._signer = Signer(key_file.read(settings.receipt_key)) if settings.receipt_key else None
         self._blobs = blobs
         self._hub = live
         self._settings = settings
@@ -372,6 +375,8 @@ class Performer:
     ) -> None:  # fmt: skip
         """Exactly one receipt: into the next cycle of a world held here, else into the world's inbox."""
         receipt = works.receipt(claim, status, carried)
+        if self._signer is not None:
+            receipt = self._signer.sign(claim.at, receipt)
         handed = await self._hand_over(claim, receipt, data, trace, tried)
         if not handed:
             large = None if carried.ref is None else data

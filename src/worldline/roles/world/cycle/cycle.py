@@ -76,7 +76,7 @@ class Cycle:
         self._clock = clock
         self._acted = acted
         self._telemetry = telemetry
-        self._intake = intake.Intake(engine, env, clock, batch_max=settings.max_inbox_batch, stuck=stuck)
+        self._intake = intake.Intake(engine, env, clock, settings=settings, stuck=stuck)
         self._number = 0
         self._under_way: dict[int, tuple[int, Sequence[Turn]]] = {}  # since when, by a number of their own
 

@@ -16,12 +16,15 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
+from worldline.kernel.authoring import messages
 from worldline.layers import blobs as blob_layer
 from worldline.layers import inbox as inboxes
 from worldline.layers import ready
 from worldline.layers import work as works
+from worldline.layers.receipt_signatures import why_not as why_not_signed
 from worldline.model import ids, inbox, payload
 from worldline.model.inbox import ReceiptStatus
+from worldline.model.settings import WorkerSettings
 from worldline.roles import attempt_history
 from worldline.roles.world.cycle.store_clock import StoreClock
 from worldline.roles.world.cycle.turn import Turn
@@ -41,13 +44,14 @@ class Intake:
         env: envs.Env,
         clock: StoreClock,
         *,
-        batch_max: int,
+        settings: WorkerSettings,
         stuck: Callable[[HeldWorld], None],
     ) -> None:
         self._engine = engine
         self._env = env
         self._clock = clock
-        self._batch_max = batch_max
+        self._batch_max = settings.max_inbox_batch
+        self._keys = settings.trusted_keys()  # of receipts; none: they need not be signed
         self._stuck = stuck
 
     async def read(self, turns: Sequence[Turn]) -> int:
@@ -91,12 +95,33 @@ class Intake:
         return read
 
     async def _load_page(self, turn: Turn, page: kv.Page) -> None:
-        items = await self._load_all(turn.held.blobs, await self._traced(turn.held.at, inboxes.decode(page.items)))
+        unread = inboxes.decode(page.items)
+        if self._keys:
+            unread = await self._signed(turn.held.at, unread)
+        items = await self._load_all(turn.held.blobs, await self._traced(turn.held.at, unread))
         loaded = len(items) == len(page.items)
         turn.found(items, whole=loaded and not page.more)
         if not loaded:
             turn.held.inbox_blocked()
             self._stuck(turn.held)
+
+    async def _signed(self, at: ids.Address, items: list[inboxes.Unread]) -> list[inboxes.Unread]:
+        """Receipts that no trusted key has signed are not taken: they become dead letters. The runtime's own have no
+        signature, and no record of work that an adapter has tried.
+        """
+        doubted = [
+            (index, why)
+            for index, each in enumerate(items)
+            if isinstance(each.item, inbox.Receipt) and (why := why_not_signed(at, each.item, self._keys))
+        ]
+        for start in range(0, len(doubted), limits.READ_REQUESTS_MAX):
+            part = doubted[start : start + limits.READ_REQUESTS_MAX]
+            read = await self._engine.read(*(works.get(at, _intent(items[index])) for index, _ in part))
+            for position, (index, why) in enumerate(part):
+                opened = works.decode(at, _intent(items[index]), read.value(position))
+                if opened is not None and opened.work.attempt and opened.work.name != messages.SEND:
+                    items[index] = msgspec.structs.replace(items[index], item=None, error=why)
+        return items
 
     async def _traced(self, at: ids.Address, items: list[inboxes.Unread]) -> list[inboxes.Unread]:
         """Receipts of effects that failed or were tried again, with the tracebacks and attempts that are kept with
