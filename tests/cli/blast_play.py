@@ -223,7 +223,7 @@ class Play:
         for run_id in case.victims:
             await self._way_out(case, await world.attach(run_id))
         for _ in range(case.letters_later):
-            await (await world.send(names["Change"]())).applied(WAIT_SECONDS)
+            await aio.journaled(await world.send(names["Change"]()), WAIT_SECONDS)
         assert await _letters(world) == case.letters + case.letters_later
         assert await world.ask(names["Ping"](), timeout=WAIT_SECONDS) == 3
 

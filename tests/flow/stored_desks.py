@@ -78,7 +78,7 @@ class InStore:
         schema, data = event_of(
             act_of(self.domain, type, input), key=key, id=id or f"i-{self._count}", named=bool(id)
         )  # fmt: skip
-        await wl.Sent(world._universe, await world._handle.send(schema, data)).applied()
+        await aio.journaled(wl.Sent(world._universe, await world._handle.send(schema, data)))
 
     async def idle(self) -> None:
         """A step has run all jobs by its end; only effects are waited for."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import worldline as wl
+from tests import aio
 from worldline.base import errors
 from worldline.client import connection
 from worldline.client.copies import backups, release
@@ -46,7 +47,7 @@ async def filled(url: str, codec: wl.AesGcm, *, exported: Path) -> str:
         world = await universe.create("vault", app)
         await (await world.send(Told(SECRET))).applied()
         await (await world.send(Told(SECRET * 2_000))).applied()
-        await (await world.send(Told(""))).applied()
+        await aio.journaled(await world.send(Told("")))
         await (await world.send(Told(SECRET))).applied()
         gone = await universe.create("gone", app)
         await (await gone.send(Told(SECRET))).applied()

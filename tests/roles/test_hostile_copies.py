@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import worldline as wl
+from tests import aio
 from tests.roles import hostile_files, kit
 from tests.roles.backing_up import bare, filled
 from tests.roles.test_world_files import Add, app, exported, quiet, stores
@@ -222,7 +223,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> bytes:
             process = await store.process(app)
             world = await process.universe.create("alice", app, labels={"tier": "1"})
             await (await world.send(Add(1), id="first")).applied(20)
-            await (await world.send(Add(-1))).applied(20)
+            await aio.journaled(await world.send(Add(-1)), 20)
             await world.snapshot()
             await (await world.send(Add(2, "n" * 20_000))).applied(20)
             await world.pause()
