@@ -25,6 +25,7 @@ from worldline.keys import space
 from worldline.layers import journal as journals
 from worldline.layers.stored import lines
 from worldline.model import blob, journal
+from worldline.model.settings import Settings, WorkerSettings
 from worldline.store import kv
 
 
@@ -103,7 +104,8 @@ def test_from_any_baseline(tmp_path: Path) -> None:
 
     async def make() -> list[int]:
         heights = []
-        async with wl.open(str(folder), host=shop.app) as universe:
+        kept = Settings(worker=WorkerSettings(snapshots_kept=0))  # all of them
+        async with wl.open(str(folder), host=shop.app, settings=kept) as universe:
             world = await universe.ensure("alice", shop.app)
             for name in ("Ann", "Bob", "Cid"):
                 await world.run(shop.greet(name))
