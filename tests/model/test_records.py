@@ -122,7 +122,7 @@ def test_the_tags_of_inbox_items_stand() -> None:
     tags = {item: item.__struct_config__.tag for item in inbox.Item.__args__}
     assert tags == {
         inbox.Event: 1, inbox.Receipt: 2, inbox.TimerFired: 3, inbox.Message: 4, inbox.Control: 5, inbox.Vouched: 6,
-        inbox.CorrelatedEvent: 7, inbox.CorrelatedReceipt: 8,
+        inbox.CorrelatedEvent: 7, inbox.CorrelatedReceipt: 8, inbox.SignedReceipt: 9,
     }  # fmt: skip
 
 
