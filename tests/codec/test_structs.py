@@ -193,6 +193,10 @@ class Plain(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     is_so: bool = True
 
 
+class Rows(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    rows: list[Plain] = []
+
+
 @pytest.mark.parametrize(
     ("record", "shape"),
     [
@@ -204,9 +208,10 @@ class Plain(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
         (Outer("n", Colour.RED, Inner()), structs._DEEP),
         (Listed(Inner()), structs._DEEP),
         (Several(Inner(), [b"a", b"b"]), structs._LISTS),
+        (Rows([Plain(1, "a"), Plain(2, "b")]), structs._LISTS),
         (Nested([[1], [2]]), structs._DEEP),
     ],
-    ids=["scalars", "union", "tagged", "enum", "map", "map inside", "tuple", "list", "lists of lists"],
+    ids=["scalars", "union", "tagged", "enum", "map", "map inside", "tuple", "list", "records", "lists of lists"],
 )
 def test_only_what_is_flat_by_its_type_is_encoded_without_a_look(record: Any, shape: int) -> None:
     assert structs._learn(type(record)) == shape

@@ -221,7 +221,7 @@ class World(Acts, Anchored):
             sending = await sealing.through(self._handle, write, deliver, id=id)
         if (schema if inbox is None else f"inbox:{inbox}") not in self._taken:
             await self._warn_if_untaken(schema, inbox)
-        return Sent(self._universe, sending, world=self.name, event=schema)
+        return Sent(self._universe, sending, world=self._handle.name, event=schema)
 
     async def _warn_if_untaken(self, schema: str, inbox: str | None) -> None:
         """Say once of an event that nothing in the world's program can take it, if the program is known here."""

@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 _PLAIN = (inspect.IntType, inspect.StrType, inspect.BytesType, inspect.BoolType, inspect.FloatType, inspect.NoneType)
 _SCALARS = (*_PLAIN, inspect.EnumType)
-# Records of scalars alone; with other such records or enums inside; with lists of scalars; with anything.
+# Records of scalars alone; with other such records or enums inside; with lists of scalars or of
+# records of scalars; with anything.
 _FIELDS, _FLAT, _LISTS, _DEEP = 1, 2, 3, 4
 _known: dict[type, int] = {}
 
@@ -67,5 +68,12 @@ def _shape(info: inspect.Type) -> int:
     if isinstance(info, inspect.UnionType):
         return max(map(_shape, info.types))
     if isinstance(info, inspect.ListType):
-        return _LISTS if isinstance(info.item_type, _SCALARS) else _DEEP
+        return _LISTS if _is_shallow(info.item_type) else _DEEP
     return _FLAT if isinstance(info, _SCALARS) else _DEEP
+
+
+def _is_shallow(item: inspect.Type) -> bool:
+    """Whether items of a list are scalars, or records of scalars: how deep the list is, its type says."""
+    if isinstance(item, inspect.StructType):
+        return all(isinstance(field.type, _SCALARS) for field in item.fields)
+    return isinstance(item, _SCALARS)

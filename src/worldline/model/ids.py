@@ -6,6 +6,7 @@ the two, because a world id alone names nothing.
 
 from __future__ import annotations
 
+import functools
 import struct
 from hashlib import sha256
 from typing import Final, NewType
@@ -89,6 +90,7 @@ def check_client_id(text: str) -> str:
     return check_chosen(text, "an id")
 
 
+@functools.lru_cache(maxsize=1024)  # asked for with every input, of few names
 def check_event_name(name: str) -> str:
     """The name of an event that a client or a world sends. Every door asks here, so that what the runtime itself says
     by an event of such a name cannot be said by others. `ReservedName` if it is the runtime's own.
