@@ -137,7 +137,8 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     born = forks.Forks(audit.broken, audit.asked_by, lambda: cluster.truth.copy)
     cluster.outside.on_call.append(born.called)
     tried = trials.Trials(
-        cluster.fragile.budget, audit.broken, is_dead=audit.is_dead, kills=lambda at: at in _fragile(cluster),
+        cluster.fragile.budget, audit.broken, is_dead=audit.is_dead, was_removed=audit.was_removed,
+        kills=lambda at: at in _fragile(cluster),
         performs=lambda label: [(each.key, each.attempt) for each in cluster.outside.under_way if each.host == label],
     )  # fmt: skip
     compacted = segments.Segments(audit.broken, lambda: cluster.truth.copy)

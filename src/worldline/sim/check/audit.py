@@ -87,6 +87,7 @@ class Audit:
         self._intents: dict[bytes, tuple[bytes, int, int]] = {}  # of all worlds: where each was asked for
         self._lives: dict[bytes, lease.Worker | None] = {}
         self._signed_us: dict[bytes, int] = {}  # when each of them was written, in virtual time
+        self._removed_us: dict[bytes, int] = {}  # when each of them was removed last, in virtual time
         self._ids = ClientIds(self.broken, window_us=window_us)
         self._posted: dict[bytes, None] = {}
         self._called: dict[tuple[str, int], None] = {}
@@ -142,6 +143,8 @@ class Audit:
             case "worker":
                 self._lives[key] = lease_keys.WORKER.get(new)
                 self._signed_us[key] = applied.now_us
+                if new is None:
+                    self._removed_us[key] = applied.now_us
             case "holder":
                 self._holder(applied, where, old, new)
             case "meta" if new is not None and where.at is not None:
@@ -193,6 +196,13 @@ class Audit:
         if applied.now_us - self._signed_us[key] >= sign.ttl_us * (1 - DRIFT_MAX):
             return True
         return sign.heartbeat_us + sign.ttl_us <= self._latest_us or self._proven_dead(holder, self._now_us)
+
+    def was_removed(self, holder: lease.Holder, since_us: int) -> bool:
+        """Whether its heartbeat was missing at some time since then. A worker that was silent for so long that others
+        removed it may give a sign again between the read and the commit of the process that counts it as dead: no batch
+        can expect that a key stays missing. It is taken off again when its heartbeat is seen.
+        """
+        return self._removed_us.get(lease_keys.worker_key(ids.WorkerId(holder.worker)), -1) >= since_us
 
     def _owner_only(self, applied: Applied, at: ids.Address | None, invariant: str, did: str) -> None:
         life = self._life(at)

@@ -2,10 +2,11 @@
 
 POISON, counted from the batches alone: every holder that marks an input before its step counts once, and so does every
 step that is held against its input while its process lives. BLAME: a holder is counted as dead only when its heartbeat
-is, a step is committed only after it was said that its code has returned, and a mark says so if its host performs an
-effect that processes may have died of; and of the attempts at such effects that a host performs, one is alone at most,
-and none while a mark stands there. INNOCENT: nothing is settled without its code in a world whose program never ends a
-process, whatever its hosts have died of; and no effect is parked for the deaths of its processes, for none ends any.
+is, or was removed since its mark; a step is committed only after it was said that its code has returned; a mark says so
+if its host performs an effect that processes may have died of; and of the attempts at such effects that a host
+performs, one is alone at most, and none while a mark stands there. INNOCENT: nothing is settled without its code in a
+world whose program never ends a process, whatever its hosts have died of; and no effect is parked for the deaths of its
+processes, for none ends any.
 """
 
 from __future__ import annotations
@@ -28,17 +29,21 @@ Marks = dict[bytes, dict[tuple[int, int], None]]  # of each input: epoch, and de
 
 
 class Trials:
-    """`is_dead`: whether a holder counts as dead when a batch is applied. `kills`: whether a world's inputs may end its
-    processes. `performs`: the attempts under way at a host, by its label: intent, in hex, and number.
+    """`is_dead`: whether a holder counts as dead when a batch is applied. `was_removed`: whether its heartbeat was
+    missing at some time since a moment. `kills`: whether a world's inputs may end its processes. `performs`: the
+    attempts under way at a host, by its label: intent, in hex, and number.
     """
 
     def __init__(
         self, budget: int, broken: Callable[[str, str], None], *, is_dead: Callable[[lease.Holder, Applied], bool],
+        was_removed: Callable[[lease.Holder, int], bool],
         kills: Callable[[ids.Address], bool], performs: Callable[[str], list[tuple[str, int]]],
     ) -> None:  # fmt: skip
         self._budget = budget
         self._broken = broken
         self._is_dead = is_dead
+        self._was_removed = was_removed
+        self._written_us: dict[ids.Address, int] = {}  # when each trial was written, in virtual time
         self._kills = kills
         self._performs = performs
         self._died: dict[tuple[str, int], int] = {}  # by attempt: how many before it died with their processes
@@ -61,7 +66,8 @@ class Trials:
                 if put is not None:
                     after = trial_keys.TRIAL.unpack(put.value)
                     self._marked(where.at, before, after)
-                    self._blamed(before, after, applied)
+                    self._blamed(before, after, applied, since_us=self._written_us.get(where.at, 0))
+                    self._written_us[where.at] = applied.now_us
                     self._beside(after, applied)
                 elif journal_keys.head_key(where.at) in applied.batch.puts:
                     if before is not None and before.running is Running.STEP:
@@ -75,10 +81,12 @@ class Trials:
             marks = self._marks.setdefault((at, after.step), {}).setdefault(after.input, {})
             marks[after.epoch, after.step_deaths if held_against else 0] = None
 
-    def _blamed(self, before: Trial | None, after: Trial, applied: Applied) -> None:
+    def _blamed(self, before: Trial | None, after: Trial, applied: Applied, *, since_us: int) -> None:
         for each in after.blamed:
+            if before is not None and each in before.blamed:
+                continue
             holder = lease.Holder(each.worker, each.incarnation, 0, 0)
-            if (before is None or each not in before.blamed) and not self._is_dead(holder, applied):
+            if not self._is_dead(holder, applied) and not self._was_removed(holder, since_us):
                 self._broken("BLAME", "a holder was counted as dead, and its heartbeat says that it lives")
 
     def _beside(self, after: Trial, applied: Applied) -> None:

@@ -180,7 +180,10 @@ class Cluster:
 
     def _client(self, name: str, ops: list[history.Op]) -> Callable[[Connection], Awaitable[None]]:
         async def main(universe: Connection) -> None:
-            await workloads.client(universe, name, ops, self.history, self.plan.pause_ms, patient=self.profile.patient)
+            await workloads.client(
+                universe, name, ops, self.history, self.plan.pause_ms, patient=self.profile.patient,
+                lagging=self.profile.lag > 0,
+            )  # fmt: skip
 
         return main
 

@@ -202,9 +202,12 @@ def _draw(seed: int, clients: int, kinds: Sequence[str]) -> Plan:
 
 
 async def client(
-    universe: Connection, name: str, ops: list[Op], history: History, pause_ms: int, *, patient: bool = False
-) -> None:
-    """Work through a plan. Outside faults and lost races are tried again, under the same id."""
+    universe: Connection, name: str, ops: list[Op], history: History, pause_ms: int, *, patient: bool = False,
+    lagging: bool = False,
+) -> None:  # fmt: skip
+    """Work through a plan. Outside faults and lost races are tried again, under the same id. `lagging`: journals are
+    read late, so that one look through many segments may take longer than a client's first patience.
+    """
     for op in ops:
         if op.id in history.answered:
             continue
@@ -215,7 +218,7 @@ async def client(
         else:
             waits = patient and op.kind != "doom"  # who waits for a world that another client deletes waits for ever
             seconds = None if waits else PATIENCE_SECONDS
-            growth = 2 if op.kind in FLOWS else 1
+            growth = 2 if lagging or op.kind in FLOWS else 1
             history.answer(op, await insist(lambda op=op: do(universe, op, history), seconds, growth))  # type: ignore[misc]
         await asyncio.sleep(pause_ms / 1000)
     history.finished[name] = None
