@@ -29,9 +29,11 @@ from worldline.roles import reader as readers
 from worldline.roles import telemetry, threads
 from worldline.roles.universes import served
 from worldline.roles.world.cycle import no_asyncio
+from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv, transact
 
 DEFAULT_UNIVERSE = "default"
+WARM_MAX = 64  # worlds that are read and not run here, whose states are kept for the next look
 HOSTING = (*process.EMBEDDED, process.Role.JANITOR)  # the roles of a process that hosts, unless it is part of a cluster
 
 
@@ -76,7 +78,9 @@ class Connection:
             )  # fmt: skip
         self.programs = {program.name: program for program in programs}
         self.executor = threads.DaemonPool(1, "worldline-reader", no_asyncio.refuse_asyncio)
-        self._warm: dict[ids.Address, readers.Reader] = {}
+        self._warm: dict[ids.Address, readers.Reader] = {}  # the last that were used, the latest last
+        if self.host is not None and self.host.runs_worlds:
+            self.host.worlds.on_taken.append(self._held_here)
 
     @property
     def metrics_port(self) -> int | None:
@@ -110,6 +114,8 @@ class Connection:
         finally:
             if not self._shares_host:
                 await self.peers.close()
+            if self.host is not None and self.host.runs_worlds:
+                self.host.worlds.on_taken.remove(self._held_here)
             for reader in self._warm.values():
                 reader.close()
             self.executor.shutdown(wait=True)
@@ -121,13 +127,19 @@ class Connection:
     def reader(self, at: ids.Address, program: str) -> readers.Reader:
         """What reads a world of this program, kept for the next time. No code of the program is needed."""
         known = self.programs.get(program)
-        reader = self._warm.get(at)
+        reader = self._warm.pop(at, None)
         if reader is None:
             reader = readers.Reader(self.store.engine, self.blobs, known or Program(program), at, self.executor)
-            self._warm[at] = reader
         elif known is not None:
             reader.use(known)
+        self._warm[at] = reader
+        if len(self._warm) > WARM_MAX:  # a whole state each: a process that looks at many worlds must not keep them all
+            del self._warm[next(iter(self._warm))]
         return reader
+
+    def _held_here(self, held: HeldWorld) -> None:
+        """A world is run in this process: its state is in memory, and a second one is not kept beside it."""
+        self._warm.pop(held.at, None)
 
 
 def surroundings(store: compose.Store, began_wall_us: int) -> dict[str, float]:

@@ -127,6 +127,10 @@ class Host:
     # --- The roles ---------------------------------------------------------------------------------------------
 
     @property
+    def runs_worlds(self) -> bool:
+        return self._worlds is not None
+
+    @property
     def worlds(self) -> world_worker.WorldWorker:
         assert self._worlds is not None, "no worlds are run in this process"
         return self._worlds

@@ -107,7 +107,8 @@ class WorldWorker:
             engine, env, settings, self._kernel, dropped=self._holdings.drop, freed=self._holdings.freed,
             tasks=self._tasks, telemetry=telemetry,
         )  # fmt: skip
-        self._holdings.on_taken.append(self._keeper.taken)
+        self.on_taken = self._holdings.on_taken
+        self.on_taken.append(self._keeper.taken)
         self._room = upkeep.Room(env, self._keeper, self._holdings, settings.max_worlds_warm)
         self._searcher = search.Searcher(
             engine, env, universes, self, holdings=self._holdings, hints=hints, clock=self._clock, others=others,
