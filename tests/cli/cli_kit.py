@@ -108,10 +108,11 @@ class Dev:
 
     def wait_for(self, text: str, *, count: int = 1) -> None:
         """Until it has written this so often."""
-        until(lambda: self._read().count(text) >= count or self._process.poll() is not None, f"{text!r}: {self.pid}")
-        assert self._read().count(text) >= count, self.seen
+        until(lambda: self.read().count(text) >= count or self._process.poll() is not None, f"{text!r}: {self.pid}")
+        assert self.read().count(text) >= count, self.seen
 
-    def _read(self) -> str:
+    def read(self) -> str:
+        """All that it has written so far."""
         assert self._process.stdout is not None
         found = self._process.stdout.read()
         self.seen += (found or b"").decode()
@@ -123,7 +124,7 @@ class Dev:
     def end(self, number: signal.Signals = signal.SIGINT) -> int:
         self.send(number)
         code = self._process.wait(SECONDS)
-        self._read()
+        self.read()
         return code
 
     def close(self) -> None:

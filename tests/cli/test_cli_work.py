@@ -63,6 +63,39 @@ def test_cancel_a_run(store: Path, tmp_path: Path) -> None:
     assert run("runs", "show", "alice", "nap", "--store", store, "--json").json["status"] == "cancelled"
 
 
+TOLD = """
+import worldline as wl
+
+app = wl.Program("told")
+
+
+@app.workflow
+async def stays() -> str:
+    try:
+        await wl.sleep(3600)
+    except wl.Cancelled as cancelled:
+        return f"{cancelled.kind.name}: {cancelled.reason}"
+    return "never"
+"""
+
+
+def test_a_run_is_told_what_kind_of_cancellation_it_is(tmp_path: Path) -> None:
+    app, store = tmp_path / "app.py", ["--store", tmp_path / "store"]
+    app.write_text(TOLD)
+    with cli_kit.dev("app.py", "--world", "w", *store, cwd=tmp_path) as host:
+        host.wait_for("[hosting]")
+        for chosen in ([], ["--kind", "user"], ["--kind", "policy"], ["--kind", "host"]):
+            kind = chosen[-1] if chosen else "user"
+            run_id = "-".join(["r", *chosen])
+            assert run("run", "w", "stays", "--id", run_id, "--app", app, "--detach", *store).code == 0
+            done = run("runs", "cancel", "w", run_id, "--yes", "--reason", "enough", *chosen, *store)
+            assert done.code == 0, done.err
+            assert cli_kit.wait_finished(tmp_path / "store", "w", run_id) == f"{kind.upper()}: enough"
+        wrong = run("runs", "cancel", "w", "r", "--yes", "--kind", "timeout", *store)
+        assert wrong.code == 2
+        assert all(each in wrong.err for each in ("user", "policy", "host")), wrong.err
+
+
 # --- Effects ---------------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ import inspect
 import logging
 import math
 import re
+import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from typing import Any
 import anyio
 
 import worldline as wl
+from tests import aio
 from tests.docs import pages
 from worldline import testing
 
@@ -44,6 +46,11 @@ def mistake(make: Make) -> Make:
 class Placed:
     amount: float
     at: datetime | None = None
+
+
+@dataclass
+class Canceled:
+    """Of which no handler knows."""
 
 
 @dataclass
@@ -218,6 +225,12 @@ async def swapped(world: wl.World) -> None:
     universe = wl.open("memory://", host=shop)
     async with universe as opened:
         await used(opened).ensure(shop, world.name)  # here
+
+
+@mistake
+async def taken_by_nothing(world: wl.World) -> None:
+    """`await (await world.send(Canceled())).applied()`, where nothing takes a `Canceled`"""
+    await (await world.send(Canceled())).applied(20)  # here
 
 
 # --- Declaring a program ---------------------------------------------------------------------------------------------
@@ -397,6 +410,12 @@ async def no_end() -> None:
     again(0)
 
 
+@flow
+async def too_many_at_once() -> None:
+    """`await wl.gather(*[waits() for _ in range(20_000)])`"""
+    await wl.gather(*[waits() for _ in range(20_000)])  # here
+
+
 @flow  # here
 async def wrong_result() -> int:
     """`async def go() -> int` that returns text"""
@@ -415,6 +434,49 @@ async def never_awaited(_: wl.World) -> None:
 
     with testing.world(app) as kit:
         kit.run(go())  # here
+
+
+def shipping(*, edited: bool) -> wl.Program:
+    """A program, before and after its workflow is edited."""
+    app = wl.Program("shipping")
+
+    @app.effect
+    async def reserve(order: str) -> str:
+        return order
+
+    @app.effect
+    async def inform(order: str) -> str:
+        return order
+
+    @app.workflow
+    async def ship(order: str) -> None:
+        if edited:
+            await inform(order)  # here
+        await reserve(order)
+        await wl.wait(Placed)
+
+    return app
+
+
+@mistake
+async def edited_under_a_run(_: wl.World) -> None:
+    """`await inform(order)` written above `await reserve(order)` while a run waits behind it, and then
+    `await run.result(on_blocked="raise")`
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        before, after = shipping(edited=False), shipping(edited=True)
+        async with wl.open(folder, host=before) as universe:
+            world = await universe.ensure("w", before)
+            run = await world.start(before.workflows["ship"]("o7"), id="r1")
+
+            async def is_reserved() -> bool:
+                return any(each.kind is wl.Kind.EFFECT_RESULT for each in await world.journal())
+
+            await aio.until(is_reserved)
+        async with wl.open(folder, host=after) as universe:
+            world = universe.world("w")
+            await world.send(Placed(5))
+            await (await world.attach(run.id)).result(20, on_blocked="raise")
 
 
 # --- Effects ---------------------------------------------------------------------------------------------------------
@@ -501,7 +563,7 @@ def _said(error: Exception, log: list[str]) -> Said:
     kind = next((each.__name__ for each in type(error).__mro__ if hasattr(wl, each.__name__)), type(error).__name__)
     texts = [f"{kind}: {error}", *log]
     file = Path(__file__).name
-    everything = "\n".join([*texts, *getattr(error, "__notes__", [])])
+    everything = "\n".join([*texts, *getattr(error, "__notes__", []), getattr(error, "report", "")])
     found = [int(number) for number in re.findall(rf'{file}(?:", line |:)(\d+)', everything)]
     trace = error.__traceback__
     while trace is not None:
@@ -509,19 +571,25 @@ def _said(error: Exception, log: list[str]) -> Said:
             found.append(trace.tb_lineno)
         trace = trace.tb_next
     text = re.sub(rf"{file}:\d+", "FILE:LINE", " // ".join(texts))
-    return Said(re.sub(r"\b[0-9a-f]{12}\b", "ID", text), found)
+    text = re.sub(r"--store /[^\s`]+", "--store STORE", text)
+    return Said(re.sub(r"\b(?:[0-9a-f]{12}|[0-9a-f]{24})\b", "ID", text), found)
 
 
 def place(name: str) -> int:
     """The line on which the mistake is made."""
-    first = {"name_error": misspelt.function}.get(name, inspect.unwrap(MISTAKES[name]))
+    elsewhere = {"name_error": misspelt.function, "edited_under_a_run": shipping}
+    first = elsewhere.get(name, inspect.unwrap(MISTAKES[name]))
     lines, start = inspect.getsourcelines(first)
     return start + next(number for number, line in enumerate(lines) if line.rstrip().endswith(HERE))
 
 
+def shown(name: str) -> str:
+    """The mistake, as the page shows it."""
+    return " ".join((MISTAKES[name].__doc__ or "").split()).replace("|", r"\|")
+
+
 def row(name: str, said: Said) -> str:
-    shown = (MISTAKES[name].__doc__ or "").replace("|", r"\|")
-    return f"| {shown} | {said.text.replace('|', chr(92) + '|')} |"
+    return f"| {shown(name)} | {said.text.replace('|', chr(92) + '|')} |"
 
 
 def table(rows: dict[str, str]) -> str:

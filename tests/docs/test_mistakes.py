@@ -20,6 +20,13 @@ async def test_the_page_shows_what_is_said_and_it_names_the_line(name: str) -> N
 def test_the_page_has_each_of_them_once() -> None:
     rows = [line for line in mistakes.PAGE.read_text().splitlines() if line.startswith("|")][2:]
     assert len(rows) == len(mistakes.MISTAKES) >= COUNT_MIN
-    shown = [(each.__doc__ or "").replace("|", r"\|") for each in mistakes.MISTAKES.values()]
+    shown = [mistakes.shown(each) for each in mistakes.MISTAKES]
     assert [row.partition(" | ")[0].removeprefix("| ") for row in rows] == shown
     assert len(dict.fromkeys(rows)) == len(rows)
+
+
+def test_each_error_that_waits_for_a_person_or_a_bound_is_among_them() -> None:
+    """What users meet first where something was not bounded, was not handled, or does not fit."""
+    said = [row.partition(" | ")[2] for row in mistakes.PAGE.read_text().splitlines() if row.startswith("|")]
+    for kind in ("TooManyRuns", "Unhandled", "RunBlocked"):
+        assert any(f"{kind}:" in each for each in said), kind

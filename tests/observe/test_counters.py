@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import pytest
 
 import worldline as wl
+from tests import aio
+from tests.roles import kit as kits
 from tests.roles.conftest import memory_kit
-from tests.roles.kit import Kit
+from tests.roles.kit import Kit, Process
+from tests.roles.pausing import Pausing
 from worldline.observe import sinks
+from worldline.roles.cluster import operations
+from worldline.store import kv
 
 __all__ = ["memory_kit"]
 
@@ -95,6 +107,110 @@ async def test_the_life_of_a_host_is_told(memory_kit: Kit) -> None:
     assert [each.kind for each in told] == ["started", "closing", "closed"]
     assert len({each.worker for each in told}) == 1
     assert (told[1].worlds, told[2].worlds) == (1, 0)
+
+
+@asynccontextmanager
+async def told_of(kit: Kit, app: wl.Program, **options: Any) -> AsyncIterator[tuple[Process, list[wl.HostEvent]]]:
+    """A host with a world "w" that it holds, and what it tells of its life."""
+    told: list[wl.HostEvent] = []
+    with sinks.observed(wl.Sinks(host=told.append)) as observed:
+        process = await kit.process(app, observed=observed, **options)
+        try:
+            world = await process.universe.ensure("w", app)
+            assert await world.run(app.workflows["go"]("a"), timeout=20) == "a"
+            yield process, told
+        finally:
+            await process.close()
+
+
+async def first(told: list[wl.HostEvent], kind: sinks.HostEventKind) -> wl.HostEvent:
+    async def is_told() -> bool:
+        return any(each.kind == kind for each in told)
+
+    await aio.until(is_told, seconds=30)
+    return next(each for each in told if each.kind == kind)
+
+
+async def test_a_host_that_is_emptied_says_so(memory_kit: Kit) -> None:
+    async with told_of(memory_kit, program()) as (process, told):
+        worker = process.host.worlds.worker
+        await operations.drain_worker(process.engine, memory_kit.env, worker, draining=True)
+        event = await first(told, "draining")
+        assert (event.worker, event.worlds) == (worker.hex(), 1)
+    assert [each.kind for each in told] == ["started", "draining", "closing", "closed"], "each is told once"
+
+
+async def test_a_host_in_which_a_handler_hangs_says_so(memory_kit: Kit) -> None:
+    app, going = program(), threading.Event()
+
+    @app.reducer()
+    @dataclass
+    class Slow:
+        count: int = 0
+
+        @wl.on
+        def unknown(self, event: Unknown) -> None:
+            going.wait(60)
+
+    settings = msgspec.structs.replace(kits.SETTINGS, hang_ms=200)
+    async with told_of(memory_kit, app, settings=settings, watchdog=True) as (process, told):
+        sent = asyncio.create_task(process.universe.world("w").send(Unknown(1)))
+        try:
+            event = await first(told, "hung")
+        finally:
+            going.set()
+        assert (event.worlds, event.message) == (1, "w")
+        await sent
+
+
+async def test_a_host_whose_heartbeat_is_too_old_says_so(memory_kit: Kit) -> None:
+    """Its store does not answer for longer than a lease lasts: another worker may have its worlds by then."""
+    engines: list[Pausing] = []
+
+    def wrap(engine: Any) -> Pausing:
+        engines.append(Pausing(engine))
+        return engines[-1]
+
+    async with told_of(memory_kit, program(), wrap=wrap) as (_, told):
+
+        async def is_fenced() -> bool:
+            engines[0].pause()
+            await asyncio.sleep(2 * kits.LEASE_TTL_MS / 1000)  # time must pass: a heartbeat is as old as it is
+            engines[0].resume()
+            await asyncio.sleep(kits.SETTINGS.worker.heartbeat_ms / 1000)
+            return any(each.kind == "fenced" for each in told)
+
+        await aio.until(is_fenced, seconds=60)
+        event = await first(told, "fenced")
+        assert event.worlds == 1
+        assert re.fullmatch(r"the heartbeat is \d+ ms old", event.message)
+
+
+class Faulty(kits.Around):
+    """An engine with a mistake in it, from when it is told."""
+
+    is_faulty = False
+
+    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        if self.is_faulty:
+            raise ZeroDivisionError("a mistake in the engine")
+        return await super().read(*requests)
+
+
+async def test_a_role_that_ends_with_a_bug_is_told(memory_kit: Kit) -> None:
+    engines: list[Faulty] = []
+
+    def wrap(engine: Any) -> Faulty:
+        engines.append(Faulty(engine))
+        return engines[-1]
+
+    async with told_of(memory_kit, program(), wrap=wrap) as (process, told):
+        engines[0].is_faulty = True
+        event = await first(told, "role_failed")
+        assert event.message.endswith(": a mistake in the engine")
+        engines[0].is_faulty = False
+        with pytest.raises(ZeroDivisionError):  # what ended a role is not lost
+            await process.close()
 
 
 @pytest.mark.parametrize("kind", [wl.CancelKind.USER, wl.CancelKind.POLICY, wl.CancelKind.HOST])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -231,6 +232,46 @@ async def test_a_run_that_does_not_fit_is_blocked_and_nothing_else(
         assert await (await world.attach("talk")).result(20) == "talk"
         assert await changes(world) == 2
         assert (await prove.prove(world._handle, programs=[other, app])).holds
+
+
+async def test_the_count_of_an_adoption_includes_those_that_block_later(
+    memory_kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Three runs, of which two do not fit: each is blocked when it next continues. One that begins later is no part of
+    it.
+    """
+    app, other = program(before), program(unfit)
+    await begun(memory_kit, app)
+    async with memory_kit.hosting(app) as universe:
+        await kits.begin(await held(universe), app.workflows["talk"]("second"), id="second")
+
+    def counts() -> list[str]:
+        """How many are blocked, as the log said of the adoption and after it."""
+        return re.findall(r"under the changed program 'p'.*?(\d+ (?:is |are )?blocked(?: now| by now))", caplog.text)
+
+    async def counted(again: int) -> None:
+        """What is durable can be read at once, and is logged a moment later."""
+
+        async def enough() -> bool:
+            return len(counts()) > again
+
+        await aio.until(enough, seconds=10)
+
+    async with memory_kit.hosting(other) as universe:
+        world = await held(universe)
+        assert counts() == ["0 blocked now"]
+        await kits.begin(world, other.workflows["steady"]("later"), id="later")
+        await blocks(world, "talk")
+        await counted(1)
+        assert counts()[1:] == ["1 is blocked by now"]
+        assert await finish(world, "steady") == "steady"
+        await blocks(world, "second")
+        await counted(2)
+        assert counts()[2:] == ["2 are blocked by now"]
+        assert "of 3 runs that it was adopted with" in caplog.text
+    async with memory_kit.hosting(other) as universe:
+        await held(universe)
+        assert len(counts()) == 3, "it is adopted once"
 
 
 async def test_a_proof_takes_it_from_the_journal_that_a_run_was_blocked(memory_kit: Kit) -> None:

@@ -37,7 +37,9 @@ ELSEWHERE_SECONDS = 0.1  # how often the journal of a world that is not held her
 
 
 class Halts(Protocol):
-    """A caller that waits for the end of a run, which may wait for a person (`halted_runs.Watch`)."""
+    """A caller that waits for the end of a run or an intent, which may wait for a person (`halted_runs.Watch`,
+    `flow.halted_acts.Watch`).
+    """
 
     is_due: bool
 
@@ -85,17 +87,20 @@ def _reason(kind: Kind, data: bytes) -> str:
 
 async def ask(
     universe: Connection, at: ids.Address, item: inbox.Item, data: bytes, correlation: str,
-    *, client_id: bytes | str | None = None,
+    *, client_id: bytes | str | None = None, halts: Halts | None = None,
 ) -> tuple[bytes, int]:  # fmt: skip
-    """Give an input that is answered, and wait for the answer. Returns it with the height at which it stands."""
+    """Give an input that is answered, and wait for the answer. Returns it with the height at which it stands. `halts`:
+    the answer is the end of an intent, which may wait for a person.
+    """
     with expecting(universe, at, Kind.ANSWERED, correlation) as expected:
         sending = await delivery.deliver(universe, at, item, data, client_id=client_id)
         with Durable():
             if sending.applied is not None:  # taken just now, so its answer has been told or will be
-                found = await entry(universe, at, Kind.ANSWERED, correlation, sending.since - 1, expected=expected)
+                since = sending.since - 1
+                found = await entry(universe, at, Kind.ANSWERED, correlation, since, expected=expected, halts=halts)
             else:
                 since = await _since(universe, sending, client_id)
-                found = await entry(universe, at, Kind.ANSWERED, correlation, since)
+                found = await entry(universe, at, Kind.ANSWERED, correlation, since, halts=halts)
             answer = structs.decode(Answer, await payload_of(universe, found))
     if answer.ok:
         return answer.data, found.height
@@ -163,7 +168,7 @@ async def entry(
     the entry that says that the world has gone back: the run may be gone.
 
     `expected`: it was asked for before what leads to it was sent. Else it may have been written already. `halts`: the
-    entry is the end of a run, which may wait for a person.
+    entry is the end of a run or an intent, which may wait for a person.
     """
     if universe.host is None:
         return await _find(universe, at, kind, correlation, since, halts=halts)

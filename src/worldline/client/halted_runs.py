@@ -79,7 +79,7 @@ class Watch:
 
     def saw(self, entry: journal.Entry) -> None:
         """An entry of the world's journal that may say that something waits for a person."""
-        if entry.kind is Kind.RUN_BLOCKED or (entry.kind is Kind.CONTROL and _parks(entry)):
+        if entry.kind is Kind.RUN_BLOCKED or parks(entry):
             self.is_due = True
 
     async def told(self) -> None:
@@ -139,7 +139,10 @@ class Watch:
         return found.text(self._world.name, option=urls.option("store", self._world.universe.store.url))
 
 
-def _parks(entry: journal.Entry) -> bool:
+def parks(entry: journal.Entry) -> bool:
+    """Whether an entry says that an effect is parked."""
+    if entry.kind is not Kind.CONTROL:
+        return False
     try:
         return structs.decode(inbox.Control, entry.payload).command == commands.PARK
     except errors.DecodeError:

@@ -69,10 +69,12 @@ class Handle:
         return (await self.ask_at(schema, data, id=id, correlation_id=correlation_id))[0]
 
     async def ask_at(
-        self, schema: str, data: bytes, *, id: str | None = None, correlation: str = "", correlation_id: str = ""
-    ) -> tuple[bytes, int]:
+        self, schema: str, data: bytes, *, id: str | None = None, correlation: str = "", correlation_id: str = "",
+        halts: answers.Halts | None = None,
+    ) -> tuple[bytes, int]:  # fmt: skip
         """The same, with the height at which the answer stands. `correlation`: one that no other has, if it is known
-        already: the answer is found by it. `correlation_id`: what the caller calls what this belongs to.
+        already: the answer is found by it. `correlation_id`: what the caller calls what this belongs to. `halts`: the
+        answer is the end of an intent, which may wait for a person.
         """
         if id is not None:
             ids.check_client_id(id)
@@ -82,7 +84,8 @@ class Handle:
         item = inbox.Event(schema, carried, correlation=correlation)
         if correlation_id:
             item = inbox.CorrelatedEvent(schema, carried, correlation=correlation, correlation_id=correlation_id)
-        return await answers.ask(self.universe, self._at or await self.address(), item, data, correlation, client_id=id)
+        at = self._at or await self.address()
+        return await answers.ask(self.universe, at, item, data, correlation, client_id=id, halts=halts)
 
     async def command(self, name: str, wanted: object) -> tuple[bytes, int]:
         """Give a control input and wait for its answer. Returns it with the height at which it stands."""

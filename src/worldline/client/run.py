@@ -249,6 +249,8 @@ async def result_of(world: Handle, end: End, call: Call[R_co] | None) -> R_co:
     why = structs.decode(Failure, standing.data)
     if standing.status is RunStatus.CANCELLED:
         raise failures.RunCancelled(f"run {standing.run!r}: {why.message}", code=why.code, data=why.data)
-    error = failures.RunFailed(f"run {standing.run!r}: {why.message}", code=why.code, data=why.data)
+    # The reason comes through every run that waited for the one that was refused: callers get it as workflows do.
+    kind = failures.TooManyRuns if why.code == failures.TooManyRuns.code else failures.RunFailed
+    error = kind(f"run {standing.run!r}: {why.message}", code=why.code, data=why.data)
     await answers.add_trace(world.universe, await world.address(), error, Source.RUN, step=end.step, run=standing.run)
     raise error

@@ -182,6 +182,11 @@ async def verify(
         raise errors.BadInput("--key goes with --since")
     if file is not None and since is not None:
         raise errors.BadInput("--since is for worlds of a store; a file is a world of its own")
+    if file is not None and receipt_keys:
+        raise errors.BadInput("--receipt-key is for worlds of a store: import the file, as a copy that does nothing")
+    # An empty key, as of a variable that is not set, would ask for nothing, and everything would hold.
+    if not all(each.strip() for each in receipt_keys):
+        raise errors.BadInput("--receipt-key is empty: it takes a public key of 64 hexadecimal digits")
     if file is not None and not every and world is None:
         return await world_files.verify_file(desk, file, bytes_max)
     if every == (world is not None) or file is not None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from worldline.base import errors
 from worldline.client import time_limits
 from worldline.client.connection import Connection
-from worldline.client.flow import looking, tracing
+from worldline.client.flow import halted_acts, looking, tracing
 from worldline.client.flow.looking import Explained, Preview
 from worldline.client.handle import Handle
 from worldline.codec import digest, structs
@@ -40,7 +40,8 @@ class Acts:
 
         The end may be an error of the action; that is no exception. The same id is the same intent, and gives the same
         end; with another input it is refused. `TimeoutError` if it takes longer: it goes on, and the same id finds it.
-        `NotRetained` if that was so long ago that its answer is not kept any more.
+        `NotRetained` if that was so long ago that its answer is not kept any more. It waits on if an effect of it is
+        parked, and the log says so, with the command to type.
         """
         checked(act)
         if id is not None:
@@ -70,12 +71,13 @@ class Acts:
         """A chosen id is taken once, as every client id is, in the cell that it is for; one that was drawn is the
         caller's correlation, too.
         """
-        if id is None:
-            return await self._handle.ask_at(schema, data, correlation=drawn)
         domain, _, _ = schema.partition(".")
+        halts = halted_acts.Watch(self._handle, halted_acts.Wanted(schema, domain, key, id or drawn))
+        if id is None:
+            return await self._handle.ask_at(schema, data, correlation=drawn, halts=halts)
         once = digest.hash_parts(b"act", domain.encode(), key.encode(), id.encode()).hex()
         try:
-            return await self._handle.ask_at(schema, data, id=f"act:{once}")
+            return await self._handle.ask_at(schema, data, id=f"act:{once}", halts=halts)
         except errors.IdReused:
             raise errors.IdReused(id) from None
 

@@ -47,11 +47,11 @@ async def adopt(cycle: Cycle, held: HeldWorld, world: worlds.World, before: byte
     change = structs.encode(commands.ChangeProgram(before, held.program.hash))
     item = inbox.Control(commands.PROGRAM, payload.inline(change))
     await cycle.take_alone(held, Handover(item, change), changing=world)
-    live = held.machine.live_runs()
+    held.adopt()
     blocked = halts.count_blocked(held.machine)
-    log.warning(  # of those that are blocked later, the log says how many are blocked then (`cycle/step_log.py`)
-        "world %r goes on under the changed program %r, which runs get when they next continue: %s, and %d blocked",
-        world.meta.name, held.program.name, grammar.count(len(live) - blocked, "run"), blocked,
+    log.warning(  # when more of them are blocked, the log counts again (`cycle/step_log.py`)
+        "world %r goes on under the changed program %r, which runs get when they next continue: %s, and %d blocked now",
+        world.meta.name, held.program.name, grammar.count(len(held.machine.live) - blocked, "run"), blocked,
     )  # fmt: skip
 
 

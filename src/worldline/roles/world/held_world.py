@@ -26,6 +26,8 @@ import enum
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from worldline.base import env as envs
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.state import Machine
@@ -57,14 +59,21 @@ class State(enum.Enum):
 _IDLE, _BUSY, _SAVING, _LOST = State.IDLE, State.BUSY, State.SAVING, State.LOST  # found quicker, at every input
 
 
+class Adopted(msgspec.Struct, frozen=True):
+    """What there was when a world adopted other code: its live runs, and the number of the youngest."""
+
+    runs: int
+    youngest: int
+
+
 class HeldWorld:
     # A cycle touches many worlds, each for a moment: with slots, there is less memory to fetch for each.
     __slots__ = (
         "__weakref__", "_found_items", "_idle", "_looks", "_looks_read", "_trial_steps", "_unread_range", "_warned",
-        "active_us", "at", "baseline", "baseline_raw", "blobs", "bounds", "busy", "careful", "deltas", "empty_version",
-        "entries_since", "entropy", "handed", "head", "head_raw", "hints", "lease", "lineage", "lost", "machine",
-        "mark", "name", "on_trial", "program", "save_again_us", "saved_us", "state", "tend_us", "trial", "unfinished",
-        "unread", "unread_us", "unsaved", "waiting",
+        "active_us", "adopted", "at", "baseline", "baseline_raw", "blobs", "bounds", "busy", "careful", "deltas",
+        "empty_version", "entries_since", "entropy", "handed", "head", "head_raw", "hints", "lease", "lineage", "lost",
+        "machine", "mark", "name", "on_trial", "program", "save_again_us", "saved_us", "state", "tend_us", "trial",
+        "unfinished", "unread", "unread_us", "unsaved", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -115,6 +124,7 @@ class HeldWorld:
         self.save_again_us = now_us  # not before; later after a failure
         self.tend_us = NEVER_US  # when upkeep looks at it
         self._warned: dict[str, None] = {}  # runs that were warned of
+        self.adopted: Adopted | None = None  # if it goes on under other code since this process took it
 
     @property
     def is_unborn(self) -> bool:
@@ -346,6 +356,11 @@ class HeldWorld:
     def tend_at(self, due_us: int) -> None:
         """When upkeep looks at it next."""
         self.tend_us = due_us
+
+    def adopt(self) -> None:
+        """It goes on under other code than before."""
+        live = self.machine.live.values()
+        self.adopted = Adopted(len(live), max((run.record.number for run in live), default=0))
 
     def warn_once(self, run: str) -> bool:
         """Whether this is the first warning of a run. Those that have ended are forgotten: they are not warned of."""

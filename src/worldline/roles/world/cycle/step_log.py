@@ -15,7 +15,7 @@ from worldline.layers import commit
 from worldline.model import inbox
 from worldline.roles import halt_text, telemetry
 from worldline.roles.world.cycle.steps import Done
-from worldline.roles.world.held_world import HeldWorld
+from worldline.roles.world.held_world import Adopted, HeldWorld
 
 log = logging.getLogger("worldline.worker")
 
@@ -29,6 +29,8 @@ def tell(held: HeldWorld, done: Done) -> None:
     for each in blocked[:LINES_MAX]:
         said = halt_text.blocked(held.name, each.run, each.why)
         log.warning("world %r: %s; blocked now: %s", held.name, said, now, extra=about)
+    if blocked and held.adopted is not None:
+        _count_adopted(held, held.adopted, about)
     for text in done.warnings[:LINES_MAX]:
         log.warning("world %r: %s", held.name, text, extra=about)
     for letter in done.buried[:LINES_MAX]:
@@ -39,6 +41,17 @@ def tell(held: HeldWorld, done: Done) -> None:
                 "world %r: %d more %s; see `worldline why %s`", held.name, count - LINES_MAX, what,
                 shlex.quote(held.name), extra=about,
             )  # fmt: skip
+
+
+def _count_adopted(held: HeldWorld, adopted: Adopted, about: dict[str, object]) -> None:
+    """Whether code fits a run shows when the run next continues: what was said when it was adopted is counted again."""
+    number = halts.count_blocked(held.machine, up_to=adopted.youngest)
+    if number:
+        log.warning(
+            "world %r under the changed program %r: of %s that it was adopted with, %d %s blocked by now",
+            held.name, held.program.name, grammar.count(adopted.runs, "run"), number, "is" if number == 1 else "are",
+            extra=about,
+        )  # fmt: skip
 
 
 def _buried(world: str, letter: commit.Buried) -> str:
