@@ -67,6 +67,7 @@ def test_compact(store: Path) -> None:
     snapshots = "snapshot" if planned["snapshots"] == 1 else "snapshots"
     assert dropped == ([f"{planned['snapshots']} {snapshots} would be dropped, at height {heights}"] if heights else [])
     assert policy.startswith("policy: worker.segment_entries=10, worker.segment_ms=86400000, worker.segment_margin=0")
+    assert "worker.snapshots_kept=1, worker.snapshots_kept_ms=0" in policy
     assert policy.endswith("; `worldline universe settings` changes it")
     done = run("compact", "alice", "--store", store, "--json").json
     assert (done["entries"], done["height"]) == (planned["entries"], planned["up_to"])

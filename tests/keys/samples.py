@@ -79,7 +79,7 @@ ENTRY = journal_model.Entry(
     7, 3, journal_model.Kind.RUN_FINISHED, TIME_US, b"\xf6", STAMP, "trace", bytes(32), bytes(range(32))
 )
 RAISED = lease.Raised(3, DIGEST, 2, "KeyError: 'r' (kernel/work.py:7 in arrive)")
-TAKEN = snapshot.Snapshot(3, 7, DIGEST, bytes(range(32)), 4096, b"hash", TIME_US)
+TAKEN = snapshot.Snapshot(3, 7, DIGEST, bytes(range(32)), 4096, b"hash", TIME_US, 77_000_000)
 SEGMENT = journal_model.Segment(2, 70_001, 2, 300, DIGEST, 4096, True, 77_000_000)
 WORK = work_model.Work(
     work_model.WorkKind.EFFECT,

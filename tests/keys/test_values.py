@@ -20,6 +20,7 @@ from worldline.keys import inbox as inbox_keys
 from worldline.keys import journal as journal_keys
 from worldline.keys import lineage as lineage_keys
 from worldline.keys import segments as segment_keys
+from worldline.keys import snapshots as snapshot_keys
 from worldline.keys import space
 from worldline.keys import trial as trial_keys
 from worldline.keys import universes as universe_keys
@@ -117,12 +118,14 @@ GOLDEN = {
         "00000000000000000000000000000000000000000000000000000000"
     ),
     "baseline": (
-        "b10e9f49a8688703075820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f58200001020304"
-        "05060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f19100044686173681b00060a24181e4000"
+        "b10e227550e38803075820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f58200001020304"
+        "05060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f19100044686173681b00060a24181e40001a"
+        "0496ed40"
     ),
     "snapshot": (
-        "b10ffb75c5e08703075820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f58200001020304"
-        "05060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f19100044686173681b00060a24181e4000"
+        "b10f464f36398803075820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f58200001020304"
+        "05060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f19100044686173681b00060a24181e40001a"
+        "0496ed40"
     ),
     "segment": (
         "b11c5bca99d688021a000111710219012c5820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e"
@@ -320,6 +323,15 @@ def test_a_lineage_of_format_2_2_names_no_snapshot() -> None:
         "00000000000000001b00060a24181e4000"
     )
     assert lineage_keys.LINEAGE.unpack(old) == msgspec.structs.replace(samples.LINEAGE, parent_snapshot_hash=b"")
+
+
+def test_a_snapshot_of_format_2_2_says_no_age() -> None:
+    for value, start in ((snapshot_keys.BASELINE, "b10e9f49a868"), (snapshot_keys.SNAPSHOT, "b10ffb75c5e0")):
+        old = bytes.fromhex(
+            start + "8703075820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f58200001020304"
+            "05060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f19100044686173681b00060a24181e4000"
+        )
+        assert value.unpack(old) == msgspec.structs.replace(samples.TAKEN, age_us=0)
 
 
 def test_golden_frame() -> None:

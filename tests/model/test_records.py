@@ -51,6 +51,7 @@ def entry(**changed: object) -> journal.Entry:
         lambda: snapshot.Snapshot(1, 1, DIGEST[1:], DIGEST, 0, b"", 0),
         lambda: snapshot.Snapshot(1, 1, DIGEST, b"", 0, b"", 0),
         lambda: snapshot.Snapshot(1, 1, DIGEST, DIGEST, -1, b"", 0),
+        lambda: snapshot.Snapshot(1, 1, DIGEST, DIGEST, 0, b"", 0, -1),
         lambda: inbox.Seen(b"short", 0),
         lambda: world.Schema(0, 0),
         lambda: world.Schema(1, -1),

@@ -23,6 +23,7 @@ PARTS = (
 OR_ZERO = ("host_wait_ms", "blocked_wait_ms",
     "max_cycle_wall_ms", "moves_max", "inbox_items_max", "open_effects_max", "waiting_world_max", "waiting_max",
     "sample_ms", "prove_ms", "backlog_ms", "segment_entries", "segment_margin", "journal_kept_ms", "snapshots_kept",
+    "snapshots_kept_ms",
     "collect_ms", "collect_grace_ms", "usage_ms", "reserved",
 )  # fmt: skip
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from worldline.layers.snapshots import Saved
 from worldline.model.journal import Segment
 from worldline.model.snapshot import Snapshot
+from worldline.model.upkeep.age import Age
 from worldline.roles.compaction import retention
 from worldline.roles.compaction.retention import Known, Policy
 
@@ -99,6 +101,41 @@ def test_of_snapshots_close_to_each_other_few_stay() -> None:
     whole = Policy(10, 10**9, 0, 0, changes=True)  # what steps changed stays in segments
     assert step_of(retention.limit(found, whole)) == 100
     assert not retention.may_expire(found, segment(9), Policy(10, 10**9, 0, 0, journal_us=5))
+
+
+def aged(ages: Sequence[int]) -> Known:
+    saved = [
+        Saved(msgspec.structs.replace(taken(step).record, age_us=age_us), b"raw") for step, age_us in enumerate(ages)
+    ]
+    return Known(saved[-1].record, saved, None, 0, ())
+
+
+def test_snapshots_that_are_young_enough_count_among_the_last() -> None:
+    """By the age of the universe, less what may be behind. One that says no age counts from the next that does."""
+    for ages, kept, now, expected in (
+        ([1, 201, 250, 300], 1, Age(300), 3),
+        ([1, 201, 250, 300], 1, Age(301), 2),  # 100 has certainly passed since the second
+        ([1, 201, 250, 300], 1, Age(301, step_us=1), 3),
+        ([1, 100, 200, 300], 3, Age(10_000), 3),
+        ([0, 0, 350, 360], 1, Age(400), 4),
+        ([0, 0, 250, 360], 1, Age(400), 1),
+        ([300, 0, 0, 350], 1, Age(400), 3),
+        ([1, 0, 0, 0], 1, Age(10_000), 3),  # nothing is known of the last ones
+    ):
+        found = retention.aged(Policy(10, 10**9, 0, kept, kept_us=100), aged(ages), now)
+        assert found.kept == expected, (ages, kept, now)
+    for never in (Policy(10, 10**9, 0, 0, kept_us=100), Policy(10, 10**9, 0, 2)):
+        assert retention.aged(never, aged([1, 2, 3]), Age(10_000)) == never  # all for ever; by number alone
+
+
+def test_states_above_a_young_snapshot_are_kept() -> None:
+    """Nothing is moved into segments above the oldest that is kept, and no entry goes."""
+    found, wanted = aged([1, 100, 200, 300]), Policy(10, 10**9, 0, 1, journal_us=5, kept_us=150)
+    for now, step in ((Age(310), 2), (Age(10_000), 3)):
+        policy = retention.aged(wanted, found, now)
+        assert step_of(retention.limit(found, policy)) == step
+        assert [each.record.step for each in retention.droppable(found, policy, compacted=6)] == [1, 2][: step - 1]
+        assert retention.may_expire(found, segment(3), policy) == (step == 3)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=60), st.integers(1, 4), st.integers(0, 30), st.integers(0, 40))

@@ -144,7 +144,7 @@ async def test_a_fork_that_comes_while_a_world_is_saved_keeps_its_snapshot(
     async def fork_meanwhile(*given: Any) -> Any:
         found = await superseded(*given)
         if not forked:
-            assert [each.record.height for each in found[0]] == [oldest]
+            assert [each.record.height for each in found.snapshots] == [oldest]
             forked.append(await world.fork("f", at=oldest))
         return found
 

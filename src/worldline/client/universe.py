@@ -257,9 +257,10 @@ class Universe:
         """Choose settings for every process that has to do with this universe; None: each goes by its own again. False
         if it was so already.
 
-        By their names: what is kept of worlds (`worker.snapshots_kept`, `worker.segment_entries`,
-        `worker.segment_ms`, `worker.segment_margin`, `worker.segment_changes`, `worker.journal_kept_ms`), and all of
-        `pressure`, such as `pressure.inbox_items_max`: when inputs from outside are refused.
+        By their names: what is kept of worlds (`worker.snapshots_kept`, `worker.snapshots_kept_ms`,
+        `worker.segment_entries`, `worker.segment_ms`, `worker.segment_margin`, `worker.segment_changes`,
+        `worker.journal_kept_ms`), and all of `pressure`, such as `pressure.inbox_items_max`: when inputs from outside
+        are refused.
         """
         return await universe_settings.choose(self._connection, values)
 

@@ -41,7 +41,7 @@ async def plan(universe: Connection, at: ids.Address) -> Plan:
     engine = universe.store.engine
     found = await compactor.survey(engine, at)
     known, worker = found.known, found.settings.worker(universe.settings.worker)
-    policy = retention.policy_of(worker)
+    policy = retention.aged(retention.policy_of(worker), known, found.now)
     target = retention.limit(known, policy)
     up_to = known.compacted if target is None else target.height
     dropped = [each.record.height for each in retention.droppable(known, policy, compacted=up_to)]

@@ -67,7 +67,8 @@ SECTIONS = tuple(dict.fromkeys(each.section for each in ALL.values() if each.sec
 RETENTION = tuple(
     f"worker.{field}"
     for field in (
-        "segment_entries", "segment_ms", "segment_margin", "segment_changes", "snapshots_kept", "journal_kept_ms",
+        "segment_entries", "segment_ms", "segment_margin", "segment_changes", "snapshots_kept", "snapshots_kept_ms",
+        "journal_kept_ms",
     )
 )  # fmt: skip
 OF_UNIVERSE = (*RETENTION, *(name for name, each in ALL.items() if each.section == "pressure"))

@@ -57,6 +57,9 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     # So many snapshots stay, and what steps changed above the oldest of them; 0: all, for ever. Above what is in
     # segments, one for each `segment_margin` entries stays as well: entries are moved up to one.
     snapshots_kept: CountOrNone = 3
+    # Besides these, every snapshot that is younger, while a janitor runs, and what steps changed above the oldest of
+    # them. 0: none besides.
+    snapshots_kept_ms: MillisecondsOrNone = 0
     # How long entries are kept at least, from when they were moved into a segment, while a janitor runs; then whole
     # segments are dropped. 0: for ever. Twice `dedupe_window_ms` at least.
     journal_kept_ms: MillisecondsOrNone = 0

@@ -65,8 +65,9 @@ def put_dropped(batch: kv.Batch, at: ids.Address, record: journal.Dropped) -> No
     batch.put(segment_keys.segment_key(at, record.last_height), segment_keys.DROPPED.pack(record))
 
 
-def put_snapshot(batch: kv.Batch, at: ids.Address, record: snapshot.Snapshot) -> None:
-    """Record a saved state that was put and checked."""
+def put_snapshot(batch: kv.Batch, at: ids.Address, record: snapshot.Snapshot, *, age_us: int) -> None:
+    """Record a saved state that was put and checked. It is as old here as the import."""
+    record = msgspec.structs.replace(record, age_us=age_us)
     batch.put(snapshot_keys.snapshot_key(at, record.step), snapshot_keys.SNAPSHOT.pack(record))
 
 
@@ -122,6 +123,7 @@ def finish(
     batch.delete(keys.import_key(under_way.at))
     held.hold(batch, under_way.at, status=meta.status, source=source, time_us=time_us)
     archived = msgspec.structs.replace(meta, status=model.Status.ARCHIVED)
+    baseline = msgspec.structs.replace(baseline, age_us=under_way.age_us)
     return worlds.imported(batch, under_way.at, meta=archived, lineage=lineage, head=head, baseline=baseline)
 
 

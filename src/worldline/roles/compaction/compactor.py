@@ -121,22 +121,39 @@ async def _first_us(engine: kv.Engine, at: ids.Address, above: int) -> int | Non
     return entries[0].time_us if entries else None
 
 
-async def superseded(
-    engine: kv.Engine, policies: Policies, at: ids.Address, taken: Snapshot
-) -> tuple[list[snapshots.Saved], bytes | None]:
-    """The snapshots that nothing needs any more once this one is the baseline; and the count of pins, which the batch
-    that drops them expects. None are named if so many are kept that they would not be read with every snapshot: those
-    go when the world is compacted.
+class Superseded(msgspec.Struct, frozen=True):
+    """The snapshots that nothing needs any more once another one is the baseline; the count of pins, which the batch
+    that drops them expects; and how old the universe is, which is noted with the new one: 0 if that was not read.
+    """
+
+    snapshots: list[snapshots.Saved] = []
+    pins_raw: bytes | None = None
+    age_us: int = 0
+
+
+async def superseded(engine: kv.Engine, policies: Policies, at: ids.Address, taken: Snapshot) -> Superseded:
+    """What goes with this snapshot. None are named if so many are kept that they would not be read with every snapshot:
+    those go when the world is compacted. Of snapshots that are kept for a time there may be any number: they are looked
+    through now and then.
     """
     known = policies.recent(at.universe)
     if known is not None and not 0 < known.kept <= KEPT_MAX:
-        return [], None
+        return Superseded()
+    if known is not None and known.kept_us:
+        now = age.decode((await engine.read(age.get(at.universe))).value(0))
+        if not policies.is_look_due(at, known, now):
+            return Superseded(age_us=now.age_us)
     found = await survey(engine, at)
+    age_us = found.now.age_us
     policy = await policies.of(found.settings)
+    taken = msgspec.structs.replace(taken, age_us=age_us)
     after = msgspec.structs.replace(
         found.known, baseline=taken, snapshots=[*found.known.snapshots, snapshots.Saved(taken, b"")]
     )
-    return retention.droppable(after, policy)[: retention.DROPS_MAX], found.expected.pins_raw
+    old = retention.droppable(after, retention.aged(policy, after, found.now))
+    if policy.kept_us and len(old) <= retention.DROPS_MAX:  # else the next snapshot goes on with the others
+        policies.looked(at, found.now)
+    return Superseded(old[: retention.DROPS_MAX], found.expected.pins_raw, age_us)
 
 
 class Compactor:
@@ -166,7 +183,7 @@ class Compactor:
         `Fenced` if the lease is another's.
         """
         found = await survey(self._engine, self._at)
-        policy = await self._policies.of(found.settings)
+        policy = await self._policy(found)
         done = await self._compact(found, policy, now=now)
         dropped = retention.DROPS_MAX
         while dropped == retention.DROPS_MAX:
@@ -252,7 +269,7 @@ class Compactor:
     async def _drop(self) -> transact.Done[int] | transact.Write[int]:
         """How many snapshots were dropped."""
         found = await self._survey()
-        old = retention.droppable(found.known, await self._policies.of(found.settings))[: retention.DROPS_MAX]
+        old = retention.droppable(found.known, await self._policy(found))[: retention.DROPS_MAX]
         if not old:
             return transact.Done(0)
         batch = kv.Batch()
@@ -262,11 +279,14 @@ class Compactor:
     async def _expire(self) -> transact.Done[int] | transact.Write[int]:
         """How many entries were dropped."""
         found = await self._survey()
-        policy = await self._policies.of(found.settings)
+        policy = await self._policy(found)
         old = await expiring.oldest(self._engine, self._ends, self._at, found.known, policy, now=found.now)
         if old is None:
             return transact.Done(0)
         return expiring.write(self._lease, found.expected, found.known, old)
+
+    async def _policy(self, found: Survey) -> Policy:
+        return retention.aged(await self._policies.of(found.settings), found.known, found.now)
 
     async def _survey(self) -> Survey:
         state = await marks.unmarked(self._engine, self._env, self._at.universe)

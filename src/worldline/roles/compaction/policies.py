@@ -16,6 +16,7 @@ from worldline.layers.upkeep import universe_settings
 from worldline.layers.upkeep.universe_settings import Stored
 from worldline.model import ids, setting_names
 from worldline.model.settings import WorkerSettings
+from worldline.model.upkeep.age import Age
 from worldline.roles.compaction import retention
 from worldline.roles.compaction.retention import Policy
 from worldline.store import kv, transact
@@ -23,6 +24,10 @@ from worldline.store import kv, transact
 log = logging.getLogger("worldline.compaction")
 
 REFRESH_US = 60_000_000  # how old a policy may be that decides whether to look
+# How often a world's snapshots are looked through while the oldest of those becomes too old that are kept for a time:
+# each is read so often, however many there are, and stays longer by so small a part.
+LOOKS = 64
+WORLDS_MAX = 10_000  # of which it is kept when they were looked at
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -39,12 +44,25 @@ class Policies:
         self._own = own
         self._said = setting_names.said_of_retention(own) if hosts else {}
         self._known: dict[ids.UniverseId, Known] = {}
+        self._looked_us: dict[ids.Address, int] = {}  # how old the universe was then
 
     def recent(self, universe: ids.UniverseId) -> Policy | None:
         """What was read a short time ago, if anything was."""
         found = self._known.get(universe)
         fresh = found is not None and self._env.monotonic_us() - found.read_us < REFRESH_US
         return found.policy if found is not None and fresh else None
+
+    def is_look_due(self, at: ids.Address, policy: Policy, now: Age) -> bool:
+        """Whether there may be snapshots of a world that have become too old since they were looked through."""
+        looked_us = self._looked_us.get(at)
+        return looked_us is None or now.age_us - looked_us >= policy.kept_us // LOOKS
+
+    def looked(self, at: ids.Address, now: Age) -> None:
+        """All snapshots of a world that may go are going."""
+        self._looked_us.pop(at, None)
+        self._looked_us[at] = now.age_us
+        if len(self._looked_us) > WORLDS_MAX:
+            del self._looked_us[next(iter(self._looked_us))]
 
     async def learn(self, universe: ids.UniverseId) -> None:
         """Read the policy of a universe, if that was not done a short time ago."""

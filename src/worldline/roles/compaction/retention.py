@@ -3,8 +3,8 @@
 Entries are kept in frames or in segments: for ever, or for as long as the policy says, and in any case as long as a
 state below them is kept. What steps changed, and saved states, are kept as far as something needs them:
 
-* The last so many snapshots, and what steps changed above the oldest of these: a state there can be read, forked and
-  gone back to at any step. Or all of them, for ever.
+* The last so many snapshots, or as many more as are young enough, and what steps changed above the oldest of these: a
+  state there can be read, forked and gone back to at any step. Or all of them, for ever.
 * Above what is in segments: one snapshot for each `margin` entries, because entries are moved up to one, and the first,
   which states above are made from. A world that is saved after every few entries has no more than these.
 * What forks have pinned: a snapshot, and everything above it.
@@ -23,14 +23,16 @@ from worldline.layers.snapshots import Saved
 from worldline.model.journal import Dropped, Segment
 from worldline.model.settings import WorkerSettings
 from worldline.model.snapshot import Snapshot
+from worldline.model.upkeep.age import Age
 
 DROPS_MAX = 500  # snapshots in one batch
 
 
 class Policy(msgspec.Struct, frozen=True):
     """`entries`, `age_us`: when there is enough to compact; `margin`: entries below the baseline that stay; `kept`: the
-    snapshots, 0: all; `changes`: whether segments keep what steps changed; `journal_us`: for how long entries are kept
-    at least, 0: for ever.
+    snapshots, 0: all; `kept_us`: for how long each is kept at least, 0: no longer than it is among the last ones;
+    `changes`: whether segments keep what steps changed; `journal_us`: for how long entries are kept at least, 0: for
+    ever.
     """
 
     entries: int
@@ -39,12 +41,14 @@ class Policy(msgspec.Struct, frozen=True):
     kept: int
     changes: bool = False
     journal_us: int = 0
+    kept_us: int = 0
 
 
 def policy_of(settings: WorkerSettings) -> Policy:
     return Policy(
         entries=settings.segment_entries, age_us=settings.segment_ms * 1000, margin=settings.segment_margin,
         kept=settings.snapshots_kept, changes=settings.segment_changes, journal_us=settings.journal_kept_ms * 1000,
+        kept_us=settings.snapshots_kept_ms * 1000,
     )  # fmt: skip
 
 
@@ -63,6 +67,23 @@ class Known(msgspec.Struct, frozen=True):
     def compacted(self) -> int:
         """The height up to which entries are in segments."""
         return self.forked_at if self.last is None else self.last.last_height
+
+
+def aged(policy: Policy, known: Known, now: Age) -> Policy:
+    """The policy of a world at an age of its universe: snapshots that are young enough count among the last ones."""
+    if not policy.kept or not policy.kept_us:
+        return policy
+    return msgspec.structs.replace(policy, kept=max(policy.kept, _young(known.snapshots, policy.kept_us, now)))
+
+
+def _young(snapshots: Sequence[Saved], period_us: int, now: Age) -> int:
+    """How many of the last snapshots have not certainly been there for so long."""
+    since_us = now.age_us  # one without an age was there when the age of the next was read: it counts from then
+    for count, each in enumerate(reversed(snapshots)):
+        since_us = each.record.age_us or since_us
+        if now.has_passed(period_us, since_us=since_us):
+            return count
+    return len(snapshots)
 
 
 def limit(known: Known, policy: Policy) -> Snapshot | None:

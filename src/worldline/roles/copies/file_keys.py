@@ -57,7 +57,7 @@ class FileKeys:
         """
         match tag:
             case Tag.SNAPSHOT:
-                imports.put_snapshot(batch, self._at, structs.decode(snapshot.Snapshot, data))
+                imports.put_snapshot(batch, self._at, structs.decode(snapshot.Snapshot, data), age_us=age_us)
                 self.snapshots += 1
             case Tag.DROPPED:
                 imports.put_dropped(batch, self._at, structs.decode(journal.Dropped, data))

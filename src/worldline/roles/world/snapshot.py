@@ -5,6 +5,8 @@ A snapshot is recorded beside the journal and made the baseline, from which the 
 
 from __future__ import annotations
 
+import msgspec
+
 from worldline.base import env as envs
 from worldline.base import probes
 from worldline.kernel import snapshots as kernel_snapshots
@@ -71,28 +73,30 @@ async def save(
     """
     tries = 0
     dropping = True
+    age_us = 0
     while True:
         tries += 1
         generation = await held.blobs.generation()
         state, keys = await _save_state(held, compute)
         taken = snapshots.at_head(held.head, root=state.root, size=state.header.size, program_hash=held.program.hash)
-        old: list[snapshots.Saved] = []
-        pins_raw = None
+        going = compactor.Superseded(age_us=age_us)
         if dropping and not universes.is_marking(generation.raw):  # a mark must find what it began with
-            old, pins_raw = await compactor.superseded(engine, policies, held.at, taken)
+            going = await compactor.superseded(engine, policies, held.at, taken)
+            age_us = going.age_us
+        taken = msgspec.structs.replace(taken, age_us=age_us)
         batch = kv.Batch()
         leases.fence(batch, held.lease)
         raw = new_baseline(batch, held, taken)
         generation.expect(batch)
-        if old:
-            compact.drop_with(batch, held.at, old, pins_raw=pins_raw)
+        if going.snapshots:
+            compact.drop_with(batch, held.at, going.snapshots, pins_raw=going.pins_raw)
         [outcome] = await transact.commit(engine, env, batch)
         if isinstance(outcome, kv.Ok):
             held.rebased(taken, raw, state.header, keys)
             return outcome
         if tries == SAVES_MAX:
             return outcome
-        if old:  # a fork was made meanwhile, perhaps: saving must not wait for a moment without any
+        if going.snapshots:  # a fork was made meanwhile, perhaps: saving must not wait for a moment without any
             probes.hit("snapshot.not-dropped")
             dropping = False
         elif universes.is_collected(outcome, held.at.universe):
