@@ -10,6 +10,8 @@ import pytest
 
 import worldline as wl
 from tests.roles.kit import Kit
+from worldline.base import errors
+from worldline.client.handle import Handle
 from worldline.model.journal import Kind
 
 
@@ -130,3 +132,25 @@ async def test_a_program_that_is_not_known_here_says_nothing(memory_kit: Kit, ca
         client._connection.programs.clear()
         _ = await world.send(Unknown())
         assert [each for each in caplog.records if each.name == "worldline"] == []
+
+
+async def test_a_store_that_fails_after_the_ack_does_not_fail_the_send(
+    memory_kit: Kit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The look for a handler comes after the ack: an error of it made callers send what had been taken once more."""
+
+    async def gone(_: Handle) -> str:
+        raise errors.StoreUnavailable("the store cannot be reached")
+
+    app = program()
+    async with memory_kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        with monkeypatch.context() as patched:
+            patched.setattr(Handle, "program", gone)
+            with pytest.raises(wl.Unhandled):
+                await (await world.send(Unknown())).applied()
+        assert [each for each in caplog.records if each.name == "worldline"] == []
+        _ = await world.send(Unknown())
+        assert [each.getMessage().split(" was sent")[0] for each in caplog.records if each.name == "worldline"] == [
+            "Unknown"
+        ]

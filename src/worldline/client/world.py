@@ -225,8 +225,13 @@ class World(Acts, Anchored):
 
     async def _warn_if_untaken(self, schema: str, inbox: str | None) -> None:
         """Say once of an event that nothing in the world's program can take it, if the program is known here."""
-        self._taken[schema if inbox is None else f"inbox:{inbox}"] = None
-        program = self._universe.programs.get(await self._handle.program()) if self._universe.programs else None
+        name = schema if inbox is None else f"inbox:{inbox}"
+        self._taken[name] = None
+        try:
+            program = self._universe.programs.get(await self._handle.program()) if self._universe.programs else None
+        except errors.Error:  # the event is acked: a store that fails now must not make the caller send it again
+            del self._taken[name]
+            return
         if program is not None and not program.takes(schema, inbox=inbox):
             log.warning(
                 "%s was sent to world %r, and nothing in its program %r takes it: it becomes a dead letter; declare a "
