@@ -325,7 +325,15 @@ class Cluster:
         longest = max(map(len, self.plan.ops), default=0)
         slow_seconds = (QUEUED_SECONDS if self.profile.flows else 0) + (LAGGING_SECONDS if self.profile.lag else 0)
         usual = 60 + 6 * turn_ms / 1000 + (self.plan.pause_ms / 1000 + OP_SECONDS + slow_seconds) * longest
-        return usual + self.fragile.patience_seconds(self.plan)
+        return usual + self._backlog_seconds() + self.fragile.patience_seconds(self.plan)
+
+    def _backlog_seconds(self) -> float:
+        """How long a host that reads journals late may need to look through what waited before it started: two reads
+        for each segment of it.
+        """
+        if not self.profile.lag:
+            return 0
+        return 2 * max(LAG_SECONDS) * self.profile.backlog / max(1, self.settings.worker.segment_entries)
 
     async def quiesce(self) -> list[str]:
         """Wait until nothing is left to do. Returns what still is, if that takes too long."""
