@@ -144,9 +144,15 @@ async def _memory(url: str, count: int) -> dict[str, Any]:
             misses = 0 if held.cold is None else held.cold.misses
         cells, now = len((await _held(link)).machine.cells), _now_mib()
     return {
-        "cells": count, "in_memory": cells, "bytes_allowed": MEMORY_BYTES, "bytes_most": most, "misses": misses,
-        "peak_mib": _peak_mib(), "now_mib": now, "ok": most <= 1.25 * MEMORY_BYTES,
-    }  # fmt: skip
+        "cells": count,
+        "in_memory": cells,
+        "bytes_allowed": MEMORY_BYTES,
+        "bytes_most": most,
+        "misses": misses,
+        "peak_mib": _peak_mib(),
+        "now_mib": now,
+        "ok": most <= 1.25 * MEMORY_BYTES,
+    }
 
 
 async def _fill(url: str, count: int, every: int) -> dict[str, Any]:
@@ -160,9 +166,14 @@ async def _fill(url: str, count: int, every: int) -> dict[str, Any]:
         held = await _held(link)
         cells, is_cold, now = len(held.machine.cells), held.cold is not None, _now_mib()
     return {
-        "cells": count, "in_memory": cells, "cold": is_cold, "peak_mib": _peak_mib(), "peaks_mib": peak.mib(),
-        "now_mib": now, "seconds": round(time.monotonic() - began, 1),
-    }  # fmt: skip
+        "cells": count,
+        "in_memory": cells,
+        "cold": is_cold,
+        "peak_mib": _peak_mib(),
+        "peaks_mib": peak.mib(),
+        "now_mib": now,
+        "seconds": round(time.monotonic() - began, 1),
+    }
 
 
 async def _keep(url: str, count: int) -> dict[str, Any]:
@@ -177,9 +188,14 @@ async def _keep(url: str, count: int) -> dict[str, Any]:
         written = await _save(world)
         cells, now = len(held.machine.cells), _now_mib()
     return {
-        "restored_ms": round(restored_ms, 1), "touched": MILLION_TOUCHED, "in_memory": cells, "written": written,
-        "peak_mib": _peak_mib(), "peaks_mib": peak.mib(), "now_mib": now,
-    }  # fmt: skip
+        "restored_ms": round(restored_ms, 1),
+        "touched": MILLION_TOUCHED,
+        "in_memory": cells,
+        "written": written,
+        "peak_mib": _peak_mib(),
+        "peaks_mib": peak.mib(),
+        "now_mib": now,
+    }
 
 
 async def _restore(url: str, count: int) -> dict[str, Any]:
@@ -204,9 +220,12 @@ async def _restore(url: str, count: int) -> dict[str, Any]:
                 assert done.entries >= TAIL
     short, long = statistics.median(seconds["short"]), statistics.median(seconds["long"])
     return {
-        "behind": {"short": SHORT, "long": count}, "short_ms": round(1000 * short, 2), "long_ms": round(1000 * long, 2),
-        "ratio": round(long / short, 3), "ok": long / short <= RESTORE_RATIO_MAX,
-    }  # fmt: skip
+        "behind": {"short": SHORT, "long": count},
+        "short_ms": round(1000 * short, 2),
+        "long_ms": round(1000 * long, 2),
+        "ratio": round(long / short, 3),
+        "ok": long / short <= RESTORE_RATIO_MAX,
+    }
 
 
 _CHILDREN: dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]] = {

@@ -34,15 +34,27 @@ PRICE = op("mul", get("$item.price"), get("$item.count"))
 WANTED = op("and", op("gt", get("$item.price"), lit(-1)), op("not", op("eq", get("$item.name"), lit("item 5"))))
 KEPT = {"kind": "filter", "array": get("items"), "predicate": WANTED}
 EXPRESSIONS: dict[str, dict[str, Any]] = {
-    "arithmetic over a list": {"kind": "sumArray", "array": {"kind": "map", "array": get("items"),
-    "mapper": op("add", PRICE, lit(1))}},
+    "arithmetic over a list": {
+        "kind": "sumArray",
+        "array": {"kind": "map", "array": get("items"), "mapper": op("add", PRICE, lit(1))},
+    },
     "filter and logic": KEPT,
-    "text over a list": {"kind": "map", "array": get("items"), "mapper": op("concat", get("$item.name"), lit(": "),
-    get("$item.price"))},
-    "conditions": {"kind": "map", "array": get("items"), "mapper": {
-        "kind": "if", "cond": op("lt", get("$item.price"), lit(20)), "then": PRICE, "else": op("sub", PRICE,
-        get("rate"))}},
-}  # fmt: skip
+    "text over a list": {
+        "kind": "map",
+        "array": get("items"),
+        "mapper": op("concat", get("$item.name"), lit(": "), get("$item.price")),
+    },
+    "conditions": {
+        "kind": "map",
+        "array": get("items"),
+        "mapper": {
+            "kind": "if",
+            "cond": op("lt", get("$item.price"), lit(20)),
+            "then": PRICE,
+            "else": op("sub", PRICE, get("rate")),
+        },
+    },
+}
 
 
 def evaluated(expression: dict[str, Any], data: dict[str, Any]) -> int:

@@ -185,10 +185,8 @@ async def measure(folder: str, *, whole: bool) -> dict[str, object]:
             "with_state": grows(head, list(states)),
             "with_entries_half_way": grows(below, list(sizes)),
         },
-        "room": await room(
-            f"{folder}/room", megabytes=10, forks=1_000 if whole else 200, hosted=20 if whole else 5
-        ),
-    }  # fmt: skip
+        "room": await room(f"{folder}/room", megabytes=10, forks=1_000 if whole else 200, hosted=20 if whole else 5),
+    }
 
 
 def main() -> None:

@@ -42,13 +42,16 @@ def settings(each: int) -> Settings:
     return Settings(
         dedupe_window_ms=WINDOW_MS,
         worker=WorkerSettings(
-            snapshot_entries=each // 5, segment_entries=each // 3, segment_margin=each // 20,
-            snapshots_kept=2, journal_kept_ms=2 * WINDOW_MS,
+            snapshot_entries=each // 5,
+            segment_entries=each // 3,
+            segment_margin=each // 20,
+            snapshots_kept=2,
+            journal_kept_ms=2 * WINDOW_MS,
         ),
         janitor=JanitorSettings(
             turn_ms=100, round_ms=2_000, prove_ms=0, collect_ms=5_000, collect_grace_ms=0, collect_rest_ms=20
         ),
-    )  # fmt: skip
+    )
 
 
 def main() -> None:
@@ -82,9 +85,13 @@ async def _fill(folder: str, events: int, count: int) -> dict[str, Any]:
         total = sum([(await world.state(Counter)).total for world in worlds])
         assert total == events // 10 * 10, "an event was lost or taken twice"
     return {
-        "events": events, "worlds": count, "seconds": round(time.monotonic() - began, 1), "tenth": sizes[0],
-        "end": sizes[-1], "disk_mib": [each["disk_mib"] for each in sizes],
-    }  # fmt: skip
+        "events": events,
+        "worlds": count,
+        "seconds": round(time.monotonic() - began, 1),
+        "tenth": sizes[0],
+        "end": sizes[-1],
+        "disk_mib": [each["disk_mib"] for each in sizes],
+    }
 
 
 async def _send(worlds: list[wl.World], count: int, link: connection.Connection, folder: str) -> dict[str, Any]:
@@ -111,9 +118,10 @@ async def _size(link: connection.Connection, folder: str) -> dict[str, Any]:
     disk = _disk_bytes(folder)
     most = sorted(kinds.items(), key=lambda each: -each[1])[:6]
     return {
-        "disk_mib": round(disk / 2**20, 2), "live_mib": round(sum(kinds.values()) / 2**20, 2),
+        "disk_mib": round(disk / 2**20, 2),
+        "live_mib": round(sum(kinds.values()) / 2**20, 2),
         "kib": {kind: size // 1024 for kind, size in most},
-    }  # fmt: skip
+    }
 
 
 def _disk_bytes(folder: str) -> int:

@@ -74,9 +74,7 @@ class Order(flow.Domain):
 
 async def pay_and_be_killed(folder: str) -> str:
     """Another process begins to pay, and is killed while it charges the card. Returns what it has said until then."""
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, __file__, folder, HELD, stdout=asyncio.subprocess.PIPE
-    )  # fmt: skip
+    child = await asyncio.create_subprocess_exec(sys.executable, __file__, folder, HELD, stdout=asyncio.subprocess.PIPE)
     assert child.stdout is not None
     said = (await child.stdout.readline()).decode()  # nothing if it was paid in an earlier run
     if said:

@@ -79,9 +79,11 @@ async def main(folder: str) -> None:
         print("what if the model had said")
         for decision in ("apologise", "refund", "voucher"):
             branch = await world.fork(
-                f"what-if-{decision}", before="effect decide", effects="share",
+                f"what-if-{decision}",
+                before="effect decide",
+                effects="share",
                 script=[{"effect": "decide", "answer": decision}, {"effect": "pay", "answer": "a payment not made"}],
-            )  # fmt: skip
+            )
             result = await (await branch.attach("A7")).result()
             budget = await branch.state(Budget)
             print(f"  {decision:9} -> {result}; {budget.cents} cents are left, the customer is {budget.mood}")

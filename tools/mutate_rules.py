@@ -165,9 +165,14 @@ def fails(copy: Path, tests: list[str]) -> tuple[bool, str]:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-k", STORED]
     try:
         done = subprocess.run(  # noqa: S603 - tests of this project
-            [*command, *(places(copy)[each] for each in tests)], cwd=copy, env=environment, timeout=RUN_SECONDS,
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [*command, *(places(copy)[each] for each in tests)],
+            cwd=copy,
+            env=environment,
+            timeout=RUN_SECONDS,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return False, f"no end within {RUN_SECONDS} s"
     lines = [each for each in (done.stdout + done.stderr).splitlines() if each.strip()]

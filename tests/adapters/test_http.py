@@ -198,11 +198,20 @@ def hostile_answer(chance: random.Random) -> bytes:
 
 
 ODD_HEADERS = [
-    b"", b"Retry-After: Mon, 01 Jan 99999999999999 00:00:00 GMT\r\nDate: x\r\n", b"Retry-After: \xb2\r\n",
-    b"Location: http://[\r\n", b"Location: http://\xff/\r\n", b"Location: //u:p@h:1/\r\n", b"Location: http://h:-1\r\n",
-    b"Location: \xed\xa0\x80\r\n", b"Transfer-Encoding: chunked\r\n", b"Content-Length: 99999999999999999999\r\n",
-    b"Location: javascript:alert(1)\r\n", b"Location: http://127.0.0.1:1/\r\n", b"X: " + b"y" * 200_000 + b"\r\n",
-]  # fmt: skip
+    b"",
+    b"Retry-After: Mon, 01 Jan 99999999999999 00:00:00 GMT\r\nDate: x\r\n",
+    b"Retry-After: \xb2\r\n",
+    b"Location: http://[\r\n",
+    b"Location: http://\xff/\r\n",
+    b"Location: //u:p@h:1/\r\n",
+    b"Location: http://h:-1\r\n",
+    b"Location: \xed\xa0\x80\r\n",
+    b"Transfer-Encoding: chunked\r\n",
+    b"Content-Length: 99999999999999999999\r\n",
+    b"Location: javascript:alert(1)\r\n",
+    b"Location: http://127.0.0.1:1/\r\n",
+    b"X: " + b"y" * 200_000 + b"\r\n",
+]
 
 
 async def test_a_packed_answer_is_not_unpacked() -> None:

@@ -70,9 +70,15 @@ async def test_redirects_are_bounded() -> None:
 
 
 SECRET_HEADERS = {
-    "Authorization": "s3cret", "Cookie": "s3cret", "X-Api-Key": "s3cret", "Private-Token": "s3cret",
-    "X-Whatever": "s3cret", "Content-Type": "text/s3cret", "Referer": "s3cret", "Accept-Language": "de",
-}  # fmt: skip
+    "Authorization": "s3cret",
+    "Cookie": "s3cret",
+    "X-Api-Key": "s3cret",
+    "Private-Token": "s3cret",
+    "X-Whatever": "s3cret",
+    "Content-Type": "text/s3cret",
+    "Referer": "s3cret",
+    "Accept-Language": "de",
+}
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -128,19 +134,31 @@ async def test_what_was_left_at_home_does_not_come_back() -> None:
         )
         await client.request("GET", f"http://a.test:{server.port}/a", key="k", headers={"Authorization": "x"})
     assert [(seen.target, "authorization" in seen.headers) for seen in server.seen] == [
-        ("/a", True), ("/b", False), ("/c", False),
-    ]  # fmt: skip
+        ("/a", True),
+        ("/b", False),
+        ("/c", False),
+    ]
 
 
 @pytest.mark.parametrize(
     "url",
     [
-        "ftp://user:s3cret@host/x?s3cret#s3cret", "http://user:s3cret@127.0.0.1/?s3cret", "s3cret.example.com/x?s3cret",
-        "http://h:99999/x?s3cret", "http://u:s3cret/x@127.0.0.1/", "http://127.0.0.1/\r\ns3cret", "http://\ud800/s3cret",
-        "http://h/?s3cret", "http://127.0.0.1:1/x?s3cret#s3cret", "//u:s3cret@h/", "http://s3cret@",
-        "http:///s3cret@h?s3cret", f"http://{'a' * 64}.test/?s3cret", "https://127.0.0.1:1/x?s3cret",
+        "ftp://user:s3cret@host/x?s3cret#s3cret",
+        "http://user:s3cret@127.0.0.1/?s3cret",
+        "s3cret.example.com/x?s3cret",
+        "http://h:99999/x?s3cret",
+        "http://u:s3cret/x@127.0.0.1/",
+        "http://127.0.0.1/\r\ns3cret",
+        "http://\ud800/s3cret",
+        "http://h/?s3cret",
+        "http://127.0.0.1:1/x?s3cret#s3cret",
+        "//u:s3cret@h/",
+        "http://s3cret@",
+        "http:///s3cret@h?s3cret",
+        f"http://{'a' * 64}.test/?s3cret",
+        "https://127.0.0.1:1/x?s3cret",
     ],
-)  # fmt: skip
+)
 async def test_no_error_shows_what_is_secret_in_a_url(url: str) -> None:
     client = http.Client(wl.Egress(allow=["127.0.0.1", "*.test"]))
     with pytest.raises((failures.Fatal, failures.TryAgain)) as caught:

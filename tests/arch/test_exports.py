@@ -44,8 +44,11 @@ def loaded_by(statement: str) -> list[str]:
     """The modules of a fresh interpreter after a statement."""
     done = subprocess.run(
         [sys.executable, "-c", f"import sys\n{statement}\nprint(*sys.modules)"],
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     return done.stdout.split()
 
 

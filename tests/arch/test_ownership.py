@@ -226,7 +226,7 @@ OTHER += "class Inner:\n    depth: int = 0\n"
         ("def f(x) -> None:\n    x.unheard_of = 1", []),
         ("import logging\ndef f(log: logging.Logger) -> None:\n    log.busy = 1", []),
     ],
-)  # fmt: skip
+)
 def test_the_rule_bites(text: str, expected: list[str]) -> None:
     trees = {"other": ast.parse(OTHER), "here": ast.parse("from other import Held\n" + text)}
     assert [what for _, what in foreign("here", trees["here"], Classes(trees))] == expected

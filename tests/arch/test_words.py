@@ -38,10 +38,15 @@ _PATTERN = re.compile("|".join(rf"(?:\b{each.replace(' ', _GAP)}\b)" for each in
 def documents() -> list[Path]:
     """What is read besides the sources: documents, and the examples with their code."""
     examples = ROOT / "examples"
-    return sorted([
-        *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md"),
-        *examples.rglob("*.md"), *examples.rglob("*.py"),
-    ])  # fmt: skip
+    return sorted(
+        [
+            *ROOT.glob("*.md"),
+            *(ROOT / "docs").rglob("*.md"),
+            *(ROOT / "bench").glob("*.md"),
+            *examples.rglob("*.md"),
+            *examples.rglob("*.py"),
+        ]
+    )
 
 
 def texts_of(path: Path) -> Iterator[tuple[int, str]]:

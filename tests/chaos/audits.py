@@ -21,9 +21,14 @@ More = Callable[[Universe, dict[bytes, bytes], Audit], Awaitable[None]]
 
 
 async def check(
-    crew: Crew, of: Universe, direct: str, *, knows: Sequence[Program], worlds: Sequence[str],
+    crew: Crew,
+    of: Universe,
+    direct: str,
+    *,
+    knows: Sequence[Program],
+    worlds: Sequence[str],
     more: More | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """`direct`: where the store is reached whatever was done to the way there. `more` looks at what it should hold."""
     is_folder = "://" not in direct
     universe = await opening.plain(direct, crew.objects, of, knows=knows)

@@ -91,9 +91,15 @@ class Recording:
     def _recorded(self, batch: kv.Batch) -> kv.Batch:
         assert not batch.counts, "no layer counts yet; the replay would need to"
         record = Record(
-            self._host, self._life, self._now_us(), list(batch.expects.items()), list(batch.puts.values()),
-            list(batch.deletes), list(batch.ranges), list(batch.appends),
-        )  # fmt: skip
+            self._host,
+            self._life,
+            self._now_us(),
+            list(batch.expects.items()),
+            list(batch.puts.values()),
+            list(batch.deletes),
+            list(batch.ranges),
+            list(batch.appends),
+        )
         added = record.batch()
         data = msgspec.msgpack.encode(record)
         pieces = [data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES)]

@@ -32,9 +32,13 @@ class Nemesis:
         self._draws = random.Random(seed)
         self.befell: list[str] = []
         self.faults: dict[str, Callable[[str], Awaitable[str]]] = {
-            "kill": self._kill, "pause": self._pause, "outage": self._outage,
-            "move": self._move, "revoke": self._revoke, "drain": self._drain,
-        }  # fmt: skip
+            "kill": self._kill,
+            "pause": self._pause,
+            "outage": self._outage,
+            "move": self._move,
+            "revoke": self._revoke,
+            "drain": self._drain,
+        }
         if bank.proxies:
             self.faults |= {"swallow": self._swallow, "cut": self._cut}
 

@@ -182,9 +182,14 @@ def _exec(label: str, order: child.Order) -> Process:
     folder = Path(order.folder)
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         popen = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.child", *order.words], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out,
-            stderr=err, start_new_session=True, env={**_environment(), **order.variables},
-        )  # fmt: skip
+            [sys.executable, "-m", "tests.chaos.child", *order.words],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            env={**_environment(), **order.variables},
+        )
     return Process(label, popen.pid, folder, popen)
 
 
@@ -193,9 +198,13 @@ class Nursery:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.child"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            start_new_session=True, env=_environment(),
-        )  # fmt: skip
+            [sys.executable, "-m", "tests.chaos.child"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env=_environment(),
+        )
 
     def make(self, order: child.Order) -> int:
         assert self._process.stdin is not None

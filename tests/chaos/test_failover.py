@@ -155,9 +155,7 @@ def _comparable(entries: list[journal.Entry]) -> list[tuple[Kind, bytes]]:
     return [(entry.kind, entry.state) for step in kept for entry in step]
 
 
-async def one(
-    engine: str, nursery: Nursery, folder: Path, fate: Fate | None, at: int
-) -> tuple[bool, dict[str, End]]:  # fmt: skip
+async def one(engine: str, nursery: Nursery, folder: Path, fate: Fate | None, at: int) -> tuple[bool, dict[str, End]]:
     url = str(folder / "store")
     if engine == "postgres":
         url = postgres.shared().url(schema=postgres_kit.fresh_schema())

@@ -41,9 +41,13 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def _marking(url: str) -> Iterator[subprocess.Popen[str]]:
     """A process that collects garbage and stands in its mark."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.chaos.marking_host", url], cwd=ROOT, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, text=True, env={**os.environ, child.PARENT: str(os.getpid())},
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.chaos.marking_host", url],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, child.PARENT: str(os.getpid())},
+    )
     with process:
         try:
             assert process.stdout is not None

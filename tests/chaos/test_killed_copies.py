@@ -76,7 +76,10 @@ def test_copies_that_are_killed_are_made_again(tmp_path: Path) -> None:
     for store in (there, restored):
         found = subprocess.run(
             [sys.executable, "-m", "worldline.cli", "verify", "--all", "--json", "--store", store],
-            capture_output=True, text=True, check=False, timeout=120,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
         assert found.returncode == 0, found.stderr
         assert chain in found.stdout

@@ -165,17 +165,17 @@ CALM = [
     _blocks("edit_before", edited=f'await ECHO("new")\n{PLAIN}'),
     _blocks("edit_at", edited=PLAIN.replace(WAIT, "await wl.sleep(0.1)")),
     Case(
-        name="edit_after", flow=(PLAIN, PLAIN.replace("return said", 'return await ECHO("after")')), result="after",
+        name="edit_after",
+        flow=(PLAIN, PLAIN.replace("return said", 'return await ECHO("after")')),
+        result="after",
         victims=("finish", "answer"),
     ),
     _blocks("deleted_workflow", edited="", victims=("retry", "terminate", "answer")),
-    Case(
-        name="renamed_effect", effect=("echo", "shout", "echo"), victims=EVERY_WAY, status=RunStatus.BLOCKED
-    ),
+    Case(name="renamed_effect", effect=("echo", "shout", "echo"), victims=EVERY_WAY, status=RunStatus.BLOCKED),
     Case(name="other_arguments", flow=(PLAIN, PLAIN.replace('"a"', '"b"'))),
     Case(name="changed_field", field=(NUMBER, LETTERS, NUMBER), letters_later=1),
     Case(name="raising_handler", fold=(RAISE, RAISE, FOLD), trigger="handler", letters=2),
-]  # fmt: skip
+]
 FATAL_CASES = [
     _bad_handler("hanging_handler", SLEEP),
     _bad_workflow("hanging_workflow", LOOP, "retry"),

@@ -85,8 +85,12 @@ class Hosts:
         with (self._folder / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
                 [*cli_kit.COMMAND, "up", name, "--store", self._url, "--scan", "0.5", *map(str, self._flags[name])],
-                cwd=self._folder, env=cli_kit.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+                cwd=self._folder,
+                env=cli_kit.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
 
     @property
     def logs(self) -> str:

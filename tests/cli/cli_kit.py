@@ -79,9 +79,15 @@ def run(*words: object, cwd: Path | None = None, stdin: str = "", terminal: bool
 def spawn(*words: object, cwd: Path, env: dict[str, str] | None = None, seconds: float = 60) -> Said:
     """A command in a process of its own."""
     done = subprocess.run(
-        [*COMMAND, *map(str, words)], cwd=cwd, env=environment(env), capture_output=True, text=True, timeout=seconds,
-        check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        [*COMMAND, *map(str, words)],
+        cwd=cwd,
+        env=environment(env),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
     return Said(done.returncode, done.stdout, done.stderr)
 
 
@@ -96,9 +102,13 @@ class Dev:
     def __init__(self, *words: object, cwd: Path) -> None:
         self.seen = ""
         self._process = subprocess.Popen(
-            [*COMMAND, "dev", *map(str, words)], cwd=cwd, env=environment(), stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            [*COMMAND, "dev", *map(str, words)],
+            cwd=cwd,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
 
@@ -174,9 +184,11 @@ async def stock_now(store: str, codec: wl.AesGcm | None = None) -> None:
         with contextlib.suppress(wl.RunFailed):
             await alice.run(shop.broken(), id="bad")
         for call, run_id in (
-            (shop.nap(), "nap"), (shop.approval("o1"), "order"), (shop.call_flaky("o2"), "flaky"),
+            (shop.nap(), "nap"),
+            (shop.approval("o1"), "order"),
+            (shop.call_flaky("o2"), "flaky"),
             (shop.call_stuck(), "stuck"),
-        ):  # fmt: skip
+        ):
             assert (await alice.start(call, id=run_id)).id == run_id
         await aio.journaled(await alice.send(shop.Deposited("bob", -1)))
         await aio.until(lambda: _settled(universe))

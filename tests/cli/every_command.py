@@ -67,22 +67,31 @@ WORDS: dict[str, list[list[str]]] = {
     "simulate": [["{hostile}"]],
     "bench": [["--only", "{hostile}", "--seconds", "0.01"]],
     "anchor": [
-        ["--new-key", "{folder}/anchor.key"], ["--all", "--sign", "{folder}/anchor.key", "--out", "{folder}/anchors"],
-        ["alice"], ["{hostile}"],
+        ["--new-key", "{folder}/anchor.key"],
+        ["--all", "--sign", "{folder}/anchor.key", "--out", "{folder}/anchors"],
+        ["alice"],
+        ["{hostile}"],
     ],
     "verify": [
-        ["alice"], ["--all"], ["--all", "--since", "{folder}/anchors"], ["alice", "--since", "{folder}/anchors"],
-        ["alice", "--since", "{hostile}"], ["alice", "--since", "{folder}/anchors", "--key", "{hostile}"],
+        ["alice"],
+        ["--all"],
+        ["--all", "--since", "{folder}/anchors"],
+        ["alice", "--since", "{folder}/anchors"],
+        ["alice", "--since", "{hostile}"],
+        ["alice", "--since", "{folder}/anchors", "--key", "{hostile}"],
     ],
     "replay": [["alice", "--prove", "--app", "{app}"]],
     "prove": [
-        ["alice", "2"], ["alice", "2", "--out", "{folder}/entry.proof"], ["alice", "--state", "cell/Account", *SOON],
+        ["alice", "2"],
+        ["alice", "2", "--out", "{folder}/entry.proof"],
+        ["alice", "--state", "cell/Account", *SOON],
         ["alice", "--since", "{folder}/anchors"],
     ],
     "doctor": [["--app", "{app}"], ["--repair"]],
     "create": [["dora", "--program", "shop", "--label", "team={hostile}"], ["dora"], ["{hostile}"]],
     "send": [
-        ["alice", "Deposited", "account=bob", "cents=1", "--id", "{hostile}"], ["alice", "{hostile}", "x=1"],
+        ["alice", "Deposited", "account=bob", "cents=1", "--id", "{hostile}"],
+        ["alice", "{hostile}", "x=1"],
         ["bob", "Deposited", "--data", '{"account": "{hostile}", "cents": 1}', "--wait", *SOON],
     ],
     "ask": [["alice", "Withdraw", "account=bob", "cents=1", *SOON], ["alice", "{hostile}", *SOON]],
@@ -136,7 +145,7 @@ WORDS: dict[str, list[list[str]]] = {
     "rotate-keys": [[]],
     "archive": [["bob"]],
     "delete": [["robert", "--yes"], ["{hostile}", "--yes"]],
-}  # fmt: skip
+}
 
 
 def leaves(command: click.Command = cli.group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:

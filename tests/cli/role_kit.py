@@ -22,9 +22,13 @@ class Role:
         self.words = [str(word) for word in words]
         self._seen = ""
         self._process = subprocess.Popen(
-            [*cli_kit.COMMAND, *self.words], cwd=cwd, env=cli_kit.environment(), stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            [*cli_kit.COMMAND, *self.words],
+            cwd=cwd,
+            env=cli_kit.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
 

@@ -35,9 +35,17 @@ def test_flow_domains_in_memory_and_in_worlds(tmp_path: Path) -> None:
     assert (said.code, sorted(said.json)) == (0, ["F", "floor", "machine", "store"])
     figures = said.json["F"]
     for name in (
-        "nodes_per_s", "counter_per_s", "counter_untraced_per_s", "compute_64_kib_us", "read_1_kib_us",
-        "durable_counter_per_s", "of_events", "durable_effect_per_s", "of_steps", "durable_64_kib_per_s",
-    ):  # fmt: skip
+        "nodes_per_s",
+        "counter_per_s",
+        "counter_untraced_per_s",
+        "compute_64_kib_us",
+        "read_1_kib_us",
+        "durable_counter_per_s",
+        "of_events",
+        "durable_effect_per_s",
+        "of_steps",
+        "durable_64_kib_per_s",
+    ):
         assert figures[name] > 0, name
     assert {"trace_costs", "switched_off_costs"} <= figures.keys()
     assert list(tmp_path.iterdir()) == []
@@ -82,8 +90,10 @@ def test_a_cluster(tmp_path: Path) -> None:
     missed = targets.is_missed(figures["targets"])
     assert said.code == int(missed), said.err  # this machine may be too busy for what is promised
     assert [(each["name"], each["target_ms"], len(each["rounds_ms"])) for each in figures["targets"]] == [
-        ("heartbeat_p95_ms", 50, 3), ("inbox_to_journal_p95_ms", 100, 3), ("effect_p95_ms", 200, 3),
-    ]  # fmt: skip
+        ("heartbeat_p95_ms", 50, 3),
+        ("inbox_to_journal_p95_ms", 100, 3),
+        ("effect_p95_ms", 200, 3),
+    ]
     assert figures["sent"] > 0
     assert figures["roles"] == {"workers": 2, "adapters": 1, "timers": 1, "orchestrators": 1}
     for name in ("inbox_to_journal_p95_ms", "effect_p95_ms", "heartbeat_p95_ms", "saturation_per_s"):

@@ -37,8 +37,13 @@ def test_an_order_is_filled_explained_previewed_and_paid(hosted: Path) -> None:
     assert failed.out.startswith("error: ACTION_UNAVAILABLE: ")
     assert said(hosted, "act", "shop", "Order.fill", "cents=5", "--key", "o").code == 0
     assert said(hosted, "explain", "shop", "Order.pay", "--key", "o", "--json").json == {
-        "world": "shop", "action": "Order.pay", "available": True, "code": "", "message": "", "reasons": [],
-    }  # fmt: skip
+        "world": "shop",
+        "action": "Order.pay",
+        "available": True,
+        "code": "",
+        "message": "",
+        "reasons": [],
+    }
     would = said(hosted, "act", "shop", "Order.pay", "card=tok", "--key", "o", "--preview", "--json").json
     assert (would["status"], would["asks"][0][0], would["state"]["receipt"]) == ("pending", "charge", None)
     for _ in range(2):
@@ -70,8 +75,14 @@ def test_a_trace_is_shown_event_by_event(hosted: Path) -> None:
     found = said(hosted, "trace", "shop", "--key", "t", "--intent", "pay", "--json").json
     assert (found["world"], found["more"], found["gaps"]) == ("shop", False, [])
     assert [each["type"] for each in found["events"]][:7] == [
-        "job:start", "context:frozen", "core:apply", "core:compute", "core:apply", "effect:dispatch", "job:end",
-    ]  # fmt: skip
+        "job:start",
+        "context:frozen",
+        "core:apply",
+        "core:compute",
+        "core:apply",
+        "effect:dispatch",
+        "job:end",
+    ]
     assert {(each["domain"], each["key"], each["intent"]) for each in found["events"]} == {("Order", "t", "pay")}
     first = found["events"][0]["height"]
     shown = said(hosted, "trace", "shop", "--domain", "Order", "--key", "t", "--above", 0, "--up-to", first, "--graph")
@@ -112,8 +123,11 @@ def test_data_is_patched(hosted: Path) -> None:
     wrong = said(hosted, "patch", "shop", "Order", "cents=many", "--key", "p")
     assert (wrong.code, wrong.out.splitlines()[-1]) == (1, "  cents = 9")
     assert "must be number" in wrong.out
-    for words, why in (([], "PATH=VALUE, or --unset PATH"), (["cents"], "say what a path becomes"),
-                       (["system.status=idle"], "no handler may write")):  # fmt: skip
+    for words, why in (
+        ([], "PATH=VALUE, or --unset PATH"),
+        (["cents"], "say what a path becomes"),
+        (["system.status=idle"], "no handler may write"),
+    ):
         refused = said(hosted, "patch", "shop", "Order", *words, "--key", "p")
         assert (refused.code, why in refused.err) == (2, True)
     assert said(hosted, "patch", "shop", "Nothing", "a=1").code == 3

@@ -52,8 +52,9 @@ def test_a_history_that_goes_on_and_one_that_does_not(store: Path, tmp_path: Pat
     later.write_text(line)
     since = run("verify", "alice", "--since", first, "--store", store)
     assert (since.code, since.out.splitlines()[0]) == (
-        0, "alice: holds since height 1: the history goes on from height 1",
-    )  # fmt: skip
+        0,
+        "alice: holds since height 1: the history goes on from height 1",
+    )
     back = run("verify", "alice", "--since", later, "--store", older)
     assert back.code == 1
     assert back.out.startswith("alice: rolled back since height")
@@ -116,11 +117,15 @@ def test_words_that_do_not_go_together(store: Path, tmp_path: Path) -> None:
     file = tmp_path / "anchors"
     run("anchor", "alice", "--out", file, "--store", store)
     for words in (
-        ("anchor",), ("anchor", "alice", "--all"), ("anchor", "alice", "--new-key", tmp_path / "k"),
-        ("verify", "alice", "--key", "00" * 32), ("verify", "--file", file, "--since", file),
-        ("verify", "alice", "--since", tmp_path / "nowhere"), ("prove", "alice", "1", "--since", file),
+        ("anchor",),
+        ("anchor", "alice", "--all"),
+        ("anchor", "alice", "--new-key", tmp_path / "k"),
+        ("verify", "alice", "--key", "00" * 32),
+        ("verify", "--file", file, "--since", file),
+        ("verify", "alice", "--since", tmp_path / "nowhere"),
+        ("prove", "alice", "1", "--since", file),
         ("verify", "bob", "--since", file),
-    ):  # fmt: skip
+    ):
         assert run(*words, "--store", store).code == 2, words
     file.write_text("nothing\n")
     said = run("verify", "alice", "--since", file, "--store", store)

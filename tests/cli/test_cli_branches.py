@@ -137,9 +137,14 @@ def test_a_revert_that_no_process_takes_says_so(store: Path) -> None:
 def test_revert_and_a_run_that_is_waited_for(store: Path, tmp_path: Path) -> None:
     with dev(SHOP, "--store", store, cwd=tmp_path):
         waiting = subprocess.Popen(
-            [*COMMAND, "run", "alice", "nap", "--id", "n", "--store", str(store), "--json"], cwd=tmp_path,
-            env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [*COMMAND, "run", "alice", "nap", "--id", "n", "--store", str(store), "--json"],
+            cwd=tmp_path,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         try:
             until(lambda: with_universe(store, _is_started), "the run")
             said = do(store, "revert", "alice", "--to", 2, "--yes", "--json")

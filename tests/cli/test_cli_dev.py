@@ -203,9 +203,14 @@ def test_an_initial_project_runs(tmp_path: Path) -> None:
 def test_the_tests_of_an_initial_project_pass(tmp_path: Path) -> None:
     assert run("init", cwd=tmp_path).code == 0
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=tmp_path, capture_output=True, text=True,
-        timeout=60, check=False, env=cli_kit.environment(),
-    )  # fmt: skip
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=cli_kit.environment(),
+    )
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
 

@@ -165,9 +165,14 @@ class Terminal:
     def __init__(self, *words: object, cwd: Path) -> None:
         self._ours, theirs = pty.openpty()
         self.process = subprocess.Popen(
-            [*cli_kit.COMMAND, "dev", *map(str, words)], cwd=cwd, stdin=theirs, stdout=theirs, stderr=theirs,
-            env=cli_kit.environment({"TERM": "xterm", "COLUMNS": "150"}), start_new_session=True,
-        )  # fmt: skip
+            [*cli_kit.COMMAND, "dev", *map(str, words)],
+            cwd=cwd,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=cli_kit.environment({"TERM": "xterm", "COLUMNS": "150"}),
+            start_new_session=True,
+        )
         os.close(theirs)
         self.seen = ""
         self._reader = threading.Thread(target=self._read)
@@ -287,9 +292,7 @@ def test_a_parked_effect() -> None:
     asked, intent = lived.ask("hot")
     lived.step(*started(), asked, time_ms=0)
     parked = control(commands.PARK, commands.ParkEffect(intent, 3, "it burns"))
-    assert lived.step(parked, time_ms=1) == [
-        "w/r flow() | hot(x=1) is parked after 3 attempts: it burns (app.py:7)"
-    ]  # fmt: skip
+    assert lived.step(parked, time_ms=1) == ["w/r flow() | hot(x=1) is parked after 3 attempts: it burns (app.py:7)"]
 
 
 def test_chunks_become_lines() -> None:

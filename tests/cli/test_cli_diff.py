@@ -97,8 +97,13 @@ def test_json_has_these_fields_and_no_others(store: Path) -> None:
     assert (said["runs"], said["effects"]) == ([], [])
     assert said["entries"]["left"]["count"] == 0
     assert said["entries"]["right"] == {
-        "world": "alice", "step": 2, "height": 2, "first": 2, "count": 1, "kinds": {"event": 1},
-    }  # fmt: skip
+        "world": "alice",
+        "step": 2,
+        "height": 2,
+        "first": 2,
+        "count": 1,
+        "kinds": {"event": 1},
+    }
     assert diff(store, "alice", "alice").out.splitlines()[-1] == "no cell, run or effect differs"
 
 
@@ -128,12 +133,14 @@ def large() -> Diff:
     side = RunSide("flow", "running", None, None, 9, 3, ["event X"], 0)
     fields = tuple(Field(("lines", number, "a b"), "changed", number, "x" * 100) for number in range(30))
     return Diff(
-        "w", 3, 9,
+        "w",
+        3,
+        9,
         [Cell("Cart", str(number), "changed", fields=fields) for number in range(50)],
         [Run(str(number), "removed", side, None) for number in range(50)],
         Sides(*[Entries("w", 3, 9, None, 0, {})] * 2),
         [Effect("r", each, "changed", EffectSide("a", 1, "ok", 2), EffectSide("b", 1, "open")) for each in range(50)],
-    )  # fmt: skip
+    )
 
 
 def test_much_is_cut_to_about_forty_lines() -> None:
@@ -141,8 +148,11 @@ def test_much_is_cut_to_about_forty_lines() -> None:
     assert len(lines) <= 40
     assert all(len(line) < 200 for line in lines)
     assert [line for line in lines if "... and" in line] == [
-        "    ... and 26 more fields", "  ... and 49 more cells", "  ... and 41 more runs", "  ... and 47 more effects",
-    ]  # fmt: skip
+        "    ... and 26 more fields",
+        "  ... and 49 more cells",
+        "  ... and 41 more runs",
+        "  ... and 47 more effects",
+    ]
     assert "    lines[0]['a b']: 0 -> \"" + "x" * 56 + "..." in lines
     assert lines[-3:-1] == ["    - a 1 ok 2", "    + b 1 open"]
     every = compare.lines(large(), every=True)

@@ -106,8 +106,10 @@ def test_every_problem_is_a_line(folder: Path) -> None:
     said = run("domain", "validate", "wrong.json", cwd=folder)
     assert said.code == output.NEGATIVE
     assert [line.split(":")[0] for line in said.out.splitlines()] == [
-        "V-008 at hash", "V-003 at actions.go.flow.value", "V-004 at actions.call.flow",
-    ]  # fmt: skip
+        "V-008 at hash",
+        "V-003 at actions.go.flow.value",
+        "V-004 at actions.call.flow",
+    ]
     as_json = run("domain", "validate", "wrong.json", "--json", cwd=folder)
     assert [each["code"] for each in as_json.lines] == ["V-008", "V-003", "V-004"]
     save(folder / "shape.json", {"id": "x"})
@@ -198,12 +200,16 @@ def test_check_knows_documents_and_classes(folder: Path) -> None:
     said = run("check", "slips.json", cwd=folder)
     assert (said.code, said.err) == (output.NEGATIVE, "")
     assert [line.partition(": ")[2].partition(": ")[0] for line in said.out.splitlines()] == [
-        "actions.go.flow.steps[1].value", "actions.go.flow.steps[2]", "actions.same.available",
-    ]  # fmt: skip
+        "actions.go.flow.steps[1].value",
+        "actions.go.flow.steps[2]",
+        "actions.same.available",
+    ]
     as_json = run("check", "slips.json", "counter.json", "--json", cwd=folder)
     assert [(each["file"], each["rule"]) for each in as_json.lines] == [
-        ("slips.json", "stale"), ("slips.json", "unguarded"), ("slips.json", "containers"),
-    ]  # fmt: skip
+        ("slips.json", "stale"),
+        ("slips.json", "unguarded"),
+        ("slips.json", "containers"),
+    ]
     good = run("check", "shop_of_domains.py:Order", "counter.json", cwd=folder)
     assert (good.code, good.out, good.err) == (0, "", "nothing found\n")
 

@@ -53,10 +53,34 @@ ENDINGS: list[tuple[int, list[str], str]] = [
 ]
 
 COMMANDS = [
-    "list", "show", "why", "state", "journal", "follow", "create", "send", "ask", "run", "pause", "resume", "archive",
-    "delete", "label", "ref", "runs", "effect", "timer", "dead", "init", "dev", "replay", "verify", "check", "doctor",
+    "list",
+    "show",
+    "why",
+    "state",
+    "journal",
+    "follow",
+    "create",
+    "send",
+    "ask",
+    "run",
+    "pause",
+    "resume",
+    "archive",
+    "delete",
+    "label",
+    "ref",
+    "runs",
+    "effect",
+    "timer",
+    "dead",
+    "init",
+    "dev",
+    "replay",
+    "verify",
+    "check",
+    "doctor",
     "bench",
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +97,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, stocked: Path) -> Path:
 
 
 @pytest.mark.parametrize(("code", "words", "message"), ENDINGS, ids=[" ".join(row[1])[:40] for row in ENDINGS])
-def test_exit_codes(
-    place: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: list[str], message: str
-) -> None:  # fmt: skip
+def test_exit_codes(place: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: list[str], message: str) -> None:
     monkeypatch.setattr(common, "NOT_HOSTED_AFTER_SECONDS", 0.3)
     said = run(*words, cwd=place)
     assert said.code == code, said
@@ -164,9 +186,13 @@ def test_help_and_version(tmp_path: Path) -> None:
 def test_interrupted(stocked: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*cli_kit.COMMAND, "follow", "alice", "--above", "0", "--store", str(stocked)],
-        cwd=tmp_path, env=cli_kit.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=tmp_path,
+        env=cli_kit.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell in the background ignores it
-    )  # fmt: skip
+    )
     assert process.stdout is not None
     assert "event=Deposited" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
@@ -280,9 +306,14 @@ def test_commands_run_without_any_extra(tmp_path: Path) -> None:
     """What a plain installation lacks. A command that needs an extra says so, or why it has nothing to do."""
     for code, words in ((0, ["create", "w", "--app", SHOP]), (5, ["keys"])):
         done = subprocess.run(
-            [sys.executable, "-c", WITHOUT_EXTRAS, *words, "--store", "new"], cwd=tmp_path, env=cli_kit.environment(),
-            capture_output=True, text=True, timeout=cli_kit.SECONDS, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", WITHOUT_EXTRAS, *words, "--store", "new"],
+            cwd=tmp_path,
+            env=cli_kit.environment(),
+            capture_output=True,
+            text=True,
+            timeout=cli_kit.SECONDS,
+            check=False,
+        )
         assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
 
 

@@ -141,7 +141,7 @@ def test_names_stand_beside_ids(store: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0 s"), (59, "59 s"), (61, "1 min"), (7_300, "2 h"), (200_000, "2 d")]
-)  # fmt: skip
+)
 def test_ages(seconds: int, text: str) -> None:
     assert output.lasting(seconds, units_max=1) == text
 

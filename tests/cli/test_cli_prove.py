@@ -39,8 +39,11 @@ def test_everything_is_proved(stocked: Path) -> None:
     proof = said.json
     shown = run("show", "alice", "--store", stocked, "--json").json
     assert (proof["holds"], proof["proved"], proof["steps"], proof["height"]) == (
-        True, shown["step"], shown["step"], shown["height"],
-    )  # fmt: skip
+        True,
+        shown["step"],
+        shown["step"],
+        shown["height"],
+    )
     assert (proof["chain"], proof["state"]) == (shown["chain"], shown["state"])
     assert proof["unverifiable_below"] is None
     assert proof["snapshots"] >= 1

@@ -153,9 +153,10 @@ def test_a_relay_of_webhooks_as_a_process(folder: Path, tmp_path: Path) -> None:
 
         def post(at: int) -> int:
             headers = {
-                "webhook-id": "msg_1", "webhook-timestamp": str(at),
+                "webhook-id": "msg_1",
+                "webhook-timestamp": str(at),
                 "webhook-signature": signing.standard_signature(b"k" * 24, id="msg_1", timestamp=at, body=body),
-            }  # fmt: skip
+            }
             return httpx.post(url, content=body, headers=headers, trust_env=False).status_code
 
         assert [post(now), post(now + 1), post(now - 300)] == [202, 200, 401]

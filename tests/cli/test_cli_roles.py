@@ -45,8 +45,13 @@ async def relay(turns: int) -> int:
 """
 
 ROLES: list[list[object]] = [
-    ["worker", SHOP], ["adapter", SHOP], ["timer"], ["orchestrator"], ["janitor"], ["up", SHOP],
-]  # fmt: skip
+    ["worker", SHOP],
+    ["adapter", SHOP],
+    ["timer"],
+    ["orchestrator"],
+    ["janitor"],
+    ["up", SHOP],
+]
 
 
 @pytest.fixture
@@ -330,12 +335,22 @@ def test_a_process_that_serves_many_universes(folder: str, app_file: Path, tmp_p
     """
     url = folder
     roles: list[list[object]] = [
-        ["worker", app_file, "--universe", "tenant-*", "--universe", "named"], ["adapter", app_file, "--all-universes"],
-        ["timer", "--all-universes"], ["orchestrator", "--universe", "*"], ["janitor", "--all-universes"],
-    ]  # fmt: skip
+        ["worker", app_file, "--universe", "tenant-*", "--universe", "named"],
+        ["adapter", app_file, "--all-universes"],
+        ["timer", "--all-universes"],
+        ["orchestrator", "--universe", "*"],
+        ["janitor", "--all-universes"],
+    ]
     here = ["--store", url, "--json"]
-    with running(*([*words, "--store", url, "--scan", 1] if words[0] in ("worker", "adapter", "timer") else
-                   [*words, "--store", url] for words in roles), cwd=tmp_path) as started:  # fmt: skip
+    with running(
+        *(
+            [*words, "--store", url, "--scan", 1]
+            if words[0] in ("worker", "adapter", "timer")
+            else [*words, "--store", url]
+            for words in roles
+        ),
+        cwd=tmp_path,
+    ) as started:
         assert started[0].said["universes"] == ["tenant-*", "named"]
         assert "universe" not in started[0].said
         for name in ("tenant-a", "tenant-b", "other"):

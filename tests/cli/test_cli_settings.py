@@ -50,16 +50,22 @@ def test_each_value_has_its_origin(project: Path, monkeypatch: pytest.MonkeyPatc
     assert list(found) == list(setting_names.ALL)
     changed = {name: each for name, each in found.items() if each[1] != "default"}
     assert changed == {
-        "worker.lease_ttl_ms": (4000, "--set"), "worker.heartbeat_ms": (1000, "worker.lease_ttl_ms"),
-        "worker.scan_ms": (700, "WORLDLINE_SET_WORKER_SCAN_MS"), "worker.max_inbox_batch": (64, "worldline.toml"),
-        "worker.segment_changes": (True, "worldline.toml"), "worker.labels": ({"zone": "a"}, "worldline.toml"),
-        "pressure.inbox_items_max": (50, "--set"), "cache.folder": ("cached", "worldline.toml"),
-        "cache.bytes_max": (2097152, "WORLDLINE_CACHE_BYTES"), "on_hang": ("report", "worldline.toml"),
-    }  # fmt: skip
+        "worker.lease_ttl_ms": (4000, "--set"),
+        "worker.heartbeat_ms": (1000, "worker.lease_ttl_ms"),
+        "worker.scan_ms": (700, "WORLDLINE_SET_WORKER_SCAN_MS"),
+        "worker.max_inbox_batch": (64, "worldline.toml"),
+        "worker.segment_changes": (True, "worldline.toml"),
+        "worker.labels": ({"zone": "a"}, "worldline.toml"),
+        "pressure.inbox_items_max": (50, "--set"),
+        "cache.folder": ("cached", "worldline.toml"),
+        "cache.bytes_max": (2097152, "WORLDLINE_CACHE_BYTES"),
+        "on_hang": ("report", "worldline.toml"),
+    }
     assert listed("--changed", "worker", cwd=project) == {
-        name: each for name, each in changed.items() if name.startswith("worker.") and each[1] != "--set"
-        and name != "worker.heartbeat_ms"
-    }  # fmt: skip
+        name: each
+        for name, each in changed.items()
+        if name.startswith("worker.") and each[1] != "--set" and name != "worker.heartbeat_ms"
+    }
 
 
 def test_the_last_that_names_it_decides(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +94,7 @@ WRONG = [
     (["--set", "worker.scan_ms=soon"], "", {}, "worker.scan_ms is 'soon'; use a whole number from 1 to"),
     (["--set", "worker.scan_ms=0"], "", {}, "--set: worker.scan_ms is 0; use a whole number from 1 to"),
     (["--set", "worker.segment_changes=yes"], "", {}, "worker.segment_changes is 'yes'; use true or false"),
-    (["--set", "on_hang=explode"], "", {}, "--set: on_hang is 'explode'; use \"report\" or \"exit\""),
+    (["--set", "on_hang=explode"], "", {}, '--set: on_hang is \'explode\'; use "report" or "exit"'),
     (["--set", "worker.labels= x=1"], "", {}, "a label's name must be printable text"),
     ([], "[worker]\nmax_inbox_bach = 3", {}, "no setting 'worker.max_inbox_bach'; `worldline settings` lists"),
     ([], "[wroker]\nscan_ms = 3", {}, "did you mean 'worker'"),
@@ -103,15 +109,20 @@ WRONG = [
     ([], "", {"WORLDLINE_SET_WORKER_SCAN_MS": "x"}, "WORLDLINE_SET_WORKER_SCAN_MS: worker.scan_ms is 'x'"),
     ([], "", {"WORLDLINE_SET_WORKER_SCAN_MS": "0"}, "WORLDLINE_SET_WORKER_SCAN_MS: worker.scan_ms is 0"),
     (["--set", "worker.lease_ttl_ms=1000", "--set", "worker.heartbeat_ms=900"], "", {}, "--set: worker.heartbeat_ms"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("words", "toml", "variables", "message"), WRONG, ids=[each[3][:60] for each in WRONG])
 @pytest.mark.parametrize("command", [["settings"], ["janitor"], ["dev", SHOP]], ids=["settings", "janitor", "dev"])
 def test_what_is_no_setting_is_refused(
-    command: list[str], words: list[str], toml: str, variables: dict[str, str], message: str, tmp_path: Path,
+    command: list[str],
+    words: list[str],
+    toml: str,
+    variables: dict[str, str],
+    message: str,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     (tmp_path / "worldline.toml").write_text(toml)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

@@ -128,9 +128,14 @@ def test_seeds_are_given_away_a_few_at_a_time() -> None:
 def test_an_interrupt_ends_it_and_everybody(tmp_path: Path) -> None:
     """Two processes are at it; Ctrl-C goes to all of them, as from a terminal."""
     process = subprocess.Popen(
-        [*cli_kit.COMMAND, "simulate", "--seeds", "100000", "--jobs", "2"], cwd=tmp_path, env=cli_kit.environment(),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
+        [*cli_kit.COMMAND, "simulate", "--seeds", "100000", "--jobs", "2"],
+        cwd=tmp_path,
+        env=cli_kit.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     try:
         cli_kit.until(lambda: len(_session(process.pid)) >= 3, "its processes")
         os.killpg(process.pid, signal.SIGINT)

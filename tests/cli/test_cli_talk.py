@@ -33,8 +33,12 @@ def test_run_shows_the_result(hosted: Path) -> None:
 def test_the_same_id_is_the_same_run(hosted: Path) -> None:
     first = run("run", "alice", "greet", "name=Once", "--id", "once", "--store", hosted, "--json").json
     assert first == {
-        "world": "alice", "run": "once", "workflow": "greet", "status": "finished", "result": "HELLO ONCE",
-    }  # fmt: skip
+        "world": "alice",
+        "run": "once",
+        "workflow": "greet",
+        "status": "finished",
+        "result": "HELLO ONCE",
+    }
     assert typed(hosted, "run", "alice", "greet", "name=Once", "--id", "once", "--json").json == first
     other = run("run", "alice", "greet", "name=Twice", "--id", "once", "--store", hosted)
     assert other.code == 4
@@ -133,9 +137,7 @@ def test_the_same_id_is_the_same_event(hosted: Path) -> None:
         ),
     ],
 )
-def test_events_are_checked_where_the_program_is_known(
-    hosted: Path, words: list[str], code: int, message: str
-) -> None:  # fmt: skip
+def test_events_are_checked_where_the_program_is_known(hosted: Path, words: list[str], code: int, message: str) -> None:
     said = typed(hosted, "send", "bob", *words)
     assert said.code == code
     assert message in said.err

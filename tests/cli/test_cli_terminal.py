@@ -16,9 +16,13 @@ def at_terminal(*words: object, cwd: Path, typed: str = "") -> tuple[int, str]:
     """Run a command with a terminal at all its ends. Returns its exit code and everything that was shown."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*cli_kit.COMMAND, *map(str, words)], cwd=cwd, stdin=theirs, stdout=theirs, stderr=theirs,
+        [*cli_kit.COMMAND, *map(str, words)],
+        cwd=cwd,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
         env=cli_kit.environment({"TERM": "xterm", "COLUMNS": "80"}),
-    )  # fmt: skip
+    )
     os.close(theirs)
     os.write(ours, typed.encode())
     shown = b""

@@ -99,12 +99,14 @@ def test_settings_of_a_universe(store: Path) -> None:
     assert "nothing is stored with universe 'default'" in run("universe", "settings", *here).err
     said = run("universe", "settings", "pressure.inbox_items_max=1", "pressure.sample_ms=0", *here, "--json")
     assert [(each["name"], each["value"], each["by"]) for each in said.lines] == [
-        ("pressure.inbox_items_max", 1, "operator"), ("pressure.sample_ms", 0, "operator"),
-    ]  # fmt: skip
+        ("pressure.inbox_items_max", 1, "operator"),
+        ("pressure.sample_ms", 0, "operator"),
+    ]
     rows = run("settings", "pressure", "--changed", *here, "--json").lines
     assert [(each["name"], each["value"], each["origin"]) for each in rows] == [
-        ("pressure.inbox_items_max", 1, "universe 'default'"), ("pressure.sample_ms", 0, "universe 'default'"),
-    ]  # fmt: skip
+        ("pressure.inbox_items_max", 1, "universe 'default'"),
+        ("pressure.sample_ms", 0, "universe 'default'"),
+    ]
     send = ["send", "alice", "Anything", "--data", "{}", *here]
     assert run(*send).code == 0
     full = run(*send)

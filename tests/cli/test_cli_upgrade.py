@@ -45,13 +45,21 @@ def test_nothing_would_differ(stocked: Path, tmp_path: Path) -> None:
 def test_every_difference_is_said(stocked: Path, tmp_path: Path) -> None:
     file = edited(
         tmp_path,
-        'shout(f"hello {name}")', 'shout(f"hullo {name}")',
-        "self.cents += event.cents", "self.cents += 2 * event.cents",
-        "wl.wait(Approved, timeout=7200)", "wl.wait(Deposited, timeout=7200)", "found.by", "found.cents",
-        "it broke", "it fell",
-        "cents below zero", "below zero",
-        "await wl.sleep(seconds)\n    except", "await wl.sleep(seconds + 1)\n    except",
-    )  # fmt: skip
+        'shout(f"hello {name}")',
+        'shout(f"hullo {name}")',
+        "self.cents += event.cents",
+        "self.cents += 2 * event.cents",
+        "wl.wait(Approved, timeout=7200)",
+        "wl.wait(Deposited, timeout=7200)",
+        "found.by",
+        "found.cents",
+        "it broke",
+        "it fell",
+        "cents below zero",
+        "below zero",
+        "await wl.sleep(seconds)\n    except",
+        "await wl.sleep(seconds + 1)\n    except",
+    )
     said = tried(stocked, file)
     assert said.code == 1
     for text in (
@@ -74,8 +82,14 @@ def test_every_difference_is_said(stocked: Path, tmp_path: Path) -> None:
         assert text in said.out, said.out
     found: dict[str, Any] = tried(stocked, file, "alice", "--json").json
     assert found["counts"] == {
-        "blocked": 1, "effects": 1, "timers": 1, "messages": 0, "cells": 1, "runs": 2, "inputs": 1
-    }  # fmt: skip
+        "blocked": 1,
+        "effects": 1,
+        "timers": 1,
+        "messages": 0,
+        "cells": 1,
+        "runs": 2,
+        "inputs": 1,
+    }
     assert found["effects"][0]["new"]["arguments"] == {"text": "hullo Alice"}
     assert found["cells"][0]["fields"] == [{"field": "cents", "change": "changed", "old": 5, "new": 10}]
     assert found["runs"][0]["new"]["value"] == {"code": "ValueError", "message": "ValueError: it fell"}
@@ -89,8 +103,10 @@ def test_all_worlds_of_which_one_differs(store: Path, tmp_path: Path) -> None:
     found = run("upgrade", "--all", "--shadow", "--app", file, "--store", store, "--json")
     assert found.code == 1
     assert [(each["world"], each["differs"]) for each in found.lines] == [
-        ("alice", True), ("bob", False), ("carol", False),
-    ]  # fmt: skip
+        ("alice", True),
+        ("bob", False),
+        ("carol", False),
+    ]
     people = run("upgrade", "--all", "--shadow", "--app", file, "--store", store).out
     assert "bob: nothing would differ" in people
     assert run("upgrade", "--all", "--shadow", "--app", SHOP, "--store", store).code == 0
@@ -125,7 +141,7 @@ def test_nothing_is_written(store: Path, tmp_path: Path) -> None:
         (["alice", "--app", SHOP], 3, "no worker that may run world 'alice' has code"),
     ],
     ids=lambda value: " ".join(map(str, value))[-40:] if isinstance(value, list) else "",
-)  # fmt: skip
+)
 def test_what_cannot_be_tried(stocked: Path, tmp_path: Path, words: list[str], code: int, message: str) -> None:
     (tmp_path / "raises.py").write_text("raise KeyError('x')\n")
     (tmp_path / "none.py").write_text("x = 1\n")
@@ -163,10 +179,17 @@ def test_the_project_names_the_code(stocked: Path, tmp_path: Path) -> None:
 def test_long_values_and_lists_are_cut() -> None:
     asked = report.Asked("effect", "e", None, "effect 'e'", 1, 2, 3)
     found = report.Report(
-        "p", "00", "11", 5, 1, 5, 9, effects=[report.AskedOtherwise("", None, asked, further=3)],
+        "p",
+        "00",
+        "11",
+        5,
+        1,
+        5,
+        9,
+        effects=[report.AskedOtherwise("", None, asked, further=3)],
         cells=[report.CellOtherwise("R", "", [report.FieldOtherwise("", "added", None, "x" * 900)], further=2)],
         unlisted={"effects": 7},
-    )  # fmt: skip
+    )
     said = shown.lines("w", found)
     assert "  effects that would be asked otherwise: 8" in said
     assert "    ... and 7 more" in said

@@ -25,21 +25,80 @@ from worldline.cli import output, places
 CASES = int(os.environ.get("WORLDLINE_ARGUMENT_CASES", "400"))
 SEED = 20_261_118
 CODES = (
-    0, output.NEGATIVE, output.USAGE, output.NOT_FOUND, output.REFUSED, output.STORE, output.TIMEOUT,
-)  # fmt: skip
+    0,
+    output.NEGATIVE,
+    output.USAGE,
+    output.NOT_FOUND,
+    output.REFUSED,
+    output.STORE,
+    output.TIMEOUT,
+)
 SECONDS_MAX = 60
 # They run until they are stopped, or for as long as they are told.
 LEFT_OUT = (*every_command.SERVING, "bench", "simulate", "follow", "init")
 
 DEEP = "[" * 100_000
 TEXTS = [
-    "", " ", "-", "--", "@", "@missing", "@folder", "@deep.json", "@bytes", "\udcff", "a\udc80b", "\x1b[31m", "\u202e",
-    "x" * 5_000, DEEP, '{"a":' * 400 + "1" + "}" * 400, "{}", "[]", "null", '"\\ud800"', "1e999", "9" * 5_000, "NaN",
-    "../..", "folder", "missing", "deep.json", "bytes", "x/../../y", "alice", "bob", "alice@3", "alice@-1",
-    "alice@99999999999", "Deposited", "Account", "a=b", "=", "a=", "cents=" + "9" * 400, "account=" + DEEP[:2_000],
-    "cents=1e5", "name=\udcff", "%s%n{}", "nap", "order", "bad", "default", "tenant-*", "[", "*", "0", "1", "-1",
-    str(2**64), "0x10", "٣", "\ufeff", "é" * 200,
-]  # fmt: skip
+    "",
+    " ",
+    "-",
+    "--",
+    "@",
+    "@missing",
+    "@folder",
+    "@deep.json",
+    "@bytes",
+    "\udcff",
+    "a\udc80b",
+    "\x1b[31m",
+    "\u202e",
+    "x" * 5_000,
+    DEEP,
+    '{"a":' * 400 + "1" + "}" * 400,
+    "{}",
+    "[]",
+    "null",
+    '"\\ud800"',
+    "1e999",
+    "9" * 5_000,
+    "NaN",
+    "../..",
+    "folder",
+    "missing",
+    "deep.json",
+    "bytes",
+    "x/../../y",
+    "alice",
+    "bob",
+    "alice@3",
+    "alice@-1",
+    "alice@99999999999",
+    "Deposited",
+    "Account",
+    "a=b",
+    "=",
+    "a=",
+    "cents=" + "9" * 400,
+    "account=" + DEEP[:2_000],
+    "cents=1e5",
+    "name=\udcff",
+    "%s%n{}",
+    "nap",
+    "order",
+    "bad",
+    "default",
+    "tenant-*",
+    "[",
+    "*",
+    "0",
+    "1",
+    "-1",
+    str(2**64),
+    "0x10",
+    "٣",
+    "\ufeff",
+    "é" * 200,
+]
 NUMBERS = [
     "0",
     "1",
@@ -145,13 +204,35 @@ def test_roles_are_not_started_with_times_that_are_none(folder: Path, seconds: s
 
 
 TOML = [
-    b"store = " + b"[" * 20_000, b'store = "a\\u0000b"', b"x = 1" + b"0" * 5_000, b"store = 1" + b"0" * 5_000, b"\xff",
-    b'store = "a', b"store = 5", b"[a.b.c]\nx = 1", b'app = ["a.py", 5]', b"peers = 3", b"peers = { a = 1 }", b"\x00",
-    b'store = ""', b'keys = ""', b'universe = "\\u001b"', b'app = "\\u0000"', b'objects = "s3://\\u202e"', b'app = "."',
-    b"a.a" * 3_000 + b" = 1", b"store = { x = " * 3_000, b'"" = 1', b'store = "' + b"x" * 5_000 + b'"', b"store = nan",
-    b"[[a]]\n" * 1_000, b'peers = { "a\\nb" = "x" }', b'store = "postgresql://[::1"', b'keys = "worldline.toml"',
+    b"store = " + b"[" * 20_000,
+    b'store = "a\\u0000b"',
+    b"x = 1" + b"0" * 5_000,
+    b"store = 1" + b"0" * 5_000,
+    b"\xff",
+    b'store = "a',
+    b"store = 5",
+    b"[a.b.c]\nx = 1",
+    b'app = ["a.py", 5]',
+    b"peers = 3",
+    b"peers = { a = 1 }",
+    b"\x00",
+    b'store = ""',
+    b'keys = ""',
+    b'universe = "\\u001b"',
+    b'app = "\\u0000"',
+    b'objects = "s3://\\u202e"',
+    b'app = "."',
+    b"a.a" * 3_000 + b" = 1",
+    b"store = { x = " * 3_000,
+    b'"" = 1',
+    b'store = "' + b"x" * 5_000 + b'"',
+    b"store = nan",
+    b"[[a]]\n" * 1_000,
+    b'peers = { "a\\nb" = "x" }',
+    b'store = "postgresql://[::1"',
+    b'keys = "worldline.toml"',
     b"a" * 2_000_000,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("data", TOML, ids=lambda data: repr(data[:24]))
@@ -186,9 +267,14 @@ def test_mutated_project_files(tmp_path: Path) -> None:
 
 
 KEY_FILES = [
-    DEEP.encode(), b'{"current":"a","keys":' + b'{"a":' * 100_000, b"", b"\xff", b"[]", b"{" * 99_999,
+    DEEP.encode(),
+    b'{"current":"a","keys":' + b'{"a":' * 100_000,
+    b"",
+    b"\xff",
+    b"[]",
+    b"{" * 99_999,
     b'{"current":"a","keys":{"a":"x"}}',
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("data", KEY_FILES, ids=lambda data: repr(data[:24]))

@@ -110,8 +110,11 @@ def test_the_answer_of_a_request() -> None:
 def test_bytes_times_and_names_as_plain_data() -> None:
     made = {"a": b"\x01\xff", "b": datetime(2024, 1, 2, tzinfo=UTC), "c": Kind.EVENT, "d": (1, [2.5, None, True])}
     assert render.plain(made) == {
-        "a": "01ff", "b": "2024-01-02T00:00:00.000Z", "c": "event", "d": [1, [2.5, None, True]],
-    }  # fmt: skip
+        "a": "01ff",
+        "b": "2024-01-02T00:00:00.000Z",
+        "c": "event",
+        "d": [1, [2.5, None, True]],
+    }
 
 
 def entry(kind: Kind, payload: bytes, **more: Any) -> journal.Entry:

@@ -137,10 +137,15 @@ def things(url: str, folder: Path) -> dict[str, str]:
 
     (folder / "document.json").write_text(msgspec.json.encode(orders.Order.document()).decode())
     return {
-        "app": SHOP, "domain": f"{orders.__file__}:Order", "document": str(folder / "document.json"),
-        "folder": str(folder / "out"), "secret": str(folder / "secret"), "hostile": "nowhere",
-        "other": url.replace("schema=", "schema=other_"), **aio.run(make()),
-    }  # fmt: skip
+        "app": SHOP,
+        "domain": f"{orders.__file__}:Order",
+        "document": str(folder / "document.json"),
+        "folder": str(folder / "out"),
+        "secret": str(folder / "secret"),
+        "hostile": "nowhere",
+        "other": url.replace("schema=", "schema=other_"),
+        **aio.run(make()),
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -177,13 +182,24 @@ def test_what_is_typed_in_the_wrong_place(url: str, folder: Path) -> None:
     """Also where click, or a driver, repeats what it was given."""
     wrong = url.replace("planted:", "other:")
     for words in (
-        ["list", url], ["show", url], ["send", "alice", url], ["lisst", url], ["backup", "verify", url],
+        ["list", url],
+        ["show", url],
+        ["send", "alice", url],
+        ["lisst", url],
+        ["backup", "verify", url],
         ["--stroe", url],
-        ["list", "--limit", url], ["verify", "--file", url], ["check", url], ["--objects", url, "list"],
-        ["--keys", url, "list"], ["list", "--store", wrong], ["list", "--store", url.replace("://", ":/")],
-        ["list", "--store", f"{url}&sslmode=perhaps"], ["list", "--store", url.replace("/postgres", "/missing")],
-        ["list", "--store", url, "--objects", "s3://bucket/prefix"], ["restore", "out/none", url],
-    ):  # fmt: skip
+        ["list", "--limit", url],
+        ["verify", "--file", url],
+        ["check", url],
+        ["--objects", url, "list"],
+        ["--keys", url, "list"],
+        ["list", "--store", wrong],
+        ["list", "--store", url.replace("://", ":/")],
+        ["list", "--store", f"{url}&sslmode=perhaps"],
+        ["list", "--store", url.replace("/postgres", "/missing")],
+        ["list", "--store", url, "--objects", "s3://bucket/prefix"],
+        ["restore", "out/none", url],
+    ):
         for more in ([], ["--json"]):
             said = run(*words, *more, cwd=folder)
             assert said.code not in (0, None), words
@@ -202,9 +218,13 @@ def test_every_process_that_goes_on(url: str, folder: Path, things: dict[str, st
             outputs[name] = folder / f"{name}.txt"
             with outputs[name].open("wb") as file:
                 started[name] = subprocess.Popen(
-                    [*COMMAND, *words, *more, "--json"], cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=file,
+                    [*COMMAND, *words, *more, "--json"],
+                    cwd=folder,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
                     stderr=subprocess.STDOUT,
-                )  # fmt: skip
+                )
         for name, process in started.items():
             cli_kit.wait_for(outputs[name], b'"ready"', b'"hosting"')
             if name in every_command.WATCHED:

@@ -24,15 +24,35 @@ APP = str(Path(escapes.__file__))
 RAW = ("\x1b]", escapes.COLOUR, "\x9b", "\u202e", "\u2066", "\x08", "\x7f", "\u2028", "\U000e0041")
 # What the table of all commands has no words for, since it is made for another program.
 MORE = [
-    ["state", "alice"], ["state", "alice", "Notes", HOSTILE], ["runs", "show", "alice", "parked"], ["why", "alice"],
-    ["runs", "show", "alice", "[red]PWNED[/red"], ["send", "alice", "Noted", f"text={HOSTILE}", "--id", HOSTILE],
-    ["runs", "list", "alice"], ["journal", "alice"], ["dead", "list"], ["list", "--label", "note"], ["show", "alice"],
-    ["diff", "alice@3", "alice"], ["diff", "alice@3", "alice", "--all"], ["trace", "alice"], ["effect", "list"],
-    ["explain", "alice", "Order.fill", "--key", HOSTILE], ["state", "alice", "Order", HOSTILE], ["dead", HOSTILE],
-    [HOSTILE], [f"--{HOSTILE}"], ["list", f"--limit={HOSTILE}"], ["journal", "alice", "--app", HOSTILE],
-    ["list", "--store", HOSTILE], ["list", "--universe", HOSTILE], ["list", "--keys", HOSTILE],
-    ["list", "--objects", f"s3://{HOSTILE}"], ["list", "--store", f"postgresql://{HOSTILE}"], ["follow", HOSTILE],
-]  # fmt: skip
+    ["state", "alice"],
+    ["state", "alice", "Notes", HOSTILE],
+    ["runs", "show", "alice", "parked"],
+    ["why", "alice"],
+    ["runs", "show", "alice", "[red]PWNED[/red"],
+    ["send", "alice", "Noted", f"text={HOSTILE}", "--id", HOSTILE],
+    ["runs", "list", "alice"],
+    ["journal", "alice"],
+    ["dead", "list"],
+    ["list", "--label", "note"],
+    ["show", "alice"],
+    ["diff", "alice@3", "alice"],
+    ["diff", "alice@3", "alice", "--all"],
+    ["trace", "alice"],
+    ["effect", "list"],
+    ["explain", "alice", "Order.fill", "--key", HOSTILE],
+    ["state", "alice", "Order", HOSTILE],
+    ["dead", HOSTILE],
+    [HOSTILE],
+    [f"--{HOSTILE}"],
+    ["list", f"--limit={HOSTILE}"],
+    ["journal", "alice", "--app", HOSTILE],
+    ["list", "--store", HOSTILE],
+    ["list", "--universe", HOSTILE],
+    ["list", "--keys", HOSTILE],
+    ["list", "--objects", f"s3://{HOSTILE}"],
+    ["list", "--store", f"postgresql://{HOSTILE}"],
+    ["follow", HOSTILE],
+]
 
 
 def check(shown: str, what: object) -> None:
@@ -85,9 +105,15 @@ def things(folder: Path) -> dict[str, str]:
         json.dumps({**escapes.Order.document(), "meta": {"name": HOSTILE, "description": HOSTILE}})
     )
     return {
-        "app": APP, "domain": f"{APP}:Order", "document": str(folder / "document.json"), "folder": str(folder / "out"),
-        "secret": str(folder / "secret"), "hostile": HOSTILE, "other": str(folder / "other"), **found,
-    }  # fmt: skip
+        "app": APP,
+        "domain": f"{APP}:Order",
+        "document": str(folder / "document.json"),
+        "folder": str(folder / "out"),
+        "secret": str(folder / "secret"),
+        "hostile": HOSTILE,
+        "other": str(folder / "other"),
+        **found,
+    }
 
 
 def test_every_command_that_ends(folder: Path, things: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,16 +143,18 @@ def test_what_processes_say(folder: Path, things: dict[str, str], tmp_path: Path
     store = cli_kit.copy(folder / "stocked", tmp_path / "store")
     env = cli_kit.environment({"WORLDLINE_STORE": str(store), "TERM": "xterm", "COLUMNS": "200", "FORCE_COLOR": "1"})
     forms = {
-        "blocks": ["dev", APP], "entries": ["dev", APP, "--entries"], "json": ["dev", APP, "--json"],
+        "blocks": ["dev", APP],
+        "entries": ["dev", APP, "--entries"],
+        "json": ["dev", APP, "--json"],
         "text log": ["up", APP, "--log-level", "debug"],
         "json log": ["up", APP, "--log", "json", "--log-level", "debug"],
-    }  # fmt: skip
+    }
     for number, (name, words) in enumerate(forms.items()):
         written = tmp_path / f"{number}.txt"
         with written.open("wb") as file:
             process = subprocess.Popen(
                 [*COMMAND, *words], cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
-            )  # fmt: skip
+            )
         try:
             cli_kit.wait_for(written, b"hosting", b"ready")
             for words in (["send", "bob", "Noted", f"text=fail{HOSTILE}"], ["run", "bob", "echoes", f"text={HOSTILE}"]):

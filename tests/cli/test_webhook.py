@@ -85,19 +85,25 @@ def request(
 ) -> bytes:
     """A request in our form. `changes`: headers, with `_` for `-`, that are other ones, or none."""
     headers: dict[str, str | None] = {
-        "host": "here", "content-length": str(len(body)), "idempotency-key": id, "x-timestamp": str(at),
+        "host": "here",
+        "content-length": str(len(body)),
+        "idempotency-key": id,
+        "x-timestamp": str(at),
         "x-signature-256": signing.signature(secret, id=id, timestamp=at, body=body),
         **{name.replace("_", "-"): value for name, value in changes.items()},
-    }  # fmt: skip
+    }
     return raw_request(headers, body)
 
 
 def standard(body: bytes = BODY, *, id: str = "msg_1", at: int = NOW, **changes: str) -> bytes:
     signed = signing.standard_signature(SECRET, id=id, timestamp=at, body=body)
     headers: dict[str, str | None] = {
-        "content-length": str(len(body)), "webhook-id": id, "webhook-timestamp": str(at), "webhook-signature": signed,
+        "content-length": str(len(body)),
+        "webhook-id": id,
+        "webhook-timestamp": str(at),
+        "webhook-signature": signed,
         **{name.replace("_", "-"): value for name, value in changes.items()},
-    }  # fmt: skip
+    }
     return raw_request(headers, body)
 
 
@@ -431,7 +437,7 @@ BAD: list[tuple[str, bytes, int]] = [
     ("no http", b"hello\r\n\r\n", 400),
     ("nothing", b"\r\n\r\n", 400),
     ("a large head", raw_request({"x": "y" * (limits.WEBHOOK_HEAD_BYTES_MAX + 10)}, b""), 431),
-]  # fmt: skip
+]
 
 
 def test_what_is_not_right_is_refused_and_changes_nothing() -> None:
@@ -492,9 +498,21 @@ def hostile(chance: random.Random, number: int) -> tuple[bytes, bytes]:
 
 
 PIECES = [
-    b"\r\n", b"\r\n\r\n", b"\n", b"\0", b":", b" ", b"\r\nTransfer-Encoding: chunked", b"5\r\nhello\r\n0\r\n\r\n",
-    b"\r\nContent-Length: 0", b"[" * 1_000, b'{"a":' * 500, b"\xff\xfe", b"x" * 20_000, b"\r\nExpect: 100-continue",
-]  # fmt: skip
+    b"\r\n",
+    b"\r\n\r\n",
+    b"\n",
+    b"\0",
+    b":",
+    b" ",
+    b"\r\nTransfer-Encoding: chunked",
+    b"5\r\nhello\r\n0\r\n\r\n",
+    b"\r\nContent-Length: 0",
+    b"[" * 1_000,
+    b'{"a":' * 500,
+    b"\xff\xfe",
+    b"x" * 20_000,
+    b"\r\nExpect: 100-continue",
+]
 
 
 def test_a_bug_is_a_status_too_and_goes_to_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -516,10 +534,13 @@ def test_a_bug_is_a_status_too_and_goes_to_the_log(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("raised", "status"),
     [
-        (wl.StoreError("gone"), 503), (wl.Overloaded("busy", retry_after=3), 503), (wl.Closed("archived"), 409),
-        (wl.NotFound("no world"), 404), (errors.Conflicted("busy"), 503),
+        (wl.StoreError("gone"), 503),
+        (wl.Overloaded("busy", retry_after=3), 503),
+        (wl.Closed("archived"), 409),
+        (wl.NotFound("no world"), 404),
+        (errors.Conflicted("busy"), 503),
     ],
-)  # fmt: skip
+)
 def test_what_keeps_a_value_out(raised: Exception, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async def put(*_: Any, **__: Any) -> Any:
         raise raised
@@ -538,11 +559,17 @@ def test_what_keeps_a_value_out(raised: Exception, status: int, monkeypatch: pyt
 @pytest.mark.parametrize(
     "changes",
     [
-        {"secrets": []}, {"secrets": [SECRET, b"short"]}, {"secrets": [SECRET] * 9}, {"tolerance_seconds": 0},
-        {"tolerance_seconds": limits.WEBHOOK_TOLERANCE_SECONDS_MAX + 1}, {"rate": 0.0}, {"address_rate": -1.0},
-        {"rate": float("nan")}, {"proxies": ["localhost"]},
+        {"secrets": []},
+        {"secrets": [SECRET, b"short"]},
+        {"secrets": [SECRET] * 9},
+        {"tolerance_seconds": 0},
+        {"tolerance_seconds": limits.WEBHOOK_TOLERANCE_SECONDS_MAX + 1},
+        {"rate": 0.0},
+        {"address_rate": -1.0},
+        {"rate": float("nan")},
+        {"proxies": ["localhost"]},
     ],
-)  # fmt: skip
+)
 def test_settings_that_protect_nothing_are_refused(changes: dict[str, Any]) -> None:
     goes = inlet.Inlet(None, "hooks", None, None)  # type: ignore[arg-type]
     with pytest.raises(errors.BadInput):
@@ -564,8 +591,20 @@ def test_the_command_takes_several_secrets(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(NEXT)
     words = ["w", "--inbox", "a", "--secret-file", str(tmp_path / "a"), "--secret-file", str(tmp_path / "b")]
     given = relay.relay.make_context("relay", words).params
-    names = ("secret_files", "path", "id_header", "timestamp_header", "signature_header", "tolerance", "body_only",
-             "timestamp_field", "bytes_max", "rate", "address_rate", "proxies")  # fmt: skip
+    names = (
+        "secret_files",
+        "path",
+        "id_header",
+        "timestamp_header",
+        "signature_header",
+        "tolerance",
+        "body_only",
+        "timestamp_field",
+        "bytes_max",
+        "rate",
+        "address_rate",
+        "proxies",
+    )
     settings = relay._settings(**{name: given[name] for name in names})
     assert settings == webhook.Settings(secrets=[SECRET, NEXT], proxies=())
     with pytest.raises(errors.BadInput, match="--body-only"):

@@ -62,8 +62,10 @@ async def test_a_schedule_from_outside(tmp_path: Path) -> None:
         await aio.until(heard)
         listed = await world.schedules()
         assert [(each.id, each.what, each.tz) for each in listed] == [
-            ("b", "Beat", "UTC"), ("new-year", "Beat", "Pacific/Auckland"), ("s", "solo", "UTC"),
-        ]  # fmt: skip
+            ("b", "Beat", "UTC"),
+            ("new-year", "Beat", "Pacific/Auckland"),
+            ("s", "solo", "UTC"),
+        ]
         assert listed[0].fired >= 3
         assert listed[0].every == timedelta(seconds=0.05)
         assert listed[1].next.astimezone(UTC).strftime("%m-%d %H:%M") == "12-31 11:00"
@@ -137,8 +139,9 @@ def test_they_are_listed_triggered_and_cancelled(tmp_path: Path) -> None:
         assert run("run", "w", "solo", "name=x", "--store", store, "--app", file).out == "x\n"
         both = run("schedule", "list", "--json", "--store", store).lines
         assert [(each["id"], each["world"], each["what"], each["when"], each["fired"]) for each in both] == [
-            ("b", "w", "Beat", "every 1 h", 0), ("s", "w", "solo", "0 0 1 1 * (Pacific/Auckland)", 0),
-        ]  # fmt: skip
+            ("b", "w", "Beat", "every 1 h", 0),
+            ("s", "w", "solo", "0 0 1 1 * (Pacific/Auckland)", 0),
+        ]
         raised = run("schedule", "trigger", "w", "b", "--store", store)
         assert (raised.code, raised.out) == (0, "schedule b of w: its event was raised\n")
         [cell] = run("state", "w", "--json", "--store", store).lines

@@ -261,7 +261,7 @@ GOLDEN = wl.Anchor("11" * 16, "22" * 16, "alice", 3, 9, "33" * 32, 1_700_000_000
 LINE = (
     '{"chain":"' + "33" * 32 + '","format":"worldline-anchor-1","height":9,"name":"alice","step":3,'
     '"time_us":1700000000000000,"universe":"' + "11" * 16 + '","world":"' + "22" * 16 + '"}'
-)  # fmt: skip
+)
 SIGNED = signing.SigningKey(PRIVATE).sign(GOLDEN)
 
 
@@ -276,14 +276,26 @@ def test_the_line_is_what_it_was() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        b"", b"{}", b"[]", b"null", b"x" * 5_000, b"[" * 3_000, LINE.replace("alice", "al\\u001bice").encode(),
-        LINE.replace('"step":3', '"step":10').encode(), LINE.replace('"step":3', '"step":-1').encode(),
-        LINE.replace("-1", "-2").encode(), LINE.replace(",", ", ").encode(), LINE.replace("33", "3A", 1).encode(),
-        LINE.replace('"step":3', '"step":3,"more":1').encode(), LINE.replace('"step":3', '"step":3,"key":""').encode(),
-        LINE.replace('"step":3', '"step":"3"').encode(), LINE.replace('"height":9', f'"height":{2**64}').encode(),
-        str(SIGNED).replace(SIGNED.signature, "").encode(), b"\xff\xfe",
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b"x" * 5_000,
+        b"[" * 3_000,
+        LINE.replace("alice", "al\\u001bice").encode(),
+        LINE.replace('"step":3', '"step":10').encode(),
+        LINE.replace('"step":3', '"step":-1').encode(),
+        LINE.replace("-1", "-2").encode(),
+        LINE.replace(",", ", ").encode(),
+        LINE.replace("33", "3A", 1).encode(),
+        LINE.replace('"step":3', '"step":3,"more":1').encode(),
+        LINE.replace('"step":3', '"step":3,"key":""').encode(),
+        LINE.replace('"step":3', '"step":"3"').encode(),
+        LINE.replace('"height":9', f'"height":{2**64}').encode(),
+        str(SIGNED).replace(SIGNED.signature, "").encode(),
+        b"\xff\xfe",
     ],
-)  # fmt: skip
+)
 def test_other_lines_are_no_anchors(changed: bytes) -> None:
     with pytest.raises(errors.BadAnchor, match="no anchor"):
         anchors.read(changed)
@@ -295,11 +307,21 @@ def test_a_signature_is_of_one_anchor_by_one_key() -> None:
     signing.check_signature(SIGNED, PUBLIC)
     signing.check_signature(GOLDEN)
     for forged in (
-        *(msgspec.structs.replace(SIGNED, **change) for change in (
-            {"height": 10}, {"chain": "44" * 32}, {"step": 2}, {"time_us": 0}, {"name": "bob"}, {"world": "55" * 16},
-            {"universe": "55" * 16}, {"key": other.public}, {"signature": "00" * 64},
-        )),
-    ):  # fmt: skip
+        *(
+            msgspec.structs.replace(SIGNED, **change)
+            for change in (
+                {"height": 10},
+                {"chain": "44" * 32},
+                {"step": 2},
+                {"time_us": 0},
+                {"name": "bob"},
+                {"world": "55" * 16},
+                {"universe": "55" * 16},
+                {"key": other.public},
+                {"signature": "00" * 64},
+            )
+        ),
+    ):
         with pytest.raises(errors.BadAnchor, match="forged or damaged"):
             signing.check_signature(forged)
         assert not _script_takes(forged, forged.key)

@@ -83,8 +83,9 @@ async def test_a_correlation_goes_on_to_receipts_messages_and_child_runs(kit: Ki
         entries = await world.journal()
         receipts = [each for each in items(entries, Kind.EFFECT_RESULT) if each.correlation]
         assert [inbox.correlation_id_of(each) for each in receipts if each.correlation.startswith("o")] == [
-            "order-7", "order-7",
-        ]  # fmt: skip
+            "order-7",
+            "order-7",
+        ]
         assert all(type(each) is inbox.Receipt for each in receipts if each.correlation.startswith("p"))
         [event] = items(entries, Kind.EVENT)
         assert (event.correlation_id, event.correlation) == ("another", "")

@@ -101,12 +101,17 @@ async def test_two_heights_of_one_world(kit: Kit) -> None:
     found = await world.diff(at=low)
     assert (found.ancestor, found.step, found.height, found.same) == ("w", 2, low, False)
     assert found.cells == [
-        Cell("Cart", "ann", "changed", fields=(
-            Field(("cents",), "changed", 3, 7),
-            Field(("lines", 1), "added", None, {"thing": "cup", "cents": 4}),
-        )),
+        Cell(
+            "Cart",
+            "ann",
+            "changed",
+            fields=(
+                Field(("cents",), "changed", 3, 7),
+                Field(("lines", 1), "added", None, {"thing": "cup", "cents": 4}),
+            ),
+        ),
         Cell("Cart", "cid", "added", None, {"cents": 3, "lines": [{"thing": "pen", "cents": 3}]}),
-    ]  # fmt: skip
+    ]
     ended = RunSide("order", "finished", "ann paid 3, eve", None, None, None, [], 0)
     assert found.runs == [Run("o", "added", None, ended)]
     [effect] = found.effects
@@ -217,9 +222,11 @@ def test_an_effect_that_was_open_is_answered() -> None:
     app = shop()
     script = wl.Script().on(app.effects["charge"], wl.Script.never())
     found = since(
-        app, script, lambda world: world.start(app.workflows["order"]("ann", 3), id="o"),
+        app,
+        script,
+        lambda world: world.start(app.workflows["order"]("ann", 3), id="o"),
         lambda world: world.step(receipt(next(iter(world.machine.work.open))), values.dump("forged")),
-    )  # fmt: skip
+    )
     [effect] = found.effects
     args = {"account": "ann", "cents": 3}
     assert (effect.change, effect.left) == ("changed", EffectSide("charge", args, "open"))
@@ -332,8 +339,9 @@ def test_answers_are_compared_side_by_side() -> None:
     [effect] = found.effects
     assert (effect.run, effect.operation, effect.change) == ("r", 2, "changed")
     assert (effect.left, effect.right) == (
-        EffectSide("guess", {"text": "b"}, "ok", 1), EffectSide("guess", {"text": "b"}, "ok", True),
-    )  # fmt: skip
+        EffectSide("guess", {"text": "b"}, "ok", 1),
+        EffectSide("guess", {"text": "b"}, "ok", True),
+    )
     [run] = found.runs
     assert run.fields == (Field(("result", 1), "changed", 1, True),)
 

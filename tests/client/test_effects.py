@@ -224,8 +224,10 @@ async def test_attempts_are_kept_with_an_effect_and_behind_its_answer(memory_kit
         [found] = await run.attempts()  # the one that succeeded at once has none
         assert (found.effect, found.open, len(found.id)) == ("fetch", False, 32)
         assert [(each.number, each.ended, each.error) for each in found.attempts] == [
-            (1, "retried", "ValueError: one"), (2, "retried", "ValueError: two"), (3, "ok", ""),
-        ]  # fmt: skip
+            (1, "retried", "ValueError: one"),
+            (2, "retried", "ValueError: two"),
+            (3, "ok", ""),
+        ]
         for before, after in zip(found.attempts, found.attempts[1:], strict=False):
             assert before.began_us <= before.ended_us <= after.began_us
             assert len(before.worker) == 16
@@ -234,8 +236,9 @@ async def test_attempts_are_kept_with_an_effect_and_behind_its_answer(memory_kit
             await failed.result(20)
         [found] = await failed.attempts()
         assert [(each.ended, each.error) for each in found.attempts] == [
-            ("retried", "OSError: no route"), ("failed", "OSError: no route"),
-        ]  # fmt: skip
+            ("retried", "OSError: no route"),
+            ("failed", "OSError: no route"),
+        ]
         waiting = await world.start(go("never"), id="n")
         opened = await until(world, WAITING, attempt=12)
         assert len(opened.attempts) == 8

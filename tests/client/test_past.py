@@ -149,8 +149,11 @@ async def test_a_few_changes_of_a_large_world_are_compared_by_a_few_blobs(memory
             assert 0 < await other.blobs() < FEW
             assert (found.ancestor, found.height, found.runs, found.effects) == ("w", height, [], [])
             assert [(each.key, each.change) for each in found.cells] == [
-                ("k0", "changed"), ("k1", "changed"), ("new", "added"), ("large", "changed"),
-            ]  # fmt: skip
+                ("k0", "changed"),
+                ("k1", "changed"),
+                ("new", "added"),
+                ("large", "changed"),
+            ]
             assert found.cells[1].fields == (Field(("texts", 1), "changed", "left", "right"),)
             assert found.cells[3].fields == (Field(("texts", 2), "removed", "left", None),)
 

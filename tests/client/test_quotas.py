@@ -124,9 +124,10 @@ async def test_a_deleted_world_makes_room_for_one(kit: Kit) -> None:
         await one.universe.world(there).delete()
         names = [f"c{number}", f"d{number}"]
         outcomes = await asyncio.gather(
-            one.universe.create(names[0], app.program), two.universe.create(names[1], app.program),
+            one.universe.create(names[0], app.program),
+            two.universe.create(names[1], app.program),
             return_exceptions=True,
-        )  # fmt: skip
+        )
         refused = [each for each in outcomes if isinstance(each, BaseException)]
         assert [type(each) for each in refused] == [wl.QuotaExceeded]
         assert (await one.universe.quota()).worlds == 2
@@ -191,9 +192,12 @@ async def test_too_many_bytes_refuse_what_comes_from_outside(kit: Kit) -> None:
     client = await kit.process(settings=SETTINGS)
     outside = client.universe.world("w")
     for refused in (
-        outside.send(Note("x")), outside.start(app.work(), id="s"), client.universe.create("n", app.program),
-        outside.fork("f"), outside.send(Note("y" * 100_000)),
-    ):  # fmt: skip
+        outside.send(Note("x")),
+        outside.start(app.work(), id="s"),
+        client.universe.create("n", app.program),
+        outside.fork("f"),
+        outside.send(Note("y" * 100_000)),
+    ):
         with pytest.raises(wl.QuotaExceeded) as caught:
             await refused
         assert (caught.value.quota, caught.value.limit) == ("bytes", 10)

@@ -161,8 +161,9 @@ async def test_runs_are_listed_without_a_program(memory_kit: Kit) -> None:
     client = await memory_kit.process()
     runs = await client.universe.world("w").runs()
     assert [(each.id, each.workflow, await each.status()) for each in runs] == [
-        ("second", "hold", wl.RunStatus.RUNNING), ("first", "hold", wl.RunStatus.FINISHED),
-    ]  # fmt: skip
+        ("second", "hold", wl.RunStatus.RUNNING),
+        ("first", "hold", wl.RunStatus.FINISHED),
+    ]
     assert await runs[1].result() == 3
 
 

@@ -103,8 +103,10 @@ async def test_names_are_set_listed_moved_and_deleted(memory_kit: Kit) -> None:
     await universe.set_ref("main", "a")
     await universe.set_ref("main", "main")  # as it is
     assert [(each.name, each.world, each.own) async for each in universe.refs()] == [
-        ("a", "a", True), ("b", "b", True), ("main", "a", False),
-    ]  # fmt: skip
+        ("a", "a", True),
+        ("b", "b", True),
+        ("main", "a", False),
+    ]
     await universe.set_ref("main", "b")
     assert (await universe.world("main").describe()).name == "b"
     with pytest.raises(wl.Closed, match="own name"):

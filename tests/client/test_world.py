@@ -84,8 +84,9 @@ async def test_runs_and_how_they_stand(memory_kit: Kit) -> None:
     client = await memory_kit.process()  # knows no program: the journal tells
     there = client.universe.world("w")
     assert [(run.id, await run.status()) for run in await there.runs()] == [
-        ("failing", wl.RunStatus.FAILED), ("waiting", wl.RunStatus.FINISHED),
-    ]  # fmt: skip
+        ("failing", wl.RunStatus.FAILED),
+        ("waiting", wl.RunStatus.FINISHED),
+    ]
     assert await (await there.attach("waiting")).result(20) == 7
     with pytest.raises(wl.NotFound, match="has no run 'other'"):
         _ = await there.attach("other")

@@ -78,7 +78,7 @@ GOLDEN: list[tuple[Any, str]] = [
         "a4" + "646b696e64656576656e74" + "647374657007" + "65776f726c64420011"
         "677061796c6f6164" + "a2" + "626f6bf5" + "66616d6f756e7422",
     ),
-]  # fmt: skip
+]
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.one_of(

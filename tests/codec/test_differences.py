@@ -22,16 +22,22 @@ CASES: list[tuple[Any, Any, list[Field]]] = [
     ([1], [True], [Field((0,), "changed", 1, True)]),
     ({}, [], [Field((), "changed", {}, [])]),
     ({"a": 1}, {"a": None}, [Field(("a",), "changed", 1, None)]),
-    ({"a": 1, "b": 2}, {"b": 3, "c": 4}, [
-        Field(("a",), "removed", 1), Field(("b",), "changed", 2, 3), Field(("c",), "added", None, 4),
-    ]),
+    (
+        {"a": 1, "b": 2},
+        {"b": 3, "c": 4},
+        [
+            Field(("a",), "removed", 1),
+            Field(("b",), "changed", 2, 3),
+            Field(("c",), "added", None, 4),
+        ],
+    ),
     ({"lines": [{"n": 1}, {"n": 2}]}, {"lines": [{"n": 1}, {"n": 3}]}, [Field(("lines", 1, "n"), "changed", 2, 3)]),
     ([1, 2], [1, 2, 3], [Field((2,), "added", None, 3)]),
     ([1, 2], [0, 1, 2], [Field((0,), "added", None, 0)]),
     ([1, 2, 3], [1, 3], [Field((1,), "removed", 2)]),
     ([1, 2, 3, 9], [4, 9], [Field((0,), "changed", 1, 4), Field((1,), "removed", 2), Field((2,), "removed", 3)]),
     ([1, 1], [1], [Field((1,), "removed", 1)]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("left", "right", "found"), CASES)

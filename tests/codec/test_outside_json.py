@@ -88,10 +88,14 @@ def test_what_is_accepted_does_not_depend_on_the_stack_in_use() -> None:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(['[" {', "\\", '\\"[', "]"]),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"]))
+    | st.sampled_from(['[" {', "\\", '\\"[', "]"]),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
-)  # fmt: skip
+)
 
 
 @given(VALUES, st.booleans())

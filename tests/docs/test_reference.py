@@ -31,10 +31,40 @@ def test_every_public_name_and_method_has_a_docstring() -> None:
 
 # What a sentence begins with that says what something is, not what it does.
 NOUNS = (
-    "A", "All", "An", "Another", "Each", "Every", "How", "If", "In", "It", "Its", "No", "None", "Nothing", "On", "One",
-    "So", "Some", "That", "The", "These", "This", "Those", "To", "What", "When", "Where", "Whether", "Which", "Who",
-    "Why", "With", "Within",
-)  # fmt: skip
+    "A",
+    "All",
+    "An",
+    "Another",
+    "Each",
+    "Every",
+    "How",
+    "If",
+    "In",
+    "It",
+    "Its",
+    "No",
+    "None",
+    "Nothing",
+    "On",
+    "One",
+    "So",
+    "Some",
+    "That",
+    "The",
+    "These",
+    "This",
+    "Those",
+    "To",
+    "What",
+    "When",
+    "Where",
+    "Whether",
+    "Which",
+    "Who",
+    "Why",
+    "With",
+    "Within",
+)
 
 
 def test_docstrings_of_functions_begin_with_a_verb() -> None:

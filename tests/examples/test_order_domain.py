@@ -60,7 +60,5 @@ def test_every_way_an_order_can_go_in_virtual_time() -> None:
 
 def test_the_order_is_clean_and_nothing_of_it_is_dead() -> None:
     assert document_lint.lint(flow.load(Order.document())) == []
-    found = flow.explore(
-        Order, inputs={"fill": [{"cents": 5}]}, answers={"charge": ["r"], "ship": ["p"]}, depth_max=4
-    )  # fmt: skip
+    found = flow.explore(Order, inputs={"fill": [{"cents": 5}]}, answers={"charge": ["r"], "ship": ["p"]}, depth_max=4)
     assert (found.dead, found.failing) == ((), ())

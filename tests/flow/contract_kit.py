@@ -14,7 +14,7 @@ FIELDS: dict[str, Any] = {
     **{name: field("string") for name in ("seed1", "seed2", "intent", "error", "note")},
     **{name: field("number") for name in ("t1", "t2", "a", "b", "c", "saw")},
     "$host": field("object", {}),
-}  # fmt: skip
+}
 
 INCREMENT = put("count", op("add", get("count"), lit(1)))
 FETCH = seq(once("response", "http", url=lit("/u"), into=lit("response")), put("done", lit(True)))

@@ -57,13 +57,19 @@ def field(kind: Any, default: Any = None, *, required: bool = False, **more: Any
 
 def document(actions: dict[str, Any], fields: dict[str, Any] | None = None, computed: Any = None) -> dict[str, Any]:
     """A document with a number `count`, its own fields, and actions given as flows or whole."""
-    return schema.sealed({
-        "id": "test:domain", "version": "1.0.0", "types": {},
-        "state": {"fields": {"count": field("number", 0), **(fields or {})}},
-        "computed": {"fields": computed or DOUBLED},
-        "actions": {name: each if "flow" in each and "kind" not in each else {"flow": each} for name,
-        each in actions.items()},
-    })  # fmt: skip
+    return schema.sealed(
+        {
+            "id": "test:domain",
+            "version": "1.0.0",
+            "types": {},
+            "state": {"fields": {"count": field("number", 0), **(fields or {})}},
+            "computed": {"fields": computed or DOUBLED},
+            "actions": {
+                name: each if "flow" in each and "kind" not in each else {"flow": each}
+                for name, each in actions.items()
+            },
+        }
+    )
 
 
 def loaded(actions: dict[str, Any], fields: dict[str, Any] | None = None, computed: Any = None) -> compiled.Compiled:
@@ -81,8 +87,10 @@ def first(domain: compiled.Compiled, data: Any = None, now: int = 0) -> snapshot
 
 
 COUNTER: dict[str, Any] = {
-    "id": "manifesto:counter", "version": "1.0.0", "types": {},
+    "id": "manifesto:counter",
+    "version": "1.0.0",
+    "types": {},
     "state": {"fields": {"count": {"type": "number", "required": True, "default": 0}}},
     "computed": {"fields": DOUBLED},
     "actions": {"increment": {"flow": put("count", op("add", get("count"), lit(1)))}},
-}  # fmt: skip
+}

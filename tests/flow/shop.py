@@ -22,7 +22,7 @@ TODOS = document(
         "clear": {"flow": put("list", lit([])), "available": op("gt", get("list.length"), lit(0))},
     },
     {"list": field("array", [])},
-)  # fmt: skip
+)
 
 
 class Order(flow.Domain):

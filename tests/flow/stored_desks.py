@@ -32,9 +32,14 @@ class InStore:
     has_runners = False
 
     def __init__(
-        self, kit: Kit, document: Mapping[str, Any], handlers: Handlers, *, perform: bool = True,
+        self,
+        kit: Kit,
+        document: Mapping[str, Any],
+        handlers: Handlers,
+        *,
+        perform: bool = True,
         effects: str = "serial",
-    ) -> None:  # fmt: skip
+    ) -> None:
         performing = {name: self._performing(name, each) for name, each in handlers.items()} if perform else {}
         self.app, self.domain, _ = declared(document, performing, effects)
         self._kit = kit
@@ -57,14 +62,10 @@ class InStore:
             self._world = await process.universe.ensure("w", self.app)
         return self._world
 
-    async def act(
-        self, type: str, input: Any = flow_values.MISSING, *, key: str = KEY, id: str = ""
-    ) -> flow.Result:  # fmt: skip
+    async def act(self, type: str, input: Any = flow_values.MISSING, *, key: str = KEY, id: str = "") -> flow.Result:
         world = await self.world()
         self._count += 1
-        schema, data = event_of(
-            act_of(self.domain, type, input), key=key, id=id or f"i-{self._count}", named=bool(id)
-        )  # fmt: skip
+        schema, data = event_of(act_of(self.domain, type, input), key=key, id=id or f"i-{self._count}", named=bool(id))
         answer, _ = await world._submitted(schema, data, key, id or None)
         said = structs.decode(Answered, answer)
         error = None if said.error is None else msgspec.convert(said.error, snapshots.ErrorValue)
@@ -75,9 +76,7 @@ class InStore:
     async def submit(self, type: str, input: Any = flow_values.MISSING, *, key: str = KEY, id: str = "") -> None:
         world = await self.world()
         self._count += 1
-        schema, data = event_of(
-            act_of(self.domain, type, input), key=key, id=id or f"i-{self._count}", named=bool(id)
-        )  # fmt: skip
+        schema, data = event_of(act_of(self.domain, type, input), key=key, id=id or f"i-{self._count}", named=bool(id))
         await aio.journaled(wl.Sent(world._universe, await world._handle.send(schema, data)))
 
     async def idle(self) -> None:
@@ -99,9 +98,8 @@ class InStore:
         world = await self.world()
         machine = await world._handle.machine()
         intent = next(
-            intent for intent, each in machine.work.open.items()
-            if Target.of(each.event).requirement == requirement_id
-        )  # fmt: skip
+            intent for intent, each in machine.work.open.items() if Target.of(each.event).requirement == requirement_id
+        )
         pending = (await self.snapshot(key)).system.pending_requirements
         requirement = next(each for each in pending if each.id == requirement_id)
         effect = await world.effect(intent.hex())

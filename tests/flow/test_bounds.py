@@ -70,11 +70,15 @@ def test_calls_that_double_end_in_an_error() -> None:
     [
         lambda inner: op("concat", inner, inner),
         lambda inner: {"kind": "append", "array": lit([]), "items": [inner, inner]},
-        lambda inner: {"kind": "replace", "str": op("concat", inner, inner), "search": lit("x"),
-        "replacement": lit("$'$`x")},
+        lambda inner: {
+            "kind": "replace",
+            "str": op("concat", inner, inner),
+            "search": lit("x"),
+            "replacement": lit("$'$`x"),
+        },
     ],
     ids=["text", "array", "replace"],
-)  # fmt: skip
+)
 def test_values_that_double_end_in_an_error(double: Any) -> None:
     computed = {"computed.v0": {"deps": [], "expr": lit("xxxxxxxxxxxxxxxx")}}
     for at in range(40):
@@ -94,9 +98,7 @@ def test_an_array_that_doubles_in_one_expression_is_not_written_out(monkeypatch:
     assert end(unchecked({"go": put("list", made)}, STATE)) == faults.LIMIT_EXCEEDED
 
 
-@pytest.mark.parametrize(
-    ("kind", "many"), [("map", 12), ("filter", 12), ("find", 100), ("every", 12), ("some", 12)]
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "many"), [("map", 12), ("filter", 12), ("find", 100), ("every", 12), ("some", 12)])
 def test_loops_in_loops_end_in_an_error(kind: str, many: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FLOW_WORK_MAX", 5_000)
     body = "mapper" if kind == "map" else "predicate"

@@ -113,8 +113,11 @@ def test_perform_guards_itself() -> None:
     first_step = Order.document()["actions"]["pay"]["flow"]["steps"][0]
     assert first_step["cond"] == op("and", op("isNull", get("receipt")), op("isNull", get("refused")))
     assert first_step["then"]["params"] == {
-        "card": get("input.card"), "cents": get("cents"), "into": lit("receipt"), "fail": lit("refused"),
-    }  # fmt: skip
+        "card": get("input.card"),
+        "cents": get("cents"),
+        "into": lit("receipt"),
+        "fail": lit("refused"),
+    }
 
 
 async def test_once_runs_once_for_each_intent() -> None:
@@ -155,9 +158,15 @@ async def test_what_an_effect_raises_goes_where_fail_says() -> None:
 
 async def test_what_is_read_has_the_annotated_types() -> None:
     """Records are of their classes, also inside lists; data that does not fit them stays as it is."""
-    read = Order.read(flow.Host(Order, data={
-        "lines": [{"name": "tea", "cents": 250, "gift": True}], "refused": {"code": "C", "message": "no"},
-    }).snapshot())  # fmt: skip
+    read = Order.read(
+        flow.Host(
+            Order,
+            data={
+                "lines": [{"name": "tea", "cents": 250, "gift": True}],
+                "refused": {"code": "C", "message": "no"},
+            },
+        ).snapshot()
+    )
     assert (read.lines[0], read.refused) == (Line("tea", 250, gift=True), flow.Error("C", "no"))
     unfit = flow.Host(Order, data={"lines": [{"name": "tea", "cents": None, "gift": True}]})
     plain: list[Any] = [*Order.read(unfit.snapshot()).lines]
@@ -183,9 +192,22 @@ def test_an_act_is_data() -> None:
 
 # --- x -------------------------------------------------------------------------------------------------
 
-NAMES = {"and": "and_", "or": "or_", "not": "not_", "if": "if_", "min": "min_", "max": "max_", "abs": "abs_",
-         "round": "round_", "pow": "pow_", "len": "len_", "slice": "slice_", "filter": "filter_", "map": "map_",
-         "object": "object_"}  # fmt: skip
+NAMES = {
+    "and": "and_",
+    "or": "or_",
+    "not": "not_",
+    "if": "if_",
+    "min": "min_",
+    "max": "max_",
+    "abs": "abs_",
+    "round": "round_",
+    "pow": "pow_",
+    "len": "len_",
+    "slice": "slice_",
+    "filter": "filter_",
+    "map": "map_",
+    "object": "object_",
+}
 
 
 def snake(kind: str) -> str:
@@ -208,8 +230,10 @@ def test_every_kind_is_a_function_that_makes_it(kind: str) -> None:
 
 
 def value_of(made: Any, data: Any = None) -> Any:
-    domain = loaded({"go": {"flow": {"kind": "patch", "op": "set", "path": "out", "value": made.doc}}},
-                    {"out": field("object"), "n": field("number", 4), "list": field("array", [1, 2, 3])})  # fmt: skip
+    domain = loaded(
+        {"go": {"flow": {"kind": "patch", "op": "set", "path": "out", "value": made.doc}}},
+        {"out": field("object"), "n": field("number", 4), "list": field("array", [1, 2, 3])},
+    )
     found = core.Core().compute(domain, first(domain, data), snapshots.Intent("go", "i"), snapshots.Context())
     assert found.status == "complete", found.snapshot.system.last_error
     return found.snapshot.data["out"]
@@ -218,12 +242,30 @@ def value_of(made: Any, data: Any = None) -> Any:
 def test_operators_make_expressions() -> None:
     n, array = x.get("n"), x.get("list")
     assert value_of(x.append([], n + 1, 1 + n, n - 1, 9 - n, n * 2, 2 * n, n / 8, 8 / n, n % 3, -n, abs(-n))) == [
-        5, 5, 3, 5, 8, 8, 0.5, 2, 1, -4, 4,
-    ]  # fmt: skip
-    assert value_of(x.append([], n == 4, n != 4, n > 3, n >= 5, n < 5, n <= 3, (n > 3) & (n < 4),
-    (n > 3) | (n < 4))) == [
-        True, False, True, False, True, False, False, True,
-    ]  # fmt: skip
+        5,
+        5,
+        3,
+        5,
+        8,
+        8,
+        0.5,
+        2,
+        1,
+        -4,
+        4,
+    ]
+    assert value_of(
+        x.append([], n == 4, n != 4, n > 3, n >= 5, n < 5, n <= 3, (n > 3) & (n < 4), (n > 3) | (n < 4))
+    ) == [
+        True,
+        False,
+        True,
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
     assert value_of(x.append([], array[0], array[1:], array[:1], {"k": n, "l": [n]})) == [
         1,
         [2, 3],
@@ -246,14 +288,22 @@ def test_loops_take_functions() -> None:
 @pytest.mark.parametrize(
     ("mistake", "hint"),
     [
-        (lambda n: 1 if n else 2, "flow.when"), (lambda n: n and 1, "x.and_"), (lambda n: not n, "x.not_"),
-        (lambda n: n > 1 > 0, "x.and_"), (lambda n: list(n), "x.map_"), (lambda n: 1 in n, "x.includes"),
-        (lambda n: len(n), "x.len_"), (lambda n: {n: 1}, "x.object_"), (lambda n: f"{n}", "x.concat"),
-        (lambda n: str(n), "x.concat"), (lambda n: int(n), "x.to_number"), (lambda n: n[::2], "no step"),
+        (lambda n: 1 if n else 2, "flow.when"),
+        (lambda n: n and 1, "x.and_"),
+        (lambda n: not n, "x.not_"),
+        (lambda n: n > 1 > 0, "x.and_"),
+        (lambda n: list(n), "x.map_"),
+        (lambda n: 1 in n, "x.includes"),
+        (lambda n: len(n), "x.len_"),
+        (lambda n: {n: 1}, "x.object_"),
+        (lambda n: f"{n}", "x.concat"),
+        (lambda n: str(n), "x.concat"),
+        (lambda n: int(n), "x.to_number"),
+        (lambda n: n[::2], "no step"),
         (lambda n: x.add(n, object()), "made of JSON"),
         (lambda n: x.map_(n, lambda a: x.map_(n, lambda b: a + b)), "inner loop"),
     ],
-)  # fmt: skip
+)
 def test_what_python_would_decide_once_is_refused_with_a_hint(mistake: Any, hint: str) -> None:
     with pytest.raises(flow.BadDomain, match=hint):
         mistake(x.get("n"))
@@ -275,7 +325,7 @@ def late_condition(self: Any) -> None:
         (late_condition, "comes first"),
         (lambda self: setattr(self, "n", 1 if self.n else 2), "flow.when"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_in_actions_are_refused(body: Any, hint: str) -> None:
     class Wrong(flow.Domain):
         n: int = 0
@@ -318,13 +368,22 @@ def test_a_domain_without_computed_values_is_valid() -> None:
 # --- JSON Schema -------------------------------------------------------------------------------------------
 
 SPECS: st.SearchStrategy[dict[str, Any]] = st.deferred(
-    lambda: st.builds(dict, type=st.sampled_from(["string", "number", "boolean", "null", "object", "array"]),
-    required=st.booleans())
-    | st.builds(dict, type=st.just("object"), required=st.booleans(), fields=st.dictionaries(st.sampled_from("ab"),
-    SPECS, max_size=2))
-    | st.builds(dict, type=st.just("array"), required=st.booleans(), items=SPECS)
-    | st.builds(dict, type=st.just({"enum": ["a", 1, True]}), required=st.booleans())
-)  # fmt: skip
+    lambda: (
+        st.builds(
+            dict,
+            type=st.sampled_from(["string", "number", "boolean", "null", "object", "array"]),
+            required=st.booleans(),
+        )
+        | st.builds(
+            dict,
+            type=st.just("object"),
+            required=st.booleans(),
+            fields=st.dictionaries(st.sampled_from("ab"), SPECS, max_size=2),
+        )
+        | st.builds(dict, type=st.just("array"), required=st.booleans(), items=SPECS)
+        | st.builds(dict, type=st.just({"enum": ["a", 1, True]}), required=st.booleans())
+    )
+)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(["a", "", "x"]) | st.just(0.5),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
@@ -418,8 +477,11 @@ def test_the_builder_is_clean_under_mypy_and_mistakes_are_found(tmp_path: Path) 
 
 def test_functions_of_x_have_no_untyped_parameter() -> None:
     untyped = [
-        name for name, function in vars(x).items()
-        if inspect.isfunction(function) and function.__module__ == x.__name__ and not name.startswith("_")
+        name
+        for name, function in vars(x).items()
+        if inspect.isfunction(function)
+        and function.__module__ == x.__name__
+        and not name.startswith("_")
         and "return" not in function.__annotations__
-    ]  # fmt: skip
+    ]
     assert untyped == []

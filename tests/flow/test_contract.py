@@ -28,8 +28,11 @@ async def test_ctx_001_now_is_the_same_for_all_of_a_job(open_timed: Desks) -> No
 
 
 async def test_ctx_002_the_seed_is_the_intents_id_in_every_job(open_desk: Desks) -> None:
-    flow_ = seq(when(op("isNull", get("seed1")), put("seed1", get("meta.randomSeed"))), once("response", "http"),
-                put("seed2", get("meta.randomSeed")))  # fmt: skip
+    flow_ = seq(
+        when(op("isNull", get("seed1")), put("seed1", get("meta.randomSeed"))),
+        once("response", "http"),
+        put("seed2", get("meta.randomSeed")),
+    )
     desk = open_desk(made(go=flow_), {"http": gives("response", {})})
     await desk.act("go", id="i-7")
     data = await idle_data(desk)
@@ -76,9 +79,11 @@ async def test_ctx_seed_of_queued_intents_is_their_own(open_desk: Desks) -> None
 
 
 async def test_system_get_is_answered_from_the_frozen_context(open_timed: Desks) -> None:
-    flow_ = seq(once("note", "system.get", key=lit("uuid"), into=lit("note")),
-                once("t1", "system.get", key=lit("now"), into=lit("t1")),
-                once("error", "system.get", key=lit("env.REGION"), into=lit("error")))  # fmt: skip
+    flow_ = seq(
+        once("note", "system.get", key=lit("uuid"), into=lit("note")),
+        once("t1", "system.get", key=lit("now"), into=lit("t1")),
+        once("error", "system.get", key=lit("env.REGION"), into=lit("error")),
+    )
     ends = []
     for _ in range(2):
         desk = open_timed(made(go=flow_), environment=lambda: {"REGION": "north"})
@@ -207,9 +212,10 @@ async def test_interlock_001_a_compute_is_applied_before_its_effects_are_dispatc
     desk = open_desk(made(go=CHAIN), {"one": gives("step1", True), "two": gives("step2", True)})
     await desk.act("go")
     told = [
-        (each.type, each.fields.get("source")) for each in desk.events()
+        (each.type, each.fields.get("source"))
+        for each in desk.events()
         if each.type in ("core:compute", "effect:dispatch") or each.fields.get("source") == "compute"
-    ]  # fmt: skip
+    ]
     compute, applied, dispatch = ("core:compute", None), ("core:apply", "compute"), ("effect:dispatch", None)
     assert told == [compute, applied, dispatch, compute, applied, dispatch, compute, applied]
 
@@ -270,10 +276,27 @@ async def test_job_trace_of_one_effect(open_desk: Desks) -> None:
     desk = open_desk(made(go=once("response", "http")), {"http": gives("response", {})})
     await desk.act("go")
     assert types(desk) == [
-        "job:start", "context:frozen", "core:apply", "core:compute", "core:apply", "effect:dispatch", "job:end",
-        "job:start", "context:frozen", "core:apply", "effect:fulfill:apply", "core:apply", "requirement:clear",
-        "continue:enqueue", "job:end", "job:start", "context:frozen", "core:compute", "core:apply", "job:end",
-    ]  # fmt: skip
+        "job:start",
+        "context:frozen",
+        "core:apply",
+        "core:compute",
+        "core:apply",
+        "effect:dispatch",
+        "job:end",
+        "job:start",
+        "context:frozen",
+        "core:apply",
+        "effect:fulfill:apply",
+        "core:apply",
+        "requirement:clear",
+        "continue:enqueue",
+        "job:end",
+        "job:start",
+        "context:frozen",
+        "core:compute",
+        "core:apply",
+        "job:end",
+    ]
     assert said(desk, "core:apply", "source") == [
         "host-intent-slot",
         "compute",

@@ -88,9 +88,15 @@ async def test_fulfill_in_one_job_apply_clear_continue(open_desk: Desks) -> None
     names = types(desk)
     start = names.index("effect:fulfill:apply")
     assert names[start - 3 : start + 5] == [
-        "job:start", "context:frozen", "core:apply", "effect:fulfill:apply", "core:apply", "requirement:clear",
-        "continue:enqueue", "job:end",
-    ]  # fmt: skip
+        "job:start",
+        "context:frozen",
+        "core:apply",
+        "effect:fulfill:apply",
+        "core:apply",
+        "requirement:clear",
+        "continue:enqueue",
+        "job:end",
+    ]
     assert said(desk, "job:start", "jobType")[1:] == ["FulfillEffect", "ContinueCompute"]
 
 
@@ -101,9 +107,14 @@ async def test_fulfill_failed_in_one_job_clear_then_error_then_continue(open_des
     told = [(each.type, each.fields.get("source", "")) for each in desk.events()]
     at = told.index(("requirement:clear", ""))
     assert told[at - 3 : at + 4] == [
-        ("job:start", ""), ("context:frozen", ""), ("core:apply", "clear-requirement"), ("requirement:clear", ""),
-        ("core:apply", "error-patch"), ("continue:enqueue", ""), ("job:end", ""),
-    ]  # fmt: skip
+        ("job:start", ""),
+        ("context:frozen", ""),
+        ("core:apply", "clear-requirement"),
+        ("requirement:clear", ""),
+        ("core:apply", "error-patch"),
+        ("continue:enqueue", ""),
+        ("job:end", ""),
+    ]
     assert [each for each in told if each[1] == "error-patch"] == [("core:apply", "error-patch")]
 
 
@@ -170,11 +181,12 @@ async def test_handler_007_parameters_are_received(open_desk: Desks) -> None:
     [
         lambda call: call.snapshot["data"].__setitem__("count", 5),
         lambda call: call.snapshot["data"]["list"].append(1),
-        lambda call: call.params.update(x=1), lambda call: call.requirement.pop("id"), lambda call: setattr(call,
-        "params", {}),
+        lambda call: call.params.update(x=1),
+        lambda call: call.requirement.pop("id"),
+        lambda call: setattr(call, "params", {}),
     ],
     ids=["data", "list", "params", "requirement", "call"],
-)  # fmt: skip
+)
 async def test_handler_cannot_change_what_it_is_given(open_desk: Desks, change: Any) -> None:
     made_ = document(
         {"go": when(op("isNull", get("$host.lastError")), effect("http"))}, {**FIELDS, "list": field("array", [1])}
@@ -189,13 +201,22 @@ async def test_handler_cannot_change_what_it_is_given(open_desk: Desks, change: 
 @pytest.mark.parametrize(
     "given",
     [
-        [flow.set("system.status", "idle")], [flow.set("system.pendingRequirements", [])], [flow.set("meta.version",
-        9)],
-        [flow.set("computed.doubled", 9)], [flow.set("input.x", 1)], [flow.set("$host.intentSlots", {})],
-        [{"op": "replace", "path": "count", "value": 1}], [flow.set("count", float("nan"))], [flow.set("note", b"x")],
-        [flow.set("response", {"__proto__": {}})], None, "patches", [None], [flow.set("count", object())],
+        [flow.set("system.status", "idle")],
+        [flow.set("system.pendingRequirements", [])],
+        [flow.set("meta.version", 9)],
+        [flow.set("computed.doubled", 9)],
+        [flow.set("input.x", 1)],
+        [flow.set("$host.intentSlots", {})],
+        [{"op": "replace", "path": "count", "value": 1}],
+        [flow.set("count", float("nan"))],
+        [flow.set("note", b"x")],
+        [flow.set("response", {"__proto__": {}})],
+        None,
+        "patches",
+        [None],
+        [flow.set("count", object())],
     ],
-)  # fmt: skip
+)
 async def test_handler_patches_that_are_not_the_domains_change_nothing(open_alone: Desks, given: Any) -> None:
     """The reference takes patches of `system`, `meta` and `computed`, unknown ops, and values that are no JSON."""
     desk = open_alone(made(go=when(op("isNull", get("$host.lastError")), effect("http"))), {"http": lambda call: given})
@@ -210,12 +231,16 @@ async def test_handler_patches_that_are_not_the_domains_change_nothing(open_alon
 
 
 async def test_reinj_001_results_come_back_as_jobs(open_desk: Desks) -> None:
-    desk = open_desk(made(go=seq(CHAIN, once("step3", "three"))), {f"{name}": gives(f"step{at}", True) for at,
-    name in ((1, "one"), (2, "two"), (3, "three"))})  # fmt: skip
+    desk = open_desk(
+        made(go=seq(CHAIN, once("step3", "three"))),
+        {f"{name}": gives(f"step{at}", True) for at, name in ((1, "one"), (2, "two"), (3, "three"))},
+    )
     await desk.act("go")
     await idle_data(desk)
-    counts = {name: types(desk).count(name) for name in ("effect:dispatch", "effect:fulfill:apply",
-    "requirement:clear", "continue:enqueue")}  # fmt: skip
+    counts = {
+        name: types(desk).count(name)
+        for name in ("effect:dispatch", "effect:fulfill:apply", "requirement:clear", "continue:enqueue")
+    }
     assert counts == dict.fromkeys(counts, 3)
     assert said(desk, "job:start", "jobType").count("FulfillEffect") == 3
 

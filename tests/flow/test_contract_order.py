@@ -176,11 +176,15 @@ async def test_ord_parallel_results_are_applied_in_cores_order(open_desk: Desks)
     assert (data["count"], data["done"], types(desk).count("core:compute")) == (20, True, 2)
 
 
-THREE = made(go=seq(
-    *(when(op("and", op("isNull", get(path)), op("isNull", get("$host.lastError"))), effect(f"e-{path}"))
-      for path in "abc"),
-    put("done", lit(True)),
-))  # fmt: skip
+THREE = made(
+    go=seq(
+        *(
+            when(op("and", op("isNull", get(path)), op("isNull", get("$host.lastError"))), effect(f"e-{path}"))
+            for path in "abc"
+        ),
+        put("done", lit(True)),
+    )
+)
 ORDERS = list(itertools.permutations(range(3)))
 
 

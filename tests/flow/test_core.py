@@ -29,8 +29,12 @@ from worldline.kernel.flow.expressions import compiler, reasons
 
 CORE = core.Core()
 CONTEXT = snapshots.Context(now=1_000, random_seed="i")
-ANY = {"note": field("string"), "items": field("array", [], items={"type": "object", "required": True,
-"fields": {"d": {"type": "number", "required": True}}})}  # fmt: skip
+ANY = {
+    "note": field("string"),
+    "items": field(
+        "array", [], items={"type": "object", "required": True, "fields": {"d": {"type": "number", "required": True}}}
+    ),
+}
 
 
 def compute(domain: compiled.Compiled, action: str = "go", data: Any = None, **options: Any) -> core.Computed:
@@ -62,8 +66,11 @@ def test_the_counter_of_the_contract() -> None:
     assert found.trace is not None
     node = found.trace.nodes[found.trace.root]
     assert (found.trace.root, node.kind, node.inputs, node.output) == (
-        "trace-0", "patch", {"op": "set", "path": "count"}, 1,
-    )  # fmt: skip
+        "trace-0",
+        "patch",
+        {"op": "set", "path": "count"},
+        1,
+    )
 
 
 def test_an_effect_stops_the_flow_and_names_its_node() -> None:
@@ -84,9 +91,13 @@ def test_the_requirement_id_is_that_of_section_8_2() -> None:
     found = compute(loaded({"go": effect("api.get", into=lit("count"), n=get("count"))}))
     (requirement,) = found.requirements
     assert requirement.id == hashing.requirement_id(
-        schema_hash=found.snapshot.meta.schema_hash, intent_id="i", action_id="go", node_path="actions.go.flow",
-        effect="api.get", params={"into": "count", "n": 0},
-    )  # fmt: skip
+        schema_hash=found.snapshot.meta.schema_hash,
+        intent_id="i",
+        action_id="go",
+        node_path="actions.go.flow",
+        effect="api.get",
+        params={"into": "count", "n": 0},
+    )
 
 
 def test_computed_values_stay_as_they_were_during_a_flow() -> None:
@@ -122,7 +133,7 @@ def test_what_was_patched_before_an_error_stays() -> None:
         ({"kind": "call", "flow": "go"}, faults.CYCLIC_CALL),
         ({"kind": "fail", "code": "NO"}, faults.VALIDATION_ERROR),
     ],
-)  # fmt: skip
+)
 def test_errors_of_a_flow_are_values(flow: Any, expected: str) -> None:
     found = compute(unchecked({"go": flow}, ANY), data={"items": [{"d": 1}]})
     assert (found.status, code(found)) == ("error", expected)
@@ -205,28 +216,46 @@ INPUT = field("object", required=True, fields={"n": field("number", required=Tru
 
 @pytest.mark.parametrize(
     ("given", "fits"),
-    [({"n": 1}, True), ({"n": 1, "s": "x"}, True), ({}, False), ({"n": "1"}, False), ({"n": 1, "more": 1}, False),
-     (values.MISSING, False), ([1], False), ({"n": None}, False), ({"n": 1, "s": None}, True)],
-)  # fmt: skip
+    [
+        ({"n": 1}, True),
+        ({"n": 1, "s": "x"}, True),
+        ({}, False),
+        ({"n": "1"}, False),
+        ({"n": 1, "more": 1}, False),
+        (values.MISSING, False),
+        ([1], False),
+        ({"n": None}, False),
+        ({"n": 1, "s": None}, True),
+    ],
+)
 def test_input_is_checked(given: Any, fits: bool) -> None:
     found = compute(loaded({"go": {"flow": put("count", get("input.n")), "input": INPUT}}), input=given)
     assert code(found) == ("" if fits else faults.INVALID_INPUT)
 
 
-NESTED = field("object", required=True, fields={
-    "of": field("object", required=True, fields={"a": field("number", required=True), "b": field("string")}),
-    "list": field("array", [], items={"type": "number", "required": True}),
-    "kind": field({"enum": ["x", None]}, required=True), "nothing": field("null", required=True),
-})  # fmt: skip
+NESTED = field(
+    "object",
+    required=True,
+    fields={
+        "of": field("object", required=True, fields={"a": field("number", required=True), "b": field("string")}),
+        "list": field("array", [], items={"type": "number", "required": True}),
+        "kind": field({"enum": ["x", None]}, required=True),
+        "nothing": field("null", required=True),
+    },
+)
 
 
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        ({}, ""), ({"of": {"a": 1, "b": None}}, ""), ({"list": None}, ""), ({"of": None}, "input.of"),
-        ({"of": {"a": None}}, "input.of.a"), ({"list": [1, None]}, "input.list.1"),
+        ({}, ""),
+        ({"of": {"a": 1, "b": None}}, ""),
+        ({"list": None}, ""),
+        ({"of": None}, "input.of"),
+        ({"of": {"a": None}}, "input.of.a"),
+        ({"list": [1, None]}, "input.list.1"),
     ],
-)  # fmt: skip
+)
 def test_null_is_no_value_for_what_an_input_requires(change: Any, where: str) -> None:
     """At any depth, unless null is one of its values. A patch may empty any field of the state."""
     domain = loaded({"go": {"flow": HALT, "input": NESTED}}, {"of": NESTED})
@@ -318,10 +347,11 @@ def test_abandon_ends_an_intent_and_leaves_the_others() -> None:
     pending = compute(domain).snapshot
     other = snapshots.Requirement("r", "other", "io", {}, "go", snapshots.FlowPosition("p", 0), 0)
     both = CORE.apply(
-        domain, pending, [patches.set_(patches.CLEAR, snapshots.plain_list([*pending.system.pending_requirements,
-        other]))],
+        domain,
+        pending,
+        [patches.set_(patches.CLEAR, snapshots.plain_list([*pending.system.pending_requirements, other]))],
         CONTEXT,
-    )  # fmt: skip
+    )
     after = CORE.abandon(both, snapshots.Intent("go", "i"), CONTEXT, code="GIVEN_UP", message="no")
     assert after.system.pending_requirements == (other,)
     assert after.system.last_error is not None
@@ -346,8 +376,14 @@ def test_effects_that_stand_beside_each_other_are_collected_if_asked_for() -> No
 
 
 def apply(given: Any, data: Any = None) -> snapshots.Snapshot:
-    domain = loaded({"go": HALT}, {**ANY, "thing": field("object", fields={"a": field("number"),
-    "b": field("string", required=True)}), "loose": field("object")})  # fmt: skip
+    domain = loaded(
+        {"go": HALT},
+        {
+            **ANY,
+            "thing": field("object", fields={"a": field("number"), "b": field("string", required=True)}),
+            "loose": field("object"),
+        },
+    )
     return CORE.apply(domain, first(domain, data), given, CONTEXT)
 
 
@@ -380,7 +416,7 @@ def test_a_refused_patch_is_skipped_and_the_others_are_applied() -> None:
         (patches.set_("count", None), {}, {"count": None}),
         (patches.set_("count", 2.0), {}, {"count": 2}),
     ],
-)  # fmt: skip
+)
 def test_what_patches_do(patch: patches.Patch, data: Any, expected: dict[str, Any]) -> None:
     after = apply([patch], data)
     assert after.system.errors == ()
@@ -418,13 +454,21 @@ def test_what_patches_may_not(patch: patches.Patch, expected: str) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        [None], "set", [{"op": "replace", "path": "count", "value": 1}], [{"op": "set", "path": "", "value": 1}],
-        [{"op": "set", "path": "count"}], [{"op": "set", "path": 3, "value": 1}],
-        [patches.set_("count", float("nan"))], [patches.set_("note", b"x")], [patches.set_("note", "\ud800")],
-        [patches.set_("loose", {"__proto__": 1})], [patches.set_("loose.__proto__.x", 1)],
-        [patches.set_("loose", {1: 2})], [patches.set_("loose", object())],
+        [None],
+        "set",
+        [{"op": "replace", "path": "count", "value": 1}],
+        [{"op": "set", "path": "", "value": 1}],
+        [{"op": "set", "path": "count"}],
+        [{"op": "set", "path": 3, "value": 1}],
+        [patches.set_("count", float("nan"))],
+        [patches.set_("note", b"x")],
+        [patches.set_("note", "\ud800")],
+        [patches.set_("loose", {"__proto__": 1})],
+        [patches.set_("loose.__proto__.x", 1)],
+        [patches.set_("loose", {1: 2})],
+        [patches.set_("loose", object())],
     ],
-)  # fmt: skip
+)
 def test_what_is_no_patch_is_refused_and_nothing_is_changed(given: Any) -> None:
     with pytest.raises(patches.BadPatch):
         apply(given)
@@ -446,8 +490,10 @@ def test_a_write_copies_so_places_never_share() -> None:
 
 def test_computed_values_are_evaluated_in_order_of_their_dependencies() -> None:
     names = {"c": ["b"], "a": [], "b": ["a"], "d": ["a", "c"]}
-    fields = {f"computed.{name}": schema.ComputedField([f"computed.{each}" for each in deps], lit(1)) for name,
-    deps in names.items()}  # fmt: skip
+    fields = {
+        f"computed.{name}": schema.ComputedField([f"computed.{each}" for each in deps], lit(1))
+        for name, deps in names.items()
+    }
     assert computed_values.ordered(fields) == ["computed.a", "computed.b", "computed.c", "computed.d"]
 
 
@@ -473,8 +519,10 @@ def test_explain_says_where_a_value_comes_from() -> None:
         ("computed.b", 8),
     ]
     assert [each.inputs for each in found.nodes.values()] == [
-        {"path": "count"}, {"expr": computed["computed.a"]["expr"]}, {"expr": computed["computed.b"]["expr"]},
-    ]  # fmt: skip
+        {"path": "count"},
+        {"expr": computed["computed.a"]["expr"]},
+        {"expr": computed["computed.b"]["expr"]},
+    ]
     assert found.inputs == {"computed.a": 4}
     assert CORE.explain(domain, first(domain, {"count": 3}), "computed.a").inputs == {"count": 3}
     status = CORE.explain(domain, first(domain), "system.status")

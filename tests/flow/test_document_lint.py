@@ -13,9 +13,13 @@ from worldline.kernel.flow import schema
 from worldline.kernel.flow.analysis import document_lint, reads
 
 FIELDS = {
-    "answer": field("string"), "marker": field("string"), "items": field("array"), "more": field("array"),
-    "owner": field("object", fields={"name": field("string")}), "open": field("object"),
-}  # fmt: skip
+    "answer": field("string"),
+    "marker": field("string"),
+    "items": field("array"),
+    "more": field("array"),
+    "owner": field("object", fields={"name": field("string")}),
+    "open": field("object"),
+}
 ASK = effect("ask", into=lit("answer"))
 EMPTY = op("isNull", get("answer"))
 MARK = put("marker", get("meta.intentId"))

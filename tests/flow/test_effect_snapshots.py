@@ -142,9 +142,7 @@ def test_effects_side_by_side_each_see_their_own_dispatch(monkeypatch: pytest.Mo
 
     asks = [when(op("isNull", get(f"r{n}")), effect("look", n=lit(n), into=lit(f"r{n}"))) for n in (1, 2, 3)]
     fields = {"count": field("number", 0), **{f"r{n}": field("number") for n in (1, 2, 3)}}
-    made = app.domain(
-        document({"go": seq(put("count", lit(7)), *asks)}, fields), name="Made", effects="parallel"
-    )  # fmt: skip
+    made = app.domain(document({"go": seq(put("count", lit(7)), *asks)}, fields), name="Made", effects="parallel")
     with testing.world(app, wl.Script().on(look, wl.Script.later(5, look))) as world:
         world.submit(made.action("go")())
         world.crash()
@@ -263,10 +261,14 @@ async def test_a_standalone_host_gives_the_same() -> None:
 async def test_both_hosts_give_the_snapshot_of_the_dispatch() -> None:
     """Not of the end of the turn: what the context answers beside it has changed the head by then."""
     beside = document(
-        {"go": seq(when(op("isNull", get("r")), effect("look", into=lit("r"))),
-                   when(op("isNull", get("now")), effect("system.get", key=lit("seed"), into=lit("now"))))},
+        {
+            "go": seq(
+                when(op("isNull", get("r")), effect("look", into=lit("r"))),
+                when(op("isNull", get("now")), effect("system.get", key=lit("seed"), into=lit("now"))),
+            )
+        },
         {"r": field("number"), "now": field("string")},
-    )  # fmt: skip
+    )
     saw: list[flow.Snapshot] = []
     app = wl.Program("app")
 
@@ -346,7 +348,7 @@ BIG = "x" * (2 * limits.INLINE_BYTES_MAX)
 NOTES = document(
     {"go": when(op("isNull", get("r")), effect("look", n=get("count"), into=lit("r")))},
     {"note": field("string", ""), "count": field("number", 0), "r": field("number")},
-)  # fmt: skip
+)
 
 
 class Looking:

@@ -101,11 +101,13 @@ def test_data_is_where_it_begins() -> None:
 
 
 def test_an_action_that_always_fails_is_told_from_one_that_is_refused() -> None:
-    domain = loaded({
-        "fails": {"kind": "fail", "code": "no", "message": lit("never")},
-        "loops": effect("ask"),
-        "lives": HALT,
-    })  # fmt: skip
+    domain = loaded(
+        {
+            "fails": {"kind": "fail", "code": "no", "message": lit("never")},
+            "loops": effect("ask"),
+            "lives": HALT,
+        }
+    )
     found = flow.explore(domain)
     assert (found.dead, found.complete) == ((), True)
     assert [(each.action, [said.partition(":")[0] for said in each.reasons]) for each in found.failing] == [
@@ -151,16 +153,20 @@ def test_wrong_arguments_are_refused(options: Any, message: str) -> None:
 
 def test_deep_inputs_are_sampled() -> None:
     taken = {
-        "type": "object", "required": True,
+        "type": "object",
+        "required": True,
         "fields": {
             "kind": {"type": {"enum": ["a", "b"]}, "required": True},
-            "lines": {"type": "array", "required": True, "items": {"type": "object", "required": True, "fields": {
-                "on": {"type": "boolean", "required": True}}}},
+            "lines": {
+                "type": "array",
+                "required": True,
+                "items": {"type": "object", "required": True, "fields": {"on": {"type": "boolean", "required": True}}},
+            },
             "note": {"type": "null", "required": False, "default": None},
             "any": {"type": "object", "required": True},
             "never": {"type": {"enum": []}, "required": False, "default": None},
         },
-    }  # fmt: skip
+    }
     body = when(op("eq", get("input.kind"), lit("b")), put("count", lit(2)))
     found = flow.explore(loaded({"go": {"flow": body, "input": taken}}))
     assert (found.states, found.complete, found.dead, found.failing) == (2, True, (), ())

@@ -136,9 +136,13 @@ def test_names_are_names_of_tools_and_stay() -> None:
     domain = loaded(actions)
     names = exports.tool_names(domain.schema)
     assert names == {
-        "do it": "do_it_2", "do_it": "do_it", "do.it": "do_it_3", long: "l" * 64, long + "x": "l" * 62 + "_2",
+        "do it": "do_it_2",
+        "do_it": "do_it",
+        "do.it": "do_it_3",
+        long: "l" * 64,
+        long + "x": "l" * 62 + "_2",
         "é": "_",
-    }  # fmt: skip
+    }
     found = flow.tools(domain, first(domain), shape="openai")
     assert found.call("do_it_3") == ("do.it", values.MISSING)
 
@@ -168,10 +172,17 @@ def test_every_parameter_is_an_object() -> None:
     parameters = {each.action: each.document["input_schema"] for each in found.available}
     closed = {"type": "object", "properties": {}, "additionalProperties": False}
     assert parameters == {
-        "nothing": closed, "undeclared": {"type": "object"}, "calls": {"type": "object"}, "open": {"type": "object"},
-        "text": {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"],
-                 "additionalProperties": False},
-    }  # fmt: skip
+        "nothing": closed,
+        "undeclared": {"type": "object"},
+        "calls": {"type": "object"},
+        "open": {"type": "object"},
+        "text": {
+            "type": "object",
+            "properties": {"input": {"type": "string"}},
+            "required": ["input"],
+            "additionalProperties": False,
+        },
+    }
     assert found.call("text", {"input": "x"}) == ("text", "x")
     assert found.call("open", {"a": 1}) == ("open", {"a": 1})
 

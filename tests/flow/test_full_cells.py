@@ -247,10 +247,13 @@ def crates(effects: Any = "parallel") -> tuple[wl.Program, Any, Any]:
         when(op("isNull", get(name)), effect("part", number=lit(number), into=lit(name)))
         for number, name in enumerate("ab")
     ]
-    actions = {"pack": seq(*asks), "fill": {
-        "flow": put("text", op("concat", get("input.text"), get("input.text"))),
-        "input": {"type": "object", "required": True, "fields": {"text": {"type": "string", "required": True}}},
-    }}  # fmt: skip
+    actions = {
+        "pack": seq(*asks),
+        "fill": {
+            "flow": put("text", op("concat", get("input.text"), get("input.text"))),
+            "input": {"type": "object", "required": True, "fields": {"text": {"type": "string", "required": True}}},
+        },
+    }
     fields = {name: field("string") for name in ("a", "b", "text")}
     return app, app.domain(document(actions, fields), name="Crate", effects=effects), part
 

@@ -15,14 +15,23 @@ from tests.flow.documents import COUNTER
 from worldline.kernel.flow import faults, hashing, values
 
 EMPTY = {
-    "id": "manifesto:test", "version": "1.0.0", "types": {}, "state": {"fields": {}}, "computed": {"fields": {}},
+    "id": "manifesto:test",
+    "version": "1.0.0",
+    "types": {},
+    "state": {"fields": {}},
+    "computed": {"fields": {}},
     "actions": {},
-}  # fmt: skip
+}
 INTEGER_KEYS = {"b": 1, "10": 2, "9": 3, "01": 4}
 MIXED = {
-    "\u20ac": "Euro Sign", "\r": "Carriage Return", "\ufb33": "Hebrew Letter Dalet With Dagesh", "1": "One",
-    "\U0001f600": "Emoji: Grinning Face", "\u0080": "Control", "\u00f6": "Latin Small Letter O With Diaeresis",
-}  # fmt: skip
+    "\u20ac": "Euro Sign",
+    "\r": "Carriage Return",
+    "\ufb33": "Hebrew Letter Dalet With Dagesh",
+    "1": "One",
+    "\U0001f600": "Emoji: Grinning Face",
+    "\u0080": "Control",
+    "\u00f6": "Latin Small Letter O With Diaeresis",
+}
 HOST = {"$host": {"type": "object", "required": False, "default": {}}}
 
 
@@ -59,11 +68,14 @@ def test_what_has_no_json_is_refused(value: Any) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.text() | st.integers(-(2**53) + 1, 2**53 - 1)
+    st.none()
+    | st.booleans()
+    | st.text()
+    | st.integers(-(2**53) + 1, 2**53 - 1)
     | st.floats(allow_nan=False, allow_infinity=False),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
-)  # fmt: skip
+)
 
 
 @given(JSON)
@@ -83,9 +95,13 @@ def test_schema_hashes() -> None:
 
 def test_requirement_ids() -> None:
     found = hashing.requirement_id(
-        schema_hash="schema-hash", intent_id="intent-1", action_id="fetchUser",
-        node_path="actions.fetchUser.flow.then", effect="api.fetch", params={"url": "/u/1", "into": "user"},
-    )  # fmt: skip
+        schema_hash="schema-hash",
+        intent_id="intent-1",
+        action_id="fetchUser",
+        node_path="actions.fetchUser.flow.then",
+        effect="api.fetch",
+        params={"url": "/u/1", "into": "user"},
+    )
     assert found == "3d9016a8dab58ce5c0a94515f2cbfc006aaf48777f9c120fcfc8f72ac63ce8fc"
 
 
@@ -107,13 +123,21 @@ def test_legacy_requirement_ids(schema_hash: str, intent_id: str, expected: str)
 @pytest.mark.parametrize(
     ("type", "input", "scope", "expected"),
     [
-        ("todo.create", {"b": 2, "a": 1}, {"note": "create todo", "allowedPaths": ["data.todos.*"]},
-         "eefd85d78a4526524d7f735a398b54b5318fc52981537ef3dd597c7d5aa67828"),
+        (
+            "todo.create",
+            {"b": 2, "a": 1},
+            {"note": "create todo", "allowedPaths": ["data.todos.*"]},
+            "eefd85d78a4526524d7f735a398b54b5318fc52981537ef3dd597c7d5aa67828",
+        ),
         ("todo.clear", None, None, "363554eb13569f38bc814a1745692f9520b1b4ec0967832db39abba2e4c4a8d6"),
-        ("stats.update", {"values": [1, math.nan, math.inf, -math.inf]}, None,
-         "2b315a4f8f9dcbf3f027f87954d25902d3a39282561f59409223eba93e699ba9"),
+        (
+            "stats.update",
+            {"values": [1, math.nan, math.inf, -math.inf]},
+            None,
+            "2b315a4f8f9dcbf3f027f87954d25902d3a39282561f59409223eba93e699ba9",
+        ),
     ],
-)  # fmt: skip
+)
 def test_intent_keys(type: str, input: Any, scope: Any, expected: str) -> None:
     found = hashing.intent_key(schema_hash="schema-hash", type=type, input=input, scope=scope)
     assert found == expected

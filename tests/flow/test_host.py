@@ -121,11 +121,33 @@ async def test_the_whole_trace_of_one_effect(open_alone: Desks) -> None:
     await desk.idle()
     told = [each.type for each in desk.events() if each.type != "runner:kick"]
     assert told == [
-        "runner:start", "job:start", "context:frozen", "core:apply", "core:compute", "core:apply", "effect:dispatch",
-        "job:end", "runner:recheck", "runner:end", "runner:start", "job:start", "context:frozen", "core:apply",
-        "effect:fulfill:apply", "core:apply", "requirement:clear", "continue:enqueue", "job:end", "job:start",
-        "context:frozen", "core:compute", "core:apply", "job:end", "runner:recheck", "runner:end",
-    ]  # fmt: skip
+        "runner:start",
+        "job:start",
+        "context:frozen",
+        "core:apply",
+        "core:compute",
+        "core:apply",
+        "effect:dispatch",
+        "job:end",
+        "runner:recheck",
+        "runner:end",
+        "runner:start",
+        "job:start",
+        "context:frozen",
+        "core:apply",
+        "effect:fulfill:apply",
+        "core:apply",
+        "requirement:clear",
+        "continue:enqueue",
+        "job:end",
+        "job:start",
+        "context:frozen",
+        "core:compute",
+        "core:apply",
+        "job:end",
+        "runner:recheck",
+        "runner:end",
+    ]
 
 
 async def test_a_sink_that_fails_changes_nothing() -> None:
@@ -421,8 +443,9 @@ async def test_an_intent_whose_slot_is_not_kept_ends_with_an_error(open_alone: D
     result = await desk.act("go")
     assert result.error is not None
     assert (result.error.message, (await desk.snapshot()).data["count"]) == (
-        "RuntimeError: Core did not apply the slot of the intent", 0,
-    )  # fmt: skip
+        "RuntimeError: Core did not apply the slot of the intent",
+        0,
+    )
 
 
 async def test_results_of_the_last_intents_are_kept(open_alone: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,8 +514,11 @@ async def test_totals_and_sequences_of_the_contract() -> None:
             "expr": op("add", {"kind": "sumArray", "array": get("items")}, get("shipping")),
         }
     }
-    host = flow.Host(document({"noop": HALT}, {"items": field("array", []), "shipping": field("number", 0)}, total),
-                     data={"items": [100, 50], "shipping": 10}, env=VirtualEnv())  # fmt: skip
+    host = flow.Host(
+        document({"noop": HALT}, {"items": field("array", []), "shipping": field("number", 0)}, total),
+        data={"items": [100, 50], "shipping": 10},
+        env=VirtualEnv(),
+    )
     assert host.snapshot().computed["computed.total"] == 160
     down = put("count", op("sub", get("count"), lit(1)))
     host = flow.Host(document({"up": INCREMENT, "down": down}), data={"count": 5}, env=VirtualEnv())

@@ -32,8 +32,12 @@ async def hangs(call: flow.EffectCall) -> list[flow.Patch]:
 async def test_no_change_of_what_a_caller_is_given_reaches_the_head() -> None:
     """Of snapshots, results, traces and events: all of them are the caller's own."""
     told: list[flow.Event] = []
-    host = flow.Host(document({"go": ADD, "bad": seq(ADD, put("count", lit("x")))}, ITEMS), env=VirtualEnv(),
-                     environment=lambda: {"list": [1]}, trace=told.append)  # fmt: skip
+    host = flow.Host(
+        document({"go": ADD, "bad": seq(ADD, put("count", lit("x")))}, ITEMS),
+        env=VirtualEnv(),
+        environment=lambda: {"list": [1]},
+        trace=told.append,
+    )
     result = await host.dispatch("go", {"list": [1]}, id="i")
     wrong = await host.dispatch("bad")
     before = snapshots.encoded(host.snapshot())
@@ -150,9 +154,12 @@ async def test_a_closed_host_takes_no_work() -> None:
     await host.close()
     before = host.snapshot()
     for work in (
-        lambda: host.submit("go"), lambda: host.patch([flow.set("count", 5)], source="test"),
-        lambda: host.inject("r", []), lambda: host.cancel("r"), lambda: host.seed(before),
-    ):  # fmt: skip
+        lambda: host.submit("go"),
+        lambda: host.patch([flow.set("count", 5)], source="test"),
+        lambda: host.inject("r", []),
+        lambda: host.cancel("r"),
+        lambda: host.seed(before),
+    ):
         with pytest.raises(errors.Closed, match="takes no work"):
             work()
     with pytest.raises(errors.Closed):

@@ -19,17 +19,40 @@ EXAMPLES = int(os.environ.get("WORLDLINE_EXAMPLES", "150"))
 FAST = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 FIELDS = {
-    "count": "number", "name": "string", "flag": "boolean", "list": "array", "thing": "object", "other": "object",
-}  # fmt: skip
+    "count": "number",
+    "name": "string",
+    "flag": "boolean",
+    "list": "array",
+    "thing": "object",
+    "other": "object",
+}
 PATHS = [
-    *FIELDS, "list.0", "list.length", "thing.a", "thing.a.b", "nothing", "input", "input.a", "meta.version",
-    "meta.intentId", "system.status", "$item", "$item.a", "$index", "$array", "computed.c0", "$other.x",
-]  # fmt: skip
+    *FIELDS,
+    "list.0",
+    "list.length",
+    "thing.a",
+    "thing.a.b",
+    "nothing",
+    "input",
+    "input.a",
+    "meta.version",
+    "meta.intentId",
+    "system.status",
+    "$item",
+    "$item.a",
+    "$index",
+    "$array",
+    "computed.c0",
+    "$other.x",
+]
 
 SCALARS = (
-    st.none() | st.booleans() | st.integers(-50, 50) | st.sampled_from([0.5, -2.5, 1e21, 2.0**53 - 1, 1e-7, 3.999])
+    st.none()
+    | st.booleans()
+    | st.integers(-50, 50)
+    | st.sampled_from([0.5, -2.5, 1e21, 2.0**53 - 1, 1e-7, 3.999])
     | st.sampled_from(["", "a", "abc", "10", " 7px", "😀", "a,b", "$&", "0", "Infinity"])
-)  # fmt: skip
+)
 JSON = st.recursive(
     SCALARS,
     lambda inner: (
@@ -66,19 +89,25 @@ def states(draw: st.DrawFn) -> dict[str, Any]:
     """Data that fits `FIELDS`."""
     thing = st.dictionaries(st.sampled_from(["a", "b", "10"]), JSON, max_size=3)
     return {
-        "count": draw(st.integers(-9, 9) | st.floats(-9, 9)), "name": draw(st.sampled_from(["", "abc", "5", "a😀"])),
-        "flag": draw(st.booleans()), "list": draw(st.lists(JSON, max_size=4)), "thing": draw(thing),
+        "count": draw(st.integers(-9, 9) | st.floats(-9, 9)),
+        "name": draw(st.sampled_from(["", "abc", "5", "a😀"])),
+        "flag": draw(st.booleans()),
+        "list": draw(st.lists(JSON, max_size=4)),
+        "thing": draw(thing),
         "other": draw(thing),
-    }  # fmt: skip
+    }
 
 
 @FAST
 @given(expressions(), states(), JSON)
 def test_an_expression_compiles_to_what_it_says(expression: dict[str, Any], data: dict[str, Any], given_: Any) -> None:
     snapshot = snapshots.Snapshot(
-        data=values.from_outside(data, "data"), computed={"computed.c0": [1, "x"]}, system=snapshots.System(),
-        input=values.from_outside(given_, "input"), meta=snapshots.Meta(4, 1_000, "seed", "h"),
-    )  # fmt: skip
+        data=values.from_outside(data, "data"),
+        computed={"computed.c0": [1, "x"]},
+        system=snapshots.System(),
+        input=values.from_outside(given_, "input"),
+        meta=snapshots.Meta(4, 1_000, "seed", "h"),
+    )
     found = compiler.Compiler().one(expression)(Scope(snapshot, intent_id="i", action="act"))
     expected = interpreter.evaluate(expression, interpreter.Env(snapshot, "i", "act"))
     assert same(found, expected)

@@ -24,14 +24,25 @@ def whole(head: snapshots.Snapshot) -> bytes:
 def lived(*, large: bool = True) -> list[snapshots.Snapshot]:
     """Snapshots of one cell: with and without an input, a requirement, an error, slots; fields that change and stay."""
     items = LARGE if large else []
-    domain = validation.load(document({
-        "add": {
-            "flow": put("list", {"kind": "append", "array": get("list"), "items": [get("input.title")]}),
-            "input": {"type": "object", "required": True, "fields": {"title": {"type": "string", "required": True}}},
-        },
-        "ask": seq(when(op("isNull", get("note")), effect("e", deep=lit({"a": [1, {"b": None}]}), into=lit("note")))),
-        "one": put("count", op("add", get("count"), lit(0.5))),
-    }, {"list": field("array", []), "note": field("string"), "\u00fc": field("object")}))  # fmt: skip
+    domain = validation.load(
+        document(
+            {
+                "add": {
+                    "flow": put("list", {"kind": "append", "array": get("list"), "items": [get("input.title")]}),
+                    "input": {
+                        "type": "object",
+                        "required": True,
+                        "fields": {"title": {"type": "string", "required": True}},
+                    },
+                },
+                "ask": seq(
+                    when(op("isNull", get("note")), effect("e", deep=lit({"a": [1, {"b": None}]}), into=lit("note")))
+                ),
+                "one": put("count", op("add", get("count"), lit(0.5))),
+            },
+            {"list": field("array", []), "note": field("string"), "\u00fc": field("object")},
+        )
+    )
     running = jobs.Domain(domain, core.Core(trace=False))
     heads = [core.created(domain, {"list": items}, CONTEXT)]
 

@@ -17,10 +17,16 @@ SEGMENTS = st.lists(st.text(alphabet="ab.\\0", min_size=1, max_size=3), min_size
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("a.b", ["a", "b"]), ("a\\.b", ["a.b"]), ("a\\qb", ["a\\qb"]), ("a.", ["a", ""]), (".a", ["", "a"]),
-        ("a\\", ["a\\"]), ("a\\\\.b", ["a\\", "b"]), ("", [""]),
+        ("a.b", ["a", "b"]),
+        ("a\\.b", ["a.b"]),
+        ("a\\qb", ["a\\qb"]),
+        ("a.", ["a", ""]),
+        (".a", ["", "a"]),
+        ("a\\", ["a\\"]),
+        ("a\\\\.b", ["a\\", "b"]),
+        ("", [""]),
     ],
-)  # fmt: skip
+)
 def test_split(path: str, expected: list[str]) -> None:
     assert list(paths.split(path)) == expected
 
@@ -45,12 +51,19 @@ DATA: dict[str, Any] = {"a": {"b": [{"c": 1}, {"c": 5}]}, "x": 1, "n": None, "t"
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("a.b.1.c", 5), ("a.b.length", 2), ("a.b.01.c", values.MISSING), ("a.b.-1", values.MISSING), ("x.y",
-        values.MISSING),
-        ("t.length", values.MISSING), ("n.x", values.MISSING), ("n", None), ("a.b.2", values.MISSING),
-        ("a.b.²", values.MISSING), ("a.b." + "9" * 5_000, values.MISSING),
+        ("a.b.1.c", 5),
+        ("a.b.length", 2),
+        ("a.b.01.c", values.MISSING),
+        ("a.b.-1", values.MISSING),
+        ("x.y", values.MISSING),
+        ("t.length", values.MISSING),
+        ("n.x", values.MISSING),
+        ("n", None),
+        ("a.b.2", values.MISSING),
+        ("a.b.²", values.MISSING),
+        ("a.b." + "9" * 5_000, values.MISSING),
     ],
-)  # fmt: skip
+)
 def test_walk(path: str, expected: Any) -> None:
     found = paths.walk(DATA, paths.split(path))
     assert found is expected or found == expected
@@ -60,11 +73,13 @@ def test_walk(path: str, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("a.b.0.c", {**DATA, "a": {"b": [{"c": 9}, {"c": 5}]}}), ("x.y.z", {**DATA, "x": {"y": {"z": 9}}}),
-        ("n.k", {**DATA, "n": {"k": 9}}), ("new.k", {**DATA, "new": {"k": 9}}), ("a.b.2", {**DATA,
-        "a": {"b": [{"c": 1}, {"c": 5}, 9]}}),
+        ("a.b.0.c", {**DATA, "a": {"b": [{"c": 9}, {"c": 5}]}}),
+        ("x.y.z", {**DATA, "x": {"y": {"z": 9}}}),
+        ("n.k", {**DATA, "n": {"k": 9}}),
+        ("new.k", {**DATA, "new": {"k": 9}}),
+        ("a.b.2", {**DATA, "a": {"b": [{"c": 1}, {"c": 5}, 9]}}),
     ],
-)  # fmt: skip
+)
 def test_put_copies_the_way_and_nothing_else(path: str, expected: dict[str, Any]) -> None:
     before = repr(DATA)
     found = paths.put(DATA, paths.split(path), 9)
@@ -75,10 +90,14 @@ def test_put_copies_the_way_and_nothing_else(path: str, expected: dict[str, Any]
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("x", {name: each for name, each in DATA.items() if name != "x"}), ("a.z.q", DATA), ("n.k", DATA), ("q", DATA),
-        ("a.b.0.c", {**DATA, "a": {"b": [{}, {"c": 5}]}}), ("a.b.9.c", None),
+        ("x", {name: each for name, each in DATA.items() if name != "x"}),
+        ("a.z.q", DATA),
+        ("n.k", DATA),
+        ("q", DATA),
+        ("a.b.0.c", {**DATA, "a": {"b": [{}, {"c": 5}]}}),
+        ("a.b.9.c", None),
     ],
-)  # fmt: skip
+)
 def test_remove(path: str, expected: dict[str, Any] | None) -> None:
     if expected is None:
         with pytest.raises(faults.Fault, match="has no place"):

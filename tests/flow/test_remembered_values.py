@@ -29,10 +29,16 @@ def domain() -> compiled.Compiled:
 def test_they_are_those_of_the_data() -> None:
     kept, shared = domain(), [1, 2]
     every: list[dict[str, Any]] = [
-        {"count": 1, "list": shared}, {"count": 1, "list": shared, "note": None}, {"count": 1, "list": shared},
-        {"count": 2, "list": shared}, {"count": 2, "list": [1, 2]}, {"count": 2, "list": [3]}, {"list": [3]},
-        {"count": 1, "list": shared, "note": "x"}, {"count": 1, "list": shared},
-    ]  # fmt: skip
+        {"count": 1, "list": shared},
+        {"count": 1, "list": shared, "note": None},
+        {"count": 1, "list": shared},
+        {"count": 2, "list": shared},
+        {"count": 2, "list": [1, 2]},
+        {"count": 2, "list": [3]},
+        {"list": [3]},
+        {"count": 1, "list": shared, "note": "x"},
+        {"count": 1, "list": shared},
+    ]
     for data in every:
         for _ in range(2):
             before = replace(first(kept), data=data)
@@ -47,9 +53,12 @@ def test_what_depends_on_more_is_evaluated_anew(path: str) -> None:
         {"count": 0}, {}, snapshots.System(), snapshots.Meta(version=1, timestamp=1, random_seed="", schema_hash="")
     )
     after = snapshots.Snapshot(
-        {"count": 0}, {}, snapshots.System(status="error"),
-        snapshots.Meta(version=2, timestamp=2, random_seed="", schema_hash=""), {"x": 1},
-    )  # fmt: skip
+        {"count": 0},
+        {},
+        snapshots.System(status="error"),
+        snapshots.Meta(version=2, timestamp=2, random_seed="", schema_hash=""),
+        {"x": 1},
+    )
     found = [CORE.apply(document, each, [], CONTEXT).computed["computed.x"] for each in (before, after)]
     assert found[0] != found[1]
 

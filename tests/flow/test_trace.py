@@ -32,11 +32,27 @@ from worldline.testing.worlds import TestWorld
 __all__ = ["kit", "lmdb_kit"]
 
 PAID = [
-    "job:start", "context:frozen", "core:apply", "core:compute", "core:apply", "effect:dispatch", "job:end",
-    "job:start", "context:frozen", "core:apply", "effect:fulfill:apply", "core:apply", "requirement:clear",
-    "continue:enqueue", "job:end",
-    "job:start", "context:frozen", "core:compute", "core:apply", "job:end",
-]  # fmt: skip
+    "job:start",
+    "context:frozen",
+    "core:apply",
+    "core:compute",
+    "core:apply",
+    "effect:dispatch",
+    "job:end",
+    "job:start",
+    "context:frozen",
+    "core:apply",
+    "effect:fulfill:apply",
+    "core:apply",
+    "requirement:clear",
+    "continue:enqueue",
+    "job:end",
+    "job:start",
+    "context:frozen",
+    "core:compute",
+    "core:apply",
+    "job:end",
+]
 
 
 @contextmanager
@@ -148,8 +164,10 @@ def test_an_abandoned_intent_and_what_comes_too_late() -> None:
         assert world.trace(above=ended.height).events == []  # whose it was stands below
         late = world.trace(intent="a").events[-1]
         assert (late.type, late.fields["reason"], late.height) == (
-            "effect:fulfill:drop", "dropped:stale", world.head.height,
-        )  # fmt: skip
+            "effect:fulfill:drop",
+            "dropped:stale",
+            world.head.height,
+        )
 
 
 def test_a_fatal_cell_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,19 +23,24 @@ def test_a_good_document_has_no_problem() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"id": "counter"}, {"version": "1"}, {"hash": ""}, {"state": {"fields": {}}}, {"computed": {"fields": {}}},
-        {"actions": {}}, {"state": {"fields": {"count": {"type": "number", "required": False}}}},
+        {"id": "counter"},
+        {"version": "1"},
+        {"hash": ""},
+        {"state": {"fields": {}}},
+        {"computed": {"fields": {}}},
+        {"actions": {}},
+        {"state": {"fields": {"count": {"type": "number", "required": False}}}},
         {"state": {"fields": {"count": {"type": "integer", "required": True}}}},
         {"state": {"fields": {"count": {"type": {"enum": []}, "required": True}}}},
-        {"actions": {"a": {"flow": {"kind": "loop"}}}}, {"actions": {"a": {"flow": {"kind": "patch", "op": "set",
-        "path": "count"}}}},
+        {"actions": {"a": {"flow": {"kind": "loop"}}}},
+        {"actions": {"a": {"flow": {"kind": "patch", "op": "set", "path": "count"}}}},
         {"actions": {"a": {"flow": {"kind": "patch", "op": "add", "path": "count", "value": lit(1)}}}},
-        {"actions": {"a": {"flow": {"kind": "seq", "steps": {}}}}}, {"actions": {"a": {"flow": HALT,
-        "available": {"kind": "reduce"}}}},
+        {"actions": {"a": {"flow": {"kind": "seq", "steps": {}}}}},
+        {"actions": {"a": {"flow": HALT, "available": {"kind": "reduce"}}}},
         {"computed": {"fields": {"computed.x": {"deps": [], "expr": {"kind": "add", "left": lit(1)}}}}},
         {"types": {"T": 1}},
     ],
-)  # fmt: skip
+)
 def test_shapes(change: dict[str, Any]) -> None:
     made = {**SEALED, **change}
     found = codes({**made, "hash": made["hash"] and schema.sealed(made)["hash"]})
@@ -61,12 +66,28 @@ def test_a_wrong_part_hides_no_other() -> None:
         "c": {"type": "string", "required": False},
     }
     actions = {"x": {"flow": {"kind": "loop"}}, "y": 3}
-    found = validation.validate({**SEALED, "id": 1, "version": "1", "types": {"T": 1}, "state": {"fields": fields},
-                                 "computed": {}, "actions": actions})  # fmt: skip
+    found = validation.validate(
+        {
+            **SEALED,
+            "id": 1,
+            "version": "1",
+            "types": {"T": 1},
+            "state": {"fields": fields},
+            "computed": {},
+            "actions": actions,
+        }
+    )
     assert sorted(each.path for each in found) == [
-        "actions.x.flow", "actions.y", "computed.fields", "id", "state.fields.a", "state.fields.b", "state.fields.c",
-        "types", "version",
-    ]  # fmt: skip
+        "actions.x.flow",
+        "actions.y",
+        "computed.fields",
+        "id",
+        "state.fields.a",
+        "state.fields.b",
+        "state.fields.c",
+        "types",
+        "version",
+    ]
     empty = {"state": {"fields": {}}, "computed": {"fields": []}, "actions": {"y": 3}}
     said = {each.path: each.message for each in validation.validate({**SEALED, **empty})}
     assert said["state.fields"] == "at least one is needed"
@@ -95,12 +116,19 @@ def test_a_hash_that_is_not_the_documents() -> None:
         ({"computed.x": {"deps": [], "expr": get("meta.version")}}, ["V-003"]),
         ({"computed.x": {"deps": [], "expr": get("input.a")}}, ["V-003"]),
         ({"computed.x": {"deps": ["loose"], "expr": get("loose.a.b")}}, []),
-        ({"computed.x": {"deps": ["list"], "expr": {"kind": "map", "array": get("list"),
-        "mapper": get("$item.a")}}}, []),
-        ({"computed.x": {"deps": ["computed.y"], "expr": get("computed.y")},
-          "computed.y": {"deps": ["computed.x"], "expr": get("computed.x")}}, ["V-002"]),
+        (
+            {"computed.x": {"deps": ["list"], "expr": {"kind": "map", "array": get("list"), "mapper": get("$item.a")}}},
+            [],
+        ),
+        (
+            {
+                "computed.x": {"deps": ["computed.y"], "expr": get("computed.y")},
+                "computed.y": {"deps": ["computed.x"], "expr": get("computed.x")},
+            },
+            ["V-002"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_computed_values(computed: Any, expected: list[str]) -> None:
     fields = {"loose": field("object"), "list": field("array", [])}
     assert codes(document({"go": HALT}, fields, computed)) == expected
@@ -124,7 +152,7 @@ DECLARED = field("object", required=True, fields={"n": field("number", required=
         ({"go": {"kind": "call", "flow": "b"}, "b": {"kind": "call", "flow": "go"}}, ["V-005", "V-005"]),
         ({"go": put("nowhere", lit(1))}, []),
     ],
-)  # fmt: skip
+)
 def test_actions(actions: Any, expected: list[str]) -> None:
     assert codes(document(actions)) == expected
 

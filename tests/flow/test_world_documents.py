@@ -40,8 +40,9 @@ def test_a_domain_is_declared_as_class_and_as_document() -> None:
     shop = Shop()
     assert (shop.order, shop.todos.name) == (Order, "Todos")
     assert {name: (each.keyed, each.actions) for name, each in shop.app.domains.items()} == {
-        "Todos": (False, ["add", "clear"]), "Order": (True, ["fill", "pay"]),
-    }  # fmt: skip
+        "Todos": (False, ["add", "clear"]),
+        "Order": (True, ["fill", "pay"]),
+    }
     assert len({Shop(version).app.hash for version in (1, 2, 3, 1)}) == 3
 
 

@@ -65,8 +65,10 @@ def test_a_document_is_acted_on_and_is_a_catalogue_of_tools() -> None:
             "clear": ("list.length > 0 is false (list.length = 0)",)
         }
         assert [sorted(world.tools(shop.todos, shape=each).documents[0]) for each in exporting.SHAPES] == [
-            ["function", "type"], ["input_schema", "name"], ["inputSchema", "name"],
-        ]  # fmt: skip
+            ["function", "type"],
+            ["input_schema", "name"],
+            ["inputSchema", "name"],
+        ]
         chosen: flow.Act[dict[str, Any]] = flow.Act(shop.todos, *tools.call("add", {"title": "milk"}))
         assert world.act(chosen).state["list"] == ["milk"]
         assert world.tools(shop.todos).unavailable == ()
@@ -209,7 +211,7 @@ def test_an_outcome_of_what_is_not_pending_is_journaled_as_stale() -> None:
         before, head = world.snapshot(Order, "o"), world.head
         now = world.machine.begin_step(
             steps.Context(world.address, head.step + 1, head.time_us), steps.Input(None, b"")
-        )  # fmt: skip
+        )
         acting.fulfil(world.machine, target.text(), runs.failed("error", "no"))
         assert [(each.kind, canonical.decode(each.payload)) for each in now.drafts] == [
             (Kind.LATE_ANSWER, ["receipt", "Order", "o", "r-gone", "dropped:stale"])

@@ -76,9 +76,7 @@ class InTestWorld:
 
         return answer
 
-    async def act(
-        self, type: str, input: Any = flow_values.MISSING, *, key: str = KEY, id: str = ""
-    ) -> flow.Result:  # fmt: skip
+    async def act(self, type: str, input: Any = flow_values.MISSING, *, key: str = KEY, id: str = "") -> flow.Result:
         acted = self.world.act(act_of(self.domain, type, input), key=key, id=id or None)
         return flow.Result(acted.status, await self.snapshot(key), acted.error, ())
 
@@ -97,9 +95,10 @@ class InTestWorld:
     async def inject(self, requirement_id: str, given: object, *, key: str = KEY) -> None:
         """The receipt of the effect that the requirement has become."""
         intent = next(
-            intent for intent, each in self.world.machine.work.open.items()
+            intent
+            for intent, each in self.world.machine.work.open.items()
             if each.event and Target.of(each.event).requirement == requirement_id
-        )  # fmt: skip
+        )
         status, data = ReceiptStatus.OK, b""
         if isinstance(given, jobs.Failure):
             status, data = _STATUS[given.code], runs.failure(given.code, given.message)
@@ -148,9 +147,10 @@ def asked(snapshot: flow.Snapshot, type: str, **given: Any) -> snapshots.Require
     """The requirement that an effect is performed for, in the snapshot that it is given."""
     pending = snapshot.system.pending_requirements
     return next(
-        each for each in pending
+        each
+        for each in pending
         if each.type == type and all(each.params.get(name) == value for name, value in given.items())
-    )  # fmt: skip
+    )
 
 
 def answer_of(requirement: snapshots.Requirement, given: Any) -> Any:

@@ -105,9 +105,7 @@ async def test_without_a_folder_nothing_is_written(bucket: str, tmp_path: Path) 
         assert universe._connection.store.cache is None
 
 
-async def test_environment_names_folder_and_size(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+async def test_environment_names_folder_and_size(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compose.CACHE, str(tmp_path / "named"))
     monkeypatch.setenv(compose.CACHE_BYTES, str(limits.CACHE_BYTES_MIN))
     async with opened(tmp_path / "store", bucket) as universe:

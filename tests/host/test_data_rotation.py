@@ -151,7 +151,7 @@ async def until_worn(world: wl.World) -> int:
 @pytest.mark.probe("encryption.value-counted")
 async def test_a_key_that_is_worn_seals_nothing_more_until_another_follows(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(KeyRing, "counted", bytes(1))  # one of 256
     monkeypatch.setattr(limits, "SEALS_LOW", 1)
     monkeypatch.setattr(limits, "SEALS_MAX", 3)

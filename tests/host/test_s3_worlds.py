@@ -127,8 +127,12 @@ async def test_a_life(store_url: str, tmp_path: Path, monkeypatch: pytest.Monkey
     small, and one that is damaged.
     """
     busy = {
-        "snapshot_entries": 6, "segment_entries": 6, "segment_margin": 0, "snapshots_kept": 1, "snapshot_idle_ms": 100,
-    }  # fmt: skip
+        "snapshot_entries": 6,
+        "segment_entries": 6,
+        "segment_margin": 0,
+        "snapshots_kept": 1,
+        "snapshot_idle_ms": 100,
+    }
     async with proxied(monkeypatch) as (proxy, bucket):
         async with hosting(store_url, bucket, tmp_path / "warm", **busy) as universe:
             world = await universe.ensure("w", app)

@@ -17,8 +17,11 @@ def test_a_variable_comes_before_a_file_and_a_file_is_read_anew(tmp_path: Path) 
     variables = {"WORLDLINE_SECRET_STRIPE": "from the environment", "WORLDLINE_SECRET_EMPTY": ""}
     source = secret_sources.chosen(tmp_path, variables)
     assert [source.find(name) for name in ("stripe", "mail", "empty", "none")] == [
-        "from the environment", "from a file", None, None,
-    ]  # fmt: skip
+        "from the environment",
+        "from a file",
+        None,
+        None,
+    ]
     assert source.find("two-words") == "line one\r\nline two"
     variables["WORLDLINE_SECRET_TWO_WORDS"] = "by variable"
     assert source.find("two-words") == "by variable"

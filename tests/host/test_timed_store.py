@@ -79,9 +79,11 @@ async def test_every_call_is_counted(engine: str, kept: str, tmp_path: Path, req
         labels[0]: value for (name, labels), value in meter.counters.items() if name.endswith("written_bytes_total")
     }
     assert written == {
-        "epoch": len(KEY) + 1, "other": len(b"guard"), "inbox": len(prefix) + 12 + len(b"item"),
+        "epoch": len(KEY) + 1,
+        "other": len(b"guard"),
+        "inbox": len(prefix) + 12 + len(b"item"),
         "seen": len(inbox_keys.seen_key(AT, "id")) + len(b"seen") + 12,
-    }, "of what was applied"  # fmt: skip
+    }, "of what was applied"
     calls = [meter.value("worldline_object_seconds", kept, call) for call in ("put", "get", "list", "delete")]
     assert calls == [1, 1, 1, 1], "an object that is missing is no answer of the store's that counts"
     assert [meter.value("worldline_object_bytes_total", kept, call) for call in ("put", "get")] == [4, 4]
@@ -145,9 +147,14 @@ async def test_without_metrics_nothing_stands_between() -> None:
 
 @pytest.mark.parametrize(
     ("url", "name"),
-    [("worlds", "lmdb"), ("./w", "lmdb"), ("postgresql://h/d", "postgres"), ("postgres://h/d", "postgres"),
-     ("memory://", "memory")],
-)  # fmt: skip
+    [
+        ("worlds", "lmdb"),
+        ("./w", "lmdb"),
+        ("postgresql://h/d", "postgres"),
+        ("postgres://h/d", "postgres"),
+        ("memory://", "memory"),
+    ],
+)
 def test_engines_have_names(url: str, name: str) -> None:
     assert compose.engine_name(url) == name
 

@@ -79,18 +79,28 @@ async def _hostilities(universe: wl.Universe, chosen: list[programs.Hostile]) ->
         await asyncio.wait([asking])
     problems = [str(each) for each in attacking.problems] + innocents.wrong
     return Outcome(
-        problems, len(chosen), attacking.acts, attacking.refused, innocent_asks=len(innocents.seconds),
-        innocent_p50=innocents.percentile(0.5), innocent_p99=innocents.percentile(0.99),
-        innocent_max=innocents.percentile(1), lag=innocents.lag_seconds,
-    )  # fmt: skip
+        problems,
+        len(chosen),
+        attacking.acts,
+        attacking.refused,
+        innocent_asks=len(innocents.seconds),
+        innocent_p50=innocents.percentile(0.5),
+        innocent_p99=innocents.percentile(0.99),
+        innocent_max=innocents.percentile(1),
+        lag=innocents.lag_seconds,
+    )
 
 
 def _proved(url: str, numbers: Sequence[int]) -> list[str]:
     """Replay these worlds in a fresh process, which hashes text in its own way."""
     ran = subprocess.run(
         [sys.executable, "-m", "tests.hostile", "prove", url, *map(str, numbers)],
-        cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "77"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "77"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     problems = [line for line in ran.stdout.splitlines() if line]
     if ran.returncode:
         problems.append(f"the proof ended with {ran.returncode}:\n{ran.stderr[-2_000:]}")

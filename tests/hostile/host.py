@@ -62,10 +62,18 @@ class Host:
         log = folder / f"host-{number}.log"
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.hostile", "host", url, f"{first}-{end}", cwd=ROOT,
-                env={**os.environ, "PYTHONHASHSEED": str(number)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                sys.executable,
+                "-m",
+                "tests.hostile",
+                "host",
+                url,
+                f"{first}-{end}",
+                cwd=ROOT,
+                env={**os.environ, "PYTHONHASHSEED": str(number)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
                 stderr=errors,
-            )  # fmt: skip
+            )
         return cls(process, log)
 
     async def ready(self) -> None:

@@ -456,15 +456,25 @@ def api_of_handlers(making: Making) -> list[Act]:
         def poke(self, event: Poke) -> Any:
             value = do()
             uses = (
-                wl.emit, wl.start, wl.random, wl.uuid, wl.state, wl.unschedule, wl.patched, wl.continue_as_new,
-                lambda given: wl.after(given, Poke(0)), lambda given: wl.after(0.01, given),
-                lambda given: wl.schedule(given, Poke(0), every=9), lambda given: wl.schedule("s", given, every=9),
+                wl.emit,
+                wl.start,
+                wl.random,
+                wl.uuid,
+                wl.state,
+                wl.unschedule,
+                wl.patched,
+                wl.continue_as_new,
+                lambda given: wl.after(given, Poke(0)),
+                lambda given: wl.after(0.01, given),
+                lambda given: wl.schedule(given, Poke(0), every=9),
+                lambda given: wl.schedule("s", given, every=9),
                 lambda given: wl.schedule("s", Poke(0), every=given),
                 lambda given: wl.schedule("s", Poke(0), cron=given),
                 lambda given: wl.schedule("s", Poke(0), cron="* * * * *", tz=given),
-                lambda given: wl.state(Cell, given), lambda given: wl.log.warning("%s", given),
+                lambda given: wl.state(Cell, given),
+                lambda given: wl.log.warning("%s", given),
                 lambda given: wl.start(given, id=given),
-            )  # fmt: skip
+            )
             uses[event.which](value)
             wl.unschedule("s")
             return 1

@@ -308,16 +308,31 @@ def api_of_workflows(making: Making) -> list[Act]:
     async def flow(which: int) -> Any:
         value = do()
         uses: tuple[Any, ...] = (
-            wl.sleep, wl.sleep_until, wl.gather, lambda given: wl.gather(inner(), given),
+            wl.sleep,
+            wl.sleep_until,
+            wl.gather,
+            lambda given: wl.gather(inner(), given),
             lambda given: wl.wait(given, timeout=0.01),
             lambda given: wl.wait(Poke, timeout=0.01 if given is None else given),
-            lambda given: wl.wait(Poke, where=given, timeout=0.01), lambda given: wl.start(inner(), id=given),
-            wl.start, wl.emit, wl.after, lambda given: wl.after(0.01, given), wl.patched, wl.random, wl.uuid,
-            wl.state, wl.unschedule, lambda given: wl.schedule("s", given, every=9), wl.continue_as_new,
-            lambda given: wl.scope(timeout=given).__aenter__(), lambda given: wl.scope(shield=given).__aenter__(),
-            lambda given: wl.start(inner()).cancel(given), lambda given: wl.log.warning("%s %s", given, given),
+            lambda given: wl.wait(Poke, where=given, timeout=0.01),
+            lambda given: wl.start(inner(), id=given),
+            wl.start,
+            wl.emit,
+            wl.after,
+            lambda given: wl.after(0.01, given),
+            wl.patched,
+            wl.random,
+            wl.uuid,
+            wl.state,
+            wl.unschedule,
+            lambda given: wl.schedule("s", given, every=9),
+            wl.continue_as_new,
+            lambda given: wl.scope(timeout=given).__aenter__(),
+            lambda given: wl.scope(shield=given).__aenter__(),
+            lambda given: wl.start(inner()).cancel(given),
+            lambda given: wl.log.warning("%s %s", given, given),
             lambda given: given,
-        )  # fmt: skip
+        )
         made = uses[which](value)
         if hasattr(type(made), "__await__"):
             await made

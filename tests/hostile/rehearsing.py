@@ -30,9 +30,13 @@ def _process(first: int, end: int, hash_seed: int) -> tuple[list[Report], Report
     """What one process came to, and the program that ended it, if one did."""
     ran = subprocess.run(
         [sys.executable, "-m", "tests.hostile", "rehearse", str(first), str(end)],
-        cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": str(hash_seed)}, capture_output=True, text=True, check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+        capture_output=True,
+        text=True,
+        check=False,
         errors="replace",
-    )  # fmt: skip
+    )
     lines = ran.stdout.splitlines()
     reports = [msgspec.json.decode(line, type=Report) for line in lines if line.startswith("{")]
     if ran.returncode == 0:

@@ -140,7 +140,7 @@ def test_code_as_deep_as_python_compiles_has_a_fingerprint(tmp_path: Path) -> No
         (f"for each in {' | '.join(['{1}'] * 1_500)}: pass", ["set"]),
         ("\n    ".join(["a0 = {1}", *(f"a{n + 1} = a{n} | x" for n in range(300)), "for each in a300: pass"]), ["set"]),
     ],
-)  # fmt: skip
+)
 def test_sets_made_of_sets_are_found(lines: str, rules: list[str]) -> None:
     text = f"import worldline as wl\napp = wl.Program('p')\n@app.workflow\nasync def flow(x):\n    {lines}\n"
     assert [each.rule for each in lint.lint(text, "app.py")] == rules

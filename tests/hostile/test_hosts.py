@@ -32,7 +32,12 @@ def _attack(folder: Path) -> attack.Outcome:
     """In a process of its own: the client touches hostile values, too."""
     ran = subprocess.run(
         [sys.executable, "-m", "tests.hostile", "attack", str(folder), "0", str(programs.COUNT), str(PROOFS)],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=TEST_SECONDS, errors="replace",
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TEST_SECONDS,
+        errors="replace",
+    )
     assert ran.returncode == 0, f"the client ended with {ran.returncode}:\n{ran.stderr[-4_000:]}"
     return msgspec.json.decode(ran.stdout.splitlines()[-1], type=attack.Outcome)

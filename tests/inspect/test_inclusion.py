@@ -237,9 +237,11 @@ def test_the_script_is_short_and_stands_alone() -> None:
     source = SCRIPT.read_text()
     assert len(source.splitlines()) <= 60
     imported = [
-        name.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)
+        name.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import | ast.ImportFrom)
         for name in node.names
-    ]  # fmt: skip
+    ]
     assert imported
     assert all(name in sys.stdlib_module_names for name in imported)
     done = subprocess.run([*PYTHON, "-c", "import worldline"], capture_output=True, check=False)

@@ -180,7 +180,8 @@ async def test_forged_proofs_are_refused(memory_kit: Kit, tmp_path: Path) -> Non
         "another row's path": {"path": other.path},
         "a path of other rows": {"path": lying, "row": rows.get(proof.key)},
         "another root": {
-            "path": lying, "row": rows.get(proof.key),
+            "path": lying,
+            "row": rows.get(proof.key),
             "entry": msgspec.structs.replace(proof.entry, entries=entries),
         },
         "another kind of entry": {"entry": event},
@@ -190,7 +191,7 @@ async def test_forged_proofs_are_refused(memory_kit: Kit, tmp_path: Path) -> Non
         "half a path, no row": {"path": proof.path[:-1], "row": None},
         "a path that goes on": {"path": [*proof.path, proof.path[-1]]},
         "a step left out": {"entry": msgspec.structs.replace(event, later=event.later[1:])},
-    }  # fmt: skip
+    }
     file = tmp_path / "proof"
     for name, changes in forged.items():
         file.write_text(msgspec.structs.replace(proof, **changes).text())
@@ -254,9 +255,11 @@ def test_the_script_is_short_and_stands_alone() -> None:
     source = SCRIPT.read_text()
     assert len(source.splitlines()) <= 60
     modules = [
-        module for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)
+        module
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import | ast.ImportFrom)
         for module in ([node.module] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
-    ]  # fmt: skip
+    ]
     assert modules
     assert all(module in sys.stdlib_module_names for module in modules)
 

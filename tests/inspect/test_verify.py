@@ -102,7 +102,7 @@ FLIPS: dict[str, tuple[int, Callable[[bytes], int], int, str]] = {
     "a delta": (2, lambda raw: len(raw) - 4, 5, r"height 5.*changes of step 4, .*: cell Orders\['bob'\]"),
     "a part": (5, lambda raw: 500, 6, "part 2 of the frame .* height 6.*changes of step 5.*operation 1 of run 'run'"),
     "a group": (6, lambda raw: raw.index(b"run"), 7, "height 7.*changes of step 6, .*all operations of run '.un'"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("index", "place", "height", "why"), FLIPS.values(), ids=FLIPS.keys())

@@ -117,8 +117,9 @@ async def test_a_world_is_looked_at_without_its_code(memory_kit: Kit) -> None:
     await memory_kit.jump(kits.LEASE_TTL_MS / 1000 + 0.2)  # nothing hosts it any more
     found = await why.why(Handle(client.universe._connection, "w"))
     assert [(each.kind, each.run, each.stuck) for each in found.reasons] == [
-        ("not_hosted", "", False), ("wait", "r", False),
-    ]  # fmt: skip
+        ("not_hosted", "", False),
+        ("wait", "r", False),
+    ]
 
 
 async def test_a_paused_world_needs_no_host(memory_kit: Kit) -> None:

@@ -63,15 +63,19 @@ async def test_an_intent_says_which_effect_it_waits_for_and_how_it_is_ended(memo
         [reason] = await reasons(world, "effect")
         abandon = "worldline abandon w Order 'try 1' --key 'o 7'"
         assert (reason.what, reason.stuck, reason.command) == (
-            f"Order['o 7']: intent try 1 (Order.pay) waits for effect charge {short}, not tried yet", False, abandon,
-        )  # fmt: skip
+            f"Order['o 7']: intent try 1 (Order.pay) waits for effect charge {short}, not tried yet",
+            False,
+            abandon,
+        )
         assert (reason.cell, reason.intent, reason.since is not None) == ("Order['o 7']", "try 1", True)
         await effect.park()
         [parked] = await reasons(world, "parked")
         assert (parked.stuck, parked.command) == (True, f"worldline effect retry {short}")
         assert parked.ways == [
-            f"worldline effect retry {short}", f"worldline effect answer {short} VALUE", abandon,
-        ]  # fmt: skip
+            f"worldline effect retry {short}",
+            f"worldline effect answer {short} VALUE",
+            abandon,
+        ]
         tasks += [await submitted(world, Order.fill(number), f"f{number}") for number in range(7)]
         [queued] = await reasons(world, "queued")
         named = ", ".join(f"f{number} (fill)" for number in range(why.QUEUED_SHOWN_MAX))
@@ -122,9 +126,10 @@ async def test_a_blocked_cell_says_where_its_data_does_not_fit(memory_kit: Kit) 
             "1 intent waits"
         )
         assert reason.ways == [
-            "worldline dev FILE", "worldline patch w Order PATH=VALUE --key 'o 7'",
+            "worldline dev FILE",
+            "worldline patch w Order PATH=VALUE --key 'o 7'",
             "worldline abandon w Order later --key 'o 7'",
-        ]  # fmt: skip
+        ]
         task.cancel()
     less = wl.Program("shop")
     less.domain(shop.todos.document(), name="Todos")
@@ -148,8 +153,9 @@ async def test_intents_of_a_domain_that_is_not_declared_any_more(memory_kit: Kit
         await world.act(todos.action("add")(title="x"))
         [reason] = await reasons(world, "undeclared")
         assert (reason.stuck, reason.what) == (
-            True, "Order['o 7']: the program declares no Order now; 1 intent waits: b (fill)",
-        )  # fmt: skip
+            True,
+            "Order['o 7']: the program declares no Order now; 1 intent waits: b (fill)",
+        )
 
 
 async def test_a_fatal_cell_is_said_first(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,8 +177,10 @@ async def test_a_fatal_cell_is_said_first(memory_kit: Kit, monkeypatch: pytest.M
             await tasks[1]
         [fatal] = await reasons(world, "fatal")
         assert (fatal.stuck, fatal.cell, fatal.error.endswith("cannot be cleared: disk full")) == (
-            True, "Order['bad']", True,
-        )  # fmt: skip
+            True,
+            "Order['bad']",
+            True,
+        )
         assert fatal.ways == ["worldline trace w --domain Order --key bad", "worldline revert w --to HEIGHT"]
         [more] = await reasons(world, "cells")
         assert (more.what, more.stuck) == ("1 more cell of flow domains", False)
@@ -217,8 +225,11 @@ async def test_a_run_says_which_action_it_waits_for(memory_kit: Kit) -> None:
         await aio.until(lambda: _has_effect(world))
         [reason] = await reasons(world, "act")
         assert (reason.what, reason.stuck, reason.run, reason.command) == (
-            "run s (sell) waits for the end of action Order.pay", False, "s", "worldline trace w --domain Order",
-        )  # fmt: skip
+            "run s (sell) waits for the end of action Order.pay",
+            False,
+            "s",
+            "worldline trace w --domain Order",
+        )
         assert "Order.pay) waits for effect charge" in (await reasons(world, "effect"))[0].what
 
 

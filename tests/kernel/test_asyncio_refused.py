@@ -183,10 +183,25 @@ async def anyio_finds_no_loop() -> None:
 
 
 REFUSED = [
-    creates_task, gathers, sleeps, yields, times_out, goes_to_thread, waits_for, uses_event, asks_for_loop,
-    awaits_foreign, insists, runs_a_loop, runs_a_runner, makes_a_loop, anyio_sleeps,
-    anyio_groups, anyio_runs, anyio_finds_no_loop,
-]  # fmt: skip
+    creates_task,
+    gathers,
+    sleeps,
+    yields,
+    times_out,
+    goes_to_thread,
+    waits_for,
+    uses_event,
+    asks_for_loop,
+    awaits_foreign,
+    insists,
+    runs_a_loop,
+    runs_a_runner,
+    makes_a_loop,
+    anyio_sleeps,
+    anyio_groups,
+    anyio_runs,
+    anyio_finds_no_loop,
+]
 HINT = "put asyncio and other I/O into an @effect"
 
 

@@ -180,10 +180,14 @@ def test_every_process_finds_the_same_also_where_there_is_no_source(tmp_path: Pa
     found = [
         subprocess.run(
             [sys.executable, str(script), BASE],
-            capture_output=True, text=True, check=True, timeout=60, env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+            env={"PYTHONHASHSEED": seed},
         ).stdout.split()
         for seed in ("1", "2")
-    ]  # fmt: skip
+    ]
     assert found[0] == found[1]
     assert found[0][0] == hash_of(tmp_path, BASE).hex() != found[0][1]
 
@@ -201,8 +205,12 @@ def test_helpers_of_the_same_package_count(tmp_path: Path) -> None:
         )
         done = subprocess.run(
             [sys.executable, "-c", "from pack.main import app; print(app.hash.hex())"],
-            cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60,
-        )  # fmt: skip
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
         return bytes.fromhex(done.stdout)
 
     assert build(5) != build(6)
@@ -224,16 +232,23 @@ def test_the_name_of_the_module_does_not_count(tmp_path: Path) -> None:
         "from worldline.host import program_files as files; print(files.load('pack/main.py').programs[0].hash.hex())"
     )
     ways = [
-        ["-c", "from pack.main import app; print(app.hash.hex())"], ["-m", "pack.main"], ["pack/main.py"],
+        ["-c", "from pack.main import app; print(app.hash.hex())"],
+        ["-m", "pack.main"],
+        ["pack/main.py"],
         ["-c", by_path],
-    ]  # fmt: skip
+    ]
     found = [
         subprocess.run(
-            [sys.executable, *way], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60,
+            [sys.executable, *way],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
             env={"PYTHONPATH": str(tmp_path)},
         ).stdout
         for way in ways
-    ]  # fmt: skip
+    ]
     assert found == [found[0]] * len(ways)
 
 

@@ -170,7 +170,7 @@ def test_what_only_a_worker_says_is_refused_from_a_producer(command: str, correl
         item = inbox.Control(command, payload.inline(data), correlation)
         stepped = kernel_step.step(
             machine, step.Input(item, data, b"s" * 12), step.Context(at, head.step + 1, head.time_us)
-        )  # fmt: skip
+        )
         refusal = Kind.ANSWERED if correlation else Kind.UNDECODABLE_INPUT
         assert [each.kind for each in stepped.drafts] == [Kind.CONTROL, refusal]
         assert b"no producer can send it" in stepped.drafts[1].payload
@@ -186,7 +186,7 @@ def test_a_poisoned_first_step_and_poisoned_steps_behind_it() -> None:
         life = world._actor.life
         made = testing.worlds._life(
             world._stage, "fork", app, world._options, before=life, start=life.standing_at(10**6)
-        )  # fmt: skip
+        )
         machine, number = made.machine, made.head.step
         data = structs.encode(
             Forked(made.at.world, world.address.world, "test", number, made.head.height, Policy.SHARE, False)

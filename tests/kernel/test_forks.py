@@ -52,8 +52,12 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- The table -------------------------------------------------------------------------------------------------------
 
 CALLS: dict[str, Callable[[], wl.Call[Any]]] = {
-    "effect": lambda: charges("a"), "ask": asks, "send": tells, "ask away": asks_away, "send away": tells_away,
-}  # fmt: skip
+    "effect": lambda: charges("a"),
+    "ask": asks,
+    "send": tells,
+    "ask away": asks_away,
+    "send away": tells_away,
+}
 DRY = "the fork is dry"
 FATES: list[tuple[str, str, bool, Any]] = [
     ("effect", "drop", False, OPEN),
@@ -98,9 +102,12 @@ def test_each_open_operation_has_its_fate(what: str, policy: Any, live: bool, sa
         what = what.removesuffix(" away")
         # Where it was asked for and has no answer: behind the first step.
         forked = world.fork(
-            "fork", at=world.journal()[-1].height if what == "effect" else last_of_first_step(world),
-            effects="script" if policy in rules else policy, script=rules.get(policy), live=live,
-        )  # fmt: skip
+            "fork",
+            at=world.journal()[-1].height if what == "effect" else last_of_first_step(world),
+            effects="script" if policy in rules else policy,
+            script=rules.get(policy),
+            live=live,
+        )
         found = outcome(forked)
         assert said in found if isinstance(said, str) else found == said
         assert outcome(world) == {"effect": "paid a", "ask": 5, "send": "told"}[what]

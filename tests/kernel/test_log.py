@@ -103,8 +103,14 @@ def test_fields_are_attributes_of_the_record(kept: Kept) -> None:
     [record] = kept.records
     found = {name: getattr(record, name) for name in ("claim", "count", "name_", "world_", "other", "message_", "more")}
     assert found == {
-        "claim": "c", "count": 1, "name_": "mine", "world_": "w", "other": "[1]", "message_": "m", "more": 8,
-    }  # fmt: skip
+        "claim": "c",
+        "count": 1,
+        "name_": "mine",
+        "world_": "w",
+        "other": "[1]",
+        "message_": "m",
+        "more": 8,
+    }
     assert (record.name, record.levelno, vars(record)["levelno_"]) == ("worldline.user", logging.INFO, 7)
 
 

@@ -207,9 +207,16 @@ def test_a_timer_of_a_run_and_a_reply_block_the_run() -> None:
             [asked] = world.give(fired, time_us=60 * SECOND_US).outgoing
             reply = structs.encode(Answer(True, data))
             message = inbox.Message(
-                b"m" * 16, HOME.universe, b"x" * 16, 1, MessageMode.TYPED, REPLY, payload.inline(reply), {},
+                b"m" * 16,
+                HOME.universe,
+                b"x" * 16,
+                1,
+                MessageMode.TYPED,
+                REPLY,
+                payload.inline(reply),
+                {},
                 asked.intent.hex(),
-            )  # fmt: skip
+            )
             world.poison(message, reply)
         assert world.blocked()
 

@@ -79,9 +79,7 @@ def answered(question: inbox.Message) -> tuple[inbox.Message, bytes]:
 
 
 def give(life: Life, reply: inbox.Message, data: bytes) -> list[Kind]:
-    stepped = life.step(
-        msgspec.structs.replace(reply, payload=life.carry(data)), data, time_us=life.head.time_us + 1
-    )  # fmt: skip
+    stepped = life.step(msgspec.structs.replace(reply, payload=life.carry(data)), data, time_us=life.head.time_us + 1)
     return [each.kind for each in stepped.drafts]
 
 
@@ -108,17 +106,22 @@ def test_the_world_that_was_asked_answers() -> None:
 
 FORGERIES = {
     "another world, without a ticket": lambda reply: inbox.Message(
-        reply.message, OTHER.universe, OTHER.world, 1, MessageMode.TYPED, events.REPLY, payload.EMPTY, {},
+        reply.message,
+        OTHER.universe,
+        OTHER.world,
+        1,
+        MessageMode.TYPED,
+        events.REPLY,
+        payload.EMPTY,
+        {},
         correlation=reply.correlation,
     ),
     "another world, with the ticket": lambda reply: msgspec.structs.replace(reply, from_world=OTHER.world),
     "the same id in another universe": lambda reply: msgspec.structs.replace(reply, from_universe=b"v" * 16),
     "another ticket": lambda reply: reply.vouched(ticket=bytes(16)),
-    "no ticket": lambda reply: inbox.Message(
-        *(getattr(reply, name) for name in inbox.Message.__struct_fields__)
-    ),
+    "no ticket": lambda reply: inbox.Message(*(getattr(reply, name) for name in inbox.Message.__struct_fields__)),
     "out of a file": lambda reply: reply.vouched(ticket=reply.ticket, from_file=True),
-}  # fmt: skip
+}
 
 
 @pytest.mark.probe("messages.forged-answer")

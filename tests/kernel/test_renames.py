@@ -42,8 +42,10 @@ async def checkout(cents: int, rounds: int) -> str:
 def renamed(text: str) -> str:
     """Every function under another name, declared under its old one."""
     for kind, old, new in (
-        ("effect", "charge", "take_money"), ("workflow", "helper", "count"), ("workflow", "checkout", "buy"),
-    ):  # fmt: skip
+        ("effect", "charge", "take_money"),
+        ("workflow", "helper", "count"),
+        ("workflow", "checkout", "buy"),
+    ):
         declared = f"@app.{kind}\nasync def {old}("
         assert declared in text
         text = text.replace(declared, f'@app.{kind}(name="{old}")\nasync def {new}(').replace(

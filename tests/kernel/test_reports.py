@@ -72,7 +72,7 @@ def test_code_that_asks_for_more_than_there_is_or_stops_before() -> None:
         (effect("e", many=list(range(1_000))), f"(many={list(range(20))!r}"[:-1] + ", ... (1000 in all)])"),
     ],
     ids=lambda each: "",
-)  # fmt: skip
+)
 def test_arguments_are_values_and_bounded(op: Op, text: str) -> None:
     assert reports.arguments(op) == text
     assert len(reports.describe(op)) < 400

@@ -326,8 +326,11 @@ def lived(app: Any, *, stop: int, to: int | None) -> tuple[list[Any], int]:
     with world(app) as w:
         run = w.start(flow(app), id="r")
         moments: list[Callable[[], None]] = [
-            lambda: w.send(Go(1), to="r"), lambda: w.advance(1.5), lambda: w.advance(2), lambda: w.advance(20),
-        ]  # fmt: skip
+            lambda: w.send(Go(1), to="r"),
+            lambda: w.advance(1.5),
+            lambda: w.advance(2),
+            lambda: w.advance(20),
+        ]
         for index, pass_on in enumerate(moments):
             if index == stop:
                 break

@@ -294,8 +294,13 @@ def test_it_happens_again_and_again() -> None:
     assert life.ticks == ["a 00:00:10", "a 00:00:20", "a 00:00:30"]
     [found] = schedules.listed(life.machine)
     assert (found.id, found.what, found.every, found.cron, found.tz, found.fired) == (
-        "a", "Tick", timedelta(seconds=10), None, "UTC", 3,
-    )  # fmt: skip
+        "a",
+        "Tick",
+        timedelta(seconds=10),
+        None,
+        "UTC",
+        3,
+    )
     assert found.next == datetime(2024, 1, 1, 0, 0, 40, tzinfo=UTC)
     life.prove()
 

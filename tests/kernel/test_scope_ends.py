@@ -446,10 +446,24 @@ def test_a_run_that_starts_over_waits_too() -> None:
 
 def everything(world: testing.TestWorld) -> list[Any]:
     calls = [
-        body_fails(10, 5), body_fails(2, 5), body_fails(None, 60), gather_fails(10), gather_fails(2), times_out(),
-        sibling_fails(), swallows_it(), several_fail(), catches_it(), gives_up(), gives_up_waiting(),
-        shields_its_body(), cancels_with_the_word(5), asks_for_kinds(), starts_over(1), parent_of("p", 4),
-    ]  # fmt: skip
+        body_fails(10, 5),
+        body_fails(2, 5),
+        body_fails(None, 60),
+        gather_fails(10),
+        gather_fails(2),
+        times_out(),
+        sibling_fails(),
+        swallows_it(),
+        several_fail(),
+        catches_it(),
+        gives_up(),
+        gives_up_waiting(),
+        shields_its_body(),
+        cancels_with_the_word(5),
+        asks_for_kinds(),
+        starts_over(1),
+        parent_of("p", 4),
+    ]
     runs = [world.start(call, id=f"r{number}") for number, call in enumerate(calls)]
     world.advance(3)
     for run in runs[::4]:

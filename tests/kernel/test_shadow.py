@@ -215,8 +215,10 @@ def test_timers_of_handlers(edit: Edit) -> None:
     assert kinds(found) == {"timers": 1}
     [timer] = found.timers
     assert (timer.run, timer.old and timer.old.text, timer.new and timer.new.text) == (
-        "", "timer Paid(cents=5) after 20 s", "timer Paid(cents=5) after 40 s",
-    )  # fmt: skip
+        "",
+        "timer Paid(cents=5) after 20 s",
+        "timer Paid(cents=5) after 40 s",
+    )
     assert kinds(other) == {"timers": 1, "cells": 1}
     assert [(each.field, each.old, each.new) for each in other.cells[0].fields] == [("last[0]", 5, 7), ("total", 6, 8)]
 
@@ -265,8 +267,9 @@ def test_cells_end_different_field_by_field(edit: Edit) -> None:
     [cell] = found.cells
     assert (cell.reducer, cell.key, cell.further) == ("Books", "", 0)
     assert [(each.field, each.change, each.old, each.new) for each in cell.fields] == [
-        ("total", "changed", 6, 11), ("count", "added", None, 9),
-    ]  # fmt: skip
+        ("total", "changed", 6, 11),
+        ("count", "added", None, 9),
+    ]
 
 
 def test_a_cell_that_does_not_fit_its_class(edit: Edit) -> None:
@@ -386,8 +389,9 @@ def test_questions_and_answers(edit: Edit) -> None:
     assert (asked.runs[0].waits, asked.skipped) == ("ask 'other' Total()", 1)
     [message] = answering.messages
     assert (message.old and message.old.text.partition(" to ")[0], message.new and message.new.arguments) == (
-        "answer (5)", -5,
-    )  # fmt: skip
+        "answer (5)",
+        -5,
+    )
 
 
 def test_the_same_question_of_two_runs(edit: Edit) -> None:
@@ -467,9 +471,12 @@ def test_values_are_compared_by_path() -> None:
     new: Any = {"a": 1, "b": [1, {"c": 3}, 4], "e": "x", "f": 1.0}
     found, further = compare.fields(old, new)
     assert [(each.field, each.change, each.old, each.new) for each in found] == [
-        ("b[1].c", "changed", 2, 3), ("b[2]", "added", None, 4), ("d", "removed", None, None),
-        ("f", "changed", 1, 1.0), ("e", "added", None, "x"),
-    ]  # fmt: skip
+        ("b[1].c", "changed", 2, 3),
+        ("b[2]", "added", None, 4),
+        ("d", "removed", None, None),
+        ("f", "changed", 1, 1.0),
+        ("e", "added", None, "x"),
+    ]
     assert further == 0
     found, further = compare.fields(list(range(100)), list(range(1, 101)))
     assert (len(found), further) == (20, 80)

@@ -68,7 +68,7 @@ OTHERS = [
     ("timeout=timeout)\n            said", "timeout=(timeout or 0) + 1)\n            said"),
     ("wl.after(seconds, Ping(seconds))", "wl.after(seconds + 1, Ping(5))\n            wl.after(0, Ping(5))"),
     ("async def interpret", "async def interpreted", "interpret(", "interpreted("),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module", autouse=True)

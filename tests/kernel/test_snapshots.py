@@ -146,9 +146,7 @@ def test_more_than_sixteen_mebibytes_in_all() -> None:
 
 
 def record(**changes: Any) -> Record:
-    made = Record(
-        "r", "busy_child", values.dump({}), b"s" * 16, True, 1, ops=[], log=[], number=1
-    )  # fmt: skip
+    made = Record("r", "busy_child", values.dump({}), b"s" * 16, True, 1, ops=[], log=[], number=1)
     return msgspec.structs.replace(made, **changes)
 
 

@@ -70,8 +70,10 @@ def test_of_many_frames_the_last_are_kept() -> None:
     assert said.count("in deep") == tracebacks.FRAMES_LAST + tracebacks.FRAMES_OWN
     assert "calls left out ..." in said
     assert said.rstrip().splitlines()[-3:] == [
-        said.rstrip().splitlines()[-3], '    raise ValueError("deep")', "ValueError",
-    ]  # fmt: skip
+        said.rstrip().splitlines()[-3],
+        '    raise ValueError("deep")',
+        "ValueError",
+    ]
 
 
 def endless() -> None:
@@ -247,8 +249,10 @@ def test_a_step_keeps_where_user_code_failed() -> None:
         assert run.result() == "ValueError"
         assert waits.seen[0][0].startswith("traceback of where=:\nTraceback ")
         assert [(each.source, each.subject) for each in kept(world)] == [
-            (Source.RUN, "f"), (Source.HANDLER, "Cell.take"), (Source.WHERE, "w"),
-        ]  # fmt: skip
+            (Source.RUN, "f"),
+            (Source.HANDLER, "Cell.take"),
+            (Source.WHERE, "w"),
+        ]
         assert all("in outer\n    inner(secret)\n" in each.text for each in kept(world))
         before = len(world.traces)
         world.crash()

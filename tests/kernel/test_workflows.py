@@ -25,10 +25,15 @@ def test_an_effect_and_a_sleep_are_journaled_and_proved() -> None:
         assert world.run(shop.greet("Ada"), id="hello") == "HELLO ADA"
         assert world.now == START + timedelta(seconds=5)
         assert kinds(world) == [
-            "CONTROL", "RUN_STARTED", "ANSWERED", "TIMER_SET",
-            "TIMER_FIRED", "EFFECT_REQUESTED",
-            "EFFECT_RESULT", "RUN_FINISHED",
-        ]  # fmt: skip
+            "CONTROL",
+            "RUN_STARTED",
+            "ANSWERED",
+            "TIMER_SET",
+            "TIMER_FIRED",
+            "EFFECT_REQUESTED",
+            "EFFECT_RESULT",
+            "RUN_FINISHED",
+        ]
         assert world.prove() == 3
 
 

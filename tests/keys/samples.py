@@ -67,11 +67,22 @@ TIME_US = 1_700_000_000_000_000
 PAYLOAD = payload.inline(b"\xa1aa\x01")
 BIG = payload.reference(DIGEST, size=70_000)
 LINEAGE = world_model.Lineage(
-    counted(0x80), "alice", 3, 7, [world_model.Section(WORLD, 2, 5), world_model.Section(counted(0x80), 3, 7)],
-    world_model.Policy.SHARE, True, TIME_US, DIGEST, bytes(range(32)),
+    counted(0x80),
+    "alice",
+    3,
+    7,
+    [world_model.Section(WORLD, 2, 5), world_model.Section(counted(0x80), 3, 7)],
+    world_model.Policy.SHARE,
+    True,
+    TIME_US,
+    DIGEST,
+    bytes(range(32)),
     [world_model.Origin(UNIVERSE, WORLD, 1, 2)],
-    DIGEST, bytes(32), TIME_US, bytes(range(32)),
-)  # fmt: skip
+    DIGEST,
+    bytes(32),
+    TIME_US,
+    bytes(range(32)),
+)
 META = world_model.WorldMeta(
     "alice", "greeter", DIGEST, world_model.Status.PAUSED, {"tier": "1", "eu": ""}, TIME_US, 3, True
 )
@@ -118,9 +129,20 @@ ERASURE = ledger_model.LedgerEntry(ledger_model.Erased.VALUES, UNIVERSE, WORLD, 
 
 def message() -> inbox_model.Message:
     return inbox_model.Message(
-        INTENT, UNIVERSE, WORLD, 3, inbox_model.MessageMode.INBOX, "post", BIG, {"b": "2", "a": "1"}, "trace",
-        "order-1", inbox_model.Reply.RECEIPT, "shop", "alice",
-    )  # fmt: skip
+        INTENT,
+        UNIVERSE,
+        WORLD,
+        3,
+        inbox_model.MessageMode.INBOX,
+        "post",
+        BIG,
+        {"b": "2", "a": "1"},
+        "trace",
+        "order-1",
+        inbox_model.Reply.RECEIPT,
+        "shop",
+        "alice",
+    )
 
 
 VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [

@@ -209,15 +209,60 @@ OF_2_1 = {
 }
 
 KINDS = {
-    "SCHEMA": 1, "UNIVERSE_NAME": 2, "UNIVERSE_META": 3, "GENERATION": 4, "NAME": 5, "INDEX": 6, "BLOB": 7,
-    "WORLD_META": 8, "EPOCH": 9, "HOLDER": 10, "ASSIGNMENT": 11, "HEAD": 12, "JOURNAL": 13, "BASELINE": 14,
-    "SNAPSHOT": 15, "INBOX": 16, "SEEN": 17, "DEAD": 18, "WORK": 19, "DUE": 20, "READY": 21, "WORKER": 22, "HELD": 23,
-    "HINT": 24, "TRIAL": 25, "LINEAGE": 26, "PIN": 27, "SEGMENT": 28, "CHUNK": 30, "UPLOAD": 31, "TRACE": 40,
-    "COLLECTION": 41, "HOLDS": 42, "CONDEMNED": 43, "DELETION": 45, "UNIVERSE_DELETION": 46, "SEALED": 48,
-    "SUBJECT": 49, "ENCRYPTION": 52, "DATA_KEY": 53, "HELD_COPY": 55, "COPYING": 56, "QUOTAS": 58, "QUOTA_CHANGE": 59,
-    "GRANTS": 60, "GRANT_CHANGE": 61, "USAGE": 62, "DROPPED": 64, "AGE": 70, "SETTINGS": 71, "BROUGHT": 77, "SCRUB": 81,
+    "SCHEMA": 1,
+    "UNIVERSE_NAME": 2,
+    "UNIVERSE_META": 3,
+    "GENERATION": 4,
+    "NAME": 5,
+    "INDEX": 6,
+    "BLOB": 7,
+    "WORLD_META": 8,
+    "EPOCH": 9,
+    "HOLDER": 10,
+    "ASSIGNMENT": 11,
+    "HEAD": 12,
+    "JOURNAL": 13,
+    "BASELINE": 14,
+    "SNAPSHOT": 15,
+    "INBOX": 16,
+    "SEEN": 17,
+    "DEAD": 18,
+    "WORK": 19,
+    "DUE": 20,
+    "READY": 21,
+    "WORKER": 22,
+    "HELD": 23,
+    "HINT": 24,
+    "TRIAL": 25,
+    "LINEAGE": 26,
+    "PIN": 27,
+    "SEGMENT": 28,
+    "CHUNK": 30,
+    "UPLOAD": 31,
+    "TRACE": 40,
+    "COLLECTION": 41,
+    "HOLDS": 42,
+    "CONDEMNED": 43,
+    "DELETION": 45,
+    "UNIVERSE_DELETION": 46,
+    "SEALED": 48,
+    "SUBJECT": 49,
+    "ENCRYPTION": 52,
+    "DATA_KEY": 53,
+    "HELD_COPY": 55,
+    "COPYING": 56,
+    "QUOTAS": 58,
+    "QUOTA_CHANGE": 59,
+    "GRANTS": 60,
+    "GRANT_CHANGE": 61,
+    "USAGE": 62,
+    "DROPPED": 64,
+    "AGE": 70,
+    "SETTINGS": 71,
+    "BROUGHT": 77,
+    "SCRUB": 81,
     "LEDGER": 82,
-}  # fmt: skip
+}
 
 every_value = pytest.mark.parametrize(
     ("name", "kind", "value", "record"), samples.VALUES, ids=[row[0] for row in samples.VALUES]
@@ -500,8 +545,13 @@ def built(kind: type[msgspec.Struct], drawn: dict[str, Any]) -> Any:
     if kind.__name__ == "Segment":
         first_step, first_height = sorted((drawn["first_step"] // 2 | 1, drawn["first_height"] // 2 | 1))
         more_steps, more = sorted((drawn["last_step"], drawn["last_height"]))
-        drawn |= {"first_step": first_step, "last_step": first_step + more_steps // 4, "first_height": first_height,
-                  "last_height": first_height + more // 4, "size": drawn["size"] | 1}  # fmt: skip
+        drawn |= {
+            "first_step": first_step,
+            "last_step": first_step + more_steps // 4,
+            "first_height": first_height,
+            "last_height": first_height + more // 4,
+            "size": drawn["size"] | 1,
+        }
     if kind.__name__ in ("Copying", "Collection"):
         drawn |= dict.fromkeys({"token", "collector", "worker", "incarnation"} & {*drawn}, bytes(limits.ID_BYTES))
     if kind.__name__ == "Age":

@@ -119,7 +119,7 @@ def firing(store: Store, timer: work.Open, number: int, world: worlds.World) -> 
     batch = kv.Batch()
     fired = work.fire(
         batch, timer, token=scenario.token(number), worker=scenario.worker_id(number), now_us=store.time_us
-    )  # fmt: skip
+    )
     worlds.expect_open(batch, world)
     inbox.enqueue_once(batch, timer.at, fired)
     return batch

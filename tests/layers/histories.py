@@ -69,9 +69,12 @@ class History:
         before = self.head
         many = [self.seal(*each) for each in steps]
         together = journals.Sealed(
-            before, [entry for each in many for entry in each.entries], [data for each in many for data in each.data],
-            self.head, [stored for each in many for stored in each.changes],
-        )  # fmt: skip
+            before,
+            [entry for each in many for entry in each.entries],
+            [data for each in many for data in each.data],
+            self.head,
+            [stored for each in many for stored in each.changes],
+        )
         batch = kv.Batch()
         journals.append(batch, self.at, together, before_raw=journals.pack_head(before))
         kv.check(batch)

@@ -175,7 +175,7 @@ def event(text: str, *, correlation: str = "") -> inbox_model.Event:
 
 def first_stamp(
     conflict: kv.Conflict, at: ids.Address, item: inbox_model.Item, *, client_id: bytes | str
-) -> kv.Stamp | None:  # fmt: skip
+) -> kv.Stamp | None:
     """The stamp under which this very item was taken before; None if the id was not what conflicted."""
     failed, found = conflict.at(inbox.get_seen(at, client_id).key)
     if not failed:

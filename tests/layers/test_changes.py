@@ -292,7 +292,7 @@ DELTA = delta.encode(BEFORE + b"x", BEFORE)
         ([5, b"k", address(BEFORE), bytes(32), 5_001, DELTA, b""], "the row 6b: expected sha256 0+, found"),
         ([5, b"k", bytes(32), bytes(32), 5_001, DELTA, b""], "the row 6b: expected sha256 0+, found"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_named(stored: bytes | list[Any], why: str) -> None:
     raw = stored if isinstance(stored, bytes) else b"\x00" + canonical.encode(stored)
     with pytest.raises((errors.DecodeError, errors.DigestMismatch), match=why):

@@ -383,9 +383,15 @@ async def take(engine: kv.Engine, env: envs.Env) -> leases.Lease:
     """The lease of a world that has had none yet."""
     batch = kv.Batch()
     life = leases.heartbeat(
-        batch, scenario.worker_id(1), before=None, incarnation=ids.Incarnation(scenario.ident("life", 1)),
-        now_us=env.wall_us(), ttl_us=test_leases.TTL_US, capacity=8, labels={},
-    )  # fmt: skip
+        batch,
+        scenario.worker_id(1),
+        before=None,
+        incarnation=ids.Incarnation(scenario.ident("life", 1)),
+        now_us=env.wall_us(),
+        ttl_us=test_leases.TTL_US,
+        capacity=8,
+        labels={},
+    )
     await engine.commit(batch)
     read = await engine.read(*leases.reads(AT))
     state = leases.decode(AT, read.value(0), read.value(1), read.value(2))

@@ -68,11 +68,10 @@ def change(step: int, do: Callable[[dict[str, Any]], object]) -> Callable[[list[
 
 DAMAGE: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
     "blob missing": (
-        lambda lines: [line for line in lines if '"blob"' not in line], "of the changes of step 1 is missing"
+        lambda lines: [line for line in lines if '"blob"' not in line],
+        "of the changes of step 1 is missing",
     ),
-    "changes missing": (
-        lambda lines: [line for line in lines if '"changes_of":2' not in line], "chain of step 2"
-    ),
+    "changes missing": (lambda lines: [line for line in lines if '"changes_of":2' not in line], "chain of step 2"),
     "changes twice": (lambda lines: [*lines[:-1], lines[-2], lines[-1]], "stand here once"),
     "of another step": (change(4, lambda record: record.update(changes_of=5)), "changes of step 5"),
     "of no step": (change(4, lambda record: record.update(changes_of="4")), "stand here once"),
@@ -80,9 +79,10 @@ DAMAGE: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
     "no digest": (change(4, lambda record: record.pop("digest")), "is not one of an exported journal"),
     "other changes": (change(4, lambda record: record.update(data="AIIAQWw=")), "the changes of step 4"),
     "a delta cut": (
-        change(2, lambda record: record.update(data=record["data"][:-8])), "changes of step 2, which ends at height 2"
+        change(2, lambda record: record.update(data=record["data"][:-8])),
+        "changes of step 2, which ends at height 2",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("damage", "why"), DAMAGE.values(), ids=DAMAGE.keys())

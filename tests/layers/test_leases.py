@@ -69,7 +69,7 @@ def acquiring(
     batch = kv.Batch()
     held = leases.acquire(
         batch, state, me=me, holder_heartbeat=holder_heartbeat, now_us=store.time_us, proven_dead=proven_dead
-    )  # fmt: skip
+    )
     return batch, held
 
 
@@ -362,9 +362,15 @@ def test_life_sign_lasts_some_time() -> None:
     for ttl_us in (0, -1):
         with pytest.raises(AssertionError):
             leases.heartbeat(
-                kv.Batch(), scenario.worker_id(1), before=None, incarnation=life, now_us=1, ttl_us=ttl_us,
-                capacity=1, labels={},
-            )  # fmt: skip
+                kv.Batch(),
+                scenario.worker_id(1),
+                before=None,
+                incarnation=life,
+                now_us=1,
+                ttl_us=ttl_us,
+                capacity=1,
+                labels={},
+            )
 
 
 def test_goodbye_of_a_process_that_was_replaced_changes_nothing() -> None:

@@ -145,9 +145,7 @@ class Leases(stateful.RuleBasedStateMachine):
             or holder_heartbeat.sign.incarnation != model.holder[1]
             or not self.is_alive(holder_heartbeat, read.time_us)
         )
-        self.looks.append(
-            Look(number, world, state, holder_heartbeat, read.time_us, model.version, free, model.wanted)
-        )  # fmt: skip
+        self.looks.append(Look(number, world, state, holder_heartbeat, read.time_us, model.version, free, model.wanted))
 
     @stateful.precondition(lambda self: self.looks)
     @stateful.rule(
@@ -194,9 +192,7 @@ class Leases(stateful.RuleBasedStateMachine):
     def forget_twins(self, look: Look) -> None:
         """One process asks for one world once at a time: two equal decisions of its own are one."""
         asked = (look.process, look.world, look.version, look.now_us)
-        self.looks = [
-            each for each in self.looks if (each.process, each.world, each.version, each.now_us) != asked
-        ]  # fmt: skip
+        self.looks = [each for each in self.looks if (each.process, each.world, each.version, each.now_us) != asked]
 
     def holds_still(self, look: Look, process: Process, proven_dead: bool) -> bool:
         """Whether nothing that an acquire rests on has changed since it was read."""

@@ -207,9 +207,7 @@ def test_message_ids_and_client_ids_do_not_meet() -> None:
     for client_id in (message().message.hex(), f"message:{message().message.hex()}", "message"):
         batch = kv.Batch()
         event = scenario.event("by a client")
-        inbox.enqueue(
-            batch, TO, event, client_id=client_id, time_us=store.time_us, window_us=scenario.WINDOW_US
-        )  # fmt: skip
+        inbox.enqueue(batch, TO, event, client_id=client_id, time_us=store.time_us, window_us=scenario.WINDOW_US)
         store.ok(batch)
     store.ok(delivering(store, message()))
 

@@ -19,9 +19,7 @@ CHANGES = st.one_of(
 )
 
 
-@hypothesis.given(
-    st.dictionaries(st.sampled_from(KEYS), ROWS), st.lists(st.lists(CHANGES, max_size=4), max_size=8)
-)  # fmt: skip
+@hypothesis.given(st.dictionaries(st.sampled_from(KEYS), ROWS), st.lists(st.lists(CHANGES, max_size=4), max_size=8))
 def test_as_if_applied_to_a_copy(base: dict[bytes, Row], steps: list[list[Change]]) -> None:
     below, copy = Rows(base.items()), Rows(base.items())
     over = Overlay(below)

@@ -22,9 +22,12 @@ from worldline.store import kv
 
 
 def packed(
-    steps: list[history.Stored], blobs: dict[bytes, bytes], *, head: journal.Head = journal.GENESIS,
+    steps: list[history.Stored],
+    blobs: dict[bytes, bytes],
+    *,
+    head: journal.Head = journal.GENESIS,
     with_changes: bool = False,
-) -> tuple[Segment, bytes]:  # fmt: skip
+) -> tuple[Segment, bytes]:
     """A segment of these steps, which follow a head."""
     writer = segments.Writer(above=head.height, step=head.step, chain=head.chain, with_changes=with_changes)
     for each in steps:
@@ -44,9 +47,14 @@ def record_of(first: history.Stored, last: history.Stored, body: bytes, *, with_
 def resealed(record: Segment, body: bytes) -> Segment:
     """A record that names other bytes: what is wrong with them is not their sha256."""
     return Segment(
-        record.first_height, record.last_height, record.first_step, record.last_step, digest.sha256(body), len(body),
+        record.first_height,
+        record.last_height,
+        record.first_step,
+        record.last_step,
+        digest.sha256(body),
+        len(body),
         record.changes,
-    )  # fmt: skip
+    )
 
 
 def small() -> tuple[History, list[history.Stored]]:

@@ -183,9 +183,13 @@ def test_claim_lasts_some_time(lasts_us: int) -> None:
     now_us = store.time_us
     with pytest.raises(AssertionError):
         work.claim(
-            kv.Batch(), opened, worker=scenario.worker_id(1), token=scenario.token(1), now_us=now_us,
+            kv.Batch(),
+            opened,
+            worker=scenario.worker_id(1),
+            token=scenario.token(1),
+            now_us=now_us,
             until_us=now_us + lasts_us,
-        )  # fmt: skip
+        )
 
 
 def test_two_claims_in_one_group_have_one_winner() -> None:

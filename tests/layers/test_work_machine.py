@@ -88,7 +88,7 @@ class Works(stateful.RuleBasedStateMachine):
         token, worker, until_us = scenario.token(number), scenario.worker_id(number), self.store.time_us + SECOND
         held = work.open_claimed(
             batch, AT, desk.intent_id(number), wanted, token=token, worker=worker, until_us=until_us
-        )  # fmt: skip
+        )
         self.store.ok(batch)
         intent.state, intent.attempt, intent.due_us = WorkState.CLAIMED, 1, until_us
         self.views.append(View(intent, held, intent.version))

@@ -219,9 +219,7 @@ def test_repair_that_missed_a_pointer_loses() -> None:
     opened = desk.open_now(store, AT, 1, what)
     store.erase([keys.open_key(AT, opened.intent)])
     batch = kv.Batch()
-    work.repair(
-        batch, AT, opened.intent, what, head_raw=store.head_raw(AT), now_us=store.time_us, authority=None
-    )  # fmt: skip
+    work.repair(batch, AT, opened.intent, what, head_raw=store.head_raw(AT), now_us=store.time_us, authority=None)
     store.conflict(batch)
 
 

@@ -404,9 +404,15 @@ def test_a_world_begins_at_the_beginning() -> None:
     later = msgspec.structs.replace(BASELINE, step=0, height=1)
     with pytest.raises(AssertionError):
         worlds.create(
-            kv.Batch(), scenario.address(1), name="a", program="p", program_hash=b"", labels={}, baseline=later,
+            kv.Batch(),
+            scenario.address(1),
+            name="a",
+            program="p",
+            program_hash=b"",
+            labels={},
+            baseline=later,
             time_us=0,
-        )  # fmt: skip
+        )
 
 
 def test_labels_given_are_copied() -> None:

@@ -18,14 +18,23 @@ HEAD = Head(3, 7, DIGEST, bytes(32), TIME_US)
 RECORDS: list[tuple[Any, str]] = [
     (
         copies.ExportedWorld(
-            "alice", "greeter", b"hash", Status.PAUSED, {"tier": "1"}, TIME_US, True, "main", TIME_US + 1, HEAD,
+            "alice",
+            "greeter",
+            b"hash",
+            Status.PAUSED,
+            {"tier": "1"},
+            TIME_US,
+            True,
+            "main",
+            TIME_US + 1,
+            HEAD,
             [Origin(UNIVERSE, WORLD, 3, 7)],
         ),
         (
-        "8b65616c6963656767726565746572446861736802a1647469657261311b00060a24181e4000f5646d61696e1b00060a2418"
-        "1e40018503075820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f58200000000000000000"
-        "0000000000000000000000000000000000000000000000001b00060a24181e4000818450101112131415161718191a1b1c1d"
-        "1e1f50202122232425262728292a2b2c2d2e2f0307"
+            "8b65616c6963656767726565746572446861736802a1647469657261311b00060a24181e4000f5646d61696e1b00060a2418"
+            "1e40018503075820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f58200000000000000000"
+            "0000000000000000000000000000000000000000000000001b00060a24181e4000818450101112131415161718191a1b1c1d"
+            "1e1f50202122232425262728292a2b2c2d2e2f0307"
         ),
     ),
     (copies.Unread(b"item", b"id", b"record"), "83446974656d426964467265636f7264"),
@@ -33,11 +42,14 @@ RECORDS: list[tuple[Any, str]] = [
     (copies.Apart(b"key", b"record"), "82436b6579467265636f7264"),
     (backups.BackupHead(counted(0x30), TIME_US, 2, 1), "8450303132333435363738393a3b3c3d3e3f1b00060a24181e40000201"),
     (backups.BackedUniverse(UNIVERSE, "main", 12, 5), "8450101112131415161718191a1b1c1d1e1f646d61696e0c05"),
-    (backups.BackupFile(backups.FileKind.BLOBS, UNIVERSE, 15, DIGEST, 4096, 9), (
-        "860350101112131415161718191a1b1c1d1e1f0f5820606162636465666768696a6b6c6d6e6f707172737475767778797a7b"
-        "7c7d7e7f19100009"
-        )),
-]  # fmt: skip
+    (
+        backups.BackupFile(backups.FileKind.BLOBS, UNIVERSE, 15, DIGEST, 4096, 9),
+        (
+            "860350101112131415161718191a1b1c1d1e1f0f5820606162636465666768696a6b6c6d6e6f707172737475767778797a7b"
+            "7c7d7e7f19100009"
+        ),
+    ),
+]
 
 
 @pytest.mark.parametrize(("record", "expected"), RECORDS, ids=[type(row[0]).__name__ for row in RECORDS])
@@ -57,9 +69,18 @@ def world(status: Status, origins: list[Origin]) -> copies.ExportedWorld:
 
 def test_ordinals_stand() -> None:
     assert {each.name: int(each) for each in Tag} == {
-        "WORLD": 1, "PIECE": 2, "BLOB": 3, "SNAPSHOT": 4, "SEGMENT": 5, "DEAD": 6, "SEEN": 7, "UNREAD": 8, "DROPPED": 9,
-        "SEALED": 10, "SUBJECT": 11,
-    }  # fmt: skip
+        "WORLD": 1,
+        "PIECE": 2,
+        "BLOB": 3,
+        "SNAPSHOT": 4,
+        "SEGMENT": 5,
+        "DEAD": 6,
+        "SEEN": 7,
+        "UNREAD": 8,
+        "DROPPED": 9,
+        "SEALED": 10,
+        "SUBJECT": 11,
+    }
     assert [int(each) for each in backups.FileKind] == [1, 2, 3, 4]
 
 
@@ -77,7 +98,7 @@ def test_ordinals_stand() -> None:
         lambda: world(Status.ACTIVE, []),
         lambda: Origin(b"short", WORLD, 1, 1),
     ],
-)  # fmt: skip
+)
 def test_records_that_cannot_be(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         wrong()

@@ -95,11 +95,32 @@ def test_the_journal_begins_with_nothing() -> None:
 
 NUMBERS: dict[type[enum.IntEnum], dict[str, int]] = {
     journal.Kind: {
-        "EVENT": 1, "EFFECT_RESULT": 2, "TIMER_FIRED": 3, "MESSAGE": 4, "CONTROL": 5,
-        "EVENT_RAISED": 32, "EFFECT_REQUESTED": 33, "TIMER_SET": 34, "TIMER_CANCELLED": 35, "MESSAGE_SENT": 36,
-        "RUN_STARTED": 37, "RUN_FINISHED": 38, "HANDLER_FAILED": 39, "UNDECODABLE_INPUT": 40, "LATE_ANSWER": 41,
-        "SNAPSHOT": 42, "BASELINE": 43, "PROGRAM_CHANGED": 44, "ANSWERED": 45, "EFFECT_CANCELLED": 46,
-        "CLOCK": 47, "RUN_BLOCKED": 48, "POISON": 49, "SCRIPTED": 50, "REVERTED": 51, "QUESTION_CANCELLED": 52,
+        "EVENT": 1,
+        "EFFECT_RESULT": 2,
+        "TIMER_FIRED": 3,
+        "MESSAGE": 4,
+        "CONTROL": 5,
+        "EVENT_RAISED": 32,
+        "EFFECT_REQUESTED": 33,
+        "TIMER_SET": 34,
+        "TIMER_CANCELLED": 35,
+        "MESSAGE_SENT": 36,
+        "RUN_STARTED": 37,
+        "RUN_FINISHED": 38,
+        "HANDLER_FAILED": 39,
+        "UNDECODABLE_INPUT": 40,
+        "LATE_ANSWER": 41,
+        "SNAPSHOT": 42,
+        "BASELINE": 43,
+        "PROGRAM_CHANGED": 44,
+        "ANSWERED": 45,
+        "EFFECT_CANCELLED": 46,
+        "CLOCK": 47,
+        "RUN_BLOCKED": 48,
+        "POISON": 49,
+        "SCRIPTED": 50,
+        "REVERTED": 51,
+        "QUESTION_CANCELLED": 52,
         "WITNESSED": 53,
         "ERASED": 54,
         "ERASED_READ": 55,
@@ -111,7 +132,7 @@ NUMBERS: dict[type[enum.IntEnum], dict[str, int]] = {
     work.WorkKind: {"EFFECT": 1, "TIMER": 2, "MESSAGE": 3},
     work.WorkState: {"WAITING": 1, "CLAIMED": 2, "PARKED": 3, "SETTLED": 4, "SENT": 5},
     world.Status: {"ACTIVE": 1, "PAUSED": 2, "ARCHIVED": 3, "DELETED": 4},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", NUMBERS)
@@ -122,9 +143,16 @@ def test_stored_numbers_stand(kind: type[enum.IntEnum]) -> None:
 def test_the_tags_of_inbox_items_stand() -> None:
     tags = {item: item.__struct_config__.tag for item in inbox.Item.__args__}
     assert tags == {
-        inbox.Event: 1, inbox.Receipt: 2, inbox.TimerFired: 3, inbox.Message: 4, inbox.Control: 5, inbox.Vouched: 6,
-        inbox.CorrelatedEvent: 7, inbox.CorrelatedReceipt: 8, inbox.SignedReceipt: 9,
-    }  # fmt: skip
+        inbox.Event: 1,
+        inbox.Receipt: 2,
+        inbox.TimerFired: 3,
+        inbox.Message: 4,
+        inbox.Control: 5,
+        inbox.Vouched: 6,
+        inbox.CorrelatedEvent: 7,
+        inbox.CorrelatedReceipt: 8,
+        inbox.SignedReceipt: 9,
+    }
 
 
 def test_inputs_are_the_kinds_below_32() -> None:

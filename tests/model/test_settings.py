@@ -20,12 +20,28 @@ PARTS = (
     settings.PressureSettings,
     settings.Settings,
 )
-OR_ZERO = ("host_wait_ms", "blocked_wait_ms",
-    "max_cycle_wall_ms", "moves_max", "inbox_items_max", "open_effects_max", "waiting_world_max", "waiting_max",
-    "sample_ms", "prove_ms", "backlog_ms", "segment_entries", "segment_margin", "journal_kept_ms", "snapshots_kept",
+OR_ZERO = (
+    "host_wait_ms",
+    "blocked_wait_ms",
+    "max_cycle_wall_ms",
+    "moves_max",
+    "inbox_items_max",
+    "open_effects_max",
+    "waiting_world_max",
+    "waiting_max",
+    "sample_ms",
+    "prove_ms",
+    "backlog_ms",
+    "segment_entries",
+    "segment_margin",
+    "journal_kept_ms",
+    "snapshots_kept",
     "snapshots_kept_ms",
-    "collect_ms", "collect_grace_ms", "usage_ms", "reserved",
-)  # fmt: skip
+    "collect_ms",
+    "collect_grace_ms",
+    "usage_ms",
+    "reserved",
+)
 
 NUMBERS = [
     (part, field.name)
@@ -81,9 +97,7 @@ RELATED: list[tuple[type[Any], dict[str, int], str]] = [
 
 
 @pytest.mark.parametrize(("part", "values", "why"), RELATED)
-def test_heartbeats_and_renewals_come_twice_within_their_ttl(
-    part: type[Any], values: dict[str, int], why: str
-) -> None:  # fmt: skip
+def test_heartbeats_and_renewals_come_twice_within_their_ttl(part: type[Any], values: dict[str, int], why: str) -> None:
     assert refused(part, **values) == why
 
 

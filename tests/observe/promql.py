@@ -10,8 +10,15 @@ from dataclasses import dataclass, field
 from worldline.observe import metric_list
 
 FUNCTIONS = (
-    "absent", "changes", "clamp_min", "delta", "histogram_quantile", "increase", "rate", "time",
-)  # fmt: skip
+    "absent",
+    "changes",
+    "clamp_min",
+    "delta",
+    "histogram_quantile",
+    "increase",
+    "rate",
+    "time",
+)
 OVER_RANGES = ("changes", "delta", "increase", "rate")
 AGGREGATIONS = ("avg", "count", "max", "min", "sum", "topk")
 GROUPINGS = ("by", "without", "on", "ignoring", "group_left", "group_right")

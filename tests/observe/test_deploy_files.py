@@ -79,12 +79,20 @@ def test_alerts_have_names_of_their_own() -> None:
 def test_what_must_wake_a_person_has_an_alert() -> None:
     named = {name for alert in ALERTS for name in promql.read(alert["expr"]).metrics}
     assert named >= {
-        "worldline_backlog_unhosted_worlds", "worldline_backlog_unread_age_seconds", "worldline_dead_letters_total",
-        "worldline_backlog_open", "worldline_runs_blocked_total", "worldline_proofs_diverged_total",
-        "worldline_reaped_workers_total", "worldline_self_fences_total", "worldline_store_errors_total",
-        "worldline_store_commit_seconds_bucket", "worldline_process_start_timestamp_seconds",
-        "worldline_disk_free_bytes", "worldline_backlog_measured_timestamp_seconds",
-    }  # fmt: skip
+        "worldline_backlog_unhosted_worlds",
+        "worldline_backlog_unread_age_seconds",
+        "worldline_dead_letters_total",
+        "worldline_backlog_open",
+        "worldline_runs_blocked_total",
+        "worldline_proofs_diverged_total",
+        "worldline_reaped_workers_total",
+        "worldline_self_fences_total",
+        "worldline_store_errors_total",
+        "worldline_store_commit_seconds_bucket",
+        "worldline_process_start_timestamp_seconds",
+        "worldline_disk_free_bytes",
+        "worldline_backlog_measured_timestamp_seconds",
+    }
 
 
 # --- The dashboard -----------------------------------------------------------------------------------------------

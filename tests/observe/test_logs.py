@@ -38,9 +38,14 @@ def test_a_record_with_fields() -> None:
     when = datetime.fromisoformat(said.pop("time"))
     assert when.tzinfo is not None
     assert said == {
-        "level": "warning", "logger": "worldline.worker", "message": "world x\nis gone",
-        "worker": "w1", "world": AT.world.hex(), "world_name": "alice", "step": 7,
-    }  # fmt: skip
+        "level": "warning",
+        "logger": "worldline.worker",
+        "message": "world x\nis gone",
+        "worker": "w1",
+        "world": AT.world.hex(),
+        "world_name": "alice",
+        "step": 7,
+    }
     assert text.endswith(f"WARNING worker: world x is gone  [world={AT.world.hex()} world_name=alice step=7]")
     assert "\n" not in text
 

@@ -78,12 +78,16 @@ async def test_what_is_not_known_is_not_offered() -> None:
 
 @pytest.mark.parametrize(
     ("backlog_ms", "sinks", "counted"),
-    [(60_000, wl.Sinks(metrics=lambda _: None), True), (0, wl.Sinks(metrics=lambda _: None), False),
-     (60_000, wl.Sinks(log=lambda _: None), False), (60_000, None, False)],
-)  # fmt: skip
+    [
+        (60_000, wl.Sinks(metrics=lambda _: None), True),
+        (0, wl.Sinks(metrics=lambda _: None), False),
+        (60_000, wl.Sinks(log=lambda _: None), False),
+        (60_000, None, False),
+    ],
+)
 async def test_the_backlog_is_counted_where_metrics_are_wanted(
     backlog_ms: int, sinks: wl.Sinks | None, counted: bool
-) -> None:  # fmt: skip
+) -> None:
     settings = Settings(janitor=JanitorSettings(backlog_ms=backlog_ms))
     async with wl.open("memory://", host=wl.Program("p"), settings=settings, sinks=sinks) as universe:
         host = universe._connection.host

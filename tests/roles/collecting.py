@@ -67,9 +67,14 @@ async def finish(run: Run) -> Report:
 
 
 async def collect(
-    engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, universe: ids.UniverseId,
-    *, places: Iterable[roots.Place] = roots.PLACES, **options: Any,
-) -> Report:  # fmt: skip
+    engine: kv.Engine,
+    env: envs.Env,
+    blobs: blob_layer.Blobs,
+    universe: ids.UniverseId,
+    *,
+    places: Iterable[roots.Place] = roots.PLACES,
+    **options: Any,
+) -> Report:
     """Two collections without a grace: nothing goes by one mark. Returns the report of the second."""
     wanted = {"grace_ms": 0, **options}
     await finish(Run(engine, env, blobs, universe, places=places, **wanted))

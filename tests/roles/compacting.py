@@ -21,9 +21,14 @@ from worldline.store import kv
 
 # Nothing happens by itself.
 BY_HAND = {
-    "snapshot_entries": 10**9, "snapshot_ms": 10**9, "snapshot_idle_ms": 10**9, "segment_entries": 10**9,
-    "segment_ms": 10**9, "segment_margin": 0, "snapshots_kept": 1,
-}  # fmt: skip
+    "snapshot_entries": 10**9,
+    "snapshot_ms": 10**9,
+    "snapshot_idle_ms": 10**9,
+    "segment_entries": 10**9,
+    "segment_ms": 10**9,
+    "segment_margin": 0,
+    "snapshots_kept": 1,
+}
 
 
 def by_hand(**more: Any) -> Settings:

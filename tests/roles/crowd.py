@@ -112,9 +112,15 @@ async def main(folder: Path, count: int, idle_seconds: float) -> dict[str, float
     await universe._connection.close()
     await store.close()
     return {
-        "created_s": created_s, "touched_s": touched_s, "warm": warm, "idle_commits": idle_commits, "idle_s": idle_s,
-        "idle_cpu_s": idle_cpu, "peak_bytes": peak, "bytes_per_world": (peak - before) / count,
-    }  # fmt: skip
+        "created_s": created_s,
+        "touched_s": touched_s,
+        "warm": warm,
+        "idle_commits": idle_commits,
+        "idle_s": idle_s,
+        "idle_cpu_s": idle_cpu,
+        "peak_bytes": peak,
+        "bytes_per_world": (peak - before) / count,
+    }
 
 
 if __name__ == "__main__":

@@ -114,9 +114,24 @@ class Vault:
 
 # Every place that one was put into. Those of messages are in the world that was sent them, too.
 WORDS = (
-    "event", "large", "cell-key", "cell-value", "arguments", "params", "result", "open", "label", "name", "alias",
-    "traceback", "dead", "seen", "inbox", "header", "message",
-)  # fmt: skip
+    "event",
+    "large",
+    "cell-key",
+    "cell-value",
+    "arguments",
+    "params",
+    "result",
+    "open",
+    "label",
+    "name",
+    "alias",
+    "traceback",
+    "dead",
+    "seen",
+    "inbox",
+    "header",
+    "message",
+)
 
 
 async def full(kit: Kit, vault: Vault, process: Process, *, name: str = f"{SECRET}-name") -> wl.World:

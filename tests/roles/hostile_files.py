@@ -17,9 +17,27 @@ from worldline.roles.copies import backup_files
 from worldline.roles.copies.world_file import Tag, blob_records
 
 HOSTILE: list[Any] = [
-    None, -1, 0, 2**63, 2**64 - 1, -(2**64), 1.5, True, "", "../../etc/passwd", "a" * 200, "\x1b]0;x\x07", "a\nb", b"",
-    bytes(32), b"\xff" * 16, [], {}, [[]], {"": ""},
-]  # fmt: skip
+    None,
+    -1,
+    0,
+    2**63,
+    2**64 - 1,
+    -(2**64),
+    1.5,
+    True,
+    "",
+    "../../etc/passwd",
+    "a" * 200,
+    "\x1b]0;x\x07",
+    "a\nb",
+    b"",
+    bytes(32),
+    b"\xff" * 16,
+    [],
+    {},
+    [[]],
+    {"": ""},
+]
 
 
 def repacked(records: list[pack.Record], kind: pack.Kind = pack.Kind.WORLD) -> bytes:

@@ -57,9 +57,14 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    kit: Kit, *programs: wl.Program, universes: Sequence[str] = ("*",), settings: Settings = kits.SETTINGS,
-    roles: Sequence[process.Role] = process.EMBEDDED, wrap: Wrap = lambda engine: engine, hints: bool = True,
-) -> AsyncIterator[Served]:  # fmt: skip
+    kit: Kit,
+    *programs: wl.Program,
+    universes: Sequence[str] = ("*",),
+    settings: Settings = kits.SETTINGS,
+    roles: Sequence[process.Role] = process.EMBEDDED,
+    wrap: Wrap = lambda engine: engine,
+    hints: bool = True,
+) -> AsyncIterator[Served]:
     """Another process on this store. `hints`: whether it hears of what is written; else it has its scans alone."""
     engine = await kit.engine()
     await formats.ensure(engine, kit.env, create=True)
@@ -67,9 +72,13 @@ async def serving(
     heard = compose.hints_of(engine) if hints else None
     store = compose.Store(kit.url, cut, await kit._bodies(), kit.env, hints=heard)
     host = process.Host(
-        store, Universes(patterns=universes), programs, settings=settings, roles=roles,
+        store,
+        Universes(patterns=universes),
+        programs,
+        settings=settings,
+        roles=roles,
         blobs=lambda universe: peer_stores.blobs_of(store, universe),
-    )  # fmt: skip
+    )
     observed = sinks.Observed(telemetry.Telling([]))
     made = Served(Hosting(store, host, settings, observed=observed, programs=programs), cut)
     for name in universes:

@@ -174,8 +174,13 @@ async def drive(universe: Universe) -> tuple[kits.Ends, kits.Ends]:
     await (await till.send(Deposited("alice", 100), id="deposit")).applied()
     told = await kits.run(store, order("lamp", 30), id="order-lamp")
     assert told[:-1] == [
-        "reserved lamp", "nobody approved it", "70 left", "refunded lamp", "parcel of lamp", "undeliverable"
-    ]  # fmt: skip
+        "reserved lamp",
+        "nobody approved it",
+        "70 left",
+        "refunded lamp",
+        "parcel of lamp",
+        "undeliverable",
+    ]
     await aio.journaled(await store.send(Poison("poison"), id="poison"))
     await aio.journaled(await store.send(Approved("lamp"), to="order-lamp", id="late"))
     await settled(universe, till, store)

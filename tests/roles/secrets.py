@@ -34,9 +34,8 @@ async def places(kit: Kit, *secrets: str) -> list[str]:
     """Where one of these texts stands, as it is or compressed."""
     wanted = [each.encode() for each in secrets]
     return [
-        name for name, data in await everything(kit)
-        if any(each in form for form in _forms(data) for each in wanted)
-    ]  # fmt: skip
+        name for name, data in await everything(kit) if any(each in form for form in _forms(data) for each in wanted)
+    ]
 
 
 def _forms(data: bytes) -> Iterator[bytes]:

@@ -49,9 +49,13 @@ class Counting:
         self.told: list[telemetry.Fact] = []
         telling = telemetry.Telling([("meter", self.meter.tell), ("list", self.told.append)])
         self.backlog = Backlog(
-            process.engine, self.clock, process.universe._connection.id, name="u", telemetry=telling,
+            process.engine,
+            self.clock,
+            process.universe._connection.id,
+            name="u",
+            telemetry=telling,
             settings=JanitorSettings(turn_ms=1, backlog_ms=backlog_ms, worlds_max=worlds_max),
-        )  # fmt: skip
+        )
 
     async def walk(self, *, seconds: int = 2) -> int:
         """Some seconds later, turns until all three walks have ended once. Returns how many turns that took."""
@@ -89,9 +93,17 @@ async def open_some(client: Process, at: ids.Address, wanted: Sequence[tuple[Wor
     for number, (kind, state, seconds) in enumerate(wanted):
         intent = ids.IntentId(bytes([number]) * 16)
         work = Work(
-            kind, state, f"p/{kind.name}/{number}", 0, "call", payload.EMPTY, 1, number, now_us,
+            kind,
+            state,
+            f"p/{kind.name}/{number}",
+            0,
+            "call",
+            payload.EMPTY,
+            1,
+            number,
+            now_us,
             now_us + seconds * SECOND_US,
-        )  # fmt: skip
+        )
         batch = kv.Batch()
         batch.absent(work_keys.open_key(at, intent))
         works.open_work(batch, at, intent, work)
@@ -116,10 +128,17 @@ async def test_what_waits_is_counted(kit: Kit) -> None:
     await bury(client, busy, seconds_ago=50)
     effect, timer = WorkKind.EFFECT, WorkKind.TIMER
     await open_some(
-        client, busy,
-        [(effect, WorkState.PARKED, 0), (effect, WorkState.WAITING, -20), (effect, WorkState.WAITING, -10),
-         (effect, WorkState.WAITING, 600), (timer, WorkState.WAITING, -5), (timer, WorkState.WAITING, 600)],
-    )  # fmt: skip
+        client,
+        busy,
+        [
+            (effect, WorkState.PARKED, 0),
+            (effect, WorkState.WAITING, -20),
+            (effect, WorkState.WAITING, -10),
+            (effect, WorkState.WAITING, 600),
+            (timer, WorkState.WAITING, -5),
+            (timer, WorkState.WAITING, 600),
+        ],
+    )
     counting = Counting(client)
     assert await counting.walk() == 1
     assert counting["worlds"] == {("active",): 2, ("paused",): 1}
@@ -128,8 +147,10 @@ async def test_what_waits_is_counted(kit: Kit) -> None:
     assert counting["dead_letters"] == {(): 1}
     assert 50 <= counting["dead_letter_age_seconds"][()] < 50 + 60
     assert counting["open"] == {
-        ("effect", "parked"): 1, ("effect", "waiting"): 3, ("timer", "waiting"): 2,
-    }  # fmt: skip
+        ("effect", "parked"): 1,
+        ("effect", "waiting"): 3,
+        ("timer", "waiting"): 2,
+    }
     assert counting["overdue"] == {("effect",): 2, ("timer",): 1}
     assert 20 <= counting["overdue_age_seconds"]["effect",] < 20 + 60, "the oldest of two queues"
     assert 5 <= counting["overdue_age_seconds"]["timer",] < 5 + 60
@@ -182,15 +203,14 @@ async def items(client: Process, at: ids.Address) -> list[inboxes.Unread]:
     return inboxes.decode((await client.engine.read(inboxes.read_range(at, count_max=100))).page(0).items)
 
 
-async def test_a_turn_is_bounded_and_so_is_what_is_counted(
-    memory_kit: Kit, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+async def test_a_turn_is_bounded_and_so_is_what_is_counted(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await memory_kit.process()
     addresses = [await make(client, f"w{number}", unread=4) for number in range(5)]
     await open_some(
-        client, addresses[0],
+        client,
+        addresses[0],
         [(WorkKind.EFFECT, WorkState.WAITING, -1)] * 6 + [(WorkKind.EFFECT, WorkState.PARKED, 0)] * 4,
-    )  # fmt: skip
+    )
     monkeypatch.setattr(backlogs, "ITEMS_MAX", 3)
     monkeypatch.setattr(backlogs, "OPEN_MAX", 1)
     monkeypatch.setattr(backlogs, "QUEUES_MAX", 1)

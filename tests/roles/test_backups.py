@@ -221,8 +221,9 @@ async def test_a_restored_store_does_nothing_until_it_is_told(tmp_path: Path) ->
         world_files.gate.set()
         released = await release.release_all(connection)
         assert sorted((each.meta.name, each.meta.status) for each in released) == [
-            ("alice", Status.ACTIVE), ("paused", Status.PAUSED),
-        ]  # fmt: skip
+            ("alice", Status.ACTIVE),
+            ("paused", Status.PAUSED),
+        ]
         assert await release.release_all(connection) == []
         alice = copy.universe.world("alice")
         assert await (await alice.attach("open")).result(20) == "done"

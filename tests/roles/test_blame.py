@@ -219,9 +219,15 @@ class ComesBack(kits.Around):
                 self._worker, (await self._engine.read(leases.get_heartbeat(self._worker))).value(0)
             )
             leases.heartbeat(
-                batch, self._worker, before=before, incarnation=ids.Incarnation(self._back.incarnation),
-                now_us=now_us, ttl_us=self._back.ttl_us, capacity=1, labels={},
-            )  # fmt: skip
+                batch,
+                self._worker,
+                before=before,
+                incarnation=ids.Incarnation(self._back.incarnation),
+                now_us=now_us,
+                ttl_us=self._back.ttl_us,
+                capacity=1,
+                labels={},
+            )
             await self._engine.commit(batch)
         return outcomes
 

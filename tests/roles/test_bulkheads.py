@@ -65,9 +65,11 @@ def test_what_ships_gives_a_kind_alone_as_much_as_before() -> None:
 
 
 @hypothesis.given(
-    kinds=strategies.integers(2, 20), concurrency=strategies.integers(8, 300), reserved=strategies.integers(1, 64),
+    kinds=strategies.integers(2, 20),
+    concurrency=strategies.integers(8, 300),
+    reserved=strategies.integers(1, 64),
     moves=strategies.lists(strategies.tuples(strategies.integers(0, 19), strategies.integers(0, 50)), max_size=30),
-)  # fmt: skip
+)
 def test_each_kind_always_has_its_share(
     kinds: int, concurrency: int, reserved: int, moves: list[tuple[int, int]]
 ) -> None:

@@ -170,9 +170,12 @@ async def test_a_janitor_whose_clock_is_ahead_forgets_no_id(movable: Kit) -> Non
     for jump in (26, 26, -52):
         await movable.jump(jump * HOUR_SECONDS)
         janitor = Janitor(
-            connection.store.engine, connection.store.env, connection.id,
-            settings=JanitorSettings(turn_ms=1, round_ms=1), dedupe_window_ms=24 * HOUR_SECONDS * 1_000,
-        )  # fmt: skip
+            connection.store.engine,
+            connection.store.env,
+            connection.id,
+            settings=JanitorSettings(turn_ms=1, round_ms=1),
+            dedupe_window_ms=24 * HOUR_SECONDS * 1_000,
+        )
         while janitor.rounds < 3:
             await janitor.turn()
         await janitor.close()

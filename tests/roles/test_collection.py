@@ -193,9 +193,12 @@ async def test_an_upload_in_chunks_is_not_in_its_way() -> None:
         await desk.collect()
 
     blobs = blob_layer.Blobs(
-        engines.Meddled(desk.store.engine, collect), desk.blobs.objects, desk.store.env, UNIVERSE,
+        engines.Meddled(desk.store.engine, collect),
+        desk.blobs.objects,
+        desk.store.env,
+        UNIVERSE,
         in_store_bytes_max=limits.CHUNKED_BYTES_MAX,
-    )  # fmt: skip
+    )
     assert await blobs.get(await blobs.put(data)) == data
     assert desk.store.under(*chunk_keys.uploads(UNIVERSE)) == []
 
@@ -209,9 +212,11 @@ async def test_objects_of_lost_uploads_go_and_others_stay() -> None:
     lost = cas_keys.object_name(UNIVERSE, OF, bytes(16))
     await objects_.put(lost, DATA)
     foreign = [
-        f"{UNIVERSE.hex()}/cas/00/readme", f"{UNIVERSE.hex()}/cas/00/{'0' * 64}-00", "other/cas/00/x",
+        f"{UNIVERSE.hex()}/cas/00/readme",
+        f"{UNIVERSE.hex()}/cas/00/{'0' * 64}-00",
+        "other/cas/00/x",
         cas_keys.object_name(UNIVERSE, OF, bytes(16)).replace(f"/{OF.hex()[:2]}/", "/zz/"),
-    ]  # fmt: skip
+    ]
     for name in foreign:
         await objects_.put(name, b"foreign")
     kept = (await KEPT["inbox"](desk))[0]

@@ -23,10 +23,14 @@ from worldline.roles.collection.collector import Run
 def janitor(process: kits.Process, meter: measures.Meter, **changes: int) -> Janitor:
     opened = process.universe._connection
     return Janitor(
-        opened.store.engine, opened.store.env, opened.id, blobs=opened.blobs, dedupe_window_ms=60_000,
+        opened.store.engine,
+        opened.store.env,
+        opened.id,
+        blobs=opened.blobs,
+        dedupe_window_ms=60_000,
         settings=JanitorSettings(**{"turn_ms": 1, "round_ms": 1, "collect_rest_ms": 1, **changes}),
         telemetry=telemetry.Telling([("meter", meter.tell)]),
-    )  # fmt: skip
+    )
 
 
 async def rounds(each: Janitor, count: int = 1) -> None:

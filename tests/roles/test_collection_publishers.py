@@ -37,9 +37,14 @@ from worldline.store import kv, transact
 LARGE = "x" * 40_000
 # What is stored of blobs, and of collections: a batch of these alone publishes nothing.
 _OWN = (
-    space.InUniverse.CAS, space.InUniverse.CHUNK, space.InUniverse.UPLOAD, space.InUniverse.GENERATION,
-    space.InUniverse.COLLECTION, space.InUniverse.HOLDS, space.InUniverse.CONDEMNED,
-)  # fmt: skip
+    space.InUniverse.CAS,
+    space.InUniverse.CHUNK,
+    space.InUniverse.UPLOAD,
+    space.InUniverse.GENERATION,
+    space.InUniverse.COLLECTION,
+    space.InUniverse.HOLDS,
+    space.InUniverse.CONDEMNED,
+)
 
 
 @dataclass(frozen=True)

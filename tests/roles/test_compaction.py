@@ -321,8 +321,11 @@ async def test_by_hand_and_shown(kit: Kit) -> None:
     assert planned.snapshots == len(planned.dropped) > 0
     done = await compact.compact(connection, at)
     assert (done.segments, done.entries, done.height, done.snapshots) == (
-        1, planned.entries, planned.up_to, planned.snapshots,
-    )  # fmt: skip
+        1,
+        planned.entries,
+        planned.up_to,
+        planned.snapshots,
+    )
     shown = await queries.show_world(connection, at)
     assert (shown.compacted, shown.segments, shown.states_above) == (done.height, 1, done.height)
     assert shown.holder is None

@@ -121,16 +121,23 @@ class Fixed(Policies):
 
 
 def compaction(
-    process: Process, held: Any, budget: Budget, *, altered: Callable[[bytes], bytes] = lambda body: body,
+    process: Process,
+    held: Any,
+    budget: Budget,
+    *,
+    altered: Callable[[bytes], bytes] = lambda body: body,
     policy: Policy = POLICY,
-) -> compactor.Compactor:  # fmt: skip
+) -> compactor.Compactor:
     """As the world's holder does it, in a process that dies."""
     store = process.universe._connection.store
     engine = Dying(store.engine, budget)
     blobs = blob_layer.Blobs(
-        engine, Objects(store.objects, budget, altered), store.env, held.at.universe,
+        engine,
+        Objects(store.objects, budget, altered),
+        store.env,
+        held.at.universe,
         in_store_bytes_max=store.in_store_bytes_max,
-    )  # fmt: skip
+    )
     return compactor.Compactor(
         engine, store.env, blobs, held.lease, policies=Fixed(engine, store.env, policy), compute=here
     )

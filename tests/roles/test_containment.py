@@ -196,9 +196,12 @@ async def test_an_input_that_was_handed_over_comes_back_to_its_producer_alone(
     await well(process, bad, other)
     broken_step(monkeypatch, escape)
     results = await asyncio.gather(
-        bad.ask(Add(1), timeout=20), bad.send(Poison()), bad.ask(Add(1), timeout=20), other.ask(Add(5), timeout=20),
+        bad.ask(Add(1), timeout=20),
+        bad.send(Poison()),
+        bad.ask(Add(1), timeout=20),
+        other.ask(Add(5), timeout=20),
         return_exceptions=True,
-    )  # fmt: skip
+    )
     assert sorted([results[0], results[2]]) == [1, 2]  # type: ignore[type-var]
     assert isinstance(results[1], errors.StepFailed | errors.BadInput)
     assert results[3] == 5

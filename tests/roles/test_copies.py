@@ -31,10 +31,13 @@ HISTORIES = 1
 ROUTES = [("memory", "lmdb"), ("lmdb", "postgres"), ("postgres", "memory")]
 SETTINGS = kit.settings(
     worker={
-        "snapshot_idle_ms": 30, "snapshot_entries": 25, "segment_entries": 10**9, "segment_margin": 0,
+        "snapshot_idle_ms": 30,
+        "snapshot_entries": 25,
+        "segment_entries": 10**9,
+        "segment_margin": 0,
         "snapshots_kept": 1,
     }
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("route", ROUTES, ids="-".join)

@@ -125,9 +125,7 @@ async def well(process: Process, app: App) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("thread", [True, False], ids=["thread", "loop"])
-async def test_an_effect_that_raises_what_ends_processes_fails_alone(
-    memory_kit: Kit, kind: str, thread: bool
-) -> None:  # fmt: skip
+async def test_an_effect_that_raises_what_ends_processes_fails_alone(memory_kit: Kit, kind: str, thread: bool) -> None:
     app = App()
     process = await memory_kit.process(app.program)
     world = await process.universe.ensure("w", app.program)
@@ -151,9 +149,11 @@ async def test_worlds_whose_records_cannot_be_read_hide_no_others(memory_kit: Ki
             )
         bad = await worlds[1]._handle.address()
         key = {
-            "meta": world_keys.meta_key(bad), "epoch": lease_keys.epoch_key(bad), "index": world_keys.index_key(bad),
+            "meta": world_keys.meta_key(bad),
+            "epoch": lease_keys.epoch_key(bad),
+            "index": world_keys.index_key(bad),
             "assignment": lease_keys.assignment_key(bad),
-        }[which]  # fmt: skip
+        }[which]
         if which == "assignment":
             batch = kv.Batch()
             batch.absent(key)

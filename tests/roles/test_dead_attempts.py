@@ -202,9 +202,7 @@ async def test_one_whose_process_gives_a_sign_is_not_parked(memory_kit: Kit) -> 
 
 
 @pytest.mark.probe("effects.acquitted-itself")
-async def test_a_process_that_was_cut_off_takes_itself_off(
-    memory_kit: Kit, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+async def test_a_process_that_was_cut_off_takes_itself_off(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(works, "DEATH_PAUSE_US", works.DEATH_PAUSE_MAX_US)
     kit, app = memory_kit, App()
     client, _, at = await begin(kit, app, "r")

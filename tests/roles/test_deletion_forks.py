@@ -101,8 +101,10 @@ async def test_a_fork_goes_on_without_the_history_that_stood_elsewhere(kit: Kit)
         await fork.state(at=1)
     found = await verify.verify(process.universe._connection, await fork._handle.address())
     assert (found.height, found.entries, found.entries_above) == (
-        (await fork.head()).height, (await fork.head()).height - forked, forked
-    )  # fmt: skip
+        (await fork.head()).height,
+        (await fork.head()).height - forked,
+        forked,
+    )
     proof = await prove.prove(fork._handle, programs=[vault.program])
     assert proof.holds
     assert (await doctor.examine(process.universe._connection, repair=False)).findings == []

@@ -66,9 +66,13 @@ def _network() -> None:
 
 
 MISTAKES: dict[str, Callable[[], object]] = {
-    "NameError": _name, "AttributeError": _attribute, "ModuleNotFoundError": _module, "SyntaxError": _syntax,
-    "TypeError": _too_few, "TypeError, by name": _by_name,
-}  # fmt: skip
+    "NameError": _name,
+    "AttributeError": _attribute,
+    "ModuleNotFoundError": _module,
+    "SyntaxError": _syntax,
+    "TypeError": _too_few,
+    "TypeError, by name": _by_name,
+}
 OTHERS: dict[str, Callable[[], object]] = {
     "of one's own": _own,
     "raised": _type,

@@ -179,9 +179,17 @@ async def test_a_dead_letter_of_before_cannot_be_retried(memory_kit: Kit) -> Non
 def message(name: str, mode: MessageMode = MessageMode.TYPED, data: Any = None) -> inbox.Message:
     """One that the treasury would have sent."""
     return inbox.Message(
-        b"m" * 16, b"T" * 16, b"W" * 16, 7, mode, name, payload.inline(values.dump(data)),
-        reply=inbox.Reply.MESSAGE, universe="treasury", world="mint",
-    )  # fmt: skip
+        b"m" * 16,
+        b"T" * 16,
+        b"W" * 16,
+        7,
+        mode,
+        name,
+        payload.inline(values.dump(data)),
+        reply=inbox.Reply.MESSAGE,
+        universe="treasury",
+        world="mint",
+    )
 
 
 async def forged_file(kit: Kit, file: Path, *, unread: inbox.Item, dead: inbox.Item | None = None) -> None:

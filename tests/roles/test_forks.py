@@ -160,9 +160,7 @@ async def test_forks_of_forks_at_any_height(kit: Kit) -> None:
         sums = {each.name: (await each.state(shop.Till)).cents for each in (world, first, second, third, inside)}
         assert sums == {"alice": 7, "first": 11, "second": 27, "third": 1, "inside": 11}
         assert (await second.state(shop.Till, at=1)).cents == 1
-        assert [each.height for each in await second.journal()] == [
-            *range(1, (await second.head()).height + 1)
-        ]  # fmt: skip
+        assert [each.height for each in await second.journal()] == [*range(1, (await second.head()).height + 1)]
         for name in ("first", "second", "third", "inside"):
             await universe.world(name).ask(Balance())
         await check(universe, "alice", "first", "second", "third", "inside")

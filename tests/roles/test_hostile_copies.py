@@ -190,11 +190,18 @@ NAME, PROGRAM, HASH, STATUS, LABELS, CREATED, DRY, UNIVERSE, EXPORTED, HEAD, ORI
     ("field", "value"),
     [
         *[(field, text) for field in (NAME, PROGRAM, UNIVERSE) for text in BAD_NAMES],
-        (HASH, b""), (HASH, bytes(31)), (CREATED, -1), (EXPORTED, 2**63), (STATUS, 99),
-        (LABELS, {"a\x9bb": "c"}), (LABELS, {"a": "\x07"}), (LABELS, {f"l{n}": "" for n in range(33)}),
-        (ORIGINS, []), (ORIGINS, [[bytes(16), bytes(16), -1, 0]]),
+        (HASH, b""),
+        (HASH, bytes(31)),
+        (CREATED, -1),
+        (EXPORTED, 2**63),
+        (STATUS, 99),
+        (LABELS, {"a\x9bb": "c"}),
+        (LABELS, {"a": "\x07"}),
+        (LABELS, {f"l{n}": "" for n in range(33)}),
+        (ORIGINS, []),
+        (ORIGINS, [[bytes(16), bytes(16), -1, 0]]),
     ],
-)  # fmt: skip
+)
 async def test_what_a_file_says_of_itself_is_checked_like_what_people_choose(
     field: int, value: Any, made: bytes, tmp_path: Path
 ) -> None:

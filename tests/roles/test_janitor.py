@@ -56,10 +56,13 @@ def program() -> wl.Program:
 def janitor(process: Process, *, meter: measures.Meter | None = None, **changes: int) -> Janitor:
     universe = process.universe
     return Janitor(
-        universe._connection.store.engine, universe._connection.store.env, universe._connection.id,
-        settings=JanitorSettings(**{"turn_ms": 1, "round_ms": 1, **changes}), dedupe_window_ms=WINDOW_MS,
+        universe._connection.store.engine,
+        universe._connection.store.env,
+        universe._connection.id,
+        settings=JanitorSettings(**{"turn_ms": 1, "round_ms": 1, **changes}),
+        dedupe_window_ms=WINDOW_MS,
         telemetry=telemetry.NOTHING if meter is None else telemetry.Telling([("meter", meter.tell)]),
-    )  # fmt: skip
+    )
 
 
 def counted(meter: measures.Meter) -> dict[str, float]:
@@ -144,9 +147,12 @@ async def test_ids_are_forgotten_on_postgresql_too(kit: Kit) -> None:
         assert not await enqueue(process, at, f"old {number}")
     store = process.universe._connection.store
     each = Janitor(
-        store.engine, store.env, process.universe._connection.id, settings=JanitorSettings(round_ms=1),
+        store.engine,
+        store.env,
+        process.universe._connection.id,
+        settings=JanitorSettings(round_ms=1),
         dedupe_window_ms=1,
-    )  # fmt: skip
+    )
 
     async def gone() -> bool:
         await round_of(each)
@@ -276,9 +282,14 @@ async def test_chunks_of_abandoned_uploads_go(engine: str, tmp_path: Path, monke
 
     meter = measures.Meter()
     each = Janitor(
-        process.engine, kit.env, connection.id, settings=JanitorSettings(turn_ms=1, round_ms=1),
-        dedupe_window_ms=WINDOW_MS, blobs=connection.blobs, telemetry=telemetry.Telling([("meter", meter.tell)]),
-    )  # fmt: skip
+        process.engine,
+        kit.env,
+        connection.id,
+        settings=JanitorSettings(turn_ms=1, round_ms=1),
+        dedupe_window_ms=WINDOW_MS,
+        blobs=connection.blobs,
+        telemetry=telemetry.Telling([("meter", meter.tell)]),
+    )
     await kit.jump(10_000)
     await passes(kit, process, 3_500)
     await round_of(each)
@@ -330,11 +341,16 @@ async def test_the_janitor_sweeps_what_killed_hosts_have_left_beside_the_store(l
 
     def janitor(*, proven: bool) -> Janitor:
         return Janitor(
-            store.engine, store.env, looking.universe._connection.id, settings=JanitorSettings(turn_ms=1, round_ms=1),
-            dedupe_window_ms=60_000, is_dead=locks.is_dead if proven else lambda _: False, locks=locks,
+            store.engine,
+            store.env,
+            looking.universe._connection.id,
+            settings=JanitorSettings(turn_ms=1, round_ms=1),
+            dedupe_window_ms=60_000,
+            is_dead=locks.is_dead if proven else lambda _: False,
+            locks=locks,
             sweep_uploads=store.objects.sweep_temporary,  # type: ignore[attr-defined]
             telemetry=telemetry.Telling([("meter", meter.tell)]),
-        )  # fmt: skip
+        )
 
     async def a_round(each: Janitor) -> None:
         while not await each.turn():
@@ -366,9 +382,13 @@ async def test_imports_of_killed_processes_go(memory_kit: Kit) -> None:
     assert isinstance((await process.engine.commit(batch))[0], kv.Ok)
     meter = measures.Meter()
     each = Janitor(
-        process.engine, memory_kit.env, universe, settings=JanitorSettings(turn_ms=1, round_ms=1),
-        dedupe_window_ms=WINDOW_MS, telemetry=telemetry.Telling([("meter", meter.tell)]),
-    )  # fmt: skip
+        process.engine,
+        memory_kit.env,
+        universe,
+        settings=JanitorSettings(turn_ms=1, round_ms=1),
+        dedupe_window_ms=WINDOW_MS,
+        telemetry=telemetry.Telling([("meter", meter.tell)]),
+    )
     await memory_kit.jump(100 * 3_600)
     await passes(memory_kit, process, 23 * 3_600)
     await round_of(each)

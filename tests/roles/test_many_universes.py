@@ -311,9 +311,14 @@ async def test_a_flooded_universe_does_not_keep_another_waiting_for_cycles(memor
     something to do, it is in the next cycle.
     """
     app = App()
-    small = kits.settings(worker={
-        "max_worlds_per_cycle": 4, "max_inbox_batch": 1, "lease_ttl_ms": 60_000, "heartbeat_ms": 5_000,
-    })  # fmt: skip
+    small = kits.settings(
+        worker={
+            "max_worlds_per_cycle": 4,
+            "max_inbox_batch": 1,
+            "lease_ttl_ms": 60_000,
+            "heartbeat_ms": 5_000,
+        }
+    )
     for name in ("flooded", "flooded-too"):
         flood = (await memory_kit.process(universe=name)).universe
         for number in range(40):
@@ -385,9 +390,14 @@ async def test_a_flooded_universe_does_not_fill_a_worker(memory_kit: Kit) -> Non
             await world.send(Add(1))
     quiet = (await memory_kit.process(universe="quiet")).universe
     await quiet.create("w", app.program)
-    crowded = kits.settings(worker={
-        "max_worlds_warm": 4, "max_inbox_batch": 2, "lease_ttl_ms": 60_000, "heartbeat_ms": 5_000,
-    })  # fmt: skip
+    crowded = kits.settings(
+        worker={
+            "max_worlds_warm": 4,
+            "max_inbox_batch": 2,
+            "lease_ttl_ms": 60_000,
+            "heartbeat_ms": 5_000,
+        }
+    )
     async with serving(memory_kit, app.program, settings=crowded) as here:
         await aio.until(lambda: _is(lambda: here.host.worlds.steps > 20))
         assert await quiet.world("w").ask(Total(), timeout=60) == 0

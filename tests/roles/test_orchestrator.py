@@ -36,15 +36,15 @@ def named(name: str, *, capacity: int = 4_096, ttl_ms: int = LEASE_TTL_MS, **lab
     )
 
 
-def orchestrator(
-    process: Process, *, moves_max: int = 1_000, meter: measures.Meter | None = None
-) -> Orchestrator:  # fmt: skip
+def orchestrator(process: Process, *, moves_max: int = 1_000, meter: measures.Meter | None = None) -> Orchestrator:
     universe = process.universe
     return Orchestrator(
-        universe._connection.store.engine, universe._connection.store.env,
-        Universes.only(universe._connection.id), settings=OrchestratorSettings(turn_ms=20, moves_max=moves_max),
+        universe._connection.store.engine,
+        universe._connection.store.env,
+        Universes.only(universe._connection.id),
+        settings=OrchestratorSettings(turn_ms=20, moves_max=moves_max),
         telemetry=telemetry.NOTHING if meter is None else telemetry.Telling([("meter", meter.tell)]),
-    )  # fmt: skip
+    )
 
 
 def counted(meter: measures.Meter, name: str) -> dict[str, float]:
@@ -52,9 +52,7 @@ def counted(meter: measures.Meter, name: str) -> dict[str, float]:
     return {labels[0]: value for (each, labels), value in meter.counters.items() if each == name}
 
 
-async def joined(
-    kit: Kit, app: wl.Program, settings: Settings, *, observed: sinks.Observed | None = None
-) -> Process:  # fmt: skip
+async def joined(kit: Kit, app: wl.Program, settings: Settings, *, observed: sinks.Observed | None = None) -> Process:
     """A worker that others can see."""
     process = await kit.process(app, settings=settings, observed=observed)
 
@@ -130,9 +128,7 @@ async def test_worlds_are_spread_and_keep_their_place(kit: Kit) -> None:
     moved = [at for at, where in zip(addresses, spread, strict=True) if where == new]
     assert all(at in won for at in moved), "nothing moves but to the winner"
     assert len(moved) == min(len(won), 6), "and only as long as the other has clearly more"
-    assert counted(meter, "worldline_placements_total") == {
-        "held": 12, **({"balance": len(moved)} if moved else {})
-    }  # fmt: skip
+    assert counted(meter, "worldline_placements_total") == {"held": 12, **({"balance": len(moved)} if moved else {})}
     assert counted(meter, "worldline_moves_total") == ({"balance": len(moved)} if moved else {})
     assert meter.value("worldline_orchestrator_turn_seconds") == placing.turns > 0
     await tell(worlds)
@@ -286,9 +282,14 @@ async def test_the_worlds_of_a_dead_worker_are_given_to_a_living_one(kit: Kit) -
 
 @pytest.mark.parametrize(
     ("reason", "draining", "alive", "why"),
-    [("balance", False, True, "balance"), ("moved", True, True, "drain"), ("moved", False, False, "failover"),
-     ("nowhere to go", True, False, "failover"), ("moved", False, True, "needs")],
-)  # fmt: skip
+    [
+        ("balance", False, True, "balance"),
+        ("moved", True, True, "drain"),
+        ("moved", False, False, "failover"),
+        ("nowhere to go", True, False, "failover"),
+        ("moved", False, True, "needs"),
+    ],
+)
 def test_a_move_has_a_reason(reason: placement.Reason, draining: bool, alive: bool, why: str) -> None:
     at = ids.Address(ids.UniverseId(bytes(16)), ids.WorldId(bytes(16)))
     holder, other = ids.WorkerId(b"h" * 16), ids.WorkerId(b"o" * 16)

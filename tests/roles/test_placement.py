@@ -41,11 +41,13 @@ def sites(count: int, *, capacity: int = 10_000, labels: dict[str, str] | None =
 def worlds(count: int, *, holder: int | None = None, assigned: int | None = None) -> list[Active]:
     return [
         Active(
-            address(number), {}, None if holder is None else worker(holder),
+            address(number),
+            {},
+            None if holder is None else worker(holder),
             None if assigned is None else worker(assigned),
         )
         for number in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def carry_out(active: list[Active], choices: list[Choice], *, taken: bool = True) -> list[Active]:

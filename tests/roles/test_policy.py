@@ -114,8 +114,9 @@ async def test_an_effect_that_a_rule_denies_is_never_tried(kit: Kit) -> None:
         rule = await universe.add_rule("deny", "effect", worlds="guest-*", names="charge")
         why = f"charge: world 'guest-1' may not use charge: rule {rule.number} of its universe denies it"
         assert await world.run(use(), timeout=20) == [
-            f"policy_denied 0: {why}; `worldline policy list` shows the rules", "x",
-        ]  # fmt: skip
+            f"policy_denied 0: {why}; `worldline policy list` shows the rules",
+            "x",
+        ]
         assert await other.run(use(), timeout=20) == ["5", "x"]
         assert performed == ["look x", "charge 5", "look x"]
         assert await universe.why_not("guest-1", effect="charge") == why.removeprefix("charge: ")

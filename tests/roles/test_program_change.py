@@ -225,8 +225,9 @@ async def test_a_run_that_does_not_fit_is_blocked_and_nothing_else(
     async with kit.hosting() as client:
         told = await listing.runs(client.world("w")._handle)
         assert {each.id: each.status for each in told[0]} == {
-            "talk": RunStatus.BLOCKED, "steady": RunStatus.FINISHED,
-        }  # fmt: skip
+            "talk": RunStatus.BLOCKED,
+            "steady": RunStatus.FINISHED,
+        }
     async with kit.hosting(app) as universe:  # code that fits comes back: it goes on where it was
         world = await held(universe)
         assert await (await world.attach("talk")).result(20) == "talk"

@@ -321,9 +321,17 @@ def budgeted(prove_ms: int, *, busy: Callable[[], bool] = lambda: False) -> tupl
     blobs = blob_layer.Blobs(engine, Any, env, ids.UniverseId(bytes(16)))  # type: ignore[arg-type]
     thread = threads.DaemonPool(1, "test")
     made = proofs.Proofs(
-        engine, env, lambda _: blobs, [], worlds=list, busy=busy, thread=thread, prove_ms=prove_ms, hang_ms=1_000,
+        engine,
+        env,
+        lambda _: blobs,
+        [],
+        worlds=list,
+        busy=busy,
+        thread=thread,
+        prove_ms=prove_ms,
+        hang_ms=1_000,
         telemetry=telemetry.NOTHING,
-    )  # fmt: skip
+    )
     return made, env
 
 

@@ -80,9 +80,11 @@ ESCAPES: list[Callable[[], BaseException]] = [
 @pytest.mark.probe("trial.settled-raised")
 @pytest.mark.parametrize("escape", ESCAPES, ids=lambda make: type(make()).__name__)
 async def test_an_input_whose_step_raises_is_settled_without_user_code(
-    memory_kit: Kit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    memory_kit: Kit,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     escape: Callable[[], BaseException],
-) -> None:  # fmt: skip
+) -> None:
     app, meter = sums.program(), measures.Meter()
     observed = sinks.Observed(telemetry.Telling([("meter", meter.tell)]))
     breaking(monkeypatch, lambda given: seven(given) and not given.poison, escape)
@@ -221,9 +223,10 @@ async def test_what_a_full_step_has_left_never_blocks_the_next_input(
 
     monkeypatch.setattr(limits, "STEP_TURNS_MAX", 2)
     breaking(
-        monkeypatch, lambda given: goes_on(given) and not ((settles and given.poison) or given.discard),
+        monkeypatch,
+        lambda given: goes_on(given) and not ((settles and given.poison) or given.discard),
         lambda: KeyError("no such row"),
-    )  # fmt: skip
+    )
     host, world, at = await hosted(memory_kit, app)
     await kits.begin(world, much(), id="r")
     assert await world.ask(AddUp(2), timeout=60) == 2

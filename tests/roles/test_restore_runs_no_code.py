@@ -155,9 +155,7 @@ async def test_every_history_comes_back_without_its_code(
     universe = ids.UniverseId(b"u" * 16)
     blobs = blob_layer.Blobs(engine, objects_memory.MemoryObjects(kit.env), kit.env, universe)
     homes = [ids.Address(universe, ids.WorldId(number.to_bytes(16, "big"))) for number in range(1, HISTORIES + 1)]
-    await asyncio.gather(
-        *(write(engine, blobs, at, history) for at, history in zip(homes, histories, strict=True))
-    )  # fmt: skip
+    await asyncio.gather(*(write(engine, blobs, at, history) for at, history in zip(homes, histories, strict=True)))
     forbid(monkeypatch)
     steps = 0
     with ThreadPoolExecutor(1) as executor:

@@ -99,7 +99,7 @@ async def test_what_was_erased_since_the_backup_is_erased_again(tmp_path: Path, 
 
 async def test_without_a_ledger_it_is_said_loudly_and_a_ledger_that_is_found_later_helps(
     tmp_path: Path, kept: Path
-) -> None:  # fmt: skip
+) -> None:
     store, folder, target = tmp_path / "store", tmp_path / "backups", tmp_path / "target"
     await stock(store, folder)
     said = await cli("restore", folder, target)
@@ -134,7 +134,7 @@ async def test_what_was_erased_before_the_backup_takes_nothing_that_came_later(t
 
 async def test_a_backup_of_an_older_release_has_no_ledger_and_times_decide(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     store, folder, target = tmp_path / "store", tmp_path / "backups", tmp_path / "target"
     with monkeypatch.context() as patched:
         patched.setattr(space, "FORMAT_MINOR", 1)
@@ -201,9 +201,18 @@ async def test_a_world_that_forks_need_is_left_and_said(tmp_path: Path, kept: Pa
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{}\n", '{"format":"another"}\n', HEAD + '{"erased":"x"}\n', "[" * 60_000 + "\n",
-     HEAD + LINE.replace("00", "0"), HEAD + LINE.replace("world", "planet"), HEAD + LINE[:-1], HEAD + "x" * 200_000],
-)  # fmt: skip
+    [
+        "",
+        "{}\n",
+        '{"format":"another"}\n',
+        HEAD + '{"erased":"x"}\n',
+        "[" * 60_000 + "\n",
+        HEAD + LINE.replace("00", "0"),
+        HEAD + LINE.replace("world", "planet"),
+        HEAD + LINE[:-1],
+        HEAD + "x" * 200_000,
+    ],
+)
 def test_a_ledger_that_is_damaged_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "ledger"
     path.write_text(text)

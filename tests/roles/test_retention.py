@@ -180,9 +180,12 @@ def test_entries_that_may_go() -> None:
 
 
 @given(
-    st.lists(st.integers(1, 40), min_size=1, max_size=12, unique=True), st.lists(st.integers(0, 40), max_size=3),
-    st.integers(1, 5), st.integers(0, 30), st.integers(0, 40),
-)  # fmt: skip
+    st.lists(st.integers(1, 40), min_size=1, max_size=12, unique=True),
+    st.lists(st.integers(0, 40), max_size=3),
+    st.integers(1, 5),
+    st.integers(0, 30),
+    st.integers(0, 40),
+)
 def test_states_can_be_made_from_there_on(
     steps: list[int], pinned: list[int], kept: int, margin: int, compacted: int
 ) -> None:

@@ -113,7 +113,7 @@ def test_the_command_overwrites_what_it_erases_and_scrubs_by_hand(tmp_path: Path
 
 async def test_a_copy_that_is_made_meanwhile_is_said_and_it_stays_owed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:  # fmt: skip
+) -> None:
     app, _ = people.program()
     async with wl.open(str(tmp_path), host=app) as universe:
         world = await universe.create("w", app)

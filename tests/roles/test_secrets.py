@@ -116,9 +116,16 @@ def leaky() -> wl.Program:
 
 
 CASES = [
-    ("leak", "raise"), ("leak", "chain"), ("leak", "long"), ("leak", "return"), ("leak", "return bytes"),
-    ("leak", "return key"), ("leak", "personal"), ("leak", "object"), ("leak_in_thread", ""),
-]  # fmt: skip
+    ("leak", "raise"),
+    ("leak", "chain"),
+    ("leak", "long"),
+    ("leak", "return"),
+    ("leak", "return bytes"),
+    ("leak", "return key"),
+    ("leak", "personal"),
+    ("leak", "object"),
+    ("leak_in_thread", ""),
+]
 
 
 async def stored(universe: wl.Universe) -> bytes:
@@ -139,9 +146,10 @@ async def test_it_stands_nowhere_whatever_the_effect_does_with_it(kind: str, how
     lines: list[str] = []
     facts: list[str] = []
     sinks = wl.Sinks(
-        metrics=lambda fact: facts.append(repr(fact)), log=lambda fact: facts.append(repr(fact)),
+        metrics=lambda fact: facts.append(repr(fact)),
+        log=lambda fact: facts.append(repr(fact)),
         replay=lambda fact: facts.append(repr(fact)),
-    )  # fmt: skip
+    )
     with logs.written("json", lines.append, level="debug"), logs.written("text", lines.append, level="debug"):
         async with wl.open("memory://", host=app, create=True, secrets={"stripe": PLANTED}, sinks=sinks) as universe:
             world = await universe.create("w", app)

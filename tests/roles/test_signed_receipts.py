@@ -127,9 +127,13 @@ def test_what_is_signed_names_everything() -> None:
     assert receipt_signatures.why_not(at, good, [signer.public]) == ""
     assert receipt_signatures.why_not(at, good, []) == ""
     changes: dict[str, object] = {
-        "intent": b"j" * 16, "status": ReceiptStatus.ERROR, "payload": payload.inline(b"\x06"), "attempt": 3,
-        "correlation_id": "order-8", "signature": bytes(64),
-    }  # fmt: skip
+        "intent": b"j" * 16,
+        "status": ReceiptStatus.ERROR,
+        "payload": payload.inline(b"\x06"),
+        "attempt": 3,
+        "correlation_id": "order-8",
+        "signature": bytes(64),
+    }
     for name, value in changes.items():
         forged = msgspec.structs.replace(good, **{name: value})
         assert "forged or damaged" in receipt_signatures.why_not(at, forged, [signer.public]), name

@@ -18,9 +18,7 @@ EFFECTS = 7
 
 
 @pytest.mark.parametrize("page", [1, 3, 7, 256])
-async def test_claims_are_taken_back_page_by_page(
-    memory_kit: Kit, monkeypatch: pytest.MonkeyPatch, page: int
-) -> None:  # fmt: skip
+async def test_claims_are_taken_back_page_by_page(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
     app, gate = wl.Program("p"), asyncio.Event()
 
     @app.effect

@@ -92,9 +92,11 @@ async def test_facts_add_up_to_what_the_journal_has(kit: Kit) -> None:
     found = await live(process.universe, app)
     kinds = Count(entry.kind for entry in found)
     inputs = {
-        Kind.EVENT: "event", Kind.CONTROL: "control", Kind.EFFECT_RESULT: "effect_result",
+        Kind.EVENT: "event",
+        Kind.CONTROL: "control",
+        Kind.EFFECT_RESULT: "effect_result",
         Kind.TIMER_FIRED: "timer_fired",
-    }  # fmt: skip
+    }
     for kind, name in inputs.items():
         assert meter.value("worldline_inputs_total", name) == kinds[kind] > 0, name
     for kind, name in {Kind.HANDLER_FAILED: "handler_failed", Kind.UNDECODABLE_INPUT: "undecodable_input"}.items():

@@ -108,10 +108,14 @@ class Cluster:
     async def _run(self, role: Role, traced: Traced) -> None:
         universe = (await self._process(traced)).universe
         host = hosts.Host(
-            universe._connection.store, Universes.only(universe._connection.id), [self._app],
-            blobs=lambda _: universe._connection.blobs, settings=SETTINGS, roles=[role],
+            universe._connection.store,
+            Universes.only(universe._connection.id),
+            [self._app],
+            blobs=lambda _: universe._connection.blobs,
+            settings=SETTINGS,
+            roles=[role],
             telemetry=universe._connection.telemetry,
-        )  # fmt: skip
+        )
         host.start()
         self._stack.push_async_callback(host.close)
 
@@ -272,5 +276,7 @@ async def test_spans_have_the_correlation_of_what_was_sent(memory_kit: Kit) -> N
     assert on(one(cluster.worker.named("message")), "correlation_id") == "order-8"
     stepped = [span.attributes or {} for span in cluster.worker.named("step")]
     assert {each["worldline.correlation_id"] for each in stepped if "worldline.correlation_id" in each} == {
-        "order-7", "order-8", "order-9",
-    }  # fmt: skip
+        "order-7",
+        "order-8",
+        "order-9",
+    }

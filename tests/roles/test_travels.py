@@ -51,9 +51,10 @@ LEAVES = st.one_of(
 def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     plans = st.lists(inner, max_size=3)
     return st.one_of(
-        st.tuples(st.just("child"), plans), st.tuples(st.just("start"), plans),
+        st.tuples(st.just("child"), plans),
+        st.tuples(st.just("start"), plans),
         st.tuples(st.just("in time"), SHORT, plans),
-    )  # fmt: skip
+    )
 
 
 PLANS = st.lists(st.recursive(LEAVES, nested, max_leaves=6), min_size=1, max_size=4)

@@ -112,16 +112,21 @@ async def test_what_an_operator_has_chosen_goes_before_what_hosts_say(
         await saved(world, 1)
     assert len(await stored.snapshots()) == 2
     said = [record.getMessage() for record in caplog.records]
-    assert any("worker.snapshots_kept is 1, as stored with it, and not 50; `worldline universe settings`" in each
-               for each in said)  # fmt: skip
+    assert any(
+        "worker.snapshots_kept is 1, as stored with it, and not 50; `worldline universe settings`" in each
+        for each in said
+    )
     await process.close()
 
     again = await hosting(memory_kit, app, snapshots_kept=20)  # what it notes changes nothing
     stored = await Stored.of(again.universe, again.universe.world("w"))
     await saved(again.universe.world("w"), 3)
     assert len(await stored.snapshots()) == 2
-    assert [(each.name, each.value, each.by) for each in await again.universe.stored_settings()
-            if each.name == "worker.snapshots_kept"] == [("worker.snapshots_kept", 1, "operator")]  # fmt: skip
+    assert [
+        (each.name, each.value, each.by)
+        for each in await again.universe.stored_settings()
+        if each.name == "worker.snapshots_kept"
+    ] == [("worker.snapshots_kept", 1, "operator")]
     await again.universe.store_settings({"worker.snapshots_kept": None})  # and what was noted is forgotten
     assert "worker.snapshots_kept" not in {each.name for each in await again.universe.stored_settings()}
     await again.close()

@@ -154,9 +154,10 @@ async def _body(reader: asyncio.StreamReader, head: bytes, *, has_body: bool) ->
 
 def _with_length(head: bytes, length: int) -> bytes:
     lines = [
-        line for line in head.rstrip(b"\r\n").split(b"\r\n")
+        line
+        for line in head.rstrip(b"\r\n").split(b"\r\n")
         if not line.lower().startswith((b"content-length:", b"transfer-encoding:"))
-    ]  # fmt: skip
+    ]
     return b"\r\n".join([*lines, b"Content-Length: %d" % length]) + b"\r\n\r\n"
 
 

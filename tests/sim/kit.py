@@ -46,9 +46,12 @@ class Calm:
 
 
 def calmly(
-    scenario: Callable[[Calm], Awaitable[None]], *, seed: int = 0, settings: Settings | None = None,
+    scenario: Callable[[Calm], Awaitable[None]],
+    *,
+    seed: int = 0,
+    settings: Settings | None = None,
     **profile: object,
-) -> None:  # fmt: skip
+) -> None:
     """Run a scenario against hosts that nothing befalls but what the scenario does to them."""
     loop = SimLoop(str(seed))
     drawn = profiles.Profile(clients=0, settings=settings or Settings(), **profile)  # type: ignore[arg-type]

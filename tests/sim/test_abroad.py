@@ -75,9 +75,16 @@ class Stage:
 
 def message() -> inbox.Message:
     return inbox.Message(
-        INTENT, SENDER.universe, SENDER.world, 1, inbox.MessageMode.TYPED, "parcel", payload.EMPTY,
-        universe="home", world="office-0",
-    )  # fmt: skip
+        INTENT,
+        SENDER.universe,
+        SENDER.world,
+        1,
+        inbox.MessageMode.TYPED,
+        "parcel",
+        payload.EMPTY,
+        universe="home",
+        world="office-0",
+    )
 
 
 def delivering() -> kv.Batch:

@@ -127,9 +127,15 @@ async def worker(engine: kv.Engine, env: envs.Env) -> leases.Heartbeat:
     batch = kv.Batch()
     now_us = (await engine.read(kv.Get(b"\x01"))).time_us
     life = leases.heartbeat(
-        batch, ids.WorkerId(envs.new_id(env)), before=None, incarnation=ids.Incarnation(envs.new_id(env)),
-        now_us=now_us, ttl_us=10_000_000, capacity=10, labels={},
-    )  # fmt: skip
+        batch,
+        ids.WorkerId(envs.new_id(env)),
+        before=None,
+        incarnation=ids.Incarnation(envs.new_id(env)),
+        now_us=now_us,
+        ttl_us=10_000_000,
+        capacity=10,
+        labels={},
+    )
     await engine.commit(batch)
     return life
 

@@ -61,9 +61,13 @@ def test_the_worlds_of_a_dead_worker_run_again(ttl_ms: int, scan_ms: int, orches
 
     for seed in range(3):
         kit.calmly(
-            scenario, seed=seed, hosts=2, hints="none", orchestrators=orchestrators,
+            scenario,
+            seed=seed,
+            hosts=2,
+            hints="none",
+            orchestrators=orchestrators,
             settings=settings(scan_ms=scan_ms, ttl_ms=ttl_ms),
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize("seconds", [5, 60, 600, 3_600, -2])
@@ -85,9 +89,12 @@ def test_a_jump_of_the_stores_clock_leaves_no_world_behind(seconds: int, orchest
 
     for seed in range(6):
         kit.calmly(
-            scenario, seed=seed, hosts=2, orchestrators=orchestrators,
+            scenario,
+            seed=seed,
+            hosts=2,
+            orchestrators=orchestrators,
             settings=settings(scan_ms=scan_ms, ttl_ms=ttl_ms),
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize("seconds", [-60, -3_600])
@@ -107,9 +114,12 @@ def test_a_clock_that_is_set_back_prolongs_no_lease_of_the_dead(seconds: int, or
 
     for seed in range(3):
         kit.calmly(
-            scenario, seed=seed, hosts=2, orchestrators=orchestrators,
+            scenario,
+            seed=seed,
+            hosts=2,
+            orchestrators=orchestrators,
             settings=settings(scan_ms=scan_ms, ttl_ms=ttl_ms),
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize("seconds", [600, 3 * 3_600, -600])

@@ -56,7 +56,7 @@ def names(values: dict[bytes, bytes]) -> list[bytes]:
 @pytest.mark.parametrize("seed", range(2))
 async def test_what_was_deleted_is_nowhere_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(limits, "LMDB_SCRUB_PAGES", 5)
     async with opened(tmp_path) as engine:
         live = await churn(engine, seed, turns=80)

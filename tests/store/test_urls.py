@@ -46,9 +46,19 @@ def test_a_password_is_not_shown(url: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["worlds", "./a b", "/srv/x=1", "postgresql://u@h:5432/db?schema=x", "postgresql://u@/db?host=/run/pg", "memory://",
-     "s3://bucket/prefix", "postgresql://u@[::1]:5432/db", "postgresql://h/db?options=a@b", "/srv/a@b:c/d"],
-)  # fmt: skip
+    [
+        "worlds",
+        "./a b",
+        "/srv/x=1",
+        "postgresql://u@h:5432/db?schema=x",
+        "postgresql://u@/db?host=/run/pg",
+        "memory://",
+        "s3://bucket/prefix",
+        "postgresql://u@[::1]:5432/db",
+        "postgresql://h/db?options=a@b",
+        "/srv/a@b:c/d",
+    ],
+)
 def test_without_a_password_it_is_itself(url: str) -> None:
     assert urls.shown(url) == url
     assert urls.check_whole(url) == url

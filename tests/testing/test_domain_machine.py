@@ -59,17 +59,23 @@ class Order(flow.Domain):
 
 app.domain(keyed=True)(Order)
 TODOS = app.domain(
-    document({"ask": once("answer", "charge", card=lit("c"), cents=lit(1), into=lit("answer"))},
-             {"answer": field("string")}),
-    name="Todos", effects="parallel",
-)  # fmt: skip
+    document(
+        {"ask": once("answer", "charge", card=lit("c"), cents=lit(1), into=lit("answer"))}, {"answer": field("string")}
+    ),
+    name="Todos",
+    effects="parallel",
+)
 
 
 def check(machine: type[Any], examples: int = 25) -> None:
     limits = settings(
-        max_examples=examples, stateful_step_count=8, deadline=None, database=None, derandomize=True,
+        max_examples=examples,
+        stateful_step_count=8,
+        deadline=None,
+        database=None,
+        derandomize=True,
         phases=[Phase.generate],
-    )  # fmt: skip
+    )
     stateful.run_state_machine_as_test(machine, settings=limits)
 
 
@@ -124,11 +130,16 @@ def test_scripts_answer_standalone_hosts() -> None:
 
 def test_documents_of_every_shape() -> None:
     taken = {
-        "type": "object", "required": True,
-        "fields": {"on": {"type": "boolean", "required": True}, "no": {"type": "null", "required": True},
-                   "any": {"type": "object", "required": True}, "all": {"type": "array", "required": True},
-                   "never": {"type": {"enum": []}, "required": True}},
-    }  # fmt: skip
+        "type": "object",
+        "required": True,
+        "fields": {
+            "on": {"type": "boolean", "required": True},
+            "no": {"type": "null", "required": True},
+            "any": {"type": "object", "required": True},
+            "all": {"type": "array", "required": True},
+            "never": {"type": {"enum": []}, "required": True},
+        },
+    }
     made = document(
         {
             "set it": {"flow": put("count", lit(1)), "input": taken},

@@ -49,9 +49,13 @@ def test_failures_show_the_journals_of_their_worlds(tmp_path: Path) -> None:
     (tmp_path / "test_shop.py").write_text(TESTS)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "worldline.testing.plugin", "-p", "no:cacheprovider", tmp_path],
-        capture_output=True, text=True, check=False, timeout=120,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, cwd=tmp_path,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        cwd=tmp_path,
+    )
     out = done.stdout
     assert "2 failed, 2 passed" in out, out + done.stderr
     assert out.count("journal of world 'alice' (8 entries)") == 1

@@ -125,7 +125,7 @@ DAMAGE: dict[str, Callable[[list[str]], list[str]]] = {
     "end without height": change(-1, lambda record: record["end"].pop("height")),
     "blob changed": lambda lines: change(blob_of(lines), lambda record: record.update(data="AAAA"))(lines),
     "blob missing": lambda lines: [line for line in lines if not line.startswith('{"blob"')],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())

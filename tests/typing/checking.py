@@ -49,8 +49,12 @@ def check(sources: Mapping[str, str], folder: Path) -> list[Said]:
     ]
     done = subprocess.run(
         [*command, *(f"{name}.py" for name in sources)],
-        cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
     assert not done.stderr, done.stderr
     found = [_LINE.fullmatch(line) for line in done.stdout.splitlines()]
     return [Said(each["file"], int(each["line"]), each["what"], each["text"]) for each in found if each is not None]

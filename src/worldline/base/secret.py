@@ -147,10 +147,16 @@ def _forms(value: str) -> set[str]:
     """How a value may stand in a text."""
     data = value.encode()
     found = {
-        value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1],
-        urllib.parse.quote(value, safe=""), urllib.parse.quote_plus(value), base64.b64encode(data).decode().rstrip("="),
-        base64.urlsafe_b64encode(data).decode().rstrip("="), data.hex(),
-    }  # fmt: skip
+        value,
+        repr(value)[1:-1],
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        urllib.parse.quote(value, safe=""),
+        urllib.parse.quote_plus(value),
+        base64.b64encode(data).decode().rstrip("="),
+        base64.urlsafe_b64encode(data).decode().rstrip("="),
+        data.hex(),
+    }
     lines = [line.strip() for line in value.splitlines()]  # of a key in PEM, but for what every such file has
     found.update(line for line in lines if len(line) >= limits.SECRET_LINE_CHARACTERS_MIN and not line.startswith("--"))
     return {each for each in found if len(each) >= limits.SECRET_CHARACTERS_MIN}

@@ -146,10 +146,18 @@ async def _members(url: str) -> AsyncIterator[list[Member]]:
 
 async def _start(url: str, name: str, words: list[str]) -> Member:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "worldline.cli", *words, "--name", name, "--json", "--metrics", "127.0.0.1:0",
+        sys.executable,
+        "-m",
+        "worldline.cli",
+        *words,
+        "--name",
+        name,
+        "--json",
+        "--metrics",
+        "127.0.0.1:0",
         env=compose.environment(url),
         stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    )
     return Member(process, name)
 
 

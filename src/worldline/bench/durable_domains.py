@@ -60,16 +60,18 @@ async def run(universe: wl.Universe, env: envs.Env, seconds: float) -> dict[str,
     counter = await _beside(universe, env, seconds, counters, _events)
     effect = await _beside(universe, env, seconds, effects, _steps)
     return {
-        "durable_counter_per_s": counter[0], "of_events": counter[1],
-        "durable_effect_per_s": effect[0], "of_steps": effect[1],
-        **{f"durable_{size}_kib_per_s": round(await cells(universe, env, seconds / _turns(seconds), size), 1)
-           for size in flow_domains.CELLS_KIB},
-    }  # fmt: skip
+        "durable_counter_per_s": counter[0],
+        "of_events": counter[1],
+        "durable_effect_per_s": effect[0],
+        "of_steps": effect[1],
+        **{
+            f"durable_{size}_kib_per_s": round(await cells(universe, env, seconds / _turns(seconds), size), 1)
+            for size in flow_domains.CELLS_KIB
+        },
+    }
 
 
-async def _beside(
-    universe: wl.Universe, env: envs.Env, seconds: float, side: Side, other: Side
-) -> tuple[float, float]:  # fmt: skip
+async def _beside(universe: wl.Universe, env: envs.Env, seconds: float, side: Side, other: Side) -> tuple[float, float]:
     """The median of one side, each second, and of its ratio to the other."""
     found, ratios, turns = [], [], _turns(seconds)
     for _ in range(turns):

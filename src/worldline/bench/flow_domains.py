@@ -28,18 +28,29 @@ _ONE: Final = {"kind": "lit", "value": 1}
 _COUNT: Final = {"kind": "get", "path": "count"}
 _ADD: Final = {"kind": "patch", "op": "set", "path": "count", "value": {"kind": "add", "left": _COUNT, "right": _ONE}}
 DOCUMENT: Final = {
-    "id": "worldline:bench", "version": "1.0.0", "types": {},
-    "state": {"fields": {
-        "count": {"type": "number", "required": True, "default": 0},
-        "items": {"type": "array", "required": True, "default": []},
-    }},
-    "computed": {"fields": {
-        "computed.doubled": {"deps": ["count"], "expr": {"kind": "add", "left": _COUNT, "right": _COUNT}}}},
+    "id": "worldline:bench",
+    "version": "1.0.0",
+    "types": {},
+    "state": {
+        "fields": {
+            "count": {"type": "number", "required": True, "default": 0},
+            "items": {"type": "array", "required": True, "default": []},
+        }
+    },
+    "computed": {
+        "fields": {"computed.doubled": {"deps": ["count"], "expr": {"kind": "add", "left": _COUNT, "right": _COUNT}}}
+    },
     "actions": {"one": {"flow": _ADD}, "many": {"flow": {"kind": "seq", "steps": [_ADD] * STEPS}}},
-}  # fmt: skip
+}
 _PRICE: Final = {"kind": "get", "path": "$item.price"}
-_TOTAL: Final = {"kind": "sumArray", "array": {"kind": "map", "array": {"kind": "get", "path": "items"}, "mapper": {
-    "kind": "mul", "left": _PRICE, "right": {"kind": "add", "left": _PRICE, "right": _ONE}}}}  # fmt: skip
+_TOTAL: Final = {
+    "kind": "sumArray",
+    "array": {
+        "kind": "map",
+        "array": {"kind": "get", "path": "items"},
+        "mapper": {"kind": "mul", "left": _PRICE, "right": {"kind": "add", "left": _PRICE, "right": _ONE}},
+    },
+}
 _TOTAL_NODES: Final = 3 + 5 * ITEMS
 
 
@@ -112,11 +123,16 @@ def _nodes_per_s(env: envs.Env) -> int:
 
 def _computes(env: envs.Env, domain: compiled.Compiled, unswitched: compiled.Compiled) -> dict[str, Any]:
     traced, untraced = core.Core(), core.Core(trace=False)
-    us = _best(env, {
-        "counter": _work(traced, domain, "one"), "counter untraced": _work(untraced, domain, "one"),
-        "traced": _work(traced, domain, "many"), "untraced": _work(untraced, domain, "many"),
-        "without": _work(untraced, unswitched, "many"),
-    })  # fmt: skip
+    us = _best(
+        env,
+        {
+            "counter": _work(traced, domain, "one"),
+            "counter untraced": _work(untraced, domain, "one"),
+            "traced": _work(traced, domain, "many"),
+            "untraced": _work(untraced, domain, "many"),
+            "without": _work(untraced, unswitched, "many"),
+        },
+    )
     return {
         "counter_per_s": round(COMPUTES / us["counter"] * 1_000_000),
         "counter_untraced_per_s": round(COMPUTES / us["counter untraced"] * 1_000_000),
@@ -144,11 +160,14 @@ def _cells(env: envs.Env, domain: compiled.Compiled) -> dict[str, Any]:
     for size in CELLS_KIB:
         head = core.created(domain, {"items": filling(size * KIB)}, context)
         stored = snapshots.plain(head)
-        us = _best(env, {
-            "compute": lambda head=head: untraced.compute(domain, head, intent, context),  # type: ignore[misc]
-            "write": lambda head=head: snapshots.encoded(head),  # type: ignore[misc]
-            "read": lambda stored=stored: snapshots.decoded(stored),  # type: ignore[misc]
-        })  # fmt: skip
+        us = _best(
+            env,
+            {
+                "compute": lambda head=head: untraced.compute(domain, head, intent, context),  # type: ignore[misc]
+                "write": lambda head=head: snapshots.encoded(head),  # type: ignore[misc]
+                "read": lambda stored=stored: snapshots.decoded(stored),  # type: ignore[misc]
+            },
+        )
         found |= {f"{name}_{size}_kib_us": round(each) for name, each in us.items()}
     return found
 

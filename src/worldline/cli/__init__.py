@@ -93,9 +93,11 @@ def _title(command: click.Command, also: dict[str, str]) -> str:
 
 
 @click.group(
-    "worldline", cls=Sections, commands=COMMANDS,
+    "worldline",
+    cls=Sections,
+    commands=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+)
 @click.version_option(worldline.__version__, message="worldline %(version)s")
 @common.shared
 def group(**shared: Any) -> None:

@@ -53,9 +53,12 @@ def run(desk: Desk, asked: Asked) -> int:
     began_us = env.monotonic_us()
     with common.quiet_logs(), desk.out.progress("simulating") as progress:
         ran = campaign.campaign(
-            range(asked.first, asked.first + asked.count), job=job, jobs=asked.jobs or len(os.sched_getaffinity(0)),
-            keep_going=asked.keep_going, progress=progress,
-        )  # fmt: skip
+            range(asked.first, asked.first + asked.count),
+            job=job,
+            jobs=asked.jobs or len(os.sched_getaffinity(0)),
+            keep_going=asked.keep_going,
+            progress=progress,
+        )
     seeds_per_s = round(ran.seeds * 1_000_000 / max(1, env.monotonic_us() - began_us), 2)
     _say(desk, ran, job, asked, seeds_per_s)
     return output.NEGATIVE if ran.failures or (asked.every_cell and ran.missed) else 0

@@ -69,9 +69,13 @@ class Desk:
 
     @asynccontextmanager
     async def open(
-        self, *, create: bool = False, programs: list[Program] | None = None, universe: str | None = None,
+        self,
+        *,
+        create: bool = False,
+        programs: list[Program] | None = None,
+        universe: str | None = None,
         patient: bool = False,
-    ) -> AsyncIterator[Connection]:  # fmt: skip
+    ) -> AsyncIterator[Connection]:
         """The universe, as a client that knows the project's programs. `patient`: it waits for a host for as long as it
         takes, and says so.
         """
@@ -82,9 +86,15 @@ class Desk:
             settings = msgspec.structs.replace(settings, host_wait_ms=0)
         with quiet_logs("warning" if patient else "error"):
             opened = connection.open(
-                self.place.store, universe=named, objects=self.place.objects, create=create, programs=known,
-                peers=self.place.peers, codec=self.place.codec(), settings=settings,
-            )  # fmt: skip
+                self.place.store,
+                universe=named,
+                objects=self.place.objects,
+                create=create,
+                programs=known,
+                peers=self.place.peers,
+                codec=self.place.codec(),
+                settings=settings,
+            )
             async with opened as found:
                 yield found
 
@@ -165,9 +175,13 @@ def quiet_logs(level: str = "error") -> Iterator[None]:
 
 
 async def wait(
-    world: Handle, work: Coroutine[Any, Any, T], timeout: float | None, option: str,
-    *, waiting: Callable[[], None] | None = None,
-) -> T:  # fmt: skip
+    world: Handle,
+    work: Coroutine[Any, Any, T],
+    timeout: float | None,
+    option: str,
+    *,
+    waiting: Callable[[], None] | None = None,
+) -> T:
     """The outcome of `work`. `NotHosted` if no process hosts the world when the given time is up, or without a given
     time as soon as that is clear. With `waiting`, which is called once if it takes more than a moment, it waits on.
     """
@@ -236,23 +250,30 @@ def shared(function: Function, *, universes: bool = False) -> Function:
     if universes:
         function = click.option("--all-universes", is_flag=True, help="Serve every universe of the store.")(function)
         function = click.option(
-            "--universe", metavar="NAME|PATTERN", multiple=True,
+            "--universe",
+            metavar="NAME|PATTERN",
+            multiple=True,
             help="The universe within the store; several, or a pattern like 'tenant-*', to serve many.",
-        )(function)  # fmt: skip
+        )(function)
     else:
         function = click.option("--universe", metavar="NAME", help="The universe within the store.")(function)
     function = click.option(
-        "--objects", metavar="URL",
+        "--objects",
+        metavar="URL",
         help="A folder or s3://bucket/prefix for large values; else worldline.toml, WORLDLINE_OBJECTS.",
-    )(function)  # fmt: skip
+    )(function)
     function = click.option(
-        "--keys", envvar="WORLDLINE_KEYS", metavar="FILE",
+        "--keys",
+        envvar="WORLDLINE_KEYS",
+        metavar="FILE",
         help="The key file of an encrypted store; else WORLDLINE_KEYS, worldline.toml.",
-    )(function)  # fmt: skip
+    )(function)
     return click.option(
-        "--store", envvar="WORLDLINE_STORE", metavar="URL",
+        "--store",
+        envvar="WORLDLINE_STORE",
+        metavar="URL",
         help="A folder or postgresql://...; else WORLDLINE_STORE, worldline.toml, ./.worldline.",
-    )(function)  # fmt: skip
+    )(function)
 
 
 def _wrapped(function: Function) -> Function:

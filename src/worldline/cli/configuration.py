@@ -46,9 +46,11 @@ class Configured(msgspec.Struct, frozen=True):
 
 
 def configure(
-    place: places.Place, sets: Sequence[str] = (), options: Mapping[str, Value] | None = None,
+    place: places.Place,
+    sets: Sequence[str] = (),
+    options: Mapping[str, Value] | None = None,
     base: Settings | None = None,
-) -> Configured:  # fmt: skip
+) -> Configured:
     """Put together what the project, the environment and the command line say."""
     said = {name: Value(value, place.project or places.FILE) for name, value in place.settings.items()}
     said |= _of_environment(compose.setting_variables())
@@ -136,13 +138,14 @@ def _named(message: str, said: Mapping[str, Value]) -> str:
 def option(function: Function) -> Function:
     """Give a command `--set`. It gets the words as `sets`."""
     return click.option(
-        "--set", "sets", multiple=True, metavar="NAME=VALUE",
+        "--set",
+        "sets",
+        multiple=True,
+        metavar="NAME=VALUE",
         help="A setting of this process: worker.max_inbox_batch=64; `worldline settings` lists them.",
-    )(function)  # fmt: skip
+    )(function)
 
 
 def said(**values: tuple[str, Any]) -> dict[str, Value]:
     """Options of their own, by the setting that each stands for: `worker__scan_ms=("--scan", 300)`. None: not given."""
-    return {
-        name.replace("__", "."): Value(value, by) for name, (by, value) in values.items() if value is not None
-    }  # fmt: skip
+    return {name.replace("__", "."): Value(value, by) for name, (by, value) in values.items() if value is not None}

@@ -150,9 +150,11 @@ def arguments(program: Program | None, workflow: str, said: Given) -> bytes:
         for index, text in enumerate(said.words)
     ]
     return _bound(
-        flow.signature, words, {name: _field(hints.get(name, Any), text, name) for name, text in said.named.items()},
+        flow.signature,
+        words,
+        {name: _field(hints.get(name, Any), text, name) for name, text in said.named.items()},
         workflow,
-    )  # fmt: skip
+    )
 
 
 def _check_names(signature: Signature, workflow: str, named: dict[str, str]) -> None:

@@ -82,9 +82,15 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def choose(
-    *, store: str | None, universe: str | None, apps: tuple[str, ...], given: bool, objects: str | None = None,
-    keys: str | None = None, keys_given: bool = False,
-) -> Place:  # fmt: skip
+    *,
+    store: str | None,
+    universe: str | None,
+    apps: tuple[str, ...],
+    given: bool,
+    objects: str | None = None,
+    keys: str | None = None,
+    keys_given: bool = False,
+) -> Place:
     """Put together what was said here and in the project."""
     folder, project = nearest(_here())
     named = [project.app] if isinstance(project.app, str) else project.app

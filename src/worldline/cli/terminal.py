@@ -18,9 +18,11 @@ WIDE = 10_000  # where no terminal bounds it, nothing is cut
 def screen(*, err: bool = False) -> console.Console:
     """A console that takes text as it is: what users write is never markup."""
     made = console.Console(stderr=err, markup=False, highlight=False, emoji=False)
-    return made if made.is_terminal else console.Console(
-        stderr=err, markup=False, highlight=False, emoji=False, width=WIDE
-    )  # fmt: skip
+    return (
+        made
+        if made.is_terminal
+        else console.Console(stderr=err, markup=False, highlight=False, emoji=False, width=WIDE)
+    )
 
 
 def styled(line: str, style: str = "") -> text.Text:

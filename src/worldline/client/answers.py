@@ -86,9 +86,15 @@ def _reason(kind: Kind, data: bytes) -> str:
 
 
 async def ask(
-    universe: Connection, at: ids.Address, item: inbox.Item, data: bytes, correlation: str,
-    *, client_id: bytes | str | None = None, halts: Halts | None = None,
-) -> tuple[bytes, int]:  # fmt: skip
+    universe: Connection,
+    at: ids.Address,
+    item: inbox.Item,
+    data: bytes,
+    correlation: str,
+    *,
+    client_id: bytes | str | None = None,
+    halts: Halts | None = None,
+) -> tuple[bytes, int]:
     """Give an input that is answered, and wait for the answer. Returns it with the height at which it stands. `halts`:
     the answer is the end of an intent, which may wait for a person.
     """
@@ -123,9 +129,10 @@ async def _since(universe: Connection, sending: delivery.Sending, client_id: byt
     seen = (await engine.read(inboxes.get_seen(sending.at, client_id))).value(0)
     if seen is None or inboxes.seen_us(seen) <= kept.head.time_us:
         raise errors.NotRetained(
-            kept.above, f"id {sending.id} was used before, and what came of it may be in entries up to here, which are "
-            "not kept any more; send again under a new id if that is safe"
-        )  # fmt: skip
+            kept.above,
+            f"id {sending.id} was used before, and what came of it may be in entries up to here, which are "
+            "not kept any more; send again under a new id if that is safe",
+        )
     return kept.above
 
 
@@ -161,9 +168,15 @@ def expecting(
 
 
 async def entry(
-    universe: Connection, at: ids.Address, kind: Kind, correlation: str, since: int,
-    *, expected: asyncio.Future[journal.Entry] | None = None, halts: Halts | None = None,
-) -> journal.Entry:  # fmt: skip
+    universe: Connection,
+    at: ids.Address,
+    kind: Kind,
+    correlation: str,
+    since: int,
+    *,
+    expected: asyncio.Future[journal.Entry] | None = None,
+    halts: Halts | None = None,
+) -> journal.Entry:
     """The first entry of a kind with a correlation, above a height; waiting for it if need be. For the end of a run, or
     the entry that says that the world has gone back: the run may be gone.
 
@@ -225,9 +238,14 @@ async def _already(
 
 
 async def _find(
-    universe: Connection, at: ids.Address, kind: Kind, correlation: str, since: int,
-    *, halts: Halts | None = None,
-) -> journal.Entry:  # fmt: skip
+    universe: Connection,
+    at: ids.Address,
+    kind: Kind,
+    correlation: str,
+    since: int,
+    *,
+    halts: Halts | None = None,
+) -> journal.Entry:
     async for each in _entries(universe, at, above=since, halts=halts):
         if hub.ends_wait(each, kind, correlation):
             return each
@@ -239,9 +257,13 @@ async def _find(
 
 
 async def _entries(
-    universe: Connection, at: ids.Address, *, above: int, patient: bool = False,
+    universe: Connection,
+    at: ids.Address,
+    *,
+    above: int,
+    patient: bool = False,
     halts: Halts | None = None,
-) -> AsyncIterator[journal.Entry]:  # fmt: skip
+) -> AsyncIterator[journal.Entry]:
     """Follow a journal. Unless `patient`, `NotHosted` when no process has run the world for too long."""
     watch = no_host.Watch(universe, at, patient=patient)
     async for each in reader.entries(universe.store.engine, universe.blobs, at, above=above):
@@ -277,9 +299,12 @@ async def follow_or_rest(
 
 
 async def _both(
-    universe: Connection, at: ids.Address, above: int, queue: asyncio.Queue[journal.Entry | Chunk | None],
+    universe: Connection,
+    at: ids.Address,
+    above: int,
+    queue: asyncio.Queue[journal.Entry | Chunk | None],
     rest_seconds: float,
-) -> AsyncIterator[journal.Entry | Chunk | None]:  # fmt: skip
+) -> AsyncIterator[journal.Entry | Chunk | None]:
     """The journal first, then the live queue; back to the journal where the queue has a gap."""
     while True:
         top = await reader.head(universe.store.engine, at)

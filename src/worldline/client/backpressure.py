@@ -50,9 +50,14 @@ class Depth(msgspec.Struct):
 
 class Pressure:
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, settings: PressureSettings,
-        *, telemetry: telemetry.Telemetry = telemetry.NOTHING,
-    ) -> None:  # fmt: skip
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        universe: ids.UniverseId,
+        settings: PressureSettings,
+        *,
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
+    ) -> None:
         self._engine = engine
         self._env = env
         self._universe = universe

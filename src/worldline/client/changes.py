@@ -20,8 +20,12 @@ from worldline.store import kv, transact
 
 
 async def change(
-    universe: Connection, at: ids.Address, *, status: Status | None = None, labels: dict[str, str] | None = None,
-) -> worlds.World:  # fmt: skip
+    universe: Connection,
+    at: ids.Address,
+    *,
+    status: Status | None = None,
+    labels: dict[str, str] | None = None,
+) -> worlds.World:
     """Pause, resume or archive a world, or label it."""
     check_status(status)
     if status is Status.DELETED:

@@ -39,12 +39,21 @@ HOSTING = (*process.EMBEDDED, process.Role.JANITOR)  # the roles of a process th
 
 class Connection:
     def __init__(
-        self, store: compose.Store, universe: ids.UniverseId, name: str, programs: Sequence[Program],
-        settings: Settings, *, egress: Egress | None = None, observed: observers.Observed | None = None,
-        roles: Sequence[process.Role] = process.EMBEDDED, watchdog: bool = False,
-        peers: Mapping[str, str] | peer_stores.Peers | None = None, shared: process.Host | None = None,
+        self,
+        store: compose.Store,
+        universe: ids.UniverseId,
+        name: str,
+        programs: Sequence[Program],
+        settings: Settings,
+        *,
+        egress: Egress | None = None,
+        observed: observers.Observed | None = None,
+        roles: Sequence[process.Role] = process.EMBEDDED,
+        watchdog: bool = False,
+        peers: Mapping[str, str] | peer_stores.Peers | None = None,
+        shared: process.Host | None = None,
         secrets: secret_sources.Given | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`shared`: a host that serves this universe among others. It is neither started nor closed from here."""
         self.name = name
         self.id = universe
@@ -72,10 +81,18 @@ class Connection:
         self._shares_host = shared is not None
         if programs and shared is None:
             self.host = process.Host(
-                store, served.Universes.only(universe, name), programs,
-                blobs=lambda _: self.blobs, settings=settings, egress=egress, peers=self.peers,
-                telemetry=self.telemetry, roles=roles, watchdog=watchdog, secrets=secrets,
-            )  # fmt: skip
+                store,
+                served.Universes.only(universe, name),
+                programs,
+                blobs=lambda _: self.blobs,
+                settings=settings,
+                egress=egress,
+                peers=self.peers,
+                telemetry=self.telemetry,
+                roles=roles,
+                watchdog=watchdog,
+                secrets=secrets,
+            )
         self.programs = {program.name: program for program in programs}
         self.executor = threads.DaemonPool(1, "worldline-reader", no_asyncio.refuse_asyncio)
         self._warm: dict[ids.Address, readers.Reader] = {}  # the last that were used, the latest last

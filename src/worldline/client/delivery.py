@@ -72,9 +72,14 @@ def deliver(
 
 
 async def _deliver_in_line(
-    universe: Connection, at: ids.Address, item: inbox.Item, data: bytes,
-    *, client_id: bytes | str | None, place: arrivals.Place,
-) -> Sending:  # fmt: skip
+    universe: Connection,
+    at: ids.Address,
+    item: inbox.Item,
+    data: bytes,
+    *,
+    client_id: bytes | str | None,
+    place: arrivals.Place,
+) -> Sending:
     try:
         return await _deliver(universe, at, item, data, client_id=client_id, place=place)
     finally:
@@ -82,9 +87,14 @@ async def _deliver_in_line(
 
 
 async def _deliver(
-    universe: Connection, at: ids.Address, item: inbox.Item, data: bytes,
-    *, client_id: bytes | str | None, place: arrivals.Place | None = None,
-) -> Sending:  # fmt: skip
+    universe: Connection,
+    at: ids.Address,
+    item: inbox.Item,
+    data: bytes,
+    *,
+    client_id: bytes | str | None,
+    place: arrivals.Place | None = None,
+) -> Sending:
     """Straight into a step if this process holds the world, or can; else into its inbox."""
     stamp = new_stamp(universe.store.env)
     for attempt in range(3):
@@ -135,9 +145,12 @@ def _here(universe: Connection, at: ids.Address) -> HeldWorld | None:
 
 
 async def _hand_over(
-    universe: Connection, held: HeldWorld, handover: Handover, done: asyncio.Future[Applied],
+    universe: Connection,
+    held: HeldWorld,
+    handover: Handover,
+    done: asyncio.Future[Applied],
     place: arrivals.Place | None,
-) -> Sending | None:  # fmt: skip
+) -> Sending | None:
     """Straight into a step of a world that is held here. None: this process has lost it."""
     assert universe.host is not None
     began_us = universe.store.env.wall_us() if universe.telemetry.on else 0

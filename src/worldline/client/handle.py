@@ -69,9 +69,15 @@ class Handle:
         return (await self.ask_at(schema, data, id=id, correlation_id=correlation_id))[0]
 
     async def ask_at(
-        self, schema: str, data: bytes, *, id: str | None = None, correlation: str = "", correlation_id: str = "",
+        self,
+        schema: str,
+        data: bytes,
+        *,
+        id: str | None = None,
+        correlation: str = "",
+        correlation_id: str = "",
         halts: answers.Halts | None = None,
-    ) -> tuple[bytes, int]:  # fmt: skip
+    ) -> tuple[bytes, int]:
         """The same, with the height at which the answer stands. `correlation`: one that no other has, if it is known
         already: the answer is found by it. `correlation_id`: what the caller calls what this belongs to. `halts`: the
         answer is the end of an intent, which may wait for a person.

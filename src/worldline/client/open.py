@@ -70,10 +70,21 @@ def open(
     (`WORLDLINE_SECRET_NAME`), and the folder that `WORLDLINE_SECRETS` names.
     """
     opened = connection.open(
-        url, host=host, programs=programs, universe=universe, objects=objects, create=create, settings=settings,
-        env=env, egress=egress, sinks=sinks, metrics=metrics, peers=peers, codec=codec,
+        url,
+        host=host,
+        programs=programs,
+        universe=universe,
+        objects=objects,
+        create=create,
+        settings=settings,
+        env=env,
+        egress=egress,
+        sinks=sinks,
+        metrics=metrics,
+        peers=peers,
+        codec=codec,
         secrets=secrets,
-    )  # fmt: skip
+    )
     return _Opening(_universe_of(opened))
 
 

@@ -83,9 +83,16 @@ class Run(Generic[R_co]):
     """A workflow run, from outside. `id` names it in its world, `workflow` is what it runs."""
 
     def __init__(
-        self, world: Handle, run_id: str, workflow: str, standing: commands.Standing, *, since: int,
-        call: Call[R_co] | None = None, origin: bytes = b"",
-    ) -> None:  # fmt: skip
+        self,
+        world: Handle,
+        run_id: str,
+        workflow: str,
+        standing: commands.Standing,
+        *,
+        since: int,
+        call: Call[R_co] | None = None,
+        origin: bytes = b"",
+    ) -> None:
         self.id = run_id
         self.workflow = workflow
         self._world = world
@@ -180,9 +187,15 @@ class End(msgspec.Struct, frozen=True):
 
 
 async def ended(
-    world: Handle, standing: commands.Standing, *, since: int, origin: bytes = b"",
-    expected: asyncio.Future[journals.Entry] | None = None, on_blocked: OnBlocked | None = None, attached: bool = True,
-) -> End:  # fmt: skip
+    world: Handle,
+    standing: commands.Standing,
+    *,
+    since: int,
+    origin: bytes = b"",
+    expected: asyncio.Future[journals.Entry] | None = None,
+    on_blocked: OnBlocked | None = None,
+    attached: bool = True,
+) -> End:
     """The run's end; waits for it. `RunReverted` if the world goes back to where there was no such run. `origin`: what
     it was started with, if that is known. `expected` is told of the end, if that was asked for before the start.
     `attached`: the run may wait for a person already.
@@ -232,8 +245,9 @@ async def _after_revert(
             f"run {standing.run!r} is gone: at height {entry.height}, world {world.name!r} was reverted to height {to} "
             f"(step {step}), where there was no such run; start it again, or fork the world where the run still was: "
             f"worldline fork {world.name} NAME --at {entry.height - 1}",
-            to=to, height=entry.height,
-        )  # fmt: skip
+            to=to,
+            height=entry.height,
+        )
     return commands.Standing(record.id, record.status, attached=True, data=record.data)
 
 

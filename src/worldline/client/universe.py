@@ -117,9 +117,15 @@ class Universe:
             )
             at = ids.Address(universe, ids.WorldId(envs.new_id(store.env)))
             worlds.create(
-                batch, at, name=name, program=program.name, program_hash=program.hash, labels=labels or {},
-                baseline=baseline, time_us=read.time_us,
-            )  # fmt: skip
+                batch,
+                at,
+                name=name,
+                program=program.name,
+                program_hash=program.hash,
+                labels=labels or {},
+                baseline=baseline,
+                time_us=read.time_us,
+            )
             return transact.Write(batch, lambda _: True)
 
         if not await transact.run(store.engine, store.env, attempt):
@@ -128,9 +134,15 @@ class Universe:
         return made
 
     async def import_world(
-        self, path: str | os.PathLike[str], /, *, name: str = "", effects: Literal["drop", "reissue"] = "drop",
-        live: bool | None = None, bytes_max: int | None = None,
-    ) -> World:  # fmt: skip
+        self,
+        path: str | os.PathLike[str],
+        /,
+        *,
+        name: str = "",
+        effects: Literal["drop", "reissue"] = "drop",
+        live: bool | None = None,
+        bytes_max: int | None = None,
+    ) -> World:
         """Make a new world of a file that `World.export` has written. All of the file is checked first.
 
         It begins archived, so that two copies never both act: `await world.resume()` lets it go on. `name`: another
@@ -144,9 +156,13 @@ class Universe:
         return self.world(made.name)
 
     async def worlds(
-        self, *, status: Status | None = None, labels: Mapping[str, str] | None = None, program: str = "",
+        self,
+        *,
+        status: Status | None = None,
+        labels: Mapping[str, str] | None = None,
+        program: str = "",
         prefix: str = "",
-    ) -> AsyncIterator[WorldMeta]:  # fmt: skip
+    ) -> AsyncIterator[WorldMeta]:
         """List the worlds that match all of this, the newest first. A label with an empty value matches any value."""
         wanted = listing.wanted(status=status, labels=labels, program=program, prefix=prefix)
         async for _, meta in listing.worlds_of(self._connection, wanted):
@@ -197,9 +213,16 @@ class Universe:
         return await grants.changes(self._connection)
 
     async def add_rule(
-        self, verb: RuleVerb, scope: RuleScope, /, *, worlds: str = "*", program: str = "*", peers: str = "*",
+        self,
+        verb: RuleVerb,
+        scope: RuleScope,
+        /,
+        *,
+        worlds: str = "*",
+        program: str = "*",
+        peers: str = "*",
         names: str = "*",
-    ) -> Rule:  # fmt: skip
+    ) -> Rule:
         """Say what worlds of this universe may not do: `"deny"` takes something away, `"only"` names all that they may.
 
         `"send"` and `"receive"` are about messages (`peers`: to whom, from whom; `names`: schemas, or `inbox:NAME`),
@@ -234,9 +257,13 @@ class Universe:
         return await quotas.use(self._connection.store, self._connection.id)
 
     async def set_quota(
-        self, *, worlds: int | None = quotas.KEEP, bytes: int | None = quotas.KEEP, effects: int | None = quotas.KEEP,
+        self,
+        *,
+        worlds: int | None = quotas.KEEP,
+        bytes: int | None = quotas.KEEP,
+        effects: int | None = quotas.KEEP,
         pins: int | None = quotas.KEEP,
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Change what the universe may have; None takes a bound away. False if it was so already.
 
         `worlds` that are not deleted, `bytes` stored, open `effects`, forks that pin a snapshot of the world they come
@@ -274,9 +301,13 @@ class Universe:
         return await collection.collect(self._connection, dry_run=dry_run, grace=grace)
 
     async def dead(
-        self, *, status: Status | None = None, labels: Mapping[str, str] | None = None, program: str = "",
+        self,
+        *,
+        status: Status | None = None,
+        labels: Mapping[str, str] | None = None,
+        program: str = "",
         prefix: str = "",
-    ) -> AsyncIterator[DeadLetter]:  # fmt: skip
+    ) -> AsyncIterator[DeadLetter]:
         """List the inputs that worlds could not take: world by world, each world's newest first. Each has `retry()`
         and `drop()`.
         """

@@ -96,9 +96,15 @@ class World(Acts, Anchored):
     # --- Talking to it -------------------------------------------------------------------------------------------
 
     async def run(
-        self, call: Call[R], /, *, id: str | None = None, timeout: Seconds | None = None,
-        on_blocked: OnBlocked | None = None, correlation: str | None = None,
-    ) -> R:  # fmt: skip
+        self,
+        call: Call[R],
+        /,
+        *,
+        id: str | None = None,
+        timeout: Seconds | None = None,
+        on_blocked: OnBlocked | None = None,
+        correlation: str | None = None,
+    ) -> R:
         """Run a workflow and wait for its result. The same id attaches to the same run, or returns what it returned.
 
         `TimeoutError` if it takes longer, `NotHosted` if no process has run the world for too long: the run goes on, or
@@ -119,9 +125,14 @@ class World(Acts, Anchored):
                 standing, since = await self._start(wanted)
                 with answers.Durable():
                     end = await ended(
-                        self._handle, standing, since=since, origin=_origin(wanted), expected=finished,
-                        on_blocked=on_blocked, attached=standing.attached,
-                    )  # fmt: skip
+                        self._handle,
+                        standing,
+                        since=since,
+                        origin=_origin(wanted),
+                        expected=finished,
+                        on_blocked=on_blocked,
+                        attached=standing.attached,
+                    )
                     return await result_of(self._handle, end, call)
 
     async def start(self, call: Call[R], /, *, id: str | None = None, correlation: str | None = None) -> Run[R]:
@@ -149,9 +160,13 @@ class World(Acts, Anchored):
         except NoDesk:
             args = await sealing.through(self._handle, call.pack_checked, sealing.as_it_is, id=f"run {run_id}")
         return commands.start_run(
-            run_id, call.target.name, args, env.random_bytes(16), named=id is not None,
+            run_id,
+            call.target.name,
+            args,
+            env.random_bytes(16),
+            named=id is not None,
             correlation_id=ids.check_correlation(correlation),
-        )  # fmt: skip
+        )
 
     async def _start(self, wanted: commands.StartRun) -> tuple[commands.Standing, int]:
         # A run that has not ended when the answer is given ends behind it.
@@ -174,11 +189,16 @@ class World(Acts, Anchored):
         found, height = await listing.runs(self._handle)
         return [
             Run(
-                self._handle, each.id, each.workflow, since=height, origin=runs.origin_of(each),
+                self._handle,
+                each.id,
+                each.workflow,
+                since=height,
+                origin=runs.origin_of(each),
                 standing=commands.Standing(each.id, each.status, attached=True, data=each.data),
             )
-            for each in found if status in (None, each.status)
-        ]  # fmt: skip
+            for each in found
+            if status in (None, each.status)
+        ]
 
     async def effects(self, *, state: WorkState | None = None) -> list[OpenEffect]:
         """List the calls of effects that have no answer yet, the newest first. Those that are parked stay so until they
@@ -191,9 +211,16 @@ class World(Acts, Anchored):
         return await effect.effect(self._handle, id)
 
     async def send(
-        self, event: object, /, *, to: str | None = None, id: str | None = None, inbox: str | None = None,
-        headers: Mapping[str, str] | None = None, correlation: str | None = None,
-    ) -> Sent:  # fmt: skip
+        self,
+        event: object,
+        /,
+        *,
+        to: str | None = None,
+        id: str | None = None,
+        inbox: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        correlation: str | None = None,
+    ) -> Sent:
         """Send an event. Durable on return; `await sent.applied()` to know that the world has taken it.
 
         `correlation`: what you call what it belongs to, an order for example. It is journaled with the event; effects
@@ -236,14 +263,21 @@ class World(Acts, Anchored):
             log.warning(
                 "%s was sent to world %r, and nothing in its program %r takes it: it becomes a dead letter; declare a "
                 "handler with @wl.on, or wl.wait for it in a workflow; then type `worldline dead retry %s --all`",
-                schema if inbox is None else f"a message for inbox {inbox!r}", self.name, program.name,
+                schema if inbox is None else f"a message for inbox {inbox!r}",
+                self.name,
+                program.name,
                 shlex.quote(self.name),
-            )  # fmt: skip
+            )
 
     async def ask(
-        self, request: Request[R], /, *, id: str | None = None, timeout: Seconds | None = None,
+        self,
+        request: Request[R],
+        /,
+        *,
+        id: str | None = None,
+        timeout: Seconds | None = None,
         correlation: str | None = None,
-    ) -> R:  # fmt: skip
+    ) -> R:
         """Ask the world and wait for its answer. `Refused` if that is the answer, `TimeoutError` if it takes longer,
         `NotHosted` if no process has run the world for too long: the request stays in its inbox.
         """
@@ -397,10 +431,18 @@ class World(Acts, Anchored):
     # --- Branching it --------------------------------------------------------------------------------------------
 
     async def fork(
-        self, name: str, /, *, at: int | None = None, before: str | None = None, snapshot: str | None = None,
-        effects: Effects = "drop", script: rules.Given | None = None, live: bool = False,
+        self,
+        name: str,
+        /,
+        *,
+        at: int | None = None,
+        before: str | None = None,
+        snapshot: str | None = None,
+        effects: Effects = "drop",
+        script: rules.Given | None = None,
+        live: bool = False,
         labels: Mapping[str, str] | None = None,
-    ) -> World:  # fmt: skip
+    ) -> World:
         """Make a world of its own that goes on where this one is now, at the step end at or below a height, or `before`
         something happened last: "effect charge", "event Approved". `snapshot`: at a saved state, by its hash or the
         beginning of it. One commit, whatever the size of the world.
@@ -412,9 +454,16 @@ class World(Acts, Anchored):
         if snapshot is not None:
             at = await forks.height_of_snapshot(self._handle, snapshot, at=at, before=before)
         wanted = functools.partial(
-            forks.wanted, name, at=at, effects=effects, live=live, script=script, labels=labels,
-            universe=self._universe, before=before,
-        )  # fmt: skip
+            forks.wanted,
+            name,
+            at=at,
+            effects=effects,
+            live=live,
+            script=script,
+            labels=labels,
+            universe=self._universe,
+            before=before,
+        )
         await forks.fork(self._handle, lambda program: wanted(program=program))
         return World(self._universe, name)
 
@@ -426,9 +475,7 @@ class World(Acts, Anchored):
         """
         return await reverts.revert_to(self._handle, to, effects)
 
-    async def erase(
-        self, *, key: str | None = None, height: int | None = None, dry_run: bool = False
-    ) -> Erasure:  # fmt: skip
+    async def erase(self, *, key: str | None = None, height: int | None = None, dry_run: bool = False) -> Erasure:
         """Erase personal values for good: all `wl.Personal(..., of=key)`, or those in the payload at a height.
 
         They go at once, here and in every world that has a history in common with this one; each says so in its journal

@@ -256,14 +256,25 @@ def _cut(error: Exception) -> str:
 
 # How many bytes an item takes in all, where its first byte alone says so; 0 where more must be read.
 _ITEM_SIZES: Final = bytes(
-    [1] * 24 + [2, 3, 5, 9] + [0] * 4  # unsigned integers
-    + [1] * 24 + [2, 3, 5, 9] + [0] * 4  # negative integers
-    + [1 + size for size in range(24)] + [0] * 8  # bytes
-    + [1 + size for size in range(24)] + [0] * 8  # text
-    + [0] * 32 + [0] * 32  # lists and maps
+    [1] * 24
+    + [2, 3, 5, 9]
+    + [0] * 4  # unsigned integers
+    + [1] * 24
+    + [2, 3, 5, 9]
+    + [0] * 4  # negative integers
+    + [1 + size for size in range(24)]
+    + [0] * 8  # bytes
+    + [1 + size for size in range(24)]
+    + [0] * 8  # text
+    + [0] * 32
+    + [0] * 32  # lists and maps
     + [0] * 32  # tags
-    + [0] * 20 + [1, 1, 1] + [0] * 4 + [9] + [0] * 4  # false, true, null, a float of 64 bits
-)  # fmt: skip
+    + [0] * 20
+    + [1, 1, 1]
+    + [0] * 4
+    + [9]
+    + [0] * 4  # false, true, null, a float of 64 bits
+)
 assert len(_ITEM_SIZES) == 256
 
 

@@ -19,9 +19,13 @@ _LEVEL: Final = 3
 def encode(image: bytes, base: bytes) -> bytes:
     """`image` in terms of `base`."""
     parameters = zstandard.ZstdCompressionParameters.from_level(
-        _LEVEL, source_size=len(image), dict_size=len(base), write_dict_id=False, write_checksum=False,
+        _LEVEL,
+        source_size=len(image),
+        dict_size=len(base),
+        write_dict_id=False,
+        write_checksum=False,
         write_content_size=True,
-    )  # fmt: skip
+    )
     return zstandard.ZstdCompressor(compression_params=parameters, dict_data=_dictionary(base)).compress(image)
 
 

@@ -97,9 +97,11 @@ def call(requirement: snapshots.Requirement, head: snapshots.Snapshot) -> Effect
     """What a handler is given, frozen at the moment of the dispatch."""
     asked = values.frozen(snapshots.plain(requirement))
     return EffectCall(
-        params=asked["params"], requirement=asked, snapshot=values.frozen(snapshots.plain(head)),
+        params=asked["params"],
+        requirement=asked,
+        snapshot=values.frozen(snapshots.plain(head)),
         head=snapshots.frozen(head),
-    )  # fmt: skip
+    )
 
 
 async def perform(
@@ -147,9 +149,12 @@ async def _attempt(handler: Handler, requirement: snapshots.Requirement, given: 
         result = await found if inspect.isawaitable(found) else found
     except Exception as error:  # noqa: BLE001 - a user's handler: whatever it raises is the effect's outcome
         _log.warning(
-            "the handler of %r raised, for intent %s (requirement %s)", requirement.type, requirement.intent_id,
-            requirement.id, exc_info=error,
-        )  # fmt: skip
+            "the handler of %r raised, for intent %s (requirement %s)",
+            requirement.type,
+            requirement.intent_id,
+            requirement.id,
+            exc_info=error,
+        )
         said = str(error) or type(error).__name__
         return _failed(requirement, jobs.EFFECT_EXECUTION_FAILED, said[: limits.REASON_CHARACTERS_MAX])
     return jobs.fulfilled(requirement.intent_id, requirement.id, result)

@@ -437,9 +437,11 @@ class Host:
 def _own(result: Result) -> Result:
     """A result for one caller: what it changes in it is its own."""
     return Result(
-        result.status, snapshots.copied(result.snapshot), snapshots.copied_error(result.error),
+        result.status,
+        snapshots.copied(result.snapshot),
+        snapshots.copied_error(result.error),
         tuple(tracing.copied(each) for each in result.traces),
-    )  # fmt: skip
+    )
 
 
 def _body(intent: snapshots.Intent) -> str:

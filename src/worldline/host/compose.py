@@ -82,9 +82,14 @@ class Store(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def store(
-    url: str, *, create: bool = True, objects: str | None = None, env: envs.Env | None = None,
-    cache: CacheSettings | None = None, codec: opening.AnyCodec | None = None,
-) -> AsyncIterator[Store]:  # fmt: skip
+    url: str,
+    *,
+    create: bool = True,
+    objects: str | None = None,
+    env: envs.Env | None = None,
+    cache: CacheSettings | None = None,
+    codec: opening.AnyCodec | None = None,
+) -> AsyncIterator[Store]:
     """`open_store`, closed at the end."""
     opened = await open_store(url, create=create, objects=objects, env=env, cache=cache, codec=codec)
     try:
@@ -94,9 +99,14 @@ async def store(
 
 
 async def open_store(
-    url: str, *, create: bool = True, objects: str | None = None, env: envs.Env | None = None,
-    cache: CacheSettings | None = None, codec: opening.AnyCodec | None = None,
-) -> Store:  # fmt: skip
+    url: str,
+    *,
+    create: bool = True,
+    objects: str | None = None,
+    env: envs.Env | None = None,
+    cache: CacheSettings | None = None,
+    codec: opening.AnyCodec | None = None,
+) -> Store:
     """Open the store a URL names, refuse one of another format or codec, and create one only if asked."""
     used = env or env_os.OsEnv()
     encoded = None if codec is None else opening.marker(codec)
@@ -186,9 +196,13 @@ async def open_engine(url: str, env: envs.Env, *, create: bool) -> kv.Engine:
 
 
 async def open_objects(
-    url: str, env: envs.Env, *, create: bool, patience: object_store.Patience | None = None,
+    url: str,
+    env: envs.Env,
+    *,
+    create: bool,
+    patience: object_store.Patience | None = None,
     modes: private_files.Modes | None = None,
-) -> object_store.Objects:  # fmt: skip
+) -> object_store.Objects:
     """`modes`: of a store's folder, if it is to be in one."""
     match scheme(url):
         case "":
@@ -209,7 +223,7 @@ async def open_objects(
 
 async def _open_cache(
     objects: str, env: envs.Env, wanted: CacheSettings, vault: Vault | None
-) -> blob_cache.BlobCache | None:  # fmt: skip
+) -> blob_cache.BlobCache | None:
     """A cache of objects that are not on this machine, if a folder for it is named."""
     if scheme(objects) != "s3":
         return None
@@ -283,9 +297,11 @@ class NoObjects:
 
     async def put(self, name: str, body: bytes) -> None:
         raise errors.TooLarge(
-            f"blob {name.rpartition('/')[2]}", size=len(body), limit=limits.CHUNKED_BYTES_MAX,
+            f"blob {name.rpartition('/')[2]}",
+            size=len(body),
+            limit=limits.CHUNKED_BYTES_MAX,
             advice=f"more needs an object store: {_NAME_OBJECTS}",
-        )  # fmt: skip
+        )
 
     async def get(self, name: str) -> bytes:
         raise _no_objects(f"{name} cannot be read")

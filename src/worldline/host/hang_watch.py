@@ -108,8 +108,9 @@ class HangWatch:
             place = threads.place_of(self._loop_thread)
             log.error(
                 "the event loop has not run for %d s: %s blocks it; use `def` instead of `async def`, or await",
-                (now_us - self._answered_us) // 1_000_000, place,
-            )  # fmt: skip
+                (now_us - self._answered_us) // 1_000_000,
+                place,
+            )
             self._hung(f"{place} blocks the event loop")
 
     def _answer(self) -> None:

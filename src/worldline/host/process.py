@@ -109,10 +109,15 @@ class Host:
         self._backlog = self._make_backlog() if counting else None
         self._usage = self._make_usage() if Role.JANITOR in roles and settings.janitor.usage_ms > 0 else None
         made = (
-            ("world worker", self._worlds), ("adapter worker", self._adapter), ("timer worker", self._timers),
-            ("orchestrator", self._orchestrator), ("janitor", self._janitor), ("backlog", self._backlog),
-            ("quotas", self._usage), ("universes", self._scan),
-        )  # fmt: skip
+            ("world worker", self._worlds),
+            ("adapter worker", self._adapter),
+            ("timer worker", self._timers),
+            ("orchestrator", self._orchestrator),
+            ("janitor", self._janitor),
+            ("backlog", self._backlog),
+            ("quotas", self._usage),
+            ("universes", self._scan),
+        )
         self._bugs: list[Exception] = []  # that have stopped a role
         self._loops = [
             loop.Loop(name, role.tick, store.env, wake=role.wake, telemetry=telemetry)
@@ -147,26 +152,45 @@ class Host:
 
     def _make_adapter(self, egress: Egress, secrets: Source) -> effect_worker.AdapterWorker:
         return effect_worker.AdapterWorker(
-            self._store.engine, self._store.env, self.universes, self._programs,
-            blobs=self.blobs, live=self.live, settings=self._settings.adapter, worker=self.worker,
+            self._store.engine,
+            self._store.env,
+            self.universes,
+            self._programs,
+            blobs=self.blobs,
+            live=self.live,
+            settings=self._settings.adapter,
+            worker=self.worker,
             builtins=[
-                builtin.http_request(egress), share.share(self._store.engine, self.blobs),
+                builtin.http_request(egress),
+                share.share(self._store.engine, self.blobs),
                 *deliver.effects(
-                    self.peers, self._store.env, window_us=self._settings.dedupe_window_ms * 1000,
+                    self.peers,
+                    self._store.env,
+                    window_us=self._settings.dedupe_window_ms * 1000,
                     pressure=self._settings.pressure,
                 ),
             ],
-            telemetry=self.telemetry, secrets=secrets,
-        )  # fmt: skip
+            telemetry=self.telemetry,
+            secrets=secrets,
+        )
 
     def _make_worlds(self) -> world_worker.WorldWorker:
         """Without an adapter beside it, effects are left in their queues for the adapters of other processes."""
         claims = step_batch.Claims() if self._adapter is None else self._adapter
         return world_worker.WorldWorker(
-            self._store.engine, self._store.env, self.universes, self._programs,
-            blobs=self.blobs, live=self.live, claims=claims, settings=self._settings.worker, worker=self.worker,
-            is_dead=self._is_dead(), children=self._store.children or self._forks(), telemetry=self.telemetry,
-        )  # fmt: skip
+            self._store.engine,
+            self._store.env,
+            self.universes,
+            self._programs,
+            blobs=self.blobs,
+            live=self.live,
+            claims=claims,
+            settings=self._settings.worker,
+            worker=self.worker,
+            is_dead=self._is_dead(),
+            children=self._store.children or self._forks(),
+            telemetry=self.telemetry,
+        )
 
     def _forks(self) -> child_process.Children:
         seconds = self._settings.worker.step_timeout_ms / 1000
@@ -174,24 +198,36 @@ class Host:
 
     def _make_timers(self) -> timer_worker.TimerWorker:
         return timer_worker.TimerWorker(
-            self._store.engine, self._store.env, self.universes, settings=self._settings.timer, worker=self.worker,
+            self._store.engine,
+            self._store.env,
+            self.universes,
+            settings=self._settings.timer,
+            worker=self.worker,
             telemetry=self.telemetry,
-        )  # fmt: skip
+        )
 
     def _make_orchestrator(self) -> orchestrator.Orchestrator:
         return orchestrator.Orchestrator(
-            self._store.engine, self._store.env, self.universes,
-            settings=self._settings.orchestrator, is_dead=self._is_dead(), telemetry=self.telemetry,
-        )  # fmt: skip
+            self._store.engine,
+            self._store.env,
+            self.universes,
+            settings=self._settings.orchestrator,
+            is_dead=self._is_dead(),
+            telemetry=self.telemetry,
+        )
 
     def _make_janitor(self) -> janitor.Janitor | rounds.Rounds:
         settings = self._settings.janitor
         if self.universes.one is not None:
             return self._janitor_of(self.universes.one, self._remove_universes())
         return rounds.Rounds(
-            self._store.engine, self.universes, self._janitor_of, turn_ms=settings.turn_ms, round_ms=settings.round_ms,
+            self._store.engine,
+            self.universes,
+            self._janitor_of,
+            turn_ms=settings.turn_ms,
+            round_ms=settings.round_ms,
             beside=self._remove_universes(),
-        )  # fmt: skip
+        )
 
     def _remove_universes(self) -> Callable[[], Awaitable[bool]]:
         bodies = compose.bodies_of(self._store)
@@ -199,14 +235,21 @@ class Host:
 
     def _janitor_of(
         self, universe: ids.UniverseId, remove: Callable[[], Awaitable[bool]] | None = None
-    ) -> janitor.Janitor:  # fmt: skip
+    ) -> janitor.Janitor:
         return janitor.Janitor(
-            self._store.engine, self._store.env, universe,
-            settings=self._settings.janitor, dedupe_window_ms=self._settings.dedupe_window_ms, is_dead=self._is_dead(),
-            locks=self._presence, sweep_uploads=compose.sweep_uploads(self._store.objects),
-            blobs=self.blobs(universe), telemetry=self.telemetry, remove_universes=remove,
+            self._store.engine,
+            self._store.env,
+            universe,
+            settings=self._settings.janitor,
+            dedupe_window_ms=self._settings.dedupe_window_ms,
+            is_dead=self._is_dead(),
+            locks=self._presence,
+            sweep_uploads=compose.sweep_uploads(self._store.objects),
+            blobs=self.blobs(universe),
+            telemetry=self.telemetry,
+            remove_universes=remove,
             worker=None if self._worlds is None else self.worker,
-        )  # fmt: skip
+        )
 
     def _make_backlog(self) -> backlog.Backlog | rounds.Rounds:
         settings = self._settings.janitor
@@ -218,9 +261,14 @@ class Host:
 
     def _backlog_of(self, universe: ids.UniverseId) -> backlog.Backlog:
         return backlog.Backlog(
-            self._store.engine, self._store.env, universe, name=self.universes.name(universe),
-            settings=self._settings.janitor, telemetry=self.telemetry, is_dead=self._is_dead(),
-        )  # fmt: skip
+            self._store.engine,
+            self._store.env,
+            universe,
+            name=self.universes.name(universe),
+            settings=self._settings.janitor,
+            telemetry=self.telemetry,
+            is_dead=self._is_dead(),
+        )
 
     def _make_scan(self) -> scan.Scan:
         settings = self._settings
@@ -232,21 +280,29 @@ class Host:
 
     def _make_usage(self) -> usage.UsageCounter:
         return usage.UsageCounter(
-            self._store.engine, self._store.env, lambda: self.universes.all, settings=self._settings.janitor,
+            self._store.engine,
+            self._store.env,
+            lambda: self.universes.all,
+            settings=self._settings.janitor,
             telemetry=self.telemetry,
-        )  # fmt: skip
+        )
 
     def _make_proofs(self, worlds: world_worker.WorldWorker) -> proofs.Proofs | None:
         """Worlds are proved where they are run: what is found is said with their worker's heartbeat."""
         if not self._settings.janitor.prove_ms:
             return None
         made = proofs.Proofs(
-            self._store.engine, self._store.env, self.blobs, self._programs,
+            self._store.engine,
+            self._store.env,
+            self.blobs,
+            self._programs,
             worlds=lambda: [_candidate(each) for each in worlds.held],
             busy=lambda: bool(worlds.under_way()),
             thread=threads.DaemonPool(1, "worldline-proofs", no_asyncio.refuse_asyncio),
-            prove_ms=self._settings.janitor.prove_ms, hang_ms=self._settings.hang_ms, telemetry=self.telemetry,
-        )  # fmt: skip
+            prove_ms=self._settings.janitor.prove_ms,
+            hang_ms=self._settings.hang_ms,
+            telemetry=self.telemetry,
+        )
         worlds.says.append(made.labels)
         self._loops.append(loop.Loop("proofs", made.tick, self._store.env, wake=made.wake, telemetry=self.telemetry))
         return made
@@ -261,9 +317,12 @@ class Host:
     def _watch_hangs(self, worlds: world_worker.WorldWorker) -> hang_watch.HangWatch:
         settings = self._settings
         return hang_watch.HangWatch(
-            self._store.env, worlds.look_for_hangs, step_timeout_ms=settings.worker.step_timeout_ms,
-            hang_ms=settings.hang_ms, on_hang=settings.on_hang,
-        )  # fmt: skip
+            self._store.env,
+            worlds.look_for_hangs,
+            step_timeout_ms=settings.worker.step_timeout_ms,
+            hang_ms=settings.hang_ms,
+            on_hang=settings.on_hang,
+        )
 
     async def look_for_universes(self) -> None:
         """Know all universes that there are now, without waiting for the next scan."""
@@ -312,9 +371,14 @@ class Host:
     def dump(self) -> dumps.Dump:
         """What this process is doing now."""
         return dumps.dump(
-            self._loops, self._worlds, self._adapter, self._proofs,
-            worker=self.worker.hex(), name=self.name, now_us=self._store.env.monotonic_us(),
-        )  # fmt: skip
+            self._loops,
+            self._worlds,
+            self._adapter,
+            self._proofs,
+            worker=self.worker.hex(),
+            name=self.name,
+            now_us=self._store.env.monotonic_us(),
+        )
 
     def abandon(self) -> None:
         """Close without saving or releasing anything, as if killed. For benchmarks and tests of recovery."""

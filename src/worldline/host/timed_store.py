@@ -21,7 +21,7 @@ class TimedEngine:
 
     def __init__(
         self, engine: kv.Engine, name: str, monotonic_us: Callable[[], int], listening: telemetry.Telemetry
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._engine = engine
         self._name = name
         self._monotonic_us = monotonic_us
@@ -59,7 +59,7 @@ class TimedObjects:
 
     def __init__(
         self, inner: objects.Objects, name: str, monotonic_us: Callable[[], int], listening: telemetry.Telemetry
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.inner = inner
         self._name = name
         self._monotonic_us = monotonic_us

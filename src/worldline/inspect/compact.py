@@ -47,10 +47,15 @@ async def plan(universe: Connection, at: ids.Address) -> Plan:
     dropped = [each.record.height for each in retention.droppable(known, policy, compacted=up_to)]
     old = await expiring.oldest(engine, expiring.Ends(universe.blobs, {}), at, known, policy, now=found.now)
     return Plan(
-        known.compacted, up_to, up_to - known.compacted, len(dropped), retention.is_held_back(known, policy), dropped,
+        known.compacted,
+        up_to,
+        up_to - known.compacted,
+        len(dropped),
+        retention.is_held_back(known, policy),
+        dropped,
         0 if old is None else old.entries,
         {name: getattr(worker, setting_names.ALL[name].field) for name in setting_names.RETENTION},
-    )  # fmt: skip
+    )
 
 
 async def compact(universe: Connection, at: ids.Address) -> compactor.Compacted:

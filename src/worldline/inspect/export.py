@@ -45,9 +45,16 @@ async def collect(world: Handle, *, above: int = 0, progress: verify.Progress = 
         parts = kernel_snapshots.parts_of(base.state, base.rows()) if start.step else []
         program_hash = start.program_hash
     return export.Exported(
-        name=meta.name, program=meta.program, program_hash=program_hash, at=at, entries=entries, blobs=blobs,
-        changed=changed, start=head, parts=parts,
-    )  # fmt: skip
+        name=meta.name,
+        program=meta.program,
+        program_hash=program_hash,
+        at=at,
+        entries=entries,
+        blobs=blobs,
+        changed=changed,
+        start=head,
+        parts=parts,
+    )
 
 
 def write(exported: export.Exported, file: Path) -> None:

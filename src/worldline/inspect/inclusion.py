@@ -92,7 +92,7 @@ async def prove_entry(world: Handle, height: int, *, up_to: int | None = None) -
     place = height - walk.step.first_height
     return Inclusion(
         height, place, entry.step, walk.previous, walk.entries, walk.changes, walk.later, payload, walk.head.chain
-    )  # fmt: skip
+    )
 
 
 async def _head_below(universe: Connection, line: lines.Line, height: int) -> journal.Head:

@@ -317,9 +317,7 @@ def _bound(function: Function) -> list[str]:
     """The names that are the function's own: its arguments, and what it assigns."""
     declared = [name for node in ast.walk(function) if isinstance(node, ast.Global) for name in node.names]
     given = [node.arg for node in ast.walk(function) if isinstance(node, ast.arg)]
-    stored = [
-        node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    ]  # fmt: skip
+    stored = [node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     return [name for name in dict.fromkeys([*given, *stored]) if name not in declared]
 
 

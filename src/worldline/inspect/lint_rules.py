@@ -19,9 +19,21 @@ SORT_IT = "use sorted(...), or a dict or list"
 LOG = "it is repeated on every replay: use wl.log"
 
 MUTATORS = (
-    "add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove",
-    "setdefault", "sort", "update",
-)  # fmt: skip
+    "add",
+    "append",
+    "appendleft",
+    "clear",
+    "discard",
+    "extend",
+    "insert",
+    "pop",
+    "popitem",
+    "popleft",
+    "remove",
+    "setdefault",
+    "sort",
+    "update",
+)
 ORDERED_COPIES = ("list", "tuple", "enumerate", "iter", "next", "map", "filter", "zip", "reversed")
 OUTSIDE_VALUES = ("os.environ", "sys.argv", "sys.stdin", "sys.stdout", "sys.stderr")
 
@@ -47,9 +59,20 @@ _CALLS: dict[str, Rule] = {
     **{name: Rule("asyncio", instead) for name, instead in _ASYNCIO.items()},
     **dict.fromkeys(
         (
-            "time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter",
-            "time.perf_counter_ns", "time.localtime", "time.gmtime", "time.ctime", "time.strftime",
-            "datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today",
+            "time.time",
+            "time.time_ns",
+            "time.monotonic",
+            "time.monotonic_ns",
+            "time.perf_counter",
+            "time.perf_counter_ns",
+            "time.localtime",
+            "time.gmtime",
+            "time.ctime",
+            "time.strftime",
+            "datetime.datetime.now",
+            "datetime.datetime.utcnow",
+            "datetime.datetime.today",
+            "datetime.date.today",
         ),
         Rule("clock", NOW),
     ),
@@ -59,7 +82,7 @@ _CALLS: dict[str, Rule] = {
     **dict.fromkeys(("open", "input"), Rule("io", IN_EFFECT)),
     "print": Rule("io", LOG),
     "os.getenv": Rule("io", IN_EFFECT),
-}  # fmt: skip
+}
 
 _MODULES: dict[str, Rule] = {
     **dict.fromkeys(("random", "secrets", "numpy.random"), Rule("random", RANDOM)),
@@ -67,21 +90,73 @@ _MODULES: dict[str, Rule] = {
     **dict.fromkeys(("threading", "multiprocessing", "concurrent.futures", "_thread"), Rule("thread", NO_THREADS)),
     **dict.fromkeys(
         (
-            "socket", "subprocess", "shutil", "tempfile", "sqlite3", "urllib.request", "urllib3", "requests", "httpx",
-            "aiohttp", "http.client", "smtplib", "ftplib", "psycopg", "psycopg2", "asyncpg", "redis", "boto3",
-            "openai", "anthropic", "glob", "platform",
+            "socket",
+            "subprocess",
+            "shutil",
+            "tempfile",
+            "sqlite3",
+            "urllib.request",
+            "urllib3",
+            "requests",
+            "httpx",
+            "aiohttp",
+            "http.client",
+            "smtplib",
+            "ftplib",
+            "psycopg",
+            "psycopg2",
+            "asyncpg",
+            "redis",
+            "boto3",
+            "openai",
+            "anthropic",
+            "glob",
+            "platform",
         ),
         Rule("io", IN_EFFECT),
     ),
-}  # fmt: skip
+}
 
 # Of `os` and `pathlib` only what looks outside; joining paths is harmless.
 _OS_CALLS = (
-    "access", "chdir", "chmod", "chown", "execv", "fork", "getcwd", "getlogin", "getpid", "getppid", "kill", "link",
-    "listdir", "lstat", "makedirs", "mkdir", "open", "popen", "putenv", "read", "readlink", "remove", "removedirs",
-    "rename", "replace", "rmdir", "scandir", "stat", "symlink", "system", "truncate", "unlink", "walk", "write",
-    "cpu_count", "uname", "times",
-)  # fmt: skip
+    "access",
+    "chdir",
+    "chmod",
+    "chown",
+    "execv",
+    "fork",
+    "getcwd",
+    "getlogin",
+    "getpid",
+    "getppid",
+    "kill",
+    "link",
+    "listdir",
+    "lstat",
+    "makedirs",
+    "mkdir",
+    "open",
+    "popen",
+    "putenv",
+    "read",
+    "readlink",
+    "remove",
+    "removedirs",
+    "rename",
+    "replace",
+    "rmdir",
+    "scandir",
+    "stat",
+    "symlink",
+    "system",
+    "truncate",
+    "unlink",
+    "walk",
+    "write",
+    "cpu_count",
+    "uname",
+    "times",
+)
 _FILE_METHODS = ("read_text", "read_bytes", "write_text", "write_bytes")
 _PATH_CALLS = ("cwd", "home")
 

@@ -145,7 +145,7 @@ def _start(kept: list[snapshot.Snapshot], *, whole: bool, since: int | None) -> 
 
 async def _explained(
     universe: Connection, line: lines.Line, prover: Prover, step: history.Stored, loaded: dict[bytes, bytes]
-) -> replay.Difference:  # fmt: skip
+) -> replay.Difference:
     """The difference, with the row and the field in which a state differs: for that, what the step has changed is read
     again, from the state before it.
     """
@@ -167,9 +167,18 @@ async def _explained(
 def _proof(prover: Prover, start: snapshot.Snapshot, difference: replay.Difference | None = None) -> Proof:
     head = prover.head
     return Proof(
-        head.height, prover.steps, prover.proved, prover.entries, prover.snapshots, head.chain.hex(), head.state.hex(),
-        prover.spans, start.height, prover.erased, difference,
-    )  # fmt: skip
+        head.height,
+        prover.steps,
+        prover.proved,
+        prover.entries,
+        prover.snapshots,
+        head.chain.hex(),
+        head.state.hex(),
+        prover.spans,
+        start.height,
+        prover.erased,
+        difference,
+    )
 
 
 async def _in_thread(universe: Connection, do: Callable[..., T], *given: Any) -> T:

@@ -205,10 +205,18 @@ async def _rows(
         head = journals.decode_head(read.value(4 * index))
         holder = held[index]
         row = World(
-            meta.name, at.world.hex(), meta.program, meta.status.name.lower(), holder is not None and holder.alive,
-            head.step, head.height, when(head.time_us) if head.step else None, when(meta.created_us), meta.labels,
+            meta.name,
+            at.world.hex(),
+            meta.program,
+            meta.status.name.lower(),
+            holder is not None and holder.alive,
+            head.step,
+            head.height,
+            when(head.time_us) if head.step else None,
+            when(meta.created_us),
+            meta.labels,
             **await _held_back(universe, at, meta, option),
-        )  # fmt: skip
+        )
         rows.append(row)
     return rows
 
@@ -294,9 +302,7 @@ async def quarantined(universe: Connection, at: ids.Address, status: world_model
     return found if found is not None and found.restore_deaths else None
 
 
-async def _held_back(
-    universe: Connection, at: ids.Address, meta: world_model.WorldMeta, option: str
-) -> dict[str, Any]:  # fmt: skip
+async def _held_back(universe: Connection, at: ids.Address, meta: world_model.WorldMeta, option: str) -> dict[str, Any]:
     """What is said of a world that is quarantined."""
     found = await quarantined(universe, at, meta.status)
     if found is None:
@@ -338,7 +344,7 @@ async def open_work(universe: Connection, at: ids.Address | None) -> AsyncIterat
 
 async def list_work(
     universe: Connection, at: ids.Address | None, *, kind: WorkKind, limit: int, state: str | None = None
-) -> list[Work]:  # fmt: skip
+) -> list[Work]:
     """Open effects, the newest first; or timers, the next first."""
     found = [each async for each in open_work(universe, at) if each.work.kind is kind]
     if state is not None:
@@ -357,9 +363,10 @@ async def find_work(universe: Connection, text: str, *, kind: WorkKind) -> works
     if len(wanted) < ID_CHARACTERS_MIN:
         raise errors.BadInput(f"{grammar.an(what)}'s id needs at least {ID_CHARACTERS_MIN} characters, not {text!r}")
     found = [
-        each async for each in open_work(universe, None)
+        each
+        async for each in open_work(universe, None)
         if each.work.kind is kind and each.intent.hex().startswith(wanted)
-    ]  # fmt: skip
+    ]
     if not found:
         raise errors.NotFound(f"no open {what} has an id that begins with {text!r}")
     if len(found) > 1:
@@ -379,11 +386,23 @@ async def _work_row(universe: Connection, opened: works.Open, world: str) -> Wor
         params = await universe.blobs.load(work.params)
         args = render.arguments(await checking.marked(universe.store.engine, opened.at, params))
     return Work(
-        opened.intent.hex(), world, work.kind.name.lower(), work.name, work.state.name.lower(), work.correlation,
-        work.attempt, when(work.opened_us), when(work.due_us), when(work.deadline_us) if work.deadline_us else None,
-        work.worker.hex(), work.error, args, work.trace, [Attempted.of(each) for each in work.tried],
+        opened.intent.hex(),
+        world,
+        work.kind.name.lower(),
+        work.name,
+        work.state.name.lower(),
+        work.correlation,
+        work.attempt,
+        when(work.opened_us),
+        when(work.due_us),
+        when(work.deadline_us) if work.deadline_us else None,
+        work.worker.hex(),
+        work.error,
+        args,
+        work.trace,
+        [Attempted.of(each) for each in work.tried],
         work.correlation_id,
-    )  # fmt: skip
+    )
 
 
 async def world_names(universe: Connection, addresses: Sequence[ids.Address]) -> dict[ids.Address, str]:

@@ -95,9 +95,7 @@ class Seen(msgspec.Struct, frozen=True):
     unborn: bool  # a fork that has made no step of its own: what is open in its state is its parent's
 
 
-async def faults(
-    universe: Connection, at: ids.Address, program: str, hints: hint_scan.HintScan
-) -> list[Wrong] | None:  # fmt: skip
+async def faults(universe: Connection, at: ids.Address, program: str, hints: hint_scan.HintScan) -> list[Wrong] | None:
     """What is wrong with a world's queues. None: it is too busy to be looked at. `program`: the name of its program.
     `hints`: those of its universe, which may have been read before.
     """
@@ -272,9 +270,12 @@ def _needs_code(wrong: Wrong) -> bool:
 
 
 async def _write(
-    universe: Connection, lease: leases.Lease, program: Program, found: Sequence[Wrong],
+    universe: Connection,
+    lease: leases.Lease,
+    program: Program,
+    found: Sequence[Wrong],
     pointers: dict[ids.IntentId, list[works.Found]],
-) -> None:  # fmt: skip
+) -> None:
     """First what must go, then what must come."""
     read = await universe.store.engine.read(journals.get_head(lease.at))
     head_raw = read.value(0)
@@ -348,9 +349,15 @@ class Restoring(msgspec.Struct, frozen=True):
         batch = kv.Batch()
         leases.fence(batch, self.lease)
         done = works.repair(
-            batch, self.lease.at, wrong.intent, work, head_raw=self.head_raw, now_us=self.now_us, authority=authority,
+            batch,
+            self.lease.at,
+            wrong.intent,
+            work,
+            head_raw=self.head_raw,
+            now_us=self.now_us,
+            authority=authority,
             pointers=self.pointers.get(wrong.intent, []),
-        )  # fmt: skip
+        )
         return batch if done else None
 
 

@@ -99,8 +99,10 @@ async def prove_state(world: Handle, name: str, said: Witnessed) -> StateProof:
     if root != said.root:
         raise errors.DigestMismatch(
             f"the root that step {said.step + 1} of world {world.name!r} says (type `worldline replay {world.name} "
-            f"--prove` to see which steps its code makes otherwise)", expected=said.root, actual=root,
-        )  # fmt: skip
+            f"--prove` to see which steps its code makes otherwise)",
+            expected=said.root,
+            actual=root,
+        )
     return StateProof(key, rows.get(key), path, said, await inclusion.prove_entry(world, said.height))
 
 

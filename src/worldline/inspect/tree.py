@@ -69,9 +69,17 @@ def _node(world: bytes, meta: WorldMeta, height: int, lineage: Lineage | None, b
     if lineage is None:
         return Node(meta.name, world.hex(), status, height, height, branches=below)
     return Node(
-        meta.name, world.hex(), status, height, height - lineage.height, lineage.parent_name, lineage.height,
-        lineage.policy.name.lower(), lineage.live, below,
-    )  # fmt: skip
+        meta.name,
+        world.hex(),
+        status,
+        height,
+        height - lineage.height,
+        lineage.parent_name,
+        lineage.height,
+        lineage.policy.name.lower(),
+        lineage.live,
+        below,
+    )
 
 
 def find(nodes: list[Node], at: ids.Address) -> list[Node]:

@@ -74,9 +74,14 @@ class Walk:
     """
 
     def __init__(
-        self, universe: Connection, line: lines.Line, start: snapshot.Snapshot | journal.Head, head: journal.Head, *,
+        self,
+        universe: Connection,
+        line: lines.Line,
+        start: snapshot.Snapshot | journal.Head,
+        head: journal.Head,
+        *,
         kept: Mapping[int, snapshot.Snapshot] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._kept = kept or {}
         self._whole = isinstance(start, snapshot.Snapshot)  # the rows are those of the last step
         self.states_above = 0  # the last height at which they were not
@@ -269,9 +274,20 @@ async def verify(
         await _check_nodes(universe, each, known, walk.rows)
     blobs = walk.blobs + len(known)
     return Verified(
-        top.height, top.step, walk.entries, walk.frames, blobs, len(kept), top.chain.hex(), top.state.hex(),
-        walk.states_above, begin.height, len(personal), personal.erased, receipts.signed,
-    )  # fmt: skip
+        top.height,
+        top.step,
+        walk.entries,
+        walk.frames,
+        blobs,
+        len(kept),
+        top.chain.hex(),
+        top.state.hex(),
+        walk.states_above,
+        begin.height,
+        len(personal),
+        personal.erased,
+        receipts.signed,
+    )
 
 
 async def _check_personal(

@@ -241,7 +241,7 @@ async def _running(asking: Asking, at: ids.Address, fault: list[Reason]) -> list
 
 async def _not_hosted(
     asking: Asking, at: ids.Address, meta: WorldMeta, unread: int, opened: list[works.Open]
-) -> list[Reason]:  # fmt: skip
+) -> list[Reason]:
     """That no process hosts it, if one is needed."""
     holder = await holders.find(asking.universe.store, at)
     if holder is not None and holder.alive:
@@ -405,9 +405,13 @@ def _of_intent(asking: Asking, reason: Reason, required: cells.Required) -> Reas
     abandon = _abandon(asking, required.domain, required.key, required.intent)
     ways = [*(reason.ways or ([reason.command] if reason.command else [])), abandon]
     return msgspec.structs.replace(
-        reason, what=f"{required.text} waits for {reason.what}", command=reason.command or abandon, ways=ways,
-        cell=row_keys.cell_name(required.domain, required.key), intent=required.intent,
-    )  # fmt: skip
+        reason,
+        what=f"{required.text} waits for {reason.what}",
+        command=reason.command or abandon,
+        ways=ways,
+        cell=row_keys.cell_name(required.domain, required.key),
+        intent=required.intent,
+    )
 
 
 def _abandon(asking: Asking, domain: str, key: str, intent: str) -> str:
@@ -481,11 +485,21 @@ def _run_of(record: Record, name: str) -> Run:
     waits = [_describe(record, op) for op in record.ops if op.outcome is None and op.kind is not OpKind.AFTER]
     ended = when(record.ended_us) if record.status in ENDED else None
     return Run(
-        record.id, record.workflow, record.status.name.lower(), when(record.started_us), ended, record.args,
-        record.data, record.parent, waits, reports.addressed(record.blocked, name), ways_out.pending_cancel(record),
-        ways_out.operations(record), ways_out.of_run("worldline {}".format, shlex.quote(name), record),
+        record.id,
+        record.workflow,
+        record.status.name.lower(),
+        when(record.started_us),
+        ended,
+        record.args,
+        record.data,
+        record.parent,
+        waits,
+        reports.addressed(record.blocked, name),
+        ways_out.pending_cancel(record),
+        ways_out.operations(record),
+        ways_out.of_run("worldline {}".format, shlex.quote(name), record),
         correlation=record.correlation_id,
-    )  # fmt: skip
+    )
 
 
 def _when(time_us: int | None) -> datetime | None:

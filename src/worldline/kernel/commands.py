@@ -58,9 +58,7 @@ class CorrelatedRun(StartRun, frozen=True, array_like=True):
     correlation_id: str = ""
 
 
-def start_run(
-    run: str, workflow: str, args: bytes, seed: bytes, *, named: bool, correlation_id: str = ""
-) -> StartRun:  # fmt: skip
+def start_run(run: str, workflow: str, args: bytes, seed: bytes, *, named: bool, correlation_id: str = "") -> StartRun:
     """The command that starts a run."""
     if correlation_id:
         return CorrelatedRun(run, workflow, args, seed, named, correlation_id)
@@ -151,9 +149,14 @@ def _run(machine: Machine, data: bytes, *, unseen: bool = False) -> bytes:
         flow.signature.unpack(wanted.args)
     ids.check_name(wanted.run, "a run's id")
     work.start_run(
-        machine, run_id=wanted.run, workflow=wanted.workflow, args=wanted.args, seed=wanted.seed, named=wanted.named,
+        machine,
+        run_id=wanted.run,
+        workflow=wanted.workflow,
+        args=wanted.args,
+        seed=wanted.seed,
+        named=wanted.named,
         correlation_id=wanted.correlation_id,
-    )  # fmt: skip
+    )
     return structs.encode(Standing(wanted.run, RunStatus.RUNNING, attached=False))
 
 

@@ -159,8 +159,12 @@ def _command(command: str, carried: payload.Payload) -> Fields:
         begins = structs.decode(fork.Forked, data)
         policy, answers = begins.policy.name.lower(), len(begins.script)
         return {
-            "of": begins.parent, "height": begins.height, "effects": policy, "live": begins.live, "script": answers,
-        }  # fmt: skip
+            "of": begins.parent,
+            "height": begins.height,
+            "effects": policy,
+            "live": begins.live,
+            "script": answers,
+        }
     if command == revert.REVERT:
         back = structs.decode(revert.Revert, data)
         return {"to_step": back.step, "to_height": back.height, "rows": len(back.rows)}

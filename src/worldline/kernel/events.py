@@ -249,9 +249,12 @@ def _fold(
 
 
 def _call(
-    machine: Machine, handler: reducers.Handler, event: Any, calls: HandlerCalls,
+    machine: Machine,
+    handler: reducers.Handler,
+    event: Any,
+    calls: HandlerCalls,
     before: dict[tuple[str, str], tuple[int, bytes] | None],
-) -> Any:  # fmt: skip
+) -> Any:
     reducer = machine.program.reducers[handler.reducer]
     outside = contexts.current.set(calls)
     try:
@@ -424,9 +427,16 @@ def send_reply(machine: Machine, asked: inbox.Message, answer: Answer) -> None:
     # A reply has no operation of its own: its id is derived from the question's, so a repeat is recognised.
     reply_id = ids.IntentId(digest.hash_parts(b"reply", asked.message)[: limits.ID_BYTES])
     item = inbox.Message(
-        reply_id, context.address.universe, context.address.world, context.step, MessageMode.TYPED, REPLY,
-        payload.EMPTY, {}, correlation=asked.message.hex(),
-    )  # fmt: skip
+        reply_id,
+        context.address.universe,
+        context.address.world,
+        context.step,
+        MessageMode.TYPED,
+        REPLY,
+        payload.EMPTY,
+        {},
+        correlation=asked.message.hex(),
+    )
     if isinstance(asked, inbox.Vouched):
         item = item.vouched(ticket=asked.ticket)
     back = ids.Address(ids.UniverseId(asked.from_universe), ids.WorldId(asked.from_world))

@@ -24,8 +24,14 @@ _mro: Final[Any] = type.__dict__["__mro__"].__get__
 _OWN: Final = ("after", "attempts", "data", "reason", "report", "scope")
 _NOTHING: Final[Any] = object()
 _MISTAKES: Final = (
-    NameError, UnboundLocalError, ImportError, ModuleNotFoundError, SyntaxError, IndentationError, TabError,
-)  # fmt: skip
+    NameError,
+    UnboundLocalError,
+    ImportError,
+    ModuleNotFoundError,
+    SyntaxError,
+    IndentationError,
+    TabError,
+)
 _SIGNATURE: Final = re.compile(  # as Python says it of a call that does not fit the function
     r"\(\) (missing \d+ required |takes .*positional argument|got an unexpected keyword |got multiple values for )"
 )

@@ -67,9 +67,14 @@ def input_of(entries: Sequence[journal.Entry], load: Load) -> step.Input:
     data = b"" if carried is None else load(carried)
     why, discard = _poison_of(entries)
     return step.Input(
-        item_of(first), data, first.stamp, poison=why, discard=discard, erased=erased_of(entries),
+        item_of(first),
+        data,
+        first.stamp,
+        poison=why,
+        discard=discard,
+        erased=erased_of(entries),
         secret=secret_of(entries),
-    )  # fmt: skip
+    )
 
 
 def _poison_of(entries: Sequence[journal.Entry]) -> tuple[str, bool]:
@@ -122,9 +127,7 @@ def again(machine: Machine, entries: Sequence[journal.Entry], address: ids.Addre
     return compare(entries, stepped_again(machine, entries, address, load))
 
 
-def stepped_again(
-    machine: Machine, entries: Sequence[journal.Entry], address: ids.Address, load: Load
-) -> step.Stepped:  # fmt: skip
+def stepped_again(machine: Machine, entries: Sequence[journal.Entry], address: ids.Address, load: Load) -> step.Stepped:
     """Give a step's input to the machine once more."""
     given = msgspec.structs.replace(input_of(entries, load), blocks=blocks_of(entries))
     machine.begin_replay()
@@ -143,9 +146,12 @@ def compare(entries: Sequence[journal.Entry], stepped: step.Stepped) -> Differen
         draft = stepped.drafts[index]
         if (entry.kind, entry.correlation, entry.payload) != (draft.kind, draft.correlation, draft.payload):
             return Difference(
-                entry.height, entry.step, describe(entry.kind, entry.payload), describe(draft.kind, draft.payload),
+                entry.height,
+                entry.step,
+                describe(entry.kind, entry.payload),
+                describe(draft.kind, draft.payload),
                 _differing(entry, draft),
-            )  # fmt: skip
+            )
     if len(stepped.drafts) > len(entries):
         extra = stepped.drafts[len(entries)]
         return Difference(last.height + 1, last.step, "nothing", describe(extra.kind, extra.payload))

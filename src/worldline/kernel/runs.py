@@ -32,7 +32,7 @@ from worldline.kernel.rows.records import (
     Record,
     Resume,
     RunStatus,
-)  # fmt: skip
+)
 from worldline.kernel.rows.run_rows import RunRows
 from worldline.model.inbox import ReceiptStatus
 
@@ -69,10 +69,30 @@ class Run:
     """A run in memory: its record, and the warm coroutine with what belongs to it."""
 
     __slots__ = (
-        "_rows", "alarmed", "checked", "continuing", "coroutine", "counters", "differing", "done", "issued", "made",
-        "patches", "rebuilding", "record", "salts", "scope_count", "scopes", "strayed", "time_us", "traces", "turning",
-        "unfit", "waiting", "wheres",
-    )  # fmt: skip
+        "_rows",
+        "alarmed",
+        "checked",
+        "continuing",
+        "coroutine",
+        "counters",
+        "differing",
+        "done",
+        "issued",
+        "made",
+        "patches",
+        "rebuilding",
+        "record",
+        "salts",
+        "scope_count",
+        "scopes",
+        "strayed",
+        "time_us",
+        "traces",
+        "turning",
+        "unfit",
+        "waiting",
+        "wheres",
+    )
 
     def __init__(self, record: Record, ledger: Ledger, *, is_new: bool = False) -> None:
         self.record = record
@@ -321,16 +341,19 @@ class Run:
         if self.record.detach(parent, first, end):
             self._rows.started()
 
-    def start_over(
-        self, workflow: str, args: bytes, *, time_us: int, number: int, interests: list[str] | None
-    ) -> None:  # fmt: skip
+    def start_over(self, workflow: str, args: bytes, *, time_us: int, number: int, interests: list[str] | None) -> None:
         """Continue as new: the same id, maybe another workflow, nothing recorded yet."""
         record = self.record
         first = record.origin or origin(record.workflow, record.args)
         record.start_over(
-            workflow, args, origin=first, seed=digest.hash_parts(b"again", record.seed), number=number,
-            interests=interests, time_us=time_us,
-        )  # fmt: skip
+            workflow,
+            args,
+            origin=first,
+            seed=digest.hash_parts(b"again", record.seed),
+            number=number,
+            interests=interests,
+            time_us=time_us,
+        )
         self._clear_progress()
         self._rows.started()
         self.cool()

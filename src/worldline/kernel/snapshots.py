@@ -40,7 +40,7 @@ from worldline.kernel.rows.records import (
     RunId,
     RunStatus,
     Schedule,
-)  # fmt: skip
+)
 from worldline.kernel.state import Machine
 from worldline.model import ids
 from worldline.model import row_keys as keys
@@ -180,10 +180,15 @@ class _Loading:
         dry, prefix, policy, name, owners, unsettled = meaning
         self.machine.branched(
             Branch(
-                self.machine.ledger, dry=dry, prefix=prefix, policy=Policy(policy), name=name, unsettled=unsettled,
+                self.machine.ledger,
+                dry=dry,
+                prefix=prefix,
+                policy=Policy(policy),
+                name=name,
+                unsettled=unsettled,
                 owners=[Owner(step, *each) for step, each in zip(placement, owners, strict=True)],
             )
-        )  # fmt: skip
+        )
 
     def rule(self, _: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
         if self.machine.branch is None:
@@ -202,7 +207,7 @@ class _Loading:
         run, op, kind, name, params, run_id, seed, *attached = meaning
         self.machine.work.unsent.load(
             key.number, Held(run, op, OpKind(kind), name, params, placement[0], run_id, seed, *attached)
-        )  # fmt: skip
+        )
 
     def closing(self, key: Parsed, meaning: Any, placement: Any) -> None:
         *fields, number = meaning
@@ -330,6 +335,18 @@ def _pending(number: int, meaning: Any, placement: Any) -> Pending:
     step, ordinal, opened_us, due_us, deadline_us = placement
     attached = more.pop() if len(more) % 2 else b""  # that it is parked takes two fields
     return Pending(
-        number, WorkKind(kind), name, params, step, ordinal, opened_us, due_us, deadline_us, run, op, event,
-        Parked(*more) if more else None, attached,
-    )  # fmt: skip
+        number,
+        WorkKind(kind),
+        name,
+        params,
+        step,
+        ordinal,
+        opened_us,
+        due_us,
+        deadline_us,
+        run,
+        op,
+        event,
+        Parked(*more) if more else None,
+        attached,
+    )

@@ -44,10 +44,29 @@ SCHEDULE_TIMER = "schedule:"  # the name of a schedule's timer, before the sched
 
 # Of a machine. A cycle touches many worlds, each for a moment: with slots, there is less memory to fetch for each.
 _SLOTS = (
-    "__weakref__", "_exact", "_waiting", "branch", "cells", "children", "domains", "forgettable", "later", "ledger",
-    "live", "now", "origin", "program", "replaying", "run_count", "runs", "schedules", "state", "strict", "vault",
+    "__weakref__",
+    "_exact",
+    "_waiting",
+    "branch",
+    "cells",
+    "children",
+    "domains",
+    "forgettable",
+    "later",
+    "ledger",
+    "live",
+    "now",
+    "origin",
+    "program",
+    "replaying",
+    "run_count",
+    "runs",
+    "schedules",
+    "state",
+    "strict",
+    "vault",
     "work",
-)  # fmt: skip
+)
 
 
 class Machine:
@@ -322,9 +341,12 @@ class Machine:
         self.live[record.id] = self.live.pop(record.id)
         self._count_out(run)
         run.start_over(
-            workflow, args, time_us=self.now.context.time_us, number=self._next_run(),
+            workflow,
+            args,
+            time_us=self.now.context.time_us,
+            number=self._next_run(),
             interests=self.program.interests(workflow),
-        )  # fmt: skip
+        )
         self._count_in(run)
 
     def revive(self, run: Run) -> None:

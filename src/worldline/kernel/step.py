@@ -73,10 +73,22 @@ def _step(machine: Machine, given: steps.Input, context: steps.Context) -> steps
             dead, letter = _go_on(machine, given)
     changes, covered, plain = machine.end_step()
     return steps.Stepped(
-        now.drafts, machine.state, now.wanted, now.closed, now.cancelled, now.outgoing, dead, letter, changes, covered,
-        plain, now.traces, [] if now.personal is None else now.personal.new, now.halted,
+        now.drafts,
+        machine.state,
+        now.wanted,
+        now.closed,
+        now.cancelled,
+        now.outgoing,
+        dead,
+        letter,
+        changes,
+        covered,
+        plain,
+        now.traces,
+        [] if now.personal is None else now.personal.new,
+        now.halted,
         now.warnings,
-    )  # fmt: skip
+    )
 
 
 def _go_on(machine: Machine, given: steps.Input) -> tuple[str, steps.Letter | None]:

@@ -36,8 +36,11 @@ _log: Final = logging.getLogger("worldline.failures")
 _ADDRESS: Final = re.compile(r"(?<= at )0x[0-9a-fA-F]{6,16}\b")
 _THREAD: Final = re.compile(r" in thread '[^']*'")  # asyncio names it, and a replay runs in another
 _LOOP_ERRORS: Final = (
-    "no running event loop", "no current event loop", "loop argument must", "be used inside a task",
-)  # fmt: skip
+    "no running event loop",
+    "no current event loop",
+    "loop argument must",
+    "be used inside a task",
+)
 _ASYNC_LIBRARIES: Final = ("asyncio", "anyio", "sniffio", "trio", "curio")
 _type_name: Final[Any] = type.__dict__["__name__"].__get__
 _traceback: Final[Any] = BaseException.__dict__["__traceback__"].__get__

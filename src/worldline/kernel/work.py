@@ -210,11 +210,18 @@ def _send(machine: Machine, run: Run, number: int, params: bytes) -> None:
         run.park(number, Parked(0, DRY))
         return
     item = inbox.Message(
-        intent, context.address.universe, context.address.world, context.step,
-        MessageMode.INBOX if content.inbox else MessageMode.TYPED, content.name, payload.EMPTY, content.headers,
-        correlation=content.correlation or run.record.correlation_id or intent.hex(), to=content.to,
+        intent,
+        context.address.universe,
+        context.address.world,
+        context.step,
+        MessageMode.INBOX if content.inbox else MessageMode.TYPED,
+        content.name,
+        payload.EMPTY,
+        content.headers,
+        correlation=content.correlation or run.record.correlation_id or intent.hex(),
+        to=content.to,
         reply=Reply.MESSAGE if asks else Reply.NONE,
-    )  # fmt: skip
+    )
     said = values.pack([pending.ordinal, op.name, content.label, content.data])
     machine.draft(Kind.MESSAGE_SENT, said, correlation=intent.hex())
     to = messages.destination(op.name)
@@ -297,8 +304,14 @@ def _answer_here(machine: Machine, run_id: str, number: int, outcome: Outcome) -
 def scripted(machine: Machine, run_id: str, number: int, op: Op, outcome: Outcome) -> None:
     """Journal that a fork has answered an operation itself, with what was asked."""
     said: list[str | bytes | int] = [
-        run_id, number, int(op.kind), op.name, op.params, int(outcome.status), outcome.data,
-    ]  # fmt: skip
+        run_id,
+        number,
+        int(op.kind),
+        op.name,
+        op.params,
+        int(outcome.status),
+        outcome.data,
+    ]
     machine.draft(Kind.SCRIPTED, values.pack(said), correlation=run_id)
 
 
@@ -327,9 +340,18 @@ def start_run(
 ) -> Run:
     """A new run. Its code runs for the first time later in this step."""
     record = Record(
-        run_id, workflow, args, seed, named, machine.now.context.time_us,
-        parent=parent, parent_op=parent_op, interests=machine.program.interests(workflow), ops=[], log=[],
-    )  # fmt: skip
+        run_id,
+        workflow,
+        args,
+        seed,
+        named,
+        machine.now.context.time_us,
+        parent=parent,
+        parent_op=parent_op,
+        interests=machine.program.interests(workflow),
+        ops=[],
+        log=[],
+    )
     if correlation_id:
         record.correlate(correlation_id)
     run = machine.add_run(record)
@@ -350,9 +372,16 @@ def _start_child(machine: Machine, held: Held) -> None:
         return
     named = held.kind is OpKind.START and not held.id.startswith(f"{held.run}/")
     start_run(
-        machine, run_id=held.id, workflow=held.name, args=held.params, seed=held.seed, named=named,
-        parent=held.run, parent_op=held.op, correlation_id=correlation_id_of(machine, held.run),
-    )  # fmt: skip
+        machine,
+        run_id=held.id,
+        workflow=held.name,
+        args=held.params,
+        seed=held.seed,
+        named=named,
+        parent=held.run,
+        parent_op=held.op,
+        correlation_id=correlation_id_of(machine, held.run),
+    )
 
 
 def correlation_id_of(machine: Machine, run_id: str) -> str:

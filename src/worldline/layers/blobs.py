@@ -274,7 +274,7 @@ class Blobs:
         now = age_keys.decode((await self._engine.read(kv.Get(age_keys.age_key(self._universe)))).value(0))
         upload = chunks.begin(
             batch, self._universe, putting.of, nonce, putting.data, time_us=time_us, age_us=now.age_us
-        )  # fmt: skip
+        )
         putting.upload = upload
         await self._commit(batch)
         for start in chunks.later_parts(putting.data):

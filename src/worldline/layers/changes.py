@@ -109,9 +109,13 @@ class Book:
 
 
 def encode(
-    changes: Sequence[Change], drafts: Sequence[journal.Draft], book: Book | None, large: list[bytes], *,
+    changes: Sequence[Change],
+    drafts: Sequence[journal.Draft],
+    book: Book | None,
+    large: list[bytes],
+    *,
     plain: bytes = b"",
-) -> bytes:  # fmt: skip
+) -> bytes:
     """The stored form of a step's changes. What belongs into the CAS is added to `large`. `plain`: the changes as
     `change.digests` gives them.
     """
@@ -175,9 +179,7 @@ class _Search:
         return len(self._drafts[index].payload) > limits.INLINE_BYTES_MAX
 
 
-def _add(
-    flat: list[Any], change: Change, row: Row, *, search: _Search, book: Book, large: list[bytes]
-) -> bool:  # fmt: skip
+def _add(flat: list[Any], change: Change, row: Row, *, search: _Search, book: Book, large: list[bytes]) -> bool:
     """One row, in the form that takes least. Returns whether a blob is needed to read it."""
     key, meaning, placement = change.key, row.meaning, row.placement
     start, end = change.slot

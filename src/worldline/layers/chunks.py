@@ -44,7 +44,7 @@ def put(batch: kv.Batch, universe: ids.UniverseId, of: bytes, nonce: bytes, data
 
 def begin(
     batch: kv.Batch, universe: ids.UniverseId, of: bytes, nonce: bytes, data: bytes, *, time_us: int, age_us: int
-) -> Upload:  # fmt: skip
+) -> Upload:
     """The first part of an upload. Guard: its nonce was never used."""
     key = keys.upload_key(universe, of, nonce)
     raw = keys.UPLOAD.pack(blob.Upload(len(data), time_us, age_us))
@@ -107,9 +107,11 @@ def read_range(universe: ids.UniverseId, of: bytes, nonce: bytes, *, first: int)
     """The chunks of a blob from number `first` on, as many as are read at once."""
     _, end = keys.chunks(universe, of, nonce)
     return kv.Range(
-        keys.chunk_key(universe, of, nonce, first), end,
-        count_max=limits.CHUNKS_PAGE_BYTES_MAX // CHUNK, bytes_max=limits.CHUNKS_PAGE_BYTES_MAX,
-    )  # fmt: skip
+        keys.chunk_key(universe, of, nonce, first),
+        end,
+        count_max=limits.CHUNKS_PAGE_BYTES_MAX // CHUNK,
+        bytes_max=limits.CHUNKS_PAGE_BYTES_MAX,
+    )
 
 
 def decode(universe: ids.UniverseId, of: bytes, nonce: bytes, page: kv.Page, *, first: int) -> list[bytes]:

@@ -26,9 +26,7 @@ _FIRST = b"\x00"
 _END = b"\xff"
 
 
-async def ensure(
-    engine: kv.Engine, env: envs.Env, *, create: bool, encoded: Encryption | None = None
-) -> world.Schema:  # fmt: skip
+async def ensure(engine: kv.Engine, env: envs.Env, *, create: bool, encoded: Encryption | None = None) -> world.Schema:
     """The store's format, which this release speaks; written now if the store is new and `create` is set. `encoded`:
     what its values are encoded with, if they are.
     """

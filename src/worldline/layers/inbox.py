@@ -50,9 +50,16 @@ class Letter(msgspec.Struct, frozen=True):
 
 
 def enqueue(
-    batch: kv.Batch, at: ids.Address, item: inbox.Item, *, client_id: bytes | str, time_us: int, window_us: int,
-    same_as: inbox.Item | None = None, fresh: bool = False,
-) -> int:  # fmt: skip
+    batch: kv.Batch,
+    at: ids.Address,
+    item: inbox.Item,
+    *,
+    client_id: bytes | str,
+    time_us: int,
+    window_us: int,
+    same_as: inbox.Item | None = None,
+    fresh: bool = False,
+) -> int:
     """Append an item under a client id. Returns the append's index. Guard: the id is new. `same_as`: what a repeat is
     compared with, if some of the item may differ then. `fresh`: the caller has made the id less than a window ago by
     its own monotonic clock, so that it does not matter what other clocks say.

@@ -78,9 +78,16 @@ class Sealed(msgspec.Struct, frozen=True):
 
 
 def seal(
-    before: journal.Head, drafts: Sequence[journal.Draft], changes: Sequence[Change], *, state: bytes, time_us: int,
-    covered: bytes | None = None, plain: bytes = b"", book: stored_changes.Book | None = None,
-) -> Sealed:  # fmt: skip
+    before: journal.Head,
+    drafts: Sequence[journal.Draft],
+    changes: Sequence[Change],
+    *,
+    state: bytes,
+    time_us: int,
+    covered: bytes | None = None,
+    plain: bytes = b"",
+    book: stored_changes.Book | None = None,
+) -> Sealed:
     """Give a step's drafts their heights, logical time and digests, and its changes their stored form.
 
     `time_us` is the store's time, or the due time of what the step consumes if that is later; the logical time is not

@@ -111,9 +111,14 @@ def decode_heartbeat(worker: ids.WorkerId, raw: bytes | None) -> Heartbeat | Non
 
 
 def may_acquire(
-    state: State, *, me: Heartbeat, holder_heartbeat: Heartbeat | None, now_us: int, proven_dead: bool = False,
+    state: State,
+    *,
+    me: Heartbeat,
+    holder_heartbeat: Heartbeat | None,
+    now_us: int,
+    proven_dead: bool = False,
     assignment_void: bool = False,
-) -> str | None:  # fmt: skip
+) -> str | None:
     """Why this worker may not try now, or None if it may. `holder_heartbeat`: what was read under the
     holder's worker id.
     `assignment_void`: the worker that the world is assigned to does not stand, or cannot run it.
@@ -145,10 +150,15 @@ def may_acquire(
 
 
 def acquire(
-    batch: kv.Batch, state: State, *, me: Heartbeat, holder_heartbeat: Heartbeat | None, now_us: int,
+    batch: kv.Batch,
+    state: State,
+    *,
+    me: Heartbeat,
+    holder_heartbeat: Heartbeat | None,
+    now_us: int,
     proven_dead: bool = False,
     assignment_void: bool = False,
-) -> Lease:  # fmt: skip
+) -> Lease:
     """Take the lease under the next epoch. Guards: the epoch and the holder as they were read.
 
     `proven_dead`: the holder's process is known to be gone (a released OS lock), so its heartbeat need not run out.
@@ -300,7 +310,7 @@ def held_range(worker: ids.WorkerId, *, after: ids.Address | None = None, count_
 
 def held_in_range(
     worker: ids.WorkerId, universe: ids.UniverseId, *, after: ids.Address | None = None, count_max: int
-) -> kv.Range:  # fmt: skip
+) -> kv.Range:
     """The same, of one universe."""
     begin, end = keys.held_in(worker, universe)
     if after is not None:

@@ -68,9 +68,7 @@ def post(batch: kv.Batch, destination: worlds.World, message: inbox.Message) -> 
     return inboxes.enqueue_once(batch, destination.at, message)
 
 
-def deliver(
-    batch: kv.Batch, destination: worlds.World, message: inbox.Message, *, time_us: int, window_us: int
-) -> int:  # fmt: skip
+def deliver(batch: kv.Batch, destination: worlds.World, message: inbox.Message, *, time_us: int, window_us: int) -> int:
     """Add a message by itself. Returns the append's index. Guard: its id is new at the destination."""
     _check(message)
     worlds.expect_open(batch, destination)
@@ -78,9 +76,14 @@ def deliver(
         size = message.payload.size + _ITEM_BYTES
         batch.put(_brought_key(destination.at, message), keys.BROUGHT.pack(inbox.Brought(size)))
     return inboxes.enqueue(
-        batch, destination.at, message, client_id=_client_id(message), time_us=time_us, window_us=window_us,
+        batch,
+        destination.at,
+        message,
+        client_id=_client_id(message),
+        time_us=time_us,
+        window_us=window_us,
         same_as=_unnamed(message),
-    )  # fmt: skip
+    )
 
 
 def brought_range(destination: ids.Address, *, count_max: int) -> kv.Range:

@@ -62,9 +62,14 @@ def drop_rule(batch: kv.Batch, record: universes.Granted, rule: policy.Rule, *, 
 
 
 def _change(
-    batch: kv.Batch, record: universes.Granted, rules: list[policy.Rule], changed: policy.Rule, *, added: bool,
+    batch: kv.Batch,
+    record: universes.Granted,
+    rules: list[policy.Rule],
+    changed: policy.Rule,
+    *,
+    added: bool,
     time_us: int,
-) -> None:  # fmt: skip
+) -> None:
     number = record.grants.changes + 1
     after = model.Grants(number, record.grants.grants, rules)
     universes.change_grants(batch, record, after, model.GrantChange(number, added, [], time_us, [changed]))

@@ -47,6 +47,12 @@ def why_not(at: ids.Address, receipt: inbox.Receipt, keys: Collection[bytes]) ->
 
 def _signed(at: ids.Address, receipt: inbox.SignedReceipt) -> bytes:
     return digest.hash_parts(
-        b"receipt", at.universe, at.world, receipt.intent, int(receipt.status).to_bytes(1, "big"),
-        receipt.attempt.to_bytes(8, "big"), receipt.correlation_id.encode(), structs.encode(receipt.payload),
-    )  # fmt: skip
+        b"receipt",
+        at.universe,
+        at.world,
+        receipt.intent,
+        int(receipt.status).to_bytes(1, "big"),
+        receipt.attempt.to_bytes(8, "big"),
+        receipt.correlation_id.encode(),
+        structs.encode(receipt.payload),
+    )

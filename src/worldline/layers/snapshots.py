@@ -58,9 +58,14 @@ def promote(batch: kv.Batch, at: ids.Address, *, before_raw: bytes, to: Saved) -
 
 
 def pin(
-    batch: kv.Batch, owner: ids.Address, saved: Saved, lineage: world.Lineage, fork: ids.WorldId, *,
+    batch: kv.Batch,
+    owner: ids.Address,
+    saved: Saved,
+    lineage: world.Lineage,
+    fork: ids.WorldId,
+    *,
     frames: Sequence[tuple[bytes, bytes]] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Keep for a new fork the snapshot that a restore of it begins at, which is `owner`'s, and the changes above it.
 
     The snapshot is expected to be still there, and so are `frames`, the first that have some of these changes. The

@@ -113,10 +113,16 @@ def after(
     if not (ours or before.beside or before.incarnation in alive):
         kept = _counted(kept, before.running)
     return msgspec.structs.replace(
-        kept, epoch=epoch, step=known.head.step, running=Running.RESTORE, worker=me.worker,
-        incarnation=incarnation, beside=beside, until_us=0,
+        kept,
+        epoch=epoch,
+        step=known.head.step,
+        running=Running.RESTORE,
+        worker=me.worker,
+        incarnation=incarnation,
+        beside=beside,
+        until_us=0,
         input=before.input if kept.step_deaths or kept.acquitted else b"",
-    )  # fmt: skip
+    )
 
 
 def acquitted_by(trial: Trial, living: Collection[bytes]) -> Trial:
@@ -126,10 +132,11 @@ def acquitted_by(trial: Trial, living: Collection[bytes]) -> Trial:
         return trial
     gone = [each.running for each in trial.blamed if each.incarnation in living]
     return msgspec.structs.replace(
-        trial, blamed=kept,
+        trial,
+        blamed=kept,
         step_deaths=max(0, trial.step_deaths - gone.count(Running.STEP)),
         restore_deaths=max(0, trial.restore_deaths - gone.count(Running.RESTORE)),
-    )  # fmt: skip
+    )
 
 
 def _counted(trial: Trial, running: Running) -> Trial:
@@ -140,9 +147,11 @@ def _counted(trial: Trial, running: Running) -> Trial:
     if trial.incarnation:  # else it was written by a release that did not say who it was
         blamed = [*blamed, Blamed(trial.worker, trial.incarnation, running)][-BLAMED_MAX:]
     return msgspec.structs.replace(
-        trial, blamed=blamed, step_deaths=trial.step_deaths + (running is Running.STEP),
+        trial,
+        blamed=blamed,
+        step_deaths=trial.step_deaths + (running is Running.STEP),
         restore_deaths=trial.restore_deaths + (running is Running.RESTORE),
-    )  # fmt: skip
+    )
 
 
 def _forgotten(trial: Trial, running: Running) -> Trial:

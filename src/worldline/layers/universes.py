@@ -191,9 +191,11 @@ def allow(batch: kv.Batch, record: Granted, wanted: model.Grant, *, time_us: int
         raise errors.TooLarge("the grants of a universe", size=len(found), limit=limits.GRANTS_MAX)
     number = record.grants.changes + 1
     change_grants(
-        batch, record, msgspec.structs.replace(record.grants, changes=number, grants=found),
+        batch,
+        record,
+        msgspec.structs.replace(record.grants, changes=number, grants=found),
         model.GrantChange(number, True, [wanted], time_us),
-    )  # fmt: skip
+    )
 
 
 def deny(batch: kv.Batch, record: Granted, taken: Sequence[model.Grant], *, time_us: int) -> None:
@@ -202,9 +204,11 @@ def deny(batch: kv.Batch, record: Granted, taken: Sequence[model.Grant], *, time
     left = [each for each in record.grants.grants if each not in taken]
     number = record.grants.changes + 1
     change_grants(
-        batch, record, msgspec.structs.replace(record.grants, changes=number, grants=left),
+        batch,
+        record,
+        msgspec.structs.replace(record.grants, changes=number, grants=left),
         model.GrantChange(number, False, list(taken), time_us),
-    )  # fmt: skip
+    )
 
 
 def change_grants(batch: kv.Batch, record: Granted, found: model.Grants, change: model.GrantChange) -> None:

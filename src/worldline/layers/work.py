@@ -75,9 +75,15 @@ def open_work(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, wanted: wo
 
 
 def open_claimed(
-    batch: kv.Batch, at: ids.Address, intent: ids.IntentId, wanted: work.Work, *, worker: ids.WorkerId,
-    token: ids.Token, until_us: int,
-) -> Open:  # fmt: skip
+    batch: kv.Batch,
+    at: ids.Address,
+    intent: ids.IntentId,
+    wanted: work.Work,
+    *,
+    worker: ids.WorkerId,
+    token: ids.Token,
+    until_us: int,
+) -> Open:
     """Ask for an effect and hand it to a co-located adapter in the same commit."""
     _check_new(wanted)
     assert wanted.kind is _EFFECT, "a timer is not claimed"
@@ -262,9 +268,15 @@ def is_suspect(opened: Open) -> bool:
 
 
 def claim(
-    batch: kv.Batch, opened: Open, *, worker: ids.WorkerId, token: ids.Token, now_us: int, until_us: int,
+    batch: kv.Batch,
+    opened: Open,
+    *,
+    worker: ids.WorkerId,
+    token: ids.Token,
+    now_us: int,
+    until_us: int,
     alone: bool = False,
-) -> Open:  # fmt: skip
+) -> Open:
     """Take a due effect for a while. Guard: the authority as it was read; the token makes the result unique."""
     assert opened.work.kind is _EFFECT, "a timer is not claimed"
     if opened.work.state not in CLAIMABLE:
@@ -321,9 +333,15 @@ def park(batch: kv.Batch, held: Open, *, now_us: int, error: str, trace: str = "
     """Set aside until an operator retries it. Guard: the claim as its holder last wrote it."""
     _check_claimed(held)
     parked = msgspec.structs.replace(
-        held.work, state=WorkState.PARKED, token=b"", worker=b"", error=_storable(error), trace=trace, alone=False,
+        held.work,
+        state=WorkState.PARKED,
+        token=b"",
+        worker=b"",
+        error=_storable(error),
+        trace=trace,
+        alone=False,
         tried=tried_with(held.work, "parked", now_us=now_us, error=error),
-    )  # fmt: skip
+    )
     return _move(batch, held, parked)
 
 
@@ -344,9 +362,14 @@ def set_aside(batch: kv.Batch, opened: Open, *, now_us: int, error: str) -> Open
     if _is_at_work(opened, now_us) or opened.work.state not in CLAIMABLE:
         raise errors.Closed(f"intent {opened.intent.hex()} is {opened.work.state.name.lower()}, not waiting")
     parked = msgspec.structs.replace(
-        opened.work, state=WorkState.PARKED, token=b"", worker=b"", error=opened.work.error or _storable(error),
-        alone=False, tried=_ran_out(opened.work, now_us=now_us),
-    )  # fmt: skip
+        opened.work,
+        state=WorkState.PARKED,
+        token=b"",
+        worker=b"",
+        error=opened.work.error or _storable(error),
+        alone=False,
+        tried=_ran_out(opened.work, now_us=now_us),
+    )
     return _move(batch, opened, parked)
 
 
@@ -461,9 +484,16 @@ def lost(conflict: kv.Conflict, held: Open) -> bool:
 
 
 def repair(
-    batch: kv.Batch, at: ids.Address, intent: ids.IntentId, wanted: work.Work, *, head_raw: bytes, now_us: int,
-    authority: Open | None, pointers: Sequence[Found] = (),
-) -> bool:  # fmt: skip
+    batch: kv.Batch,
+    at: ids.Address,
+    intent: ids.IntentId,
+    wanted: work.Work,
+    *,
+    head_raw: bytes,
+    now_us: int,
+    authority: Open | None,
+    pointers: Sequence[Found] = (),
+) -> bool:
     """Write what is missing of an intent that the journal says is open. Returns whether anything was.
 
     Work that was parked comes back so, without a pointer. `pointers`: the due keys found for this intent. Guard: the
@@ -497,7 +527,7 @@ def _is_at_work(opened: Open, now_us: int) -> bool:
 
 def _unused_due_us(
     at: ids.Address, intent: ids.IntentId, wanted: work.Work, now_us: int, pointers: Sequence[Found]
-) -> int:  # fmt: skip
+) -> int:
     """A due time, not before the wanted one, that no earlier pointer of this intent has had.
 
     A reader that found a pointer without authority may be about to delete it. If the restored pointer had the same key,

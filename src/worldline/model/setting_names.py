@@ -67,10 +67,15 @@ SECTIONS = tuple(dict.fromkeys(each.section for each in ALL.values() if each.sec
 RETENTION = tuple(
     f"worker.{field}"
     for field in (
-        "segment_entries", "segment_ms", "segment_margin", "segment_changes", "snapshots_kept", "snapshots_kept_ms",
+        "segment_entries",
+        "segment_ms",
+        "segment_margin",
+        "segment_changes",
+        "snapshots_kept",
+        "snapshots_kept_ms",
         "journal_kept_ms",
     )
-)  # fmt: skip
+)
 OF_UNIVERSE = (*RETENTION, *(name for name, each in ALL.items() if each.section == "pressure"))
 VARIABLES = {each.variable: each.name for each in ALL.values()}
 
@@ -121,7 +126,7 @@ def fields_of(section: str, stored: Mapping[str, str]) -> dict[str, Any]:
         ALL[name].field: value_of(name, text)
         for name, text in stored.items()
         if name in OF_UNIVERSE and ALL[name].section == section
-    }  # fmt: skip
+    }
 
 
 def said_of_retention(worker: model.WorkerSettings) -> dict[str, str]:

@@ -74,9 +74,15 @@ class Dump(msgspec.Struct, frozen=True):
 
 
 def dump(
-    loops: Sequence[loop.Loop], worlds: world_worker.WorldWorker | None, adapter: effect_worker.AdapterWorker | None,
-    proved: proofs.Proofs | None, *, worker: str, name: str, now_us: int,
-) -> Dump:  # fmt: skip
+    loops: Sequence[loop.Loop],
+    worlds: world_worker.WorldWorker | None,
+    adapter: effect_worker.AdapterWorker | None,
+    proved: proofs.Proofs | None,
+    *,
+    worker: str,
+    name: str,
+    now_us: int,
+) -> Dump:
     held = [] if worlds is None else sorted(worlds.held, key=lambda each: each.at)
     cycles = [] if worlds is None else list(worlds.under_way().values())
     claims = [] if adapter is None else sorted(adapter.claims(), key=lambda each: each.intent)

@@ -43,9 +43,7 @@ class Collector(registry.Collector):
                     yield _gauge(name, metric, gauges)
 
 
-def _gauge(
-    name: str, metric: metric_list.Metric, gauges: dict[measures.Series, float]
-) -> core.GaugeMetricFamily:  # fmt: skip
+def _gauge(name: str, metric: metric_list.Metric, gauges: dict[measures.Series, float]) -> core.GaugeMetricFamily:
     family = core.GaugeMetricFamily(name, metric.help, labels=metric.labels)
     found = [(labels, value) for (of, labels), value in gauges.items() if of == name]
     if not found and not metric.labels and not metric.optional:
@@ -55,9 +53,7 @@ def _gauge(
     return family
 
 
-def _counter(
-    name: str, metric: metric_list.Metric, counters: dict[measures.Series, float]
-) -> core.CounterMetricFamily:  # fmt: skip
+def _counter(name: str, metric: metric_list.Metric, counters: dict[measures.Series, float]) -> core.CounterMetricFamily:
     family = core.CounterMetricFamily(name.removesuffix("_total"), metric.help, labels=metric.labels)
     # From the beginning, so that an alarm on its rate has something to start from.
     found: dict[tuple[str, ...], float] = dict.fromkeys(metric_list.beginnings(name), 0)
@@ -69,7 +65,7 @@ def _counter(
 
 def _histogram(
     name: str, metric: metric_list.Metric, histograms: dict[measures.Series, measures.Histogram]
-) -> core.HistogramMetricFamily:  # fmt: skip
+) -> core.HistogramMetricFamily:
     family = core.HistogramMetricFamily(name, metric.help, labels=metric.labels)
     for (of, labels), histogram in histograms.items():
         if of == name:

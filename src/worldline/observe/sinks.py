@@ -30,10 +30,24 @@ from worldline.roles import telemetry
 T = TypeVar("T")
 
 NoticeKind = Literal[
-    "dead_letter", "effect_failed", "effect_retried", "effect_parked", "lease_acquired", "lease_released",
-    "world_dropped", "world_refused", "world_diverged", "step_died", "restore_died", "self_fenced", "refused", "hang",
-    "world_quarantined", "last_attempt", "role_error",
-]  # fmt: skip
+    "dead_letter",
+    "effect_failed",
+    "effect_retried",
+    "effect_parked",
+    "lease_acquired",
+    "lease_released",
+    "world_dropped",
+    "world_refused",
+    "world_diverged",
+    "step_died",
+    "restore_died",
+    "self_fenced",
+    "refused",
+    "hang",
+    "world_quarantined",
+    "last_attempt",
+    "role_error",
+]
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -100,7 +114,7 @@ class Observed:
 
     def __init__(
         self, telling: telemetry.Telling, meter: measures.Meter | None = None, *, port: int | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.telemetry = telling
         self.meter = meter
         self.port = port  # where metrics are offered
@@ -214,16 +228,12 @@ def dispositions(fact: telemetry.Fact) -> list[Disposed]:
         case telemetry.Attempted(claim=claim):
             work, intent = claim.work, claim.intent.hex()
             return [
-                Disposed(
-                    "effect", fact.outcome, claim.at, work.step, work.name, intent, work.attempt, fact.message
-                )
-            ]  # fmt: skip
+                Disposed("effect", fact.outcome, claim.at, work.step, work.name, intent, work.attempt, fact.message)
+            ]
         case telemetry.Fired(timer=timer):
             return [Disposed("timer", "fired", timer.at, timer.work.step, timer.work.name, timer.intent.hex())]
         case telemetry.Committed():
-            return [
-                Disposed("input", "dead_letter", fact.at, each.step, message=each.reason) for each in fact.buried
-            ]  # fmt: skip
+            return [Disposed("input", "dead_letter", fact.at, each.step, message=each.reason) for each in fact.buried]
         case telemetry.Dropped():
             return [Disposed("step", fact.why, fact.at, message=fact.message)]
         case telemetry.StepDied():
@@ -250,8 +260,11 @@ def host_events(fact: telemetry.Fact) -> list[HostEvent]:
 
 def _of_attempt(fact: telemetry.Attempted) -> list[Notice]:
     kinds: dict[telemetry.Outcome, NoticeKind] = {
-        "retried": "effect_retried", "parked": "effect_parked", "error": "effect_failed", "timeout": "effect_failed",
-    }  # fmt: skip
+        "retried": "effect_retried",
+        "parked": "effect_parked",
+        "error": "effect_failed",
+        "timeout": "effect_failed",
+    }
     kind = kinds.get(fact.outcome)
     if kind is None:
         return []

@@ -182,10 +182,18 @@ class Tracing:
             told(self, fact)
 
     def span(
-        self, name: str, place: Place, parent: Place | None, wall_us: tuple[int, int], *,
-        kind: trace.SpanKind = trace.SpanKind.INTERNAL, links: Sequence[Place] = (), failed: str | None = None,
-        correlation_id: str = "", **attributes: str | int,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        place: Place,
+        parent: Place | None,
+        wall_us: tuple[int, int],
+        *,
+        kind: trace.SpanKind = trace.SpanKind.INTERNAL,
+        links: Sequence[Place] = (),
+        failed: str | None = None,
+        correlation_id: str = "",
+        **attributes: str | int,
+    ) -> None:
         """A span that is over: facts are told when they are true."""
         if correlation_id:
             attributes["correlation_id"] = correlation_id
@@ -196,9 +204,13 @@ class Tracing:
             self._ids.want(place)
         try:
             span = self._tracer.start_span(
-                name, context, kind, {f"worldline.{key}": value for key, value in attributes.items()},
-                [trace.Link(_context(each)) for each in links], wall_us[0] * 1000,
-            )  # fmt: skip
+                name,
+                context,
+                kind,
+                {f"worldline.{key}": value for key, value in attributes.items()},
+                [trace.Link(_context(each)) for each in links],
+                wall_us[0] * 1000,
+            )
         finally:
             if self._ids is not None:
                 self._ids.want(None)
@@ -221,10 +233,16 @@ def active() -> Tracing | None:
 def _entered(tracing: Tracing, fact: telemetry.Entered) -> None:
     of, _ = trace_of_input(fact.at, fact.item, fact.data, fact.stamp)
     tracing.span(
-        "enqueue", enqueued(of), None, (fact.began_wall_us, fact.ended_wall_us), kind=trace.SpanKind.PRODUCER,
-        world=fact.at.world.hex(), input=_title(fact.item), handed=fact.handed,
+        "enqueue",
+        enqueued(of),
+        None,
+        (fact.began_wall_us, fact.ended_wall_us),
+        kind=trace.SpanKind.PRODUCER,
+        world=fact.at.world.hex(),
+        input=_title(fact.item),
+        handed=fact.handed,
         correlation_id=_correlation_of(fact.item, fact.data),
-    )  # fmt: skip
+    )
 
 
 def _committed(tracing: Tracing, fact: telemetry.Committed) -> None:
@@ -242,16 +260,22 @@ def _committed(tracing: Tracing, fact: telemetry.Committed) -> None:
     for outgoing in fact.outgoing:
         sender = outgoing.message.from_step
         tracing.span(
-            "message", enqueued(message_trace(outgoing.message.message)), None,
-            (fact.began_wall_us, fact.ended_wall_us), kind=trace.SpanKind.PRODUCER, links=[here[sender]],
-            world=fact.at.world.hex(), step=sender, message=outgoing.message.name,
+            "message",
+            enqueued(message_trace(outgoing.message.message)),
+            None,
+            (fact.began_wall_us, fact.ended_wall_us),
+            kind=trace.SpanKind.PRODUCER,
+            links=[here[sender]],
+            world=fact.at.world.hex(),
+            step=sender,
+            message=outgoing.message.name,
             correlation_id=inbox.correlation_id_of(outgoing.message),
-        )  # fmt: skip
+        )
 
 
 def _stepped(
     tracing: Tracing, fact: telemetry.Committed, entries: Sequence[journal.Entry], touched: Sequence[int]
-) -> Place:  # fmt: skip
+) -> Place:
     """A span in each trace that the step belongs to. Returns the one in the trace of its input."""
     first = entries[0]
     item = replays.item_of(first) if first.kind in journal.INPUTS and not first.blob else None
@@ -263,13 +287,20 @@ def _stepped(
     here = stepped(main, fact.at, first.step)
     for of in [main, *(each for each in touched if each != main)][:TRACES_MAX]:
         tracing.span(
-            "step", stepped(of, fact.at, first.step), parent if of == main else None,
-            (fact.began_wall_us, fact.ended_wall_us), kind=trace.SpanKind.CONSUMER,
-            links=[] if of == main else [here], failed=None if bad is None else bad.kind.name.lower(),
-            world=fact.at.world.hex(), world_name=fact.name, step=first.step, height=first.height,
+            "step",
+            stepped(of, fact.at, first.step),
+            parent if of == main else None,
+            (fact.began_wall_us, fact.ended_wall_us),
+            kind=trace.SpanKind.CONSUMER,
+            links=[] if of == main else [here],
+            failed=None if bad is None else bad.kind.name.lower(),
+            world=fact.at.world.hex(),
+            world_name=fact.name,
+            step=first.step,
+            height=first.height,
             input=first.kind.name.lower() if item is None else _title(item),
             correlation_id=_correlation_of(item, data),
-        )  # fmt: skip
+        )
     return here
 
 
@@ -277,21 +308,35 @@ def _attempted(tracing: Tracing, fact: telemetry.Attempted) -> None:
     work = fact.claim.work
     of = trace_of_work(fact.claim)
     tracing.span(
-        f"effect {work.name}", attempted(of, fact.claim.intent, work.attempt), stepped(of, fact.claim.at, work.step),
-        (fact.began_wall_us, fact.ended_wall_us), kind=trace.SpanKind.CLIENT,
+        f"effect {work.name}",
+        attempted(of, fact.claim.intent, work.attempt),
+        stepped(of, fact.claim.at, work.step),
+        (fact.began_wall_us, fact.ended_wall_us),
+        kind=trace.SpanKind.CLIENT,
         failed=None if fact.outcome == "ok" else fact.message or fact.outcome,
-        world=fact.claim.at.world.hex(), step=work.step, effect=work.name, intent=fact.claim.intent.hex(),
-        attempt=work.attempt, outcome=fact.outcome, correlation_id=work.correlation_id,
-    )  # fmt: skip
+        world=fact.claim.at.world.hex(),
+        step=work.step,
+        effect=work.name,
+        intent=fact.claim.intent.hex(),
+        attempt=work.attempt,
+        outcome=fact.outcome,
+        correlation_id=work.correlation_id,
+    )
 
 
 def _fired(tracing: Tracing, fact: telemetry.Fired) -> None:
     work = fact.timer.work
     of = trace_of_work(fact.timer)
     tracing.span(
-        "timer", fired(of, fact.timer.intent), stepped(of, fact.timer.at, work.step), (fact.wall_us, fact.wall_us),
-        world=fact.timer.at.world.hex(), step=work.step, timer=work.name, late_ms=fact.late_us // 1000,
-    )  # fmt: skip
+        "timer",
+        fired(of, fact.timer.intent),
+        stepped(of, fact.timer.at, work.step),
+        (fact.wall_us, fact.wall_us),
+        world=fact.timer.at.world.hex(),
+        step=work.step,
+        timer=work.name,
+        late_ms=fact.late_us // 1000,
+    )
 
 
 def _correlation_of(item: inbox.Item | None, data: bytes) -> str:

@@ -28,9 +28,15 @@ DEFAULT_BUDGET = quarantine.budget_of(WorkerSettings())
 
 
 async def beat(
-    engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, incarnation: ids.Incarnation, settings: WorkerSettings,
-    *, labels: dict[str, str] | None = None, told: Callable[[int], None] = lambda _: None,
-) -> leases.Heartbeat:  # fmt: skip
+    engine: kv.Engine,
+    env: envs.Env,
+    worker: ids.WorkerId,
+    incarnation: ids.Incarnation,
+    settings: WorkerSettings,
+    *,
+    labels: dict[str, str] | None = None,
+    told: Callable[[int], None] = lambda _: None,
+) -> leases.Heartbeat:
     """Write the worker's heartbeat, the first or the next. Whether it is draining is for others to say.
 
     `told`: gets the store's time as soon as it is read.
@@ -43,10 +49,16 @@ async def beat(
         draining = known is not None and known.sign.incarnation == incarnation and known.sign.draining
         batch = kv.Batch()
         life = leases.heartbeat(
-            batch, worker, before=known, incarnation=incarnation, now_us=read.time_us,
-            ttl_us=settings.lease_ttl_ms * 1000, capacity=settings.max_worlds_warm,
-            labels=settings.labels if labels is None else labels, draining=draining,
-        )  # fmt: skip
+            batch,
+            worker,
+            before=known,
+            incarnation=incarnation,
+            now_us=read.time_us,
+            ttl_us=settings.lease_ttl_ms * 1000,
+            capacity=settings.max_worlds_warm,
+            labels=settings.labels if labels is None else labels,
+            draining=draining,
+        )
         return transact.Write(batch, lambda _: life)
 
     return await transact.run(engine, env, attempt)
@@ -84,11 +96,18 @@ async def drain(engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, *, drain
 
 
 async def acquire(
-    engine: kv.Engine, env: envs.Env, at: ids.Address, me: leases.Heartbeat, others: expiry.Witness,
-    *, anyway: bool = False, why_not: Callable[[worlds.World, leases.State], Awaitable[str | None]] | None = None,
-    budget: quarantine.Budget = DEFAULT_BUDGET, beside: Callable[[], bool] = lambda: False,
+    engine: kv.Engine,
+    env: envs.Env,
+    at: ids.Address,
+    me: leases.Heartbeat,
+    others: expiry.Witness,
+    *,
+    anyway: bool = False,
+    why_not: Callable[[worlds.World, leases.State], Awaitable[str | None]] | None = None,
+    budget: quarantine.Budget = DEFAULT_BUDGET,
+    beside: Callable[[], bool] = lambda: False,
     telemetry: telemetry.Telemetry = telemetry.NOTHING,
-) -> leases.Lease:  # fmt: skip
+) -> leases.Lease:
     """Take the lease under the next epoch. `Exists` if a living worker has it, or it is wanted by one that stands, or
     `why_not` says why this worker leaves it alone. `Quarantined` if so many processes have died while they restored the
     world that this one does not try. `beside`: see `model.lease.Trial`.
@@ -101,21 +120,15 @@ async def acquire(
     async def attempt() -> transact.Write[leases.Lease | quarantine.Quarantined]:
         nonlocal known, found
         # Our own heartbeat is read too: the batch expects it, and a heartbeat since the last attempt has changed it.
-        read = await engine.read(
-            *leases.reads(at), leases.get_heartbeat(me.worker), worlds.get(at), *trial.reads(at)
-        )  # fmt: skip
+        read = await engine.read(*leases.reads(at), leases.get_heartbeat(me.worker), worlds.get(at), *trial.reads(at))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
         mine = leases.decode_heartbeat(me.worker, read.value(3))
         world = worlds.decode(at, read.value(4))
         known = trial.decode(at, read.value(5), read.value(6))
         fresh = mine if mine is not None and mine.sign.incarnation == me.sign.incarnation else me
-        holder_heartbeat = mine
-        proven_dead = False
+        holder_heartbeat, proven_dead = mine, False
         if state.holder is not None and state.holder.worker != me.worker:
-            other = ids.WorkerId(state.holder.worker)
-            read = await engine.read(leases.get_heartbeat(other))
-            holder_heartbeat = others.look(leases.decode_heartbeat(other, read.value(0)))
-            proven_dead = others.is_dead(other)
+            read, holder_heartbeat, proven_dead = await _look(engine, ids.WorkerId(state.holder.worker), others)
         said = None if why_not is None else await why_not(world, state)
         if said is not None:
             raise errors.Exists(f"world {at.world.hex()} is {said}")
@@ -127,8 +140,8 @@ async def acquire(
         if not anyway:
             worlds.expect_running(batch, world)
         lease = leases.acquire(
-            batch, state, me=fresh, holder_heartbeat=holder_heartbeat, now_us=read.time_us, proven_dead=proven_dead,
-            assignment_void=void,
+            batch, state, me=fresh, holder_heartbeat=holder_heartbeat, now_us=read.time_us,
+            proven_dead=proven_dead, assignment_void=void,
         )  # fmt: skip
         if anyway:
             return transact.Write(batch, lambda _: lease)
@@ -153,6 +166,14 @@ async def acquire(
     return acquired
 
 
+async def _look(
+    engine: kv.Engine, holder: ids.WorkerId, others: expiry.Witness
+) -> tuple[kv.Snapshot, leases.Heartbeat | None, bool]:
+    """Read another holder's heartbeat, and whether it is proven to be dead. The time of this read is the later one."""
+    read = await engine.read(leases.get_heartbeat(holder))
+    return read, others.look(leases.decode_heartbeat(holder, read.value(0))), others.is_dead(holder)
+
+
 def _tell_quarantine(told: telemetry.Telemetry, at: ids.Address, why: quarantine.Quarantined) -> None:
     told.tell(telemetry.WorldQuarantined(at, str(why)))
 
@@ -168,7 +189,7 @@ def _tell_deaths(
 
 async def lives_of(
     engine: kv.Engine, found: lease_model.Trial | None, others: expiry.Witness
-) -> dict[ids.WorkerId, leases.Heartbeat]:  # fmt: skip
+) -> dict[ids.WorkerId, leases.Heartbeat]:
     """The heartbeats of the holders that are blamed in a trial, or would be, as far as there are any. Of a worker whose
     death is proven there is none.
     """
@@ -181,9 +202,12 @@ async def lives_of(
 
 
 def _expect_silent(
-    batch: kv.Batch, known: trial.Known, state: leases.State, lives: dict[ids.WorkerId, leases.Heartbeat],
+    batch: kv.Batch,
+    known: trial.Known,
+    state: leases.State,
+    lives: dict[ids.WorkerId, leases.Heartbeat],
     me: leases.Heartbeat,
-) -> None:  # fmt: skip
+) -> None:
     """Expect that the holder whose mark stands has given no sign since it was looked at. Taking the lease expects that
     already of the holder that it is taken from, and of ourselves.
     """
@@ -198,9 +222,15 @@ def alive_among(lives: dict[ids.WorkerId, leases.Heartbeat], now_us: int) -> lis
 
 
 def _quarantine(
-    env: envs.Env, world: worlds.World, state: leases.State, known: trial.Known, found: lease_model.Trial,
-    *, budget: quarantine.Budget, now_us: int,
-) -> transact.Write[leases.Lease | quarantine.Quarantined]:  # fmt: skip
+    env: envs.Env,
+    world: worlds.World,
+    state: leases.State,
+    known: trial.Known,
+    found: lease_model.Trial,
+    *,
+    budget: quarantine.Budget,
+    now_us: int,
+) -> transact.Write[leases.Lease | quarantine.Quarantined]:
     """Pause the world instead of taking it. Its trial stays, and says why."""
     batch = kv.Batch()
     leases.revoke(batch, state, token=envs.new_id(env))
@@ -210,9 +240,11 @@ def _quarantine(
 
 
 async def may_take(
-    engine: kv.Engine, found: Sequence[tuple[worlds.World, leases.State]], me: leases.Heartbeat | None,
+    engine: kv.Engine,
+    found: Sequence[tuple[worlds.World, leases.State]],
+    me: leases.Heartbeat | None,
     others: expiry.Witness,
-) -> list[ids.Address]:  # fmt: skip
+) -> list[ids.Address]:
     """Those of these worlds that it makes sense to try for, in the order of their assignments' priorities. Most that
     have a hint are held by other workers, and one look at all of them costs less than a try at each.
     """
@@ -259,7 +291,7 @@ def _wants(world: worlds.World, life: leases.Heartbeat, now_us: int) -> bool:
 
 async def wanted_there(
     engine: kv.Engine, assigned: Mapping[ids.Address, ids.WorkerId], others: expiry.Witness
-) -> list[ids.Address]:  # fmt: skip
+) -> list[ids.Address]:
     """Those of these worlds whose assignment counts: the worker stands, and can run the world."""
     if not assigned:
         return []
@@ -283,9 +315,14 @@ async def wanted_there(
 
 
 async def release(
-    engine: kv.Engine, env: envs.Env, lease: leases.Lease, *, hint: bool = False,
-    kept: lease_model.Trial | None = None, mended: bool = False,
-) -> None:  # fmt: skip
+    engine: kv.Engine,
+    env: envs.Env,
+    lease: leases.Lease,
+    *,
+    hint: bool = False,
+    kept: lease_model.Trial | None = None,
+    mended: bool = False,
+) -> None:
     """Let go of a lease, and leave a hint if something is unread, or if a `hint` is wanted whatever there is.
 
     A lease that has moved on is left as it is. `kept`: the trial goes on with the next holder, because this one could

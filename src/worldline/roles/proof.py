@@ -92,10 +92,17 @@ class Prover:
     """
 
     def __init__(
-        self, line: lines.Line, programs: Mapping[bytes, Program], head: journal.Head, rows: Rows, *,
-        saved: Mapping[int, snapshot.Snapshot] | None = None, folded_to: int = 0, cold: Cold | None = None,
+        self,
+        line: lines.Line,
+        programs: Mapping[bytes, Program],
+        head: journal.Head,
+        rows: Rows,
+        *,
+        saved: Mapping[int, snapshot.Snapshot] | None = None,
+        folded_to: int = 0,
+        cold: Cold | None = None,
         sealed: Sealed,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert not (saved and cold), "a snapshot is compared with all rows"
         self._cold = cold
         self._sealed = sealed
@@ -117,9 +124,12 @@ class Prover:
         self.steps = self.proved = self.entries = self.snapshots = 0
 
     def take(
-        self, steps: Sequence[history.Stored], loaded: dict[bytes, bytes], *,
+        self,
+        steps: Sequence[history.Stored],
+        loaded: dict[bytes, bytes],
+        *,
         until: Callable[[], bool] = lambda: False,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Prove steps that follow each other, or fold them. Returns how many were taken: all of them, unless one comes
         out differently, or `until` says so between two of them, or the rows of a snapshot are wanted.
         """

@@ -156,9 +156,13 @@ class Past:
     """
 
     def __init__(
-        self, engine: kv.Engine, blobs: blob_layer.Blobs, executor: Executor, saved: snapshot_model.Snapshot,
+        self,
+        engine: kv.Engine,
+        blobs: blob_layer.Blobs,
+        executor: Executor,
+        saved: snapshot_model.Snapshot,
         header: Header,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._engine = engine
         self._blobs = blobs
         self._executor = executor

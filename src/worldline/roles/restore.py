@@ -125,9 +125,14 @@ def fold(material: Material, unsaved: Unsaved | None = None) -> tuple[journal.He
 
 
 async def gather(
-    engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, *, baseline: snapshot_model.Snapshot | None = None,
-    up_to: int | None = None, cells_max: int | None = None,
-) -> Material:  # fmt: skip
+    engine: kv.Engine,
+    blobs: blob_layer.Blobs,
+    at: ids.Address,
+    *,
+    baseline: snapshot_model.Snapshot | None = None,
+    up_to: int | None = None,
+    cells_max: int | None = None,
+) -> Material:
     """Read a world: from its baseline, or from an earlier snapshot; to its head, or to the step end at or below a
     height. What a fork has of its parent is read from there. `cells_max`: in bytes; if its state may take more memory
     than this, the cells of the baseline are left out.
@@ -143,9 +148,14 @@ async def gather(
 
 
 async def _gather(
-    engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, *, baseline: snapshot_model.Snapshot | None,
-    up_to: int | None, cells_max: int | None,
-) -> Material:  # fmt: skip
+    engine: kv.Engine,
+    blobs: blob_layer.Blobs,
+    at: ids.Address,
+    *,
+    baseline: snapshot_model.Snapshot | None,
+    up_to: int | None,
+    cells_max: int | None,
+) -> Material:
     read = await engine.read(snapshot_layer.get_baseline(at), journals.get_head(at), lines.get(at), *policies.reads(at))
     policy = policies.Found(at, read.value(3), read.value(4), read.page(5))
     baseline_raw, head_raw = read.value(0), read.value(1)
@@ -180,9 +190,14 @@ async def read_steps(
 
 
 async def step_pages(
-    engine: kv.Engine, blobs: blob_layer.Blobs, line: lines.Line, *, above: int, up_to: int,
+    engine: kv.Engine,
+    blobs: blob_layer.Blobs,
+    line: lines.Line,
+    *,
+    above: int,
+    up_to: int,
     changes: bool = True,
-) -> AsyncIterator[list[history.Stored]]:  # fmt: skip
+) -> AsyncIterator[list[history.Stored]]:
     """The same, page by page. `NotRetained` for a step whose changes were dropped, unless they are not asked for."""
     pages = journal_pages.Pages(engine, blobs, line, above=above)
     reader = pages.reader
@@ -231,9 +246,12 @@ async def _damage(
 
 
 async def explain(
-    blobs: blob_layer.Blobs, reader: history.Reader, items: Sequence[history.Item], head: journal.Head,
+    blobs: blob_layer.Blobs,
+    reader: history.Reader,
+    items: Sequence[history.Item],
+    head: journal.Head,
     rows: Rows,
-) -> str:  # fmt: skip
+) -> str:
     """What is wrong in a value whose checksum is: `items` begin with it, head and rows are those of the last step
     before. The digests of what can still be read tell the step, and often the row; nothing if they all hold.
     """

@@ -310,9 +310,16 @@ class Reaped(msgspec.Struct, frozen=True, gc=False):
 
 
 Clearable = Literal[
-    "made_ids", "chosen_ids", "pointers", "held_records", "lock_files", "temporary_files", "uploads", "imports",
+    "made_ids",
+    "chosen_ids",
+    "pointers",
+    "held_records",
+    "lock_files",
+    "temporary_files",
+    "uploads",
+    "imports",
     "deleted",
-]  # fmt: skip
+]
 
 
 class Cleared(msgspec.Struct, frozen=True, gc=False):
@@ -472,14 +479,51 @@ class Troubled(msgspec.Struct, frozen=True, gc=False):
 
 
 Fact = (
-    Entered | Refused | Committed | Cycled | Dropped | WorldRefused | Taken | Released | Saved | SaveFailed | Compacted
-    | CompactFailed | Proved | Unproved | Beat | HostChanged
-    | SelfFenced | StepDied | RestoreDied | WorldQuarantined | LastAttempt | Claimed | Attempted
-    | Answered | Fired
-    | Placed | Orchestrated | Reaped | Cleared | Collected | CollectFailed | Swept | WorldsCounted | OpenCounted
-    | DueCounted | UsageCounted
-    | StoreRead | Stored | StoreFailed | ObjectDone | ObjectFailed | Hung | Lagged | Troubled
-)  # fmt: skip
+    Entered
+    | Refused
+    | Committed
+    | Cycled
+    | Dropped
+    | WorldRefused
+    | Taken
+    | Released
+    | Saved
+    | SaveFailed
+    | Compacted
+    | CompactFailed
+    | Proved
+    | Unproved
+    | Beat
+    | HostChanged
+    | SelfFenced
+    | StepDied
+    | RestoreDied
+    | WorldQuarantined
+    | LastAttempt
+    | Claimed
+    | Attempted
+    | Answered
+    | Fired
+    | Placed
+    | Orchestrated
+    | Reaped
+    | Cleared
+    | Collected
+    | CollectFailed
+    | Swept
+    | WorldsCounted
+    | OpenCounted
+    | DueCounted
+    | UsageCounted
+    | StoreRead
+    | Stored
+    | StoreFailed
+    | ObjectDone
+    | ObjectFailed
+    | Hung
+    | Lagged
+    | Troubled
+)
 
 Listener = Callable[[Fact], None]
 
@@ -533,9 +577,11 @@ class Telling:
         self.failures[name] = self.failures.get(name, 0) + 1
         if self.failures[name] == 1:
             log.warning(
-                "the %s sink raised %r; it goes on being called, and this is not said again", name, error,
+                "the %s sink raised %r; it goes on being called, and this is not said again",
+                name,
+                error,
                 exc_info=error,
-            )  # fmt: skip
+            )
 
 
 def about(at: ids.Address, *, step: int | None = None, name: str = "") -> dict[str, object]:

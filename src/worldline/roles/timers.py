@@ -78,9 +78,16 @@ class TimerWorker:
 
     def _timers_of(self, universe: ids.UniverseId) -> UniverseTimers:
         return UniverseTimers(
-            self._engine, self._env, universe, settings=self._settings, worker=self._worker, watch=self._watch,
-            looks=self._looks, local=self._local, telemetry=self._telemetry,
-        )  # fmt: skip
+            self._engine,
+            self._env,
+            universe,
+            settings=self._settings,
+            worker=self._worker,
+            watch=self._watch,
+            looks=self._looks,
+            local=self._local,
+            telemetry=self._telemetry,
+        )
 
     @property
     def fired(self) -> int:
@@ -170,10 +177,18 @@ class UniverseTimers:
     """The timers of one universe."""
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, *, settings: TimerSettings,
-        worker: ids.WorkerId, watch: wakeup.Watch, looks: looks.Looks, local: WorldWorker | None,
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        universe: ids.UniverseId,
+        *,
+        settings: TimerSettings,
+        worker: ids.WorkerId,
+        watch: wakeup.Watch,
+        looks: looks.Looks,
+        local: WorldWorker | None,
         telemetry: telemetry.Telemetry,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._engine = engine
         self._env = env
         self._universe = universe
@@ -359,9 +374,7 @@ class UniverseTimers:
                 for timer in fired:
                     self._tell(timer, now_us)
 
-    def _fire(
-        self, batch: kv.Batch, world: worlds.World, timers: list[works.Open], now_us: int
-    ) -> list[works.Open]:  # fmt: skip
+    def _fire(self, batch: kv.Batch, world: worlds.World, timers: list[works.Open], now_us: int) -> list[works.Open]:
         """Fire timers of one world, as many as a batch should hold. The others are still due, and follow."""
         worlds.expect_open(batch, world)
         size = 0

@@ -34,9 +34,13 @@ class Watchdog:
     """A role of its own: `cycles` are those under way, by a number that none of them shares with another."""
 
     def __init__(
-        self, env: envs.Env, cycles: Callable[[], Mapping[int, UnderWay]], *, hang_ms: int,
+        self,
+        env: envs.Env,
+        cycles: Callable[[], Mapping[int, UnderWay]],
+        *,
+        hang_ms: int,
         telemetry: telemetry.Telemetry,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._env = env
         self._cycles = cycles
         self._hang_us = hang_ms * 1000
@@ -69,6 +73,8 @@ class Watchdog:
                 more = f" and {len(cycle.worlds) - NAMED_MAX} more" if len(cycle.worlds) > NAMED_MAX else ""
                 log.warning(
                     "a cycle has not come back for %d s: a handler or workflow of %s%s does not return",
-                    age_us // 1_000_000, named, more,
-                )  # fmt: skip
+                    age_us // 1_000_000,
+                    named,
+                    more,
+                )
                 self._telemetry.tell(telemetry.Hung(cycle.worlds, age_us))

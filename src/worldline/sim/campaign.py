@@ -77,9 +77,14 @@ def load(target: str) -> scenarios.Scenario | None:
 
 
 def campaign(
-    seeds: Sequence[int], *, job: Job = SWARM, scenario: scenarios.Scenario | None = None, jobs: int = 1,
-    keep_going: bool = True, progress: Callable[[int, int], None] | None = None,
-) -> Campaign:  # fmt: skip
+    seeds: Sequence[int],
+    *,
+    job: Job = SWARM,
+    scenario: scenarios.Scenario | None = None,
+    jobs: int = 1,
+    keep_going: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> Campaign:
     """Run seeds. `scenario`: one that is at hand and not in a file; it runs in this process."""
     cells: Counter[boundaries.Cell] = Counter()
     failures: list[Failure] = []

@@ -70,9 +70,15 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def run(
-    seed: int, *, without: str = "", profile: profiles.Profile | None = None, plan: workloads.Plan | None = None,
-    scenario: scenarios.Scenario | None = None, keep: int = 0, halt: bool = False,
-) -> Result:  # fmt: skip
+    seed: int,
+    *,
+    without: str = "",
+    profile: profiles.Profile | None = None,
+    plan: workloads.Plan | None = None,
+    scenario: scenarios.Scenario | None = None,
+    keep: int = 0,
+    halt: bool = False,
+) -> Result:
     """Run one seed. `without`: with one guard switched off. `keep`: so many lines of the trace in words. `halt`: end at
     the first violation.
     """
@@ -86,14 +92,10 @@ def run(
     loop = SimLoop(str(seed), shuffle=drawn.shuffle)
     window_us = 1000 * (drawn.window_ms or drawn.settings.dedupe_window_ms)
     audit = Audit(in_stamp_order=not drawn.held, on_broken=loop.halt if halt else lambda: None, window_us=window_us)
-    cluster = Cluster(
-        loop, seed, drawn, planned, without=without, scenario=scenario, broken=audit.broken, keep=keep
-    )  # fmt: skip
+    cluster = Cluster(loop, seed, drawn, planned, without=without, scenario=scenario, broken=audit.broken, keep=keep)
     script = None if scenario is None else scenario.script
     damaged = segment_bodies.damaged(cluster.faults)
-    with (
-        _calm(), ablations.patched(without), _verified(audit), _small(drawn), scenarios.scripted(script), damaged
-    ):  # fmt: skip
+    with _calm(), ablations.patched(without), _verified(audit), _small(drawn), scenarios.scripted(script), damaged:
         try:
             loop.run(_phases(cluster, audit), seconds=SECONDS_MAX)
         except Halted:
@@ -121,11 +123,19 @@ def run(
 
 def _wanted(profile: profiles.Profile) -> workloads.Wanted:
     return workloads.Wanted(
-        anonymous=profile.anonymous, doors=profile.doors, backlog=profile.backlog, hostile=profile.hostile,
-        fragile=profile.fragile, forks=profile.forks, abroad=profile.abroad, sketches=profile.sketches,
-        flows=profile.flows, forgers=profile.forgers,
-        timed=1 if profile.excursion else 0, runs=2 if profile.patient else 0,
-    )  # fmt: skip
+        anonymous=profile.anonymous,
+        doors=profile.doors,
+        backlog=profile.backlog,
+        hostile=profile.hostile,
+        fragile=profile.fragile,
+        forks=profile.forks,
+        abroad=profile.abroad,
+        sketches=profile.sketches,
+        flows=profile.flows,
+        forgers=profile.forgers,
+        timed=1 if profile.excursion else 0,
+        runs=2 if profile.patient else 0,
+    )
 
 
 async def _phases(cluster: Cluster, audit: Audit) -> None:
@@ -137,15 +147,20 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
     born = forks.Forks(audit.broken, audit.asked_by, lambda: cluster.truth.copy)
     cluster.outside.on_call.append(born.called)
     tried = trials.Trials(
-        cluster.fragile.budget, audit.broken, is_dead=audit.is_dead, was_removed=audit.was_removed,
+        cluster.fragile.budget,
+        audit.broken,
+        is_dead=audit.is_dead,
+        was_removed=audit.was_removed,
         kills=lambda at: at in _fragile(cluster),
         performs=lambda label: [(each.key, each.attempt) for each in cluster.outside.under_way if each.host == label],
-    )  # fmt: skip
+    )
     compacted = segments.Segments(audit.broken, lambda: cluster.truth.copy)
     other = Audit(
-        in_stamp_order=not cluster.profile.held, on_broken=audit.on_broken, violations=audit.violations,
+        in_stamp_order=not cluster.profile.held,
+        on_broken=audit.on_broken,
+        violations=audit.violations,
         window_us=cluster.settings.dedupe_window_ms * 1000,
-    )  # fmt: skip
+    )
     sent = messages.Messages([audit, other], window_us=cluster.settings.dedupe_window_ms * 1000)
     elsewhere = segments.Segments(audit.broken, lambda: cluster.elsewhere.truth.copy if cluster.elsewhere else {})
     gone = deletions.Deletions(audit.broken, lambda: cluster.truth.copy)

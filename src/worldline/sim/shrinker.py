@@ -37,7 +37,7 @@ class Shrunk(msgspec.Struct, frozen=True):
 
 def shrink(
     seed: int, *, job: Job = SWARM, scenario: scenarios.Scenario | None = None, runs_max: int = RUNS_MAX
-) -> Shrunk | None:  # fmt: skip
+) -> Shrunk | None:
     """Make a failing seed smaller. None if it does not fail."""
     search = _Search(seed, job, scenario, runs_max)
     if not search.begin():
@@ -47,9 +47,15 @@ def shrink(
     failure = search.result.failures[0]
     base = Job(job.target, job.without).profile_of(seed)
     return Shrunk(
-        seed, failure.invariant, failure.what, profiles.difference(search.profile, base), search.result.struck,
-        background(search.profile), search.drawn, search.runs,
-    )  # fmt: skip
+        seed,
+        failure.invariant,
+        failure.what,
+        profiles.difference(search.profile, base),
+        search.result.struck,
+        background(search.profile),
+        search.drawn,
+        search.runs,
+    )
 
 
 class _Search:

@@ -96,9 +96,15 @@ class Acting:
         self.command(acting.ENV, acting.SetEnv(dict(env)))
 
     def trace(
-        self, *, domain: Any = None, key: str | None = None, intent: str | None = None, above: int | None = None,
-        up_to: int | None = None, graphs: bool = False,
-    ) -> Trace:  # fmt: skip
+        self,
+        *,
+        domain: Any = None,
+        key: str | None = None,
+        intent: str | None = None,
+        above: int | None = None,
+        up_to: int | None = None,
+        graphs: bool = False,
+    ) -> Trace:
         """Say what the jobs of flow domains did: of all steps since the world began, was forked or adopted other code,
         or of those that end in (above, up_to].
         """

@@ -26,9 +26,14 @@ _WORK = (OpKind.EFFECT, OpKind.TIMER, OpKind.ASK, OpKind.SEND)
 
 
 def fork(
-    scenario: Callable[[TestWorld], object], program: Program, script: Script | None = None, /, *,
-    rest: Seconds = REST, **options: Any,
-) -> int:  # fmt: skip
+    scenario: Callable[[TestWorld], object],
+    program: Program,
+    script: Script | None = None,
+    /,
+    *,
+    rest: Seconds = REST,
+    **options: Any,
+) -> int:
     """Run a scenario, fork the world behind every step of it, let all of them come to rest, and compare.
 
     Behind each step there is one dry fork for each policy, and one that gets every input and every answer that its

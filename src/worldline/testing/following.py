@@ -111,9 +111,7 @@ def _name(pending: Pending) -> Name:
     return "schedule", pending.name
 
 
-def _translated(
-    fork: Life, names: dict[bytes, Name], item: inbox.Item, data: bytes
-) -> tuple[inbox.Item, bytes] | None:  # fmt: skip
+def _translated(fork: Life, names: dict[bytes, Name], item: inbox.Item, data: bytes) -> tuple[inbox.Item, bytes] | None:
     """An input as the fork gets it; None if it has no place there."""
     if isinstance(item, inbox.Receipt | inbox.TimerFired):
         mine = _intent(fork, names, item.intent)

@@ -50,9 +50,15 @@ def _height_before(entries: list[journal.Entry], name: str, what: str) -> int:
 
 
 def enter(
-    around: stage.Stage, parent: stage.Actor, name: str, life: Life, *, effects: str, script: rules.Given | None,
+    around: stage.Stage,
+    parent: stage.Actor,
+    name: str,
+    life: Life,
+    *,
+    effects: str,
+    script: rules.Given | None,
     live: bool,
-) -> stage.Actor:  # fmt: skip
+) -> stage.Actor:
     """Put a fork on the stage, and let it begin."""
     policy = forks.policy_of(effects, script)
     data, played = script.parted() if isinstance(script, scripts.Script) else (script, scripts.Script())

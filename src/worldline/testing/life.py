@@ -45,9 +45,16 @@ class Life:
     """`start`: where a fork begins; `before`: the life of the world that it is a fork of."""
 
     def __init__(
-        self, program: Program, at: ids.Address, *, strict: bool = True, twice: bool = True,
-        drops: Random | None = None, before: Life | None = None, start: Standing | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        program: Program,
+        at: ids.Address,
+        *,
+        strict: bool = True,
+        twice: bool = True,
+        drops: Random | None = None,
+        before: Life | None = None,
+        start: Standing | None = None,
+    ) -> None:
         self.program = program
         self.line = Line(at)
         self.head = journal.GENESIS
@@ -100,7 +107,7 @@ class Life:
 
     def step(
         self, item: inbox.Item | None, data: bytes, *, time_us: int, error: str = "", trace: str = ""
-    ) -> steps.Stepped:  # fmt: skip
+    ) -> steps.Stepped:
         """Consume one input and journal the step. `Diverged` if doing it again comes out differently."""
         given = steps.Input(item, data, raw_digest=b"" if item else digest.sha256(data), error=error, trace=trace)
         logical_us = max(self.head.time_us, time_us)
@@ -130,9 +137,14 @@ class Life:
         with loopless.loopless():
             stepped = kernel_step.step(machine, given, context)
         sealed = journals.seal(
-            self.head, stepped.drafts, stepped.changes, state=stepped.state, time_us=context.time_us,
-            covered=stepped.covered, plain=stepped.plain,
-        )  # fmt: skip
+            self.head,
+            stepped.drafts,
+            stepped.changes,
+            state=stepped.state,
+            time_us=context.time_us,
+            covered=stepped.covered,
+            plain=stepped.plain,
+        )
         return stepped, sealed
 
     def _again(self, given: steps.Input, context: steps.Context, stepped: steps.Stepped) -> None:
@@ -231,7 +243,7 @@ class Life:
         """The life of a fork of another address, at the last step end at or below a height. It has not begun yet."""
         return Life(
             self.program, at, strict=self._strict, twice=self._twice, before=self, start=self.standing_at(height)
-        )  # fmt: skip
+        )
 
     def adopt(self, program: Program) -> tuple[commands.ChangeProgram, dict[str, str]]:
         """Go on under other code, as a world does whose program was edited. Returns what is to be journaled next, and

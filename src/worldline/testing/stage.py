@@ -73,9 +73,14 @@ class Asked(msgspec.Struct):
         left = attempts.clean(effect, said)
         self.trace = left.trace
         return msgspec.structs.replace(
-            answer, ok=left.ok, data=left.data, code=left.code, message=left.message, failed_with=left.failed_with,
+            answer,
+            ok=left.ok,
+            data=left.data,
+            code=left.code,
+            message=left.message,
+            failed_with=left.failed_with,
             final=answer.final or left.final,
-        )  # fmt: skip
+        )
 
 
 class Actor:
@@ -156,7 +161,7 @@ class Stage:
 
     def step(
         self, actor: Actor, item: inbox.Item | None, data: bytes, *, error: str = "", trace: str = ""
-    ) -> steps.Stepped:  # fmt: skip
+    ) -> steps.Stepped:
         """Give a world an input, and take up what it asks for. `trace`: where the effect failed that it answers."""
         stepped = actor.life.step(item, data, time_us=self.now_us, error=error, trace=trace)
         for wanted in stepped.wanted:
@@ -184,9 +189,10 @@ class Stage:
         """
         work, branch = actor.life.machine.work, actor.life.machine.branch
         inside = {
-            intent for intent, pending in work.open.items()
+            intent
+            for intent, pending in work.open.items()
             if pending.kind is not WorkKind.MESSAGE and (branch is None or not branch.is_inherited(pending))
-        }  # fmt: skip
+        }
         inside |= {work.wanted_again(each.pending, actor.life.at).intent for each in work.closing}
         assert inside == set(actor.asked), "a world's open work is not what it asked for"
 
@@ -295,10 +301,12 @@ class Stage:
         """The parked effects of this name, and the questions of a dry fork to the world of this name."""
         machine = actor.life.machine
         return [
-            intent for intent, pending in machine.work.open.items() if pending.parked is not None
+            intent
+            for intent, pending in machine.work.open.items()
+            if pending.parked is not None
             and _asked_name(machine, pending) == name
             and (intent not in actor.asked or actor.asked[intent].parked)
-        ]  # fmt: skip
+        ]
 
     def retry(self, actor: Actor, name: str) -> int:
         """Try parked effects of this name again, as a person would with `worldline effect retry`."""
@@ -341,11 +349,19 @@ class Stage:
             return
         content, intent = messages.unpack(packed), asked.wanted.intent
         message = inbox.Message(
-            intent, actor.life.at.universe, actor.life.at.world, asked.wanted.step,
-            MessageMode.INBOX if content.inbox else MessageMode.TYPED, content.name, target.life.carry(content.data),
-            content.headers, content.correlation or intent.hex(), content.to, Reply.RECEIPT if asks else Reply.NONE,
+            intent,
+            actor.life.at.universe,
+            actor.life.at.world,
+            asked.wanted.step,
+            MessageMode.INBOX if content.inbox else MessageMode.TYPED,
+            content.name,
+            target.life.carry(content.data),
+            content.headers,
+            content.correlation or intent.hex(),
+            content.to,
+            Reply.RECEIPT if asks else Reply.NONE,
             world=actor.name,
-        )  # fmt: skip
+        )
         reserved = message_layer.check_name(message)
         if reserved is not None:
             refused = runs.failure(messages.RESERVED, f"message to {to!r}: {reserved}", attempts=1)

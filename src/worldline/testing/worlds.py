@@ -148,9 +148,14 @@ class TestWorld(Acting):
     __test__ = False
 
     def __init__(
-        self, around: stage.Stage, actor: stage.Actor, options: dict[str, Any], *, start_us: int | None = None,
+        self,
+        around: stage.Stage,
+        actor: stage.Actor,
+        options: dict[str, Any],
+        *,
+        start_us: int | None = None,
         made: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._stage = around
         self._actor = actor
         self._options = options
@@ -337,9 +342,16 @@ class TestWorld(Acting):
         return _enter(self._stage, name, program, script, self._options)
 
     def fork(
-        self, name: str | None = None, /, *, at: int | None = None, before: str | None = None,
-        effects: Effects = "drop", script: Given | None = None, live: bool = False,
-    ) -> TestWorld:  # fmt: skip
+        self,
+        name: str | None = None,
+        /,
+        *,
+        at: int | None = None,
+        before: str | None = None,
+        effects: Effects = "drop",
+        script: Given | None = None,
+        live: bool = False,
+    ) -> TestWorld:
         """Make a world of its own, on the same stage, that goes on where this one is now, at the step end at or below a
         height, or `before` something happened last: "effect charge", "event Approved".
 
@@ -351,9 +363,7 @@ class TestWorld(Acting):
         begins = forks.start(life, self.name, at=at, before=before)
         name = name or f"{self.name}-fork{len(self._stage.actors)}"
         made = _life(self._stage, name, life.program, self._options, before=life, start=begins)
-        actor = forks.enter(
-            self._stage, self._actor, name, made, effects=effects, script=script, live=live
-        )  # fmt: skip
+        actor = forks.enter(self._stage, self._actor, name, made, effects=effects, script=script, live=live)
         self.play(limit_us=self._stage.now_us)
         return TestWorld(self._stage, actor, self._options, start_us=self._start_us, made=self._made)
 
@@ -495,9 +505,14 @@ def _enter(
 
 
 def _life(
-    around: stage.Stage, name: str, program: Program, options: dict[str, Any], *, before: Life | None = None,
+    around: stage.Stage,
+    name: str,
+    program: Program,
+    options: dict[str, Any],
+    *,
+    before: Life | None = None,
     start: Standing | None = None,
-) -> Life:  # fmt: skip
+) -> Life:
     return Life(
         program,
         stage.address(len(around.actors) + 1),

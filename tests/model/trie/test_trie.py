@@ -307,8 +307,10 @@ def test_a_difference_names_every_key_whose_row_is_another(before: Rows, after: 
     one, other = store.put(update.build(before.items())), store.put(update.build(after.items()))
     comparing = difference.Difference(one.address, other.address)
     nodes.answer(comparing, store.get)
-    found = {each.key: (each.before and store.near(each.before), each.after and store.near(each.after))
-             for each in comparing.changed()}  # fmt: skip
+    found = {
+        each.key: (each.before and store.near(each.before), each.after and store.near(each.after))
+        for each in comparing.changed()
+    }
     assert found == {
         key: (before.get(key), after.get(key))
         for key in sorted({**before, **after})

@@ -33,9 +33,18 @@ LEFT_SHOWN = 10
 @click.option("--live", is_flag=True, help="Let effects and messages out. Without, nothing leaves the fork.")
 @click.option("--label", "labels", multiple=True, metavar="NAME[=VALUE]", help="Instead of the parent's labels.")
 async def fork(
-    desk: Desk, *, source: str, name: str, at: int | None, before: str | None, snapshot: str | None, effects: str,
-    script: Path | None, live: bool, labels: tuple[str, ...],
-) -> None:  # fmt: skip
+    desk: Desk,
+    *,
+    source: str,
+    name: str,
+    at: int | None,
+    before: str | None,
+    snapshot: str | None,
+    effects: str,
+    script: Path | None,
+    live: bool,
+    labels: tuple[str, ...],
+) -> None:
     """Branch a world: a new one goes on where the other is.
 
     `worldline fork alice what-if --before "effect charge" --effects script --script answers.json`
@@ -49,9 +58,16 @@ async def fork(
         if snapshot is not None:
             at = await snapshots.height_of(await desk.world(universe, source), snapshot)
         wanted = functools.partial(
-            forks.wanted, name, at=at, effects=effects, live=live, script=rules,
-            labels=talk.labels_of(labels) if labels else None, universe=universe, before=before,
-        )  # fmt: skip
+            forks.wanted,
+            name,
+            at=at,
+            effects=effects,
+            live=live,
+            script=rules,
+            labels=talk.labels_of(labels) if labels else None,
+            universe=universe,
+            before=before,
+        )
         try:
             made = await forks.fork(Handle(universe, source), lambda program: wanted(program=program))
         except errors.NotFound:
@@ -60,9 +76,15 @@ async def fork(
         lineage = lines.decode_lineage((await universe.store.engine.read(lines.get(made))).value(0))
     assert lineage is not None
     said = {
-        "name": name, "id": made.world.hex(), "parent": source, "step": lineage.step, "height": lineage.height,
-        "effects": effects, "live": live, "parent_snapshot_hash": lineage.parent_snapshot_hash.hex(),
-    }  # fmt: skip
+        "name": name,
+        "id": made.world.hex(),
+        "parent": source,
+        "step": lineage.step,
+        "height": lineage.height,
+        "effects": effects,
+        "live": live,
+        "parent_snapshot_hash": lineage.parent_snapshot_hash.hex(),
+    }
     inside = f"; height {at} is inside a step" if at is not None and at != lineage.height else ""
     desk.out.one(said, [f"{name} goes on from {source} at height {lineage.height}{inside}"])
 

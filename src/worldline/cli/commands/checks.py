@@ -41,7 +41,7 @@ async def replay(desk: Desk, *, world: str, prove: bool, since: int | None, at: 
             try:
                 proof = await proofs.prove(
                     found, programs=programs, up_to=at, whole=prove, since=since, progress=progress
-                )  # fmt: skip
+                )
             except verification.Damaged as error:
                 return _say_damaged(desk, world, error)
     said = {"world": world, "proved": proof.proved, "steps": proof.steps, "holds": proof.holds, **_proof(proof)}
@@ -90,9 +90,16 @@ def _say_damaged(desk: Desk, world: str, error: verification.Damaged) -> int:
 @click.option("--out", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write the proof to a file.")
 @common.TIMEOUT
 async def prove_(
-    desk: Desk, *, world: str, height: int | None, key: str | None, at: int | None, file: Path | None,
-    timeout: float | None, since: Path | None,
-) -> None:  # fmt: skip
+    desk: Desk,
+    *,
+    world: str,
+    height: int | None,
+    key: str | None,
+    at: int | None,
+    file: Path | None,
+    timeout: float | None,
+    since: Path | None,
+) -> None:
     """Write a proof of an entry or row, or since an anchor.
 
     `tools/check_proof.py` checks it without this package, against the chain digest that `show` says. No code is run.
@@ -134,10 +141,16 @@ async def _prove_state(desk: Desk, world: str, key: str, file: Path | None, time
         found = await state_proof.prove_state(there, key, witnessed)
     name, chain = row_keys.describe(found.key), found.entry.chain.hex()
     said = {
-        "world": world, "key": found.key.hex(), "row": name, "present": found.row is not None,
-        "step": witnessed.step, "height": witnessed.height, "root": witnessed.root.hex(), "chain": chain,
+        "world": world,
+        "key": found.key.hex(),
+        "row": name,
+        "present": found.row is not None,
+        "step": witnessed.step,
+        "height": witnessed.height,
+        "root": witnessed.root.hex(),
+        "chain": chain,
         "file": str(file),
-    }  # fmt: skip
+    }
     has = "has" if found.row is not None else "does not have"
     lines = [
         f"the state of {world} at the end of step {witnessed.step} {has} {name}: proof written to {file}",
@@ -170,9 +183,16 @@ def _say_proof(desk: Desk, file: Path | None, text: str, said: dict[str, Any], l
     help="A public key of adapters: one of these must have signed the receipt of every effect.",
 )
 async def verify(
-    desk: Desk, *, world: str | None, every: bool, file: Path | None, bytes_max: int | None, since: Path | None,
-    key: str, receipt_keys: tuple[str, ...],
-) -> int:  # fmt: skip
+    desk: Desk,
+    *,
+    world: str | None,
+    every: bool,
+    file: Path | None,
+    bytes_max: int | None,
+    since: Path | None,
+    key: str,
+    receipt_keys: tuple[str, ...],
+) -> int:
     """Check every stored byte of a world's history. No code is needed or run.
 
     With --since, first whether it goes on from where it stood when `anchor` wrote that file, or was cut, rolled back or

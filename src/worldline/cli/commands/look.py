@@ -51,9 +51,14 @@ async def list_(desk: Desk, *, label: str | None, status: str | None, program: s
         if not found and (label or status or program):
             none = f"no worlds match{await _programs_like(universe, program)}"
     columns = {
-        "NAME": "name", "PROGRAM": "program", "STATUS": "status", "HOSTED": "hosted", "HEIGHT": "height",
-        "CHANGED": "changed", "LABELS": "labels",
-    }  # fmt: skip
+        "NAME": "name",
+        "PROGRAM": "program",
+        "STATUS": "status",
+        "HOSTED": "hosted",
+        "HEIGHT": "height",
+        "CHANGED": "changed",
+        "LABELS": "labels",
+    }
     shown = found
     if not desk.out.as_json:
         shown = [msgspec.structs.replace(each, status=_status(each)) for each in found]

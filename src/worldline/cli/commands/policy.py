@@ -12,8 +12,15 @@ from worldline.client.access import policy
 from worldline.inspect.render import rfc3339, when
 
 _SCOPES = click.Choice(["send", "receive", "effect"])
-_COLUMNS = {"RULE": "number", "VERB": "verb", "SCOPE": "scope", "WORLDS": "worlds", "PROGRAM": "program",
-            "PEERS": "peers", "NAMES": "names"}  # fmt: skip
+_COLUMNS = {
+    "RULE": "number",
+    "VERB": "verb",
+    "SCOPE": "scope",
+    "WORLDS": "worlds",
+    "PROGRAM": "program",
+    "PEERS": "peers",
+    "NAMES": "names",
+}
 
 
 def _rule(function: common.Function) -> common.Function:
@@ -74,10 +81,14 @@ async def list_rules(desk: Desk, *, shows_changes: bool, limit: int) -> None:
         desk.out.many(found[:limit], _COLUMNS, none=none, key="number")
         return
     rows = [
-        {"change": each.change, "time": rfc3339(when(each.time_us)), "added": each.added,
-         **msgspec.structs.asdict(each.rule)}
+        {
+            "change": each.change,
+            "time": rfc3339(when(each.time_us)),
+            "added": each.added,
+            **msgspec.structs.asdict(each.rule),
+        }
         for each in changes
-    ]  # fmt: skip
+    ]
     columns = {"CHANGE": "change", "TIME": "time", "ADDED": "added", **_COLUMNS}
     desk.out.many(rows[:limit], columns, none="this universe never had a rule", key="change")
 

@@ -98,8 +98,12 @@ app = "app.py"
 IGNORE = ".worldline/\n__pycache__/\n"
 
 FILES = {
-    "app.py": APP, "test_app.py": TEST, "README.md": README, "worldline.toml": TOML, ".gitignore": IGNORE,
-}  # fmt: skip
+    "app.py": APP,
+    "test_app.py": TEST,
+    "README.md": README,
+    "worldline.toml": TOML,
+    ".gitignore": IGNORE,
+}
 
 
 @common.command("init")

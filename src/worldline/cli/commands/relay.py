@@ -24,44 +24,81 @@ PROGRESS_LINES = 1_000
 @click.option("--ids", "name", metavar="NAME", help="Lines: give the n-th one the id NAME-n.")
 @click.option("--listen", metavar="HOST:PORT", help="Take webhooks here, and no lines.")
 @click.option(
-    "--secret-file", "secret_files", type=click.Path(dir_okay=False), multiple=True, metavar="FILE",
+    "--secret-file",
+    "secret_files",
+    type=click.Path(dir_okay=False),
+    multiple=True,
+    metavar="FILE",
     help="Webhooks: a secret. Several, while one is exchanged for another.",
-)  # fmt: skip
+)
 @click.option("--path", default="/", show_default=True, metavar="PATH", help="Webhooks: where they are posted to.")
 @click.option("--id-header", default="Idempotency-Key", show_default=True, metavar="NAME", help="Webhooks: the id.")
 @click.option(
-    "--timestamp-header", default="X-Timestamp", show_default=True, metavar="NAME", help="Webhooks: Unix seconds.",
-)  # fmt: skip
+    "--timestamp-header",
+    default="X-Timestamp",
+    show_default=True,
+    metavar="NAME",
+    help="Webhooks: Unix seconds.",
+)
 @click.option(
-    "--signature-header", default="X-Signature-256", show_default=True, metavar="NAME",
+    "--signature-header",
+    default="X-Signature-256",
+    show_default=True,
+    metavar="NAME",
     help="Webhooks: sha256= and an HMAC.",
-)  # fmt: skip
+)
 @click.option(
-    "--tolerance", type=click.IntRange(1, limits.WEBHOOK_TOLERANCE_SECONDS_MAX), metavar="SECONDS",
-    default=limits.WEBHOOK_TOLERANCE_SECONDS, show_default=True, help="Webhooks: how far timestamps may be off.",
-)  # fmt: skip
+    "--tolerance",
+    type=click.IntRange(1, limits.WEBHOOK_TOLERANCE_SECONDS_MAX),
+    metavar="SECONDS",
+    default=limits.WEBHOOK_TOLERANCE_SECONDS,
+    show_default=True,
+    help="Webhooks: how far timestamps may be off.",
+)
 @click.option("--body-only", is_flag=True, help="Webhooks: the body alone is signed; its digest is the id.")
 @click.option("--timestamp-field", metavar="FIELD", help="With --body-only: where the body has its timestamp.")
 @click.option(
-    "--bytes-max", type=click.IntRange(1, limits.RELAY_BYTES_MAX), default=limits.RELAY_BYTES_MAX, show_default=True,
-    metavar="N", help="Webhooks: the size of a body.",
-)  # fmt: skip
+    "--bytes-max",
+    type=click.IntRange(1, limits.RELAY_BYTES_MAX),
+    default=limits.RELAY_BYTES_MAX,
+    show_default=True,
+    metavar="N",
+    help="Webhooks: the size of a body.",
+)
 @click.option(
-    "--rate", type=click.FloatRange(min=0.01), default=100.0, show_default=True, metavar="N",
+    "--rate",
+    type=click.FloatRange(min=0.01),
+    default=100.0,
+    show_default=True,
+    metavar="N",
     help="Webhooks: requests a second, of each secret.",
-)  # fmt: skip
+)
 @click.option(
-    "--address-rate", type=click.FloatRange(min=0.01), default=200.0, show_default=True, metavar="N",
+    "--address-rate",
+    type=click.FloatRange(min=0.01),
+    default=200.0,
+    show_default=True,
+    metavar="N",
     help="Webhooks: requests a second of each address, before its signature is checked.",
-)  # fmt: skip
+)
 @click.option(
-    "--proxy", "proxies", multiple=True, metavar="ADDRESS",
+    "--proxy",
+    "proxies",
+    multiple=True,
+    metavar="ADDRESS",
     help="Webhooks: a proxy in front, whose X-Forwarded-For names the sender.",
-)  # fmt: skip
+)
 async def relay(
-    desk: Desk, *, world: str, inbox: str | None, event: str | None, field: str | None, name: str | None,
-    listen: str | None, **webhooks: Any,
-) -> int:  # fmt: skip
+    desk: Desk,
+    *,
+    world: str,
+    inbox: str | None,
+    event: str | None,
+    field: str | None,
+    name: str | None,
+    listen: str | None,
+    **webhooks: Any,
+) -> int:
     """Put lines of JSON from stdin, or webhooks, into an inbox.
 
     `worldline relay alice --inbox orders --ids import-7 < orders.jsonl`
@@ -85,11 +122,14 @@ async def _lines(desk: Desk, world: str, inbox: str | None, event: str | None, i
         program = universe.programs.get((await found.describe()).meta.program)
         goes = inlet.Inlet(found, inbox, event, program)
         source = lines.Lines(
-            sys.stdin.buffer, goes, ids, tell=lambda count: _tell(desk, count),
+            sys.stdin.buffer,
+            goes,
+            ids,
+            tell=lambda count: _tell(desk, count),
             complain=lambda number, why: output.write_error(
                 "bad_input", f"line {number}: {why}", "", as_json=desk.out.as_json
             ),
-        )  # fmt: skip
+        )
         with ending.signals():
             count = await source.run(ending.asked)
     said = f"in the inbox of {world}: {count.sent} of {grammar.count(count.lines, 'line')}"
@@ -99,11 +139,15 @@ async def _lines(desk: Desk, world: str, inbox: str | None, event: str | None, i
         said += "; interrupted: the lines behind them were not sent"
     desk.out.one(
         {
-            "world": world, "lines": count.lines, "sent": count.sent, "repeated": count.repeated,
-            "refused": count.refused, "interrupted": count.interrupted,
+            "world": world,
+            "lines": count.lines,
+            "sent": count.sent,
+            "repeated": count.repeated,
+            "refused": count.refused,
+            "interrupted": count.interrupted,
         },
         [said],
-    )  # fmt: skip
+    )
     if count.interrupted:
         return shutdown.leave(output.INTERRUPTED)  # a thread may still wait for the next line
     return output.NEGATIVE if count.refused else 0
@@ -115,10 +159,20 @@ def _tell(desk: Desk, count: lines.Count) -> None:
 
 
 def _settings(
-    *, secret_files: tuple[str, ...], path: str, id_header: str, timestamp_header: str, signature_header: str,
-    tolerance: int, body_only: bool, timestamp_field: str | None, bytes_max: int, rate: float, address_rate: float,
+    *,
+    secret_files: tuple[str, ...],
+    path: str,
+    id_header: str,
+    timestamp_header: str,
+    signature_header: str,
+    tolerance: int,
+    body_only: bool,
+    timestamp_field: str | None,
+    bytes_max: int,
+    rate: float,
+    address_rate: float,
     proxies: tuple[str, ...],
-) -> webhook.Settings:  # fmt: skip
+) -> webhook.Settings:
     if not secret_files:
         raise errors.BadInput("webhooks are signed: name the file that holds the secret with --secret-file")
     if timestamp_field and not body_only:

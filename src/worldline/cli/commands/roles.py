@@ -81,23 +81,28 @@ def _seconds(name: str, what: str) -> Callable[[Function], Function]:
 
 def _hangs(function: Function) -> Function:
     function = click.option(
-        "--crash-budget", type=click.IntRange(min=1), metavar="N",
+        "--crash-budget",
+        type=click.IntRange(min=1),
+        metavar="N",
         help="Deaths over one input before a last attempt in a child process decides.",
-    )(function)  # fmt: skip
+    )(function)
     function = _seconds("--step-timeout", "How long a handler or workflow may run before it is interrupted.")(function)
     return click.option(
-        "--on-hang", type=click.Choice(ON_HANG),
+        "--on-hang",
+        type=click.Choice(ON_HANG),
         help="What to do about code that cannot be interrupted.  [default: exit]",
-    )(function)  # fmt: skip
+    )(function)
 
 
 _scan = _seconds("--scan", "Between two scans, which find what a lost hint did not announce.")
 _lease_ttl = _seconds("--lease-ttl", "How long a worker without a heartbeat counts as alive.")
 _claim_ttl = _seconds("--claim-ttl", "How long a claim holds without being renewed.")
 _prove = click.option(
-    "--prove-ms", type=click.IntRange(0, 60_000), metavar="N",
+    "--prove-ms",
+    type=click.IntRange(0, 60_000),
+    metavar="N",
     help="Run steps again to prove them, for N ms of each minute; 0: never.",
-)  # fmt: skip
+)
 _allow = click.option("--allow", multiple=True, metavar="HOST", help="A host that `wl.http.request` may reach.")
 
 
@@ -215,24 +220,43 @@ def _egress(desk: Desk, targets: Sequence[str], allow: Sequence[str]) -> Egress 
 
 
 def _settings(
-    desk: Desk, *, sets: tuple[str, ...] = (), name: str | None = None, labels: tuple[str, ...] = (),
-    capacity: int | None = None, effects: int | None = None, lease_ttl: float | None = None,
-    claim_ttl: float | None = None, scan: float | None = None, turn: float | None = None, round: float | None = None,
-    moves: int | None = None, prove_ms: int | None = None, crash_budget: int | None = None,
-    step_timeout: float | None = None, on_hang: str | None = None,
-) -> Settings:  # fmt: skip
+    desk: Desk,
+    *,
+    sets: tuple[str, ...] = (),
+    name: str | None = None,
+    labels: tuple[str, ...] = (),
+    capacity: int | None = None,
+    effects: int | None = None,
+    lease_ttl: float | None = None,
+    claim_ttl: float | None = None,
+    scan: float | None = None,
+    turn: float | None = None,
+    round: float | None = None,
+    moves: int | None = None,
+    prove_ms: int | None = None,
+    crash_budget: int | None = None,
+    step_timeout: float | None = None,
+    on_hang: str | None = None,
+) -> Settings:
     """What was said on the command line, in the environment and in the project, and otherwise the defaults."""
     scan_ms, turn_ms = ("--scan", _ms(scan)), ("--turn", _ms(turn))
     options = configuration.said(
-        worker__max_worlds_warm=("--capacity", capacity), worker__scan_ms=scan_ms, adapter__scan_ms=scan_ms,
-        timer__scan_ms=scan_ms, worker__lease_ttl_ms=("--lease-ttl", _ms(lease_ttl)),
+        worker__max_worlds_warm=("--capacity", capacity),
+        worker__scan_ms=scan_ms,
+        adapter__scan_ms=scan_ms,
+        timer__scan_ms=scan_ms,
+        worker__lease_ttl_ms=("--lease-ttl", _ms(lease_ttl)),
         worker__crash_budget=("--crash-budget", crash_budget),
         worker__step_timeout_ms=("--step-timeout", _ms(step_timeout)),
-        adapter__concurrency=("--capacity", effects), adapter__claim_ttl_ms=("--claim-ttl", _ms(claim_ttl)),
-        orchestrator__turn_ms=turn_ms, janitor__turn_ms=turn_ms, orchestrator__moves_max=("--moves", moves),
-        janitor__round_ms=("--round", _ms(round)), janitor__prove_ms=("--prove-ms", prove_ms),
+        adapter__concurrency=("--capacity", effects),
+        adapter__claim_ttl_ms=("--claim-ttl", _ms(claim_ttl)),
+        orchestrator__turn_ms=turn_ms,
+        janitor__turn_ms=turn_ms,
+        orchestrator__moves_max=("--moves", moves),
+        janitor__round_ms=("--round", _ms(round)),
+        janitor__prove_ms=("--prove-ms", prove_ms),
         on_hang=("--on-hang", on_hang),
-    )  # fmt: skip
+    )
     found = configuration.configure(desk.place, sets, options, BASE).settings
     said = _labels(found.worker.labels, name, labels)
     return msgspec.structs.replace(found, worker=msgspec.structs.replace(found.worker, labels=said))
@@ -261,9 +285,14 @@ def _ms(seconds: float | None) -> int | None:
 
 
 async def _serve(
-    desk: Desk, what: str, roles: Sequence[Role], settings: Settings, programs: Sequence[Program] = (),
-    *, egress: Egress | None = None,
-) -> None:  # fmt: skip
+    desk: Desk,
+    what: str,
+    roles: Sequence[Role],
+    settings: Settings,
+    programs: Sequence[Program] = (),
+    *,
+    egress: Egress | None = None,
+) -> None:
     """Open the store, which is made if there is none, and run these roles until a signal comes."""
     ending = shutdown.Shutdown(lambda what, detail: _say_ending(desk, what, detail), as_json=desk.out.as_json)
     with desk.watch.logging() as always, ending.signals():
@@ -291,15 +320,29 @@ async def _one(
     """A host of one universe, which is made if there is none; and where its metrics are."""
     place = desk.place
     opened = connection.open(
-        place.store, universe=place.universe, objects=place.objects, create=True, metrics=desk.watch.metrics,
-        peers=place.peers, codec=place.codec(), settings=settings,
-    )  # fmt: skip
+        place.store,
+        universe=place.universe,
+        objects=place.objects,
+        create=True,
+        metrics=desk.watch.metrics,
+        peers=place.peers,
+        codec=place.codec(),
+        settings=settings,
+    )
     async with opened as universe:
         host = hosts.Host(
-            universe.store, served.Universes.only(universe.id, universe.name), programs,
-            blobs=lambda _: universe.blobs, settings=settings, egress=egress, peers=universe.peers, roles=roles,
-            telemetry=universe.telemetry, watchdog=True, secrets=place.secrets,
-        )  # fmt: skip
+            universe.store,
+            served.Universes.only(universe.id, universe.name),
+            programs,
+            blobs=lambda _: universe.blobs,
+            settings=settings,
+            egress=egress,
+            peers=universe.peers,
+            roles=roles,
+            telemetry=universe.telemetry,
+            watchdog=True,
+            secrets=place.secrets,
+        )
         universe.levels_from(host.levels)
         yield host, universe.metrics_port
 
@@ -311,10 +354,18 @@ async def _many(
     """The same for many: those that are named are made if they are missing."""
     place = desk.place
     opened = many.prepared(
-        place.store, programs, universes=place.universes, roles=roles, settings=settings, objects=place.objects,
-        egress=egress, metrics=desk.watch.metrics, peers=place.peers, codec=place.codec(),
+        place.store,
+        programs,
+        universes=place.universes,
+        roles=roles,
+        settings=settings,
+        objects=place.objects,
+        egress=egress,
+        metrics=desk.watch.metrics,
+        peers=place.peers,
+        codec=place.codec(),
         secrets=place.secrets,
-    )  # fmt: skip
+    )
     async with opened as hosting:
         yield hosting.host, hosting.metrics_port
 
@@ -343,9 +394,12 @@ async def _until_stopped(
 def _say_ready(desk: Desk, record: dict[str, Any], host: hosts.Host, programs: Sequence[Program]) -> None:
     names = [program.name for program in programs]
     record |= {
-        "name": host.name, "worker": host.worker.hex(), "pid": os.getpid(), "programs": names,
+        "name": host.name,
+        "worker": host.worker.hex(),
+        "pid": os.getpid(),
+        "programs": names,
         "store": desk.place.shown,
-    }  # fmt: skip
+    }
     if desk.place.universes:
         record |= {"universes": desk.place.universes, "served": len(host.universes.known)}
     else:

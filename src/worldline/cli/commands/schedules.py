@@ -103,7 +103,8 @@ def _shown(world: str, found: schedules.Scheduled) -> Shown:
 
 COMMANDS: list[click.Command] = [
     click.Group(
-        "schedule", commands=[list_schedules, cancel_schedule, trigger_schedule],
+        "schedule",
+        commands=[list_schedules, cancel_schedule, trigger_schedule],
         help="List, cancel and trigger schedules of worlds.",
     )
-]  # fmt: skip
+]

@@ -25,9 +25,18 @@ LIST = "list"
 @click.option("--keep-going", is_flag=True, help="Do not end at the first failure.")
 @click.option("--every-cell", is_flag=True, help="Fail if a boundary and fault that can meet never did.")
 def simulate(
-    desk: Desk, *, file: str | None, seeds: int | None, seed: int | None, profile: str, shrink: bool | None,
-    without: str, jobs: int | None, keep_going: bool, every_cell: bool,
-) -> int:  # fmt: skip
+    desk: Desk,
+    *,
+    file: str | None,
+    seeds: int | None,
+    seed: int | None,
+    profile: str,
+    shrink: bool | None,
+    without: str,
+    jobs: int | None,
+    keep_going: bool,
+    every_cell: bool,
+) -> int:
     """Run a program on a simulated cluster that breaks.
 
     Each seed is one run, with faults drawn from it.
@@ -40,10 +49,16 @@ def simulate(
     if without == LIST:
         return campaigns.list_guards(desk)
     asked = campaigns.Asked(
-        file or "", without, profile, first=seed or 0,
+        file or "",
+        without,
+        profile,
+        first=seed or 0,
         count=seeds or (1 if seed is not None else campaigns.SEEDS_DEFAULT),
-        jobs=jobs, keep_going=keep_going, every_cell=every_cell, shrink=shrink,
-    )  # fmt: skip
+        jobs=jobs,
+        keep_going=keep_going,
+        every_cell=every_cell,
+        shrink=shrink,
+    )
     return campaigns.run(desk, asked)
 
 

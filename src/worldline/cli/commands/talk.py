@@ -67,9 +67,18 @@ async def create(desk: Desk, world: str, name: str | None, labels: tuple[str, ..
 @click.option("--wait", "waits", is_flag=True, help="Wait until the world has taken it, or not.")
 @common.TIMEOUT
 async def send(
-    desk: Desk, *, world: str, event: str, fields: tuple[str, ...], data: str | None, to: str | None,
-    client_id: str | None, correlation: str | None, waits: bool, timeout: float | None,
-) -> int:  # fmt: skip
+    desk: Desk,
+    *,
+    world: str,
+    event: str,
+    fields: tuple[str, ...],
+    data: str | None,
+    to: str | None,
+    client_id: str | None,
+    correlation: str | None,
+    waits: bool,
+    timeout: float | None,
+) -> int:
     """Send an event to a world.
 
     `worldline send alice Deposited account=bob cents=5`
@@ -100,9 +109,16 @@ async def send(
 @CORRELATION
 @common.TIMEOUT
 async def ask(
-    desk: Desk, *, world: str, request: str, fields: tuple[str, ...], data: str | None, client_id: str | None,
-    correlation: str | None, timeout: float | None,
-) -> None:  # fmt: skip
+    desk: Desk,
+    *,
+    world: str,
+    request: str,
+    fields: tuple[str, ...],
+    data: str | None,
+    client_id: str | None,
+    correlation: str | None,
+    timeout: float | None,
+) -> None:
     """Ask a world and show its answer.
 
     `worldline ask alice Withdraw account=bob cents=5`
@@ -128,9 +144,17 @@ async def ask(
 @click.option("--detach", is_flag=True, help="Do not wait for its result.")
 @common.TIMEOUT
 async def run(
-    desk: Desk, *, world: str, workflow: str, arguments: tuple[str, ...], data: str | None, run_id: str | None,
-    correlation: str | None, detach: bool, timeout: float | None,
-) -> None:  # fmt: skip
+    desk: Desk,
+    *,
+    world: str,
+    workflow: str,
+    arguments: tuple[str, ...],
+    data: str | None,
+    run_id: str | None,
+    correlation: str | None,
+    detach: bool,
+    timeout: float | None,
+) -> None:
     """Run a workflow and show its result.
 
     It waits until the run has ended, also while no process hosts the world; the run goes on without it.
@@ -188,9 +212,13 @@ def _start(
 ) -> commands.StartRun:
     env = universe.store.env
     return commands.start_run(
-        run_id or env.random_bytes(8).hex(), workflow, packed, env.random_bytes(16), named=run_id is not None,
+        run_id or env.random_bytes(8).hex(),
+        workflow,
+        packed,
+        env.random_bytes(16),
+        named=run_id is not None,
         correlation_id=ids.check_correlation(correlation),
-    )  # fmt: skip
+    )
 
 
 async def _enqueue(world: Handle, wanted: commands.StartRun) -> None:

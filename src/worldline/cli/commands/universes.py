@@ -76,17 +76,21 @@ async def allowed(desk: Desk, *, shows_changes: bool, limit: int) -> None:
         return
     rows = [
         {"change": each.change, "time": rfc3339(when(each.time_us)), "allowed": each.allowed, **_fields(what)}
-        for each in changes for what in each.what
-    ]  # fmt: skip
+        for each in changes
+        for what in each.what
+    ]
     shown = {"CHANGE": "change", "TIME": "time", "ALLOWED": "allowed", **columns}
     desk.out.many(rows[:limit], shown, none="nothing was ever allowed here", key="change")
 
 
 def _fields(what: grants.Allowed) -> dict[str, str]:
     return {
-        "universe": what.universe, "worlds": what.worlds, "to": what.to, "events": what.events,
+        "universe": what.universe,
+        "worlds": what.worlds,
+        "to": what.to,
+        "events": what.events,
         "universe_id": what.universe_id,
-    }  # fmt: skip
+    }
 
 
 # --- Which there are, and what they may have --------------------------------------------------------------------------
@@ -102,8 +106,15 @@ async def list_universes(desk: Desk, *, count: bool, limit: int) -> None:
     async with desk.open_store() as store:
         found = await store_universes.listed(store, count=count)
     rows = [_row(each) for each in found[:limit]]
-    columns = {"NAME": "name", "WORLDS": "worlds", "BYTES": "bytes", "EFFECTS": "effects", "PINS": "pins",
-               "QUOTA": "uses", "ID": "id"}  # fmt: skip
+    columns = {
+        "NAME": "name",
+        "WORLDS": "worlds",
+        "BYTES": "bytes",
+        "EFFECTS": "effects",
+        "PINS": "pins",
+        "QUOTA": "uses",
+        "ID": "id",
+    }
     desk.out.many(rows, columns, none="no universe in this store", key="name")
 
 
@@ -201,7 +212,8 @@ def _of(found: quotas.QuotaUse, name: str) -> str:
 
 # `worldline universe ...`; other files add their commands to it.
 GROUP = click.Group(
-    "universe", commands=[list_universes, create, quota, allow, deny, allowed],
+    "universe",
+    commands=[list_universes, create, quota, allow, deny, allowed],
     help="What universes have and may have, and who may send to one.",
-)  # fmt: skip
+)
 COMMANDS: list[click.Command] = [GROUP]

@@ -167,10 +167,24 @@ def _shown_run(run: why.Run) -> RunShown:
     ok = run.status == "finished"
     failed = run.status in ("failed", "cancelled") and run.data
     return RunShown(
-        run.id, run.workflow, run.status, run.started, run.ended, run.parent, run.waits, render.decoded(run.args),
-        render.decoded(run.data) if ok else None, render.failure(run.data) if failed else None, run.blocked,
-        run.pending_cancel, run.operations, run.ways, run.trace, run.note, correlation=run.correlation,
-    )  # fmt: skip
+        run.id,
+        run.workflow,
+        run.status,
+        run.started,
+        run.ended,
+        run.parent,
+        run.waits,
+        render.decoded(run.args),
+        render.decoded(run.data) if ok else None,
+        render.failure(run.data) if failed else None,
+        run.blocked,
+        run.pending_cancel,
+        run.operations,
+        run.ways,
+        run.trace,
+        run.note,
+        correlation=run.correlation,
+    )
 
 
 # --- Effects ---------------------------------------------------------------------------------------------------------
@@ -185,9 +199,15 @@ async def list_effects(desk: Desk, *, world: str | None, state: str | None, limi
         at = None if world is None else await desk.address(universe, world)
         found = await queries.list_work(universe, at, kind=WorkKind.EFFECT, limit=limit, state=state)
     columns = {
-        "ID": "id", "WORLD": "world", "EFFECT": "name", "STATE": "state", "ATTEMPT": "attempt", "DUE": "due",
-        "RUN": "run", "LAST ERROR": "error",
-    }  # fmt: skip
+        "ID": "id",
+        "WORLD": "world",
+        "EFFECT": "name",
+        "STATE": "state",
+        "ATTEMPT": "attempt",
+        "DUE": "due",
+        "RUN": "run",
+        "LAST ERROR": "error",
+    }
     desk.out.many(found, columns, none="no effects are open")
 
 
@@ -327,19 +347,23 @@ async def _addresses(desk: Desk, universe: Connection, world: str | None) -> lis
 
 COMMANDS: list[click.Command] = [
     click.Group(
-        "runs", commands=[list_runs, show_run, cancel_run, *ways_out.RUNS],
+        "runs",
+        commands=[list_runs, show_run, cancel_run, *ways_out.RUNS],
         help="List, show, cancel and repair a world's runs.",
     ),
     click.Group(
-        "effect", commands=[list_effects, show_effect, retry_effect, park_effect, ways_out.answer_effect],
+        "effect",
+        commands=[list_effects, show_effect, retry_effect, park_effect, ways_out.answer_effect],
         help="List, show, retry, park and answer open effects.",
     ),
     roles.RoleGroup(
-        "timer", commands=[roles.timer, list_timers, cancel_timer],
+        "timer",
+        commands=[roles.timer, list_timers, cancel_timer],
         help="List and cancel timers; fire them. `worldline timer` fires them: see `worldline timer start --help`.",
     ),
     click.Group(
-        "dead", commands=[list_dead, retry_dead, drop_dead],
+        "dead",
+        commands=[list_dead, retry_dead, drop_dead],
         help="List, retry and drop dead letters. A dead letter is an input that a world could not take.",
     ),
-]  # fmt: skip
+]

@@ -47,10 +47,16 @@ async def list_workers(desk: Desk, limit: int) -> None:
     async with desk.open(programs=[]) as universe:
         found = [await _shown(universe, life) for life in (await _lives(universe))[:limit]]
     columns = {
-        "NAME": "name", "STATE": "state", "WORLDS": "worlds", "CAPACITY": "capacity", "PROGRAMS": "programs",
+        "NAME": "name",
+        "STATE": "state",
+        "WORLDS": "worlds",
+        "CAPACITY": "capacity",
+        "PROGRAMS": "programs",
         "CODE": "code",
-        "LABELS": "labels", "LAST HEARTBEAT": "last_heartbeat", "ID": "id",
-    }  # fmt: skip
+        "LABELS": "labels",
+        "LAST HEARTBEAT": "last_heartbeat",
+        "ID": "id",
+    }
     desk.out.many(found, columns, none="no workers here")
 
 
@@ -75,9 +81,12 @@ class WholeWorker(Worker, frozen=True):
 @common.command("show")
 @click.argument("worker")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=common.LIST_DEFAULT, show_default=True,
+    "--limit",
+    type=click.IntRange(min=1),
+    default=common.LIST_DEFAULT,
+    show_default=True,
     help="How many worlds at most.",
-)  # fmt: skip
+)
 async def show(desk: Desk, *, worker: str, limit: int) -> None:
     """Show a worker and the worlds that it holds, each with its epoch. WORKER is a name or an id."""
     async with desk.open(programs=[]) as universe:
@@ -126,9 +135,13 @@ async def revoke(desk: Desk, *, world: str, epoch: int | None) -> None:
 @click.argument("world")
 @click.argument("worker")
 @click.option(
-    "--priority", type=click.IntRange(min=0, max=9), default=ready.NORMAL, show_default=True, metavar="N",
+    "--priority",
+    type=click.IntRange(min=0, max=9),
+    default=ready.NORMAL,
+    show_default=True,
+    metavar="N",
     help="A worker that has many worlds to take begins with the lowest.",
-)  # fmt: skip
+)
 async def assign(desk: Desk, *, world: str, worker: str, priority: int) -> None:
     """Say which worker should run a world: any other gives it back, saved. WORKER is its name or its id.
 
@@ -228,10 +241,11 @@ async def _shown(universe: Connection, life: leases.Heartbeat) -> Worker:
 
 COMMANDS: list[click.Command] = [
     roles.RoleGroup(
-        "worker", commands=[roles.worker, list_workers, show, drain, undrain],
+        "worker",
+        commands=[roles.worker, list_workers, show, drain, undrain],
         help="Run worlds; list and drain workers. `worldline worker FILE` runs them: see `worker start --help`.",
     ),
-]  # fmt: skip
+]
 LEASES: list[click.Command] = [
     click.Group("lease", commands=[revoke, assign, unassign], help="Who may write a world."),
 ]

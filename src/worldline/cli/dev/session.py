@@ -28,9 +28,7 @@ POLL_SECONDS = 0.25
 class Session:
     """One `dev`, over all reloads."""
 
-    def __init__(
-        self, desk: Desk, target: str, names: Sequence[str], show: dev_show.Show, settings: Settings
-    ) -> None:  # fmt: skip
+    def __init__(self, desk: Desk, target: str, names: Sequence[str], show: dev_show.Show, settings: Settings) -> None:
         self._desk = desk
         self._settings = settings
         self._target = target
@@ -51,10 +49,17 @@ class Session:
         place = self._desk.place
         self.show.mute(muted=bool(before))
         opened = connection.open(
-            place.store, host=loaded.programs, universe=place.universe, objects=place.objects, egress=loaded.egress,
-            sinks=self.show.listeners(), peers=place.peers, codec=place.codec(), secrets=place.secrets,
+            place.store,
+            host=loaded.programs,
+            universe=place.universe,
+            objects=place.objects,
+            egress=loaded.egress,
+            sinks=self.show.listeners(),
+            peers=place.peers,
+            codec=place.codec(),
+            secrets=place.secrets,
             settings=self._settings,
-        )  # fmt: skip
+        )
         async with opened as universe:
             assert universe.host is not None
             self.shutdown.watch(universe.host.doing)
@@ -109,7 +114,7 @@ class Session:
 
     async def _watch(
         self, universe: Connection, loaded: program_files.Loaded, *, reload: bool
-    ) -> program_files.Loaded | None:  # fmt: skip
+    ) -> program_files.Loaded | None:
         """Until the end (None), or until the file holds something new that can be loaded."""
         assert universe.host is not None
         seen = _marks(loaded.files)

@@ -27,9 +27,14 @@ IDLE_SECONDS = 0.5  # after so long without news, what lasts is named
 INDENT = "    "
 
 _STYLES = {
-    Kind.HANDLER_FAILED: "red", Kind.UNDECODABLE_INPUT: "red", Kind.RUN_STARTED: "green", Kind.RUN_FINISHED: "green",
-    Kind.EFFECT_REQUESTED: "yellow", Kind.EFFECT_RESULT: "yellow", Kind.PROGRAM_CHANGED: "magenta",
-}  # fmt: skip
+    Kind.HANDLER_FAILED: "red",
+    Kind.UNDECODABLE_INPUT: "red",
+    Kind.RUN_STARTED: "green",
+    Kind.RUN_FINISHED: "green",
+    Kind.EFFECT_REQUESTED: "yellow",
+    Kind.EFFECT_RESULT: "yellow",
+    Kind.PROGRAM_CHANGED: "magenta",
+}
 
 Piece = tuple[ids.Address, hub.Chunk]
 Item = sinks.Journaled | sinks.Notice | Piece

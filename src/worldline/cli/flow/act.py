@@ -44,9 +44,17 @@ class Shown(msgspec.Struct, frozen=True):
 @click.option("--preview", is_flag=True, help="Only say what it would do now, up to its first effect.")
 @common.TIMEOUT
 async def act(
-    desk: Desk, *, world: str, action: str, fields: tuple[str, ...], data: str | None, key: str, intent: str | None,
-    preview: bool, timeout: float | None,
-) -> int:  # fmt: skip
+    desk: Desk,
+    *,
+    world: str,
+    action: str,
+    fields: tuple[str, ...],
+    data: str | None,
+    key: str,
+    intent: str | None,
+    preview: bool,
+    timeout: float | None,
+) -> int:
     """Do an action of a flow domain, and show how it ends.
 
     `worldline act shop Order.pay card=tok --key o-7`
@@ -79,8 +87,14 @@ async def explain(desk: Desk, *, world: str, action: str, key: str) -> int:
         handle: Handle = await desk.world(universe, world)
         domain, name = await _named(handle, action)
         found = looking.unavailable(await handle.machine(), domain, name, key, now_us=universe.store.env.wall_us())
-    said = {"world": world, "action": action, "available": found.available, "code": found.code,
-            "message": found.message, "reasons": list(found.reasons)}  # fmt: skip
+    said = {
+        "world": world,
+        "action": action,
+        "available": found.available,
+        "code": found.code,
+        "message": found.message,
+        "reasons": list(found.reasons),
+    }
     desk.out.one(said, [str(found)])
     return 0 if found.available else output.NEGATIVE
 

@@ -41,9 +41,15 @@ async def abandon(desk: Desk, *, world: str, domain: str, intent: str, key: str,
 @KEY
 @common.TIMEOUT
 async def patch(
-    desk: Desk, *, world: str, domain: str, fields: tuple[str, ...], gone: tuple[str, ...], key: str,
+    desk: Desk,
+    *,
+    world: str,
+    domain: str,
+    fields: tuple[str, ...],
+    gone: tuple[str, ...],
+    key: str,
     timeout: float | None,
-) -> int:  # fmt: skip
+) -> int:
     """Change the data of a flow domain from outside.
 
     VALUE is JSON, or else a text. Shows the data then; what does not fit the document is refused by it: exit code 1.

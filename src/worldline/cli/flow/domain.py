@@ -49,8 +49,10 @@ def validate(desk: Desk, *, target: str) -> int:
 @click.option("--tools", "form", flag_value="tools", help="What a model may call now, and why not the rest.")
 @click.option("--mermaid", "form", flag_value="mermaid", help="A flowchart.")
 @click.option(
-    "--shape", type=click.Choice(tools.SHAPES), help="Whose tools.  [default: openai]",
-)  # fmt: skip
+    "--shape",
+    type=click.Choice(tools.SHAPES),
+    help="Whose tools.  [default: openai]",
+)
 @click.option("--data", type=click.Path(path_type=Path), metavar="FILE", help="Tools for this data; else the defaults.")
 def export(desk: Desk, *, target: str, form: str | None, shape: str | None, data: Path | None) -> None:
     """Write a domain in another form; without one, its document."""

@@ -29,9 +29,17 @@ _APART = ("intentId", "jobId", "job", "graph")  # fields that are said otherwise
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Of the last N entries.  [default: 1000]")
 @click.option("--graph", is_flag=True, help="With Core's trace of every compute, node by node.")
 async def trace(
-    desk: Desk, *, world: str, domain: str, key: str | None, intent: str, above: int | None, up_to: int | None,
-    last: int | None, graph: bool,
-) -> None:  # fmt: skip
+    desk: Desk,
+    *,
+    world: str,
+    domain: str,
+    key: str | None,
+    intent: str,
+    above: int | None,
+    up_to: int | None,
+    last: int | None,
+    graph: bool,
+) -> None:
     """Show what the jobs of flow domains did, event by event.
 
     The journal is run again, so it says what happened. A world of flow domains alone needs no program.
@@ -40,9 +48,12 @@ async def trace(
         raise errors.BadInput("--above says where it begins, and --last how far back: give one of them")
     async with desk.open() as universe:
         found = await tracing.trace(
-            await desk.world(universe, world), Wanted(domain, key, intent, graph), above=above, up_to=up_to,
+            await desk.world(universe, world),
+            Wanted(domain, key, intent, graph),
+            above=above,
+            up_to=up_to,
             last=last or limits.FLOW_TRACE_ENTRIES,
-        )  # fmt: skip
+        )
     desk.out.one({"world": world, **msgspec.structs.asdict(found)}, [_line(each) for each in found.events])
     for gap in found.gaps:
         desk.out.note(f"heights {gap.first} to {gap.last} are not in it: {gap.why}; name its file with --app FILE")

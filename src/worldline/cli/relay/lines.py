@@ -53,9 +53,14 @@ class Lines:
     """One relay of lines. `complain` is told of each line that is refused, `tell` of every line."""
 
     def __init__(
-        self, stream: BinaryIO, goes: inlet.Inlet, ids: Ids, *, complain: Callable[[int, str], None],
+        self,
+        stream: BinaryIO,
+        goes: inlet.Inlet,
+        ids: Ids,
+        *,
+        complain: Callable[[int, str], None],
         tell: Callable[[Count], None] = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._stream = stream
         self._goes = goes
         self._ids = ids

@@ -81,9 +81,13 @@ class Verifier:
     """Checks requests against all secrets that are in use: old and new ones, while they are exchanged."""
 
     def __init__(
-        self, secrets: Sequence[bytes], *, form: Form = Form.SIGNED_ID, headers: Headers | None = None,
+        self,
+        secrets: Sequence[bytes],
+        *,
+        form: Form = Form.SIGNED_ID,
+        headers: Headers | None = None,
         tolerance_seconds: int = limits.WEBHOOK_TOLERANCE_SECONDS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not 0 < len(secrets) <= limits.WEBHOOK_SECRETS_MAX:
             raise errors.BadInput(f"webhooks have 1 to {limits.WEBHOOK_SECRETS_MAX} secrets, not {len(secrets)}")
         if any(len(each) < limits.WEBHOOK_SECRET_BYTES_MIN for each in secrets):

@@ -36,10 +36,20 @@ from worldline.cli.relay import admission, inlet, signing
 TAKEN, TAKEN_BEFORE = 202, 200
 FORWARDED = "x-forwarded-for"
 REASONS = {
-    200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
-    408: "Request Timeout", 409: "Conflict", 413: "Content Too Large", 429: "Too Many Requests",
-    431: "Request Header Fields Too Large", 500: "Internal Server Error", 503: "Service Unavailable",
-}  # fmt: skip
+    200: "OK",
+    202: "Accepted",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    409: "Conflict",
+    413: "Content Too Large",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _LENGTH = re.compile(r"[0-9]{1,12}", re.ASCII)
@@ -91,9 +101,13 @@ class Webhook:
     """The server. `told` hears of each request how it was answered."""
 
     def __init__(
-        self, goes: inlet.Inlet, settings: Settings, env: envs.Env, *,
+        self,
+        goes: inlet.Inlet,
+        settings: Settings,
+        env: envs.Env,
+        *,
         told: Callable[[Answer], None] = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._goes = goes
         self._settings = settings
         self._env = env
@@ -258,9 +272,11 @@ def _length(headers: dict[str, str], bytes_max: int) -> int:
 async def _write(writer: asyncio.StreamWriter, answer: Answer) -> None:
     body = json.dumps(answer.body).encode() + b"\n"
     lines = [
-        f"HTTP/1.1 {answer.status} {REASONS[answer.status]}", "Content-Type: application/json",
-        f"Content-Length: {len(body)}", "Connection: close",
-    ]  # fmt: skip
+        f"HTTP/1.1 {answer.status} {REASONS[answer.status]}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+    ]
     if answer.retry_after:
         lines.append(f"Retry-After: {answer.retry_after}")
     # If not: the client is gone; what was taken is durable, and its next try is told so.

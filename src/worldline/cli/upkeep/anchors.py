@@ -35,7 +35,7 @@ KEY = click.option("--key", default="", metavar="HEX", help="The public key that
 @click.option("--new-key", type=_FILE, metavar="FILE", help="Make a key that signs, and say its public key.")
 async def anchor(
     desk: Desk, *, world: str | None, every: bool, sign: Path | None, out: Path | None, new_key: Path | None
-) -> None:  # fmt: skip
+) -> None:
     """Write where worlds stand, to be kept elsewhere.
 
     A line of JSON for each: its ids, height and chain digest, and the time. `verify --since FILE` tells later whether
@@ -91,7 +91,7 @@ async def check(desk: Desk, world: Handle, found: Sequence[Anchor], key: str) ->
 
 async def check_all(
     desk: Desk, universe: Connection, worlds: Sequence[Handle], found: Sequence[Anchor], key: str
-) -> int:  # fmt: skip
+) -> int:
     """The same of many worlds. An anchor of a world that is not there is said, too."""
     code = 0
     known: dict[str, None] = {}

@@ -91,9 +91,11 @@ async def verify(desk: Desk, folder: str, id: str, bytes_max: int | None) -> Non
 @_BACKUP
 @click.option("--live", is_flag=True, help="Worlds go on at once: only if no other copy of them runs.")
 @click.option(
-    "--ledger", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    "--ledger",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
     help="What was erased since the backup was made, by `ledger export`: it is erased again.",
-)  # fmt: skip
+)
 @BYTES_MAX
 async def restore(
     desk: Desk, *, folder: str, target: str, id: str, live: bool, ledger: Path | None, bytes_max: int | None
@@ -134,8 +136,9 @@ class Backup(click.Group):
 
 
 backup = Backup(
-    "backup", commands=[create, list_, verify],
+    "backup",
+    commands=[create, list_, verify],
     help="Back up a store, or list and check backups.\n\n`backup [STORE] FOLDER` is `backup create [STORE] FOLDER`.",
-)  # fmt: skip
+)
 
 COMMANDS: list[click.Command] = [backup, restore]

@@ -27,9 +27,13 @@ async def delete(desk: Desk, world: str, wait: bool, after_forks: bool) -> None:
             desk.confirm(f"Delete world {world!r} and its whole history?")
         with desk.out.progress("keys removed") as progress:
             await deletion.delete(
-                universe, at, alias="" if deleted else world, wait=wait, after_forks=after_forks,
+                universe,
+                at,
+                alias="" if deleted else world,
+                wait=wait,
+                after_forks=after_forks,
                 progress=lambda removed: progress(removed, removed),
-            )  # fmt: skip
+            )
         left = [each for each in await deletion.unfinished(universe) if each.id == at.world.hex()]
     said = "nothing of it is left" if not left else "what it had is being removed; --wait does that now"
     desk.out.one(

@@ -22,9 +22,7 @@ from worldline.store import kv
 @click.option("--payload", "height", type=int, metavar="HEIGHT", help="The values in the payload at this height.")
 @click.option("--all", "whole", is_flag=True, help="All of the world, by destroying its key; for encrypted stores.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be erased.")
-async def erase(
-    desk: Desk, *, world: str, key: str | None, height: int | None, whole: bool, dry_run: bool
-) -> None:  # fmt: skip
+async def erase(desk: Desk, *, world: str, key: str | None, height: int | None, whole: bool, dry_run: bool) -> None:
     """Erase personal values for good, with those of forks.
 
     What was declared as `wl.Personal` goes; the journal, its digests and proofs stay as they are, and every reader says

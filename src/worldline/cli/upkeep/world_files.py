@@ -15,9 +15,11 @@ from worldline.roles.copies.world_file import Contents
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 BYTES_MAX = click.option(
-    "--bytes-max", type=click.IntRange(min=0), metavar="N",
+    "--bytes-max",
+    type=click.IntRange(min=0),
+    metavar="N",
     help="How much it may unpack to; if not said, what one of its size does.",
-)  # fmt: skip
+)
 
 
 @common.command("export")
@@ -46,14 +48,15 @@ async def export(desk: Desk, world: str, file: Path) -> None:
 @click.argument("file", type=_FILE)
 @click.option("--as", "name", default="", metavar="NAME", help="Its name here, if not that in the file.")
 @click.option(
-    "--effects", type=click.Choice(["drop", "reissue"]), default="drop", show_default=True,
+    "--effects",
+    type=click.Choice(["drop", "reissue"]),
+    default="drop",
+    show_default=True,
     help="What becomes of effects that were open.",
-)  # fmt: skip
+)
 @click.option("--live/--dry", default=None, help="Whether its effects leave it; if not said, as in the file.")
 @BYTES_MAX
-async def import_(
-    desk: Desk, *, file: Path, name: str, effects: str, live: bool | None, bytes_max: int | None
-) -> None:  # fmt: skip
+async def import_(desk: Desk, *, file: Path, name: str, effects: str, live: bool | None, bytes_max: int | None) -> None:
     """Make a world of a file that `export` has written.
 
     All of the file is checked before there is a world. It has an id of its own, and begins archived: `resume` lets it

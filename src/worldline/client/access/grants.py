@@ -79,9 +79,11 @@ async def deny(
         read = await universe.store.engine.read(*_reads(universe))
         record = universes.decode_grants(universe.id, read.value(0), read.page(1))
         taken = [
-            each for each in record.grants.grants if each.universe == id_
+            each
+            for each in record.grants.grants
+            if each.universe == id_
             and all(value is None or getattr(each, name) == value for name, value in chosen.items())
-        ]  # fmt: skip
+        ]
         if not taken:
             return transact.Done([])
         batch = kv.Batch()
@@ -103,7 +105,7 @@ async def changes(universe: Connection) -> list[AllowedChange]:
     found = universes.decode_grant_log((await universe.store.engine.read(wanted)).page(0))
     return [
         AllowedChange(each.change, each.allowed, _shown(each.grants), each.time_us) for each in found if each.grants
-    ]  # fmt: skip
+    ]
 
 
 def _shown(found: Sequence[model.Grant]) -> list[Allowed]:

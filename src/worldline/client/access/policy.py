@@ -60,7 +60,7 @@ class PolicyChange(msgspec.Struct, frozen=True):
 
 async def add_rule(
     universe: Connection, verb: str, scope: str, *, worlds: str, program: str, peers: str, names: str
-) -> Rule:  # fmt: skip
+) -> Rule:
     """Add a rule; the one that is there, if there is just such a one."""
     wanted = _wanted(verb, scope, worlds=worlds, program=program, peers=peers, names=names)
 
@@ -93,7 +93,7 @@ async def rules(universe: Connection) -> list[Rule]:
 
 async def why_not(
     universe: Connection, world: str, *, to: str | None = None, event: str = "", effect: str | None = None
-) -> str | None:  # fmt: skip
+) -> str | None:
     """Which rule is against what a world would do, or None if it may: send an event, or use an effect."""
     if (to is None) == (effect is None):
         raise errors.BadInput("name either an effect, or where a message goes")
@@ -168,9 +168,14 @@ def _wanted(verb: Any, scope: Any, *, worlds: str, program: str, peers: str, nam
     if not isinstance(scope, str) or scope.upper() not in scopes:
         raise errors.BadInput(f"a rule is about 'send', 'receive' or 'effect', not {scope!r}")
     wanted = model.Rule(
-        0, verbs[verb.upper()], scopes[scope.upper()], patterns.check(worlds, "worlds"),
-        patterns.check(program, "program"), patterns.check(peers, "peers"), patterns.check(names, "names"),
-    )  # fmt: skip
+        0,
+        verbs[verb.upper()],
+        scopes[scope.upper()],
+        patterns.check(worlds, "worlds"),
+        patterns.check(program, "program"),
+        patterns.check(peers, "peers"),
+        patterns.check(names, "names"),
+    )
     if wanted.scope is model.Scope.EFFECT and wanted.peers != model.ANY:
         raise errors.BadInput("a rule about effects names no other worlds: leave out peers=")
     if wanted.scope is model.Scope.RECEIVE and wanted.programs != model.ANY:

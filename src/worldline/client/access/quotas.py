@@ -55,9 +55,13 @@ class QuotaChange(msgspec.Struct, frozen=True):
 
 
 async def change(
-    universe: Connection, *, worlds: int | None = KEEP, bytes: int | None = KEEP, effects: int | None = KEEP,
+    universe: Connection,
+    *,
+    worlds: int | None = KEEP,
+    bytes: int | None = KEEP,
+    effects: int | None = KEEP,
     pins: int | None = KEEP,
-) -> bool:  # fmt: skip
+) -> bool:
     """Change what is named; None takes a bound away. False if it was so already."""
     given = {"worlds": worlds, "bytes": bytes, "effects": effects, "pins": pins}
     wanted = {name: _checked(name, value) for name, value in given.items() if value is not KEEP}

@@ -46,11 +46,13 @@ async def listed(store: compose.Store, *, count: bool = False) -> list[UniverseI
     read = await store.engine.read(*(layer.get_meta(each.id) for each in found))
     return [
         UniverseInfo(
-            each.name, each.id.hex(), layer.created_us(read.value(index)),
+            each.name,
+            each.id.hex(),
+            layer.created_us(read.value(index)),
             await quotas.use(store, each.id, count=count),
         )
         for index, each in enumerate(found)
-    ]  # fmt: skip
+    ]
 
 
 async def create(store: compose.Store, name: str) -> bool:

@@ -66,9 +66,7 @@ def _check(universe: Connection, wanted: Mapping[str, Any], known: universe_sett
         for name, text in known.record.values.items()
         if name in setting_names.OF_UNIVERSE and name not in wanted
     }
-    setting_names.made(
-        kept | {name: value for name, value in wanted.items() if value is not None}, universe.settings
-    )  # fmt: skip
+    setting_names.made(kept | {name: value for name, value in wanted.items() if value is not None}, universe.settings)
 
 
 def refusal(name: str) -> str:

@@ -42,9 +42,13 @@ class Extension(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """The file. Every byte of it counts, as in other proofs."""
         said = {
-            "format": FORMAT, "kind": KIND, "previous": self.previous.hex(), "changes": self.changes.hex(),
-            "steps": [each.hex() for each in self.steps], "entries": [each.hex() for each in self.entries],
-        }  # fmt: skip
+            "format": FORMAT,
+            "kind": KIND,
+            "previous": self.previous.hex(),
+            "changes": self.changes.hex(),
+            "steps": [each.hex() for each in self.steps],
+            "entries": [each.hex() for each in self.entries],
+        }
         return json.dumps(said, indent=1, sort_keys=True) + "\n"
 
 

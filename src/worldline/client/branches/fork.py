@@ -20,9 +20,17 @@ POLICIES = {policy.name.lower(): policy for policy in model.Policy}
 
 
 def wanted(
-    name: str, *, at: object, effects: object, live: bool, script: rules.Given | None,
-    labels: Mapping[str, str] | None, universe: Connection, program: str, before: object = None,
-) -> Wanted:  # fmt: skip
+    name: str,
+    *,
+    at: object,
+    effects: object,
+    live: bool,
+    script: rules.Given | None,
+    labels: Mapping[str, str] | None,
+    universe: Connection,
+    program: str,
+    before: object = None,
+) -> Wanted:
     """Check what is asked for."""
     if before is not None:
         if at is not None:
@@ -33,9 +41,14 @@ def wanted(
     policy, height = policy_of(effects, script), check_height(at)
     given = rules.rules_of(script, universe.programs.get(program))
     return Wanted(
-        name, height, policy, bool(live), given, None if labels is None else dict(labels),
+        name,
+        height,
+        policy,
+        bool(live),
+        given,
+        None if labels is None else dict(labels),
         before if isinstance(before, str) else "",
-    )  # fmt: skip
+    )
 
 
 async def height_of_snapshot(source: Handle, snapshot: str, *, at: object, before: object) -> int:
@@ -101,9 +114,15 @@ async def create_from_seed(
     changes.check_labels(labels)
     store = universe.store
     made = await forks.world_create_from_seed(
-        store.engine, store.env, universe.blobs, await Handle(universe, source).address(), name=name,
-        program=program, at=at, labels=None if labels is None else dict(labels),
-    )  # fmt: skip
+        store.engine,
+        store.env,
+        universe.blobs,
+        await Handle(universe, source).address(),
+        name=name,
+        program=program,
+        at=at,
+        labels=None if labels is None else dict(labels),
+    )
     universe.wake()
     return made
 

@@ -34,9 +34,13 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 async def backup(
-    store: compose.Store, folder: str, *, universes: Sequence[str] = (), keep: int = 0,
+    store: compose.Store,
+    folder: str,
+    *,
+    universes: Sequence[str] = (),
+    keep: int = 0,
     progress: Progress = no_progress,
-) -> Made:  # fmt: skip
+) -> Made:
     """Back up a store, which may run, into a folder or a bucket (`s3://...`). `keep`: so many backups stay there."""
     if not 0 <= keep <= limits.BACKUPS_MAX:
         raise errors.BadInput(f"a folder keeps 1 to {limits.BACKUPS_MAX} backups, not {keep}")
@@ -46,9 +50,15 @@ async def backup(
 
 
 async def restore(
-    folder: str, store: compose.Store, *, id: str = "", live: bool = False, ledger: Path | None = None,
-    progress: Progress = no_progress, bytes_max: int | None = None,
-) -> Restored:  # fmt: skip
+    folder: str,
+    store: compose.Store,
+    *,
+    id: str = "",
+    live: bool = False,
+    ledger: Path | None = None,
+    progress: Progress = no_progress,
+    bytes_max: int | None = None,
+) -> Restored:
     """Make a store, which must be empty, of a backup: the last one, or one by its id. A backup of an encrypted store is
     restored into one with the same codec. `ledger`: a file that says what was erased since then.
     """
@@ -68,9 +78,13 @@ async def restore(
 
 
 async def verify(
-    folder: str, *, id: str = "", codec: opening.AnyCodec | None = None, progress: Progress = no_progress,
+    folder: str,
+    *,
+    id: str = "",
+    codec: opening.AnyCodec | None = None,
+    progress: Progress = no_progress,
     bytes_max: int | None = None,
-) -> list[Checked]:  # fmt: skip
+) -> list[Checked]:
     """Check all backups of a folder, or one. No store is needed. `BadCopy` names the first thing that is wrong."""
     async with opened(folder, codec=codec) as found:
         wanted = [id] if id else await found.ids()
@@ -86,11 +100,15 @@ async def list_all(folder: str, *, codec: opening.AnyCodec | None = None) -> lis
         manifests = [await found.manifest(each) for each in await found.ids()]
     return [
         Listed(
-            each.id, each.head.time_us, [one.name for one in each.universes], sum(one.keys for one in each.universes),
-            sum(one.blobs for one in each.universes), each.size,
+            each.id,
+            each.head.time_us,
+            [one.name for one in each.universes],
+            sum(one.keys for one in each.universes),
+            sum(one.blobs for one in each.universes),
+            each.size,
         )
         for each in manifests
-    ]  # fmt: skip
+    ]
 
 
 @asynccontextmanager

@@ -17,9 +17,8 @@ PAGE = 500
 async def held_copies(universe: Connection) -> list[tuple[ids.Address, str, copies.Held]]:
     """Every copy that is not used yet, with its name."""
     archived = [
-        (at, meta.name)
-        async for at, meta in listing.worlds_of(universe, listing.Filter(status=Status.ARCHIVED))
-    ]  # fmt: skip
+        (at, meta.name) async for at, meta in listing.worlds_of(universe, listing.Filter(status=Status.ARCHIVED))
+    ]
     found: list[tuple[ids.Address, str, copies.Held]] = []
     for start in range(0, len(archived), PAGE):
         page = archived[start : start + PAGE]

@@ -48,9 +48,14 @@ class Imported(world_check.CheckedContents, frozen=True):
 
 
 async def import_world(
-    universe: Connection, path: str | os.PathLike[str], *, name: str = "", effects: str = "drop",
-    live: bool | None = None, bytes_max: int | None = None,
-) -> Imported:  # fmt: skip
+    universe: Connection,
+    path: str | os.PathLike[str],
+    *,
+    name: str = "",
+    effects: str = "drop",
+    live: bool | None = None,
+    bytes_max: int | None = None,
+) -> Imported:
     """Make a world of a file. It begins archived, and goes on when it is resumed."""
     file = Path(path)
     policy = forks.POLICIES.get(effects)
@@ -96,9 +101,13 @@ async def _frozen(universe: Connection) -> AsyncIterator[tuple[kv.Engine, blob_l
     engine = frozen.FrozenEngine(await kv.freeze(store.engine))
     try:
         blobs = blob_layer.Blobs(
-            engine, store.objects, store.env, universe.id,
-            cache=store.cache, in_store_bytes_max=store.in_store_bytes_max,
-        )  # fmt: skip
+            engine,
+            store.objects,
+            store.env,
+            universe.id,
+            cache=store.cache,
+            in_store_bytes_max=store.in_store_bytes_max,
+        )
         yield engine, blobs
     finally:
         await engine.close()

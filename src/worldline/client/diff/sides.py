@@ -46,9 +46,7 @@ class Side:
     def entries(self) -> Entries:
         count = self.head.height - self._first + 1
         kinds = dict(sorted(self._kinds.items()))
-        return Entries(
-            self._world, self.head.step, self.head.height, self._first if count else None, count, kinds
-        )  # fmt: skip
+        return Entries(self._world, self.head.step, self.head.height, self._first if count else None, count, kinds)
 
 
 def _filled(entry: journal.Entry, blobs: dict[bytes, bytes]) -> journal.Entry:

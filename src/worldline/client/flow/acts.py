@@ -67,7 +67,7 @@ class Acts:
 
     async def _submitted(
         self, schema: str, data: bytes, key: str, id: str | None, drawn: str = ""
-    ) -> tuple[bytes, int]:  # fmt: skip
+    ) -> tuple[bytes, int]:
         """A chosen id is taken once, as every client id is, in the cell that it is for; one that was drawn is the
         caller's correlation, too.
         """
@@ -112,9 +112,15 @@ class Acts:
         await self._handle.command(acting.ENV, acting.SetEnv(dict(env)))
 
     async def trace(
-        self, *, domain: Any = None, key: str | None = None, intent: str | None = None, above: int | None = None,
-        up_to: int | None = None, graphs: bool = False,
-    ) -> Trace:  # fmt: skip
+        self,
+        *,
+        domain: Any = None,
+        key: str | None = None,
+        intent: str | None = None,
+        above: int | None = None,
+        up_to: int | None = None,
+        graphs: bool = False,
+    ) -> Trace:
         """Say what the jobs of flow domains did, as events of the Host contract: of the steps that end in (above,
         up_to], else of the last thousand entries; of one domain, cell or intent, if that is said. `graphs`: with Core's
         own trace of every compute. The steps are run again, so the trace is what happened, or `Diverged`; a world that

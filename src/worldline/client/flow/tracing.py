@@ -45,10 +45,14 @@ async def trace(
     head, rows = await run(universe.executor, restore.standing, saved, base)
     vault = await vaults.vault_of(engine, universe.store.env, line)
     prover = Prover(
-        line, await _programs(world), head, rows, folded_to=above,
+        line,
+        await _programs(world),
+        head,
+        rows,
+        folded_to=above,
         cold=Cold.of(universe.blobs, base, CELLS_BYTES_MAX) if base.cold else None,
         sealed=Sealed(vault, await vault.has_erased()),
-    )  # fmt: skip
+    )
     recorder = Recorder(wanted, above=above)
     try:
         async for page in restore.step_pages(engine, universe.blobs, line, above=saved.height, up_to=up_to):

@@ -33,9 +33,14 @@ class Hosting:
     """What a process that hosts many universes has of them."""
 
     def __init__(
-        self, store: compose.Store, host: process.Host, settings: Settings, *, observed: observers.Observed,
+        self,
+        store: compose.Store,
+        host: process.Host,
+        settings: Settings,
+        *,
+        observed: observers.Observed,
         programs: Sequence[Program],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store = store
         self._settings = settings
         self._observed = observed
@@ -95,12 +100,22 @@ class Hosting:
 
 @asynccontextmanager
 async def prepared(
-    url: str, programs: Sequence[Program], *, universes: Sequence[str], roles: Sequence[process.Role],
-    settings: Settings, objects: str | None = None, create: bool = True, env: envs.Env | None = None,
-    egress: Egress | None = None, sinks: observers.Sinks | None = None, metrics: str | None = None,
-    peers: Mapping[str, str] | None = None, codec: opening.AnyCodec | None = None,
+    url: str,
+    programs: Sequence[Program],
+    *,
+    universes: Sequence[str],
+    roles: Sequence[process.Role],
+    settings: Settings,
+    objects: str | None = None,
+    create: bool = True,
+    env: envs.Env | None = None,
+    egress: Egress | None = None,
+    sinks: observers.Sinks | None = None,
+    metrics: str | None = None,
+    peers: Mapping[str, str] | None = None,
+    codec: opening.AnyCodec | None = None,
     secrets: secret_sources.Given | None = None,
-) -> AsyncIterator[Hosting]:  # fmt: skip
+) -> AsyncIterator[Hosting]:
     """A host of these roles, which the caller starts and closes."""
     with observers.observed(sinks, metrics=metrics) as observed:
         async with compose.store(
@@ -111,11 +126,18 @@ async def prepared(
                 if not served.is_pattern(name):
                     await connection.find_universe(store, name, create=create)
             host = process.Host(
-                store, served.Universes(patterns=universes), programs,
+                store,
+                served.Universes(patterns=universes),
+                programs,
                 blobs=functools.lru_cache(BLOBS_MAX)(functools.partial(peer_stores.blobs_of, store)),
-                settings=settings, egress=egress, peers=peer_stores.Peers(store, peer_stores.check_urls(peers)),
-                roles=roles, telemetry=observed.telemetry, watchdog=True, secrets=secrets,
-            )  # fmt: skip
+                settings=settings,
+                egress=egress,
+                peers=peer_stores.Peers(store, peer_stores.check_urls(peers)),
+                roles=roles,
+                telemetry=observed.telemetry,
+                watchdog=True,
+                secrets=secrets,
+            )
             await host.look_for_universes()
             yield Hosting(store, host, settings, observed=observed, programs=programs)
 
@@ -148,10 +170,21 @@ async def serve(
         raise errors.BadInput("name the programs to host")
     chosen = served.check_patterns(universes)
     opened = prepared(
-        url, hosted, universes=chosen, roles=connection.HOSTING, settings=settings_model.given(settings),
-        objects=objects, create=create, env=env, egress=egress, sinks=sinks, metrics=metrics, peers=peers,
-        codec=codec, secrets=secrets,
-    )  # fmt: skip
+        url,
+        hosted,
+        universes=chosen,
+        roles=connection.HOSTING,
+        settings=settings_model.given(settings),
+        objects=objects,
+        create=create,
+        env=env,
+        egress=egress,
+        sinks=sinks,
+        metrics=metrics,
+        peers=peers,
+        codec=codec,
+        secrets=secrets,
+    )
     async with opened as hosting:
         hosting.host.start()
         with ctrl_c.second_ends():

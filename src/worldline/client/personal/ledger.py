@@ -73,9 +73,13 @@ def _known(path: Path) -> list[LedgerEntry]:
 
 def _entry(line: _Line) -> LedgerEntry:
     return LedgerEntry(
-        Erased[line.erased.upper()], bytes.fromhex(line.universe), bytes.fromhex(line.world),
-        bytes.fromhex(line.subject), [bytes.fromhex(each) for each in line.values], line.time_us,
-    )  # fmt: skip
+        Erased[line.erased.upper()],
+        bytes.fromhex(line.universe),
+        bytes.fromhex(line.world),
+        bytes.fromhex(line.subject),
+        [bytes.fromhex(each) for each in line.values],
+        line.time_us,
+    )
 
 
 async def export(store: compose.Store, path: Path) -> int:

@@ -53,17 +53,31 @@ async def collect(universe: Connection, *, dry_run: bool = False, grace: Seconds
     store = universe.store
     grace_ms = to_us(grace, "Universe.collect(grace=)") // 1000
     report = await collector.collect(
-        store.engine, store.env, universe.blobs, universe.id, grace_ms=grace_ms, write=not dry_run,
+        store.engine,
+        store.env,
+        universe.blobs,
+        universe.id,
+        grace_ms=grace_ms,
+        write=not dry_run,
         is_dead=functools.partial(holders.is_gone, store),
-    )  # fmt: skip
+    )
     swept = report.swept
     if swept.deleted.count and kv.can_scrub(store.engine):
         await scrubbing.owe(store.engine, store.env)
     return Collected(
-        dry_run, report.worlds, swept.blobs.count, swept.blobs.bytes, report.marked, _garbage(swept.unreferenced),
-        _garbage(swept.waiting), _garbage(swept.deleted), _garbage(swept.spared), _garbage(swept.orphans), swept.held,
+        dry_run,
+        report.worlds,
+        swept.blobs.count,
+        swept.blobs.bytes,
+        report.marked,
+        _garbage(swept.unreferenced),
+        _garbage(swept.waiting),
+        _garbage(swept.deleted),
+        _garbage(swept.spared),
+        _garbage(swept.orphans),
+        swept.held,
         report.partial,
-    )  # fmt: skip
+    )
 
 
 def _garbage(tally: Tally) -> Garbage:

@@ -38,9 +38,14 @@ class Deletion(msgspec.Struct, frozen=True):
 
 
 async def delete(
-    universe: Connection, at: ids.Address, *, alias: str = "", wait: bool = False, after_forks: bool = False,
+    universe: Connection,
+    at: ids.Address,
+    *,
+    alias: str = "",
+    wait: bool = False,
+    after_forks: bool = False,
     progress: Progress = lambda _: None,
-) -> bool:  # fmt: skip
+) -> bool:
     """Delete a world. False if it was deleted before. `alias`: a name to free besides its own. `wait`: until nothing of
     it is left; this process does what is to be done. `after_forks`: first until no fork needs its history.
     """

@@ -42,9 +42,12 @@ async def destroy_key(universe: Connection, at: ids.Address) -> bool:
 
     async def attempt() -> transact.Done[bool] | transact.Write[bool]:
         read = await universe.store.engine.read(
-            data_keys.get(at), snapshots.get_pin_count(at), snapshots.pins_range(at, count_max=limits.DATA_KEYS_PAGE),
-            lines.get(at), snapshots.get_baseline(at),
-        )  # fmt: skip
+            data_keys.get(at),
+            snapshots.get_pin_count(at),
+            snapshots.pins_range(at, count_max=limits.DATA_KEYS_PAGE),
+            lines.get(at),
+            snapshots.get_baseline(at),
+        )
         await _check_pins(universe, at, read.page(2))
         batch = kv.Batch()
         if not data_keys.destroy(batch, keys.world_key(at), read.value(0), time_us=read.time_us):

@@ -45,9 +45,12 @@ class DataRotated(msgspec.Struct, frozen=True):
 
 
 async def rotate(
-    ring: KeyRing, *, universe: ids.UniverseId | None = None, world: ids.WorldId | None = None,
+    ring: KeyRing,
+    *,
+    universe: ids.UniverseId | None = None,
+    world: ids.WorldId | None = None,
     progress: Callable[[int], None] = lambda _: None,
-) -> DataRotated:  # fmt: skip
+) -> DataRotated:
     """Rotate the data keys of all universes, or of one, with those of its worlds, or of one world."""
     made = resumed = values = 0
     async for scope, raw in rotation.all_keys(ring):

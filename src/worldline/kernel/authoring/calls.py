@@ -127,11 +127,16 @@ class Options(msgspec.Struct, frozen=True, array_like=True):
         if retry is None:
             return Options(key, timeout_us)
         return Options(
-            key, timeout_us, retry.attempts or 0, retry.initial_delay_us, GROWTH, retry.max_delay_us,
+            key,
+            timeout_us,
+            retry.attempts or 0,
+            retry.initial_delay_us,
+            GROWTH,
+            retry.max_delay_us,
             retry.on_exhausted == "park",
             fatal=tuple(user_errors.name_of(each) for each in retry.fatal) or None,
             jitter_ppm=retry.jitter_ppm or None,
-        )  # fmt: skip
+        )
 
 
 PLAIN = Options()
@@ -480,7 +485,7 @@ def _made(call: Call[R]) -> Call[R]:
 
 def type_hints(
     function: Callable[..., Any], namespace: dict[str, Any], *, without: Collection[str] = ()
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """A function's annotations, resolved, but for the parameters `without`: the types of resources need not be there
     at run time. `NotYet` if one names nothing.
     """

@@ -61,51 +61,101 @@ class Log:
     __slots__ = ()
 
     def debug(
-        self, msg: object, /, *args: object, exc_info: ExcInfo = None, stack_info: bool = False,
-        stacklevel: int = 1, extra: Extra = None, **fields: object,
-    ) -> None:  # fmt: skip
+        self,
+        msg: object,
+        /,
+        *args: object,
+        exc_info: ExcInfo = None,
+        stack_info: bool = False,
+        stacklevel: int = 1,
+        extra: Extra = None,
+        **fields: object,
+    ) -> None:
         """Log a line, with these fields."""
         _log(Line(logging.DEBUG, msg, args, fields, exc_info, stack_info, stacklevel, extra))
 
     def info(
-        self, msg: object, /, *args: object, exc_info: ExcInfo = None, stack_info: bool = False,
-        stacklevel: int = 1, extra: Extra = None, **fields: object,
-    ) -> None:  # fmt: skip
+        self,
+        msg: object,
+        /,
+        *args: object,
+        exc_info: ExcInfo = None,
+        stack_info: bool = False,
+        stacklevel: int = 1,
+        extra: Extra = None,
+        **fields: object,
+    ) -> None:
         """Log a line, with these fields."""
         _log(Line(logging.INFO, msg, args, fields, exc_info, stack_info, stacklevel, extra))
 
     def warning(
-        self, msg: object, /, *args: object, exc_info: ExcInfo = None, stack_info: bool = False,
-        stacklevel: int = 1, extra: Extra = None, **fields: object,
-    ) -> None:  # fmt: skip
+        self,
+        msg: object,
+        /,
+        *args: object,
+        exc_info: ExcInfo = None,
+        stack_info: bool = False,
+        stacklevel: int = 1,
+        extra: Extra = None,
+        **fields: object,
+    ) -> None:
         """Log a line, with these fields."""
         _log(Line(logging.WARNING, msg, args, fields, exc_info, stack_info, stacklevel, extra))
 
     def error(
-        self, msg: object, /, *args: object, exc_info: ExcInfo = None, stack_info: bool = False,
-        stacklevel: int = 1, extra: Extra = None, **fields: object,
-    ) -> None:  # fmt: skip
+        self,
+        msg: object,
+        /,
+        *args: object,
+        exc_info: ExcInfo = None,
+        stack_info: bool = False,
+        stacklevel: int = 1,
+        extra: Extra = None,
+        **fields: object,
+    ) -> None:
         """Log a line, with these fields."""
         _log(Line(logging.ERROR, msg, args, fields, exc_info, stack_info, stacklevel, extra))
 
     def critical(
-        self, msg: object, /, *args: object, exc_info: ExcInfo = None, stack_info: bool = False,
-        stacklevel: int = 1, extra: Extra = None, **fields: object,
-    ) -> None:  # fmt: skip
+        self,
+        msg: object,
+        /,
+        *args: object,
+        exc_info: ExcInfo = None,
+        stack_info: bool = False,
+        stacklevel: int = 1,
+        extra: Extra = None,
+        **fields: object,
+    ) -> None:
         """Log a line, with these fields."""
         _log(Line(logging.CRITICAL, msg, args, fields, exc_info, stack_info, stacklevel, extra))
 
     def exception(
-        self, msg: object, /, *args: object, exc_info: ExcInfo = True, stack_info: bool = False,
-        stacklevel: int = 1, extra: Extra = None, **fields: object,
-    ) -> None:  # fmt: skip
+        self,
+        msg: object,
+        /,
+        *args: object,
+        exc_info: ExcInfo = True,
+        stack_info: bool = False,
+        stacklevel: int = 1,
+        extra: Extra = None,
+        **fields: object,
+    ) -> None:
         """Log a line with the exception that is being handled."""
         _log(Line(logging.ERROR, msg, args, fields, exc_info, stack_info, stacklevel, extra))
 
     def log(
-        self, level: int, msg: object, /, *args: object, exc_info: ExcInfo = None, stack_info: bool = False,
-        stacklevel: int = 1, extra: Extra = None, **fields: object,
-    ) -> None:  # fmt: skip
+        self,
+        level: int,
+        msg: object,
+        /,
+        *args: object,
+        exc_info: ExcInfo = None,
+        stack_info: bool = False,
+        stacklevel: int = 1,
+        extra: Extra = None,
+        **fields: object,
+    ) -> None:
         """Log a line at a level, with these fields."""
         _log(Line(level, msg, args, fields, exc_info, stack_info, stacklevel, extra))
 
@@ -159,9 +209,13 @@ def _write(running: context.Running | None, line: Line) -> None:
         text, carried = KNOWN.text(text), KNOWN.plain(carried)
     stacklevel = line.stacklevel if type(line.stacklevel) is int else 1
     LOGGER.log(
-        line.level, text, exc_info=line.exc_info, stack_info=line.stack_info, stacklevel=stacklevel + _CALLS_BETWEEN,
+        line.level,
+        text,
+        exc_info=line.exc_info,
+        stack_info=line.stack_info,
+        stacklevel=stacklevel + _CALLS_BETWEEN,
         extra=carried,
-    )  # fmt: skip
+    )
 
 
 def _text(msg: object, args: tuple[object, ...]) -> str:

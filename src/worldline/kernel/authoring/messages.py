@@ -103,7 +103,7 @@ def unpack(params: bytes) -> Content:
 
 def content(
     event: object, *, to: str, inbox: str | None, headers: Mapping[str, str] | None, correlation: str | None
-) -> Content:  # fmt: skip
+) -> Content:
     """What a caller gave, checked: once a run has recorded it, an inbox must be able to take it."""
     to = values.text(to, "a run's id")
     if to:

@@ -96,9 +96,14 @@ class Program:
         """
         namespace = _caller_names()
         declared = {
-            "name": name, "timeout": timeout, "total_timeout": total_timeout, "retry": retry,
-            "concurrency": concurrency, "rate": rate, "queue": queue,
-        }  # fmt: skip
+            "name": name,
+            "timeout": timeout,
+            "total_timeout": total_timeout,
+            "retry": retry,
+            "concurrency": concurrency,
+            "rate": rate,
+            "queue": queue,
+        }
         if fn is None:
             return EffectDecorator(self, namespace, declared)
         return self.add_effect(fn, namespace, declared)
@@ -148,9 +153,7 @@ class Program:
         self, document: Mapping[str, Any], /, *, keyed: bool = False, name: str = "", effects: Effects = "serial"
     ) -> Document: ...
     @overload
-    def domain(
-        self, *, keyed: bool = False, name: str = "", effects: Effects = "serial"
-    ) -> Callable[[F], F]: ...  # fmt: skip
+    def domain(self, *, keyed: bool = False, name: str = "", effects: Effects = "serial") -> Callable[[F], F]: ...
     def domain(  # type: ignore[misc]
         self, what: Any = None, /, *, keyed: bool = False, name: str = "", effects: Effects = "serial"
     ) -> Any:

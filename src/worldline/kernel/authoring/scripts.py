@@ -67,7 +67,7 @@ class Script:
 
     def on(
         self, effect: Effect[P, R], /, *answers: R | Exception | type[Exception] | Callable[P, R] | Effect[P, R] | Later
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Answer this effect so. Values are checked against the effect's return type. The last `on` counts."""
         if not isinstance(effect, Effect):
             raise errors.BadInput(f"script an effect, not {effect!r}: wl.Script().on(charge, 'ch_1')")
@@ -121,9 +121,14 @@ class Reading:
         return made
 
     def attempt(
-        self, effect: Effect[..., Any], arguments: bytes, judge: Judge = failure.judge, *,
-        snapshot: Snapshot | None = None, drive: Drive | None = None,
-    ) -> Scripted:  # fmt: skip
+        self,
+        effect: Effect[..., Any],
+        arguments: bytes,
+        judge: Judge = failure.judge,
+        *,
+        snapshot: Snapshot | None = None,
+        drive: Drive | None = None,
+    ) -> Scripted:
         """What this attempt at the effect comes to. `judge`: what an exception comes to, by the call's `Retry`.
         `snapshot`: of the flow domain that has asked for it; functions that answer get it as the effect does. `drive`
         runs an effect's own coroutine; without it, one that waits for something is refused.
@@ -159,9 +164,16 @@ def _play(effect: Effect[..., Any], play: Callable[[], Any], judge: Judge, after
     except Exception as error:  # noqa: BLE001 - whatever a script raises is that attempt's failure
         said = judge(error)
         return Scripted(
-            False, code=said.code, message=said.message, final=said.final, timed_out=said.timed_out, after_us=after_us,
-            retry_us=said.after_us, failed_with=said.data, mistake=said.mistake,
-        )  # fmt: skip
+            False,
+            code=said.code,
+            message=said.message,
+            final=said.final,
+            timed_out=said.timed_out,
+            after_us=after_us,
+            retry_us=said.after_us,
+            failed_with=said.data,
+            mistake=said.mistake,
+        )
     if isinstance(answer, Later):
         raise errors.BadInput(f"script of {effect.name}(): put Script.later() outside, around the function")
     return Scripted(True, data=_checked(effect, answer), after_us=after_us)

@@ -30,10 +30,19 @@ _PLAIN = (
 )
 _UNION = f"use one type besides None, {stand_ins.ADVICE}, structs that have tags, or Any"
 _KEYS = (
-    inspect.AnyType, inspect.StrType, inspect.IntType, inspect.FloatType, inspect.DecimalType, inspect.UUIDType,
-    inspect.DateTimeType, inspect.DateType, inspect.TimeType, inspect.TimeDeltaType, inspect.EnumType,
+    inspect.AnyType,
+    inspect.StrType,
+    inspect.IntType,
+    inspect.FloatType,
+    inspect.DecimalType,
+    inspect.UUIDType,
+    inspect.DateTimeType,
+    inspect.DateType,
+    inspect.TimeType,
+    inspect.TimeDeltaType,
+    inspect.EnumType,
     inspect.LiteralType,
-)  # fmt: skip
+)
 _NUMBERS = (inspect.IntType, inspect.FloatType, inspect.BoolType)
 _SORTED = (*_KEYS, inspect.BoolType, inspect.BytesType, inspect.FrozenSetType)
 _ARRAYS = (inspect.TupleType, inspect.VarTupleType, inspect.NamedTupleType)

@@ -395,9 +395,7 @@ def scope(*, timeout: Seconds | None = None, shield: bool = False, grace: Second
     return Scope(timeout, shield=shield, grace=grace)
 
 
-async def wait(
-    event: type[E], /, *, where: Callable[[E], bool] | None = None, timeout: Seconds | None = None
-) -> E:  # fmt: skip
+async def wait(event: type[E], /, *, where: Callable[[E], bool] | None = None, timeout: Seconds | None = None) -> E:
     """Wait for an event. Those that came before, and fit, count. `TimeoutError` when time is up."""
     call_checks.check_event_class(event, "wl.wait()")
     timeout_us = None if timeout is None else to_us(timeout, "wl.wait(timeout=)")
@@ -466,9 +464,15 @@ def _give_up(number: int) -> None:
 
 
 async def send(
-    world: str, event: object, /, *, to: str | None = None, inbox: str | None = None,
-    headers: Mapping[str, str] | None = None, correlation: str | None = None,
-) -> messages.Receipt:  # fmt: skip
+    world: str,
+    event: object,
+    /,
+    *,
+    to: str | None = None,
+    inbox: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    correlation: str | None = None,
+) -> messages.Receipt:
     """Send an event to another world. Returns when it is in that world's inbox for good, with its id and place there.
 
     `world`: a name, `universe/world` for one of another universe, `peer:universe/world` for one of another store. `to`
@@ -481,9 +485,14 @@ async def send(
 
 
 async def ask(
-    world: str, request: Request[R], /, *, timeout: Seconds | None = None,
-    headers: Mapping[str, str] | None = None, correlation: str | None = None,
-) -> R:  # fmt: skip
+    world: str,
+    request: Request[R],
+    /,
+    *,
+    timeout: Seconds | None = None,
+    headers: Mapping[str, str] | None = None,
+    correlation: str | None = None,
+) -> R:
     """Ask another world and wait for its answer, which may be `Refused`. `TimeoutError` when time is up.
 
     The world and what goes with the question are as for `wl.send`.
@@ -562,9 +571,15 @@ def sender() -> messages.Sender | None:
     if message is None:
         return None
     return messages.Sender(
-        message.universe, message.world, message.from_step, message.message.hex(), dict(message.headers),
-        message.correlation, message.from_universe.hex(), message.from_world.hex(),
-    )  # fmt: skip
+        message.universe,
+        message.world,
+        message.from_step,
+        message.message.hex(),
+        dict(message.headers),
+        message.correlation,
+        message.from_universe.hex(),
+        message.from_world.hex(),
+    )
 
 
 def continue_as_new(call: Call[Any], /) -> Never:

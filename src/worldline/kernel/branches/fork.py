@@ -80,10 +80,14 @@ def forked(machine: Machine, data: bytes) -> bytes:
     name = wanted.fork.hex()
     before = [] if machine.branch is None else machine.branch.still_owners()
     branch = Branch(
-        machine.ledger, dry=not wanted.live, prefix=f"{name}:" if wanted.live else "", policy=wanted.policy,
-        name=wanted.parent, owners=[*before, Owner(wanted.step, wanted.owner, wanted.height)],
+        machine.ledger,
+        dry=not wanted.live,
+        prefix=f"{name}:" if wanted.live else "",
+        policy=wanted.policy,
+        name=wanted.parent,
+        owners=[*before, Owner(wanted.step, wanted.owner, wanted.height)],
         unsettled=bool(machine.work.open),
-    )  # fmt: skip
+    )
     salt = digest.hash_parts(b"fork", wanted.fork) if wanted.live else b""
     universe = ids.UniverseId(wanted.universe) if wanted.universe else context.address.universe
     owner = ids.Address(universe, ids.WorldId(wanted.owner))
@@ -186,9 +190,15 @@ def _answer(machine: Machine, pending: Pending, outcome: Outcome) -> None:
 def _share(machine: Machine, branch: Branch, pending: Pending) -> None:
     """Ask for the answer that the parent gets. If the parent itself shares it, ask for what the parent asks for."""
     shared = machine.work.want(
-        WorkKind.EFFECT, SHARE, pending.params if pending.name == SHARE else _shared_work(machine, branch, pending),
-        due_us=machine.now.context.store_us, deadline_us=0, run=pending.run, op=pending.op, event=pending.event,
-    )  # fmt: skip
+        WorkKind.EFFECT,
+        SHARE,
+        pending.params if pending.name == SHARE else _shared_work(machine, branch, pending),
+        due_us=machine.now.context.store_us,
+        deadline_us=0,
+        run=pending.run,
+        op=pending.op,
+        event=pending.event,
+    )
     if pending.run:
         machine.runs[pending.run].opened(pending.op, shared)
 

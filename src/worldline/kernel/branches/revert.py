@@ -82,11 +82,14 @@ def revert(machine: Machine, data: bytes) -> bytes:
             machine.cells.gone(cell)
     before_then = [] if machine.branch is None else machine.branch.still_owners()
     back = Branch(
-        machine.ledger, dry=branch is not None and branch.dry, prefix="" if branch is None else branch.prefix,
-        policy=wanted.policy, name=f"step {wanted.step}",
+        machine.ledger,
+        dry=branch is not None and branch.dry,
+        prefix="" if branch is None else branch.prefix,
+        policy=wanted.policy,
+        name=f"step {wanted.step}",
         owners=[*before_then, Owner(context.step - 1, context.address.world, wanted.height)],
         unsettled=bool(machine.work.open),
-    )  # fmt: skip
+    )
     script = machine.branch or branch  # that of a fork stays, also if it goes back to before it was one
     for rule in [] if script is None else script.rules:
         back.load(rule)

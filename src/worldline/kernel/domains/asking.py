@@ -37,9 +37,10 @@ class Target(msgspec.Struct, frozen=True, array_like=True):
 def requirements(machine: Machine) -> list[tuple[ids.IntentId, Pending, Target]]:
     """What flow domains have required and is open, in the order in which it was asked for."""
     return [
-        (effect, pending, Target.of(pending.event)) for effect, pending in machine.work.open.items()
+        (effect, pending, Target.of(pending.event))
+        for effect, pending in machine.work.open.items()
         if pending.event and not pending.run and pending.kind is WorkKind.EFFECT
-    ]  # fmt: skip
+    ]
 
 
 def leaving(machine: Machine, domain: str, key: str, asked: list[Asked]) -> list[Held]:

@@ -14,17 +14,14 @@ def news(machine: Machine, program: Program) -> Declared | None:
     if not program.domains and not known.had:
         return None
     made = Declared(
-        {
-            name: Domain(each.hash, each.keyed, each.parallel, each.actions) for name, each in program.domains.items()
-        },
+        {name: Domain(each.hash, each.keyed, each.parallel, each.actions) for name, each in program.domains.items()},
         {each.hash: each.raw for each in program.domains.values() if each.hash not in known.documents},
         alone=not program.workflows and not program.reducers,
         deadlines={
-            name: each.total_timeout_us
-            for name, each in program.effects.items() if each.total_timeout_us is not None
+            name: each.total_timeout_us for name, each in program.effects.items() if each.total_timeout_us is not None
         },
         snapshots=sorted(name for name, each in program.effects.items() if each.signature.snapshot is not None),
-    )  # fmt: skip
+    )
     has = known.current, known.alone, known.deadlines, known.snapshots
     same = has == (made.domains, made.alone, made.deadlines, made.snapshots)
     return None if same and not made.documents else made

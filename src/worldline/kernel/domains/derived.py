@@ -66,9 +66,12 @@ class Derived:
         for intent_id in self.cut_off:
             for effect, pending, target in asking.give_up(machine, domain, key, intent_id):
                 emit(
-                    "effect:cancel", requirementId=target.requirement, effectType=pending.name, intentId=intent_id,
+                    "effect:cancel",
+                    requirementId=target.requirement,
+                    effectType=pending.name,
+                    intentId=intent_id,
                     work=effect.hex(),
-                )  # fmt: skip
+                )
         for held in leaving:
             work.ask_for(machine, held)
         for requirement_id in self.stale:

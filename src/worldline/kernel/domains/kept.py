@@ -45,8 +45,16 @@ class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
         """What of the question a reply needs."""
         message, ticket = self.message[: limits.ID_BYTES], self.message[limits.ID_BYTES :]
         question = inbox.Message(
-            message, self.universe, self.world, 0, MessageMode.TYPED, "", payload.EMPTY, {}, reply=Reply(self.reply),
-        )  # fmt: skip
+            message,
+            self.universe,
+            self.world,
+            0,
+            MessageMode.TYPED,
+            "",
+            payload.EMPTY,
+            {},
+            reply=Reply(self.reply),
+        )
         return question.vouched(ticket=ticket) if ticket else question
 
     def is_asked_of(self, here: ids.Address) -> bool:

@@ -80,9 +80,11 @@ def _at_once(head: snapshots.Snapshot) -> bytes | None:
     in each other: None if that is a question.
     """
     plain: dict[str, Any] = {
-        "data": head.data, "computed": head.computed, "meta": msgspec.to_builtins(head.meta),
+        "data": head.data,
+        "computed": head.computed,
+        "meta": msgspec.to_builtins(head.meta),
         "system": _IDLE_PLAIN if head.system == snapshots.IDLE else snapshots.plain_system(head.system),
-    }  # fmt: skip
+    }
     if head.input is not values.MISSING:
         plain["input"] = head.input
     made = canonical.encode_flat(plain)

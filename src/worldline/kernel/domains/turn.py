@@ -116,9 +116,13 @@ class Turn:
             self._end(jobs.Ended(intent_id, "error", _abandoned(waiting.action, self._now)))
             return
         head = cores.Core().abandon(
-            self.head, intent, self._context(intent_id), code=ABANDONED, message="it was abandoned by hand",
+            self.head,
+            intent,
+            self._context(intent_id),
+            code=ABANDONED,
+            message="it was abandoned by hand",
             closing=slots.closing(intent_id),
-        )  # fmt: skip
+        )
         self.head = head
         self._emit("intent:abandon", intentId=intent_id, code=ABANDONED)
         self._end(jobs.Ended(intent_id, "error", head.system.last_error))

@@ -9,9 +9,12 @@ from worldline.codec import digest
 
 
 def draw(
-    seed: bytes, counters: dict[tuple[str, str], int], api: str, label: str,
+    seed: bytes,
+    counters: dict[tuple[str, str], int],
+    api: str,
+    label: str,
     declared: Callable[[str], str] = lambda function: function,
-) -> bytes:  # fmt: skip
+) -> bytes:
     """Bytes that depend on the seed, the calling function, the API and a label or counter, and on nothing else, so that
     a draw added in one function does not shift those of another. `declared`: the name that a function counts under.
     """

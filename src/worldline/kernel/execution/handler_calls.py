@@ -28,8 +28,19 @@ HANDLER_BYTES_MAX = limits.STEP_BYTES_MAX // 4
 class HandlerCalls:
     """For one call of one handler."""
 
-    __slots__ = ("_bytes", "_cell", "_handler", "_machine", "_made", "_seed", "afters", "emits", "schedules", "starts",
-                 "time_us")  # fmt: skip
+    __slots__ = (
+        "_bytes",
+        "_cell",
+        "_handler",
+        "_machine",
+        "_made",
+        "_seed",
+        "afters",
+        "emits",
+        "schedules",
+        "starts",
+        "time_us",
+    )
 
     run_id = ""
 

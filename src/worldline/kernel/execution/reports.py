@@ -33,10 +33,18 @@ _TO_GO_ON = "  to go on:"  # what advice begins with
 _TO_WORLD = re.compile(r"(worldline runs \w+) WORLD ")
 
 _NAMES = {
-    OpKind.EFFECT: "effect", OpKind.TIMER: "timer", OpKind.WAIT: "wait", OpKind.CHILD: "child",
-    OpKind.START: "start", OpKind.SEND: "send", OpKind.ASK: "ask", OpKind.VALUE: "value", OpKind.PATCH: "patch",
-    OpKind.AFTER: "after", OpKind.ACT: "act",
-}  # fmt: skip
+    OpKind.EFFECT: "effect",
+    OpKind.TIMER: "timer",
+    OpKind.WAIT: "wait",
+    OpKind.CHILD: "child",
+    OpKind.START: "start",
+    OpKind.SEND: "send",
+    OpKind.ASK: "ask",
+    OpKind.VALUE: "value",
+    OpKind.PATCH: "patch",
+    OpKind.AFTER: "after",
+    OpKind.ACT: "act",
+}
 
 
 class Asked(Protocol):

@@ -125,11 +125,12 @@ class Core:
                 system, status="error", last_error=refused[-1], errors=snapshots.kept((*system.errors, *refused))
             )
         return snapshots.Snapshot(
-            data=data, computed=derived, system=system, input=snapshot.input,
-            meta=snapshots.Meta(
-                snapshot.meta.version + 1, context.now, context.random_seed, snapshot.meta.schema_hash
-            ),
-        )  # fmt: skip
+            data=data,
+            computed=derived,
+            system=system,
+            input=snapshot.input,
+            meta=snapshots.Meta(snapshot.meta.version + 1, context.now, context.random_seed, snapshot.meta.schema_hash),
+        )
 
     def abandon(
         self,
@@ -144,9 +145,12 @@ class Core:
     ) -> snapshots.Snapshot:
         """Return the snapshot in which the intent has ended with this error. Nothing of it is pending any more."""
         error = snapshots.ErrorValue(
-            code=code, message=message, source=snapshots.Source(intent.type, f"actions.{intent.type}.flow"),
-            timestamp=context.now, context=detail,
-        )  # fmt: skip
+            code=code,
+            message=message,
+            source=snapshots.Source(intent.type, f"actions.{intent.type}.flow"),
+            timestamp=context.now,
+            context=detail,
+        )
         remaining = tuple(each for each in snapshot.system.pending_requirements if each.intent_id != intent.intent_id)
         system = _system(snapshot, error, status="error", pending=remaining)
         return _settled(snapshot, system, context, closing)
@@ -338,28 +342,38 @@ def _graph(
 ) -> tracing.TraceGraph:
     said = {"type": intent.type} if intent.input is values.MISSING else {"type": intent.type, "input": intent.input}
     return tracing.TraceGraph(
-        root=root, nodes=recorded, intent=said, base_version=before.meta.version,
-        result_version=before.meta.version + 1, duration=context.duration_ms, terminated_by=ended,
-    )  # fmt: skip
+        root=root,
+        nodes=recorded,
+        intent=said,
+        base_version=before.meta.version,
+        result_version=before.meta.version + 1,
+        duration=context.duration_ms,
+        terminated_by=ended,
+    )
 
 
 def _error(found: faults.Fault | computed.Failed, action: str, context: snapshots.Context) -> snapshots.ErrorValue:
     fault = found.fault if isinstance(found, computed.Failed) else found
     where = found.key if isinstance(found, computed.Failed) else ""  # of an early error: no node was run
     return snapshots.ErrorValue(
-        code=fault.code, message=fault.message, source=snapshots.Source(action, where), timestamp=context.now,
+        code=fault.code,
+        message=fault.message,
+        source=snapshots.Source(action, where),
+        timestamp=context.now,
         context=None if fault.context is None else dict(fault.context),
-    )  # fmt: skip
+    )
 
 
 def _patch_error(
     snapshot: snapshots.Snapshot, patch: patches.Patch, fault: faults.Fault, context: snapshots.Context
 ) -> snapshots.ErrorValue:
     return snapshots.ErrorValue(
-        code=fault.code, message=fault.message, timestamp=context.now,
+        code=fault.code,
+        message=fault.message,
+        timestamp=context.now,
         source=snapshots.Source(snapshot.system.current_action or "", patch.path),
         context={"patch": {"op": patch.op, "path": patch.path}},
-    )  # fmt: skip
+    )
 
 
 def _declares(schema: Compiled, patch: patches.Patch) -> bool:

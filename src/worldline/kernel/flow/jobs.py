@@ -118,18 +118,31 @@ class CoreCalls(Protocol):
     """What a host needs of a Core."""
 
     def compute(
-        self, schema: Compiled, snapshot: snapshots.Snapshot, intent: snapshots.Intent, context: snapshots.Context, *,
-        reentry: bool = False, closing: Sequence[patches.Patch] = (),
-    ) -> Computed: ...  # fmt: skip
+        self,
+        schema: Compiled,
+        snapshot: snapshots.Snapshot,
+        intent: snapshots.Intent,
+        context: snapshots.Context,
+        *,
+        reentry: bool = False,
+        closing: Sequence[patches.Patch] = (),
+    ) -> Computed: ...
 
     def apply(
         self, schema: Compiled, snapshot: snapshots.Snapshot, given: Sequence[patches.Patch], context: snapshots.Context
     ) -> snapshots.Snapshot: ...
 
     def abandon(
-        self, snapshot: snapshots.Snapshot, intent: snapshots.Intent, context: snapshots.Context, *, code: str,
-        message: str, detail: dict[str, Any] | None = None, closing: Sequence[patches.Patch] = (),
-    ) -> snapshots.Snapshot: ...  # fmt: skip
+        self,
+        snapshot: snapshots.Snapshot,
+        intent: snapshots.Intent,
+        context: snapshots.Context,
+        *,
+        code: str,
+        message: str,
+        detail: dict[str, Any] | None = None,
+        closing: Sequence[patches.Patch] = (),
+    ) -> snapshots.Snapshot: ...
 
 
 class Domain(msgspec.Struct, frozen=True):
@@ -319,9 +332,14 @@ class _Turn:
     ) -> Outcome:
         """The intent cannot be gone on with."""
         self._head = self._domain.core.abandon(
-            self._head, intent, self._context, code=code, message=message, detail=detail,
+            self._head,
+            intent,
+            self._context,
+            code=code,
+            message=message,
+            detail=detail,
             closing=slots.closing(intent.intent_id),
-        )  # fmt: skip
+        )
         self._emit("intent:abandon", intentId=intent.intent_id, code=code)
         return self._over(intent, "error")
 
@@ -341,9 +359,11 @@ class _Turn:
         if again is not None:
             probes.hit("flow.effect-repeated")
             ended = self.abandon(
-                intent, EFFECT_REPEATED, f"the effect {again.type!r} failed and is asked for again by the same node",
+                intent,
+                EFFECT_REPEATED,
+                f"the effect {again.type!r} failed and is asked for again by the same node",
                 {"requirementId": again.id, "effectType": again.type},
-            )  # fmt: skip
+            )
             return msgspec.structs.replace(ended, trace=result.trace)
         if iteration >= self._domain.iterations_max:
             ended = self.abandon(intent, LOOP_MAX_ITERATIONS, f"still pending after {iteration} computes")
@@ -433,11 +453,16 @@ class _Turn:
     def _record(self, requirement: snapshots.Requirement, failure: Failure) -> None:
         """ERR-FE-5: best effort. Whatever becomes of it, the intent goes on."""
         found = {
-            "code": failure.code, "message": failure.message, "timestamp": self._context.now,
+            "code": failure.code,
+            "message": failure.message,
+            "timestamp": self._context.now,
             "source": {"actionId": requirement.action_id, "nodePath": requirement.flow_position.node_path},
-            "context": {"intentId": requirement.intent_id, "requirementId": requirement.id,
-                        "effectType": requirement.type},
-        }  # fmt: skip
+            "context": {
+                "intentId": requirement.intent_id,
+                "requirementId": requirement.id,
+                "effectType": requirement.type,
+            },
+        }
         before = self._head
         try:
             self._apply(slots.error(self._head, values.from_outside(found, "error")), "error-patch")
@@ -483,9 +508,12 @@ def answered(requirement: snapshots.Requirement, context: snapshots.Context) -> 
     """`system.get`: `uuid`, `timestamp` (a date as text), `now` (milliseconds), `seed` and `env.NAME`, into a path."""
     key, into = requirement.params.get("key"), requirement.params.get("into")
     known: dict[str, Any] = {
-        "uuid": hashing.uuid_like([requirement.id]), "timestamp": dates.iso(context.now), "now": context.now,
-        "time.now": context.now, "seed": context.random_seed,
-    }  # fmt: skip
+        "uuid": hashing.uuid_like([requirement.id]),
+        "timestamp": dates.iso(context.now),
+        "now": context.now,
+        "time.now": context.now,
+        "seed": context.random_seed,
+    }
     if isinstance(key, str) and key.startswith("env."):
         known[key] = context.env.get(key.removeprefix("env."))
     if not isinstance(into, str) or key not in known:

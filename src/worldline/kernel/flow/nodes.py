@@ -27,8 +27,22 @@ INLINE: Final = {"array.map": "select", "array.filter": "where"}  # effects that
 class FlowRun:
     """One run of an action's flow: the working data, and what has come of it."""
 
-    __slots__ = ("_called", "_prefix", "action", "context", "deep", "error", "intent_id", "parallel", "recorder",
-                 "requirements", "schema_hash", "scope", "status", "version")  # fmt: skip
+    __slots__ = (
+        "_called",
+        "_prefix",
+        "action",
+        "context",
+        "deep",
+        "error",
+        "intent_id",
+        "parallel",
+        "recorder",
+        "requirements",
+        "schema_hash",
+        "scope",
+        "status",
+        "version",
+    )
 
     def __init__(
         self,
@@ -68,21 +82,32 @@ class FlowRun:
     def fail(self, path: str, code: str, message: str, context: Mapping[str, Any] | None = None) -> None:
         self.status = "error"
         self.error = snapshots.ErrorValue(
-            code=code, message=message, source=snapshots.Source(self.action, self.at(path)),
-            timestamp=self.context.now, context=None if context is None else dict(context),
-        )  # fmt: skip
+            code=code,
+            message=message,
+            source=snapshots.Source(self.action, self.at(path)),
+            timestamp=self.context.now,
+            context=None if context is None else dict(context),
+        )
 
     def require(self, path: str, effect: str, params: dict[str, Any]) -> snapshots.Requirement:
         """An effect is needed: recorded, and the flow stops."""
         where = self.at(path)
         found = snapshots.Requirement(
             id=hashing.requirement_id(
-                schema_hash=self.schema_hash, intent_id=self.intent_id, action_id=self.action, node_path=where,
-                effect=effect, params=params,
+                schema_hash=self.schema_hash,
+                intent_id=self.intent_id,
+                action_id=self.action,
+                node_path=where,
+                effect=effect,
+                params=params,
             ),
-            intent_id=self.intent_id, type=effect, params=params, action_id=self.action,
-            flow_position=snapshots.FlowPosition(where, self.version), created_at=self.context.now,
-        )  # fmt: skip
+            intent_id=self.intent_id,
+            type=effect,
+            params=params,
+            action_id=self.action,
+            flow_position=snapshots.FlowPosition(where, self.version),
+            created_at=self.context.now,
+        )
         self.requirements.append(found)
         self.status = "pending"
         return found
@@ -141,9 +166,14 @@ class Nodes:
         self._compiler.entered(depth)
         self._height = max(self._height, depth)
         builders = {
-            "seq": self._seq, "if": self._if, "patch": self._patch, "effect": self._effect, "call": self._call,
-            "halt": self._halt, "fail": self._fail,
-        }  # fmt: skip
+            "seq": self._seq,
+            "if": self._if,
+            "patch": self._patch,
+            "effect": self._effect,
+            "call": self._call,
+            "halt": self._halt,
+            "fail": self._fail,
+        }
         begun = self._compiler.nodes
         inner = builders[node["kind"]](node, path, depth)
         own = 0 if node["kind"] in ("seq", "if") else self._compiler.nodes - begun

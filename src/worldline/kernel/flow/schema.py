@@ -138,10 +138,13 @@ class Parts(msgspec.Struct):
     @classmethod
     def of(cls, schema: DomainSchema) -> Parts:
         return cls(
-            whole=schema, texts={"id": schema.id, "version": schema.version, "hash": schema.hash},
-            read=dict.fromkeys(("state", "computed", "actions")), state=schema.state.fields,
-            computed=schema.computed.fields, actions=schema.actions,
-        )  # fmt: skip
+            whole=schema,
+            texts={"id": schema.id, "version": schema.version, "hash": schema.hash},
+            read=dict.fromkeys(("state", "computed", "actions")),
+            state=schema.state.fields,
+            computed=schema.computed.fields,
+            actions=schema.actions,
+        )
 
 
 def _parts(document: Mapping[str, Any]) -> Parts:
@@ -218,8 +221,11 @@ def _frame_problems(parts: Parts) -> list[faults.Problem]:
         problems.append(faults.Problem("SCHEMA_ERROR", f"{texts['version']!r} is no semantic version", "version"))
     if texts.get("hash") == "":
         problems.append(faults.Problem("SCHEMA_ERROR", "the document has no hash", "hash"))
-    needed = {"state": ("state.fields", parts.state), "computed": ("computed.fields", parts.computed),
-              "actions": ("actions", parts.actions)}  # fmt: skip
+    needed = {
+        "state": ("state.fields", parts.state),
+        "computed": ("computed.fields", parts.computed),
+        "actions": ("actions", parts.actions),
+    }
     for name, (where, entries) in needed.items():
         if name in parts.read and not entries:
             problems.append(faults.Problem("SCHEMA_ERROR", "at least one is needed", where))

@@ -46,9 +46,14 @@ def copied(graph: TraceGraph) -> TraceGraph:
 def refused(name: str, error: snapshots.ErrorValue) -> TraceNode:
     """The one node of a compute that an early step refused: nothing of its flow was run."""
     return TraceNode(
-        id=name, kind="error", source_path=error.source.node_path,
-        inputs={"code": error.code, "message": error.message}, output=None, children=(), timestamp=error.timestamp,
-    )  # fmt: skip
+        id=name,
+        kind="error",
+        source_path=error.source.node_path,
+        inputs={"code": error.code, "message": error.message},
+        output=None,
+        children=(),
+        timestamp=error.timestamp,
+    )
 
 
 class Recorder:
@@ -68,6 +73,11 @@ class Recorder:
         self.root = f"trace-{len(self.nodes)}"
         self._open[-1].append(self.root)
         self.nodes[self.root] = TraceNode(
-            id=self.root, kind=kind, source_path=path, inputs=inputs, output=output, children=children,
+            id=self.root,
+            kind=kind,
+            source_path=path,
+            inputs=inputs,
+            output=output,
+            children=children,
             timestamp=self._timestamp,
-        )  # fmt: skip
+        )

@@ -185,8 +185,13 @@ def kind_of(value: object) -> str:
 
 
 _KINDS: Final[dict[type, str]] = {
-    bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object",
-}  # fmt: skip
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+}
 
 
 # --- UTF-16 ----------------------------------------------------------------------------------------------------------
@@ -274,17 +279,21 @@ def _copied(value: object, meter: Meter, begun: int, where: str, depth: int) -> 
             )
     if kind is list or kind is tuple:
         return [
-            each if _is_plain(each, type(each))
-            else None if each is MISSING else _copied(each, meter, begun, where, depth + 1)
+            each
+            if _is_plain(each, type(each))
+            else None
+            if each is MISSING
+            else _copied(each, meter, begun, where, depth + 1)
             for each in value  # type: ignore[attr-defined]
-        ]  # fmt: skip
+        ]
     if kind is dict or kind is MappingProxyType:
         return {
-            _key(name, where): each if _is_plain(each, type(each))
+            _key(name, where): each
+            if _is_plain(each, type(each))
             else _copied(each, meter, begun, f"{where}.{name}" if where else str(name), depth + 1)
             for name, each in value.items()  # type: ignore[attr-defined]
             if each is not MISSING
-        }  # fmt: skip
+        }
     raise _unfit(where, f"is {_named(value)}, not JSON")
 
 

@@ -81,9 +81,16 @@ class Branch:
     __slots__ = ("_rows", "dry", "name", "owners", "policy", "prefix", "rules", "unsettled")
 
     def __init__(
-        self, ledger: Ledger, *, dry: bool, prefix: str, policy: Policy, name: str, owners: list[Owner],
+        self,
+        ledger: Ledger,
+        *,
+        dry: bool,
+        prefix: str,
+        policy: Policy,
+        name: str,
+        owners: list[Owner],
         unsettled: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._rows = ledger.top
         self.dry = dry
         self.prefix = prefix  # of idempotency keys that users choose

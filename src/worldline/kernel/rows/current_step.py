@@ -77,9 +77,12 @@ class CurrentStep:
     )
 
     def __init__(
-        self, context: steps.Context, given_blocks: Mapping[str, str], given_erased: Collection[bytes] = (),
+        self,
+        context: steps.Context,
+        given_blocks: Mapping[str, str],
+        given_erased: Collection[bytes] = (),
         given_secret: bytes = b"",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.context = context
         self.given_blocks = given_blocks  # of a step that is replayed: the runs it blocks, and their reports
         self.given_erased = given_erased  # likewise: the personal values that it found erased

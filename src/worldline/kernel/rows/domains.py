@@ -45,9 +45,19 @@ class Domains:
     """Of one world. Most worlds have none."""
 
     __slots__ = (
-        "_rows", "actions", "alone", "answered", "blocked", "current", "deadlines", "documents", "env", "had",
-        "snapshots", "wanted",
-    )  # fmt: skip
+        "_rows",
+        "actions",
+        "alone",
+        "answered",
+        "blocked",
+        "current",
+        "deadlines",
+        "documents",
+        "env",
+        "had",
+        "snapshots",
+        "wanted",
+    )
 
     def __init__(self, ledger: Ledger) -> None:
         self._rows = ledger.top
@@ -76,9 +86,14 @@ class Domains:
         return [*said, self.snapshots] if self.snapshots else said, [], b""
 
     def load(
-        self, *, alone: bool, deadlines: dict[str, int], env: dict[str, Any], blocked: list[list[str]],
+        self,
+        *,
+        alone: bool,
+        deadlines: dict[str, int],
+        env: dict[str, Any],
+        blocked: list[list[str]],
         snapshots: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """What the row says."""
         self.had, self.alone, self.deadlines, self.env = True, alone, deadlines, env
         self.blocked = dict.fromkeys((domain, key) for domain, key in blocked)
@@ -92,9 +107,14 @@ class Domains:
         self.documents[found] = Document(raw)
 
     def declared(
-        self, given: Mapping[str, Domain], documents: Mapping[str, bytes], *, alone: bool, deadlines: dict[str, int],
+        self,
+        given: Mapping[str, Domain],
+        documents: Mapping[str, bytes],
+        *,
+        alone: bool,
+        deadlines: dict[str, int],
         snapshots: list[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """What the program declares now. A domain that it has no more takes nothing; its cells stay."""
         self.had = True
         for found, raw in documents.items():

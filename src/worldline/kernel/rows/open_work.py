@@ -93,9 +93,20 @@ class OpenWork:
         intent = ids.intent_id(context.address, step=step, ordinal=ordinal, kind=name, params=params)
         number = 0 if run else self._next_work()
         pending = Pending(
-            number, kind, name, params, step, ordinal, opened_us, due_us, deadline_us, run, op, event,
+            number,
+            kind,
+            name,
+            params,
+            step,
+            ordinal,
+            opened_us,
+            due_us,
+            deadline_us,
+            run,
+            op,
+            event,
             attached=attached,
-        )  # fmt: skip
+        )
         self.open[intent] = pending
         if number:
             self._numbered[number] = pending
@@ -169,10 +180,16 @@ class OpenWork:
         self.now.draft(
             Kind.TIMER_SET,
             values.pack(
-                [pending.ordinal, pending.name, pending.run, pending.op, pending.params,
-                 max(0, pending.due_us - self.now.context.store_us)]
+                [
+                    pending.ordinal,
+                    pending.name,
+                    pending.run,
+                    pending.op,
+                    pending.params,
+                    max(0, pending.due_us - self.now.context.store_us),
+                ]
             ),
-        )  # fmt: skip
+        )
         self.now.wanted.append(wanted)
 
     def park(self, pending: Pending, parked: Parked | None) -> None:
@@ -237,9 +254,17 @@ class OpenWork:
     def wanted_again(pending: Pending, address: ids.Address) -> steps.Wanted:
         """Open work as it was asked for."""
         return steps.Wanted(
-            pending.intent(address), pending.kind, pending.step, pending.ordinal, pending.name, pending.leaving,
-            pending.opened_us, pending.due_us, pending.deadline_us, pending.run,
-        )  # fmt: skip
+            pending.intent(address),
+            pending.kind,
+            pending.step,
+            pending.ordinal,
+            pending.name,
+            pending.leaving,
+            pending.opened_us,
+            pending.due_us,
+            pending.deadline_us,
+            pending.run,
+        )
 
     def forget_held_timer(self, name: str) -> None:
         """A schedule's timer that is held back is not wanted any more."""

@@ -247,9 +247,19 @@ class Record(msgspec.Struct):
     def started_with(self, meaning: list[Any], started_us: int) -> None:
         """What `write` wrote."""
         (
-            self.workflow, self.args, self.seed, self.named, self.parent, self.parent_op, self.number, self.again,
-            self.origin, self.interests, self.turning, *rest,
-        ) = meaning  # fmt: skip
+            self.workflow,
+            self.args,
+            self.seed,
+            self.named,
+            self.parent,
+            self.parent_op,
+            self.number,
+            self.again,
+            self.origin,
+            self.interests,
+            self.turning,
+            *rest,
+        ) = meaning
         self.started_us, self.salts = started_us, rest[0] if rest else 0
         self.correlation_id = rest[1] if len(rest) > 1 else ""
 
@@ -262,9 +272,16 @@ class Record(msgspec.Struct):
         self.started_us, self.salts = time_us, salts
 
     def start_over(
-        self, workflow: str, args: bytes, *, origin: bytes, seed: bytes, number: int, interests: list[str] | None,
+        self,
+        workflow: str,
+        args: bytes,
+        *,
+        origin: bytes,
+        seed: bytes,
+        number: int,
+        interests: list[str] | None,
         time_us: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """It continues as new."""
         self.workflow, self.args, self.origin, self.seed = workflow, args, origin, seed
         self.number, self.interests, self.started_us = number, interests, time_us
@@ -318,9 +335,18 @@ class Record(msgspec.Struct):
 
     def write(self) -> Written:
         meaning = [
-            self.workflow, self.args, self.seed, self.named, self.parent, self.parent_op, self.number, self.again,
-            self.origin, self.interests, self.turning,
-        ]  # fmt: skip
+            self.workflow,
+            self.args,
+            self.seed,
+            self.named,
+            self.parent,
+            self.parent_op,
+            self.number,
+            self.again,
+            self.origin,
+            self.interests,
+            self.turning,
+        ]
         if self.correlation_id:
             meaning += (self.salts, self.correlation_id)
         elif self.salts:

@@ -135,9 +135,14 @@ class Incarnations:
 
 
 def asks(
-    said: Iterable[Said], context: steps.Context, incarnations: Incarnations, *, step: int, heights: Iterable[int],
+    said: Iterable[Said],
+    context: steps.Context,
+    incarnations: Incarnations,
+    *,
+    step: int,
+    heights: Iterable[int],
     owners: Owners,
-) -> list[Ask]:  # fmt: skip
+) -> list[Ask]:
     """What a step asked for. `step` and `heights`: the recorded step, and the height of each entry."""
     found: list[Ask] = []
     for each, height in zip(said, heights, strict=True):
@@ -148,11 +153,21 @@ def asks(
             intent = ids.intent_id(context.address, step=context.step, ordinal=ordinal, kind=name, params=params)
             found.append(
                 Ask(
-                    EFFECT if each.kind is Kind.EFFECT_REQUESTED else TIMER, run, incarnations.of(run),
-                    op if run else -1, name, params, "", context.store_us + delay_us, delay_us, intent,
-                    (context.step, ordinal), step, height,
+                    EFFECT if each.kind is Kind.EFFECT_REQUESTED else TIMER,
+                    run,
+                    incarnations.of(run),
+                    op if run else -1,
+                    name,
+                    params,
+                    "",
+                    context.store_us + delay_us,
+                    delay_us,
+                    intent,
+                    (context.step, ordinal),
+                    step,
+                    height,
                 )
-            )  # fmt: skip
+            )
         elif each.kind is Kind.MESSAGE_SENT:
             ordinal, to, schema, data = _list(each.payload)
             run, op = owners.get(ordinal, ("", -1))
@@ -160,10 +175,21 @@ def asks(
             answered_as = b"" if reply else bytes.fromhex(each.correlation)
             found.append(
                 Ask(
-                    MESSAGE, run, incarnations.of(run), op, schema, data, reply or to, 0, 0, answered_as,
-                    (context.step, ordinal), step, height,
+                    MESSAGE,
+                    run,
+                    incarnations.of(run),
+                    op,
+                    schema,
+                    data,
+                    reply or to,
+                    0,
+                    0,
+                    answered_as,
+                    (context.step, ordinal),
+                    step,
+                    height,
                 )
-            )  # fmt: skip
+            )
     return found
 
 

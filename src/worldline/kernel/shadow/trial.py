@@ -77,8 +77,9 @@ class Trial:
         self._timers: list[tuple[int, Place, bytes]] = []  # that fire by themselves
         self._timers_before = {
             (each.step, each.ordinal): self.machine.work.wanted_again(each, recording.at)
-            for each in self.machine.work.open.values() if each.kind is WorkKind.TIMER
-        }  # fmt: skip
+            for each in self.machine.work.open.values()
+            if each.kind is WorkKind.TIMER
+        }
         self._between = 0
         self._skipped = 0
         self.pairs: list[tuple[Ask, Ask]] = []  # recorded, and its counterpart
@@ -217,9 +218,13 @@ class Trial:
         stepped = kernel_step.step(self.machine, given, context)
         step, height = self.place
         found = asked.asks(
-            stepped.drafts, context, self._incarnations, step=step, heights=[height] * len(stepped.drafts),
+            stepped.drafts,
+            context,
+            self._incarnations,
+            step=step,
+            heights=[height] * len(stepped.drafts),
             owners=asked.owners_of(stepped.changes),
-        )  # fmt: skip
+        )
         for ask in found:
             self._asked(ask)
         for each in stepped.drafts:

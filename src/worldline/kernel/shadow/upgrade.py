@@ -65,9 +65,15 @@ def of(program: Program, recording: Recording, old_code: bytes, *, stopped: str 
     """A report without differences. `stopped`: why the trial could not be brought to its end."""
     after = recording.after
     return Report(
-        program.name, old_code.hex(), program.hash.hex(), len(recording.steps), recording.before.step + 1, after.step,
-        after.height, stopped=stopped,
-    )  # fmt: skip
+        program.name,
+        old_code.hex(),
+        program.hash.hex(),
+        len(recording.steps),
+        recording.before.step + 1,
+        after.step,
+        after.height,
+        stopped=stopped,
+    )
 
 
 def _compared(recording: Recording, head: Machine, trial: Trial, begin: Begin) -> Report:

@@ -47,26 +47,57 @@ class DataKey(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 # Sealed with the key of the universe: shared by its worlds, or still to be read when a world's key is destroyed.
 SHARED_IN_UNIVERSE = (
-    InUniverse.INDEX, InUniverse.CAS, InUniverse.CHUNK, InUniverse.GRANTS, InUniverse.GRANT_LOG, InUniverse.IMPORT,
+    InUniverse.INDEX,
+    InUniverse.CAS,
+    InUniverse.CHUNK,
+    InUniverse.GRANTS,
+    InUniverse.GRANT_LOG,
+    InUniverse.IMPORT,
     InUniverse.SEALED,  # personal values, which forks share
-)  # fmt: skip
+)
 SHARED_IN_WORLD = (InWorld.META, InWorld.LINEAGE, InWorld.TRIAL, InWorld.HELD)
 # Sealed with the key of the world.
 OWN_IN_UNIVERSE = (InUniverse.OPEN,)  # whose keys go on with the world
 OWN_IN_WORLD = (
-    InWorld.JOURNAL, InWorld.INBOX, InWorld.SEEN, InWorld.DEAD, InWorld.TRACE,
-    InWorld.BASELINE, InWorld.SNAPSHOT, InWorld.SEGMENT,  # where a world's blobs are: none is found without its key
-)  # fmt: skip
+    InWorld.JOURNAL,
+    InWorld.INBOX,
+    InWorld.SEEN,
+    InWorld.DEAD,
+    InWorld.TRACE,
+    InWorld.BASELINE,
+    InWorld.SNAPSHOT,
+    InWorld.SEGMENT,  # where a world's blobs are: none is found without its key
+)
 # Plain.
 PLAIN_IN_UNIVERSE = (
-    InUniverse.META, InUniverse.GENERATION, InUniverse.NAME, InUniverse.DUE, InUniverse.READY, InUniverse.HINT,
-    InUniverse.UPLOAD, InUniverse.COLLECTION, InUniverse.HOLDS, InUniverse.CONDEMNED, InUniverse.DELETION,
-    InUniverse.SUBJECT, InUniverse.DATA_KEY, InUniverse.WORLD_KEY, InUniverse.QUOTAS, InUniverse.QUOTA_LOG,
-    InUniverse.SEALS, InUniverse.AGE, InUniverse.SETTINGS,
-)  # fmt: skip
+    InUniverse.META,
+    InUniverse.GENERATION,
+    InUniverse.NAME,
+    InUniverse.DUE,
+    InUniverse.READY,
+    InUniverse.HINT,
+    InUniverse.UPLOAD,
+    InUniverse.COLLECTION,
+    InUniverse.HOLDS,
+    InUniverse.CONDEMNED,
+    InUniverse.DELETION,
+    InUniverse.SUBJECT,
+    InUniverse.DATA_KEY,
+    InUniverse.WORLD_KEY,
+    InUniverse.QUOTAS,
+    InUniverse.QUOTA_LOG,
+    InUniverse.SEALS,
+    InUniverse.AGE,
+    InUniverse.SETTINGS,
+)
 PLAIN_IN_WORLD = (
-    InWorld.EPOCH, InWorld.HOLDER, InWorld.ASSIGNMENT, InWorld.HEAD, InWorld.RETAIN, InWorld.BROUGHT,
-)  # fmt: skip
+    InWorld.EPOCH,
+    InWorld.HOLDER,
+    InWorld.ASSIGNMENT,
+    InWorld.HEAD,
+    InWorld.RETAIN,
+    InWorld.BROUGHT,
+)
 
 _DATA_KEY = space.part(InUniverse.DATA_KEY)
 _WORLD_KEY = space.part(InUniverse.WORLD_KEY)

@@ -92,9 +92,14 @@ def drop_with(batch: kv.Batch, at: ids.Address, snapshots: Sequence[Saved], *, p
 
 
 def expire(
-    batch: kv.Batch, lease: leases.Lease, expected: Expected, oldest: Sequence[Indexed], end: journal.Head, *,
+    batch: kv.Batch,
+    lease: leases.Lease,
+    expected: Expected,
+    oldest: Sequence[Indexed],
+    end: journal.Head,
+    *,
     snapshots: Sequence[Saved],
-) -> None:  # fmt: skip
+) -> None:
     """Delete the oldest records of the index, and these snapshots: their entries are not kept any more. What stands in
     their place has the head that they end with. Guard: they are there; none is ever made again.
     """

@@ -385,9 +385,12 @@ def named(steps: Sequence[Stored]) -> Named:
 
 
 def fold(
-    head: journal.Head, steps: Sequence[Stored], rows: Rows | Overlay, blobs: stored_changes.Blobs,
+    head: journal.Head,
+    steps: Sequence[Stored],
+    rows: Rows | Overlay,
+    blobs: stored_changes.Blobs,
     note: Callable[[list[Change]], None] | None = None,
-) -> journal.Head:  # fmt: skip
+) -> journal.Head:
     """Apply the steps that follow a head to the rows as they were there. Returns the head they lead to.
 
     `blobs`: what `needed` has named. `note` is told what each step changed. If something is wrong, the rows are those

@@ -125,8 +125,12 @@ class Body:
         last = self.places[-1]
         said = (fields[1], last.last_height, fields[2], last.last_step, bool(fields[3]))
         if said != (
-            record.first_height, record.last_height, record.first_step, record.last_step, record.changes
-        ) or last.end != len(data):  # fmt: skip
+            record.first_height,
+            record.last_height,
+            record.first_step,
+            record.last_step,
+            record.changes,
+        ) or last.end != len(data):
             raise errors.DecodeError(f"the segment up to height {record.last_height} is not what its record says")
 
     def blocks(self, *, above: int) -> Iterator[Block]:

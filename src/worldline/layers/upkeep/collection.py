@@ -87,12 +87,19 @@ def begin(
     above = b"" if state.last is None else state.last.above
     worker, incarnation = (b"", b"") if life is None else (life.worker, life.sign.incarnation)
     return _write(
-        batch, state, blob.Generation(state.generation.number + 1, marking=True),
+        batch,
+        state,
+        blob.Generation(state.generation.number + 1, marking=True),
         blob.Collection(
-            state.generation.number + 1, collector, time_us, time_us, above=above, worker=worker,
+            state.generation.number + 1,
+            collector,
+            time_us,
+            time_us,
+            above=above,
+            worker=worker,
             incarnation=incarnation,
         ),
-    )  # fmt: skip
+    )
 
 
 def has_died(state: State, heartbeat: bytes | None, *, time_us: int) -> bool:
@@ -184,9 +191,11 @@ def hold(batch: kv.Batch, holds: Holds, id: bytes, *, what: str, time_us: int, n
     if not 0 < ttl_ms <= limits.HOLD_MS_MAX:
         raise errors.BadInput(f"a hold stands for 1 to {limits.HOLD_MS_MAX} ms, not {ttl_ms}; renew it to keep it")
     wanted = blob.Hold(
-        ids.check_id(id, "the id of a hold"), time_us + ttl_ms * 1000, what[: limits.HOLD_CHARACTERS_MAX],
+        ids.check_id(id, "the id of a hold"),
+        time_us + ttl_ms * 1000,
+        what[: limits.HOLD_CHARACTERS_MAX],
         now.age_us + ttl_ms * 1000,
-    )  # fmt: skip
+    )
     found = [each for each in holds.standing(time_us, now) if each.id != id]
     if len(found) >= limits.HOLDS_MAX:
         raise errors.TooLarge("the holds of a universe", size=len(found) + 1, limit=limits.HOLDS_MAX)
@@ -265,9 +274,7 @@ def condemn(batch: kv.Batch, state: State, of: bytes, raw: bytes, *, since_us: i
     key = keys.condemned_key(state.universe, of)
     batch.absent(key)
     generation = cas_keys.BLOB.unpack(raw).generation
-    batch.put(
-        key, keys.CONDEMNED.pack(blob.Condemned(generation, since_us, age_us, mark=state.generation.number))
-    )  # fmt: skip
+    batch.put(key, keys.CONDEMNED.pack(blob.Condemned(generation, since_us, age_us, mark=state.generation.number)))
 
 
 def spare(batch: kv.Batch, universe: ids.UniverseId, found: Condemned) -> None:

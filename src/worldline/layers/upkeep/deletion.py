@@ -49,10 +49,17 @@ class Doomed(msgspec.Struct, frozen=True):
 
 
 def begin(
-    batch: kv.Batch, world: worlds.World, lease: leases.State, *, pins_raw: bytes | None, token: bytes, time_us: int,
+    batch: kv.Batch,
+    world: worlds.World,
+    lease: leases.State,
+    *,
+    pins_raw: bytes | None,
+    token: bytes,
+    time_us: int,
     names: Sequence[tuple[str, bytes]] = (),
-    leans: tuple[model.Lineage, snapshot.Snapshot] | None = None, data_key_raw: bytes | None = None,
-) -> Doomed:  # fmt: skip
+    leans: tuple[model.Lineage, snapshot.Snapshot] | None = None,
+    data_key_raw: bytes | None = None,
+) -> Doomed:
     """The world is gone. Guards: its meta, its epoch, and that no deletion of it was begun.
 
     `pins_raw`: the count of pins, read before it was found that there are none. `names`: those that are known to point
@@ -154,10 +161,12 @@ def reads(at: ids.Address) -> tuple[kv.Range, kv.Range]:
     return (
         kv.Range(begin, end, count_max=limits.DELETE_KEYS_MAX, bytes_max=limits.DELETE_BYTES_MAX),
         kv.Range(
-            first, tuples.prefix_range(space.world(at))[1], count_max=limits.DELETE_KEYS_MAX,
+            first,
+            tuples.prefix_range(space.world(at))[1],
+            count_max=limits.DELETE_KEYS_MAX,
             bytes_max=limits.DELETE_BYTES_MAX,
         ),
-    )  # fmt: skip
+    )
 
 
 # Every key of a world that comes behind the two that stay.
@@ -165,9 +174,7 @@ _FIRST = space.InWorld.HOLDER
 assert min(set(space.InWorld) - {space.InWorld.META, space.InWorld.EPOCH}) is _FIRST
 
 
-def remove(
-    batch: kv.Batch, doomed: Doomed, work: kv.Page, own: kv.Page, *, marks: collection.State
-) -> Doomed | None:  # fmt: skip
+def remove(batch: kv.Batch, doomed: Doomed, work: kv.Page, own: kv.Page, *, marks: collection.State) -> Doomed | None:
     """Remove what was read. Returns the deletion as it is then; None if there was nothing. Guard: the deletion as it
     was read. `marks`: no mark is under way.
     """

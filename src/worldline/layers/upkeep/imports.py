@@ -112,9 +112,17 @@ def put_subject(batch: kv.Batch, at: ids.Address, found: copies.Apart) -> None:
 
 
 def finish(
-    batch: kv.Batch, under_way: Import, *, meta: model.WorldMeta, lineage: model.Lineage, head: journal.Head,
-    baseline: snapshot.Snapshot, source: str, time_us: int, generation_raw: bytes | None,
-) -> worlds.World:  # fmt: skip
+    batch: kv.Batch,
+    under_way: Import,
+    *,
+    meta: model.WorldMeta,
+    lineage: model.Lineage,
+    head: journal.Head,
+    baseline: snapshot.Snapshot,
+    source: str,
+    time_us: int,
+    generation_raw: bytes | None,
+) -> worlds.World:
     """All of it is there: the world is made, archived. Guards: the id and the name are free. Expects the generation
     that all its blobs were put at, or raised to.
     """

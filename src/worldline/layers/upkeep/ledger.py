@@ -31,9 +31,14 @@ class Scrubs(msgspec.Struct, frozen=True):
 
 
 def note(
-    batch: kv.Batch, kind: Erased, at: ids.Address | ids.UniverseId, *, time_us: int, subject: bytes = b"",
+    batch: kv.Batch,
+    kind: Erased,
+    at: ids.Address | ids.UniverseId,
+    *,
+    time_us: int,
+    subject: bytes = b"",
     values: Sequence[bytes] = (),
-) -> None:  # fmt: skip
+) -> None:
     """In the batch that erases. Guard: the caller's."""
     universe, world = (at.universe, at.world) if isinstance(at, ids.Address) else (at, b"")
     add(batch, LedgerEntry(kind, universe, world, subject, list(values), max(0, time_us)))

@@ -118,7 +118,7 @@ def erase_subject(batch: kv.Batch, root: ids.Address, was: Subject, *, time_us: 
 
 def erase_values(
     batch: kv.Batch, root: ids.Address, was: Subject, values: Sequence[bytes], *, time_us: int
-) -> Erasures:  # fmt: skip
+) -> Erasures:
     """Delete these values of a subject. Guard: its record, as it was read."""
     made = _count(batch, root, was, time_us=time_us)
     ledger.note(batch, Erased.VALUES, root, subject=was.subject, values=values, time_us=time_us)

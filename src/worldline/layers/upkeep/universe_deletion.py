@@ -81,9 +81,10 @@ def reopen(batch: kv.Batch, doomed: Doomed, *, meta_raw: bytes) -> None:
 def read_range(universe: ids.UniverseId) -> kv.Range:
     """What is to be removed next."""
     return kv.Range(
-        *tuples.prefix_range(space.universe(universe)), count_max=limits.DELETE_KEYS_MAX,
+        *tuples.prefix_range(space.universe(universe)),
+        count_max=limits.DELETE_KEYS_MAX,
         bytes_max=limits.DELETE_BYTES_MAX,
-    )  # fmt: skip
+    )
 
 
 def remove(batch: kv.Batch, doomed: Doomed, page: kv.Page, *, objects: int = 0) -> Doomed:
@@ -93,9 +94,10 @@ def remove(batch: kv.Batch, doomed: Doomed, page: kv.Page, *, objects: int = 0) 
         batch.delete(key)
     record = doomed.record
     return _change(
-        batch, doomed,
+        batch,
+        doomed,
         msgspec.structs.replace(record, removed=record.removed + len(page.items), objects=record.objects + objects),
-    )  # fmt: skip
+    )
 
 
 def finish(batch: kv.Batch, doomed: Doomed) -> None:

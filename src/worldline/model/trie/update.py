@@ -87,7 +87,7 @@ class Update:
 
     def __init__(
         self, base: Ref | None, changes: Iterable[tuple[bytes, Row | None]], *, page: int = PAGE_NODES
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._page = page
         self._blobs: dict[bytes, bytes] = {}
         self._new: dict[bytes, bytes] = {}
@@ -270,7 +270,7 @@ def _put(children: dict[int, _Node], place: int, child: _Node | None) -> None:
 
 def _joined(
     below: list[_Node], weight: int, leaves: Mapping[bytes, dict[bytes, Stored]], lacking: dict[bytes, Ref]
-) -> _Node:  # fmt: skip
+) -> _Node:
     """Several leaves as one. `lacking` is told those whose rows are not among the `leaves` that were read."""
     if len(below) == 1:
         return below[0]

@@ -35,9 +35,12 @@ class LedgerEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
     def __post_init__(self) -> None:
         named = {
-            Erased.SUBJECT: (1, 1), Erased.VALUES: (1, 1), Erased.KEY: (1, 0), Erased.WORLD: (1, 0),
+            Erased.SUBJECT: (1, 1),
+            Erased.VALUES: (1, 1),
+            Erased.KEY: (1, 0),
+            Erased.WORLD: (1, 0),
             Erased.UNIVERSE: (0, 0),
-        }[self.kind]  # fmt: skip
+        }[self.kind]
         size = limits.ID_BYTES
         if len(self.universe) != size or (len(self.world), len(self.subject)) != (named[0] * size, named[1] * size):
             raise ValueError("an erasure names what it was of")

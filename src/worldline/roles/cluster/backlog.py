@@ -71,12 +71,17 @@ class Backlog:
         self._ages = stamp_ages.StampAges()
         self._walks: list[_Walk] = [
             WorldsWalk(
-                engine, env, universe, name, ages=self._ages, others=expiry.Witness(env, is_dead),
+                engine,
+                env,
+                universe,
+                name,
+                ages=self._ages,
+                others=expiry.Witness(env, is_dead),
                 worlds_max=min(settings.worlds_max, WORLDS_MAX),
             ),
             OpenWalk(engine, env, universe, name),
             DueWalk(engine, env, universe, name),
-        ]  # fmt: skip
+        ]
         self._rests_until_us = [0] * len(self._walks)
 
     def wake(self) -> None:
@@ -121,9 +126,16 @@ class WorldsWalk:
     """All worlds in the order of their ids: inboxes, dead letters, holders."""
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, name: str, *,
-        ages: stamp_ages.StampAges, others: expiry.Witness, worlds_max: int,
-    ) -> None:  # fmt: skip
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        universe: ids.UniverseId,
+        name: str,
+        *,
+        ages: stamp_ages.StampAges,
+        others: expiry.Witness,
+        worlds_max: int,
+    ) -> None:
         self._engine = engine
         self._env = env
         self._universe = universe
@@ -151,9 +163,17 @@ class WorldsWalk:
             return None
         lives, now_us = await self._others.lives(self._engine)
         counted = telemetry.WorldsCounted(
-            self._name, self._env.wall_us(), self._worlds, self._unread, self._unread_worlds, self._unread_age_us,
-            self._unhosted, self._dead, self._dead_age_us, self._states(lives, now_us),
-        )  # fmt: skip
+            self._name,
+            self._env.wall_us(),
+            self._worlds,
+            self._unread,
+            self._unread_worlds,
+            self._unread_age_us,
+            self._unhosted,
+            self._dead,
+            self._dead_age_us,
+            self._states(lives, now_us),
+        )
         self._begin()
         return counted
 
@@ -290,9 +310,7 @@ class DueWalk:
             read = await self._engine.read(kv.Range(self._start, self._end, count_max=1))
             found = works.decode_due(self._universe, read.page(0))
             if not found:
-                counted = telemetry.DueCounted(
-                    self._name, self._env.wall_us(), self._overdue, self._overdue_age_us
-                )  # fmt: skip
+                counted = telemetry.DueCounted(self._name, self._env.wall_us(), self._overdue, self._overdue_age_us)
                 self._begin()
                 return counted
             queue = found[0].pointer.queue

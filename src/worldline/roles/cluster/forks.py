@@ -49,9 +49,14 @@ class Wanted(msgspec.Struct, frozen=True):
 
     def digest(self, parent: ids.Address) -> bytes:
         asked = [
-            self.name, -1 if self.at is None else self.at, int(self.policy), self.live, self.script,
-            None if self.labels is None else self.labels, self.before,
-        ]  # fmt: skip
+            self.name,
+            -1 if self.at is None else self.at,
+            int(self.policy),
+            self.live,
+            self.script,
+            None if self.labels is None else self.labels,
+            self.before,
+        ]
         return digest.hash_parts(b"fork", parent.universe, parent.world, values.dump(asked))
 
 
@@ -65,9 +70,13 @@ async def world_fork(
 
     async def attempt() -> transact.Done[ids.Address] | transact.Write[ids.Address]:
         read = await engine.read(
-            worlds.get_name(at.universe, asked.name), worlds.get(parent), journals.get_head(parent), lines.get(parent),
-            *admission.reads(at.universe), universes.get_meta(at.universe),
-        )  # fmt: skip
+            worlds.get_name(at.universe, asked.name),
+            worlds.get(parent),
+            journals.get_head(parent),
+            lines.get(parent),
+            *admission.reads(at.universe),
+            universes.get_meta(at.universe),
+        )
         known = worlds.named(at.universe, read.value(0))
         if known is not None:
             return transact.Done(await _made_before(engine, known, asked.name, request))
@@ -77,15 +86,31 @@ async def world_fork(
         start = await _start(engine, blobs, line, top, height)
         head = start.head
         lineage = model.Lineage(
-            parent.world, world.meta.name, head.step, head.height,
-            list(line.up_to(step=head.step, height=head.height)), asked.policy, asked.live, read.time_us, request,
-            cas.address(script) if script else b"", list(line.origins_up_to(step=head.step, height=head.height)),
-            head.chain, head.state, head.time_us, start.saved.record.root,
-        )  # fmt: skip
+            parent.world,
+            world.meta.name,
+            head.step,
+            head.height,
+            list(line.up_to(step=head.step, height=head.height)),
+            asked.policy,
+            asked.live,
+            read.time_us,
+            request,
+            cas.address(script) if script else b"",
+            list(line.origins_up_to(step=head.step, height=head.height)),
+            head.chain,
+            head.state,
+            head.time_us,
+            start.saved.record.root,
+        )
         meta = msgspec.structs.replace(
-            world.meta, name=asked.name, status=model.Status.ACTIVE, created_us=read.time_us, revision=0,
-            labels=world.meta.labels if asked.labels is None else asked.labels, dry=not asked.live,
-        )  # fmt: skip
+            world.meta,
+            name=asked.name,
+            status=model.Status.ACTIVE,
+            created_us=read.time_us,
+            revision=0,
+            labels=world.meta.labels if asked.labels is None else asked.labels,
+            dry=not asked.live,
+        )
         batch = kv.Batch()
         if script:
             generation = await blobs.generation()
@@ -103,9 +128,16 @@ async def world_fork(
 
 
 async def world_create_from_seed(
-    engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, seed: ids.Address, *, name: str, program: str,
-    at: int | None = None, labels: dict[str, str] | None = None,
-) -> ids.Address:  # fmt: skip
+    engine: kv.Engine,
+    env: envs.Env,
+    blobs: blob_layer.Blobs,
+    seed: ids.Address,
+    *,
+    name: str,
+    program: str,
+    at: int | None = None,
+    labels: dict[str, str] | None = None,
+) -> ids.Address:
     """A world that begins where another one is, or was at a height: a live fork. What is open there is dropped."""
     meta = worlds.decode(seed, (await engine.read(worlds.get(seed))).value(0)).meta
     if meta.program != program:

@@ -109,7 +109,7 @@ class Janitor:
         if blobs is not None:
             self._collecting = Collecting(
                 engine, env, blobs, universe, settings=settings, telemetry=telemetry, worker=worker, is_dead=is_dead
-            )  # fmt: skip
+            )
         self._removal = deletions.Removal(engine, env, universe, is_dead=is_dead)
         self._watch = wakeup.Watch(engine, [deletion.prefix(universe), universe_deletion.prefix()])
         self._next_us = env.monotonic_us()  # when this round goes on, or the next one begins

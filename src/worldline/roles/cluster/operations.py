@@ -76,7 +76,7 @@ async def fence_holders(
 
 async def _fence_worker(
     engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, universe: ids.UniverseId, only: ids.Address | None
-) -> int:  # fmt: skip
+) -> int:
     count = 0
     last: ids.Address | None = None
     while True:
@@ -122,9 +122,14 @@ async def revoke_lease(engine: kv.Engine, env: envs.Env, at: ids.Address, *, epo
 
 
 async def assign_world(
-    engine: kv.Engine, env: envs.Env, at: ids.Address, worker: ids.WorkerId, *, reason: str = BY_HAND,
+    engine: kv.Engine,
+    env: envs.Env,
+    at: ids.Address,
+    worker: ids.WorkerId,
+    *,
+    reason: str = BY_HAND,
     priority: int = ready.NORMAL,
-) -> None:  # fmt: skip
+) -> None:
     """Say which worker should run a world. If another has it, it lets go. `NotFound` if no such worker takes worlds,
     `BadInput` if it cannot run this one. `priority`: a worker takes those with the lowest first.
     """

@@ -129,9 +129,7 @@ class Orchestrator:
         return held
 
     @staticmethod
-    def _urgent(
-        held: dict[ids.WorkerId, list[ids.Address]], sites: Sequence[placement.Site]
-    ) -> list[ids.Address]:  # fmt: skip
+    def _urgent(held: dict[ids.WorkerId, list[ids.Address]], sites: Sequence[placement.Site]) -> list[ids.Address]:
         """Worlds of workers that are dead or being emptied."""
         standing = [site.worker for site in sites]
         return [at for worker, found in held.items() if worker not in standing for at in found]
@@ -178,9 +176,7 @@ class Orchestrator:
 
     # --- Writing -----------------------------------------------------------------------------------------------
 
-    async def _write(
-        self, chosen: Sequence[tuple[placement.Choice, Seen]], alive: Sequence[leases.Heartbeat]
-    ) -> None:  # fmt: skip
+    async def _write(self, chosen: Sequence[tuple[placement.Choice, Seen]], alive: Sequence[leases.Heartbeat]) -> None:
         """Assignments, each with a hint: for the holder that releases the world, or for the worker that takes it."""
         batches: list[kv.Batch] = []
         for choice, each in chosen:

@@ -120,10 +120,19 @@ class Proofs:
     """A role of its own. `worlds`: those that are held here; `busy`: whether cycles are under way."""
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Of, programs: Sequence[Program], *,
-        worlds: Callable[[], Sequence[Candidate]], busy: Callable[[], bool], thread: Executor, prove_ms: int,
-        hang_ms: int, telemetry: telemetry.Telemetry,
-    ) -> None:  # fmt: skip
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        blobs: blob_layer.Of,
+        programs: Sequence[Program],
+        *,
+        worlds: Callable[[], Sequence[Candidate]],
+        busy: Callable[[], bool],
+        thread: Executor,
+        prove_ms: int,
+        hang_ms: int,
+        telemetry: telemetry.Telemetry,
+    ) -> None:
         assert prove_ms > 0, "without a budget there are no proofs"
         self._engine = engine
         self._env = env
@@ -324,8 +333,12 @@ class Proofs:
             del self.diverged[next(iter(self.diverged))]
         log.error(
             "world %s (%s) goes on, but its journal could not be proved: %s; `worldline replay %s --prove` shows it",
-            name, visit.at.world.hex(), message, name, extra=telemetry.about(visit.at, name=name),
-        )  # fmt: skip
+            name,
+            visit.at.world.hex(),
+            message,
+            name,
+            extra=telemetry.about(visit.at, name=name),
+        )
         self._telemetry.tell(telemetry.Unproved(visit.at, name, height, message))
 
     def _cannot(self, error: Exception) -> None:

@@ -32,9 +32,13 @@ class Freer:
     """`serves`: whether worlds of a universe are this process's concern. Those of others are left alone."""
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, serves: Callable[[ids.UniverseId], bool], others: expiry.Witness,
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        serves: Callable[[ids.UniverseId], bool],
+        others: expiry.Witness,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._engine = engine
         self._env = env
         self._serves = serves
@@ -130,9 +134,7 @@ async def with_unread(engine: kv.Engine, addresses: Sequence[ids.Address]) -> li
     return [at for index, at in enumerate(addresses) if read.page(index).items]
 
 
-async def each(
-    items: Sequence[ids.Address], do: Callable[[ids.Address], Awaitable[T]], *, at_once: int
-) -> list[T]:  # fmt: skip
+async def each(items: Sequence[ids.Address], do: Callable[[ids.Address], Awaitable[T]], *, at_once: int) -> list[T]:
     """Do something for each, a few at once. One that fails does not keep the others from being done."""
     results: list[T | BaseException] = []
     for start in range(0, len(items), at_once):

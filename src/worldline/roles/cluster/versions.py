@@ -50,7 +50,7 @@ class Guard:
 
     async def allowed(
         self, found: Sequence[tuple[worlds.World, leases.State]]
-    ) -> list[tuple[worlds.World, leases.State]]:  # fmt: skip
+    ) -> list[tuple[worlds.World, leases.State]]:
         """Those of these worlds that this worker may take, by their code. One look at all workers, if it is needed."""
         if not any(self._is_other(world, state) for world, state in found):
             return list(found)

@@ -83,11 +83,21 @@ class Run:
     """
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, universe: ids.UniverseId, *,
-        grace_ms: int = GRACE_MS, write: bool = True, plain: Plain | None = None, marked_max: int = limits.MARKED_MAX,
-        places: Iterable[roots.Place] = roots.PLACES, above: bytes | None = None, worker: ids.WorkerId | None = None,
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        blobs: blob_layer.Blobs,
+        universe: ids.UniverseId,
+        *,
+        grace_ms: int = GRACE_MS,
+        write: bool = True,
+        plain: Plain | None = None,
+        marked_max: int = limits.MARKED_MAX,
+        places: Iterable[roots.Place] = roots.PLACES,
+        above: bytes | None = None,
+        worker: ids.WorkerId | None = None,
         is_dead: marks.IsDead = marks.never_proven,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not 0 <= grace_ms <= limits.SETTING_MS_MAX:
             raise errors.BadInput(f"a grace is 0 to {limits.SETTING_MS_MAX} ms, not {grace_ms}")
         self._engine = engine
@@ -167,9 +177,7 @@ class Run:
         if above is None:
             above = b"" if state.last is None else state.last.above
         marked = Marked(above=above, most=self._marked_max)
-        self._marker = Marker(
-            self._engine, self._blobs, self._universe, marked, plain=self._plain, places=self._places
-        )  # fmt: skip
+        self._marker = Marker(self._engine, self._blobs, self._universe, marked, plain=self._plain, places=self._places)
         self._renewed_us = self._env.monotonic_us()
         self.report.generation = state.generation.number
         self._phase = _Phase.MARK
@@ -216,9 +224,7 @@ class Run:
         state = self._state
         if self._write:
             batch = kv.Batch()
-            state = collection.end(
-                batch, self._state, time_us=(await self._engine.read()).time_us, above=marked.above
-            )  # fmt: skip
+            state = collection.end(batch, self._state, time_us=(await self._engine.read()).time_us, above=marked.above)
             await self._commit(batch)
         self._state = state
         report = self.report
@@ -228,13 +234,17 @@ class Run:
             state = msgspec.structs.replace(
                 state, generation=msgspec.structs.replace(state.generation, number=state.generation.number + 1)
             )
-        self._condemning = Condemning(
-            self._engine, self._env, state, marked, report.swept, write=self._write
-        )  # fmt: skip
+        self._condemning = Condemning(self._engine, self._env, state, marked, report.swept, write=self._write)
         self._deleting = Deleting(
-            self._engine, self._env, self._blobs.objects, state, marked, swept=report.swept,
-            grace_ms=self._grace_ms, write=self._write,
-        )  # fmt: skip
+            self._engine,
+            self._env,
+            self._blobs.objects,
+            state,
+            marked,
+            swept=report.swept,
+            grace_ms=self._grace_ms,
+            write=self._write,
+        )
         self._marker = None
         self._phase = _Phase.CONDEMN
 
@@ -247,9 +257,15 @@ class Run:
 
 
 async def collect(
-    engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, universe: ids.UniverseId, *,
-    grace_ms: int = GRACE_MS, write: bool = True, is_dead: marks.IsDead = marks.never_proven,
-) -> Report:  # fmt: skip
+    engine: kv.Engine,
+    env: envs.Env,
+    blobs: blob_layer.Blobs,
+    universe: ids.UniverseId,
+    *,
+    grace_ms: int = GRACE_MS,
+    write: bool = True,
+    is_dead: marks.IsDead = marks.never_proven,
+) -> Report:
     """A whole collection, at once. Without a grace that takes two marks, of the same addresses. With `write` off: what
     it would do.
     """

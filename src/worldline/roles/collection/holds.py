@@ -46,9 +46,15 @@ async def release(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, id
 
 
 async def _write(
-    engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, id: bytes, *, what: str, ttl_ms: int,
+    engine: kv.Engine,
+    env: envs.Env,
+    universe: ids.UniverseId,
+    id: bytes,
+    *,
+    what: str,
+    ttl_ms: int,
     only_renew: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     async def attempt() -> transact.Done[None] | transact.Write[None]:
         read = await engine.read(collection.get_holds(universe), age.get(universe))
         found, now = collection.decode_holds(universe, read.value(0)), age.decode(read.value(1))

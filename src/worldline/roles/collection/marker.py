@@ -76,9 +76,15 @@ class Marker:
     """One mark. `places`: all, but for tests."""
 
     def __init__(
-        self, engine: kv.Engine, blobs: blob_layer.Blobs, universe: ids.UniverseId, marked: Marked, *,
-        plain: Plain | None = None, places: Iterable[Place] = roots.PLACES,
-    ) -> None:  # fmt: skip
+        self,
+        engine: kv.Engine,
+        blobs: blob_layer.Blobs,
+        universe: ids.UniverseId,
+        marked: Marked,
+        *,
+        plain: Plain | None = None,
+        places: Iterable[Place] = roots.PLACES,
+    ) -> None:
         self._engine = engine
         self._blobs = blobs
         self._universe = universe

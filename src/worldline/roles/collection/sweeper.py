@@ -145,9 +145,15 @@ class Condemning:
     """Every record that is judged is looked at: those that were not marked are condemned."""
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, state: collection.State, marked: Marked, swept: Swept, *,
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        state: collection.State,
+        marked: Marked,
+        swept: Swept,
+        *,
         write: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._engine = engine
         self._env = env
         self._state = state
@@ -187,9 +193,11 @@ class Condemning:
         if self._write:
             time_us, age_us = read.time_us, age.decode(read.value(len(found))).age_us
             await committed(
-                self._engine, self._env, condemned,
+                self._engine,
+                self._env,
+                condemned,
                 lambda batch, each: collection.condemn(batch, self._state, *each, since_us=time_us, age_us=age_us),
-            )  # fmt: skip
+            )
             await spare(self._engine, self._env, self._universe, spared)
         for each in spared:
             self._swept.spared.add(each.address.hex(), cas_keys.BLOB.unpack(found[each.address]).size)
@@ -201,9 +209,17 @@ class Deleting:
     """
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, store: objects.Objects, state: collection.State, marked: Marked, *,
-        swept: Swept, grace_ms: int, write: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        store: objects.Objects,
+        state: collection.State,
+        marked: Marked,
+        *,
+        swept: Swept,
+        grace_ms: int,
+        write: bool = True,
+    ) -> None:
         self._engine = engine
         self._env = env
         self._store = store

@@ -32,10 +32,17 @@ class Collecting:
     """The collections of one janitor."""
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, universe: ids.UniverseId, *,
-        settings: JanitorSettings, telemetry: telemetry.Telemetry, worker: ids.WorkerId | None = None,
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        blobs: blob_layer.Blobs,
+        universe: ids.UniverseId,
+        *,
+        settings: JanitorSettings,
+        telemetry: telemetry.Telemetry,
+        worker: ids.WorkerId | None = None,
         is_dead: marks.IsDead = marks.never_proven,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._engine = engine
         self._env = env
         self._blobs = blobs
@@ -59,9 +66,15 @@ class Collecting:
                 return True
             self._began_us = self._env.monotonic_us()
             self._run = Run(
-                self._engine, self._env, self._blobs, self._universe, grace_ms=self._settings.collect_grace_ms,
-                plain=self._plain, worker=self._worker, is_dead=self._is_dead,
-            )  # fmt: skip
+                self._engine,
+                self._env,
+                self._blobs,
+                self._universe,
+                grace_ms=self._settings.collect_grace_ms,
+                plain=self._plain,
+                worker=self._worker,
+                is_dead=self._is_dead,
+            )
         over = False
         try:
             over = await self._work(self._run)
@@ -116,16 +129,24 @@ class Collecting:
         report, swept = run.report, run.report.swept
         self._telemetry.tell(
             telemetry.Collected(
-                report.worlds, report.marked, swept.unreferenced.count, swept.spared.count, swept.deleted.count,
-                swept.deleted.bytes, swept.orphans.count, swept.orphans.bytes,
+                report.worlds,
+                report.marked,
+                swept.unreferenced.count,
+                swept.spared.count,
+                swept.deleted.count,
+                swept.deleted.bytes,
+                swept.orphans.count,
+                swept.orphans.bytes,
                 self._env.monotonic_us() - self._began_us,
             )
-        )  # fmt: skip
+        )
         if swept.held:
             log.info("garbage collection: nothing was deleted while a hold stands: %s", swept.held)
         elif swept.deleted.count or swept.orphans.count:
             log.info(
                 "garbage collection: %s of %d bytes deleted, %s of lost uploads, %d condemned",
-                grammar.count(swept.deleted.count, "blob"), swept.deleted.bytes,
-                grammar.count(swept.orphans.count, "object"), swept.unreferenced.count,
-            )  # fmt: skip
+                grammar.count(swept.deleted.count, "blob"),
+                swept.deleted.bytes,
+                grammar.count(swept.orphans.count, "object"),
+                swept.unreferenced.count,
+            )

@@ -78,9 +78,15 @@ async def survey(engine: kv.Engine, at: ids.Address, unmarked: bytes | None = No
     """
     pages = [kv.Range(*snapshot_keys.snapshots(at), count_max=PAGE), snapshots.pins_range(at, count_max=PAGE)]
     read = await engine.read(
-        snapshots.get_baseline(at), snapshots.get_pin_count(at), lines.get(at), compact.last_range(at),
-        leases.reads(at)[0], age.get(at.universe), universe_settings.get(at.universe), *pages,
-    )  # fmt: skip
+        snapshots.get_baseline(at),
+        snapshots.get_pin_count(at),
+        lines.get(at),
+        compact.last_range(at),
+        leases.reads(at)[0],
+        age.get(at.universe),
+        universe_settings.get(at.universe),
+        *pages,
+    )
     baseline_raw = read.value(0)
     baseline = snapshots.decode_baseline(baseline_raw)
     assert baseline_raw is not None
@@ -93,16 +99,18 @@ async def survey(engine: kv.Engine, at: ids.Address, unmarked: bytes | None = No
         async for page in _pages(engine, pages[1], read.page(8))
         for _, pin in snapshots.decode_pins(at, page)
     ]
-    known = Known(
-        baseline, saved, None if last is None else last.record, line.forked_at, tuple(dict.fromkeys(pinned))
-    )  # fmt: skip
-    expected = compact.Expected(
-        baseline_raw, read.value(1), universes.Generation(at.universe, unmarked)
-    )  # fmt: skip
+    known = Known(baseline, saved, None if last is None else last.record, line.forked_at, tuple(dict.fromkeys(pinned)))
+    expected = compact.Expected(baseline_raw, read.value(1), universes.Generation(at.universe, unmarked))
     return Survey(
-        known, expected, last, line, lines.forked_head(lineage), read.value(4),
-        universe_settings.decode(at.universe, read.value(6)), age.decode(read.value(5)),
-    )  # fmt: skip
+        known,
+        expected,
+        last,
+        line,
+        lines.forked_head(lineage),
+        read.value(4),
+        universe_settings.decode(at.universe, read.value(6)),
+        age.decode(read.value(5)),
+    )
 
 
 async def _pages(engine: kv.Engine, wanted: kv.Range, first: kv.Page) -> AsyncIterator[kv.Page]:
@@ -163,10 +171,18 @@ class Compactor:
     """
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, lease: leases.Lease, *, policies: Policies,
-        compute: Compute, is_over: Callable[[], bool] = lambda: False, is_late: Callable[[], bool] = lambda: False,
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        blobs: blob_layer.Blobs,
+        lease: leases.Lease,
+        *,
+        policies: Policies,
+        compute: Compute,
+        is_over: Callable[[], bool] = lambda: False,
+        is_late: Callable[[], bool] = lambda: False,
         ends: dict[bytes, journal.Head] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._engine = engine
         self._env = env
         self._blobs = blobs
@@ -230,9 +246,13 @@ class Compactor:
                 break
             record, head = written.record, written.head
             done = Compacted(
-                record.last_height, done.segments + 1, done.entries + record.last_height - record.first_height + 1,
-                done.frames + written.frames, done.bytes + record.size, held_back=done.held_back,
-            )  # fmt: skip
+                record.last_height,
+                done.segments + 1,
+                done.entries + record.last_height - record.first_height + 1,
+                done.frames + written.frames,
+                done.bytes + record.size,
+                held_back=done.held_back,
+            )
         return done
 
     async def _head_at(self, height: int) -> journal.Head | None:

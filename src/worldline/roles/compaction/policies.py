@@ -102,5 +102,8 @@ class Policies:
             if value != own:
                 log.warning(
                     "universe %s: %s is %s, as stored with it, and not %s; `worldline universe settings` changes it",
-                    stored.universe.hex(), name, setting_names.text_of(value), setting_names.text_of(own),
-                )  # fmt: skip
+                    stored.universe.hex(),
+                    name,
+                    setting_names.text_of(value),
+                    setting_names.text_of(own),
+                )

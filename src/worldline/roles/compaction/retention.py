@@ -46,10 +46,14 @@ class Policy(msgspec.Struct, frozen=True):
 
 def policy_of(settings: WorkerSettings) -> Policy:
     return Policy(
-        entries=settings.segment_entries, age_us=settings.segment_ms * 1000, margin=settings.segment_margin,
-        kept=settings.snapshots_kept, changes=settings.segment_changes, journal_us=settings.journal_kept_ms * 1000,
+        entries=settings.segment_entries,
+        age_us=settings.segment_ms * 1000,
+        margin=settings.segment_margin,
+        kept=settings.snapshots_kept,
+        changes=settings.segment_changes,
+        journal_us=settings.journal_kept_ms * 1000,
         kept_us=settings.snapshots_kept_ms * 1000,
-    )  # fmt: skip
+    )
 
 
 class Known(msgspec.Struct, frozen=True):

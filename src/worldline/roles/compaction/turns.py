@@ -54,9 +54,15 @@ class Compactions:
     """Those of a worker. `run` calls a function about a world in the kernel's thread."""
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, settings: WorkerSettings, run: Callable[..., Any], *,
-        tasks: Tasks, telemetry: telemetry.Telemetry = telemetry.NOTHING,
-    ) -> None:  # fmt: skip
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        settings: WorkerSettings,
+        run: Callable[..., Any],
+        *,
+        tasks: Tasks,
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
+    ) -> None:
         self._engine = engine
         self._env = env
         self._run = run
@@ -122,10 +128,16 @@ class Compactions:
     async def _compact(self, held: Held, *, now: bool) -> compactor.Compacted:
         began_us = self._env.monotonic_us()
         done = await compactor.Compactor(
-            self._engine, self._env, held.blobs, held.lease, policies=self.policies,
-            compute=functools.partial(self._run, held.at), is_over=lambda: self._stopping or held.lost,
-            is_late=lambda: len(self._waiting) > WAITING_MAX, ends=self._ends,
-        ).run(now=now)  # fmt: skip
+            self._engine,
+            self._env,
+            held.blobs,
+            held.lease,
+            policies=self.policies,
+            compute=functools.partial(self._run, held.at),
+            is_over=lambda: self._stopping or held.lost,
+            is_late=lambda: len(self._waiting) > WAITING_MAX,
+            ends=self._ends,
+        ).run(now=now)
         self._remember(held.at, done.height)
         if done.segments or done.snapshots or done.expired:
             us = self._env.monotonic_us() - began_us
@@ -135,11 +147,14 @@ class Compactions:
                 )
             )
             log.info(
-                "world %s: %s moved into %s, %s and %s dropped", held.at.world.hex(),
-                grammar.count(done.entries, "entry"), grammar.count(done.segments, "segment"),
-                grammar.count(done.snapshots, "snapshot"), grammar.count(done.expired, "entry"),
+                "world %s: %s moved into %s, %s and %s dropped",
+                held.at.world.hex(),
+                grammar.count(done.entries, "entry"),
+                grammar.count(done.segments, "segment"),
+                grammar.count(done.snapshots, "snapshot"),
+                grammar.count(done.expired, "entry"),
                 extra=telemetry.about(held.at),
-            )  # fmt: skip
+            )
         return done
 
     def _remember(self, at: ids.Address, height: int) -> None:

@@ -41,10 +41,18 @@ class Writer:
     """
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, line: lines.Line, compute: Compute, *,
-        with_changes: bool, is_over: Callable[[], bool] = lambda: False, is_late: Callable[[], bool] = lambda: False,
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        blobs: blob_layer.Blobs,
+        line: lines.Line,
+        compute: Compute,
+        *,
+        with_changes: bool,
+        is_over: Callable[[], bool] = lambda: False,
+        is_late: Callable[[], bool] = lambda: False,
         age_us: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._engine = engine
         self._env = env
         self._blobs = blobs
@@ -84,9 +92,15 @@ class Writer:
         before, after = building.before, building.head
         address = await self._blobs.put(body)
         record = journal.Segment(
-            before.height + 1, after.height, before.step + 1, after.step, address, len(body), self._with_changes,
+            before.height + 1,
+            after.height,
+            before.step + 1,
+            after.step,
+            address,
+            len(body),
+            self._with_changes,
             self._age_us,
-        )  # fmt: skip
+        )
         await self.check(record, before, after)
         return Written(record, after, building.frames, body)
 

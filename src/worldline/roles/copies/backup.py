@@ -36,10 +36,20 @@ ATTEMPTS_MAX = 3  # if the frozen state is lost
 PAGE = 1_000
 # Of a universe: what is derived, of a process, or of blobs, which have files of their own.
 NOT_COPIED = (
-    space.InUniverse.CAS, space.InUniverse.CHUNK, space.InUniverse.UPLOAD, space.InUniverse.DUE, space.InUniverse.READY,
-    space.InUniverse.HINT, space.InUniverse.GENERATION, space.InUniverse.COLLECTION, space.InUniverse.HOLDS,
-    space.InUniverse.CONDEMNED, space.InUniverse.IMPORT, space.InUniverse.DATA_KEY, space.InUniverse.SEALS,
-)  # fmt: skip
+    space.InUniverse.CAS,
+    space.InUniverse.CHUNK,
+    space.InUniverse.UPLOAD,
+    space.InUniverse.DUE,
+    space.InUniverse.READY,
+    space.InUniverse.HINT,
+    space.InUniverse.GENERATION,
+    space.InUniverse.COLLECTION,
+    space.InUniverse.HOLDS,
+    space.InUniverse.CONDEMNED,
+    space.InUniverse.IMPORT,
+    space.InUniverse.DATA_KEY,
+    space.InUniverse.SEALS,
+)
 _NOT_OF_WORLDS = (space.InWorld.HOLDER, space.InWorld.ASSIGNMENT, space.InWorld.TRIAL)
 _WORLD_KEY = space.part(space.InUniverse.WORLD_KEY)
 _WORLD_BYTES = len(space.part(space.InUniverse.WORLD)) + 1 + limits.ID_BYTES
@@ -68,9 +78,13 @@ class Source(msgspec.Struct, frozen=True):
 
 
 async def backup(
-    source: Source, folder: backup_files.Folder, *, names: Sequence[str] = (), keep: int = 0,
+    source: Source,
+    folder: backup_files.Folder,
+    *,
+    names: Sequence[str] = (),
+    keep: int = 0,
     progress: Progress = no_progress,
-) -> Made:  # fmt: skip
+) -> Made:
     """Back up all universes, or those that are named. `keep`: so many backups stay, the oldest others go; 0: all."""
     turn = turns.Turn(source.engine, source.env, copying.get_backup(), f"a backup into {folder.shown}")
     await turn.take()
@@ -141,9 +155,13 @@ class _Copy:
     """One backup, from one frozen state."""
 
     def __init__(
-        self, source: Source, folder: backup_files.Folder, engine: frozen.FrozenEngine, keep: Sequence[Keep],
+        self,
+        source: Source,
+        folder: backup_files.Folder,
+        engine: frozen.FrozenEngine,
+        keep: Sequence[Keep],
         progress: Progress,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._source = source
         self._folder = folder
         self._engine = engine

@@ -35,9 +35,11 @@ NO_UNIVERSE = bytes(limits.ID_BYTES)
 _ID = re.compile(r"[0-9a-f]{32}")
 PAGE = 1_000
 _KINDS = {
-    FileKind.KEYS: pack.Kind.KEYS, FileKind.ADDRESSES: pack.Kind.KEYS, FileKind.BLOBS: pack.Kind.BLOBS,
+    FileKind.KEYS: pack.Kind.KEYS,
+    FileKind.ADDRESSES: pack.Kind.KEYS,
+    FileKind.BLOBS: pack.Kind.BLOBS,
     FileKind.LEDGER: pack.Kind.KEYS,
-}  # fmt: skip
+}
 
 
 class Manifest(msgspec.Struct, frozen=True):

@@ -27,14 +27,18 @@ class Bounds:
         self._unpacked += size + limits.COPY_RECORD_BYTES
         if self._unpacked > self.bytes_max:
             raise errors.CopyTooLarge(
-                f"{self._what}, unpacked,", size=self._unpacked, limit=self.bytes_max,
+                f"{self._what}, unpacked,",
+                size=self._unpacked,
+                limit=self.bytes_max,
                 advice="it may be made to fill a disk; with --bytes-max N (bytes_max=) more is taken",
-            )  # fmt: skip
+            )
 
     def keep(self, size: int) -> None:
         """So many bytes of one state, or of one step, are in memory. `CopyTooLarge` if they are too many."""
         if size > self.state_bytes_max:
             raise errors.CopyTooLarge(
-                f"a state in {self._what}", size=size, limit=self.state_bytes_max,
+                f"a state in {self._what}",
+                size=size,
+                limit=self.state_bytes_max,
                 advice="it is checked in memory; with --bytes-max N (bytes_max=) more is taken",
-            )  # fmt: skip
+            )

@@ -32,9 +32,12 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 async def check(
-    folder: backup_files.Folder, manifest: backup_files.Manifest, progress: Progress = no_progress, *,
+    folder: backup_files.Folder,
+    manifest: backup_files.Manifest,
+    progress: Progress = no_progress,
+    *,
     bytes_max: int | None = None,
-) -> Checked:  # fmt: skip
+) -> Checked:
     """`BadCopy` names the first thing that is wrong. `bytes_max`: how much it may unpack to, if the caller says so."""
     bounds = Bounds(f"backup {manifest.id}", manifest.size, bytes_max)
     keys = blobs = 0
@@ -50,7 +53,7 @@ async def check(
 
 async def _check_keys(
     folder: backup_files.Folder, manifest: backup_files.Manifest, universe: BackedUniverse, bounds: Bounds
-) -> int:  # fmt: skip
+) -> int:
     count = 0
     last = b""
     copy = restored.Copy(ids.UniverseId(universe.id), bytes(limits.ID_BYTES), "", 0, live=False)

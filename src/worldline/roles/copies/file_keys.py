@@ -27,8 +27,16 @@ from worldline.store import kv
 
 _ANSWERS: Final = (inbox.Receipt, inbox.TimerFired)
 _ORDER: Final = (
-    Tag.WORLD, Tag.SNAPSHOT, Tag.DROPPED, Tag.SEGMENT, Tag.DEAD, Tag.SEEN, Tag.UNREAD, Tag.SEALED, Tag.SUBJECT
-)  # fmt: skip
+    Tag.WORLD,
+    Tag.SNAPSHOT,
+    Tag.DROPPED,
+    Tag.SEGMENT,
+    Tag.DEAD,
+    Tag.SEEN,
+    Tag.UNREAD,
+    Tag.SEALED,
+    Tag.SUBJECT,
+)
 
 
 class FileKeys:

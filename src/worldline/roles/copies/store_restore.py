@@ -64,9 +64,15 @@ class Target(msgspec.Struct, frozen=True):
 
 
 async def restore(
-    target: Target, folder: backup_files.Folder, manifest: backup_files.Manifest, *, live: bool = False,
-    erased: Sequence[LedgerEntry] | None = None, progress: Progress = no_progress, bytes_max: int | None = None,
-) -> Restored:  # fmt: skip
+    target: Target,
+    folder: backup_files.Folder,
+    manifest: backup_files.Manifest,
+    *,
+    live: bool = False,
+    erased: Sequence[LedgerEntry] | None = None,
+    progress: Progress = no_progress,
+    bytes_max: int | None = None,
+) -> Restored:
     """`Exists` if the store is not empty. `live`: worlds go on at once as what they were. `erased`: the ledger of the
     store that was backed up, as it is now; that of the target, and that of the backup, are known. `bytes_max`: how much
     it may unpack to, if the caller says so.
@@ -122,9 +128,16 @@ async def _check_empty(engine: kv.Engine, what: str) -> None:
 
 class _Restore:
     def __init__(
-        self, target: Target, folder: backup_files.Folder, manifest: backup_files.Manifest, turn: turns.Turn,
-        later: _Later, *, live: bool, progress: Progress,
-    ) -> None:  # fmt: skip
+        self,
+        target: Target,
+        folder: backup_files.Folder,
+        manifest: backup_files.Manifest,
+        turn: turns.Turn,
+        later: _Later,
+        *,
+        live: bool,
+        progress: Progress,
+    ) -> None:
         self._target = target
         self._later = later
         self._universes = [each for each in manifest.universes if not later.is_gone(each)]

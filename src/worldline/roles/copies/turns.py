@@ -36,9 +36,13 @@ class Turn:
             if found is None or found.record.time_us <= read.time_us:
                 batch = kv.Batch()
                 turn = copying.begin(
-                    batch, self._wanted, found, token=envs.new_id(self._env), what=self._what,
+                    batch,
+                    self._wanted,
+                    found,
+                    token=envs.new_id(self._env),
+                    what=self._what,
                     until_us=read.time_us + TTL_US,
-                )  # fmt: skip
+                )
                 [outcome] = await transact.commit(self._engine, self._env, batch)
                 if isinstance(outcome, kv.Ok):
                     self._turn, self._renewed_us = turn, self._env.monotonic_us()

@@ -54,9 +54,7 @@ class CheckedFile(msgspec.Struct, frozen=True):
     contents: CheckedContents
 
 
-async def check_file(
-    file: int, shown: str, *, bytes_max: int | None = None, keep: Keep | None = None
-) -> CheckedFile:  # fmt: skip
+async def check_file(file: int, shown: str, *, bytes_max: int | None = None, keep: Keep | None = None) -> CheckedFile:
     """Read a file, given by its descriptor, from its beginning to its end. `keep` is called often."""
     bounds = Bounds(shown, os.fstat(file).st_size, bytes_max)
     checking = _Checking(file, bounds)
@@ -189,8 +187,18 @@ class _Checking:
         baseline = await history.check_end(world.head)
         head = world.head
         contents = CheckedContents(
-            world.name, world.program, head.height, head.step, head.chain.hex(), head.state.hex(), len(history.needed),
-            keys.segments, keys.snapshots, keys.unread, keys.dead, keys.answers,
-        )  # fmt: skip
+            world.name,
+            world.program,
+            head.height,
+            head.step,
+            head.chain.hex(),
+            head.state.hex(),
+            len(history.needed),
+            keys.segments,
+            keys.snapshots,
+            keys.unread,
+            keys.dead,
+            keys.answers,
+        )
         size = self._size + sum(map(self._blobs.size, history.needed))
         return CheckedFile(world, baseline, history.needed, digest, size, contents)

@@ -54,9 +54,15 @@ class Exporter:
     """Writes one world. `engine` and `blobs` are those of a frozen state."""
 
     def __init__(
-        self, engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, *, universe: str,
-        progress: Progress = no_progress, keep: Keep | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        engine: kv.Engine,
+        blobs: blob_layer.Blobs,
+        at: ids.Address,
+        *,
+        universe: str,
+        progress: Progress = no_progress,
+        keep: Keep | None = None,
+    ) -> None:
         self._keep = keep
         self._engine = engine
         self._blobs = blobs
@@ -79,11 +85,20 @@ class Exporter:
             Tag.WORLD,
             structs.encode(
                 copies.ExportedWorld(
-                    meta.name, meta.program, meta.program_hash, meta.status, meta.labels, meta.created_us, meta.dry,
-                    self._universe, read.time_us, head, line.all_origins(step=head.step, height=head.height),
+                    meta.name,
+                    meta.program,
+                    meta.program_hash,
+                    meta.status,
+                    meta.labels,
+                    meta.created_us,
+                    meta.dry,
+                    self._universe,
+                    read.time_us,
+                    head,
+                    line.all_origins(step=head.step, height=head.height),
                 )
             ),
-        )  # fmt: skip
+        )
         for record in await reader.records(self._engine, line):
             async for data in self._state(record):
                 yield data
@@ -95,9 +110,20 @@ class Exporter:
             yield data
         yield self._packer.finish()
         self.result = Exported(
-            meta.name, meta.program, head.height, head.step, head.chain.hex(), head.state.hex(), len(self._told),
-            self._segments, self._snapshots, self._unread, self._dead, self._packer.count, self._packer.written,
-        )  # fmt: skip
+            meta.name,
+            meta.program,
+            head.height,
+            head.step,
+            head.chain.hex(),
+            head.state.hex(),
+            len(self._told),
+            self._segments,
+            self._snapshots,
+            self._unread,
+            self._dead,
+            self._packer.count,
+            self._packer.written,
+        )
 
     def _add(self, tag: Tag, data: bytes) -> bytes:
         return self._packer.add(tag, data)
@@ -261,9 +287,11 @@ class _Building:
         if self._writer is None:
             self._with_changes = not step.dropped
             self._writer = segments.Writer(
-                above=self._before.height, step=self._before.step, chain=self._before.chain,
+                above=self._before.height,
+                step=self._before.step,
+                chain=self._before.chain,
                 with_changes=self._with_changes,
-            )  # fmt: skip
+            )
         self.head = history.link(self.head, step, covered)
         self._writer.add(segments.Step(step.step, step.height, step.data, covered, step.changes))
         self._bytes += sum(map(len, step.data)) + len(step.changes)
@@ -274,9 +302,14 @@ class _Building:
         body = self._writer.body()
         address = cas.address(body)
         record = journal.Segment(
-            self._before.height + 1, self.head.height, self._before.step + 1, self.head.step, address, len(body),
+            self._before.height + 1,
+            self.head.height,
+            self._before.step + 1,
+            self.head.step,
+            address,
+            len(body),
             self._with_changes,
-        )  # fmt: skip
+        )
         return body, record
 
 

@@ -95,9 +95,7 @@ def addresses(records: Iterable[pack.Record]) -> Iterator[bytes]:
         raise errors.DecodeError("a blob is not all there: the file ends behind a piece of it")
 
 
-def whole(
-    records: Iterable[pack.Record], *, blob_bytes_max: int = limits.BLOB_BYTES_MAX
-) -> Iterator[pack.Record]:  # fmt: skip
+def whole(records: Iterable[pack.Record], *, blob_bytes_max: int = limits.BLOB_BYTES_MAX) -> Iterator[pack.Record]:
     """The records of a file, large blobs put together. `DecodeError` if they cannot be."""
     pieces: list[bytes] = []
     size = 0

@@ -51,9 +51,17 @@ class Importer:
     """Makes one world. `world`: what its file says in its first record, and `data`: that record."""
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, universe: ids.UniverseId, asked: Wanted, *,
-        world: copies.ExportedWorld, data: bytes, keep: world_export.Keep | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        blobs: blob_layer.Blobs,
+        universe: ids.UniverseId,
+        asked: Wanted,
+        *,
+        world: copies.ExportedWorld,
+        data: bytes,
+        keep: world_export.Keep | None = None,
+    ) -> None:
         self._keep = keep
         self._engine = engine
         self._env = env
@@ -121,9 +129,13 @@ class Importer:
         self._generation_raw = read.value(0)  # before any blob is put
         universes.expect_there(batch, universe, read.value(1))
         begun = imports.begin(
-            batch, self._at, token=envs.new_id(self._env), source=self._asked.source[:256], time_us=read.time_us,
+            batch,
+            self._at,
+            token=envs.new_id(self._env),
+            source=self._asked.source[:256],
+            time_us=read.time_us,
             age_us=age.decode(read.value(2)).age_us,
-        )  # fmt: skip
+        )
         await self._commit(batch)
         self._under_way = begun
 
@@ -191,18 +203,33 @@ class Importer:
                 self._name, world.program, world.program_hash, world.status, world.labels, time_us, dry=not self._live
             )
             lineage = model.Lineage(
-                last.world, world.name, world.head.step, world.head.height, [], self._asked.policy, self._live, time_us,
-                self._request, origins=list(world.origins),
-            )  # fmt: skip
+                last.world,
+                world.name,
+                world.head.step,
+                world.head.height,
+                [],
+                self._asked.policy,
+                self._live,
+                time_us,
+                self._request,
+                origins=list(world.origins),
+            )
             batch = kv.Batch()
             universe = self._at.universe
             read = await self._engine.read(universes.get_meta(universe), *admission.reads(universe))
             universes.expect_there(batch, universe, read.value(0))
             await admission.check(self._engine, batch, universe, read.value(1), read.value(2))
             imports.finish(
-                batch, under_way, meta=meta, lineage=lineage, head=world.head, baseline=checked.baseline,
-                source=self._asked.source[:256], time_us=time_us, generation_raw=generation_raw,
-            )  # fmt: skip
+                batch,
+                under_way,
+                meta=meta,
+                lineage=lineage,
+                head=world.head,
+                baseline=checked.baseline,
+                source=self._asked.source[:256],
+                time_us=time_us,
+                generation_raw=generation_raw,
+            )
             return transact.Write(batch, lambda _: self._at)
 
         found = await transact.run(self._engine, self._env, attempt)

@@ -28,9 +28,13 @@ NAMED_MAX = 8  # worlds in one message
 
 
 async def begin(
-    engine: kv.Engine, env: envs.Env, name: str, *, with_worlds: bool,
+    engine: kv.Engine,
+    env: envs.Env,
+    name: str,
+    *,
+    with_worlds: bool,
     hosted: Callable[[Sequence[leases.State]], Awaitable[Sequence[bool]]],
-) -> ids.UniverseId:  # fmt: skip
+) -> ids.UniverseId:
     """Close a universe, to be deleted. `NotFound` if there is none of this name, `InUse` if it has worlds that are not
     to go with it, or that a living worker runs (`hosted`).
     """
@@ -48,9 +52,13 @@ async def begin(
             raise errors.Corrupt(f"the name {name!r} leads to universe {universe.hex()}, which has no record")
         batch = kv.Batch()
         universe_deletion.close(
-            batch, universe, name_raw=name_raw, meta_raw=read.value(0) or b"", with_worlds=with_worlds,
+            batch,
+            universe,
+            name_raw=name_raw,
+            meta_raw=read.value(0) or b"",
+            with_worlds=with_worlds,
             time_us=read.time_us,
-        )  # fmt: skip
+        )
         closed = universe
         return transact.Write(batch, lambda _: closed)
 
@@ -58,9 +66,13 @@ async def begin(
 
 
 async def _check_worlds(
-    engine: kv.Engine, universe: ids.UniverseId, name: str, *, with_worlds: bool,
+    engine: kv.Engine,
+    universe: ids.UniverseId,
+    name: str,
+    *,
+    with_worlds: bool,
     hosted: Callable[[Sequence[leases.State]], Awaitable[Sequence[bool]]],
-) -> None:  # fmt: skip
+) -> None:
     after: ids.WorldId | None = None
     while True:
         page = (await engine.read(worlds.list_range(universe, after=after, count_max=WORLDS_PAGE))).page(0)

@@ -36,9 +36,14 @@ async def begin(engine: kv.Engine, env: envs.Env, at: ids.Address, *, alias: str
 
     async def attempt() -> transact.Done[bool] | transact.Write[bool]:
         read = await engine.read(
-            worlds.get(at), *leases.reads(at), snapshots.get_pin_count(at), lines.get(at), snapshots.get_baseline(at),
-            snapshots.pins_range(at, count_max=NAMED_MAX + 1), data_keys.get(at),
-        )  # fmt: skip
+            worlds.get(at),
+            *leases.reads(at),
+            snapshots.get_pin_count(at),
+            lines.get(at),
+            snapshots.get_baseline(at),
+            snapshots.pins_range(at, count_max=NAMED_MAX + 1),
+            data_keys.get(at),
+        )
         if worlds.is_deleted(read.value(0)):
             return transact.Done(False)
         world = worlds.decode(at, read.value(0))
@@ -47,11 +52,16 @@ async def begin(engine: kv.Engine, env: envs.Env, at: ids.Address, *, alias: str
             raise await _needed(engine, world, forks)
         batch = kv.Batch()
         deletion.begin(
-            batch, world, leases.decode(at, read.value(1), read.value(2), read.value(3)),
-            pins_raw=read.value(4), token=envs.new_id(env), time_us=read.time_us,
-            names=await _names(engine, world, alias), leans=_leans(read.value(5), read.value(6)),
+            batch,
+            world,
+            leases.decode(at, read.value(1), read.value(2), read.value(3)),
+            pins_raw=read.value(4),
+            token=envs.new_id(env),
+            time_us=read.time_us,
+            names=await _names(engine, world, alias),
+            leans=_leans(read.value(5), read.value(6)),
             data_key_raw=read.value(8),
-        )  # fmt: skip
+        )
         return transact.Write(batch, lambda _: True)
 
     return await transact.run(engine, env, attempt)
@@ -101,9 +111,14 @@ class Removal:
     """Removes what deleted worlds have left, in turns. `only`: of one world. `is_dead`: proof that a worker is."""
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, *, only: ids.Address | None = None,
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        universe: ids.UniverseId,
+        *,
+        only: ids.Address | None = None,
         is_dead: collection_marks.IsDead = collection_marks.never_proven,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._engine = engine
         self._env = env
         self._universe = universe

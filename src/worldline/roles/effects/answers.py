@@ -33,8 +33,12 @@ log = logging.getLogger("worldline.adapter")
 
 # What another attempt at storing something may overcome; a bucket that is missing may be made.
 FOR_NOW = (
-    errors.StoreUnavailable, errors.StoreFull, errors.StoreUncertain, errors.StoreMissing, errors.Conflicted,
-)  # fmt: skip
+    errors.StoreUnavailable,
+    errors.StoreFull,
+    errors.StoreUncertain,
+    errors.StoreMissing,
+    errors.Conflicted,
+)
 TEXT_CHARACTERS = limits.INLINE_BYTES_MAX // 8  # of a failure, if what it may have takes too many bytes
 
 
@@ -49,8 +53,10 @@ async def insist(env: envs.Env, claim: works.Open, store: Callable[[], Awaitable
             if turn == 0:
                 log.warning(
                     "effect %s has ended, and that cannot be stored now; it is tried again: %s",
-                    claim.intent.hex(), error, extra=telemetry.about(claim.at, step=claim.work.step),
-                )  # fmt: skip
+                    claim.intent.hex(),
+                    error,
+                    extra=telemetry.about(claim.at, step=claim.work.step),
+                )
         delay_ms = envs.backoff_ms(env, turn, first_ms=limits.RETRY_FIRST_MS, most_ms=limits.RETRY_MOST_MS)
         await env.sleep(delay_ms / 1000)
         turn += 1
@@ -58,7 +64,7 @@ async def insist(env: envs.Env, claim: works.Open, store: Callable[[], Awaitable
 
 async def stored(
     env: envs.Env, blobs: blob_layer.Blobs, effect: Effect[..., Any], claim: works.Open, ended: Ended
-) -> Ended:  # fmt: skip
+) -> Ended:
     """A large answer, stored; a failure if it can never be."""
     try:
         carried = await insist(env, claim, lambda: blobs.carry(ended.data))
@@ -81,9 +87,14 @@ async def desk_of(env: envs.Env, engine: kv.Engine, claim: works.Open, arguments
 
 
 async def kept_apart(
-    env: envs.Env, engine: kv.Engine, effect: Effect[..., Any], claim: works.Open, ended: Ended,
-    *, desk: sealing.Collector | None,
-) -> Ended:  # fmt: skip
+    env: envs.Env,
+    engine: kv.Engine,
+    effect: Effect[..., Any],
+    claim: works.Open,
+    ended: Ended,
+    *,
+    desk: sealing.Collector | None,
+) -> Ended:
     """An answer whose personal values are kept apart. A failure if what it was made of was erased meanwhile."""
     assert desk is not None
 

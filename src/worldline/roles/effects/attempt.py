@@ -37,9 +37,16 @@ class Attempt:
     """What an effect may know about itself: `wl.attempt()`."""
 
     def __init__(
-        self, key: str, number: int, emit: Callable[[Any], None], stopped: Callable[[], bool] = lambda: False,
-        *, claim: object = None, secrets: Source | None = None, correlation: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        key: str,
+        number: int,
+        emit: Callable[[Any], None],
+        stopped: Callable[[], bool] = lambda: False,
+        *,
+        claim: object = None,
+        secrets: Source | None = None,
+        correlation: str = "",
+    ) -> None:
         self.key = key
         self.correlation = correlation  # the correlation id of what the effect was called in the course of
         self.secrets = secrets  # for `wl.secret`: where this host has them from
@@ -92,15 +99,30 @@ class Ended(msgspec.Struct, frozen=True):
     @staticmethod
     def of(verdict: failure.Verdict, trace: str, place: str) -> Ended:
         return Ended(
-            False, code=verdict.code, message=verdict.message, final=verdict.final, timed_out=verdict.timed_out,
-            after_us=verdict.after_us, failed_with=verdict.data, trace=trace, mistake=verdict.mistake, place=place,
-        )  # fmt: skip
+            False,
+            code=verdict.code,
+            message=verdict.message,
+            final=verdict.final,
+            timed_out=verdict.timed_out,
+            after_us=verdict.after_us,
+            failed_with=verdict.data,
+            trace=trace,
+            mistake=verdict.mistake,
+            place=place,
+        )
 
 
 async def run(
-    effect: Effect[..., Any], arguments: bytes, this: Attempt, policy: Policy, *, threads: Executor,
-    resources: Resources, desk: Collector | None = None, snapshot: Snapshot | None = None,
-) -> Ended:  # fmt: skip
+    effect: Effect[..., Any],
+    arguments: bytes,
+    this: Attempt,
+    policy: Policy,
+    *,
+    threads: Executor,
+    resources: Resources,
+    desk: Collector | None = None,
+    snapshot: Snapshot | None = None,
+) -> Ended:
     """Run it once. `desk`: where the personal values in its arguments are opened, and those of its answer sealed.
     `snapshot`: of the flow domain that has asked for it.
     """
@@ -133,9 +155,16 @@ async def _take_back(task: asyncio.Task[Any], this: Attempt) -> None:
 
 
 async def _judged(
-    effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], this: Attempt, policy: Policy, *,
-    threads: Executor, resources: Resources, desk: Collector | None,
-) -> Ended:  # fmt: skip
+    effect: Effect[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    this: Attempt,
+    policy: Policy,
+    *,
+    threads: Executor,
+    resources: Resources,
+    desk: Collector | None,
+) -> Ended:
     """What becomes of the call, as data. Raises only if the adapter itself has cancelled it."""
     timeout_us = policy.timeout_us
     try:

@@ -19,9 +19,14 @@ def retried(claim: works.Open, policy: Policy, ended: Ended, *, pause_us: int) -
     limit = "" if policy.attempts is None else f" of {policy.attempts}"
     log.warning(
         "%s: attempt %d%s failed: %s; tried again in %g s, or now with `worldline effect retry %s`",
-        _named(claim), claim.work.attempt, limit, _why(ended), round(pause_us / 1_000_000, 3), _short(claim),
+        _named(claim),
+        claim.work.attempt,
+        limit,
+        _why(ended),
+        round(pause_us / 1_000_000, 3),
+        _short(claim),
         extra=_about(claim),
-    )  # fmt: skip
+    )
 
 
 def parked(claim: works.Open, ended: Ended) -> None:
@@ -29,8 +34,14 @@ def parked(claim: works.Open, ended: Ended) -> None:
     mend = "when its code is mended" if ended.mistake or ended.unfit else "when the cause is fixed"
     log.error(
         "%s is parked after attempt %d: %s; %s: `worldline effect retry %s`, or `worldline effect answer %s VALUE`",
-        _named(claim), claim.work.attempt, _why(ended), mend, _short(claim), _short(claim), extra=_about(claim),
-    )  # fmt: skip
+        _named(claim),
+        claim.work.attempt,
+        _why(ended),
+        mend,
+        _short(claim),
+        _short(claim),
+        extra=_about(claim),
+    )
 
 
 def failed(claim: works.Open, ended: Ended, tried: int) -> None:
@@ -38,8 +49,13 @@ def failed(claim: works.Open, ended: Ended, tried: int) -> None:
     mistake = ", a mistake in its code, which is not tried again" if ended.mistake else ""
     log.warning(
         "%s failed after %d %s%s: %s; that is wl.EffectFailed in its workflow, an error in its domain",
-        _named(claim), tried, "attempt" if tried == 1 else "attempts", mistake, _why(ended), extra=_about(claim),
-    )  # fmt: skip
+        _named(claim),
+        tried,
+        "attempt" if tried == 1 else "attempts",
+        mistake,
+        _why(ended),
+        extra=_about(claim),
+    )
 
 
 def _named(claim: works.Open) -> str:

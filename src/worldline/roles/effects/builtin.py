@@ -16,9 +16,17 @@ class Client(Protocol):
     """An HTTP client of `worldline.adapters`."""
 
     async def request(
-        self, method: str, url: str, *, key: str, params: Mapping[str, str] | None, headers: Mapping[str, str] | None,
-        json: Any, body: bytes, credential: Filled | None,
-    ) -> Response: ...  # fmt: skip
+        self,
+        method: str,
+        url: str,
+        *,
+        key: str,
+        params: Mapping[str, str] | None,
+        headers: Mapping[str, str] | None,
+        json: Any,
+        body: bytes,
+        credential: Filled | None,
+    ) -> Response: ...
 
 
 def http_request(policy: Egress) -> Effect[..., Response]:
@@ -47,8 +55,14 @@ def http_request(policy: Egress) -> Effect[..., Response]:
             declared = policy.credential(credential)
             filled = declared.filled(secrets.secret(declared.secret or credential).reveal())
         return await client().request(
-            method, url, key=attempt.attempt().key, params=params, headers=headers, json=json, body=body,
+            method,
+            url,
+            key=attempt.attempt().key,
+            params=params,
+            headers=headers,
+            json=json,
+            body=body,
             credential=filled,
-        )  # fmt: skip
+        )
 
     return http_call.request.performed_by(request)

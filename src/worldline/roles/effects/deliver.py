@@ -157,16 +157,22 @@ class Carrier:
         read = await own.engine.read(worlds.get(claim.at), universes.get_meta(claim.at.universe))
         sender = worlds.decode(claim.at, read.value(0))
         return inbox.Message(
-            claim.intent, claim.at.universe, claim.at.world, claim.work.step,
-            MessageMode.INBOX if content.inbox else MessageMode.TYPED, content.name, cas.as_payload(content.data),
-            content.headers, content.correlation or claim.work.correlation_id or claim.intent.hex(), content.to,
+            claim.intent,
+            claim.at.universe,
+            claim.at.world,
+            claim.work.step,
+            MessageMode.INBOX if content.inbox else MessageMode.TYPED,
+            content.name,
+            cas.as_payload(content.data),
+            content.headers,
+            content.correlation or claim.work.correlation_id or claim.intent.hex(),
+            content.to,
             Reply.RECEIPT if ask else Reply.NONE,
-            universes.name_of(read.value(1)), sender.meta.name,
-        )  # fmt: skip
+            universes.name_of(read.value(1)),
+            sender.meta.name,
+        )
 
-    async def _enqueue(
-        self, place: Place, letter: Letter, claim: works.Open
-    ) -> tuple[ids.Address, kv.Stamp, bool]:  # fmt: skip
+    async def _enqueue(self, place: Place, letter: Letter, claim: works.Open) -> tuple[ids.Address, kv.Stamp, bool]:
         """Where it is now, under which stamp, and whether it was there before.
 
         The claim is looked at after what allows the message was read, and before it is enqueued: another attempt that
@@ -186,9 +192,12 @@ class Carrier:
                 _refuse(calls.UNDELIVERABLE, f"message to {to!r}: no such world")
             found[:] = [at]
             read = await engine.read(
-                worlds.get(at), messages.get_seen(at, message), *grants, *admission.reads(universe),
+                worlds.get(at),
+                messages.get_seen(at, message),
+                *grants,
+                *admission.reads(universe),
                 *_share_reads(bounds, at, message),
-            )  # fmt: skip
+            )
             seen = read.value(1)
             if seen is not None:  # whatever has changed since: it is there
                 return transact.Done((messages.seen_stamp(seen, message), True))

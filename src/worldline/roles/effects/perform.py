@@ -109,9 +109,11 @@ class Claimed:
             renewed = await performer.renew(self.claim, beside=self._beside)
         except errors.StoreError as error:  # until another worker takes it, it is still ours
             log.warning(
-                "effect %s: the claim cannot be renewed now: %s", self.claim.intent.hex(), error,
+                "effect %s: the claim cannot be renewed now: %s",
+                self.claim.intent.hex(),
+                error,
                 extra=telemetry.about(self.claim.at, step=self.claim.work.step),
-            )  # fmt: skip
+            )
         else:
             if renewed is None:
                 performer.suspects.lost(self.claim)
@@ -122,9 +124,10 @@ class Claimed:
     def _lose(self) -> None:
         self.lost = True
         log.warning(
-            "effect %s: the claim was lost while it ran", self.claim.intent.hex(),
+            "effect %s: the claim was lost while it ran",
+            self.claim.intent.hex(),
             extra=telemetry.about(self.claim.at, step=self.claim.work.step),
-        )  # fmt: skip
+        )
         if not self._stopped:
             self.cancel()
 
@@ -133,9 +136,17 @@ class Performer:
     """What all attempts of one process share."""
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, suspected: suspects.Suspects, *, blobs: blob_layer.Of, live: hub.Hub,
-        settings: AdapterSettings, telemetry: telemetry.Telemetry = telemetry.NOTHING, secrets: Source | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        suspected: suspects.Suspects,
+        *,
+        blobs: blob_layer.Of,
+        live: hub.Hub,
+        settings: AdapterSettings,
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
+        secrets: Source | None = None,
+    ) -> None:
         self._engine, self._env = engine, env
         self.suspects = suspected
         self._secrets = secrets
@@ -286,15 +297,26 @@ class Performer:
                 return policy, Ended(False, code="timeout", message="there was no time left to try it", timed_out=True)
         in_time = None if left_us is None else asyncio.timeout(left_us / 1_000_000)
         this = attempts.Attempt(
-            options.key or claim.intent.hex(), work.attempt, lambda chunk: self._emit(claim, chunk),
-            lambda: held.stopped or (in_time is not None and in_time.expired()), claim=claim, secrets=self._secrets,
+            options.key or claim.intent.hex(),
+            work.attempt,
+            lambda chunk: self._emit(claim, chunk),
+            lambda: held.stopped or (in_time is not None and in_time.expired()),
+            claim=claim,
+            secrets=self._secrets,
             correlation=work.correlation_id,
-        )  # fmt: skip
+        )
         try:
             run = functools.partial(
-                attempts.run, effect, arguments, this, policy, threads=self._threads, resources=self._resources,
-                desk=desk, snapshot=snapshot,
-            )  # fmt: skip
+                attempts.run,
+                effect,
+                arguments,
+                this,
+                policy,
+                threads=self._threads,
+                resources=self._resources,
+                desk=desk,
+                snapshot=snapshot,
+            )
             if work.died:
                 async with self.suspects.beside(claim, lambda: held.disturbed(self)):
                     ended = await _started(run, slot, in_time)
@@ -370,9 +392,15 @@ class Performer:
         return "timeout" if timed_out else "error"
 
     async def _answer(
-        self, claim: works.Open, status: ReceiptStatus, carried: payload.Payload, data: bytes, *,
-        tried: list[EffectAttempt], trace: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        claim: works.Open,
+        status: ReceiptStatus,
+        carried: payload.Payload,
+        data: bytes,
+        *,
+        tried: list[EffectAttempt],
+        trace: str = "",
+    ) -> None:
         """Exactly one receipt: into the next cycle of a world held here, else into the world's inbox."""
         receipt = works.receipt(claim, status, carried)
         if self._signer is not None:
@@ -429,9 +457,12 @@ class Performer:
             batch = kv.Batch()
             if world.meta.status not in world_model.TAKES_INPUT:
                 works.back_off(
-                    batch, claim, due_us=read.time_us + CLOSED_PAUSE_US, now_us=read.time_us,
+                    batch,
+                    claim,
+                    due_us=read.time_us + CLOSED_PAUSE_US,
+                    now_us=read.time_us,
                     error="the world takes no input now",
-                )  # fmt: skip
+                )
                 return transact.Write(batch, lambda _: None)
             if large is not None:
                 generation = await blobs.generation()

@@ -55,10 +55,20 @@ def policy_of(effect: Effect[..., Any], options: Options) -> Policy:
     retry = effect.retry
     if options.attempts is None:
         return Policy(
-            retry.attempts, timeout_us, retry.on_exhausted == "park", retry.initial_delay_us, retry.max_delay_us,
-            retry.jitter_ppm, fatal=retry.fatal,
-        )  # fmt: skip
+            retry.attempts,
+            timeout_us,
+            retry.on_exhausted == "park",
+            retry.initial_delay_us,
+            retry.max_delay_us,
+            retry.jitter_ppm,
+            fatal=retry.fatal,
+        )
     return Policy(
-        options.attempts or None, timeout_us, bool(options.park), options.initial_delay_us or 0,
-        options.max_delay_us or 0, options.jitter_ppm or 0, fatal_names=options.fatal or (),
-    )  # fmt: skip
+        options.attempts or None,
+        timeout_us,
+        bool(options.park),
+        options.initial_delay_us or 0,
+        options.max_delay_us or 0,
+        options.jitter_ppm or 0,
+        fatal_names=options.fatal or (),
+    )

@@ -92,9 +92,13 @@ def share(
         raise NotYet("the parent has no answer so far")
 
     return Effect(
-        answer, fork.SHARE, {}, timeout=None, concurrency=CONCURRENCY,
+        answer,
+        fork.SHARE,
+        {},
+        timeout=None,
+        concurrency=CONCURRENCY,
         retry=Retry(attempts=None, initial_delay=0.1, max_delay=1.0),
-    )  # fmt: skip
+    )
 
 
 def _by_step(entries: list[journal.Entry]) -> Iterator[list[journal.Entry]]:

@@ -96,7 +96,7 @@ class Suspects:
 
     def beside(
         self, claim: works.Open, disturbed: Callable[[], Awaitable[None]]
-    ) -> contextlib.AbstractAsyncContextManager[None]:  # fmt: skip
+    ) -> contextlib.AbstractAsyncContextManager[None]:
         """Have the worlds on trial in this process know that an attempt runs which it may die of: one has `died`.
         `disturbed`: is awaited before something else is run that it may die of.
         """

@@ -47,11 +47,20 @@ ANSWER_SECONDS = 3.0  # for answers that are on their way when the worker closes
 
 class AdapterWorker(step_batch.Claims):
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, universes: Universes, programs: Sequence[Program],
-        *, blobs: blob_layer.Of, live: hub.Hub, settings: AdapterSettings, worker: ids.WorkerId,
-        builtins: Sequence[Effect[..., Any]] = (), telemetry: telemetry.Telemetry = telemetry.NOTHING,
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        universes: Universes,
+        programs: Sequence[Program],
+        *,
+        blobs: blob_layer.Of,
+        live: hub.Hub,
+        settings: AdapterSettings,
+        worker: ids.WorkerId,
+        builtins: Sequence[Effect[..., Any]] = (),
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
         secrets: Source | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._engine = engine
         self._env = env
         self._universes = universes
@@ -60,9 +69,15 @@ class AdapterWorker(step_batch.Claims):
         self._telemetry = telemetry
         self._suspects = suspects.Suspects(engine, env, worker)
         self._performer = perform.Performer(
-            engine, env, self._suspects, blobs=blobs, live=live, settings=settings, telemetry=telemetry,
+            engine,
+            env,
+            self._suspects,
+            blobs=blobs,
+            live=live,
+            settings=settings,
+            telemetry=telemetry,
             secrets=secrets,
-        )  # fmt: skip
+        )
         self._tasks: dict[ids.IntentId, asyncio.Task[None]] = {}
         self._closing = False
         self._promised: dict[bytes, limiter.Slot] = {}  # by token: claimed in a commit that is under way
@@ -187,7 +202,7 @@ class AdapterWorker(step_batch.Claims):
 
     async def _look(
         self, chosen: Sequence[ids.UniverseId]
-    ) -> tuple[dict[ids.UniverseId, int], dict[ids.UniverseId, int]]:  # fmt: skip
+    ) -> tuple[dict[ids.UniverseId, int], dict[ids.UniverseId, int]]:
         """Claim what is due in these universes. Returns how much was done about it in each, and how long nothing more
         is to be done there.
         """
@@ -287,9 +302,14 @@ class AdapterWorker(step_batch.Claims):
         token = ids.Token(envs.new_id(self._env))
         until_us = now_us + self._settings.claim_ttl_ms * 1000
         claimed = works.claim(
-            batch, authority, worker=self._worker, token=token, now_us=now_us, until_us=until_us,
+            batch,
+            authority,
+            worker=self._worker,
+            token=token,
+            now_us=now_us,
+            until_us=until_us,
             alone=self._suspects.take(authority),
-        )  # fmt: skip
+        )
         self._promised[token] = self._room.take(kind, authority.at.universe)
         return claimed
 

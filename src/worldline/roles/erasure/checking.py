@@ -22,9 +22,7 @@ async def marked(engine: kv.Engine, at: ids.Address, data: bytes) -> bytes:
     return tokens.marked(data, [each for each, raw in await stored(engine, root, found) if raw is None])
 
 
-async def stored(
-    engine: kv.Engine, root: ids.Address, found: Sequence[Token]
-) -> list[tuple[Token, bytes | None]]:  # fmt: skip
+async def stored(engine: kv.Engine, root: ids.Address, found: Sequence[Token]) -> list[tuple[Token, bytes | None]]:
     """The records of these tokens' values, as they are stored."""
     records: list[tuple[Token, bytes | None]] = []
     for start in range(0, len(found), limits.PERSONAL_PAGE):

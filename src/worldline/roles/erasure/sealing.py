@@ -147,9 +147,7 @@ async def read(
         requests = [sealed.get(root, each.subject, each.value) for each in part]
         answers = await engine.read(*requests, *(sealed.get_subject(root, each) for each in wanted))
         opened |= {each.pack(): sealed.opened(each, answers.value(index)) for index, each in enumerate(part)}
-        subjects |= {
-            each: sealed.Subject(each, answers.value(len(part) + index)) for index, each in enumerate(wanted)
-        }  # fmt: skip
+        subjects |= {each: sealed.Subject(each, answers.value(len(part) + index)) for index, each in enumerate(wanted)}
     return opened, list(subjects.values())
 
 

@@ -66,9 +66,14 @@ def check_message(quota: model.Quota, usage: model.Usage | None) -> None:
 
 
 async def check(
-    engine: kv.Engine, batch: kv.Batch, universe: ids.UniverseId, raw: bytes | None, raw_usage: bytes | None,
-    *, pins: bool = False,
-) -> None:  # fmt: skip
+    engine: kv.Engine,
+    batch: kv.Batch,
+    universe: ids.UniverseId,
+    raw: bytes | None,
+    raw_usage: bytes | None,
+    *,
+    pins: bool = False,
+) -> None:
     """Let this batch make a world, which is a fork that pins or not; `QuotaExceeded` if there may be no other."""
     known = quotas.decode(universe, raw)
     quota, record = known.quota, known.record

@@ -128,9 +128,14 @@ class UsageCounter:
     """The role: counts one universe after the other, a page in a turn."""
 
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, universes: Callable[[], Sequence[Served]], *,
-        settings: JanitorSettings, telemetry: telemetry.Telemetry = telemetry.NOTHING,
-    ) -> None:  # fmt: skip
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        universes: Callable[[], Sequence[Served]],
+        *,
+        settings: JanitorSettings,
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
+    ) -> None:
         self._engine = engine
         self._env = env
         self._universes = universes

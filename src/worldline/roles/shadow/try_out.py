@@ -35,9 +35,16 @@ T = TypeVar("T")
 
 
 async def try_out(
-    engine: kv.Engine, blobs: blob_layer.Blobs, env: envs.Env, world: worlds.World, program: Program, *,
-    last: int | None = None, or_fewer: bool = False, step_us: int | None = None,
-) -> Report:  # fmt: skip
+    engine: kv.Engine,
+    blobs: blob_layer.Blobs,
+    env: envs.Env,
+    world: worlds.World,
+    program: Program,
+    *,
+    last: int | None = None,
+    or_fewer: bool = False,
+    step_us: int | None = None,
+) -> Report:
     """What would differ if the world had run under this program for its last so many steps. `BadInput` if they cannot
     be read any more. `or_fewer`: then those that can.
     """

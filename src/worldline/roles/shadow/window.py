@@ -75,9 +75,10 @@ async def read(
         last = min(possible, LAST_DEFAULT if last is None else last)
     elif last > possible:
         why = (
-            f"one trial takes at most {LAST_MAX}" if possible == LAST_MAX
+            f"one trial takes at most {LAST_MAX}"
+            if possible == LAST_MAX
             else f"its state is kept from step {oldest} on, and its journal ends with step {top.step}"
-        )  # fmt: skip
+        )
         most = "step" if possible == 1 else f"{possible} steps"
         raise errors.BadInput(f"world {name!r}: the last {most} can be tried, not {last}: {why}")
     first_step = top.step - last + 1

@@ -38,9 +38,15 @@ class Rounds:
     """
 
     def __init__(
-        self, engine: kv.Engine, universes: Universes, make: Callable[[ids.UniverseId], Rounding], *,
-        turn_ms: int, round_ms: int, beside: Callable[[], Awaitable[bool]] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        engine: kv.Engine,
+        universes: Universes,
+        make: Callable[[ids.UniverseId], Rounding],
+        *,
+        turn_ms: int,
+        round_ms: int,
+        beside: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
         self._universes = universes
         self._make = make
         self._turn_ms = turn_ms

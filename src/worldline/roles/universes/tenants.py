@@ -42,10 +42,17 @@ class Tenants:
     """
 
     def __init__(
-        self, universes: Universes, forget: Callable[[ids.Address], Awaitable[None]], *, hints: Hints, worlds: Worlds,
-        watch: wakeup.Watch, changed: Callable[[], None], start: Callable[[str, Coroutine[Any, Any, None]], None],
+        self,
+        universes: Universes,
+        forget: Callable[[ids.Address], Awaitable[None]],
+        *,
+        hints: Hints,
+        worlds: Worlds,
+        watch: wakeup.Watch,
+        changed: Callable[[], None],
+        start: Callable[[str, Coroutine[Any, Any, None]], None],
         engine: kv.Engine,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._engine = engine
         self._universes = universes
         self._forget = forget

@@ -28,9 +28,15 @@ async def begin_fork(cycle: Cycle, held: HeldWorld) -> None:
     script = structs.decode(list[bytes], await held.blobs.get(lineage.script)) if lineage.script else []
     owner = lines.line_of(held.at, lineage).identity(lineage.height)
     fields = (
-        held.at.world, owner.world, lineage.parent_name, lineage.step, lineage.height, lineage.policy, lineage.live,
+        held.at.world,
+        owner.world,
+        lineage.parent_name,
+        lineage.step,
+        lineage.height,
+        lineage.policy,
+        lineage.live,
         script,
-    )  # fmt: skip
+    )
     elsewhere = owner.universe != held.at.universe
     said = structs.encode(fork.Imported(*fields, owner.universe) if elsewhere else fork.Forked(*fields))
     item = inbox.Control(fork.FORKED, await held.blobs.carry(said))
@@ -51,8 +57,11 @@ async def adopt(cycle: Cycle, held: HeldWorld, world: worlds.World, before: byte
     blocked = halts.count_blocked(held.machine)
     log.warning(  # when more of them are blocked, the log counts again (`cycle/step_log.py`)
         "world %r goes on under the changed program %r, which runs get when they next continue: %s, and %d blocked now",
-        world.meta.name, held.program.name, grammar.count(len(held.machine.live) - blocked, "run"), blocked,
-    )  # fmt: skip
+        world.meta.name,
+        held.program.name,
+        grammar.count(len(held.machine.live) - blocked, "run"),
+        blocked,
+    )
 
 
 async def declare_domains(cycle: Cycle, held: HeldWorld) -> None:

@@ -62,9 +62,14 @@ class Heartbeat:
     async def renew(self, now_us: int) -> None:
         self._changed = False
         self.life = await world_lease.beat(
-            self._engine, self._env, self.worker, self.incarnation, self._settings,
-            labels=self._labels(), told=self._clock.set,
-        )  # fmt: skip
+            self._engine,
+            self._env,
+            self.worker,
+            self.incarnation,
+            self._settings,
+            labels=self._labels(),
+            told=self._clock.set,
+        )
         self._renewed_us = now_us
         self._telemetry.tell(telemetry.Beat(self._env.monotonic_us() - now_us))
 

@@ -69,17 +69,62 @@ class Adopted(msgspec.Struct, frozen=True):
 class HeldWorld:
     # A cycle touches many worlds, each for a moment: with slots, there is less memory to fetch for each.
     __slots__ = (
-        "__weakref__", "_found_items", "_idle", "_looks", "_looks_read", "_trial_steps", "_unread_range", "_warned",
-        "active_us", "adopted", "at", "baseline", "baseline_raw", "blobs", "bounds", "busy", "careful", "deltas",
-        "empty_version", "entries_since", "entropy", "handed", "head", "head_raw", "hints", "lease", "lineage", "lost",
-        "machine", "mark", "name", "on_trial", "program", "save_again_us", "saved_us", "state", "tend_us", "trial",
-        "unfinished", "unread", "unread_us", "unsaved", "waiting",
-    )  # fmt: skip
+        "__weakref__",
+        "_found_items",
+        "_idle",
+        "_looks",
+        "_looks_read",
+        "_trial_steps",
+        "_unread_range",
+        "_warned",
+        "active_us",
+        "adopted",
+        "at",
+        "baseline",
+        "baseline_raw",
+        "blobs",
+        "bounds",
+        "busy",
+        "careful",
+        "deltas",
+        "empty_version",
+        "entries_since",
+        "entropy",
+        "handed",
+        "head",
+        "head_raw",
+        "hints",
+        "lease",
+        "lineage",
+        "lost",
+        "machine",
+        "mark",
+        "name",
+        "on_trial",
+        "program",
+        "save_again_us",
+        "saved_us",
+        "state",
+        "tend_us",
+        "trial",
+        "unfinished",
+        "unread",
+        "unread_us",
+        "unsaved",
+        "waiting",
+    )
 
     def __init__(
-        self, program: Program, lease: leases.Lease, blobs: blob_layer.Blobs, restored: restore.Restored,
-        *, name: str, now_us: int, entropy: envs.Entropy,
-    ) -> None:  # fmt: skip
+        self,
+        program: Program,
+        lease: leases.Lease,
+        blobs: blob_layer.Blobs,
+        restored: restore.Restored,
+        *,
+        name: str,
+        now_us: int,
+        entropy: envs.Entropy,
+    ) -> None:
         self.at = lease.at
         self.entropy = entropy  # of the process that holds it
         self.name = name  # for logs and metrics
@@ -190,9 +235,16 @@ class HeldWorld:
     # --- Memory -----------------------------------------------------------------------------------------------
 
     def committed(
-        self, head: journal.Head, head_raw: bytes, changed: Sequence[Change], *, entries: int, size: int,
-        unfinished: bool, now_us: int,
-    ) -> None:  # fmt: skip
+        self,
+        head: journal.Head,
+        head_raw: bytes,
+        changed: Sequence[Change],
+        *,
+        entries: int,
+        size: int,
+        unfinished: bool,
+        now_us: int,
+    ) -> None:
         """Steps of its machine are durable. `size`: of what was written for them, more or less."""
         if changed:
             self.unsaved.take(changed)

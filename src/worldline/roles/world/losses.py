@@ -111,9 +111,11 @@ class Losses:
         stepping = given.error is not None
         if not (held.careful or held.on_trial) and (stepping or done.steps > 1):
             log.warning(
-                "world %s goes on one step at a time:\n%s", held.at.world.hex(), kernel_thread.trace(error),
+                "world %s goes on one step at a time:\n%s",
+                held.at.world.hex(),
+                kernel_thread.trace(error),
                 extra=telemetry.about(held.at),
-            )  # fmt: skip
+            )
             self._careful[held.at] = None
             self._drop(held, handed, again=True)
             return
@@ -150,15 +152,23 @@ class Losses:
     def _unfinished(self, given: Turn, error: BaseException) -> None:
         """Its steps are durable, and something that follows from them in this process was not done: begin anew."""
         log.error(
-            "world %s is restored:\n%s", given.held.at.world.hex(), kernel_thread.trace(error),
+            "world %s is restored:\n%s",
+            given.held.at.world.hex(),
+            kernel_thread.trace(error),
             extra=telemetry.about(given.held.at),
-        )  # fmt: skip
+        )
         self._drop(given.held, given.take_handed(), again=True)
 
     def _refuse(
-        self, held: HeldWorld, handed: Sequence[Handover], kind: telemetry.RefusalKind, why: str,
-        *, lasting: bool = False, cause: BaseException | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        held: HeldWorld,
+        handed: Sequence[Handover],
+        kind: telemetry.RefusalKind,
+        why: str,
+        *,
+        lasting: bool = False,
+        cause: BaseException | None = None,
+    ) -> None:
         """Leave a world alone for a while, and let another worker try. What was handed over goes to its inbox."""
         self._refusals.refuse(held.at, kind, why, lasting=lasting, cause=cause, name=held.name)
         self._careful[held.at] = None

@@ -55,9 +55,17 @@ class Refusals:
         self._next_us = NEVER_US
 
     def refuse(
-        self, at: ids.Address, kind: telemetry.RefusalKind, why: str, *, lasting: bool = False, keep: bool = False,
-        may_look: bool = False, cause: BaseException | None = None, name: str = "",
-    ) -> int:  # fmt: skip
+        self,
+        at: ids.Address,
+        kind: telemetry.RefusalKind,
+        why: str,
+        *,
+        lasting: bool = False,
+        keep: bool = False,
+        may_look: bool = False,
+        cause: BaseException | None = None,
+        name: str = "",
+    ) -> int:
         """Leave a world alone for a while. Returns how many times in a row that is. `name`: the world's, if known."""
         known = self._refused.get(at)
         tries = 1 if known is None else known.tries + 1
@@ -68,9 +76,14 @@ class Refusals:
         again = "for as long as this process lives" if lasting else f"for {pause_ms // 1000} s"
         trace = "" if cause is None or tries > 1 else f"\n{kernel_thread.trace(cause)}"
         log.error(
-            "world %s is left alone %s: %s%s%s", repr(name) if name else at.world.hex(), again, why, _ways_out(name),
-            trace, extra=telemetry.about(at, name=name),
-        )  # fmt: skip
+            "world %s is left alone %s: %s%s%s",
+            repr(name) if name else at.world.hex(),
+            again,
+            why,
+            _ways_out(name),
+            trace,
+            extra=telemetry.about(at, name=name),
+        )
         self._telemetry.tell(telemetry.WorldRefused(at, kind, why, tries))
         return tries
 

@@ -91,10 +91,16 @@ class Taker:
         with self._trials.beside.marked():
             try:
                 lease = await world_lease.acquire(
-                    self._engine, self._env, at, life, self._guard.others, why_not=self._guard.why_not,
-                    budget=self._trials.budget, beside=lambda: self._trials.beside.has_effects,
+                    self._engine,
+                    self._env,
+                    at,
+                    life,
+                    self._guard.others,
+                    why_not=self._guard.why_not,
+                    budget=self._trials.budget,
+                    beside=lambda: self._trials.beside.has_effects,
                     telemetry=self._telemetry,
-                )  # fmt: skip
+                )
                 if lease.trial is not None:
                     await self._trials.beside.disturb()
                 held = await self._bring_back(world, program, lease)
@@ -114,8 +120,12 @@ class Taker:
         self._telemetry.tell(telemetry.Taken(at, held.name, lease.epoch, held.head.height, taken_us, failover))
         log.info(
             "world %r at epoch %d, height %d, in %.1f ms",
-            held.name, lease.epoch, held.head.height, self.restored_ms, extra=telemetry.about(at, name=held.name),
-        )  # fmt: skip
+            held.name,
+            lease.epoch,
+            held.head.height,
+            self.restored_ms,
+            extra=telemetry.about(at, name=held.name),
+        )
         return held
 
     async def _give_back(
@@ -140,9 +150,14 @@ class Taker:
         with self._in_thread(world.at):
             restored = await self._cycle.build(material, program)
             held = HeldWorld(
-                program, lease, self._blobs(lease.at.universe), restored,
-                name=world.meta.name, now_us=self._env.monotonic_us(), entropy=self._entropy,
-            )  # fmt: skip
+                program,
+                lease,
+                self._blobs(lease.at.universe),
+                restored,
+                name=world.meta.name,
+                now_us=self._env.monotonic_us(),
+                entropy=self._entropy,
+            )
             await self._trials.restored(held)
         return held
 

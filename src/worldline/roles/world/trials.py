@@ -114,10 +114,17 @@ class Attempts:
 
 class Trials:
     def __init__(
-        self, engine: kv.Engine, env: envs.Env, kernel: Kernel, others: expiry.Witness,
-        *, settings: WorkerSettings, children: child_process.Children, incarnation: bytes,
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        kernel: Kernel,
+        others: expiry.Witness,
+        *,
+        settings: WorkerSettings,
+        children: child_process.Children,
+        incarnation: bytes,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._engine = engine
         self._env = env
         self._others = others
@@ -149,9 +156,11 @@ class Trials:
             after = trials.innocent(batch, lease, found, Running.RESTORE)
             await self._commit(lease, batch)
             log.warning(
-                "world %r: %s, and a child process did not: it is restored", world.meta.name, quarantine.reason(found),
+                "world %r: %s, and a child process did not: it is restored",
+                world.meta.name,
+                quarantine.reason(found),
                 extra=telemetry.about(lease.at, name=world.meta.name),
-            )  # fmt: skip
+            )
             return msgspec.structs.replace(lease, trial=after)
         if attempted.decided and not attempted.lived:
             raise await self._quarantine(world, lease, found, attempted.how)
@@ -159,7 +168,7 @@ class Trials:
 
     async def _quarantine(
         self, world: worlds.World, lease: leases.Lease, found: Trial, how: str
-    ) -> quarantine.Quarantined:  # fmt: skip
+    ) -> quarantine.Quarantined:
         batch = kv.Batch()
         leases.release(batch, lease)
         now_us = (await self._engine.read()).time_us

@@ -199,8 +199,11 @@ class Keeper:
             if len(record.ops) >= self._settings.run_outcomes_warn and held.warn_once(record.id):
                 log.warning(
                     "run %r of world %s has recorded %d operations; end it now and then by wl.continue_as_new()",
-                    record.id, held.at.world.hex(), len(record.ops), extra=telemetry.about(held.at),
-                )  # fmt: skip
+                    record.id,
+                    held.at.world.hex(),
+                    len(record.ops),
+                    extra=telemetry.about(held.at),
+                )
 
     async def _try_save(self, held: HeldWorld) -> None:
         try:
@@ -215,9 +218,11 @@ class Keeper:
         held.not_saved(again_us=self._env.monotonic_us() + SAVE_AGAIN_MS * 1000)
         said = kernel_thread.describe(error)
         log.error(
-            "world %s cannot be saved:\n%s", held.at.world.hex(), kernel_thread.trace(error),
+            "world %s cannot be saved:\n%s",
+            held.at.world.hex(),
+            kernel_thread.trace(error),
             extra=telemetry.about(held.at),
-        )  # fmt: skip
+        )
         self._telemetry.tell(telemetry.SaveFailed(held.at, said))
 
     async def _each(self, chosen: list[HeldWorld], do: Callable[[HeldWorld], Awaitable[None]]) -> None:

@@ -73,9 +73,14 @@ class Audit:
     """
 
     def __init__(
-        self, *, in_stamp_order: bool = True, proven_dead: ProvenDead = never_proven,
-        on_broken: Callable[[], None] = lambda: None, violations: list[Violation] | None = None, window_us: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        in_stamp_order: bool = True,
+        proven_dead: ProvenDead = never_proven,
+        on_broken: Callable[[], None] = lambda: None,
+        violations: list[Violation] | None = None,
+        window_us: int = 0,
+    ) -> None:
         self.worlds: dict[ids.Address, Life] = {}
         self.violations: list[Violation] = [] if violations is None else violations
         self.checked = 0

@@ -277,9 +277,12 @@ class Kept(msgspec.Struct, frozen=True):
 
 def _kept(cluster: Cluster) -> Kept:
     return Kept(
-        dict(cluster.plan.worlds), planned(cluster), cluster.history.answered, cluster.truth.copy,
+        dict(cluster.plan.worlds),
+        planned(cluster),
+        cluster.history.answered,
+        cluster.truth.copy,
         cluster.outside.done,
-    )  # fmt: skip
+    )
 
 
 def planned(cluster: Cluster) -> list[workloads.Op]:

@@ -146,9 +146,7 @@ class FlowDomains:
             found[domain, name] = _decoded(row.meaning)
         return found
 
-    def _like_model(
-        self, life: Life, step: int, cells: dict[Name, tuple[kept.Kept, snapshots.Snapshot]]
-    ) -> None:  # fmt: skip
+    def _like_model(self, life: Life, step: int, cells: dict[Name, tuple[kept.Kept, snapshots.Snapshot]]) -> None:
         """H3. A cell that the model has and that is not there yet has done nothing."""
         for name, (own, head) in cells.items():
             modelled = life.model.cells.get(name) or Cell(name[0], flow_domains.FIRST)

@@ -41,8 +41,9 @@ _CODES = {
 }
 _SCHEMAS = {
     schema_of(name, action): (name, action)
-    for name, domain in flow_domains.VERSIONS[FIRST].domains.items() for action in domain.actions
-}  # fmt: skip
+    for name, domain in flow_domains.VERSIONS[FIRST].domains.items()
+    for action in domain.actions
+}
 _VERSIONS = {program.domains["Bill"].hash: version for version, program in flow_domains.VERSIONS.items()}
 
 End = tuple[str, str]  # of an intent: its status, and the code of its error
@@ -157,8 +158,13 @@ def _locate(cell: Cell, intent: Intent) -> Flow:
 
 
 _FLOWS: dict[str, Callable[[Cell, Intent], Flow]] = {
-    "fill": _fill, "pay": _pay, "settle": _settle, "pack": _pack, "add": _add, "locate": _locate,
-}  # fmt: skip
+    "fill": _fill,
+    "pay": _pay,
+    "settle": _settle,
+    "pack": _pack,
+    "add": _add,
+    "locate": _locate,
+}
 _FIRST: dict[str, dict[str, Any]] = {
     "Bill": {"cents": 0, "lines": []} | dict.fromkeys(("begun", "ended", "receipt", "refused", "one", "two")),
     "Crate": {"last": "", "lines": []} | dict.fromkeys((*PARTS, "begun", "ended")),

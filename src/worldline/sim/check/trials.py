@@ -35,10 +35,15 @@ class Trials:
     """
 
     def __init__(
-        self, budget: int, broken: Callable[[str, str], None], *, is_dead: Callable[[lease.Holder, Applied], bool],
+        self,
+        budget: int,
+        broken: Callable[[str, str], None],
+        *,
+        is_dead: Callable[[lease.Holder, Applied], bool],
         was_removed: Callable[[lease.Holder, int], bool],
-        kills: Callable[[ids.Address], bool], performs: Callable[[str], list[tuple[str, int]]],
-    ) -> None:  # fmt: skip
+        kills: Callable[[ids.Address], bool],
+        performs: Callable[[str], list[tuple[str, int]]],
+    ) -> None:
         self._budget = budget
         self._broken = broken
         self._is_dead = is_dead

@@ -109,7 +109,8 @@ GUARDS = {
     "hash-verify": Guard("bytes are checked whenever they are read", ("C1",), "objects=600,kinds=add"),
     "scan": Guard("workers look for themselves when no hint comes", ("V1", "V3"), "hints=none"),
     "meta": Guard(
-        "a batch that gives a world something expects that it takes input", ("J1",),
+        "a batch that gives a world something expects that it takes input",
+        ("J1",),
         "latency_us=200000,slow=50,kinds=tend+transfer",
     ),
     "ignore-late": Guard(
@@ -121,50 +122,65 @@ GUARDS = {
     ),
     "world-scoped-id": Guard("an intent's id covers its world", ("F3",)),
     "overtaken": Guard(
-        "a step whose answer was lost is looked for in the journal before its input is sent again", ("ONCE",),
+        "a step whose answer was lost is looked for in the journal before its input is sent again",
+        ("ONCE",),
         "overtaken=150,kinds=send,split=false,clients=3,anonymous=0,doors=0,backlog=0,hostile=0,excursion=0",
     ),
     "inbox-first": Guard(
-        "the inbox is read before what was handed over is taken", ("ORDER",),
+        "the inbox is read before what was handed over is taken",
+        ("ORDER",),
         "doors=2,split=false,kinds=send,partition=0,unavailable=0,overtaken=0,backlog=0,hostile=0,excursion=0",
     ),
     "appended": Guard(
-        "an empty inbox is read again if anything was appended since", ("ORDER",),
+        "an empty inbox is read again if anything was appended since",
+        ("ORDER",),
         "doors=2,split=false,kinds=send,partition=0,unavailable=0,overtaken=0,held=0,backlog=0,hostile=0,excursion=0",
     ),
     "inbox-whole": Guard(
-        "what was handed over goes through the inbox if that holds more than one page", ("ORDER",),
+        "what was handed over goes through the inbox if that holds more than one page",
+        ("ORDER",),
         "backlog=200,split=false,kinds=add,anonymous=0,doors=0,hostile=0,excursion=0,worker.max_inbox_batch=3",
     ),
     "look-again": Guard(
-        "a caller looks into the journal again when its world has moved", ("WAIT", "V1", "V3"),
+        "a caller looks into the journal again when its world has moved",
+        ("WAIT", "V1", "V3"),
         "lag=100,patient=true,doors=2,kinds=tally,split=false,clients=3,conflict=100,slow=0,partition=0,unavailable=0,"
         "overtaken=0,anonymous=0,hostile=0,excursion=0,backlog=0,worker.idle_release_ms=60000",
     ),
     "due": Guard(
-        "due times are counted from the store's time of a step", ("TIME", "V1", "V3"),
+        "due times are counted from the store's time of a step",
+        ("TIME", "V1", "V3"),
         "excursion=60,kinds=agent+herd,anonymous=0,doors=0,hostile=0",
     ),
     "witness": Guard(
-        "a heartbeat seen unchanged for a TTL has run out, whatever the store's clock says", ("V1", "V3", "TIME"),
+        "a heartbeat seen unchanged for a TTL has run out, whatever the store's clock says",
+        ("V1", "V3", "TIME"),
         "excursion=60,crash=20,kinds=add+ask,anonymous=0,doors=0,hostile=0",
     ),
     "age": Guard(
         "what is forgotten after a time is forgotten by the age of its universe, which no clock alone can raise",
-        ("KEPT",), "excursion=60,janitors=1,janitor.round_ms=1000,kinds=add+ask,anonymous=0,doors=0,hostile=0",
+        ("KEPT",),
+        "excursion=60,janitors=1,janitor.round_ms=1000,kinds=add+ask,anonymous=0,doors=0,hostile=0",
     ),
     "message-seen": Guard(
-        "a message from another universe expects its id to be new", ("F1",), SENDING + ",focus=deliver",
+        "a message from another universe expects its id to be new",
+        ("F1",),
+        SENDING + ",focus=deliver",
     ),
     "grants": Guard(
-        "a message from another universe needs a grant", ("F4",),
+        "a message from another universe needs a grant",
+        ("F4",),
         SENDING,
     ),
     "message-age": Guard(
-        "a message that may have been taken and forgotten is refused", ("F1", "E8"), SENDING + SHORT_WINDOW,
+        "a message that may have been taken and forgotten is refused",
+        ("F1", "E8"),
+        SENDING + SHORT_WINDOW,
     ),
     "message-kept": Guard(
-        "the record of a message is kept as long as it may be brought again", ("E8", "F1"), SENDING + SHORT_WINDOW,
+        "the record of a message is kept as long as it may be brought again",
+        ("E8", "F1"),
+        SENDING + SHORT_WINDOW,
     ),
     "answer-asked": Guard(
         "an answer shows the ticket of the world that was asked, and is of that world", ("F5",), forgery_ablations.LOOK
@@ -179,43 +195,59 @@ GUARDS = {
         "whatever escapes a world's step concerns that world alone", ("BUG",), "hostile=2,anonymous=0,doors=0"
     ),
     "stable": Guard(
-        "no scan starts above `stable`", ("ORDER", "V1", "V3"),
+        "no scan starts above `stable`",
+        ("ORDER", "V1", "V3"),
         "held=200,kinds=send,clients=3,hints=all,anonymous=0,doors=0,hostile=0,excursion=0,worker.scan_ms=10000",
     ),
     "changes": Guard(
-        "the changes of a step are checked by its digests when they are read", ("R3", "R4", "J1", "E2", "PROGRAM"),
+        "the changes of a step are checked by its digests when they are read",
+        ("R3", "R4", "J1", "E2", "PROGRAM"),
         "damaged=600,crash=20,kinds=add+ask+transfer,anonymous=0,doors=0,hostile=0,fragile=0,excursion=0",
     ),
     "crash-budget": Guard(
-        "an input that processes die of is settled without its code", ("V1", "V3"),
+        "an input that processes die of is settled without its code",
+        ("V1", "V3"),
         "fragile=1,anonymous=0,doors=0,hostile=0,excursion=0,backlog=0,worker.heartbeat_ms=250,"
         "worker.lease_ttl_ms=1000",
     ),
     "returned": Guard(
-        "that a step's code has returned is written before its commit", ("BLAME",), TRIALS + ",crash=20",
+        "that a step's code has returned is written before its commit",
+        ("BLAME",),
+        TRIALS + ",crash=20",
     ),
     "acquittal": Guard(
-        "a holder whose heartbeat is there is not counted as dead", ("BLAME",), TRIALS + ",focus=mark,conflict=100",
+        "a holder whose heartbeat is there is not counted as dead",
+        ("BLAME",),
+        TRIALS + ",focus=mark,conflict=100",
     ),
     "last-attempt": Guard(
-        "before anything is settled, a child process tries it", ("INNOCENT", "V1", "V3"),
+        "before anything is settled, a child process tries it",
+        ("INNOCENT", "V1", "V3"),
         TRIALS + ",focus=mark,worker.crash_budget=1",
     ),
     "quarantine-ends": Guard(
-        "a quarantine ends by itself", ("INNOCENT", "V1", "V3"), TRIALS + ",focus=mark,worker.crash_budget=1",
+        "a quarantine ends by itself",
+        ("INNOCENT", "V1", "V3"),
+        TRIALS + ",focus=mark,worker.crash_budget=1",
     ),
     "beside": Guard(
-        "a mark says that its process performs an effect that processes may have died of", ("BLAME",),
+        "a mark says that its process performs an effect that processes may have died of",
+        ("BLAME",),
         SUSPECTS,
     ),
     "disturbed": Guard(
-        "a claim says that its effect is not alone any more before another begins", ("BLAME",), SUSPECTS,
+        "a claim says that its effect is not alone any more before another begins",
+        ("BLAME",),
+        SUSPECTS,
     ),
     "death-pause": Guard(
-        "there is a pause after each death alone, which grows", ("INNOCENT",), DYING,
+        "there is a pause after each death alone, which grows",
+        ("INNOCENT",),
+        DYING,
     ),
     "interests": Guard(
-        "a run gets the events that its code waited for, whatever the code is now", ("PROGRAM",),
+        "a run gets the events that its code waited for, whatever the code is now",
+        ("PROGRAM",),
         "fragile=1,code=removed,crash=20,anonymous=0,doors=0,hostile=0,excursion=0,backlog=0,worker.heartbeat_ms=250,"
         "worker.lease_ttl_ms=1000",
     ),
@@ -232,19 +264,23 @@ GUARDS = {
     "pin-counter": Guard("a pin that comes or goes moves the counter", ("FORK",), FORKS),
     "retain": Guard("what is compacted expects the count of pins", ("FORK",), FORKS + "," + COMPACTING),
     "read-back": Guard(
-        "a segment is read back and checked before its frames are deleted", ("R3", "R4", "C3", "E2", "W1", "BUG", "V1"),
+        "a segment is read back and checked before its frames are deleted",
+        ("R3", "R4", "C3", "E2", "W1", "BUG", "V1"),
         "bodies=500,kinds=add+ask+transfer,anonymous=0,doors=0,hostile=0,fragile=0,excursion=0," + COMPACTING,
     ),
     "delete-fence": Guard(
-        "the batch that deletes a world takes the lease from its holder", ("L3", "GONE", "BUG"),
+        "the batch that deletes a world takes the lease from its holder",
+        ("L3", "GONE", "BUG"),
         "kinds=doom,crash=0,anonymous=0,doors=0,hostile=0,fragile=0,excursion=0,backlog=0",
     ),
     "generation": Guard(
-        "a batch that publishes a reference expects the generation", ("C3", "E2", "R3", "V1", "BUG"),
+        "a batch that publishes a reference expects the generation",
+        ("C3", "E2", "R3", "V1", "BUG"),
         COLLECTING + ",janitors=2,focus=blob",
     ),
     "collect-recheck": Guard(
-        "a blob is deleted as it was condemned, and not if it was put again", ("C4", "C3"),
+        "a blob is deleted as it was condemned, and not if it was put again",
+        ("C4", "C3"),
         COLLECTING + ",janitors=1,focus=,held=150,sketches=4",
     ),
     "flow-pending": Guard(
@@ -256,10 +292,11 @@ GUARDS = {
     "flow-seed": Guard("the random seed of a job is its own intent's id", ("H3",), FLOWS),
     "flow-interlock": Guard("what a flow requires leaves in the batch that has its cell", ("E2", "E3"), FLOWS),
     "memory": Guard(
-        "what a process lacked is no part of a world's history", ("E2", "R3", "R4", "J1", "V2"),
+        "what a process lacked is no part of a world's history",
+        ("E2", "R3", "R4", "J1", "V2"),
         "hostile=2,anonymous=0,doors=0",
     ),
-}  # fmt: skip
+}
 
 
 async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str, version: int | None = None) -> kv.Outcome:
@@ -455,9 +492,12 @@ def _guarded(truth: Truth, batch: kv.Batch) -> kv.Batch:
 
 
 def _copy(
-    batch: kv.Batch, *, deletes: Callable[[bytes], bool] = lambda _: True,
-    puts: Callable[[kv.Put], bool] = lambda _: True, appends: bool = True,
-) -> kv.Batch:  # fmt: skip
+    batch: kv.Batch,
+    *,
+    deletes: Callable[[bytes], bool] = lambda _: True,
+    puts: Callable[[kv.Put], bool] = lambda _: True,
+    appends: bool = True,
+) -> kv.Batch:
     """The batch again, with only the deletes and puts that pass, and with or without its appends."""
     made = kv.Batch()
     made.expects = dict(batch.expects)

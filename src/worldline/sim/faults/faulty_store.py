@@ -59,9 +59,15 @@ class Faults:
     """The faults of one run: what is drawn when, and what was hit."""
 
     def __init__(
-        self, loop: SimLoop, seed: int, profile: Profile, *, without: str = "",
-        on_crash: Callable[[Host], None] = lambda _: None, on_revoke: Callable[[ids.Address], Awaitable[None]] = _kept,
-    ) -> None:  # fmt: skip
+        self,
+        loop: SimLoop,
+        seed: int,
+        profile: Profile,
+        *,
+        without: str = "",
+        on_crash: Callable[[Host], None] = lambda _: None,
+        on_revoke: Callable[[ids.Address], Awaitable[None]] = _kept,
+    ) -> None:
         self.loop = loop
         self.profile = profile
         self.without = without

@@ -248,9 +248,14 @@ def _sketched(profile: Profile, draws: random.Random) -> Profile:
     settings = msgspec.structs.replace(profile.settings, janitor=janitor)
     calm = dict.fromkeys((*LOUD, "overtaken"), 0)
     return msgspec.structs.replace(
-        profile, **calm, focus=draws.choice(COLLECTING), latency_us=draws.choice([500, 5_000]),
-        sketches=SKETCHES, chaos_seconds=20, settings=settings,
-    )  # fmt: skip
+        profile,
+        **calm,
+        focus=draws.choice(COLLECTING),
+        latency_us=draws.choice([500, 5_000]),
+        sketches=SKETCHES,
+        chaos_seconds=20,
+        settings=settings,
+    )
 
 
 def _draw_abroad(seed: int, profile: Profile) -> Profile:
@@ -338,13 +343,32 @@ def draw_settings(draws: random.Random) -> Settings:
 
 # The classes of faults that are no single events, and how each is when it is off.
 BACKGROUND: dict[str, Any] = {
-    "skew_us": 0, "drift_ppm": 0, "hints": "all", "adapters": Adapters(), "shuffle": False, "heal": "all", "lag": 0,
-}  # fmt: skip
+    "skew_us": 0,
+    "drift_ppm": 0,
+    "hints": "all",
+    "adapters": Adapters(),
+    "shuffle": False,
+    "heal": "all",
+    "lag": 0,
+}
 # Those that are, and how often each is when it is asked for by name.
 EVENTS = {
-    "slow": 20, "crash": 10, "pause": 8, "partition": 6, "unknown": 50, "late": 25, "unavailable": 25, "conflict": 20,
-    "objects": 300, "damaged": 200, "bodies": 200, "store_jump": 30, "excursion": 40, "held": 30, "overtaken": 20,
-}  # fmt: skip
+    "slow": 20,
+    "crash": 10,
+    "pause": 8,
+    "partition": 6,
+    "unknown": 50,
+    "late": 25,
+    "unavailable": 25,
+    "conflict": 20,
+    "objects": 300,
+    "damaged": 200,
+    "bodies": 200,
+    "store_jump": 30,
+    "excursion": 40,
+    "held": 30,
+    "overtaken": 20,
+}
 NAMED: dict[str, tuple[str, ...]] = {
     "calm": (),
     "crashes": ("crash",),

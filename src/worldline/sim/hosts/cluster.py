@@ -68,9 +68,17 @@ EDITED = (fragile.VERSIONS[fragile.FIRST], flow_domains.VERSIONS[flow_domains.FI
 
 class Cluster:
     def __init__(
-        self, loop: SimLoop, seed: int, profile: Profile, plan: workloads.Plan, *, without: str = "",
-        scenario: scenarios.Scenario | None = None, broken: history.Broken = history.ignored, keep: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        loop: SimLoop,
+        seed: int,
+        profile: Profile,
+        plan: workloads.Plan,
+        *,
+        without: str = "",
+        scenario: scenarios.Scenario | None = None,
+        broken: history.Broken = history.ignored,
+        keep: int = 0,
+    ) -> None:
         self.loop = loop
         self.seed = seed
         self.profile = profile
@@ -86,9 +94,7 @@ class Cluster:
         self.settings = msgspec.structs.replace(settings, host_wait_ms=0, blocked_wait_ms=0, dedupe_window_ms=window_ms)
         self.fragile = fragile_hosts.FragileHosts(seed, profile, self.settings, without=without)
         self.flows = flow_hosts.FlowHosts(seed, profile, self.settings)
-        self.faults = Faults(
-            loop, seed, profile, without=without, on_crash=self._crashed, on_revoke=self._revoke
-        )  # fmt: skip
+        self.faults = Faults(loop, seed, profile, without=without, on_crash=self._crashed, on_revoke=self._revoke)
         self.quiet = Faults(loop, seed, Profile(latency_us=profile.latency_us if scenario else 0))
         self.history = history.History(lambda: loop.now_us, broken=broken)
         self.outside = programs.Outside(f"{seed}:outside", profile.adapters, lambda: loop.now_us)
@@ -123,9 +129,12 @@ class Cluster:
         if self.profile.excursion:
             self.truth.audit.append(self.excursions.look)
         self.remaining = remaining.Remaining(
-            self.truth, self.history, self.members,
-            excursions=self.excursions if self.profile.excursion else None, own=self.driven is not None,
-        )  # fmt: skip
+            self.truth,
+            self.history,
+            self.members,
+            excursions=self.excursions if self.profile.excursion else None,
+            own=self.driven is not None,
+        )
         self.bodies = await compose.open_objects("memory://", self.env, create=True)
         self.objects = faulty_objects.FaultyObjects(self.bodies, self.faults)
         calm = self.calm()
@@ -181,9 +190,14 @@ class Cluster:
     def _client(self, name: str, ops: list[history.Op]) -> Callable[[Connection], Awaitable[None]]:
         async def main(universe: Connection) -> None:
             await workloads.client(
-                universe, name, ops, self.history, self.plan.pause_ms, patient=self.profile.patient,
+                universe,
+                name,
+                ops,
+                self.history,
+                self.plan.pause_ms,
+                patient=self.profile.patient,
                 lagging=self.profile.lag > 0,
-            )  # fmt: skip
+            )
 
         return main
 
@@ -213,9 +227,13 @@ class Cluster:
         member.begin(host, env, engine)
         bodies = self.bodies if member.steady else self.objects if member.away is None else member.away.seen
         store = compose.Store(
-            "memory://", engine, bodies, env, in_store_bytes_max=self.profile.in_store_bytes_max,
+            "memory://",
+            engine,
+            bodies,
+            env,
+            in_store_bytes_max=self.profile.in_store_bytes_max,
             children=SimChildren(host, env),
-        )  # fmt: skip
+        )
         reached = None if self.elsewhere is None else self.elsewhere.peers(store, member, host, env)
         self.loop.start(host, self._live(member, store, reached), name=f"life of {member.name}")
 
@@ -233,9 +251,14 @@ class Cluster:
         universe = Connection(store, id, name, hosted, settings, peers=reached)
         if member.runs and not hosted:
             alone = hosts.Host(
-                store, Universes.only(id), self.programs, blobs=lambda _: universe.blobs, settings=self.settings,
-                roles=member.runs, peers=reached,
-            )  # fmt: skip
+                store,
+                Universes.only(id),
+                self.programs,
+                blobs=lambda _: universe.blobs,
+                settings=self.settings,
+                roles=member.runs,
+                peers=reached,
+            )
             member.watch(lambda: alone.failed)
             alone.start()
         if universe.host is not None:

@@ -58,9 +58,13 @@ class Elsewhere:
         self._settings = Settings()
 
     async def boot(
-        self, home: Away, settings: Settings, *, audit: Sequence[Audit],
+        self,
+        home: Away,
+        settings: Settings,
+        *,
+        audit: Sequence[Audit],
         sees: Callable[[objects.Objects], objects.Objects],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Both universes with their worlds. `sees`: objects, as hosts see them."""
         self._settings = settings
         self._home = home

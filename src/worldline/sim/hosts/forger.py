@@ -29,9 +29,7 @@ from worldline.store import kv
 class Forger:
     """`others`: worlds that answers are forged of."""
 
-    def __init__(
-        self, loop: SimLoop, seed: int, truth: Truth, faults: Faults, *, others: list[ids.Address]
-    ) -> None:  # fmt: skip
+    def __init__(self, loop: SimLoop, seed: int, truth: Truth, faults: Faults, *, others: list[ids.Address]) -> None:
         self._loop = loop
         self._truth = truth
         self._faults = faults
@@ -56,9 +54,17 @@ class Forger:
             return
         data = structs.encode(events.Answer(True, values.dump(forgers.FORGED)))
         reply = inbox.Message(
-            self._draws.randbytes(16), sender.universe, sender.world, 1, MessageMode.TYPED, events.REPLY,
-            payload.inline(data), {}, correlation=question.message.hex(), world="forged",
-        )  # fmt: skip
+            self._draws.randbytes(16),
+            sender.universe,
+            sender.world,
+            1,
+            MessageMode.TYPED,
+            events.REPLY,
+            payload.inline(data),
+            {},
+            correlation=question.message.hex(),
+            world="forged",
+        )
         if isinstance(question, inbox.Vouched) and self._draws.random() < 0.5:
             reply = reply.vouched(ticket=question.ticket)  # stolen
         batch = kv.Batch()

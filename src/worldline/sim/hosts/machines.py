@@ -43,9 +43,16 @@ class Member:
     """A machine of the cluster, over all its lives."""
 
     def __init__(
-        self, name: str, main: Callable[[Connection], Awaitable[None]], *, runs: Sequence[Role] = (),
-        client: bool = False, steady: bool = False, code: Code | None = None, away: Away | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        main: Callable[[Connection], Awaitable[None]],
+        *,
+        runs: Sequence[Role] = (),
+        client: bool = False,
+        steady: bool = False,
+        code: Code | None = None,
+        away: Away | None = None,
+    ) -> None:
         self.name = name
         self.main = main
         self.runs = runs

@@ -29,7 +29,7 @@ class Remaining:
 
     def __init__(
         self, truth: Truth, history: History, members: Sequence[Member], *, excursions: Excursions | None, own: bool
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._truth = truth
         self._history = history
         self._members = members

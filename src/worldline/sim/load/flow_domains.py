@@ -53,8 +53,18 @@ UPGRADES = (FIRST, SECOND, SECOND, STRICT)
 
 ACTS = ("fill", "pay", "settle", "pack", "ring", "locate")
 KINDS = (
-    *ACTS, "again", "other", "submit", "amend", "abandon", "region", "branch", "commission", "by hand", "go back",
-)  # fmt: skip
+    *ACTS,
+    "again",
+    "other",
+    "submit",
+    "amend",
+    "abandon",
+    "region",
+    "branch",
+    "commission",
+    "by hand",
+    "go back",
+)
 
 
 # --- The domains -------------------------------------------------------------------------------------------------
@@ -168,43 +178,72 @@ def _set(path: str, value: dict[str, Any]) -> dict[str, Any]:
 def _once(marker: str, *steps: dict[str, Any]) -> dict[str, Any]:
     cond = {"kind": "neq", "left": _get(marker), "right": _get("meta.intentId")}
     return {
-        "kind": "if", "cond": cond,
+        "kind": "if",
+        "cond": cond,
         "then": {"kind": "seq", "steps": [_set(marker, _get("meta.intentId")), *steps]},
-    }  # fmt: skip
+    }
 
 
 def _part(number: int) -> dict[str, Any]:
     params = {"id": _get("meta.intentId"), "number": _lit(number), "how": _get("input.how")}
     return {
-        "kind": "if", "cond": {"kind": "isNull", "arg": _get(PARTS[number - 1])},
+        "kind": "if",
+        "cond": {"kind": "isNull", "arg": _get(PARTS[number - 1])},
         "then": {"kind": "effect", "type": "part", "params": params},
-    }  # fmt: skip
+    }
 
 
 PARTS = ("left", "middle", "right")
-CRATE = sealed({
-    "id": "simulated:crate", "version": "1.0.0", "types": {},
-    "state": {"fields": {
-        **{name: {"type": "string", "required": False, "default": None} for name in (*PARTS, "begun", "ended")},
-        "last": {"type": "string", "required": False, "default": ""},
-        "lines": {"type": "array", "required": False, "default": []},
-    }},
-    "computed": {"fields": {"computed.packed": {
-        "deps": ["right"], "expr": {"kind": "not", "arg": {"kind": "isNull", "arg": _get("right")}},
-    }}},
-    "actions": {"pack": {
-        "input": {"type": "object", "required": True, "fields": {"how": {"type": "string", "required": True}}},
-        "flow": {"kind": "seq", "steps": [
-            _once("begun", *(_set(name, _lit(None)) for name in PARTS), _set("last", _lit(""))),
-            *(_part(number + 1) for number in range(len(PARTS))),
-            _once("ended", _set("lines", {
-                "kind": "append", "array": _get("lines"), "items": [{
-                    "kind": "concat", "args": [_get("meta.intentId"), _lit("/"), _get("meta.randomSeed")],
-                }],
-            })),
-        ]},
-    }},
-})  # fmt: skip
+CRATE = sealed(
+    {
+        "id": "simulated:crate",
+        "version": "1.0.0",
+        "types": {},
+        "state": {
+            "fields": {
+                **{name: {"type": "string", "required": False, "default": None} for name in (*PARTS, "begun", "ended")},
+                "last": {"type": "string", "required": False, "default": ""},
+                "lines": {"type": "array", "required": False, "default": []},
+            }
+        },
+        "computed": {
+            "fields": {
+                "computed.packed": {
+                    "deps": ["right"],
+                    "expr": {"kind": "not", "arg": {"kind": "isNull", "arg": _get("right")}},
+                }
+            }
+        },
+        "actions": {
+            "pack": {
+                "input": {"type": "object", "required": True, "fields": {"how": {"type": "string", "required": True}}},
+                "flow": {
+                    "kind": "seq",
+                    "steps": [
+                        _once("begun", *(_set(name, _lit(None)) for name in PARTS), _set("last", _lit(""))),
+                        *(_part(number + 1) for number in range(len(PARTS))),
+                        _once(
+                            "ended",
+                            _set(
+                                "lines",
+                                {
+                                    "kind": "append",
+                                    "array": _get("lines"),
+                                    "items": [
+                                        {
+                                            "kind": "concat",
+                                            "args": [_get("meta.intentId"), _lit("/"), _get("meta.randomSeed")],
+                                        }
+                                    ],
+                                },
+                            ),
+                        ),
+                    ],
+                },
+            }
+        },
+    }
+)
 
 
 # --- The program -------------------------------------------------------------------------------------------------

@@ -110,11 +110,11 @@ def plan(lot: str, draws: random.Random) -> list[list[Op]]:
     pleas = [
         Op(f"{lot}-{number}", "plead", draws.choice(ASKERS), number, draws.choice(JUDGES))
         for number in range(draws.randint(4, 9))
-    ]  # fmt: skip
+    ]
     forged = [
         Op(f"{lot}-forged-{number}", draws.choice(["forge", "forge", "pose"]), FORGER, number, draws.choice(ASKERS))
         for number in range(draws.randint(3, 6))
-    ]  # fmt: skip
+    ]
     return [pleas, forged]
 
 

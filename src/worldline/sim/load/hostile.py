@@ -34,9 +34,15 @@ class Interrupted(KeyboardInterrupt):
 
 
 RAISES: dict[str, type[BaseException]] = {
-    "unprintable": Unprintable, "uncoded": Uncoded, "stop": StopIteration, "generator": GeneratorExit,
-    "cancelled": asyncio.CancelledError, "exit": SystemExit, "interrupt": Interrupted, "plain": ValueError,
-}  # fmt: skip
+    "unprintable": Unprintable,
+    "uncoded": Uncoded,
+    "stop": StopIteration,
+    "generator": GeneratorExit,
+    "cancelled": asyncio.CancelledError,
+    "exit": SystemExit,
+    "interrupt": Interrupted,
+    "plain": ValueError,
+}
 HOW = list(RAISES)
 
 

@@ -113,9 +113,16 @@ def scripted(script: scripts.Script | None) -> Iterator[None]:
     reading, run = scripts.Reading(script), attempt.run
 
     async def answer(
-        effect: Effect[..., Any], arguments: bytes, this: attempt.Attempt, policy: policies.Policy, *,
-        threads: Executor, resources: open_resources.Resources, desk: Collector, snapshot: Snapshot | None,
-    ) -> attempt.Ended:  # fmt: skip
+        effect: Effect[..., Any],
+        arguments: bytes,
+        this: attempt.Attempt,
+        policy: policies.Policy,
+        *,
+        threads: Executor,
+        resources: open_resources.Resources,
+        desk: Collector,
+        snapshot: Snapshot | None,
+    ) -> attempt.Ended:
         if effect.name not in script.answers:
             return await run(
                 effect, arguments, this, policy, threads=threads, resources=resources, desk=desk, snapshot=snapshot
@@ -128,9 +135,17 @@ def scripted(script: scripts.Script | None) -> Iterator[None]:
         except TimeoutError:
             return attempt.Ended(False, code="timeout", message="the attempt took too long", timed_out=True)
         return attempt.Ended(
-            said.ok, said.data, said.code, said.message, said.final, said.timed_out, after_us=said.retry_us,
-            failed_with=said.failed_with, sealed=desk.new, mistake=said.mistake,
-        )  # fmt: skip
+            said.ok,
+            said.data,
+            said.code,
+            said.message,
+            said.final,
+            said.timed_out,
+            after_us=said.retry_us,
+            failed_with=said.failed_with,
+            sealed=desk.new,
+            mistake=said.mistake,
+        )
 
     with mock.patch.object(attempt, "run", answer):
         yield

@@ -111,9 +111,12 @@ class Wanted(msgspec.Struct, frozen=True):
 
 # The kinds of operations that each of these is made of.
 KINDS_OF = {
-    "anonymous": ANONYMOUS, "doors": ANONYMOUS, "hostile": ("evil", "starved", "stubborn"),
-    "timed": ("agent", "herd"), "runs": ("tally",),
-}  # fmt: skip
+    "anonymous": ANONYMOUS,
+    "doors": ANONYMOUS,
+    "hostile": ("evil", "starved", "stubborn"),
+    "timed": ("agent", "herd"),
+    "runs": ("tally",),
+}
 
 
 def draw(seed: int, clients: int, kinds: Sequence[str] = (), wanted: Wanted | None = None) -> Plan:
@@ -202,9 +205,15 @@ def _draw(seed: int, clients: int, kinds: Sequence[str]) -> Plan:
 
 
 async def client(
-    universe: Connection, name: str, ops: list[Op], history: History, pause_ms: int, *, patient: bool = False,
+    universe: Connection,
+    name: str,
+    ops: list[Op],
+    history: History,
+    pause_ms: int,
+    *,
+    patient: bool = False,
     lagging: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Work through a plan. Outside faults and lost races are tried again, under the same id. `lagging`: journals are
     read late, so that one look through many segments may take longer than a client's first patience.
     """

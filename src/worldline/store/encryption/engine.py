@@ -265,9 +265,7 @@ class SealedEngine:
         assert isinstance(opener, Known)
         return envelope.head(form) + opener.cipher.seal(envelope.place(form, key), value)
 
-    def _expected(
-        self, key: bytes, value: bytes, scope: bytes, openers: dict[bytes, _Opener], forms: _Forms
-    ) -> bytes:  # fmt: skip
+    def _expected(self, key: bytes, value: bytes, scope: bytes, openers: dict[bytes, _Opener], forms: _Forms) -> bytes:
         """The form in which the store may have this value."""
         if isinstance(value, envelope.Unopened):
             return value.stored
@@ -300,7 +298,7 @@ class SealedEngine:
 
     async def _settled(
         self, plan: _Plan, outcome: kv.Conflict, openers: dict[bytes, _Opener], forms: _Forms
-    ) -> kv.Conflict | None:  # fmt: skip
+    ) -> kv.Conflict | None:
         """The conflict in plain values; None if there is none: a record or a form was not what it had seemed."""
         expects, scopes = plan.batch.expects, plan.scopes
         unknown = dict.fromkeys(

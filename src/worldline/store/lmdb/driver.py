@@ -405,7 +405,7 @@ class FrozenMap:
 
 def _apply_group(
     txn: lmdb.Transaction[bytes], group: list[lmdb_writer.Job], record: bytes | None
-) -> list[bytes] | None:  # fmt: skip
+) -> list[bytes] | None:
     """Apply what holds; returns the keys to hint at, or None if nothing was written. `record`: the engine's own."""
     version = ordinal = 0
     wrote = False

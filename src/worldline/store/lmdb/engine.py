@@ -198,7 +198,7 @@ class LmdbEngine:
 
     def _submit(
         self, batches: tuple[kv.Batch, ...], size: int, chore: Callable[[], object] | None = None
-    ) -> lmdb_writer.Job:  # fmt: skip
+    ) -> lmdb_writer.Job:
         job = lmdb_writer.Job(self._inbox, batches, size, self._loop, chore)
         self._in_flight += 1
         self._writer.put(job)

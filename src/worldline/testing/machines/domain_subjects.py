@@ -190,9 +190,16 @@ class Standalone:
 
 class InWorld:
     def __init__(
-        self, domain: Any, program: Program, answers: Answers, *, key: str, effects: list[str], script: Script,
+        self,
+        domain: Any,
+        program: Program,
+        answers: Answers,
+        *,
+        key: str,
+        effects: list[str],
+        script: Script,
         data: Mapping[str, Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._domain = domain
         self._key = key
         self._answers = answers

@@ -36,9 +36,23 @@ _COMPARE: Final = "compare their members, their len, or with null"
 
 # Kinds whose value is an object or an array.
 _MAKES: Final = (
-    "object", "map", "filter", "append", "keys", "values", "entries", "merge", "pick", "omit", "fromEntries", "split",
-    "slice", "reverse", "unique", "flat",
-)  # fmt: skip
+    "object",
+    "map",
+    "filter",
+    "append",
+    "keys",
+    "values",
+    "entries",
+    "merge",
+    "pick",
+    "omit",
+    "fromEntries",
+    "split",
+    "slice",
+    "reverse",
+    "unique",
+    "flat",
+)
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -102,9 +102,12 @@ class _Search:
     """One exploration: what was seen of actions, and what is to be tried."""
 
     def __init__(
-        self, compiled: Compiled, inputs: Mapping[str, Sequence[Any]], answers: Mapping[str, Sequence[Any]],
+        self,
+        compiled: Compiled,
+        inputs: Mapping[str, Sequence[Any]],
+        answers: Mapping[str, Sequence[Any]],
         final: Callable[[snapshots.Snapshot], bool],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._compiled = compiled
         self._core = cores.Core(trace=False)
         self._domain = jobs.Domain(compiled, self._core, iterations_max=ITERATIONS_MAX)
@@ -143,15 +146,14 @@ class _Search:
                     continue
                 seen[key] = None
                 todo.append((after, (*trail, step)))
-        never = [
-            NeverRuns(name, tuple(reasons)) for name, reasons in self._reasons.items()
-            if name not in self._ran
-        ]  # fmt: skip
+        never = [NeverRuns(name, tuple(reasons)) for name, reasons in self._reasons.items() if name not in self._ran]
         return Explored(
-            states=len(seen), complete=self._complete, stuck=tuple(stuck),
+            states=len(seen),
+            complete=self._complete,
+            stuck=tuple(stuck),
             dead=tuple(each for each in never if each.action not in self._begun),
             failing=tuple(each for each in never if each.action in self._begun),
-        )  # fmt: skip
+        )
 
     def _is_stuck(self, head: snapshots.Snapshot) -> bool:
         return all(self._core.unavailable(self._compiled, head, name) is not None for name in self._reasons)

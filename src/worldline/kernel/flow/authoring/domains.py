@@ -233,10 +233,13 @@ def _traced(cls: type[Domain]) -> dict[str, Any]:
         for name, each in fields.items()
     }
     made: dict[str, Any] = {
-        "id": cls.__flow__["id"], "version": cls.__flow__["version"], "types": {}, "state": {"fields": state},
+        "id": cls.__flow__["id"],
+        "version": cls.__flow__["version"],
+        "types": {},
+        "state": {"fields": state},
         "computed": {"fields": {f"computed.{name}": _derived(each, proxy) for name, each in derived.items()}},
         "actions": {name: _acted(each, proxy) for name, each in actions.items()},
-    }  # fmt: skip
+    }
     if not derived:
         made["computed"]["fields"] = {"computed.domain": {"deps": [], "expr": {"kind": "lit", "value": cls.__name__}}}
     if cls.__doc__:
@@ -300,9 +303,25 @@ def available(condition: object) -> None:
 
 
 _BOOLEAN = (
-    "eq", "neq", "gt", "gte", "lt", "lte", "and", "or", "not", "startsWith", "endsWith", "strIncludes", "includes",
-    "every", "some", "hasKey", "isNull", "toBoolean",
-)  # fmt: skip
+    "eq",
+    "neq",
+    "gt",
+    "gte",
+    "lt",
+    "lte",
+    "and",
+    "or",
+    "not",
+    "startsWith",
+    "endsWith",
+    "strIncludes",
+    "includes",
+    "every",
+    "some",
+    "hasKey",
+    "isNull",
+    "toBoolean",
+)
 
 
 @contextlib.contextmanager

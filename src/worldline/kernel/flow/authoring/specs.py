@@ -14,14 +14,19 @@ from worldline.kernel.flow import values
 from worldline.kernel.flow.authoring import terms
 
 _SIMPLE: dict[Any, str] = {
-    int: "number", float: "number", str: "string", bool: "boolean", type(None): "null", dict: "object", list: "array",
-    Any: "object", object: "object",
-}  # fmt: skip
+    int: "number",
+    float: "number",
+    str: "string",
+    bool: "boolean",
+    type(None): "null",
+    dict: "object",
+    list: "array",
+    Any: "object",
+    object: "object",
+}
 
 
-def spec(
-    annotation: Any, where: str, *, default: Any = values.MISSING, within: tuple[Any, ...] = ()
-) -> dict[str, Any]:  # fmt: skip
+def spec(annotation: Any, where: str, *, default: Any = values.MISSING, within: tuple[Any, ...] = ()) -> dict[str, Any]:
     """The spec of a field. It is required unless it may be None or has a default. `within`: the records around it."""
     kind, optional = _without_none(annotation, where)
     made = _of(kind, where, within)

@@ -37,10 +37,12 @@ def openapi(parsed: schema.DomainSchema) -> dict[str, Any]:
     }
     state = {"operationId": "get-state", "responses": {"200": _answer("What there is now", "State")}}
     return {
-        "openapi": VERSION, "jsonSchemaDialect": json_schema.DIALECT, "info": info,
+        "openapi": VERSION,
+        "jsonSchemaDialect": json_schema.DIALECT,
+        "info": info,
         "paths": {"/state": {"get": state}, **requests},
         "components": {"schemas": {"State": _state(parsed), "Result": _RESULT, "Error": _ERROR}},
-    }  # fmt: skip
+    }
 
 
 _RESULT: Final[dict[str, Any]] = {

@@ -41,11 +41,14 @@ def outline(domain: Compiled) -> Outline:
     parsed = domain.schema
     meta = parsed.meta if isinstance(parsed.meta, dict) else {}
     return Outline(
-        id=parsed.id, version=parsed.version, hash=domain.hash, description=str(meta.get("description", "")),
+        id=parsed.id,
+        version=parsed.version,
+        hash=domain.hash,
+        description=str(meta.get("description", "")),
         fields={name: _field(spec) for name, spec in parsed.state.fields.items()},
         computed={key: reasons.text(each.expr) for key, each in parsed.computed.fields.items()},
         actions={name: _action(each) for name, each in parsed.actions.items()},
-    )  # fmt: skip
+    )
 
 
 def lines(found: Outline) -> list[str]:
@@ -57,9 +60,11 @@ def lines(found: Outline) -> list[str]:
         taken = ", ".join(f"{member}: {what}" for member, what in each.input.items())
         said.append(f"  {name}({taken})")
         parts = {
-            "": each.description.replace("\n", " "), "available if ": each.available,
-            "writes ": ", ".join(each.writes), "asks for ": ", ".join(each.effects),
-        }  # fmt: skip
+            "": each.description.replace("\n", " "),
+            "available if ": each.available,
+            "writes ": ", ".join(each.writes),
+            "asks for ": ", ".join(each.effects),
+        }
         said += [f"    {title}{text}" for title, text in parts.items() if text]
     return said
 

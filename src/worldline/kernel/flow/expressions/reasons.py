@@ -14,9 +14,18 @@ from worldline.kernel.flow.expressions import compiler, shapes
 from worldline.kernel.flow.expressions.scope import Scope
 
 _INFIX: Final = {
-    "eq": "=", "neq": "≠", "gt": ">", "gte": "≥", "lt": "<", "lte": "≤", "add": "+", "sub": "-", "mul": "*", "div": "/",
+    "eq": "=",
+    "neq": "≠",
+    "gt": ">",
+    "gte": "≥",
+    "lt": "<",
+    "lte": "≤",
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
     "mod": "mod",
-}  # fmt: skip
+}
 _OF_INTENT: Final = ("input", "meta.intentId", "$system.uuid")
 _SHOWN_MAX: Final = 80  # characters of a value
 

@@ -12,9 +12,20 @@ class Scope:
     """The values that paths are looked up in. A flow changes `data` as it goes on; `computed` stays as it was."""
 
     __slots__ = (
-        "_uuids", "action", "array", "computed", "data", "index", "input", "intent_id", "item", "meta", "meter",
-        "system", "system_view",
-    )  # fmt: skip
+        "_uuids",
+        "action",
+        "array",
+        "computed",
+        "data",
+        "index",
+        "input",
+        "intent_id",
+        "item",
+        "meta",
+        "meter",
+        "system",
+        "system_view",
+    )
 
     def __init__(self, snapshot: snapshots.Snapshot, *, intent_id: str = "", action: str = "") -> None:
         self.data: dict[str, Any] = snapshot.data

@@ -54,9 +54,12 @@ KINDS: Final[dict[str, dict[str, str]]] = {
 assert len(KINDS) == 72, "the contract has 72 kinds"
 
 _SAID: Final = {
-    "e": "an expression", "e?": "an expression", "*": "a list of expressions", "{}": "expressions by name",
+    "e": "an expression",
+    "e?": "an expression",
+    "*": "a list of expressions",
+    "{}": "expressions by name",
     "s": "a text",
-}  # fmt: skip
+}
 
 
 def problem(expression: object) -> str:

@@ -214,9 +214,12 @@ class Cycle:
         self._built(worked, time_us, routes, generation)
 
     def _built(
-        self, worked: Worked, time_us: int, routes: Sequence[step_batch.Route] = (),
+        self,
+        worked: Worked,
+        time_us: int,
+        routes: Sequence[step_batch.Route] = (),
         generation: universes.Generation | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         turn, done = worked.turn, worked.done
         hints = turn.superfluous(done) if turn.hints else ()
         worked.with_batch(
@@ -255,9 +258,14 @@ class Cycle:
         turn.committed(len(done.handed))
         size = done.size if not done.large else done.size + sum(map(len, done.large))
         held.committed(
-            done.after, built.head_raw, done.changed, entries=len(done.entries), size=size,
-            unfinished=done.unfinished, now_us=now_us,
-        )  # fmt: skip
+            done.after,
+            built.head_raw,
+            done.changed,
+            entries=len(done.entries),
+            size=size,
+            unfinished=done.unfinished,
+            now_us=now_us,
+        )
         if built.unhinted:
             held.drop_hints(built.unhinted)
         if done.cut or built.answers_self or held.on_trial:  # a trial ends when the inbox is found empty
@@ -278,11 +286,24 @@ class Cycle:
         turn.held.waits_since(now_us)
         self._telemetry.tell(
             telemetry.Committed(
-                turn.held.at, turn.held.name, done.entries, done.steps, read, len(done.handed), done.buried,
-                list(done.wanted.values()), list(done.closed), done.cancelled, done.outgoing, len(built.claimed),
-                waited, self._clock.now_us(), turn.began_wall_us, self._env.wall_us(),
+                turn.held.at,
+                turn.held.name,
+                done.entries,
+                done.steps,
+                read,
+                len(done.handed),
+                done.buried,
+                list(done.wanted.values()),
+                list(done.closed),
+                done.cancelled,
+                done.outgoing,
+                len(built.claimed),
+                waited,
+                self._clock.now_us(),
+                turn.began_wall_us,
+                self._env.wall_us(),
             )
-        )  # fmt: skip
+        )
 
     # --- Bringing a world back --------------------------------------------------------------------------------
 

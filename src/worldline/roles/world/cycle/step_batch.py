@@ -112,7 +112,7 @@ async def _route(engine: kv.Engine, sender: ids.Address, outgoing: list[step.Out
     called = universes.name_of(read.value(len(known) + 1)), "" if own is None else own.meta.name
     return [
         Route(each, None if at is None else metas.get(at), *called) for each, at in zip(outgoing, targets, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 async def put_large(held: HeldWorld, done: Done) -> universes.Generation | None:
@@ -131,9 +131,15 @@ async def put_large(held: HeldWorld, done: Done) -> universes.Generation | None:
 
 
 def build(
-    held: HeldWorld, done: Done, routes: Sequence[Route], claims: Claims, *, time_us: int,
-    hints: Sequence[ready.Hint] = (), generation: universes.Generation | None = None,
-) -> Built:  # fmt: skip
+    held: HeldWorld,
+    done: Done,
+    routes: Sequence[Route],
+    claims: Claims,
+    *,
+    time_us: int,
+    hints: Sequence[ready.Hint] = (),
+    generation: universes.Generation | None = None,
+) -> Built:
     """One batch with all that these steps did. `hints`: those that they make superfluous; `generation`: of what they
     refer to (`put_large`).
     """
@@ -155,9 +161,15 @@ def build(
 
 
 def _build(
-    held: HeldWorld, done: Done, routes: Sequence[Route], opened: list[commit.Opened], *, time_us: int,
-    hints: Sequence[ready.Hint], generation: universes.Generation | None,
-) -> Built:  # fmt: skip
+    held: HeldWorld,
+    done: Done,
+    routes: Sequence[Route],
+    opened: list[commit.Opened],
+    *,
+    time_us: int,
+    hints: Sequence[ready.Hint],
+    generation: universes.Generation | None,
+) -> Built:
     batch = kv.Batch()
     if generation is not None:
         generation.expect(batch)

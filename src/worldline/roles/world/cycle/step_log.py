@@ -38,9 +38,13 @@ def tell(held: HeldWorld, done: Done) -> None:
     for what, count in (("runs are blocked", len(blocked)), ("inputs were not taken", len(done.buried))):
         if count > LINES_MAX:
             log.warning(
-                "world %r: %d more %s; see `worldline why %s`", held.name, count - LINES_MAX, what,
-                shlex.quote(held.name), extra=about,
-            )  # fmt: skip
+                "world %r: %d more %s; see `worldline why %s`",
+                held.name,
+                count - LINES_MAX,
+                what,
+                shlex.quote(held.name),
+                extra=about,
+            )
 
 
 def _count_adopted(held: HeldWorld, adopted: Adopted, about: dict[str, object]) -> None:
@@ -49,9 +53,13 @@ def _count_adopted(held: HeldWorld, adopted: Adopted, about: dict[str, object]) 
     if number:
         log.warning(
             "world %r under the changed program %r: of %s that it was adopted with, %d %s blocked by now",
-            held.name, held.program.name, grammar.count(adopted.runs, "run"), number, "is" if number == 1 else "are",
+            held.name,
+            held.program.name,
+            grammar.count(adopted.runs, "run"),
+            number,
+            "is" if number == 1 else "are",
             extra=about,
-        )  # fmt: skip
+        )
 
 
 def _buried(world: str, letter: commit.Buried) -> str:

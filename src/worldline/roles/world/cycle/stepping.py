@@ -173,9 +173,15 @@ class Stepper:
             held.machine.cells.cool(max(0, self._settings.cells_memory_max - held.unsaved.bytes))
 
     def _step(
-        self, turn: Turn, worked: list[Worked], budget: Budget | None, time_us: int, poison: str = "",
-        *, given_up: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        turn: Turn,
+        worked: list[Worked],
+        budget: Budget | None,
+        time_us: int,
+        poison: str = "",
+        *,
+        given_up: bool = False,
+    ) -> None:
         """Whatever comes of a world's steps is that world's alone; nothing comes of steps that were given up. Without a
         budget: one step of a world on trial.
         """

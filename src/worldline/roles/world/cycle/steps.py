@@ -83,9 +83,16 @@ class Done(msgspec.Struct):
 
 
 def run(
-    held: HeldWorld, unread: list[tuple[inboxes.Unread, bytes]], handed: list[Handover], budget: Budget,
-    *, time_us: int, env: envs.Env, begin: Begin, poison: str = "",
-) -> Done:  # fmt: skip
+    held: HeldWorld,
+    unread: list[tuple[inboxes.Unread, bytes]],
+    handed: list[Handover],
+    budget: Budget,
+    *,
+    time_us: int,
+    env: envs.Env,
+    begin: Begin,
+    poison: str = "",
+) -> Done:
     """Step through these inputs, in order, until they are used up or the budget is. What was handed over comes behind
     everything that was in the inbox when it was read. `begin` is told of each input before its step. `poison`: why what
     was handed over must not reach user code.
@@ -115,9 +122,14 @@ def run(
 
 
 def run_one(
-    held: HeldWorld, unread: list[tuple[inboxes.Unread, bytes]], *, poison: str, given_up: bool, time_us: int,
+    held: HeldWorld,
+    unread: list[tuple[inboxes.Unread, bytes]],
+    *,
+    poison: str,
+    given_up: bool,
+    time_us: int,
     begin: Begin,
-) -> Done:  # fmt: skip
+) -> Done:
     """One step of a world on trial, over `next_input`. `poison`: why that must not reach user code. `given_up`: it
     could not be settled without user code, so it is not taken.
     """
@@ -225,9 +237,15 @@ def _step(
     behind_us = logical_us - time_us if logical_us - time_us >= BEHIND_US_MIN else 0
     stepped = kernel_step.step(held.machine, given, step.Context(held.at, number, logical_us, behind_us, held.entropy))
     sealed = journals.seal(
-        head, stepped.drafts, stepped.changes, state=stepped.state, time_us=logical_us, covered=stepped.covered,
-        plain=stepped.plain, book=held.deltas,
-    )  # fmt: skip
+        head,
+        stepped.drafts,
+        stepped.changes,
+        state=stepped.state,
+        time_us=logical_us,
+        covered=stepped.covered,
+        plain=stepped.plain,
+        book=held.deltas,
+    )
     done.after = sealed.after
     done.entries += sealed.entries
     done.data += sealed.data
