@@ -335,7 +335,7 @@ def flow(function: Callable[..., Any]) -> Callable[[wl.World], Awaitable[Any]]:
     declared = shop.workflow(function)
 
     async def make(world: wl.World) -> object:
-        return await world.run(declared(), id="r1", timeout=20)
+        return await world.run(declared(), id="r1", timeout=100)
 
     make.__name__, make.__doc__, make.__wrapped__ = function.__name__, function.__doc__, function  # type: ignore[attr-defined]
     return mistake(make)

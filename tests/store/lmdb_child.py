@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -258,6 +259,8 @@ def _replace_file(folder: Path, *, header: bool) -> None:
 
 async def as_nobody(folder: Path) -> None:
     """Open without the right to; say what that gives."""
+    with tempfile.TemporaryDirectory() as scratch:
+        lmdb.open(scratch).close()  # imports the rest of the driver, which nobody may not read
     if os.getuid() == 0:
         os.setuid(65534)
     try:

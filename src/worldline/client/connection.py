@@ -8,6 +8,7 @@ directly; the typed API can be made on top of it: `Universe(connection)`, `World
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any
@@ -132,7 +133,8 @@ class Connection:
             if not self._shares_host:
                 await self.peers.close()
             if self.host is not None and self.host.runs_worlds:
-                self.host.worlds.on_taken.remove(self._held_here)
+                with contextlib.suppress(ValueError):  # closed again, because the first time could not reach the store
+                    self.host.worlds.on_taken.remove(self._held_here)
             for reader in self._warm.values():
                 reader.close()
             self.executor.shutdown(wait=True)
