@@ -2,7 +2,7 @@
 #   make demo    a short tour that ends by itself
 #   make test    check, then every test, against real servers
 #   make sim     seeds of the simulator, until every boundary has been broken at in every way
-#   make soak    the long campaigns, then make versions
+#   make soak    the long campaigns (the column soak of tests/options.toml), then make versions
 #   make versions  the tests on every CPython from 3.11 on that is found or can be installed
 #   make reference  docs/reference and the tables of docs/settings.md, from code
 PYTHON ?= python3
@@ -53,13 +53,7 @@ sim: $(READY)
 	$(BIN)/worldline simulate --seeds $(SEEDS) --jobs $(JOBS) --every-cell
 
 soak: $(READY)
-	WORLDLINE_KILL_ROUNDS=2000 WORLDLINE_FUZZ_CASES=5000000 WORLDLINE_ARGUMENT_CASES=50000 WORLDLINE_EXAMPLES=2000 \
-	WORLDLINE_SEEDS=20000 WORLDLINE_FORGED_SEEDS=200 WORLDLINE_ABLATION_SEARCH=1 WORLDLINE_TWICE_SEEDS=200 WORLDLINE_SWEEP_STRIDE=1 \
-	WORLDLINE_CHAOS_SECONDS=60 WORLDLINE_FAILOVER_STRIDE=1 WORLDLINE_LINEAR_RUNS=20 WORLDLINE_EVERY_CRASH=1 \
-	WORLDLINE_OPERATOR_SEEDS=2000 WORLDLINE_HOSTILE_PROGRAMS=6000 WORLDLINE_HOSTILE_TWICE=1000 WORLDLINE_HOSTILE_PROOFS=500 WORLDLINE_HOSTILE_FILES=20000 \
-	WORLDLINE_FORKS=2000 WORLDLINE_DELETION_SEEDS=100 WORLDLINE_FORK_SEEDS=1000 WORLDLINE_FLOW_SEEDS=1000 WORLDLINE_FORKED_HISTORIES=2000 WORLDLINE_HISTORIES=2000 WORLDLINE_TRAVELS=100 WORLDLINE_COPIES=34 WORLDLINE_COPY_KILLS=5 WORLDLINE_SCRUB_SECONDS=60 WORLDLINE_TRANSFERS=5000 \
-	WORLDLINE_MODEL_FACTOR=20 WORLDLINE_IDLE_KILLS=100 WORLDLINE_SOAK=1 WORLDLINE_EVERY_MUTATION=1 WORLDLINE_ENDED_RUNS_SECONDS=3600 WORLDLINE_TEST_SECONDS=1800 \
-		$(BIN)/python -m pytest -q $(PARALLEL) --durations=15 tests
+	WORLDLINE_DOSE=soak $(BIN)/python -m pytest -q $(PARALLEL) --durations=15 tests
 	$(BIN)/python -m tests.versions --strict -- $(PARALLEL) tests
 
 bench: $(READY)

@@ -8,15 +8,15 @@ that hangs says so. `conftest.py` runs every `async def test_...` through it.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from tests import options
 from worldline.base import errors
 
 T = TypeVar("T")
 
-RUN_SECONDS = float(os.environ.get("WORLDLINE_TEST_SECONDS", "120"))
+RUN_SECONDS = options.seconds("test_seconds")
 # Closing a transport or a pool takes a few turns of the loop after `close` has returned.
 SETTLE_SECONDS = 2.0
 

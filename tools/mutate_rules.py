@@ -160,7 +160,8 @@ def _write(path: Path, text: str) -> None:
 
 def fails(copy: Path, tests: list[str]) -> tuple[bool, str]:
     """Whether one of these tests fails in the copy, and the last line of what was said."""
-    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "WORLDLINE_TEST_SECONDS": str(TEST_SECONDS)}
+    options = f"{os.environ.get('WORLDLINE_TESTS', '')} test_seconds={TEST_SECONDS}"  # tests/options.py
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "WORLDLINE_TESTS": options}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-k", STORED]
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 import worldline as wl
+from tests import options
 from tests.adapters.http_kit import LOCAL, PLANTED, Names, echo, refused
 from tests.servers import web
 from tests.servers.web import Reply, Seen
@@ -20,7 +20,7 @@ from worldline.base import errors, failures
 from worldline.model.http import Response
 
 TODAY = "Wed, 21 Oct 2015 07:28:00 GMT"
-FUZZ_CASES = int(os.environ.get("WORLDLINE_FUZZ_CASES", "100000")) // 400
+FUZZ_CASES = options.number("fuzz_cases") // 400
 
 
 # --- What is sent and what comes back ------------------------------------------------------------------------------

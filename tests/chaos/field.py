@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import random
 import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from tests import aio
+from tests import aio, options
 from tests.chaos import audits, ledger, opening
 from tests.chaos.processes import Crew, Nursery, Process
 from worldline.client.universe import Universe
@@ -27,7 +26,7 @@ from worldline.sim.check import checkers
 from worldline.sim.check.audit import Audit
 from worldline.sim.load import programs, workloads
 
-CHAOS_SECONDS = float(os.environ.get("WORLDLINE_CHAOS_SECONDS", "3"))
+CHAOS_SECONDS = options.seconds("chaos_seconds")
 QUIET_SECONDS = 90.0
 CLIENTS = 12
 

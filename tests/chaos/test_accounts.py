@@ -1,21 +1,21 @@
 """What several processes see of one account is linearizable, whatever befalls them.
 
-`make test` makes one run on each store, `make soak` twenty (WORLDLINE_LINEAR_RUNS), each by a seed of its own.
+`make test` makes one run on each store, `make soak` ten (half of the option `linear_runs`), each by a seed of its own.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
+from tests import options
 from tests.chaos.bank import Bank
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.processes import Nursery
 from tests.servers import postgres
 
-RUNS = int(os.environ.get("WORLDLINE_LINEAR_RUNS", "2"))
+RUNS = options.number("linear_runs")
 SECONDS = 6.0 if RUNS <= 2 else 10.0  # at least; a few more for a fault under way, the end, and the checks
 
 

@@ -6,20 +6,20 @@ the bytes of every world's state as a snapshot would save it (but for the times 
 step, the entries, what runs returned, what was refused, and what the outside has seen; and every commit there was is
 audited as in the simulation.
 
-`make test` takes every so-many-th boundary (WORLDLINE_FAILOVER_STRIDE), `make soak` all of them.
+`make test` takes every so-many-th boundary (the option `failover_stride`), `make soak` all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import signal
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests import options
 from tests.chaos import history, ledger, opening
 from tests.chaos.fates import Fate
 from tests.chaos.processes import Crew, Nursery, Process
@@ -37,7 +37,7 @@ from worldline.model.journal import Kind
 from worldline.sim.check import checkers
 from worldline.sim.check.audit import Audit, never_proven
 
-STRIDE = int(os.environ.get("WORLDLINE_FAILOVER_STRIDE", "13"))
+STRIDE = options.number("failover_stride")
 AT_ONCE = 3
 STORY = Path(__file__).parent / "story.py"
 UP = ("up", "FILE", "--lease-ttl", "0.8", "--claim-ttl", "0.8", "--scan", "0.2")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import worldline as wl
+from tests import options
 from tests.chaos.forker import Forker, Took
 from tests.servers import postgres
 from tests.store import postgres_kit
@@ -20,7 +20,7 @@ from worldline.model import ids
 from worldline.model.world import Lineage
 from worldline.store import kv
 
-FORKS = int(os.environ.get("WORLDLINE_FORKS", "200"))
+FORKS = options.number("forks")
 PROCESSES = 8 if FORKS >= 1_000 else 4
 AT_ONCE = 4  # of one process
 SERIAL_MAX = 3.0  # how much longer forks of one world may take than forks of as many worlds as there are processes

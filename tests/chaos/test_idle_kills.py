@@ -2,18 +2,17 @@
 
 Real processes hold a few worlds whose runs and timers wait for times far away. A host that starts takes no world
 without a reason, so each gets a hint for nothing: it is restored, and makes no step. With a crash budget of 1, whatever
-is counted shows. `WORLDLINE_IDLE_KILLS`: how often hosts are killed; without it 25 times on a folder, and fewer
-on PostgreSQL, where a dead host's worlds are free only when its lease has run out.
+is counted shows. The options `idle_kills_lmdb` and `idle_kills_postgres` say how often hosts are killed: less often on
+PostgreSQL, where a dead host's worlds are free only when its lease has run out.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 import worldline as wl
-from tests import aio
+from tests import aio, options
 from tests.chaos import idle_app, opening
 from tests.chaos.processes import Crew, Nursery, Process
 from tests.roles import kit as kits
@@ -27,7 +26,6 @@ from worldline.model import ids
 from worldline.model.journal import Kind
 from worldline.model.lease import Running, Trial
 
-KILLS = int(os.environ.get("WORLDLINE_IDLE_KILLS", "0"))
 UP = ("up", "FILE", "--lease-ttl", "0.5", "--scan", "0.1", "--crash-budget", "1")
 NAMES = ("sleeps", "waits", "calls")
 SECONDS = 120.0
@@ -141,9 +139,9 @@ async def killed(nursery: Nursery, url: str, folder: Path, *, kills: int) -> Non
 
 
 async def test_on_a_folder(nursery: Nursery, tmp_path: Path) -> None:
-    await killed(nursery, str(tmp_path / "store"), tmp_path / "crew", kills=KILLS or 25)
+    await killed(nursery, str(tmp_path / "store"), tmp_path / "crew", kills=options.number("idle_kills_lmdb"))
 
 
 async def test_on_postgres(nursery: Nursery, tmp_path: Path) -> None:
     url = postgres.shared().url(schema=postgres_kit.fresh_schema())
-    await killed(nursery, url, tmp_path / "crew", kills=KILLS or 5)
+    await killed(nursery, url, tmp_path / "crew", kills=options.number("idle_kills_postgres"))

@@ -1,5 +1,5 @@
 """Exports, imports, backups and restores as real processes, killed by SIGKILL: nothing is broken, and the same command
-again finishes. `WORLDLINE_COPY_KILLS` is the dose: how often each of the four is killed.
+again finishes. The option `copy_kills` is the dose: how often each of the four is killed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 import worldline as wl
+from tests import options
 from worldline.client.copies import backups, world_files
 
-KILLS = int(os.environ.get("WORLDLINE_COPY_KILLS", "0"))
+KILLS = options.number("copy_kills")
 app = wl.Program("kept")
 
 
@@ -61,7 +62,7 @@ def killed(rng: random.Random, *words: str) -> None:
     assert done.returncode == 0 or "already" in done.stderr or "not empty" in done.stderr, done.stderr
 
 
-@pytest.mark.skipif(not KILLS, reason="a long one: WORLDLINE_COPY_KILLS says how often")
+@pytest.mark.skipif(not KILLS, reason="a long one: the option copy_kills says how often")
 def test_copies_that_are_killed_are_made_again(tmp_path: Path) -> None:
     rng = random.Random(5)
     here, there, restored = (str(tmp_path / name) for name in ("here", "there", "restored"))

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 import worldline as wl
-from tests import aio
+from tests import aio, options
 from tests.cli import shop
 from worldline import cli
 from worldline.client import listing
@@ -92,7 +92,12 @@ def spawn(*words: object, cwd: Path, env: dict[str, str] | None = None, seconds:
 
 
 def environment(more: dict[str, str] | None = None) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WORLDLINE")}
+    """Return variables for a process: the caller's, without those that the product reads, and `more`."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("WORLDLINE") or name in (options.DOSE, options.SINGLE)
+    }
     return {**kept, "PYTHONUNBUFFERED": "1", **(more or {})}
 
 

@@ -2,17 +2,17 @@
 
 A table: each case (`blast_cases`), killed at once or later, in each store. Every world answers an unrelated request
 within five seconds of its restore; of its runs only those concerned are blocked, or the input concerned is a dead
-letter; and every way out works. Every test run has each case, each delay and each store; `WORLDLINE_EVERY_CRASH` has
+letter; and every way out works. Every test run has each case, each delay and each store; the option `every_crash` has
 all of it.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
+from tests import options
 from tests.cli import blast_cases, blast_play
 from tests.servers import postgres
 from tests.store import postgres_kit
@@ -22,7 +22,7 @@ DELAYS = {"at once": 0.0, "after 1 s": 1.0, "after 5 s": 5.0}
 CALM, FATAL = blast_cases.CALM_FILE, blast_cases.FATAL_FILE
 TABLE = [(store, delay, (CALM, FATAL)) for store in STORES for delay in DELAYS]
 SELECTION = [("lmdb", "at once", (CALM,)), ("postgres", "after 1 s", (FATAL,)), ("postgres", "after 5 s", (CALM,))]
-IS_WHOLE = bool(os.environ.get("WORLDLINE_EVERY_CRASH"))
+IS_WHOLE = options.flag("every_crash")
 COLUMNS = TABLE if IS_WHOLE else SELECTION
 CRASH_BUDGET = 2 if IS_WHOLE else 1
 

@@ -1,11 +1,10 @@
 """Arguments, files and standard input that make no sense: every command ends with a documented code and one line.
 
-Seeded: a case that fails prints its words. `WORLDLINE_ARGUMENT_CASES` sets how many there are.
+Seeded: a case that fails prints its words. The option `argument_cases` sets how many there are.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 from collections.abc import Iterator
@@ -17,12 +16,13 @@ import click
 import msgspec
 import pytest
 
+from tests import options
 from tests.cli import cli_kit, every_command
 from tests.cli.cli_kit import SHOP, Said, run
 from worldline.base import errors
 from worldline.cli import output, places
 
-CASES = int(os.environ.get("WORLDLINE_ARGUMENT_CASES", "400"))
+CASES = options.number("argument_cases")
 SEED = 20_261_118
 CODES = (
     0,

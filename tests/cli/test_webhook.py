@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import hmac
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -20,7 +19,7 @@ import msgspec
 import pytest
 
 import worldline as wl
-from tests import aio
+from tests import aio, options
 from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.cli.commands import relay
@@ -33,7 +32,7 @@ app = wl.Program("post")
 SECRET, NEXT, OTHER = b"0123456789abcdef", b"the next secret!", b"another secret!!"
 NOW = 1_700_000_000
 BODY = b'{"a": 1}'
-FUZZ_CASES = int(os.environ.get("WORLDLINE_FUZZ_CASES", "100000")) // 200
+FUZZ_CASES = options.number("fuzz_cases") // 200
 
 
 class Served(msgspec.Struct):

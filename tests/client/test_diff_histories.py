@@ -5,13 +5,13 @@ itself at another height.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import hypothesis
 from hypothesis import strategies as st
 
 import worldline as wl
+from tests import options
 from tests.client import lives
 from tests.codec.fields import applied
 from tests.kernel import test_random_programs as programs
@@ -26,7 +26,7 @@ from worldline.kernel.operations import OpKind
 from worldline.kernel.rows.records import ENDED, Record, RunStatus
 from worldline.kernel.state import Machine
 
-EXAMPLES = int(os.environ.get("WORLDLINE_EXAMPLES", "40"))
+EXAMPLES = options.number("examples")
 ACTS = st.lists(programs.ACTS, max_size=4)
 
 

@@ -1,12 +1,11 @@
 """Seeded fuzzing of everything that reads bytes: only `DecodeError` comes out, and what is accepted comes back exactly.
 
 `canonical.decode` is also compared with the reference decoder: both accept and both refuse the same inputs, so a check
-that is missing and a check too many both show. `WORLDLINE_FUZZ_CASES` sets the number of cases.
+that is missing and a check too many both show. The option `fuzz_cases` sets the number of cases.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import struct
 import tracemalloc
@@ -14,11 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests import options
 from tests.codec import reference
 from worldline.base import errors, limits
 from worldline.codec import canonical, frame, tuples
 
-CASES = int(os.environ.get("WORLDLINE_FUZZ_CASES", "100000"))
+CASES = options.number("fuzz_cases")
 SEED = 20_240_601
 CORPUS_SIZE = 400
 HEADS = bytes.fromhex(

@@ -1,25 +1,25 @@
 """kill -9 at random instants of a process that writes: every acked write is there, nothing is torn.
 
 Each round forks a writer (`killed_writer`), kills it, opens the store again and looks at all of it. The store is the
-same one in every round, and goes on growing. `WORLDLINE_KILL_ROUNDS` asks for more rounds, `WORLDLINE_KILL_SEED` for
-other instants.
+same one in every round, and goes on growing. The option `kill_rounds` asks for more rounds,
+`kill_seed` for other instants.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import options
 from tests.conformance import batches, killed_writer, kits
 from tests.conformance.killed_writer import Chain, Life, Maker
 
-ROUNDS = int(os.environ.get("WORLDLINE_KILL_ROUNDS", "200"))
-SEED = int(os.environ.get("WORLDLINE_KILL_SEED", "1"))
+ROUNDS = options.number("kill_rounds")
+SEED = options.number("kill_seed")
 
 
 @pytest.fixture

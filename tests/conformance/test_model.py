@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ import hypothesis
 from hypothesis import stateful
 from hypothesis import strategies as st
 
+from tests import options
 from tests.conformance import batches, model
 from tests.conformance.kits import Kit
 from worldline.base import errors, limits
@@ -20,7 +20,7 @@ from worldline.store import kv
 T = TypeVar("T")
 
 # The soak asks for many times more.
-FACTOR = int(os.environ.get("WORLDLINE_MODEL_FACTOR", "1"))
+FACTOR = options.number("model_factor")
 EXAMPLES = {"memory": 100 * FACTOR, "lmdb": 80 * FACTOR, "postgres": 20 * FACTOR}
 STEPS = 25
 

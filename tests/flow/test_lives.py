@@ -12,14 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import worldline as wl
-from tests import aio
+from tests import aio, options
 from tests.flow.shop import Order
 from tests.flow.test_stored import proved
 from tests.roles import conftest
@@ -39,7 +38,7 @@ from worldline.store import kv
 
 NEVER = 1 << 30
 AT_ONCE = 8  # lives
-EVERY_DEATH = bool(os.environ.get("WORLDLINE_EVERY_CRASH"))
+EVERY_DEATH = options.flag("every_crash")
 # No heartbeat counts as a commit of a life. A dead process's lease does not run out here: it is revoked.
 SETTINGS = kits.settings(worker={"lease_ttl_ms": 60_000, "heartbeat_ms": 30_000})
 

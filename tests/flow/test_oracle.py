@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests import options
 from tests.flow import interpreter
 from tests.flow.documents import document, field, first
 from tests.flow.test_vectors import same
@@ -15,7 +15,7 @@ from worldline.kernel.flow import core, snapshots, validation, values
 from worldline.kernel.flow.expressions import compiler, shapes
 from worldline.kernel.flow.expressions.scope import Scope
 
-EXAMPLES = int(os.environ.get("WORLDLINE_EXAMPLES", "150"))
+EXAMPLES = options.number("oracle_examples")
 FAST = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 FIELDS = {

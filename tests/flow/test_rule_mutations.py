@@ -1,23 +1,23 @@
 """Every live rule of the Host contract is broken once by `tools/mutate_rules.py`, and the test that it names must fail.
 
-Here the table is held to the code and to the page, and two rules are really broken; with `WORLDLINE_EVERY_MUTATION`,
+Here the table is held to the code and to the page, and two rules are really broken; with the option `every_mutation`,
 all are.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tools import mutate_rules as tool
 
+from tests import options
 from tests.flow.test_contract_page import LIVE, SECTIONS
 
 ALL = tool.table()
-TRIED = [each for each in ALL if os.environ.get("WORLDLINE_EVERY_MUTATION") or "MAIL-4" in each.rules]
+TRIED = [each for each in ALL if options.flag("every_mutation") or "MAIL-4" in each.rules]
 SORTED = next(each for each in ALL if each.rules == ("8.2",))
 
 

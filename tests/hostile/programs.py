@@ -7,22 +7,22 @@ third has another pair besides, in the same program.
 from __future__ import annotations
 
 import functools
-import os
 import random
 from typing import Any
 
 import msgspec
 
 import worldline as wl
+from tests import options
 from tests.hostile import awaits, exceptions, in_effects, in_reducers, in_workflows, making, oddities
 from tests.hostile.behaviours import Behaviour, Kind, quiet
 from tests.hostile.making import Act, Making, Place, Run
 from worldline.codec import digest
 
-SEED = int(os.environ.get("WORLDLINE_HOSTILE_SEED", "1"))
+SEED = options.number("hostile_seed")
 SHARED = 25  # hostile programs of one name
 HASHED_EVERY = 40  # reading the source of all of them takes a minute; the others' hashes are their numbers
-COUNT = int(os.environ.get("WORLDLINE_HOSTILE_PROGRAMS", "400"))
+COUNT = options.number("hostile_programs")
 
 BEHAVIOURS = [*exceptions.plain.list(), *oddities.plain.list()]
 
@@ -92,7 +92,7 @@ class Hostile(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         labels = ", and ".join(part.label for part in self.parts)
-        seed = f"WORLDLINE_HOSTILE_SEED={SEED} " if SEED != 1 else ""
+        seed = f"{options.SINGLE}=hostile_seed={SEED} " if SEED != 1 else ""
         return f"program {self.number} ({labels}); alone: {seed}python -m tests.hostile {self.number}"
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 
+from tests import options
 from tests.hostile import attack, programs
 from tests.hostile.host import ROOT
 
 ANSWER_SECONDS_P99 = 2.0
 ANSWER_SECONDS_MAX = 30.0  # of thousands; on a busy machine a host may lose its leases once
-PROOFS = int(os.environ.get("WORLDLINE_HOSTILE_PROOFS", "60"))
+PROOFS = options.number("hostile_proofs")
 TEST_SECONDS = 900.0
 
 

@@ -5,12 +5,11 @@ They are those that follow on the ones that the hosts run.
 
 from __future__ import annotations
 
-import os
-
+from tests import options
 from tests.hostile import programs, rehearsing
 
 END = programs.COUNT * 3 // 2
-TWICE = int(os.environ.get("WORLDLINE_HOSTILE_TWICE", "100"))
+TWICE = options.number("hostile_twice")
 
 
 def test_nothing_escapes_a_step_and_worlds_live_on() -> None:

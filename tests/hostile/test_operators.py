@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
+from tests import options
 from tests.hostile import making, operators
 from worldline import testing
 from worldline.base import errors, failures
@@ -14,7 +13,7 @@ from worldline.kernel.branches import revert
 from worldline.model import row_keys
 from worldline.model.world import Policy
 
-SEEDS = int(os.environ.get("WORLDLINE_OPERATOR_SEEDS", "8"))
+SEEDS = options.number("operator_seeds")
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -3,7 +3,6 @@ and nothing goes on as if nothing were."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ import msgspec
 import pytest
 
 import worldline as wl
+from tests import options
 from worldline.base import errors, limits
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
@@ -27,7 +27,7 @@ from worldline.store import kv
 
 LARGE = "x" * (limits.INLINE_BYTES_MAX + 100)
 WHOLE_BYTES_MAX, EDGE, STRIDE = 4_096, 64, 29
-BITS = range(8) if os.environ.get("WORLDLINE_EVERY_CRASH") else range(1)
+BITS = range(8) if options.flag("every_crash") else range(1)
 
 app = wl.Program("flipped")
 

@@ -8,7 +8,6 @@ at random, and every step of it is done twice.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +15,11 @@ import hypothesis
 from hypothesis import strategies as st
 
 import worldline as wl
+from tests import options
 from worldline import testing
 from worldline.kernel import snapshots
 
-EXAMPLES = int(os.environ.get("WORLDLINE_EXAMPLES", "40"))
+EXAMPLES = options.number("examples")
 Plan = list[Any]
 
 app = wl.Program("random")

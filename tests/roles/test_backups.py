@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 import worldline as wl
+from tests import options
 from tests.roles import kit
 from tests.roles import test_world_files as world_files
 from tests.roles.backing_up import bare
@@ -33,7 +33,7 @@ from worldline.roles.copies.backup import Made
 from worldline.store import kv
 
 __all__ = ["quiet"]
-TRANSFERS = int(os.environ.get("WORLDLINE_TRANSFERS", "24"))
+TRANSFERS = options.number("transfers")
 ACCOUNTS = max(4, TRANSFERS // 100)
 ROUTES = [("memory", "lmdb"), ("lmdb", "postgres"), ("postgres", "memory")]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import worldline as wl
-from tests import aio
+from tests import aio, options
 from tests.roles import collecting, compacting, conftest
 from tests.roles import kit as kits
 from tests.roles.kit import Kit, Process
@@ -434,7 +433,7 @@ CASES = [
     (engine, publisher)
     for engine in conftest.ENGINES
     for publisher in PUBLISHERS
-    if engine == "memory" or publisher in REAL or os.environ.get("WORLDLINE_SOAK")
+    if engine == "memory" or publisher in REAL or options.flag("every_publisher")
 ]
 
 

@@ -1,13 +1,12 @@
 """Conservation: accounts in two universes pay each other by message while hosts are killed. No cent is lost or doubled,
 at any time: on one store, and between two stores of different kinds.
 
-`WORLDLINE_TRANSFERS` is the dose: 5,000 transfers are between 50 accounts.
+The option `transfers` is the dose: 5,000 transfers are between 50 accounts.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 import worldline as wl
+from tests import options
 from tests.roles import conftest
 from tests.roles import kit as kits
 from tests.roles.kit import Kit, Process
@@ -27,7 +27,7 @@ from worldline.kernel import commands
 from worldline.layers import journal as journals
 from worldline.model import inbox, payload
 
-TRANSFERS = int(os.environ.get("WORLDLINE_TRANSFERS", "24"))
+TRANSFERS = options.number("transfers")
 ACCOUNTS = max(4, TRANSFERS // 100)
 KILLS = max(1, TRANSFERS // 250)
 CENTS = 1_000

@@ -6,7 +6,6 @@ digest, row, state and snapshot is that of the model, and `verify` and `prove` h
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import hypothesis
 import pytest
 
 import worldline as wl
-from tests import aio
+from tests import aio, options
 from tests.roles import compacting, conftest, kit, travels
 from tests.roles.backing_up import bare
 from tests.roles.test_travels import histories
@@ -27,7 +26,6 @@ from worldline.model.world import Status
 from worldline.roles import reader, restore
 from worldline.roles.collection import collector
 
-HISTORIES = 1
 ROUTES = [("memory", "lmdb"), ("lmdb", "postgres"), ("postgres", "memory")]
 SETTINGS = kit.settings(
     worker={
@@ -44,9 +42,8 @@ SETTINGS = kit.settings(
 def test_a_copy_is_what_the_model_says(route: tuple[str, str], tmp_path: Path) -> None:
     numbers = iter(range(10**9))
 
-    @hypothesis.settings(
-        max_examples=int(os.environ.get("WORLDLINE_COPIES", HISTORIES)), phases=[hypothesis.Phase.generate]
-    )  # no two lives are the same
+    # No two lives are the same.
+    @hypothesis.settings(max_examples=options.number("copies"), phases=[hypothesis.Phase.generate])
     @hypothesis.given(histories())
     def lives(acts: list[Any]) -> None:
         folder = tmp_path / str(next(numbers))

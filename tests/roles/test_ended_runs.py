@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import worldline as wl
+from tests import options
 from worldline.base import failures, limits
 from worldline.kernel import state
 from worldline.kernel.rows.ledger import Queue
@@ -26,7 +26,7 @@ from worldline.roles.world.held_world import HeldWorld
 from worldline.sim.runtime import keyspaces
 from worldline.store import kv
 
-SECONDS = float(os.environ.get("WORLDLINE_ENDED_RUNS_SECONDS", "0"))
+SECONDS = options.seconds("ended_runs_seconds")
 KEPT = state.FINISHED_KEPT_MAX if SECONDS else 40
 AT_ONCE = 60  # runs of one burst in each world
 OURS = tuple(

@@ -1,12 +1,11 @@
 """Files that were made to do harm: nothing is stored of them, they take no more memory or room than they may, and
-whatever is wrong with one is said in the same way. `WORLDLINE_HOSTILE_FILES` sets how many are tried.
+whatever is wrong with one is said in the same way. The option `hostile_files` sets how many are tried.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 import worldline as wl
-from tests import aio
+from tests import aio, options
 from tests.roles import hostile_files, kit
 from tests.roles.backing_up import bare, filled
 from tests.roles.test_world_files import Add, app, exported, quiet, stores
@@ -35,7 +34,7 @@ from worldline.store import kv
 
 __all__ = ["quiet"]
 NOWHERE = ids.Address(ids.UniverseId(bytes(16)), ids.WorldId(bytes(16)))
-FILES = int(os.environ.get("WORLDLINE_HOSTILE_FILES", "400"))
+FILES = options.number("hostile_files")
 
 
 async def everything(engine: kv.Engine) -> dict[bytes, bytes]:

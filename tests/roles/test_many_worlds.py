@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
+from tests import options
 from tests.roles.child import ROOT
 from worldline.base import limits
 from worldline.model.settings import WorkerSettings
@@ -21,7 +21,7 @@ def test_many_worlds_are_cheap_and_idle_ones_cost_nothing(tmp_path: Path) -> Non
     """Created and touched once each within the memory that ten thousand may have. Then, with nothing to do: no write
     but the worker's heartbeat, and next to no processor time.
     """
-    count = ALL if os.environ.get("WORLDLINE_SOAK") else ALL // 5
+    count = options.number("many_worlds")
     command = [sys.executable, "-m", "tests.roles.crowd", str(tmp_path / "store"), str(count), str(IDLE_SECONDS)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr

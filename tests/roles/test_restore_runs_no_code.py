@@ -7,7 +7,6 @@ and class of the program is made to raise, and each world is restored from its r
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 import worldline as wl
+from tests import options
 from tests.kernel import test_random_programs as programs
 from tests.roles.kit import Kit
 from worldline import testing
@@ -35,7 +35,7 @@ from worldline.roles import restore
 from worldline.store import kv
 from worldline.store.objects import memory as objects_memory
 
-HISTORIES = int(os.environ.get("WORLDLINE_HISTORIES", "500"))
+HISTORIES = options.number("histories")
 LEAVES: list[Callable[[Random], list[Any]]] = [
     lambda draw: ["effect", draw.randint(0, 9)],
     lambda draw: ["sleep", draw.randint(0, 12)],

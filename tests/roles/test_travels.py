@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from tests import aio
+from tests import aio, options
 from tests.client.test_diff_histories import check_cells, check_runs
 from tests.roles import conftest, kit, travels
 from tests.roles.travels import Model, Tree
@@ -28,7 +27,11 @@ from worldline.model.journal import Kind
 from worldline.model.rows import Rows
 from worldline.roles import reader, restore
 
-HISTORIES = {"memory": 4, "lmdb": 3, "postgres": 3}
+HISTORIES = {
+    "memory": options.number("travels_memory"),
+    "lmdb": options.number("travels_lmdb"),
+    "postgres": options.number("travels_postgres"),
+}
 SETTINGS = kit.settings(worker={"snapshot_idle_ms": 30, "snapshot_entries": 25})
 
 NUMBERS = st.integers(0, 9)
@@ -91,9 +94,8 @@ def histories(draw: st.DrawFn) -> list[Any]:
 def test_everything_is_what_the_model_says(engine: str, tmp_path: Path) -> None:
     numbers = iter(range(10**9))
 
-    @hypothesis.settings(
-        max_examples=int(os.environ.get("WORLDLINE_TRAVELS", HISTORIES[engine])), phases=[hypothesis.Phase.generate]
-    )  # no two lives are the same
+    # No two lives are the same.
+    @hypothesis.settings(max_examples=HISTORIES[engine], phases=[hypothesis.Phase.generate])
     @hypothesis.given(histories(), st.lists(st.tuples(WORLDS, WORLDS, PARTS, PARTS), min_size=2, max_size=4))
     def lives(acts: list[Any], compared: list[Any]) -> None:
         folder = tmp_path / str(next(numbers))

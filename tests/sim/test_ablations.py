@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import pytest
 
+from tests import options
 from tests.sim import record
 from worldline.sim import campaign, shrinker
 from worldline.sim.faults import ablations, faulty_store
 
-SEARCHES_ANEW = bool(os.environ.get("WORLDLINE_ABLATION_SEARCH"))
+SEARCHES_ANEW = options.flag("ablation_search")
 
 
 @pytest.mark.parametrize("guard", list(ablations.GUARDS))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
+from tests import options
 from worldline.sim import campaign
 from worldline.sim.faults import boundaries
 
-SEEDS = int(os.environ.get("WORLDLINE_DELETION_SEEDS", "3"))
+SEEDS = options.number("deletion_seeds")
 ALL_CELLS = 60  # with so many seeds, a host is stopped in every way at every place
 DOOM = "kinds=doom,janitors=2,unknown=300,anonymous=0,doors=0,hostile=0,fragile=0,excursion=0,backlog=0,abroad=0"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests import options
 from tests.arch.trees import ROOT
 from tests.sim import layouts, traced
 from worldline.sim import run
@@ -17,7 +18,7 @@ from worldline.sim.runtime.loop import Host, SimFuture, SimLoop, SimTask
 
 # Some cycles of the first have several worlds, and the callbacks of a host are taken in a drawn order. The second has
 # flow domains, and no such order.
-SEEDS = ["1", "5,flows=1,ops_max=5", *map(str, range(6, 2_000))][: int(os.environ.get("WORLDLINE_TWICE_SEEDS", "2"))]
+SEEDS = ["1", "5,flows=1,ops_max=5", *map(str, range(6, 2_000))][: options.number("twice_seeds")]
 SHORT = "7"
 LINES = 100_000
 SECONDS = 300 + 10 * len(SEEDS)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
 
+from tests import options
 from worldline.sim import campaign
 from worldline.sim.check import flow_domains as checks
 from worldline.sim.check import flow_model
@@ -14,7 +14,7 @@ from worldline.sim.faults import profiles
 from worldline.sim.load import clerks, flow_domains
 from worldline.sim.load.history import Broken
 
-SEEDS = int(os.environ.get("WORLDLINE_FLOW_SEEDS", "3"))
+SEEDS = options.number("flow_seeds")
 SHARES = max(1, SEEDS // 50)
 MANY = 20  # seeds: in fewer it may not happen
 BUSY = campaign.Job(profile="flows=2,clients=1,kinds=add,hostile=0,fragile=0,backlog=0,sketches=0,forks=0")

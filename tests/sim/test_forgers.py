@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
 
+from tests import options
 from worldline.base import probes
 from worldline.sim import campaign, run
 from worldline.sim.faults import profiles
 from worldline.sim.load import forgers
 
 FORGING = campaign.Job(profile="forgers=2,clients=1,kinds=add,hostile=0,fragile=0,backlog=0,sketches=0,forks=0,flows=0")
-SEEDS = range(int(os.environ.get("WORLDLINE_FORGED_SEEDS", "2")))
+SEEDS = range(options.number("forged_seeds"))
 
 
 @pytest.mark.probe("messages.forged-answer")

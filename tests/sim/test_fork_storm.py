@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
+from tests import options
 from worldline.sim import campaign
 from worldline.sim.faults import boundaries, profiles
 
-SEEDS = int(os.environ.get("WORLDLINE_FORK_SEEDS", "4"))
+SEEDS = options.number("fork_seeds")
 SHARES = max(2, SEEDS // 50)
 STORM = campaign.Job(profile="forks=3,focus=fork,clients=1,kinds=add,hostile=0,fragile=0,backlog=0")
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
+from tests import options
 from worldline.sim import campaign
 from worldline.sim.check import checkers
 from worldline.sim.faults import boundaries
 
-SEEDS = int(os.environ.get("WORLDLINE_SEEDS", "54"))
+SEEDS = options.number("seeds")
 SHARES = max(12, SEEDS // 500)
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from typing import Literal
 
 import pytest
 
+from tests import options
 from worldline.model.settings import AdapterSettings, JanitorSettings, Settings, TimerSettings, WorkerSettings
 from worldline.sim import run
 from worldline.sim.faults import profiles
 from worldline.sim.load import workloads
 from worldline.sim.load.workloads import Op
 
-STRIDE = int(os.environ.get("WORLDLINE_SWEEP_STRIDE", "40"))
+STRIDE = options.number("sweep_stride")
 
 PLAN = workloads.Plan(
     worlds=[("counter-0", "counters"), ("account-0", "bank"), ("account-1", "bank"), ("shop-0", "orders")],

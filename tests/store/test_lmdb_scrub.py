@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import options
 from tests.store.lmdb_child import Child, create
 from tests.store.test_lmdb import TINY, append, count, opened, store_of
 from worldline.base import errors, limits
@@ -17,7 +18,7 @@ from worldline.store import kv
 from worldline.store.lmdb import pages
 
 SECRET = re.compile(rb"SECRET-[0-9]{6}-[0-9]{6}-")
-SECONDS = float(os.environ.get("WORLDLINE_SCRUB_SECONDS", "1"))  # of writers beside scrubs
+SECONDS = options.seconds("scrub_seconds")  # of writers beside scrubs
 EVERYTHING = kv.Range(b"\x00", b"\xff", 1_000_000, 1 << 30)
 
 

@@ -6,7 +6,6 @@ that leads to; and, for a fork that gets what its parent got, the parent itself.
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import strategies as st
 
 import worldline as wl
+from tests import options
 from tests.kernel import test_random_programs as programs
 from worldline import testing
 from worldline.kernel import replay, snapshots
@@ -22,7 +22,7 @@ from worldline.kernel.state import Machine
 from worldline.testing import following, stage
 from worldline.testing.life import Life
 
-EXAMPLES = int(os.environ.get("WORLDLINE_FORKED_HISTORIES", "40"))
+EXAMPLES = options.number("forked_histories")
 SCRIPT = wl.Script().on(programs.outside, programs.answer)
 RULES: list[dict[str, Any]] = [
     {"effect": "outside", "arguments": {"number": 4}, "error": "scripted"},
