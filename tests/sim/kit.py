@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable
 
 from worldline.client.connection import Connection
@@ -11,6 +12,7 @@ from worldline.model.settings import Settings
 from worldline.sim.check.audit import Audit
 from worldline.sim.faults import profiles
 from worldline.sim.hosts import cluster as clusters
+from worldline.sim.hosts import crew
 from worldline.sim.load import programs, workloads
 from worldline.sim.runtime.loop import SimLoop
 
@@ -56,10 +58,10 @@ def calmly(
     loop = SimLoop(str(seed))
     drawn = profiles.Profile(clients=0, settings=settings or Settings(), **profile)  # type: ignore[arg-type]
     audit = Audit()
-    calm = Calm(clusters.Cluster(loop, seed, drawn, PLAN), audit)
+    crewed = functools.partial(crew.Crew, plan=PLAN)
+    calm = Calm(clusters.Cluster(loop, seed, drawn, crew.hosted(drawn), crewed), audit)
 
     async def main() -> None:
-        programs.OUTSIDE.set(calm.cluster.outside)
         await calm.cluster.boot([audit.look])
         opened = Connection(calm.cluster.calm(), calm.cluster.universe, "simulated", [], calm.cluster.settings)
         for program in programs.PROGRAMS:

@@ -8,6 +8,7 @@ import pytest
 
 from worldline.sim import campaign
 from worldline.sim.faults import boundaries
+from worldline.sim.own import SUITE
 
 SEEDS = int(os.environ.get("WORLDLINE_DELETION_SEEDS", "3"))
 ALL_CELLS = 60  # with so many seeds, a host is stopped in every way at every place
@@ -19,7 +20,7 @@ def test_a_host_is_stopped_around_every_batch_of_a_deletion(focus: str) -> None:
     wanted = {cell for cell in boundaries.reachable() if cell[0] in boundaries.BOUNDARIES[focus]}
     reached: set[boundaries.Cell] = set()
     for seed in range(SEEDS):
-        ran = campaign.one(seed, campaign.Job(profile=f"{DOOM},focus={focus}"), None)
+        ran = campaign.one(seed, SUITE, campaign.Job(profile=f"{DOOM},focus={focus}"))
         assert ran.failures == []
         reached |= wanted & set(ran.cells)
         if reached == wanted:

@@ -24,6 +24,7 @@ from worldline.model.world import Status
 from worldline.roles import expiry
 from worldline.roles import lease as world_lease
 from worldline.sim.check import checkers, forks
+from worldline.sim.hosts import crew
 from worldline.sim.load import flow_domains, programs
 from worldline.store import kv
 from worldline.store.objects import interface as objects
@@ -223,7 +224,7 @@ def test_no_state_of_a_world_is_saved_while_it_is_still_being_taken() -> None:
 
     async def scenario(calm: kit.Calm) -> None:
         cluster = calm.cluster
-        member = next(each for each in cluster.members if each.code is cluster.flows.code)
+        member = next(each for each in cluster.members if each.code is crew.of(cluster).flows.code)
         assert member.engine is not None
         calm.universe._connection.knows(flow_domains.VERSIONS[flow_domains.FIRST])
         world = await calm.universe.create("bill", flow_domains.VERSIONS[flow_domains.FIRST])

@@ -13,6 +13,7 @@ from worldline.sim.check import flow_model
 from worldline.sim.faults import profiles
 from worldline.sim.load import clerks, flow_domains
 from worldline.sim.load.history import Broken
+from worldline.sim.own import SUITE
 
 SEEDS = int(os.environ.get("WORLDLINE_FLOW_SEEDS", "3"))
 SHARES = max(1, SEEDS // 50)
@@ -34,7 +35,7 @@ def test_flow_domains_among_faults(share: int, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(checks, "FlowDomains", Seen)
     seeds = range(SEEDS * share // SHARES, SEEDS * (share + 1) // SHARES)
-    assert campaign.campaign(seeds, job=BUSY).failures == []
+    assert campaign.campaign(seeds, SUITE, job=BUSY).failures == []
     lives = [life for each in seen for life in each.lives.values()]
     assert [life.name for life in lives if not life.is_known] == []
     cells = [cell for life in lives for cell in life.model.cells.values()]

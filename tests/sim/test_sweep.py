@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from worldline.model.settings import AdapterSettings, JanitorSettings, Settings, TimerSettings, WorkerSettings
-from worldline.sim import run
+from worldline.sim import own, run
 from worldline.sim.faults import profiles
 from worldline.sim.load import workloads
 from worldline.sim.load.workloads import Op
@@ -39,7 +39,7 @@ def once(nth: int, fault: Literal["crash", "pause", "partition"], *, split: bool
     profile = profiles.Profile(
         hosts=2, clients=1, split=split, nth=nth, nth_fault=fault, chaos_seconds=4, settings=SETTINGS
     )
-    return run.run(7, profile=profile, plan=PLAN)
+    return run.run(7, own.planned(PLAN), profile=profile)
 
 
 @pytest.mark.parametrize("split", [False, True])

@@ -9,11 +9,12 @@ import sys
 from tests.sim import layouts
 from worldline.sim import run
 from worldline.sim.faults import profiles
+from worldline.sim.own import SUITE
 
 
 def result(what: str, *, keep: int = 0) -> run.Result:
     seed, _, profile = what.partition(",")
-    return run.run(int(seed), profile=profiles.of(profile, int(seed)), keep=keep)
+    return run.run(int(seed), SUITE, profile=profiles.of(profile, int(seed)), keep=keep)
 
 
 if __name__ == "__main__":

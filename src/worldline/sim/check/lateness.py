@@ -21,8 +21,8 @@ TELLING_SECONDS = 8.0  # besides reads that are slow
 
 async def on_time(cluster: Cluster, universe: Connection, audit: Audit) -> None:
     """TIME, if the clock was off in this run: effects and timers, tried in each world that has them."""
-    if cluster.excursions.count and cluster.driven is None:
-        names = [name for name, program in cluster.plan.worlds if program == programs.agents.name]
+    if cluster.excursions.count:
+        names = [name for name, program in cluster.company.worlds if program == programs.agents.name]
         await asyncio.gather(*(_try(universe, name, audit) for name in names))
 
 

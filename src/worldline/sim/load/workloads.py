@@ -38,6 +38,7 @@ from worldline.sim.load import (
 )
 from worldline.sim.load import history as histories
 from worldline.sim.load.history import Outcome
+from worldline.sim.load.scenarios import UNIVERSE
 
 Op = histories.Op
 History = histories.History
@@ -56,9 +57,6 @@ FLOWS = (*flow_domains.KINDS, *abandons.KINDS, *clerks.KINDS)  # operations on f
 DOORS = "doors"  # what the ids of operations of clients with two doors begin with
 STARTED, REFUSED = "started", "refused"
 BACKLOG_WORLD = "counter-0"
-
-
-UNIVERSE = "simulated"
 
 
 class Plan(msgspec.Struct, frozen=True):
