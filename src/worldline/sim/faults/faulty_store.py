@@ -94,6 +94,10 @@ class Faults:
         """Remember the root's context: what is scheduled in it outlives any host."""
         self._quiet = contextvars.copy_context()
 
+    def stand_off(self, latency_us: int) -> None:
+        """The store is so far away. Nothing else of the profile changes."""
+        self.profile = msgspec.structs.replace(self.profile, latency_us=latency_us)
+
     def latency(self, host: Host | None = None) -> float:
         worst_us = self.profile.latency_us
         slow = self.active and self._net.random() * 1000 < self.profile.slow

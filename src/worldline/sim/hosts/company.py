@@ -27,7 +27,7 @@ Find = Callable[[bytes], tuple[ids.Address | None, bool]]
 
 
 class Company:
-    """Nobody. `is_users`: worlds of a user's are run, which may keep work for another day."""
+    """No host and no client. `is_users`: worlds of a user's are run, which may keep work for another day."""
 
     is_users = False
     worlds: Sequence[tuple[str, str]] = ()  # that are there from the beginning: name and program
@@ -51,7 +51,7 @@ class Company:
         return []
 
     def clients(self, hosting: Callable[[], Sequence[Role]]) -> list[Member]:
-        """Who has something to get done, and whoever comes last. `hosting`: draws the roles of a client."""
+        """The machines that have something to get done, and those enlisted last. `hosting`: draws a client's roles."""
         del hosting
         return []
 

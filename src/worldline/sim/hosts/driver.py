@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 from worldline.client.connection import Connection
 from worldline.host.process import Role
-from worldline.sim.faults.profiles import Profile
 from worldline.sim.hosts.cluster import Cluster, serve
 from worldline.sim.hosts.company import Company
 from worldline.sim.hosts.machines import Member
@@ -21,7 +20,7 @@ class Driver(Company):
         self._scenario = scenario
         self._driven = scenarios.Driven(scenario)
         self._history = cluster.history
-        cluster.quiet.profile = Profile(latency_us=cluster.profile.latency_us)  # its machine is as far as the others
+        cluster.quiet.stand_off(cluster.profile.latency_us)  # as it is for all other machines
 
     def patched(self) -> contextlib.AbstractContextManager[None]:
         return scenarios.scripted(self._scenario.script)
