@@ -50,7 +50,7 @@ versions: $(READY)
 	$(BIN)/python -m tests.versions -- $(PARALLEL) $(TESTS)
 
 sim: $(READY)
-	$(BIN)/worldline simulate --suite worldline.sim.own --seeds $(SEEDS) --jobs $(JOBS) --every-cell
+	$(BIN)/worldline simulate --suite tests.campaign.suite --seeds $(SEEDS) --jobs $(JOBS) --every-cell
 
 soak: $(READY)
 	WORLDLINE_KILL_ROUNDS=2000 WORLDLINE_FUZZ_CASES=5000000 WORLDLINE_ARGUMENT_CASES=50000 WORLDLINE_EXAMPLES=2000 \

@@ -17,15 +17,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tests import aio
+from tests.campaign.check import kept
+from tests.campaign.load import programs, workloads
 from tests.chaos import audits, ledger, opening
 from tests.chaos.processes import Crew, Nursery, Process
 from worldline.client.universe import Universe
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases
 from worldline.layers import work as works
-from worldline.sim.check import kept
 from worldline.sim.check.audit import Audit
-from worldline.sim.load import programs, workloads
 
 CHAOS_SECONDS = float(os.environ.get("WORLDLINE_CHAOS_SECONDS", "3"))
 QUIET_SECONDS = 90.0

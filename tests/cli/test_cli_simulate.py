@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.campaign import suite as own
 from tests.cli import cli_kit
-from worldline.sim import campaign, own
+from worldline.sim import campaign
 from worldline.sim.faults import boundaries
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -35,7 +35,7 @@ MEANT = [
     ),
     (["journl", "alice"], 2, "Did you mean 'journal'? see `worldline --help`"),
     (["lgo", "alice"], 2, "Did you mean 'log'?"),
-    (["simulate", "--suite", "worldline.sim.own", "--without", "hash-verfy"], 2, "did you mean 'hash-verify'?"),
+    (["simulate", "--suite", "tests.campaign.suite", "--without", "hash-verfy"], 2, "did you mean 'hash-verify'?"),
 ]
 
 

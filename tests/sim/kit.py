@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable
 
+from tests.campaign.hosts import crew
+from tests.campaign.load import programs, workloads
 from worldline.client.connection import Connection
 from worldline.client.universe import Universe
 from worldline.client.world import World
@@ -12,8 +14,6 @@ from worldline.model.settings import Settings
 from worldline.sim.check.audit import Audit
 from worldline.sim.faults import profiles
 from worldline.sim.hosts import cluster as clusters
-from worldline.sim.hosts import crew
-from worldline.sim.load import programs, workloads
 from worldline.sim.runtime.loop import SimLoop
 
 WORLDS = [("counter-0", "counters"), ("shop-0", "orders")]

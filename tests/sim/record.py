@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
+from tests.campaign.faults.ablations import GUARDS
+from tests.campaign.suite import SUITE
 from worldline.sim import campaign, run
-from worldline.sim.faults.ablations import GUARDS
-from worldline.sim.own import SUITE
 
 SEEDS_MAX = 200
 COMPARED = 6  # seeds that miss a guard, of which the shortest is written down

@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
+from tests.campaign.faults import ablations
+from tests.campaign.suite import SUITE
 from tests.sim import record
 from worldline.sim import campaign, shrinker
-from worldline.sim.faults import ablations, faulty_store
-from worldline.sim.own import SUITE
+from worldline.sim.faults import faulty_store
 
 SEARCHES_ANEW = bool(os.environ.get("WORLDLINE_ABLATION_SEARCH"))
 

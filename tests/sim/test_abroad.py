@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tests.campaign.faults import ablations
+from tests.campaign.suite import SUITE
 from tests.keys import samples
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import universes as universe_keys
@@ -16,8 +18,7 @@ from worldline.model import world as world_model
 from worldline.sim import run
 from worldline.sim.check.audit import Audit
 from worldline.sim.check.messages import Messages
-from worldline.sim.faults import ablations, boundaries, profiles
-from worldline.sim.own import SUITE
+from worldline.sim.faults import boundaries, profiles
 from worldline.sim.runtime.loop import Host
 from worldline.sim.runtime.truth import Applied
 from worldline.store import kv

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
+from tests.campaign.suite import SUITE
 from worldline.sim import run
 from worldline.sim.faults import profiles
-from worldline.sim.own import SUITE
 
 COLD = "worker.cells_memory_max=1,worker.snapshot_entries=4,focus=cold"
 SEEDS = (14, 4, 8, 9)  # short ones; the first of them stops hosts in every way while they wait

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
+from tests.campaign.suite import SUITE
 from worldline.sim import campaign
 from worldline.sim.faults import boundaries
-from worldline.sim.own import SUITE
 
 SEEDS = int(os.environ.get("WORLDLINE_DELETION_SEEDS", "3"))
 ALL_CELLS = 60  # with so many seeds, a host is stopped in every way at every place

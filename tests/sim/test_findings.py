@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import worldline as wl
+from tests.campaign.hosts import crew
+from tests.campaign.load import flow_domains, programs
 from tests.sim import kit
 from worldline.base import env as envs
 from worldline.base import errors
@@ -24,8 +26,6 @@ from worldline.model.world import Status
 from worldline.roles import expiry
 from worldline.roles import lease as world_lease
 from worldline.sim.check import checkers, forks
-from worldline.sim.hosts import crew
-from worldline.sim.load import flow_domains, programs
 from worldline.store import kv
 from worldline.store.objects import interface as objects
 

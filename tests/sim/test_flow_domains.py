@@ -7,13 +7,13 @@ import random
 
 import pytest
 
+from tests.campaign.check import flow_domains as checks
+from tests.campaign.check import flow_model
+from tests.campaign.load import clerks, flow_domains
+from tests.campaign.suite import SUITE
 from worldline.sim import campaign
-from worldline.sim.check import flow_domains as checks
-from worldline.sim.check import flow_model
 from worldline.sim.faults import profiles
-from worldline.sim.load import clerks, flow_domains
 from worldline.sim.load.history import Broken
-from worldline.sim.own import SUITE
 
 SEEDS = int(os.environ.get("WORLDLINE_FLOW_SEEDS", "3"))
 SHARES = max(1, SEEDS // 50)

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
+from tests.campaign.load import forgers
+from tests.campaign.suite import SUITE
 from worldline.base import probes
 from worldline.sim import campaign
 from worldline.sim.faults import profiles
-from worldline.sim.load import forgers
-from worldline.sim.own import SUITE
 
 FORGING = campaign.Job(profile="forgers=2,clients=1,kinds=add,hostile=0,fragile=0,backlog=0,sketches=0,forks=0,flows=0")
 SEEDS = range(int(os.environ.get("WORLDLINE_FORGED_SEEDS", "2")))

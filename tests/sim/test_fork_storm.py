@@ -6,9 +6,9 @@ import os
 
 import pytest
 
+from tests.campaign.suite import SUITE
 from worldline.sim import campaign
 from worldline.sim.faults import boundaries, profiles
-from worldline.sim.own import SUITE
 
 SEEDS = int(os.environ.get("WORLDLINE_FORK_SEEDS", "4"))
 SHARES = max(2, SEEDS // 50)

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
+from tests.campaign.load import programs
+from tests.campaign.suite import SUITE
 from tests.sim import kit
 from worldline.model.settings import AdapterSettings, Settings, TimerSettings, WorkerSettings
 from worldline.sim import run
 from worldline.sim.faults import profiles
-from worldline.sim.load import programs
-from worldline.sim.own import SUITE
 
 SLACK_SECONDS = 1.0  # for the work itself: reads, commits, restoring a world, the turns of roles
 

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
+from tests.campaign.suite import SUITE
 from worldline.sim import campaign
 from worldline.sim.check import checkers
 from worldline.sim.faults import boundaries
-from worldline.sim.own import SUITE
 
 SEEDS = int(os.environ.get("WORLDLINE_SEEDS", "54"))
 SHARES = max(12, SEEDS // 500)

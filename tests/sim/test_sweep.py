@@ -7,11 +7,12 @@ from typing import Literal
 
 import pytest
 
+from tests.campaign import suite as own
+from tests.campaign.load import workloads
+from tests.campaign.load.workloads import Op
 from worldline.model.settings import AdapterSettings, JanitorSettings, Settings, TimerSettings, WorkerSettings
-from worldline.sim import own, run
+from worldline.sim import run
 from worldline.sim.faults import profiles
-from worldline.sim.load import workloads
-from worldline.sim.load.workloads import Op
 
 STRIDE = int(os.environ.get("WORLDLINE_SWEEP_STRIDE", "40"))
 

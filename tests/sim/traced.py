@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import sys
 
+from tests.campaign.suite import SUITE
 from tests.sim import layouts
 from worldline.sim import run
 from worldline.sim.faults import profiles
-from worldline.sim.own import SUITE
 
 
 def result(what: str, *, keep: int = 0) -> run.Result:

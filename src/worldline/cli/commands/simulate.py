@@ -44,7 +44,7 @@ def simulate(
     Each seed is one run, with faults drawn from it.
 
     FILE is a Python file with a program and `async def scenario(universe)`. A suite is what the project itself runs
-    instead: in a clone of its repository, --suite worldline.sim.own.
+    instead: in a clone of its repository, --suite tests.campaign.suite.
     """
     from worldline.cli import campaigns  # noqa: PLC0415 - the simulator; other commands start without loading it
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.campaign.hosts import crew as crews
+from tests.campaign.load import offices
 from worldline.base import errors
 from worldline.base.failures import Diverged
 from worldline.client.world import World
 from worldline.sim.check import checkers, messages
 from worldline.sim.check.audit import Audit
-from worldline.sim.hosts import crew as crews
 from worldline.sim.hosts.cluster import Cluster
-from worldline.sim.load import offices
 from worldline.sim.load.history import Op
 from worldline.sim.load.scenarios import UNIVERSE
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.campaign.hosts import crew as crews
+from tests.campaign.load import fragile, workloads
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.client.world import World
@@ -17,9 +19,7 @@ from worldline.kernel import values
 from worldline.kernel.rows.records import Record, RunStatus
 from worldline.kernel.state import Machine
 from worldline.sim.check.audit import Audit
-from worldline.sim.hosts import crew as crews
 from worldline.sim.hosts.cluster import Cluster
-from worldline.sim.load import fragile, workloads
 from worldline.sim.load.history import Op
 from worldline.sim.runtime import keyspaces
 

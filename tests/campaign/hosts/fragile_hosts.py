@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from tests.campaign.load import fragile, workloads
 from worldline.client.connection import Connection
 from worldline.host.process import EMBEDDED
 from worldline.kernel.authoring.program import Program
 from worldline.model.settings import Settings
 from worldline.sim.faults.profiles import Profile
 from worldline.sim.hosts.machines import Code, Member
-from worldline.sim.load import fragile, workloads
 from worldline.sim.runtime.loop import Host
 
 CRASHES_MAX = 1_000  # as good as no budget

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.campaign.load import forks
 from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.client.world import World
@@ -24,7 +25,6 @@ from worldline.model.world import Policy
 from worldline.roles import reader, restore
 from worldline.sim.check.forks import Born, Forks
 from worldline.sim.hosts import remaining
-from worldline.sim.load import forks
 from worldline.sim.load.history import Broken, Op
 
 _WAITS_FOR_WORK = (OpKind.EFFECT, OpKind.SEND, OpKind.ASK, OpKind.TIMER)

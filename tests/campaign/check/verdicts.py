@@ -6,16 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tests.campaign.check import abroad, aftermath, flow_domains, fork_ends, kept, lateness
+from tests.campaign.hosts import crew as crews
+from tests.campaign.load import flow_domains as flows_load
+from tests.campaign.load import forgers, fragile
 from worldline.client.connection import Connection
-from worldline.sim.check import abroad, aftermath, flow_domains, fork_ends, kept, lateness
 from worldline.sim.check.audit import Audit
 from worldline.sim.check.forks import Forks
 from worldline.sim.check.messages import Messages
 from worldline.sim.check.promises import Promises
-from worldline.sim.hosts import crew as crews
 from worldline.sim.hosts.cluster import Cluster
-from worldline.sim.load import flow_domains as flows_load
-from worldline.sim.load import forgers, fragile
 from worldline.sim.runtime.truth import Applied
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 
 import msgspec
 
+from tests.campaign.load import hostile, programs, sketches, workloads
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.client.world import World
@@ -15,7 +16,6 @@ from worldline.kernel.branches import fork
 from worldline.keys import work as work_keys
 from worldline.model.work import WorkState
 from worldline.sim.check.audit import Audit
-from worldline.sim.load import hostile, programs, sketches, workloads
 from worldline.sim.load.history import Outcome
 from worldline.sim.runtime import keyspaces
 

@@ -9,23 +9,10 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from unittest import mock
 
-from worldline.base import limits
-from worldline.client.connection import Connection
-from worldline.host import peers
-from worldline.host.compose import Store
-from worldline.host.process import Role
-from worldline.kernel.authoring.program import Program
-from worldline.model import ids
-from worldline.model.settings import Settings
-from worldline.sim.faults import faulty_objects
-from worldline.sim.faults.profiles import Profile
-from worldline.sim.hosts import backlog, doors, elsewhere, flow_hosts, fragile_hosts
-from worldline.sim.hosts.cluster import LAG_SECONDS, Cluster, serve
-from worldline.sim.hosts.company import Company, Find, Main
-from worldline.sim.hosts.forger import Forger
-from worldline.sim.hosts.machines import Away, Member, hosting
-from worldline.sim.hosts.rogue import Rogue
-from worldline.sim.load import (
+from tests.campaign.hosts import backlog, doors, elsewhere, flow_hosts, fragile_hosts
+from tests.campaign.hosts.forger import Forger
+from tests.campaign.hosts.rogue import Rogue
+from tests.campaign.load import (
     clerks,
     flow_domains,
     forgers,
@@ -37,6 +24,19 @@ from worldline.sim.load import (
     sketches,
     workloads,
 )
+from worldline.base import limits
+from worldline.client.connection import Connection
+from worldline.host import peers
+from worldline.host.compose import Store
+from worldline.host.process import Role
+from worldline.kernel.authoring.program import Program
+from worldline.model import ids
+from worldline.model.settings import Settings
+from worldline.sim.faults import faulty_objects
+from worldline.sim.faults.profiles import Profile
+from worldline.sim.hosts.cluster import LAG_SECONDS, Cluster, serve
+from worldline.sim.hosts.company import Company, Find, Main
+from worldline.sim.hosts.machines import Away, Member, hosting
 from worldline.sim.load.history import Called, Op
 from worldline.sim.load.scenarios import UNIVERSE
 from worldline.sim.runtime.env import SimEnv

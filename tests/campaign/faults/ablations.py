@@ -14,6 +14,7 @@ from unittest import mock
 
 import msgspec
 
+from tests.campaign.faults import flow_ablations, forgery_ablations, fork_ablations, message_ablations, trial_ablations
 from worldline.base import env as envs
 from worldline.client import answers
 from worldline.codec import digest, tuples
@@ -28,7 +29,6 @@ from worldline.model.change import Change
 from worldline.model.settings import Settings
 from worldline.roles import expiry
 from worldline.roles.world.cycle import cycle, intake, stepping, turn
-from worldline.sim.faults import flow_ablations, forgery_ablations, fork_ablations, message_ablations, trial_ablations
 from worldline.sim.faults.guards import Guard, Guards, Intact
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import Host
@@ -389,7 +389,7 @@ def patched(without: str) -> Iterator[None]:
             with mock.patch.object(ids, "intent_id", _unscoped(ids.intent_id)):
                 yield
         case "ignore-late":
-            with mock.patch.object(kernel_step, "_receipt", _taking_all(kernel_step._receipt)):  # noqa: SLF001
+            with mock.patch.object(kernel_step, "_receipt", _taking_all(kernel_step._receipt)):
                 yield
         case "overtaken":
             with mock.patch.object(cycle.Cycle, "_settle_overtaken", _nothing):
@@ -436,11 +436,11 @@ def _careless(error: BaseException, attribute: str) -> str:
     return str(getattr(error, attribute, ""))
 
 
-def _escape(each: turn.Turn, worked: list[turn.Worked], raised: BaseException) -> None:  # noqa: ARG001
+def _escape(each: turn.Turn, worked: list[turn.Worked], raised: BaseException) -> None:
     raise raised
 
 
-def _unchecked(before: list[Any], step: history.Stored, changed: Sequence[Change]) -> list[Any]:  # noqa: ARG001
+def _unchecked(before: list[Any], step: history.Stored, changed: Sequence[Change]) -> list[Any]:
     """Where a step says that it leads to."""
     head = step.head()
     return [head.step, head.height, head.time_us, head.state, head.chain]
