@@ -7,6 +7,7 @@ import functools
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -128,6 +129,40 @@ def test_a_scenario_at_hand_and_from_its_file_is_the_same_run() -> None:
     loaded = campaign.load(campaign.Job(f"{lost_update.__file__}:fixed"))
     at_hand = suite.of(scenarios.Scenario([lost_update.app], lost_update.fixed))
     assert run.run(5, loaded).trace == run.run(5, at_hand).trace
+
+
+RAISING = """
+import worldline as wl
+
+app = wl.Program("raising")
+
+
+@app.workflow
+async def fails() -> None:
+    raise ValueError("as it must")
+
+
+async def scenario(universe: wl.Universe) -> None:
+    world = await universe.ensure("w", app)
+    run = await world.start(fails(), id="r")
+    try:
+        await run.result()
+    except wl.RunFailed:
+        return
+"""
+
+
+def test_a_seed_is_the_same_run_wherever_the_users_file_stands(tmp_path: Path) -> None:
+    """Tracebacks are stored, with the file that raised."""
+    traces = []
+    for folder in ("here", "somewhere_else"):
+        file = tmp_path / folder / "app.py"
+        file.parent.mkdir()
+        file.write_text(RAISING)
+        result = run.run(0, campaign.load(campaign.Job(str(file))))
+        assert result.failures == []
+        traces.append(result.trace)
+    assert traces[0] == traces[1]
 
 
 def test_nothing_of_another_suite_is_in_a_users_run() -> None:
