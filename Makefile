@@ -50,7 +50,7 @@ versions: $(READY)
 	$(BIN)/python -m tests.versions -- $(PARALLEL) $(TESTS)
 
 sim: $(READY)
-	$(BIN)/worldline simulate --seeds $(SEEDS) --jobs $(JOBS) --every-cell
+	$(BIN)/worldline simulate --suite tests.campaign.suite --seeds $(SEEDS) --jobs $(JOBS) --every-cell
 
 soak: $(READY)
 	WORLDLINE_DOSE=soak $(BIN)/python -m pytest -q $(PARALLEL) --durations=15 tests

@@ -96,7 +96,6 @@ CALLS_USER_CODE = (
     "roles/world/cycle/kernel_thread.py",
     "roles/telemetry.py",
     "roles/world/worker.py",
-    "sim/load/hostile.py",
     "sim/load/scenarios.py",
     "testing/effect_loop.py",
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tests.campaign.load import programs
 from tests.chaos import child, ledger
-from worldline.sim.load import programs
 
 counters, bank, orders, agents = programs.PROGRAMS
 programs.OUTSIDE.set(ledger.Ledger(Path(os.environ[child.LEDGER]), os.environ[child.LABEL]))

@@ -16,15 +16,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tests import aio, options
+from tests.campaign.check import kept
+from tests.campaign.load import programs, workloads
 from tests.chaos import audits, ledger, opening
 from tests.chaos.processes import Crew, Nursery, Process
 from worldline.client.universe import Universe
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases
 from worldline.layers import work as works
-from worldline.sim.check import checkers
 from worldline.sim.check.audit import Audit
-from worldline.sim.load import programs, workloads
 
 CHAOS_SECONDS = options.seconds("chaos_seconds")
 QUIET_SECONDS = 90.0
@@ -201,8 +201,8 @@ class Field:
         for call in calls:
             audit.called(call)
         done: dict[tuple[str, str], object] = {(call.name, call.key): None for call in calls}
-        kept = checkers.Kept(dict(_worlds()), list(self.history.begun.values()), self.history.answered, copy, done)
-        await checkers.promises(universe._connection, kept, audit)
+        found = kept.Kept(dict(_worlds()), list(self.history.begun.values()), self.history.answered, copy, done)
+        await kept.promises(universe._connection, found, audit)
 
     async def aclose(self) -> None:
         """Whatever happened, nobody is left."""

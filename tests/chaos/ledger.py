@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 import worldline as wl
-from worldline.sim.load.programs import Called
+from worldline.sim.load.history import Called
 
 
 class Line(msgspec.Struct, frozen=True):

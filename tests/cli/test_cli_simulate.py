@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.campaign import suite as own
 from tests.cli import cli_kit
 from worldline.sim import campaign
 from worldline.sim.faults import boundaries
@@ -20,23 +21,24 @@ from worldline.sim.faults import boundaries
 ROOT = Path(__file__).resolve().parents[2]
 RACE = str(ROOT / "examples" / "lost_update.py")
 CELLS = len(boundaries.reachable())
+OWN = ("simulate", "--suite", own.__name__)  # the project's own workloads
 
 
 def test_seeds_that_hold_are_counted_and_the_same_on_any_number_of_processes() -> None:
     short = ("--seeds", 8, "--profile", "chaos_seconds=6,ops_max=4")
-    one = cli_kit.run("simulate", *short, "--jobs", 1, "--json")
+    one = cli_kit.run(*OWN, *short, "--jobs", 1, "--json")
     assert (one.code, one.err) == (0, "")
     assert list(one.json) == ["seeds", "failures", "cells", "trace", "seeds_per_s"]
     assert (one.json["seeds"], one.json["failures"]) == (8, [])
     assert 0 < one.json["cells"]["hit"] < one.json["cells"]["of"] == CELLS
-    two = cli_kit.run("simulate", *short, "--jobs", 2, "--json")
+    two = cli_kit.run(*OWN, *short, "--jobs", 2, "--json")
     assert (two.code, two.json["trace"], two.json["cells"]) == (0, one.json["trace"], one.json["cells"])
-    said = cli_kit.run("simulate", "--seed", 3)
+    said = cli_kit.run(*OWN, "--seed", 3)
     assert "1 seed, all hold; " in said.out
 
 
 def test_a_failure_names_seed_invariant_faults_and_commands_that_repeat_it() -> None:
-    said = cli_kit.run("simulate", "--seeds", 200, "--jobs", 1, "--without", "atomic-ack", "--profile", "ops_max=3")
+    said = cli_kit.run(*OWN, "--seeds", 200, "--jobs", 1, "--without", "atomic-ack", "--profile", "ops_max=3")
     assert said.code == 1
     lines = said.out.splitlines()
     assert lines[0].startswith("seed ")
@@ -51,11 +53,11 @@ def test_a_failure_names_seed_invariant_faults_and_commands_that_repeat_it() -> 
 
 
 def test_failures_as_json_go_on_when_asked() -> None:
-    said = cli_kit.run("simulate", "--seeds", 4, "--jobs", 1, "--without", "consume", "--json", "--keep-going")
+    said = cli_kit.run(*OWN, "--seeds", 4, "--jobs", 1, "--without", "consume", "--json", "--keep-going")
     assert said.code == 1
     assert said.json["seeds"] == 4
     assert said.json["failures"] == [{"seed": seed, "invariant": "J6"} for seed in range(4)]
-    first = cli_kit.run("simulate", "--seeds", 4, "--jobs", 1, "--without", "consume", "--json", "--shrink")
+    first = cli_kit.run(*OWN, "--seeds", 4, "--jobs", 1, "--without", "consume", "--json", "--shrink")
     assert first.json["failures"] == [{"seed": 0, "invariant": "J6"}]
     [shrunk] = first.json["shrunk"]
     assert (shrunk["seed"], shrunk["invariant"], shrunk["faults"]) == (0, "J6", [])
@@ -69,8 +71,17 @@ def test_a_users_file_is_simulated() -> None:
     assert cli_kit.run("simulate", f"{RACE}:fixed", "--seed", seed, "--seeds", 4, "--jobs", 1).code == 0
 
 
+def test_a_guard_of_a_suite_can_be_missing_in_a_users_run() -> None:
+    """The suite brings the guard, the user's file everything else."""
+    fixed = ("simulate", f"{RACE}:fixed", "--suite", own.__name__, "--seed", 0, "--no-shrink")
+    assert cli_kit.run(*fixed).code == 0
+    said = cli_kit.run(*fixed, "--without", "consume")
+    assert (said.code, said.out.startswith("seed 0 breaks J6")) == (1, True)
+    assert f"{RACE}:fixed --suite {own.__name__} --seed 0 --without consume" in said.out
+
+
 def test_guards_can_be_listed() -> None:
-    said = cli_kit.run("simulate", "--without", "list", "--json")
+    said = cli_kit.run(*OWN, "--without", "list", "--json")
     assert said.code == 0
     assert len(said.lines) >= 11
     assert {"guard": "head", "does": "a step expects the head it was made upon", "breaks": ["J3", "J4", "J6"]} in [
@@ -81,11 +92,16 @@ def test_guards_can_be_listed() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--profile", "gloom"], "no profile 'gloom'; there are swarm, calm"),
-        (["--profile", "calm,colour=red"], "a profile has no 'colour'"),
-        (["--profile", "hosts=many"], "hosts=many does not fit a profile"),
-        (["--seeds", "1", "--profile", "kinds=naps"], "no operations of kind 'naps'"),
-        (["--without", "sense"], "no guard 'sense'"),
+        ([], "nothing to simulate; name a Python file with a program"),
+        (["--without", "list"], "guards that can be switched off come with a suite"),
+        ([RACE, "--without", "head"], "no guard 'head'; guards that can be switched off come with a suite"),
+        (["--suite", "nowhere.at.all"], "nowhere.at.all cannot be imported: ModuleNotFoundError"),
+        (["--suite", f"{own.__name__}:SWARM"], f"{own.__name__} has no suite 'SWARM'"),
+        ([*OWN[1:], "--profile", "gloom"], "no profile 'gloom'; there are swarm, calm"),
+        ([*OWN[1:], "--profile", "calm,colour=red"], "a profile has no 'colour'"),
+        ([*OWN[1:], "--profile", "hosts=many"], "hosts=many does not fit a profile"),
+        ([*OWN[1:], "--seeds", "1", "--profile", "kinds=naps"], "no operations of kind 'naps'"),
+        ([*OWN[1:], "--without", "sense"], "no guard 'sense'"),
         (["nowhere.py"], "there is no file nowhere.py"),
         ([str(ROOT / "examples" / "counter.py")], "counter.py has no 'scenario'"),
         (["--seeds", "0"], "0 is not in the range"),
@@ -98,7 +114,7 @@ def test_what_makes_no_sense_is_said_before_anything_runs(words: list[str], mess
 
 
 def test_every_cell_must_be_hit_when_asked() -> None:
-    said = cli_kit.run("simulate", "--seeds", 1, "--profile", "calm", "--every-cell")
+    said = cli_kit.run(*OWN, "--seeds", 1, "--profile", "calm", "--every-cell")
     assert said.code == 1
     assert "never hit: crash at B1 before acquire" in said.out
     assert f"all hold; 0 of {CELLS} cells hit" in said.out
@@ -125,11 +141,11 @@ def test_seeds_are_given_away_a_few_at_a_time() -> None:
     assert list(results) == list(range(1, 100))
 
 
-def test_an_interrupt_ends_it_and_everybody(tmp_path: Path) -> None:
+def test_an_interrupt_ends_it_and_everybody() -> None:
     """Two processes are at it; Ctrl-C goes to all of them, as from a terminal."""
     process = subprocess.Popen(
-        [*cli_kit.COMMAND, "simulate", "--seeds", "100000", "--jobs", "2"],
-        cwd=tmp_path,
+        [*cli_kit.COMMAND, *OWN, "--seeds", "100000", "--jobs", "2"],
+        cwd=ROOT,
         env=cli_kit.environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -35,7 +35,7 @@ MEANT = [
     ),
     (["journl", "alice"], 2, "Did you mean 'journal'? see `worldline --help`"),
     (["lgo", "alice"], 2, "Did you mean 'log'?"),
-    (["simulate", "--without", "lease_expirry"], 2, "`worldline simulate --without list` names them"),
+    (["simulate", "--suite", "tests.campaign.suite", "--without", "hash-verfy"], 2, "did you mean 'hash-verify'?"),
 ]
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable
 
+from tests.campaign.hosts import crew
+from tests.campaign.load import programs, workloads
 from worldline.client.connection import Connection
 from worldline.client.universe import Universe
 from worldline.client.world import World
@@ -11,7 +14,6 @@ from worldline.model.settings import Settings
 from worldline.sim.check.audit import Audit
 from worldline.sim.faults import profiles
 from worldline.sim.hosts import cluster as clusters
-from worldline.sim.load import programs, workloads
 from worldline.sim.runtime.loop import SimLoop
 
 WORLDS = [("counter-0", "counters"), ("shop-0", "orders")]
@@ -56,10 +58,10 @@ def calmly(
     loop = SimLoop(str(seed))
     drawn = profiles.Profile(clients=0, settings=settings or Settings(), **profile)  # type: ignore[arg-type]
     audit = Audit()
-    calm = Calm(clusters.Cluster(loop, seed, drawn, PLAN), audit)
+    crewed = functools.partial(crew.Crew, plan=PLAN)
+    calm = Calm(clusters.Cluster(loop, seed, drawn, crew.hosted(drawn), crewed), audit)
 
     async def main() -> None:
-        programs.OUTSIDE.set(calm.cluster.outside)
         await calm.cluster.boot([audit.look])
         opened = Connection(calm.cluster.calm(), calm.cluster.universe, "simulated", [], calm.cluster.settings)
         for program in programs.PROGRAMS:

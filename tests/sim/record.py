@@ -15,8 +15,9 @@ from pathlib import Path
 
 import msgspec
 
+from tests.campaign.faults.ablations import GUARDS
+from tests.campaign.suite import SUITE
 from worldline.sim import campaign, run
-from worldline.sim.faults import ablations
 
 SEEDS_MAX = 200
 COMPARED = 6  # seeds that miss a guard, of which the shortest is written down
@@ -25,14 +26,15 @@ FILE = Path(__file__).with_name("recorded.json")
 
 def catches(guard: str, seed: int) -> run.Result | None:
     """The result of a seed that misses a guard, if what breaks first is what the guard is there for."""
-    result = campaign.one(seed, campaign.Job(without=guard), None)
+    result = campaign.one(seed, SUITE, campaign.Job(without=guard))
     broken = [each.invariant for each in result.failures[:1]]
-    return result if broken and broken[0] in ablations.GUARDS[guard].breaks else None
+    return result if broken and broken[0] in GUARDS[guard].breaks else None
 
 
 def holds(guard: str, seed: int) -> run.Result:
     """The result of a seed that looks where a guard would be missed, with the guard."""
-    return run.run(seed, profile=campaign.Job(without=guard).profile_of(seed), halt=True)
+    looking = campaign.Job(without=guard).profile_of(seed, SUITE.guards)
+    return run.run(seed, SUITE, profile=looking, halt=True)
 
 
 def search(guard: str, seeds_max: int = SEEDS_MAX) -> int | None:
@@ -65,9 +67,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     with concurrent.futures.ProcessPoolExecutor(options.jobs) as pool:
-        found = dict(
-            zip(ablations.GUARDS, pool.map(functools.partial(renewed, anew=options.all), ablations.GUARDS), strict=True)
-        )
+        found = dict(zip(GUARDS, pool.map(functools.partial(renewed, anew=options.all), GUARDS), strict=True))
     FILE.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
     sys.stdout.write(f"{found}\n")
 

@@ -7,9 +7,11 @@ import sys
 import pytest
 
 from tests import options
+from tests.campaign.faults import ablations
+from tests.campaign.suite import SUITE
 from tests.sim import record
 from worldline.sim import campaign, shrinker
-from worldline.sim.faults import ablations, faulty_store
+from worldline.sim.faults import faulty_store
 
 SEARCHES_ANEW = options.flag("ablation_search")
 
@@ -40,22 +42,22 @@ def test_where_a_guard_would_be_missed_all_is_well_with_it() -> None:
 
 def test_a_failure_shrinks_to_what_it_takes() -> None:
     """Steps that do not consume break with no fault at all, and with one operation."""
-    shrunk = shrinker.shrink(0, job=campaign.Job(without="consume"))
+    shrunk = shrinker.shrink(0, SUITE, job=campaign.Job(without="consume"))
     assert shrunk is not None
     assert (shrunk.invariant, shrunk.faults, shrunk.background) == ("J6", [], [])
     assert "only=" in shrunk.profile.split(",")
     assert "ops_max=1" in shrunk.profile.split(",")
-    assert shrinker.shrink(0) is None
+    assert shrinker.shrink(0, SUITE) is None
 
 
 def test_what_is_left_of_a_failure_fails_again() -> None:
     """A lost answer that is taken for success breaks nothing as long as no answer is lost."""
     job = campaign.Job(without="unknown")
     seed = record.recorded()["unknown"]
-    shrunk = shrinker.shrink(seed, job=job, runs_max=10)
+    shrunk = shrinker.shrink(seed, SUITE, job=job, runs_max=10)
     assert shrunk is not None
     assert 0 < len(shrunk.faults) <= shrunk.drawn
-    again = campaign.one(seed, campaign.Job(without="unknown", profile=shrunk.profile), None)
+    again = campaign.one(seed, SUITE, campaign.Job(without="unknown", profile=shrunk.profile))
     assert (again.failures[0].invariant, again.struck) == (shrunk.invariant, shrunk.faults)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tests.campaign.faults import ablations
+from tests.campaign.suite import SUITE
 from tests.keys import samples
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import universes as universe_keys
@@ -16,7 +18,7 @@ from worldline.model import world as world_model
 from worldline.sim import run
 from worldline.sim.check.audit import Audit
 from worldline.sim.check.messages import Messages
-from worldline.sim.faults import ablations, boundaries, profiles
+from worldline.sim.faults import boundaries, profiles
 from worldline.sim.runtime.loop import Host
 from worldline.sim.runtime.truth import Applied
 from worldline.store import kv
@@ -31,13 +33,13 @@ WINDOW_US = 10_000_000
 
 @pytest.mark.parametrize("seed", range(3))
 def test_another_store_among_faults(seed: int) -> None:
-    result = run.run(seed, profile=profiles.of(SENDING, seed))
+    result = run.run(seed, SUITE, profile=profiles.of(SENDING, seed))
     assert result.failures == []
 
 
 def test_ids_that_are_forgotten_soon() -> None:
     """The janitor of the other store forgets messages while some are still on their way."""
-    result = run.run(4, profile=profiles.of(ablations.SENDING + ablations.SHORT_WINDOW, 4))
+    result = run.run(4, SUITE, profile=profiles.of(ablations.SENDING + ablations.SHORT_WINDOW, 4))
     assert result.failures == []
 
 
@@ -47,7 +49,7 @@ def test_where_hosts_are_stopped() -> None:
     assert set(cells) <= set(boundaries.reachable())
     found: dict[tuple[str, str], int] = {}
     for seed in range(20):  # which seeds hit what changes with the code
-        found |= run.run(seed, profile=profiles.of(SENDING, seed)).cells
+        found |= run.run(seed, SUITE, profile=profiles.of(SENDING, seed)).cells
         if len(set(cells) & set(found)) >= 3:
             return
     raise AssertionError(f"only {found}")

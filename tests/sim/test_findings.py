@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import worldline as wl
+from tests.campaign.hosts import crew
+from tests.campaign.load import flow_domains, programs
 from tests.sim import kit
 from worldline.base import env as envs
 from worldline.base import errors
@@ -24,7 +26,6 @@ from worldline.model.world import Status
 from worldline.roles import expiry
 from worldline.roles import lease as world_lease
 from worldline.sim.check import checkers, forks
-from worldline.sim.load import flow_domains, programs
 from worldline.store import kv
 from worldline.store.objects import interface as objects
 
@@ -223,7 +224,7 @@ def test_no_state_of_a_world_is_saved_while_it_is_still_being_taken() -> None:
 
     async def scenario(calm: kit.Calm) -> None:
         cluster = calm.cluster
-        member = next(each for each in cluster.members if each.code is cluster.flows.code)
+        member = next(each for each in cluster.members if each.code is crew.of(cluster).flows.code)
         assert member.engine is not None
         calm.universe._connection.knows(flow_domains.VERSIONS[flow_domains.FIRST])
         world = await calm.universe.create("bill", flow_domains.VERSIONS[flow_domains.FIRST])

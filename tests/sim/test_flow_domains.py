@@ -7,11 +7,12 @@ import random
 import pytest
 
 from tests import options
+from tests.campaign.check import flow_domains as checks
+from tests.campaign.check import flow_model
+from tests.campaign.load import clerks, flow_domains
+from tests.campaign.suite import SUITE
 from worldline.sim import campaign
-from worldline.sim.check import flow_domains as checks
-from worldline.sim.check import flow_model
 from worldline.sim.faults import profiles
-from worldline.sim.load import clerks, flow_domains
 from worldline.sim.load.history import Broken
 
 SEEDS = options.number("flow_seeds")
@@ -34,7 +35,7 @@ def test_flow_domains_among_faults(share: int, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(checks, "FlowDomains", Seen)
     seeds = range(SEEDS * share // SHARES, SEEDS * (share + 1) // SHARES)
-    assert campaign.campaign(seeds, job=BUSY).failures == []
+    assert campaign.campaign(seeds, SUITE, job=BUSY).failures == []
     lives = [life for each in seen for life in each.lives.values()]
     assert [life.name for life in lives if not life.is_known] == []
     cells = [cell for life in lives for cell in life.model.cells.values()]

@@ -7,10 +7,11 @@ import random
 import pytest
 
 from tests import options
+from tests.campaign.load import forgers
+from tests.campaign.suite import SUITE
 from worldline.base import probes
-from worldline.sim import campaign, run
+from worldline.sim import campaign
 from worldline.sim.faults import profiles
-from worldline.sim.load import forgers
 
 FORGING = campaign.Job(profile="forgers=2,clients=1,kinds=add,hostile=0,fragile=0,backlog=0,sketches=0,forks=0,flows=0")
 SEEDS = range(options.number("forged_seeds"))
@@ -21,7 +22,7 @@ def test_no_question_is_answered_by_another_world() -> None:
     """And forged answers do reach the kernel of the world that asks."""
     with probes.collect() as hit:
         for seed in SEEDS:
-            assert run.run(seed, profile=FORGING.profile_of(seed), halt=True).failures == []
+            assert campaign.one(seed, SUITE, FORGING).failures == []
     assert hit["messages.forged-answer"] >= len(SEEDS)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import options
+from tests.campaign.suite import SUITE
 from worldline.sim import campaign
 from worldline.sim.faults import boundaries, profiles
 
@@ -16,7 +17,7 @@ STORM = campaign.Job(profile="forks=3,focus=fork,clients=1,kinds=add,hostile=0,f
 @pytest.mark.parametrize("share", range(SHARES))
 def test_a_storm_of_forks_breaks_nothing(share: int) -> None:
     seeds = range(SEEDS * share // SHARES, SEEDS * (share + 1) // SHARES)
-    assert campaign.campaign(seeds, job=STORM).failures == []
+    assert campaign.campaign(seeds, SUITE, job=STORM).failures == []
 
 
 def test_some_seeds_have_forks_and_look_at_them() -> None:
@@ -33,7 +34,7 @@ def test_a_fork_is_stopped_where_it_records_its_first_own_state() -> None:
     reached: set[boundaries.Cell] = set()
     wanted = {cell for cell in boundaries.reachable() if cell[0] in boundaries.BOUNDARIES[boundaries.FORKING[-1]]}
     for seed in looking:
-        ran = campaign.one(seed, campaign.SWARM, None)
+        ran = campaign.one(seed, SUITE)
         assert ran.failures == []
         reached |= wanted & set(ran.cells)
         if reached == wanted:

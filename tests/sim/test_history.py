@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.campaign.load import programs
 from worldline.codec import digest, structs
 from worldline.kernel import commands, values
 from worldline.model import inbox, journal, payload
 from worldline.model.journal import Kind
-from worldline.sim.load import programs
 from worldline.sim.load.history import History, Op
 
 FIRST, SECOND = Op("first", "add", "counter-0", 1), Op("second", "add", "counter-0", 1)

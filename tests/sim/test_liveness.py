@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
+from tests.campaign.load import programs
+from tests.campaign.suite import SUITE
 from tests.sim import kit
 from worldline.model.settings import AdapterSettings, Settings, TimerSettings, WorkerSettings
 from worldline.sim import run
 from worldline.sim.faults import profiles
-from worldline.sim.load import programs
 
 SLACK_SECONDS = 1.0  # for the work itself: reads, commits, restoring a world, the turns of roles
 
@@ -147,4 +148,4 @@ def test_a_client_that_reads_journals_late_is_done_within_the_bound_of_quiet() -
     each read takes seconds (seed 950059).
     """
     profile = "orchestrators=0,skew_us=0,drift_ppm=0,adapters=0+0+0+0,heal=all,only="
-    assert run.run(950059, profile=profiles.of(profile, 950059)).failures == []
+    assert run.run(950059, SUITE, profile=profiles.of(profile, 950059)).failures == []

@@ -7,13 +7,15 @@ import functools
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 import worldline as wl
 from examples import lost_update
 from worldline import testing
-from worldline.sim import campaign, run, shrinker
+from worldline.sim import campaign, run, shrinker, suite
+from worldline.sim.faults import profiles
 from worldline.sim.load import scenarios
 
 app = wl.Program("pair")
@@ -124,6 +126,53 @@ def test_a_scenario_is_an_async_function_with_one_yield() -> None:
 
 
 def test_a_scenario_at_hand_and_from_its_file_is_the_same_run() -> None:
-    loaded = campaign.load(f"{lost_update.__file__}:fixed")
-    at_hand = scenarios.Scenario([lost_update.app], lost_update.fixed)
-    assert run.run(5, scenario=loaded).trace == run.run(5, scenario=at_hand).trace
+    loaded = campaign.load(campaign.Job(f"{lost_update.__file__}:fixed"))
+    at_hand = suite.of(scenarios.Scenario([lost_update.app], lost_update.fixed))
+    assert run.run(5, loaded).trace == run.run(5, at_hand).trace
+
+
+RAISING = """
+import worldline as wl
+
+app = wl.Program("raising")
+
+
+@app.workflow
+async def fails() -> None:
+    raise ValueError("as it must")
+
+
+async def scenario(universe: wl.Universe) -> None:
+    world = await universe.ensure("w", app)
+    run = await world.start(fails(), id="r")
+    try:
+        await run.result()
+    except wl.RunFailed:
+        return
+"""
+
+
+def test_a_seed_is_the_same_run_wherever_the_users_file_stands(tmp_path: Path) -> None:
+    """Tracebacks are stored, with the file that raised."""
+    traces = []
+    for folder in ("here", "somewhere_else"):
+        file = tmp_path / folder / "app.py"
+        file.parent.mkdir()
+        file.write_text(RAISING)
+        result = run.run(0, campaign.load(campaign.Job(str(file))))
+        assert result.failures == []
+        traces.append(result.trace)
+    assert traces[0] == traces[1]
+
+
+def test_nothing_of_another_suite_is_in_a_users_run() -> None:
+    """Seeds that draw forgers, flow domains and programs that change ran their hosts beside the user's program: some of
+    them ended with a `KeyError`, and cells of a user's flow domains were as small as those of the project's own.
+    """
+    drawn = {each: profiles.draw(each) for each in range(100)}
+    made = suite.of(scenarios.Scenario([app], one_guest))
+    for field in ("forgers", "flows", "fragile", "abroad"):
+        seed = next(each for each, profile in drawn.items() if getattr(profile, field))
+        result = run.run(seed, made)
+        assert result.failures == []
+        assert result.trace == run.run(seed, made, profile=profiles.changed(drawn[seed], f"{field}=0")).trace

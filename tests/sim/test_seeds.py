@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import options
+from tests.campaign.suite import SUITE
 from worldline.sim import campaign
 from worldline.sim.check import checkers
 from worldline.sim.faults import boundaries
@@ -16,7 +17,7 @@ SHARES = max(12, SEEDS // 500)
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_seed_holds(share: int) -> None:
     seeds = range(SEEDS * share // SHARES, SEEDS * (share + 1) // SHARES)
-    ran = campaign.campaign(seeds)
+    ran = campaign.campaign(seeds, SUITE)
     assert ran.failures == []
     assert ran.seeds == len(seeds)
     assert ran.hit > ran.of // 16  # some of them, also in a few seeds; `make sim` wants them all

@@ -7,11 +7,12 @@ from typing import Literal
 import pytest
 
 from tests import options
+from tests.campaign import suite as own
+from tests.campaign.load import workloads
+from tests.campaign.load.workloads import Op
 from worldline.model.settings import AdapterSettings, JanitorSettings, Settings, TimerSettings, WorkerSettings
 from worldline.sim import run
 from worldline.sim.faults import profiles
-from worldline.sim.load import workloads
-from worldline.sim.load.workloads import Op
 
 STRIDE = options.number("sweep_stride")
 
@@ -39,7 +40,7 @@ def once(nth: int, fault: Literal["crash", "pause", "partition"], *, split: bool
     profile = profiles.Profile(
         hosts=2, clients=1, split=split, nth=nth, nth_fault=fault, chaos_seconds=4, settings=SETTINGS
     )
-    return run.run(7, profile=profile, plan=PLAN)
+    return run.run(7, own.planned(PLAN), profile=profile)
 
 
 @pytest.mark.parametrize("split", [False, True])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 
+from tests.campaign.suite import SUITE
 from tests.sim import layouts
 from worldline.sim import run
 from worldline.sim.faults import profiles
@@ -13,7 +14,7 @@ from worldline.sim.faults import profiles
 
 def result(what: str, *, keep: int = 0) -> run.Result:
     seed, _, profile = what.partition(",")
-    return run.run(int(seed), profile=profiles.of(profile, int(seed)), keep=keep)
+    return run.run(int(seed), SUITE, profile=profiles.of(profile, int(seed)), keep=keep)
 
 
 if __name__ == "__main__":

@@ -14,15 +14,18 @@ from worldline.base import env_os, errors, grammar
 from worldline.cli import common, output, suggest
 from worldline.cli.common import Desk
 from worldline.sim import campaign, shrinker
-from worldline.sim.faults import ablations
+from worldline.sim import suite as suites
+from worldline.sim.suite import Suite
 
 SEEDS_DEFAULT = 100
+NO_GUARDS = "guards that can be switched off come with a suite: --suite MODULE"
 
 
 class Asked(msgspec.Struct, frozen=True):
     """What was said on the command line."""
 
     target: str
+    suite: str
     without: str
     profile: str
     first: int
@@ -39,39 +42,48 @@ class Guard(msgspec.Struct, frozen=True):
     breaks: list[str]
 
 
-def list_guards(desk: Desk) -> int:
-    found = [Guard(name, guard.does, list(guard.breaks)) for name, guard in ablations.GUARDS.items()]
+def list_guards(desk: Desk, suite: str) -> int:
+    if not suite:
+        raise errors.BadInput(NO_GUARDS)
+    guards = suites.load(suite).guards.named
+    found = [Guard(name, guard.does, list(guard.breaks)) for name, guard in guards.items()]
     desk.out.many(found, {"GUARD": "guard", "DOES": "does", "BREAKS": "breaks"}, none="", key="guard")
     return 0
 
 
 def run(desk: Desk, asked: Asked) -> int:
-    _check_guard(asked.without)
-    job = campaign.Job(asked.target, asked.without, asked.profile)
-    job.profile_of(0)  # a profile that makes no sense is said before anything starts
+    job = campaign.Job(asked.target, asked.suite, asked.without, asked.profile)
+    suite = campaign.load(job)
+    _check_guard(job, suite)
+    job.profile_of(0, suite.guards)  # a profile that makes no sense is said before anything starts
     env = env_os.OsEnv()
     began_us = env.monotonic_us()
     with common.quiet_logs(), desk.out.progress("simulating") as progress:
         ran = campaign.campaign(
             range(asked.first, asked.first + asked.count),
+            suite,
             job=job,
             jobs=asked.jobs or len(os.sched_getaffinity(0)),
             keep_going=asked.keep_going,
             progress=progress,
         )
     seeds_per_s = round(ran.seeds * 1_000_000 / max(1, env.monotonic_us() - began_us), 2)
-    _say(desk, ran, job, asked, seeds_per_s)
+    _say(desk, ran, suite, job, asked=asked, seeds_per_s=seeds_per_s)
     return output.NEGATIVE if ran.failures or (asked.every_cell and ran.missed) else 0
 
 
-def _check_guard(without: str) -> None:
-    if without and without not in ablations.GUARDS:
-        meant = suggest.near(without, ablations.GUARDS)
-        raise errors.BadInput(f"no guard {without!r}; `worldline simulate --without list` names them{meant}")
+def _check_guard(job: campaign.Job, suite: Suite) -> None:
+    guards = suite.guards.named
+    if job.without and job.without not in guards:
+        meant = suggest.near(job.without, guards)
+        there = f"`worldline simulate --suite {job.suite} --without list` names them{meant}" if guards else NO_GUARDS
+        raise errors.BadInput(f"no guard {job.without!r}; {there}")
 
 
-def _say(desk: Desk, ran: campaign.Campaign, job: campaign.Job, asked: Asked, seeds_per_s: float) -> None:
-    smaller = _smaller(desk, ran, job, asked.shrink)
+def _say(
+    desk: Desk, ran: campaign.Campaign, suite: Suite, job: campaign.Job, *, asked: Asked, seeds_per_s: float
+) -> None:
+    smaller = _smaller(desk, ran, suite, job, asked.shrink)
     if desk.out.as_json:
         said: dict[str, Any] = {
             "seeds": ran.seeds,
@@ -105,14 +117,15 @@ def _say(desk: Desk, ran: campaign.Campaign, job: campaign.Job, asked: Asked, se
     )
 
 
-def _smaller(desk: Desk, ran: campaign.Campaign, job: campaign.Job, shrink: bool | None) -> list[Any]:
+def _smaller(
+    desk: Desk, ran: campaign.Campaign, suite: Suite, job: campaign.Job, shrink: bool | None
+) -> list[shrinker.Shrunk]:
     """The failures made smaller: the first for people, all when asked, none for programs that did not ask."""
     wanted = ran.failures if shrink else ran.failures[:1] if shrink is None and not desk.out.as_json else []
     found = []
-    scenario = campaign.load(job.target) if wanted else None
     with common.quiet_logs():
         for failure in wanted:
             desk.out.note(f"seed {failure.seed} breaks {failure.invariant}; making it smaller")
-            smaller = shrinker.shrink(failure.seed, job=job, scenario=scenario)
+            smaller = shrinker.shrink(failure.seed, suite, job=job)
             found += [smaller] if smaller is not None else []
     return found

@@ -21,29 +21,39 @@ from worldline.base import errors
 from worldline.host import program_files
 from worldline.kernel.authoring.scripts import Script
 from worldline.sim import run
-from worldline.sim.faults import ablations, boundaries, profiles
+from worldline.sim import suite as suites
+from worldline.sim.faults import boundaries, profiles
+from worldline.sim.faults.guards import Guards
 from worldline.sim.load import scenarios
+from worldline.sim.suite import Suite
 
 SEEDS_AT_ONCE_MIN = 4  # fewer for each process are not worth starting it
 SEEDS_AHEAD = 8  # for each process: given to it before they are needed
+NOTHING = (
+    "nothing to simulate; name a Python file with a program and `async def scenario(universe)`, "
+    "or a suite: --suite MODULE"
+)
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What is run for every seed. `target`: a user's FILE or FILE:SCENARIO, nothing for the project's own workloads."""
+    """What is run for every seed. `target`: a user's FILE or FILE:SCENARIO. `suite`: MODULE or MODULE:NAME of one, with
+    its guards; its programs and hosts are run where there is no target.
+    """
 
     target: str = ""
+    suite: str = ""
     without: str = ""
     profile: str = ""
 
-    def profile_of(self, seed: int) -> profiles.Profile:
+    def profile_of(self, seed: int, guards: Guards) -> profiles.Profile:
         """What is drawn, turned to where a missing guard would be missed, with what was asked for."""
         drawn = profiles.draw(seed)
         if self.without:
-            drawn = profiles.changed(drawn, ablations.GUARDS[self.without].look)
+            drawn = profiles.changed(drawn, guards.named[self.without].look)
         return profiles.changed(drawn, self.profile)
 
 
-SWARM = Job()
+ORDINARY = Job()
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -63,10 +73,18 @@ class Campaign(msgspec.Struct, frozen=True):
     trace: str
 
 
-def load(target: str) -> scenarios.Scenario | None:
+def load(job: Job) -> Suite:
+    """What a job names."""
+    named = suites.load(job.suite) if job.suite else None
+    if job.target:
+        return suites.of(_scenario(job.target), named.guards if named else None)
+    if named is None:
+        raise errors.BadInput(NOTHING)
+    return named
+
+
+def _scenario(target: str) -> scenarios.Scenario:
     """The scenario that a target names: a function of the file, `scenario` unless named."""
-    if not target:
-        return None
     path, name = program_files.split(target)
     loaded = program_files.load(str(path))
     wanted = name or scenarios.SCENARIO
@@ -78,19 +96,19 @@ def load(target: str) -> scenarios.Scenario | None:
 
 def campaign(
     seeds: Sequence[int],
+    suite: Suite,
     *,
-    job: Job = SWARM,
-    scenario: scenarios.Scenario | None = None,
+    job: Job = ORDINARY,
     jobs: int = 1,
     keep_going: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Campaign:
-    """Run seeds. `scenario`: one that is at hand and not in a file; it runs in this process."""
+    """Run seeds. `job`: how; in several processes it has the suite's name, by which each of them loads it."""
     cells: Counter[boundaries.Cell] = Counter()
     failures: list[Failure] = []
     trace = hashlib.sha256()
     count = 0
-    with _results(seeds, job, scenario, jobs) as results:
+    with _results(seeds, suite, job, jobs) as results:
         for result in results:
             count += 1
             cells.update(result.cells)
@@ -106,14 +124,11 @@ def campaign(
 
 
 @contextlib.contextmanager
-def _results(
-    seeds: Sequence[int], job: Job, scenario: scenarios.Scenario | None, jobs: int
-) -> Iterator[Iterator[run.Result]]:
+def _results(seeds: Sequence[int], suite: Suite, job: Job, jobs: int) -> Iterator[Iterator[run.Result]]:
     """The results of all seeds, in order. On leaving, no process runs one any more."""
-    found = scenario if scenario is not None else load(job.target)
     processes = min(jobs, len(seeds) // SEEDS_AT_ONCE_MIN)
-    if scenario is not None or processes <= 1:
-        yield (one(seed, job, found) for seed in seeds)
+    if processes <= 1:
+        yield (one(seed, suite, job) for seed in seeds)
         return
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (job,))
     try:
@@ -147,22 +162,23 @@ def _held_back(number: signal.Signals) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def one(seed: int, job: Job, scenario: scenarios.Scenario | None) -> run.Result:
-    return run.run(seed, without=job.without, profile=job.profile_of(seed), scenario=scenario, halt=True)
+def one(seed: int, suite: Suite, job: Job = ORDINARY) -> run.Result:
+    """One of them. It ends at the first violation."""
+    return run.run(seed, suite, without=job.without, profile=job.profile_of(seed, suite.guards), halt=True)
 
 
 class _Process:
     """What a process of a campaign keeps from seed to seed."""
 
     job: Job
-    scenario: scenarios.Scenario | None
+    suite: Suite
 
 
 def _begin(job: Job) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     _Process.job = job
-    _Process.scenario = load(job.target)
+    _Process.suite = load(job)
 
 
 def _one(seed: int) -> run.Result:
-    return one(seed, _Process.job, _Process.scenario)
+    return one(seed, _Process.suite, _Process.job)

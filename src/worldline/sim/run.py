@@ -16,37 +16,21 @@ from unittest import mock
 
 import msgspec
 
-from worldline.base import errors, limits
+from worldline.base import errors
+from worldline.kernel.execution import tracebacks
 from worldline.layers import blobs as blob_layer
 from worldline.layers import chunks
-from worldline.model import ids
-from worldline.sim.check import (
-    abroad,
-    aftermath,
-    checkers,
-    deletions,
-    flow_domains,
-    forks,
-    garbage,
-    lateness,
-    messages,
-    questions,
-    segments,
-    trials,
-)
+from worldline.sim.check import checkers, deletions, forks, garbage, messages, questions, segments, trials
 from worldline.sim.check.audit import Audit, Violation
-from worldline.sim.faults import ablations, profiles, segment_bodies
+from worldline.sim.check.promises import Promises
+from worldline.sim.faults import profiles, segment_bodies
 from worldline.sim.faults.faulty_store import Struck
 from worldline.sim.hosts.cluster import LOOK_SECONDS, Cluster
-from worldline.sim.hosts.forger import Forger
-from worldline.sim.hosts.rogue import Rogue
-from worldline.sim.load import flow_domains as flows_load
-from worldline.sim.load import forgers, fragile, hostile, programs, scenarios, workloads
 from worldline.sim.runtime.loop import Deadlock, Halted, SimLoop, Stuck
+from worldline.sim.suite import Suite
 
 SECONDS_MAX = 3_000.0
 CHUNK_BYTES = 4_096
-NOTHING = workloads.Plan(worlds=[], ops=[], pause_ms=0)
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -71,33 +55,29 @@ class Result(msgspec.Struct, frozen=True):
 
 def run(
     seed: int,
+    suite: Suite,
     *,
     without: str = "",
     profile: profiles.Profile | None = None,
-    plan: workloads.Plan | None = None,
-    scenario: scenarios.Scenario | None = None,
     keep: int = 0,
     halt: bool = False,
 ) -> Result:
     """Run one seed. `without`: with one guard switched off. `keep`: so many lines of the trace in words. `halt`: end at
     the first violation.
     """
-    assert not without or without in ablations.GUARDS, f"no guard {without!r}"
-    drawn = profile or profiles.draw(seed)
-    if scenario is not None:  # a user's timers could be hours late after an excursion, without a visible reason
-        drawn = msgspec.structs.replace(drawn, excursion=0)
-    planned = plan or (
-        workloads.draw(seed, drawn.clients, drawn.kinds, _wanted(drawn)) if scenario is None else NOTHING
-    )
+    guards = suite.guards.without(without)
+    drawn = profiles.changed(profile or profiles.draw(seed), suite.profile)
     loop = SimLoop(str(seed), shuffle=drawn.shuffle)
     window_us = 1000 * (drawn.window_ms or drawn.settings.dedupe_window_ms)
     audit = Audit(in_stamp_order=not drawn.held, on_broken=loop.halt if halt else lambda: None, window_us=window_us)
-    cluster = Cluster(loop, seed, drawn, planned, without=without, scenario=scenario, broken=audit.broken, keep=keep)
-    script = None if scenario is None else scenario.script
+    programs = suite.programs(drawn)
+    cluster = Cluster(loop, seed, drawn, programs, suite.hosts, guards=guards, broken=audit.broken, keep=keep)
+    promises = suite.promises(cluster, audit)
     damaged = segment_bodies.damaged(cluster.faults)
-    with _calm(), ablations.patched(without), _verified(audit), _small(drawn), scenarios.scripted(script), damaged:
+    switched_off, its_own = guards.patched(), cluster.company.patched()
+    with _calm(), _placeless(), switched_off, _verified(audit), _small(), its_own, damaged:
         try:
-            loop.run(_phases(cluster, audit), seconds=SECONDS_MAX)
+            loop.run(_phases(cluster, audit, promises), seconds=SECONDS_MAX)
         except Halted:
             pass
         except (Deadlock, Stuck) as error:
@@ -121,38 +101,19 @@ def run(
     )
 
 
-def _wanted(profile: profiles.Profile) -> workloads.Wanted:
-    return workloads.Wanted(
-        anonymous=profile.anonymous,
-        doors=profile.doors,
-        backlog=profile.backlog,
-        hostile=profile.hostile,
-        fragile=profile.fragile,
-        forks=profile.forks,
-        abroad=profile.abroad,
-        sketches=profile.sketches,
-        flows=profile.flows,
-        forgers=profile.forgers,
-        timed=1 if profile.excursion else 0,
-        runs=2 if profile.patient else 0,
-    )
-
-
-async def _phases(cluster: Cluster, audit: Audit) -> None:
-    programs.OUTSIDE.set(cluster.outside)
-    cluster.outside.on_call.append(audit.called)
+async def _phases(cluster: Cluster, audit: Audit, promises: Promises) -> None:
+    company = cluster.company
+    company.on_call(audit.called)
     audit.on_entry.append(cluster.history.look)
-    hostile.ENDLESS.clear()
-    fragile.begin()
     born = forks.Forks(audit.broken, audit.asked_by, lambda: cluster.truth.copy)
-    cluster.outside.on_call.append(born.called)
+    company.on_call(born.called)
     tried = trials.Trials(
-        cluster.fragile.budget,
+        company.crash_budget(cluster.settings),
         audit.broken,
         is_dead=audit.is_dead,
         was_removed=audit.was_removed,
-        kills=lambda at: at in _fragile(cluster),
-        performs=lambda label: [(each.key, each.attempt) for each in cluster.outside.under_way if each.host == label],
+        kills=company.kills,
+        performs=lambda label: [(each.key, each.attempt) for each in company.performs(label)],
     )
     compacted = segments.Segments(audit.broken, lambda: cluster.truth.copy)
     other = Audit(
@@ -162,52 +123,38 @@ async def _phases(cluster: Cluster, audit: Audit) -> None:
         window_us=cluster.settings.dedupe_window_ms * 1000,
     )
     sent = messages.Messages([audit, other], window_us=cluster.settings.dedupe_window_ms * 1000)
-    elsewhere = segments.Segments(audit.broken, lambda: cluster.elsewhere.truth.copy if cluster.elsewhere else {})
+    elsewhere = segments.Segments(audit.broken, lambda: cluster.truths()[-1].copy)
     gone = deletions.Deletions(audit.broken, lambda: cluster.truth.copy)
     swept = garbage.Sweeps(audit.broken, lambda: cluster.truth.copy)
-    flows = flow_domains.FlowDomains(audit.broken)
     put = questions.Questions(audit.broken)
     audit.on_step.append(put.step)
     await cluster.boot(
         [sent.look, put.look, audit.look, tried.look, born.look, compacted.look, gone.look]
         + ([swept.look] if cluster.profile.collects else [])
-        + ([flows.look] if cluster.profile.flows else []),
+        + promises.looks(),
         [sent.look, other.look, elsewhere.look],
     )
     sent.know(cluster.truths())
-    rogue = Rogue(cluster.loop, cluster.seed, cluster.truth, cluster.faults, find=audit.find)
-    cluster.outside.on_call.append(rogue.called)
-    if cluster.profile.forgers:
-        others = [cluster.addresses[forgers.FORGER]]
-        forger = Forger(cluster.loop, cluster.seed, cluster.truth, cluster.faults, others=others)
-        cluster.truth.audit.append(forger.look)
+    company.booted(audit.find)
     await cluster.chaos()
     await checkers.in_between(cluster, audit)
     cluster.heal()
     left = await _rest(cluster, born)
     if not left:
-        await lateness.on_time(cluster, checkers.reader(cluster, cluster.calm()), audit)
+        has_begun = await promises.at_rest(checkers.reader(cluster, cluster.calm()))
         behind = cluster.left(excused=False)
         left = await cluster.catch_up()
-        if not left and (behind or cluster.profile.flows):  # a client may have made a fork just now
+        if not left and (behind or has_begun):
             left = await _rest(cluster, born)
     if not left:
-        left = await aftermath.mend(cluster, checkers.reader(cluster, cluster.calm()), audit)
-    if cluster.driven is not None and not left:
-        await cluster.driven.finish()
+        left = await promises.mend(checkers.reader(cluster, cluster.calm()))
+    if not left:
+        await company.finish()
     cluster.check_roles()
     cluster.stop()
-    await checkers.at_end(cluster, audit, left, born)
-    if not left:
-        await flows.at_end(checkers.stranger(cluster), checkers.planned(cluster), cluster.history.answered)
-    await abroad.at_end(cluster, audit, sent, left)
-    put.at_end(checkers.planned(cluster), cluster.history.answered)
+    await checkers.at_end(cluster, audit, left, born, promises)
+    await promises.at_end(checkers.stranger(cluster), sent, left)
     await gone.at_end(checkers.reader(cluster, cluster.calm()))
-
-
-def _fragile(cluster: Cluster) -> list[ids.Address]:
-    """The worlds whose inputs may end their processes."""
-    return [cluster.addresses[name] for name, program in cluster.plan.worlds if program == fragile.NAME]
 
 
 async def _rest(cluster: Cluster, born: forks.Forks) -> list[str]:
@@ -239,13 +186,16 @@ def _verified(audit: Audit) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _small(profile: profiles.Profile) -> Iterator[None]:
-    """Blobs that are kept in the store take many batches, between which hosts are stopped. Cells of flow domains are
-    soon full, in seeds that have them.
-    """
-    cell_bytes_max = flows_load.CELL_BYTES_MAX if profile.flows else limits.FLOW_CELL_BYTES_MAX
-    full = mock.patch.object(limits, "FLOW_CELL_BYTES_MAX", cell_bytes_max)
-    with mock.patch.object(chunks, "CHUNK", CHUNK_BYTES), mock.patch.object(chunks, "PART", 2 * CHUNK_BYTES), full:
+def _placeless() -> Iterator[None]:
+    """Tracebacks are stored. A seed is the same run wherever the files of its programs stand."""
+    with mock.patch.object(tracebacks, "shown", lambda file: file.rpartition("/")[2]):
+        yield
+
+
+@contextlib.contextmanager
+def _small() -> Iterator[None]:
+    """Blobs that are kept in the store take many batches, between which hosts are stopped."""
+    with mock.patch.object(chunks, "CHUNK", CHUNK_BYTES), mock.patch.object(chunks, "PART", 2 * CHUNK_BYTES):
         yield
 
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import msgspec
 
 from worldline.sim import run
-from worldline.sim.campaign import SWARM, Job
+from worldline.sim.campaign import ORDINARY, Job
 from worldline.sim.faults import profiles
 from worldline.sim.faults.faulty_store import Struck
 from worldline.sim.faults.profiles import Profile
-from worldline.sim.load import scenarios
+from worldline.sim.suite import Suite
 
 RUNS_MAX = 80
 
@@ -35,17 +35,15 @@ class Shrunk(msgspec.Struct, frozen=True):
     runs: int
 
 
-def shrink(
-    seed: int, *, job: Job = SWARM, scenario: scenarios.Scenario | None = None, runs_max: int = RUNS_MAX
-) -> Shrunk | None:
+def shrink(seed: int, suite: Suite, *, job: Job = ORDINARY, runs_max: int = RUNS_MAX) -> Shrunk | None:
     """Make a failing seed smaller. None if it does not fail."""
-    search = _Search(seed, job, scenario, runs_max)
+    search = _Search(seed, suite, job, runs_max)
     if not search.begin():
         return None
     search.fewer_faults()
     search.less_around()
     failure = search.result.failures[0]
-    base = Job(job.target, job.without).profile_of(seed)
+    base = Job(without=job.without).profile_of(seed, suite.guards)
     return Shrunk(
         seed,
         failure.invariant,
@@ -59,12 +57,12 @@ def shrink(
 
 
 class _Search:
-    def __init__(self, seed: int, job: Job, scenario: scenarios.Scenario | None, runs_max: int) -> None:
+    def __init__(self, seed: int, suite: Suite, job: Job, runs_max: int) -> None:
         self._seed = seed
+        self._suite = suite
         self._job = job
-        self._scenario = scenario
         self._runs_max = runs_max
-        self.profile = job.profile_of(seed)
+        self.profile = job.profile_of(seed, suite.guards)
         self.result: run.Result
         self.drawn = 0
         self.runs = 0
@@ -105,7 +103,7 @@ class _Search:
         for name in ("orchestrators", "janitors"):
             if getattr(profile, name):
                 yield replace(profile, **{name: 0})
-        if self._scenario is None:
+        if self._suite.has_ops:
             for ops_max in (1, 2, 4, 8):
                 if ops_max < profile.ops_max:
                     yield replace(profile, ops_max=ops_max)
@@ -122,7 +120,7 @@ class _Search:
 
     def _run(self, profile: Profile) -> run.Result:
         self.runs += 1
-        return run.run(self._seed, without=self._job.without, profile=profile, scenario=self._scenario, halt=True)
+        return run.run(self._seed, self._suite, without=self._job.without, profile=profile, halt=True)
 
 
 def background(profile: Profile) -> list[str]:
@@ -144,7 +142,8 @@ def background(profile: Profile) -> list[str]:
 
 def command(seed: int, job: Job, profile: str | None = None) -> str:
     """What to type to see a seed again, as it was asked for or under another profile."""
-    words = ["worldline", "simulate", *([job.target] if job.target else []), "--seed", str(seed)]
+    words = ["worldline", "simulate", *([job.target] if job.target else [])]
+    words += [*(["--suite", job.suite] if job.suite else []), "--seed", str(seed)]
     if job.without:
         words += ["--without", job.without]
     wanted = job.profile if profile is None else profile

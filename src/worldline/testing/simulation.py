@@ -37,16 +37,16 @@ def simulate(
     well. Effects run as written, in virtual time; `script` answers for those that would touch the real outside.
     `profile`: what goes wrong, as `worldline simulate --profile` takes it.
     """
-    # Loaded when it is needed: the simulator brings programs of its own.
-    from worldline.sim import campaign, shrinker  # noqa: PLC0415
+    # Loaded when it is needed: other tests have no use for the simulator.
+    from worldline.sim import campaign, shrinker, suite  # noqa: PLC0415
     from worldline.sim.load import scenarios  # noqa: PLC0415
 
     programs = [program] if isinstance(program, Program) else list(program)
-    made = scenarios.Scenario(programs, scenario, script)
+    made = suite.of(scenarios.Scenario(programs, scenario, script))
     job = campaign.Job(profile=profile)
-    ran = campaign.campaign(range(seed, seed + seeds), job=job, scenario=made, keep_going=False)
+    ran = campaign.campaign(range(seed, seed + seeds), made, job=job, keep_going=False)
     for failure in ran.failures:
-        smaller = shrinker.shrink(failure.seed, job=job, scenario=made)
+        smaller = shrinker.shrink(failure.seed, made, job=job)
         assert smaller is not None, "a seed fails again"
         again = f"simulate(..., seed={failure.seed}, seeds=1, profile={smaller.profile!r})"
         report = "\n".join([*shrinker.described(smaller), f"  again, with these alone: {again}"])

@@ -1,4 +1,4 @@
-"""`worldline simulate`: run a program, or the project's own workloads, on many seeds of a cluster that breaks.
+"""`worldline simulate`: run a program, or a suite of programs and hosts, on many seeds of a cluster that breaks.
 
 Exit code 1 means that a seed failed, or that a boundary was never stopped at when all of them had to be
 (`--every-cell`).
@@ -20,7 +20,8 @@ LIST = "list"
 @click.option("--seed", type=click.IntRange(min=0), metavar="S", help="The first one.")
 @click.option("--profile", default="", metavar="P", help="What goes wrong: a name, or FIELD=VALUE,... [default: swarm]")
 @click.option("--shrink/--no-shrink", default=None, help="Make failures smaller. [default: the first one]")
-@click.option("--without", default="", metavar="GUARD", help="With one guard switched off; `list` names them.")
+@click.option("--suite", default="", metavar="MODULE[:NAME]", help="What is run without FILE, and its guards.")
+@click.option("--without", default="", metavar="GUARD", help="With one guard of the suite off; `list` names them.")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes. [default: one for each core]")
 @click.option("--keep-going", is_flag=True, help="Do not end at the first failure.")
 @click.option("--every-cell", is_flag=True, help="Fail if a boundary and fault that can meet never did.")
@@ -32,6 +33,7 @@ def simulate(
     seed: int | None,
     profile: str,
     shrink: bool | None,
+    suite: str,
     without: str,
     jobs: int | None,
     keep_going: bool,
@@ -41,15 +43,16 @@ def simulate(
 
     Each seed is one run, with faults drawn from it.
 
-    FILE is a Python file with a program and `async def scenario(universe)`; without one, the project's own workloads
-    are run.
+    FILE is a Python file with a program and `async def scenario(universe)`. A suite is what the project itself runs
+    instead: in a clone of its repository, --suite tests.campaign.suite.
     """
     from worldline.cli import campaigns  # noqa: PLC0415 - the simulator; other commands start without loading it
 
     if without == LIST:
-        return campaigns.list_guards(desk)
+        return campaigns.list_guards(desk, suite)
     asked = campaigns.Asked(
         file or "",
+        suite,
         without,
         profile,
         first=seed or 0,

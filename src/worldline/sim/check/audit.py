@@ -26,7 +26,7 @@ from worldline.model.world import TAKES_INPUT, Status
 from worldline.roles.world import handover
 from worldline.sim.check import deletions, work_moves
 from worldline.sim.check.client_ids import ClientIds
-from worldline.sim.load.programs import Called
+from worldline.sim.load.history import Called
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import ROGUE
 from worldline.sim.runtime.truth import Applied

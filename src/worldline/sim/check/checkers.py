@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 
@@ -15,28 +15,22 @@ from worldline.base.failures import Diverged
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.client.universe import Universe
-from worldline.client.world import World
 from worldline.host import compose
 from worldline.inspect import doctor, prove, queries
-from worldline.kernel.branches import fork
-from worldline.keys import work as work_keys
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.stored import journal_pages
 from worldline.model import journal
-from worldline.model.work import WorkState
 from worldline.roles import reader as readers
 from worldline.roles import restore
-from worldline.sim.check import forks, garbage, lateness
+from worldline.sim.check import forks, garbage
 from worldline.sim.check.audit import Audit, Violation
-from worldline.sim.hosts.cluster import EDITED, Cluster
-from worldline.sim.load import flow_domains, fragile, hostile, programs, scenarios, sketches, workloads
-from worldline.sim.load.history import Outcome
+from worldline.sim.check.promises import Promises
+from worldline.sim.hosts.cluster import Cluster
+from worldline.sim.load.scenarios import UNIVERSE
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.env import SimEnv
 from worldline.store import kv
 
-# How often an anonymous operation may count, by how it ended.
-TIMES = {Outcome.ACKED: (1,), Outcome.UNCERTAIN: (0, 1), Outcome.REFUSED: (0,)}
 COPIED_AT_ONCE = limits.BATCH_BYTES_MAX // (limits.VALUE_BYTES_MAX + limits.KEY_BYTES_MAX) // 2
 
 
@@ -160,52 +154,47 @@ async def in_between(cluster: Cluster, audit: Audit) -> None:
         audit.broken("E2", f"{finding.world} {finding.kind}: {finding.what}")
 
 
-async def at_end(cluster: Cluster, audit: Audit, left: list[str], born: forks.Forks) -> None:
+async def at_end(cluster: Cluster, audit: Audit, left: list[str], born: forks.Forks, promises: Promises) -> None:
     """Everything that is checked when a run has come to rest."""
-    if cluster.driven is not None and (verdict := cluster.driven.verdict()):
-        audit.broken(scenarios.SCENARIO, verdict)
+    for invariant, what in cluster.company.complaints():
+        audit.broken(invariant, what)
     for member in cluster.members:
         for bug in member.bugs:
             audit.broken("BUG", f"{member.name}: {type(bug).__name__}: {bug}")
     for complaint in cluster.loop.complaints:
         audit.broken("BUG", complaint)
-    for name in hostile.ENDLESS:
-        audit.broken("BUG", f"run {name} would never have ended when its world was let go")
     if left:
         hints_lost = cluster.profile.hints == "none"
         late = "W3" if born.are_concerned(left) else "V3" if hints_lost else "V1"
         audit.broken(late, f"not done after {cluster.quiet_after_seconds()} s: {left[:8]}")
     same_contents(await contents(cluster.truth.engine), cluster.truth.copy, audit)
-    lateness.told(cluster, audit)
+    promises.told()
     universe = reader(cluster, cluster.calm())
     for name in [meta.name async for meta in Universe(universe).worlds()]:
         at, status = await Handle(universe, name).address(), (await Handle(universe, name).describe()).meta.status
         if await queries.quarantined(universe, at, status) is not None:
             audit.broken("INNOCENT", f"{name} is quarantined, and no restore ends a process")
         try:
-            await replayed(universe, name, audit)
+            await replayed(universe, name, audit, promises.unproven)
         except (errors.Error, Diverged) as error:
             audit.broken("R3", f"{name}: {error}")
-    if not left and cluster.driven is None:
-        kept = _kept(cluster)
-        await promises(universe, kept, audit)
-        await born.at_end(universe)
-        await born.promised(universe, kept.ops, kept.answered)
+    if not left:
+        await promises.kept(universe, born)
     if cluster.profile.collects:
         await garbage.check(universe, audit)
 
 
 def reader(cluster: Cluster, store: compose.Store) -> Connection:
     """A universe that hosts nothing and knows every program."""
-    universe = Connection(store, cluster.universe, "simulated", [], cluster.settings)
-    known = [*cluster.programs, *EDITED, fragile.VERSIONS[fragile.MENDED]]
+    universe = Connection(store, cluster.universe, UNIVERSE, [], cluster.settings)
+    known = [*cluster.programs, *cluster.company.edited, *cluster.company.mended]
     universe.programs.update({program.name: program for program in known})
     return universe
 
 
 def stranger(cluster: Cluster) -> Connection:
     """A universe that hosts nothing and knows no program."""
-    return Connection(cluster.calm(), cluster.universe, "simulated", [], cluster.settings)
+    return Connection(cluster.calm(), cluster.universe, UNIVERSE, [], cluster.settings)
 
 
 async def contents(engine: kv.Engine) -> dict[bytes, bytes]:
@@ -227,12 +216,12 @@ def same_contents(found: dict[bytes, bytes], copy: dict[bytes, bytes], audit: Au
         audit.broken("K1", f"the store does not hold what was committed: {keyspaces.place(wrong[0])}")
 
 
-async def replayed(universe: Connection, name: str, audit: Audit) -> None:
+async def replayed(universe: Connection, name: str, audit: Audit, unproven: Sequence[str] = ()) -> None:
     """R3, R4, D1, E2: from birth, and from every snapshot there is. Code that is not deterministic proves nothing; the
-    state that its steps led to is in their changes all the same.
+    state that its steps led to is in their changes all the same. `unproven`: programs of such code.
     """
     world = Handle(universe, name)
-    if (await world.describe()).meta.program not in (fragile.NAME, flow_domains.NAME):  # H6 proves these
+    if (await world.describe()).meta.program not in unproven:
         proof = await prove.prove(world)
         if proof.difference is not None or proof.unverifiable:
             audit.broken("R4", f"{name}: {proof.difference or proof.unverifiable}")
@@ -255,128 +244,6 @@ def _same_end(name: str, step: int, head: journal.Head, restored: restore.Restor
         audit.broken("R3", f"{name}: another end when replayed from step {step}")
     if restored.entries and restored.machine.state != head.state:
         audit.broken("R3", f"{name}: another state when replayed from step {step}")
-
-
-# --- What the programs promise ------------------------------------------------------------------------------
-
-
-class Kept(msgspec.Struct, frozen=True):
-    """What is known when all is over: the worlds (name and program), what was asked and answered, what the store holds,
-    and what happened outside, by service and key.
-    """
-
-    worlds: dict[str, str]
-    ops: list[workloads.Op]
-    answered: dict[str, object]
-    contents: dict[bytes, bytes]
-    done: dict[tuple[str, str], object]
-
-    def of(self, program: str) -> list[str]:
-        return [name for name, its in self.worlds.items() if its == program]
-
-
-def _kept(cluster: Cluster) -> Kept:
-    return Kept(
-        dict(cluster.plan.worlds),
-        planned(cluster),
-        cluster.history.answered,
-        cluster.truth.copy,
-        cluster.outside.done,
-    )
-
-
-def planned(cluster: Cluster) -> list[workloads.Op]:
-    """All that clients had to do."""
-    plan = cluster.plan
-    return [op for each in (*plan.ops, *plan.doors) for op in each[: cluster.profile.ops_max]] + plan.backlog
-
-
-async def promises(universe: Connection, kept: Kept, audit: Audit) -> None:
-    """Every operation was answered; its traces must be in the worlds, once."""
-    for name in kept.of("counters"):
-        await _counted(universe, name, kept, audit)
-    for name in kept.of("hostiles"):
-        await _survived(universe, name, kept, audit)
-    if kept.of("bank"):
-        await _conserved(universe, kept, audit)
-    if not any(op.kind == "doom" for op in kept.ops):
-        _paid(kept, audit)
-    for op in kept.ops:
-        if op.id not in kept.answered:
-            audit.broken("J1", f"operation {op.id} was never answered")
-    await _drawn(universe, kept, audit)
-    _queue_is_derived(kept, audit)
-
-
-async def _drawn(universe: Connection, kept: Kept, audit: Audit) -> None:
-    """Sketches that were kept hold their text."""
-    for op in kept.ops:
-        if op.kind == "sketch" and op.to == sketches.KEPT:
-            sketch = await World(universe, op.world).state(sketches.Sketch)
-            if sketch.text != sketches.text(sketches.second(op)):
-                audit.broken("PROGRAM", f"{op.world} does not hold its text")
-
-
-async def _counted(universe: Connection, name: str, kept: Kept, audit: Audit) -> None:
-    """What counts, counts once; poison counts nothing and lies with the dead letters, once."""
-    counter = await World(universe, name).state(programs.Counter)
-    ops = [op for op in kept.ops if op.world == name]
-    for op in ops:
-        times = counter.ids.get(op.id, 0)
-        if op.kind in workloads.COUNTED and times != 1:
-            audit.broken("J1", f"{name}: operation {op.id} counted {times} times")
-        elif op.kind in workloads.ANONYMOUS and times not in TIMES[Outcome(str(kept.answered[op.id]))]:
-            audit.broken("ONCE", f"{name}: {op.kind} {op.id} ended {kept.answered[op.id]} and counted {times} times")
-    if counter.total != sum(op.amount * counter.ids.get(op.id, 0) for op in ops):
-        audit.broken("PROGRAM", f"{name}: the total is {counter.total}")
-    await _buried(universe, name, sum(op.kind == "poison" for op in ops), kept, audit)
-
-
-async def _survived(universe: Connection, name: str, kept: Kept, audit: Audit) -> None:
-    """Of a hostile program: what met no memory counts once, what raised is a dead letter."""
-    victim = await World(universe, name).state(hostile.Victim)
-    ops = [op for op in kept.ops if op.world == name]
-    if victim.ids != {op.id: 1 for op in ops if op.kind == "starved"}:
-        audit.broken("J1", f"{name}: counted {victim.ids}")
-    await _buried(universe, name, sum(op.kind == "evil" for op in ops), kept, audit)
-
-
-async def _buried(universe: Connection, name: str, count: int, kept: Kept, audit: Audit) -> None:
-    at = await Handle(universe, name).address()
-    dead = sum(where.what == "dead" and where.at == at for where in map(keyspaces.place, kept.contents))
-    if dead != count:
-        audit.broken("V2", f"{name}: {dead} dead letters instead of {count}")
-
-
-async def _conserved(universe: Connection, kept: Kept, audit: Audit) -> None:
-    held = {name: await World(universe, name).state(programs.Account) for name in kept.of("bank")}
-    total = sum(account.balance for account in held.values())
-    if total != programs.OPENING * len(held):
-        audit.broken("PROGRAM", f"the bank holds {total} instead of {programs.OPENING * len(held)}")
-    for op in kept.ops:
-        if op.kind in ("transfer", "remit"):
-            arrived = held[op.to].transfers.get(op.id, 0)
-            if arrived != int(kept.answered.get(op.id) is True):
-                audit.broken("PROGRAM", f"transfer {op.id} arrived {arrived} times")
-
-
-def _paid(kept: Kept, audit: Audit) -> None:
-    """Each order is one charge, and one parcel or one refund."""
-    ops = [op for op in kept.ops if op.kind == "order"]
-    done = Counter(service for service, _ in kept.done)
-    answers = Counter(kept.answered.get(op.id) for op in ops)
-    if done["charge"] != len(ops) or done["refund"] != answers["refunded"] or done["ship"] < answers["shipped"]:
-        audit.broken("PROGRAM", f"{len(ops)} orders were answered {dict(answers)}, outside happened {dict(done)}")
-
-
-def _queue_is_derived(kept: Kept, audit: Audit) -> None:
-    """E2 at rest: nothing is open, so nothing may be in the queue but pointers whose authority is gone. What forks
-    share may wait for what is parked (W3).
-    """
-    for key, value in kept.contents.items():
-        work = work_keys.WORK.unpack(value) if keyspaces.place(key).what == "open" else None
-        if work is not None and work.state is not WorkState.PARKED and work.name != fork.SHARE:
-            audit.broken("E2", "work is open in a world that has nothing to do")
 
 
 def first(violations: list[Violation]) -> str:

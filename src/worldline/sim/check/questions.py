@@ -10,7 +10,7 @@ Which world a question was put to is told from the inbox that it stands in, not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from worldline.base import errors
 from worldline.codec import structs
@@ -21,8 +21,7 @@ from worldline.keys import worlds as world_keys
 from worldline.model import ids, inbox, journal
 from worldline.model.inbox import MessageMode, Reply
 from worldline.model.journal import Kind
-from worldline.sim.load import forgers
-from worldline.sim.load.history import Broken, Op
+from worldline.sim.load.history import Broken
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import ROGUE
 from worldline.sim.runtime.truth import Applied
@@ -82,12 +81,6 @@ class Questions:
             return self._put_to.get(bytes.fromhex(question))
         except ValueError:
             return None
-
-    def at_end(self, ops: Sequence[Op], answered: Mapping[str, object]) -> None:
-        """What askers were told is what the judge said."""
-        for op in ops:
-            if op.kind == "plead" and op.id in answered and answered[op.id] != forgers.verdict(op.id):
-                self._broken("F5", f"{op.id}: the asker was told {answered[op.id]!r}")
 
 
 def _sender(item: inbox.Message) -> ids.Address:

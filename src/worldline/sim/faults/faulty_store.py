@@ -21,8 +21,9 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.model import ids
-from worldline.sim.faults import ablations, damage
+from worldline.sim.faults import damage
 from worldline.sim.faults.boundaries import BOUNDARIES, COLLECTING, COMPACTING, DELETING, FORKING, JUDGING, SENDING
+from worldline.sim.faults.guards import Intact
 from worldline.sim.faults.profiles import Profile
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import Host, SimLoop
@@ -64,13 +65,13 @@ class Faults:
         seed: int,
         profile: Profile,
         *,
-        without: str = "",
+        guards: Intact | None = None,
         on_crash: Callable[[Host], None] = lambda _: None,
         on_revoke: Callable[[ids.Address], Awaitable[None]] = _kept,
     ) -> None:
         self.loop = loop
         self.profile = profile
-        self.without = without
+        self.guards = guards or Intact()
         self.active = False
         self.passed = 0
         self.drawn = 0
@@ -92,6 +93,10 @@ class Faults:
     def settle(self) -> None:
         """Remember the root's context: what is scheduled in it outlives any host."""
         self._quiet = contextvars.copy_context()
+
+    def stand_off(self, latency_us: int) -> None:
+        """The store is so far away. Nothing else of the profile changes."""
+        self.profile = msgspec.structs.replace(self.profile, latency_us=latency_us)
 
     def latency(self, host: Host | None = None) -> float:
         worst_us = self.profile.latency_us
@@ -222,7 +227,7 @@ class HostEngine:
         await asyncio.sleep(faults.latency(self._host))
         if self.link.cut_there or faults.hit(faults.profile.unavailable, self._host, "store out of reach", "read"):
             await self._no_answer()
-        found = await self._truth.read(self._host, *requests, held_back=faults.without != "stable")
+        found = await self._truth.read(self._host, *requests, held_back=faults.guards.held_back)
         if self._lag_us and any(map(_is_journal, requests)):
             await asyncio.sleep(self._lag_us / 1_000_000)
         if faults.profile.latency_us > NEAR_US:
@@ -246,10 +251,9 @@ class HostEngine:
 
     def _as_seen(self, found: kv.Snapshot) -> kv.Snapshot:
         """What this engine can tell: one whose transactions stay open knows no version of the store."""
-        if self._faults.without == "store-time":
-            return msgspec.structs.replace(found, time_us=self._env.wall_us())
-        if self._faults.without == "appended":
-            return msgspec.structs.replace(found, version=1)
+        seen = self._faults.guards.seen(found, self._env)
+        if seen is not None:
+            return seen
         return msgspec.structs.replace(found, version=0) if self._faults.profile.held else found
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
@@ -269,9 +273,10 @@ class HostEngine:
             faults.count(before, "unknown")
             self._apply_later(batches)
             return self._unknown(batches, "still under way")
-        if faults.without == "output-gate" and about == "step":
+        early = faults.guards.early(self._truth, batches, about)
+        if early is not None:
             self._apply_later(batches)
-            return [ablations.pretended(self._truth, batch) for batch in batches]
+            return early
         if about == "step" and faults.hit(profile.overtaken, host, "applied, answer lost, overtaken", about):
             return await self._overtaken(batches, after)
         if faults.hit(profile.held, host, "transaction stays open", about):
@@ -333,7 +338,7 @@ class HostEngine:
         revocable = held is not None and about in ("step", "snapshot", "mark")
         if held and revocable and faults.hit(faults.profile.conflict, self._host, "lease revoked", about):
             await faults.on_revoke(held)
-        outcome = await ablations.apply(self._truth, self._host, batch, self._faults.without, version)
+        outcome = await self._faults.guards.apply(self._truth, self._host, batch, version)
         if version is not None:
             self._truth.abandon(version)
         return outcome
@@ -350,9 +355,7 @@ class HostEngine:
         return self._unknown(batches, "the answer was lost")
 
     def _unknown(self, batches: tuple[kv.Batch, ...], why: str) -> list[kv.Outcome]:
-        if self._faults.without == "unknown":
-            return [ablations.pretended(self._truth, batch) for batch in batches]
-        return [kv.CommitUnknown(why) for _ in batches]
+        return self._faults.guards.unanswered(self._truth, batches, why)
 
     def _apply_later(self, batches: tuple[kv.Batch, ...]) -> None:
         """The commit is still under way in the store, whatever becomes of the host."""

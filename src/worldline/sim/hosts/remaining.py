@@ -6,7 +6,7 @@ and so are the clients that wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from worldline.kernel import values
@@ -18,23 +18,36 @@ from worldline.model.work import Work, WorkKind, WorkState
 from worldline.model.world import Status, WorldMeta
 from worldline.sim.faults.excursions import Excursions
 from worldline.sim.hosts.machines import Member
-from worldline.sim.load import flow_domains
-from worldline.sim.load.history import History
+from worldline.sim.load.history import History, Op
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.truth import Truth
 
 
+def _itself(op: Op) -> list[str]:
+    return [op.world]
+
+
 class Remaining:
-    """`excursions`: those of the store's clock, if it makes any. `own`: worlds of a user's scenario are run."""
+    """`excursions`: those of the store's clock, if it makes any. `own`: worlds of a user's scenario are run.
+    `waited_for`: the worlds whose work an operation waits for.
+    """
 
     def __init__(
-        self, truth: Truth, history: History, members: Sequence[Member], *, excursions: Excursions | None, own: bool
+        self,
+        truth: Truth,
+        history: History,
+        members: Sequence[Member],
+        *,
+        excursions: Excursions | None,
+        own: bool,
+        waited_for: Callable[[Op], list[str]] = _itself,
     ) -> None:
         self._truth = truth
         self._history = history
         self._members = members
         self._excursions = excursions
         self._own = own
+        self._waited_for = waited_for
 
     def left(self, *, excused: bool = True) -> list[str]:
         """What remains. `excused`: without the work that is excused, and the clients that wait for it."""
@@ -73,7 +86,7 @@ class Remaining:
         """Whether a client waits for one of these worlds."""
         if not waiting:
             return False
-        wanted = [name for op in self._history.under_way(client) for name in flow_domains.worlds_of(op)]
+        wanted = [name for op in self._history.under_way(client) for name in self._waited_for(op)]
         return any(self._meta(at).name in wanted for at in waiting)
 
     def _meta(self, at: ids.Address) -> WorldMeta:

@@ -29,13 +29,23 @@ def ignored(invariant: str, what: str) -> None:
 
 
 class Op(msgspec.Struct, frozen=True):
-    """One thing a client will do. `kind`: one of `workloads.KINDS`."""
+    """One thing a client will do. `kind`: one that its client knows."""
 
     id: str
     kind: str
     world: str
     amount: int = 0
     to: str = ""
+
+
+class Called(msgspec.Struct, frozen=True):
+    """One call that reached the outside."""
+
+    time_us: int
+    host: str
+    name: str
+    key: str
+    attempt: int
 
 
 class Outcome(enum.StrEnum):

@@ -33,6 +33,7 @@ from worldline.roles.effects import attempt, open_resources
 from worldline.roles.effects import policy as policies
 from worldline.roles.erasure.sealing import Collector
 
+UNIVERSE = "simulated"  # the name of the one that is
 SCENARIO = "scenario"
 FOR_EVER_SECONDS = 1_000_000
 PATIENCE_SECONDS = 600  # virtual ones, from the end of the faults until everything must be done

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from tests.campaign.load import offices
 from worldline.base import env as envs
 from worldline.client.access import grants
 from worldline.client.connection import Connection
@@ -26,7 +27,6 @@ from worldline.model.settings import Settings
 from worldline.sim.faults.faulty_store import Faults, HostEngine
 from worldline.sim.hosts.machines import Away, Member
 from worldline.sim.hosts.remaining import Remaining
-from worldline.sim.load import offices
 from worldline.sim.load.history import History
 from worldline.sim.runtime.env import SimEnv
 from worldline.sim.runtime.loop import Host, SimLoop

@@ -6,21 +6,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.campaign.hosts import crew as crews
+from tests.campaign.load import offices
 from worldline.base import errors
 from worldline.base.failures import Diverged
 from worldline.client.world import World
 from worldline.sim.check import checkers, messages
 from worldline.sim.check.audit import Audit
 from worldline.sim.hosts.cluster import Cluster
-from worldline.sim.load import offices, workloads
 from worldline.sim.load.history import Op
+from worldline.sim.load.scenarios import UNIVERSE
 
 UNCERTAIN = ("expired",)  # whether it was taken before cannot be known
 
 
 async def at_end(cluster: Cluster, audit: Audit, sent: messages.Messages, left: Sequence[str]) -> None:
     """Everything that is checked of other universes when a run has come to rest."""
-    elsewhere = cluster.elsewhere
+    crew = crews.of(cluster)
+    elsewhere = crew.elsewhere
     if elsewhere is None:
         return
     truth = elsewhere.truth
@@ -39,8 +42,7 @@ async def at_end(cluster: Cluster, audit: Audit, sent: messages.Messages, left: 
             ledgers[prefix + name] = await World(link, name).state(offices.Ledger)
     if left:
         return
-    ops = [op for each in cluster.plan.ops for op in each[: cluster.profile.ops_max]]
-    for op in [each for each in ops if each.kind in ("dispatch", "enquire")]:
+    for op in [each for each in crew.acted() if each.kind in ("dispatch", "enquire")]:
         _kept(op, cluster.history.answered.get(op.id), ledgers, audit, sent)
 
 
@@ -52,7 +54,7 @@ def _kept(op: Op, answer: object, ledgers: dict[str, offices.Ledger], audit: Aud
     wanted = (0, 1) if answer[0] in UNCERTAIN else (0,) if failed else (1,)
     if times not in wanted:
         audit.broken("PROGRAM", f"{op.kind} {op.id} to {op.to} ended {answer} and came {times} times")
-    if times and ledger.senders[op.id] != workloads.UNIVERSE:
+    if times and ledger.senders[op.id] != UNIVERSE:
         audit.broken("F4", f"{op.id} came from {ledger.senders[op.id]!r}")
     if times and "/sealed" in op.to:
         audit.broken("F4", f"{op.id} came to {op.to}, which takes nothing")

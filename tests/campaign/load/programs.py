@@ -16,24 +16,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import msgspec
-
 import worldline as wl
 from worldline.sim.faults.profiles import Adapters
+from worldline.sim.load.history import Called
 from worldline.sim.runtime.loop import HOST
 
 EFFECT_SECONDS = 1.5
 APPROVAL_SECONDS = 4.0
-
-
-class Called(msgspec.Struct, frozen=True):
-    """One call that reached the outside."""
-
-    time_us: int
-    host: str
-    name: str
-    key: str
-    attempt: int
 
 
 class Outside:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.campaign.hosts import crew as crews
+from tests.campaign.load import fragile, workloads
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.client.world import World
@@ -18,7 +20,6 @@ from worldline.kernel.rows.records import Record, RunStatus
 from worldline.kernel.state import Machine
 from worldline.sim.check.audit import Audit
 from worldline.sim.hosts.cluster import Cluster
-from worldline.sim.load import fragile, workloads
 from worldline.sim.load.history import Op
 from worldline.sim.runtime import keyspaces
 
@@ -29,17 +30,18 @@ POISONED = "settled without running any code"  # in the report of a run that was
 
 async def mend(cluster: Cluster, universe: Connection, audit: Audit) -> list[str]:
     """Check, mend and check again. Returns what is left to do, if that takes too long."""
-    if not cluster.profile.fragile or cluster.driven is not None:
+    if not cluster.profile.fragile:
         return []
-    ops = [op for each in cluster.plan.ops for op in each[: cluster.profile.ops_max] if op.kind in fragile.KINDS]
-    worlds = [name for name, program in cluster.plan.worlds if program == fragile.NAME]
+    crew = crews.of(cluster)
+    ops = [op for op in crew.acted() if op.kind in fragile.KINDS]
+    worlds = [name for name, program in crew.worlds if program == fragile.NAME]
     for name in worlds:
         _settled(name, await Handle(universe, name).machine(), _of(name, ops), cluster, audit)
     ops += await _edit(cluster, universe, worlds)
     left = await cluster.quiesce()
     if left:
         return left
-    cluster.upgrade(fragile.MENDED)
+    crew.upgrade(fragile.MENDED)
     for name in worlds:
         await _wake(World(universe, name), _of(name, ops), cluster)
     left = await cluster.quiesce()
@@ -61,7 +63,8 @@ async def _edit(cluster: Cluster, universe: Connection, worlds: list[str]) -> li
     for op in runs:
         await _do(cluster, universe, op)
     await cluster.quiesce()
-    cluster.upgrade(cluster.fragile.drawn("late"))
+    crew = crews.of(cluster)
+    crew.upgrade(crew.fragile.drawn("late"))
     nudges = [Op(f"nudge-{run.id}", "nudge", run.world, to=run.id) for run in runs]
     for op in nudges:
         await _do(cluster, universe, op)

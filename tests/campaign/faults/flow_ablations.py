@@ -31,7 +31,7 @@ def patched(without: str) -> Iterator[None]:
     """Switched off for the length of a block. What is no guard of flow domains stays on."""
     match without:
         case "flow-pending":
-            taking = mock.patch.object(kernel_step, "_receipt", _taking_late(kernel_step._receipt))  # noqa: SLF001
+            taking = mock.patch.object(kernel_step, "_receipt", _taking_late(kernel_step._receipt))
             with taking, mock.patch.object(jobs, "is_pending", return_value=True):
                 yield
         case "flow-clear":

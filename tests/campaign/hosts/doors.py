@@ -11,9 +11,9 @@ import asyncio
 import random
 from collections.abc import Sequence
 
+from tests.campaign.load import workloads
 from worldline.client.connection import Connection
 from worldline.sim.hosts.machines import Member
-from worldline.sim.load import workloads
 from worldline.sim.load.history import History, Op, Outcome
 from worldline.sim.runtime.loop import SimLoop
 

@@ -19,12 +19,7 @@ from typing import Any
 import msgspec
 
 import worldline as wl
-from worldline.base import errors, limits
-from worldline.client.connection import Connection
-from worldline.client.handle import Handle
-from worldline.kernel import values
-from worldline.model.world import Status
-from worldline.sim.load import (
+from tests.campaign.load import (
     abandons,
     clerks,
     flow_domains,
@@ -36,8 +31,14 @@ from worldline.sim.load import (
     programs,
     sketches,
 )
+from worldline.base import errors, limits
+from worldline.client.connection import Connection
+from worldline.client.handle import Handle
+from worldline.kernel import values
+from worldline.model.world import Status
 from worldline.sim.load import history as histories
 from worldline.sim.load.history import Outcome
+from worldline.sim.load.scenarios import UNIVERSE
 
 Op = histories.Op
 History = histories.History
@@ -56,9 +57,6 @@ FLOWS = (*flow_domains.KINDS, *abandons.KINDS, *clerks.KINDS)  # operations on f
 DOORS = "doors"  # what the ids of operations of clients with two doors begin with
 STARTED, REFUSED = "started", "refused"
 BACKLOG_WORLD = "counter-0"
-
-
-UNIVERSE = "simulated"
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 
 from worldline.layers import inbox as inboxes
-from worldline.model import ids, inbox, payload
+from worldline.model import inbox, payload
 from worldline.model.world import TAKES_INPUT
 from worldline.sim.faults.faulty_store import Faults
 from worldline.sim.hosts import remaining
-from worldline.sim.load import programs
+from worldline.sim.hosts.company import Find
+from worldline.sim.load.history import Called
 from worldline.sim.runtime.loop import ROGUE, Host, SimLoop
 from worldline.sim.runtime.truth import Truth
 from worldline.store import kv
 
 DEDUPE_US = 10**12
-
-Find = Callable[[bytes], tuple[ids.Address | None, bool]]
 
 
 class Rogue:
@@ -34,12 +32,12 @@ class Rogue:
         self._find = find
         self._draws = random.Random(f"{seed}:rogue")
 
-    def called(self, call: programs.Called) -> None:
+    def called(self, call: Called) -> None:
         """An effect has reached the outside; it may be answered a second time."""
         if self._faults.active and self._draws.random() * 100 < self._faults.profile.adapters.double:
             self._loop.start(Host(ROGUE), self._answer_again(call), name="answers again")
 
-    async def _answer_again(self, call: programs.Called) -> None:
+    async def _answer_again(self, call: Called) -> None:
         await asyncio.sleep(self._draws.choice([5, 15]))
         intent, wrong = bytes.fromhex(call.key), self._draws.random() < 0.3
         at, open_still = self._find(intent)

@@ -18,7 +18,7 @@ def patched(without: str) -> Iterator[None]:
     """Switched off for the length of a block. What is no guard of messages stays on."""
     match without:
         case "message-seen":
-            with mock.patch.object(messages, "_client_id", _never_seen(messages._client_id)):  # noqa: SLF001
+            with mock.patch.object(messages, "_client_id", _never_seen(messages._client_id)):
                 yield
         case "grants":
             allowing = mock.patch.object(universes.Granted, "covers", return_value=True)
@@ -48,6 +48,6 @@ def _at_once(real: Callable[..., int]) -> Callable[..., int]:
     return lambda batch, items, *, now, window_us: real(batch, items, now=now, window_us=window_us // 100)
 
 
-def _by_the_clock(since: age.Anchor, *, monotonic_us: int, time_us: int) -> int:  # noqa: ARG001
+def _by_the_clock(since: age.Anchor, *, monotonic_us: int, time_us: int) -> int:
     """What the store's clock alone says has passed."""
     return since.age_us + max(0, time_us - since.time_us)

@@ -3,7 +3,7 @@ senders that have sent nothing, events by names of the runtime's own.
 
 An asker asks a judge, and a client remembers what the asker was told. A forger knows what a world can know of the asker
 (address, steps, what it asks), computes the ids that its questions would have without a secret, and sends answers under
-them. Another one, with the whole store before its eyes, is `sim/hosts/forger.py`. None of it must count.
+them. Another one, with the whole store before its eyes, is `hosts/forger.py`. None of it must count.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Bench:
         return verdict(event.id)
 
     @wl.on
-    def letter(self, event: wl.Envelope) -> None:  # noqa: ARG002 - its type says what it takes
+    def letter(self, event: wl.Envelope) -> None:
         self.posed += 1
 
 

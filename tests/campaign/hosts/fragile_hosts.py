@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from tests.campaign.load import fragile, workloads
 from worldline.client.connection import Connection
 from worldline.host.process import EMBEDDED
 from worldline.kernel.authoring.program import Program
 from worldline.model.settings import Settings
 from worldline.sim.faults.profiles import Profile
 from worldline.sim.hosts.machines import Code, Member
-from worldline.sim.load import fragile, workloads
 from worldline.sim.runtime.loop import Host
 
 CRASHES_MAX = 1_000  # as good as no budget
@@ -26,9 +26,9 @@ TAKEOVER_SECONDS = 15.0  # besides the lease's TTL: the host is started again, a
 
 
 class FragileHosts:
-    def __init__(self, seed: int, profile: Profile, settings: Settings, *, without: str = "") -> None:
+    def __init__(self, seed: int, profile: Profile, settings: Settings, *, has_budget: bool = True) -> None:
         self._seed = seed
-        self.budget = CRASHES_MAX if without == "crash-budget" else profile.crash_budget
+        self.budget = profile.crash_budget if has_budget else CRASHES_MAX
         worker = msgspec.structs.replace(settings.worker, crash_budget=self.budget)
         self._lease_ttl_ms = worker.lease_ttl_ms
         self.code = Code(self._program_of, msgspec.structs.replace(settings, worker=worker))

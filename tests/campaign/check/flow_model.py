@@ -1,6 +1,6 @@
 """What the cells of flow domains must hold, by a model that is fed with journals, step by step.
 
-The model knows the actions of `sim/load/flow_domains.py` as plain functions that go on where they have stopped, instead
+The model knows the actions of `load/flow_domains.py` as plain functions that go on where they have stopped, instead
 of flows that are run again from their beginning, and nothing of Core, jobs and hosts. For one cell intents come one
 after the other, in the order of the journal; the outcomes of what an intent asks for at once are applied in the order
 in which it asks, whichever comes first.
@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from tests.campaign.load import clerks, flow_domains
+from tests.campaign.load.flow_domains import CELL_BYTES_MAX, FIRST, PARTS, SECOND, STRICT
 from worldline.codec import canonical, structs
 from worldline.kernel import values
 from worldline.kernel import work as kernel_work
@@ -29,8 +31,6 @@ from worldline.kernel.state import Ended
 from worldline.model import ids, inbox, journal, payload
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
-from worldline.sim.load import clerks, flow_domains
-from worldline.sim.load.flow_domains import CELL_BYTES_MAX, FIRST, PARTS, SECOND, STRICT
 
 COMPLETE = ("complete", "")
 OPEN, QUEUED = "its effects are open", "it is queued"
@@ -503,7 +503,7 @@ class Model:
         refused; what waited in a cell goes on, if its document of now fits.
         """
         then, before = Model.of([each for each in self.steps if each.height <= height]), self._owed
-        self.cells, self._open, self._owed = then.cells, then._open, then._owed  # noqa: SLF001 - a model too
+        self.cells, self._open, self._owed = then.cells, then._open, then._owed
         for correlation, owed in before.items():
             if correlation not in self._owed and owed.asked in (None, self._here):
                 self._due[correlation] = None

@@ -14,6 +14,7 @@ import functools
 import random
 from collections.abc import Awaitable, Callable, Sequence
 
+from tests.campaign.load import flow_domains, workloads
 from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
@@ -26,7 +27,6 @@ from worldline.model.world import Status
 from worldline.sim.faults.faulty_store import Faults
 from worldline.sim.faults.profiles import Profile
 from worldline.sim.hosts.machines import Code, Member, hosting
-from worldline.sim.load import flow_domains, workloads
 from worldline.sim.runtime.loop import Host
 
 DEPLOYMENT_SECONDS = (2.0, 8.0)

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import worldline as wl
+from tests.campaign.load.programs import EFFECT_SECONDS, OUTSIDE, PATIENT
 from worldline.base import limits
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.client.universe import Universe
 from worldline.roles.cluster import forks
 from worldline.sim.load.history import History, Op
-from worldline.sim.load.programs import EFFECT_SECONDS, OUTSIDE, PATIENT
 
 NAME = "branches"
 TRUNKS = ("trunk-0", "trunk-1")

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import worldline as wl
+from tests.campaign.load.programs import EFFECT_SECONDS, OUTSIDE, PATIENT
 from worldline.sim.load.history import Op
-from worldline.sim.load.programs import EFFECT_SECONDS, OUTSIDE, PATIENT
 from worldline.sim.runtime.loop import HOST
 
 NAME = "fragile"
@@ -180,7 +180,7 @@ def _good(app: wl.Program, note: Any) -> None:
         return f"{id} done"
 
     @app.workflow(name="suicidal")
-    async def suicidal(id: str, times: int) -> str:  # noqa: ARG001 - runs of the version before have it
+    async def suicidal(id: str, times: int) -> str:
         await note(id, "begins")
         await note(id, "ends")
         return f"{id} done"

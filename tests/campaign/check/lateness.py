@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.campaign.load import programs, workloads
 from worldline.client.connection import Connection
 from worldline.client.world import World
 from worldline.keys import journal as journal_keys
 from worldline.sim.check.audit import Audit
 from worldline.sim.hosts.cluster import LAG_SECONDS, Cluster
-from worldline.sim.load import programs, workloads
 
 ON_TIME_SECONDS = 60.0  # for some seconds of work and a takeover; clocks were off by ten minutes at least
 TELLING_SECONDS = 8.0  # besides reads that are slow
@@ -21,8 +21,8 @@ TELLING_SECONDS = 8.0  # besides reads that are slow
 
 async def on_time(cluster: Cluster, universe: Connection, audit: Audit) -> None:
     """TIME, if the clock was off in this run: effects and timers, tried in each world that has them."""
-    if cluster.excursions.count and cluster.driven is None:
-        names = [name for name, program in cluster.plan.worlds if program == programs.agents.name]
+    if cluster.excursions.count:
+        names = [name for name, program in cluster.company.worlds if program == programs.agents.name]
         await asyncio.gather(*(_try(universe, name, audit) for name in names))
 
 

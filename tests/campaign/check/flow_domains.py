@@ -11,6 +11,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from tests.campaign.check.flow_model import Cell, End, Model, Name, Step, Unknown
+from tests.campaign.load import abandons, clerks, flow_domains, workloads
 from worldline.base import errors
 from worldline.base.failures import Diverged
 from worldline.client.connection import Connection
@@ -31,8 +33,6 @@ from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.rows import Rows
 from worldline.model.world import WorldMeta
-from worldline.sim.check.flow_model import Cell, End, Model, Name, Step, Unknown
-from worldline.sim.load import abandons, clerks, flow_domains, workloads
 from worldline.sim.load.history import Broken, Op
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.truth import Applied

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 
+from tests.campaign.hosts.rogue import DEDUPE_US
+from tests.campaign.load import forgers
 from worldline.codec import structs
 from worldline.kernel import events, values
 from worldline.keys import inbox as inbox_keys
@@ -18,8 +20,6 @@ from worldline.model.inbox import MessageMode, Reply
 from worldline.model.world import TAKES_INPUT
 from worldline.sim.faults.faulty_store import Faults
 from worldline.sim.hosts import remaining
-from worldline.sim.hosts.rogue import DEDUPE_US
-from worldline.sim.load import forgers
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import ROGUE, Host, SimLoop
 from worldline.sim.runtime.truth import Applied, Truth

@@ -14,6 +14,7 @@ import contextlib
 import random
 
 import worldline as wl
+from tests.campaign.load import clerks, flow_domains
 from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
@@ -21,7 +22,6 @@ from worldline.kernel.domains import acting, kept
 from worldline.kernel.flow import slots
 from worldline.kernel.flow.authoring.acts import event_of
 from worldline.kernel.state import Machine
-from worldline.sim.load import clerks, flow_domains
 from worldline.sim.load.history import History, Op
 
 KINDS = ("drop", "reap")

@@ -20,6 +20,8 @@ import random
 from typing import Any
 
 import worldline as wl
+from tests.campaign.load import forks
+from tests.campaign.load.programs import EFFECT_SECONDS, OUTSIDE
 from worldline import flow
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
@@ -28,9 +30,7 @@ from worldline.kernel.flow.authoring import documents
 from worldline.kernel.flow.authoring.acts import event_of
 from worldline.kernel.flow.schema import sealed
 from worldline.model.work import WorkState
-from worldline.sim.load import forks
 from worldline.sim.load.history import History, Op
-from worldline.sim.load.programs import EFFECT_SECONDS, OUTSIDE
 
 NAME = "bills"
 COURIERS = "couriers"

@@ -13,10 +13,10 @@ import random
 from dataclasses import dataclass
 
 import worldline as wl
+from tests.campaign.load.programs import EFFECT_SECONDS, OUTSIDE, PATIENT
 from worldline.client.connection import Connection
 from worldline.client.universe import Universe
 from worldline.sim.load.history import Op
-from worldline.sim.load.programs import EFFECT_SECONDS, OUTSIDE, PATIENT
 
 NAME = "sketches"
 TEXTS = 6

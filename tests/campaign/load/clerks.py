@@ -12,9 +12,9 @@ import random
 from typing import Any
 
 import worldline as wl
+from tests.campaign.load import flow_domains
 from worldline import flow
 from worldline.client.connection import Connection
-from worldline.sim.load import flow_domains
 from worldline.sim.load.history import History, Op
 
 NAME = "clerks"

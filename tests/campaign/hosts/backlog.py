@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tests.campaign.load import programs
 from worldline.kernel import values
 from worldline.layers import inbox as inboxes
 from worldline.layers import worlds
 from worldline.model import ids, inbox, payload
-from worldline.sim.load import programs
 from worldline.sim.load.history import History, Op
 from worldline.sim.runtime.truth import Truth
 from worldline.store import kv

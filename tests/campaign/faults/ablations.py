@@ -14,6 +14,8 @@ from unittest import mock
 
 import msgspec
 
+from tests.campaign.faults import flow_ablations, forgery_ablations, fork_ablations, message_ablations, trial_ablations
+from worldline.base import env as envs
 from worldline.client import answers
 from worldline.codec import digest, tuples
 from worldline.kernel import step as kernel_step
@@ -27,7 +29,7 @@ from worldline.model.change import Change
 from worldline.model.settings import Settings
 from worldline.roles import expiry
 from worldline.roles.world.cycle import cycle, intake, stepping, turn
-from worldline.sim.faults import flow_ablations, forgery_ablations, fork_ablations, message_ablations, trial_ablations
+from worldline.sim.faults.guards import Guard, Guards, Intact
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import Host
 from worldline.sim.runtime.truth import Truth
@@ -78,17 +80,6 @@ DYING = (
     "adapter.claim_ttl_ms=1000,adapter.scan_ms=300,adapter.dead_attempts_max=4"
 )
 SUSPECTS = TRIALS + ",kinds=order+add,crash=40,adapter.renew_ms=300,adapter.claim_ttl_ms=1000,adapter.scan_ms=300"
-
-
-class Guard(msgspec.Struct, frozen=True):
-    """What is switched off, and the invariants one of which must be seen broken.
-
-    `look`: what a seed's profile is turned to, where few seeds would need the guard.
-    """
-
-    does: str
-    breaks: tuple[str, ...]
-    look: str = ""
 
 
 GUARDS = {
@@ -299,70 +290,92 @@ GUARDS = {
 }
 
 
-async def apply(truth: Truth, host: Host, batch: kv.Batch, without: str, version: int | None = None) -> kv.Outcome:
-    """Commit a batch, without one guard if so asked. `version`: of the transaction that it ends."""
-    match without:
-        case "epoch":
-            batch = relaxed(truth, batch, ("epoch",), unless_put=True)
-        case "acquire" if keyspaces.about(batch) == "acquire":
-            batch = relaxed(truth, batch, ("epoch", "holder", "worker"))
-        case "epoch-kept" if keyspaces.about(batch) == "release":
-            batch = _forgetting_epoch(batch)
-        case "head":
-            batch = relaxed(truth, batch, ("head",))
-        case "consume" if keyspaces.about(batch) == "step":
-            batch = _not_deleting(batch, "inbox")
-        case "seen":
-            batch = relaxed(truth, batch, ("seen",))
-        case "meta" if not any(keyspaces.place(key).what == "meta" for key in batch.puts):
-            batch = relaxed(truth, batch, ("meta",))
-        case "claim":
-            batch = relaxed(truth, batch, ("open",))
-        case "atomic-ack" if keyspaces.about(batch) == "settle":
-            return await _in_two(truth, host, batch)
-        case "dead-letter":
-            batch = _not_putting(batch, "dead")
-        case "commit-order" if batch.appends:
-            return await _out_of_order(truth, host, batch)
-        case "fork-ids" if keyspaces.about(batch) == "fork":
-            fork_ablations.note_root(batch)
-        case "pins" if keyspaces.about(batch) == "fork":
-            batch = _not_putting(batch, "retain")
-        case "generation" if not any(keyspaces.place(key).what == "generation" for key in batch.puts):
-            batch = relaxed(truth, batch, ("generation",))
-        case "collect-recheck" if keyspaces.about(batch) == "sweep":
-            batch = relaxed(truth, batch, ("cas",))
-        case "retain" if keyspaces.about(batch) == "compact":
-            batch = relaxed(truth, batch, ("retain",))
-        case "pin-counter" if batch.counts:
-            batch = _copy(batch)
-            batch.counts.clear()
-        case "flow-interlock" if any(map(flow_ablations.is_required, batch.puts.values())):
-            return await _leaving_first(truth, host, batch)
-        case "durable-ok" if keyspaces.about(batch) in ("enqueue", "settle", "step") and truth.commits % 7 == 0:
-            return pretended(truth, batch)
-        case _:
-            pass
-    return await truth.commit(host, batch, version=version)
+class Ablated(Intact):
+    """A run without one guard."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.held_back = name != "stable"
+
+    def settings(self, settings: Settings) -> Settings:
+        """Without scanning, no role reads before a hint wakes it."""
+        if self.name != "scan":
+            return settings
+        replace = msgspec.structs.replace
+        return replace(
+            settings,
+            worker=replace(settings.worker, scan_ms=NEVER_MS),
+            adapter=replace(settings.adapter, scan_ms=NEVER_MS),
+            timer=replace(settings.timer, scan_ms=NEVER_MS),
+        )
+
+    def patched(self) -> contextlib.AbstractContextManager[None]:
+        return patched(self.name)
+
+    def seen(self, found: kv.Snapshot, env: envs.Env) -> kv.Snapshot | None:
+        if self.name == "store-time":
+            return msgspec.structs.replace(found, time_us=env.wall_us())
+        return msgspec.structs.replace(found, version=1) if self.name == "appended" else None
+
+    def early(self, truth: Truth, batches: Sequence[kv.Batch], about: str) -> list[kv.Outcome] | None:
+        gate_is_off = self.name == "output-gate" and about == "step"
+        return [pretended(truth, batch) for batch in batches] if gate_is_off else None
+
+    def unanswered(self, truth: Truth, batches: Sequence[kv.Batch], why: str) -> list[kv.Outcome]:
+        if self.name != "unknown":
+            return super().unanswered(truth, batches, why)
+        return [pretended(truth, batch) for batch in batches]
+
+    async def apply(self, truth: Truth, host: Host, batch: kv.Batch, version: int | None = None) -> kv.Outcome:
+        match self.name:
+            case "epoch":
+                batch = relaxed(truth, batch, ("epoch",), unless_put=True)
+            case "acquire" if keyspaces.about(batch) == "acquire":
+                batch = relaxed(truth, batch, ("epoch", "holder", "worker"))
+            case "epoch-kept" if keyspaces.about(batch) == "release":
+                batch = _forgetting_epoch(batch)
+            case "head":
+                batch = relaxed(truth, batch, ("head",))
+            case "consume" if keyspaces.about(batch) == "step":
+                batch = _not_deleting(batch, "inbox")
+            case "seen":
+                batch = relaxed(truth, batch, ("seen",))
+            case "meta" if not any(keyspaces.place(key).what == "meta" for key in batch.puts):
+                batch = relaxed(truth, batch, ("meta",))
+            case "claim":
+                batch = relaxed(truth, batch, ("open",))
+            case "atomic-ack" if keyspaces.about(batch) == "settle":
+                return await _in_two(truth, host, batch)
+            case "dead-letter":
+                batch = _not_putting(batch, "dead")
+            case "commit-order" if batch.appends:
+                return await _out_of_order(truth, host, batch)
+            case "fork-ids" if keyspaces.about(batch) == "fork":
+                fork_ablations.note_root(batch)
+            case "pins" if keyspaces.about(batch) == "fork":
+                batch = _not_putting(batch, "retain")
+            case "generation" if not any(keyspaces.place(key).what == "generation" for key in batch.puts):
+                batch = relaxed(truth, batch, ("generation",))
+            case "collect-recheck" if keyspaces.about(batch) == "sweep":
+                batch = relaxed(truth, batch, ("cas",))
+            case "retain" if keyspaces.about(batch) == "compact":
+                batch = relaxed(truth, batch, ("retain",))
+            case "pin-counter" if batch.counts:
+                batch = _copy(batch)
+                batch.counts.clear()
+            case "flow-interlock" if any(map(flow_ablations.is_required, batch.puts.values())):
+                return await _leaving_first(truth, host, batch)
+            case "durable-ok" if keyspaces.about(batch) in ("enqueue", "settle", "step") and truth.commits % 7 == 0:
+                return pretended(truth, batch)
+            case _:
+                pass
+        return await truth.commit(host, batch, version=version)
 
 
 def pretended(truth: Truth, batch: kv.Batch) -> kv.Ok:
     """The answer to a batch that was not applied, under stamps that no engine gives."""
     number = truth.pretend()
     return kv.Ok(tuple(kv.stamp(2**40 + number, index) for index in range(len(batch.appends))))
-
-
-def settings_without(settings: Settings, without: str) -> Settings:
-    """The settings of a run. Without scanning, no role reads before a hint wakes it."""
-    if without != "scan":
-        return settings
-    replace = msgspec.structs.replace
-    return replace(
-        settings,
-        worker=replace(settings.worker, scan_ms=NEVER_MS),
-        adapter=replace(settings.adapter, scan_ms=NEVER_MS),
-        timer=replace(settings.timer, scan_ms=NEVER_MS),
-    )
 
 
 @contextlib.contextmanager
@@ -376,7 +389,7 @@ def patched(without: str) -> Iterator[None]:
             with mock.patch.object(ids, "intent_id", _unscoped(ids.intent_id)):
                 yield
         case "ignore-late":
-            with mock.patch.object(kernel_step, "_receipt", _taking_all(kernel_step._receipt)):  # noqa: SLF001
+            with mock.patch.object(kernel_step, "_receipt", _taking_all(kernel_step._receipt)):
                 yield
         case "overtaken":
             with mock.patch.object(cycle.Cycle, "_settle_overtaken", _nothing):
@@ -423,11 +436,11 @@ def _careless(error: BaseException, attribute: str) -> str:
     return str(getattr(error, attribute, ""))
 
 
-def _escape(each: turn.Turn, worked: list[turn.Worked], raised: BaseException) -> None:  # noqa: ARG001
+def _escape(each: turn.Turn, worked: list[turn.Worked], raised: BaseException) -> None:
     raise raised
 
 
-def _unchecked(before: list[Any], step: history.Stored, changed: Sequence[Change]) -> list[Any]:  # noqa: ARG001
+def _unchecked(before: list[Any], step: history.Stored, changed: Sequence[Change]) -> list[Any]:
     """Where a step says that it leads to."""
     head = step.head()
     return [head.step, head.height, head.time_us, head.state, head.chain]
@@ -559,3 +572,6 @@ async def _in_two(truth: Truth, host: Host, batch: kv.Batch) -> kv.Outcome:
         if put.stamp is not None:
             answered.put(put.key, put.value, stamp=put.stamp)
     return await truth.commit(host, _guarded(truth, answered))
+
+
+ALL = Guards(GUARDS, Ablated)

@@ -1,0 +1,45 @@
+"""What is checked of a run besides what holds of every program: what the programs and clients of a suite promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from worldline.client.connection import Connection
+from worldline.sim.check.audit import Audit
+from worldline.sim.check.forks import Forks
+from worldline.sim.check.messages import Messages
+from worldline.sim.hosts.cluster import Cluster
+from worldline.sim.runtime.truth import Applied
+
+
+class Promises:
+    """Nothing is promised. `unproven`: programs whose worlds no replay proves, by name."""
+
+    unproven: Sequence[str] = ()
+
+    def __init__(self, cluster: Cluster, audit: Audit) -> None:
+        self.cluster = cluster
+        self.audit = audit
+
+    def looks(self) -> list[Callable[[Applied], None]]:
+        """Who is told of every batch, when all others have been."""
+        return []
+
+    async def at_rest(self, universe: Connection) -> bool:
+        """Nothing is left to do, for the first time. Returns whether clients may have begun something since."""
+        del universe
+        return False
+
+    async def mend(self, universe: Connection) -> list[str]:
+        """All is at rest: what is done then, as by operators. Returns what is left to do, if that takes too long."""
+        del universe
+        return []
+
+    def told(self) -> None:
+        """The machines have ended: whether clients were told in time."""
+
+    async def kept(self, universe: Connection, forks: Forks) -> None:
+        """Every world was replayed, and nothing was left to do: what must have come of it."""
+
+    async def at_end(self, universe: Connection, sent: Messages, left: Sequence[str]) -> None:
+        """The last checks. `universe` knows no program. `left`: what was left to do."""

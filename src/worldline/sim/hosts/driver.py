@@ -1,0 +1,42 @@
+"""A user's scenario in a cluster: one machine that never fails drives it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+from worldline.client.connection import Connection
+from worldline.host.process import Role
+from worldline.sim.hosts.cluster import Cluster, serve
+from worldline.sim.hosts.company import Company
+from worldline.sim.hosts.machines import Member
+from worldline.sim.load import scenarios
+
+
+class Driver(Company):
+    is_users = True
+
+    def __init__(self, scenario: scenarios.Scenario, cluster: Cluster) -> None:
+        self._scenario = scenario
+        self._driven = scenarios.Driven(scenario)
+        self._history = cluster.history
+        cluster.quiet.stand_off(cluster.profile.latency_us)  # as it is for all other machines
+
+    def patched(self) -> contextlib.AbstractContextManager[None]:
+        return scenarios.scripted(self._scenario.script)
+
+    def clients(self, hosting: Callable[[], Sequence[Role]]) -> list[Member]:
+        del hosting
+        return [Member(scenarios.SCENARIO, self._drive, client=True, steady=True)]
+
+    async def _drive(self, universe: Connection) -> None:
+        await self._driven.begin(universe)
+        self._history.finished[scenarios.SCENARIO] = None
+        await serve(universe)
+
+    async def finish(self) -> None:
+        await self._driven.finish()
+
+    def complaints(self) -> list[tuple[str, str]]:
+        verdict = self._driven.verdict()
+        return [(scenarios.SCENARIO, verdict)] if verdict else []
