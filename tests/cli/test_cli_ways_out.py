@@ -11,6 +11,7 @@ from tests.cli import cli_kit
 from tests.cli.cli_kit import Said, run
 
 CODE = """
+import asyncio
 from dataclasses import dataclass
 import worldline as wl
 
@@ -36,6 +37,11 @@ async def inform(text: str) -> str:
 def stuck(cents: int) -> int:
     raise ValueError("out of order")
 
+@app.effect
+async def dial(number: str) -> str:
+    await asyncio.Event().wait()  # it rings and rings
+    return number
+
 @app.reducer
 @dataclass
 class Pings:
@@ -56,6 +62,10 @@ async def order(cents: int) -> str:
 @app.workflow
 async def pay(cents: int) -> int:
     return await stuck(cents)
+
+@app.workflow
+async def call(number: str) -> str:
+    return await dial(number)
 """
 EDITED = CODE.replace("# BEFORE", 'await inform("first")')
 
@@ -175,6 +185,20 @@ def test_answers_by_hand(place: Place) -> None:
         said = place.run("effect", "answer", effect, "41", "--json")
         assert (said.code, said.json) == (0, {"id": effect, "world": "w", "ok": True})
         assert place.run("run", "w", "pay", "cents=5", "--id", "p1").out == "41\n"
+
+
+def test_an_effect_that_is_being_tried_is_answered_if_it_is_said(place: Place) -> None:
+    with place.host():
+        assert place.run("create", "w").code == 0
+        assert place.run("run", "w", "call", "number=7", "--id", "c1", "--detach").code == 0
+        cli_kit.until(lambda: bool(place.run("effect", "list", "--state", "claimed", "-q").out))
+        [effect] = place.run("effect", "list", "-q").out.split()
+        refused = place.run("effect", "answer", effect, "Ada")
+        assert (refused.code, refused.out) == (4, "")
+        assert "is not parked" in refused.err
+        assert "--running" in refused.err
+        assert place.run("effect", "answer", effect, "Ada", "--running").out == "effect dial of w is answered\n"
+        assert place.run("run", "w", "call", "number=7", "--id", "c1").out == "Ada\n"
 
 
 def test_other_arguments_block_no_run_and_are_shown(place: Place) -> None:

@@ -111,6 +111,86 @@ async def _waiting(world: wl.World) -> Any:
             yield run_id
 
 
+@dataclass(frozen=True)
+class Placed:
+    cents: int
+
+
+@dataclass(frozen=True)
+class Packed:
+    cents: int
+
+
+async def test_runs_that_a_handler_starts_belong_to_what_its_event_belongs_to(memory_kit: Kit) -> None:
+    """To receipts and messages: a handler itself has neither. What a run raises belongs to what the run belongs to."""
+    seen: dict[str, str] = {}
+    app = wl.Program("desk")
+
+    @app.effect
+    async def charge(cents: int) -> int:
+        seen[f"charge {cents}"] = wl.attempt().correlation
+        return cents
+
+    @app.workflow
+    async def pay(cents: int) -> None:
+        await charge(cents)
+        wl.emit(Packed(cents))
+        await wl.send("w", Note(f"paid {cents}"))
+
+    @app.workflow
+    async def ship(cents: int) -> None:
+        await charge(cents + 1)
+
+    @app.workflow
+    async def announce() -> None:
+        await charge(100)
+
+    @app.reducer()
+    @dataclass
+    class Desk:
+        count: int = 0
+
+        @wl.on
+        def placed(self, event: Placed) -> None:
+            wl.start(pay(event.cents), id=f"pay-{event.cents}")
+
+        @wl.on
+        def packed(self, event: Packed) -> None:
+            wl.start(ship(event.cents), id=f"ship-{event.cents}")
+
+        @wl.on
+        def note(self, event: Note) -> None:
+            sender = wl.sender()
+            seen[event.text] = "" if sender is None else sender.correlation
+            if event.text == "paid 5":
+                wl.start(announce(), id="announced")
+
+    async with memory_kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        for cents, correlation in ((5, "order-7"), (8, None)):
+            await (await world.send(Placed(cents), correlation=correlation)).applied(20)
+            for run in (f"pay-{cents}", f"ship-{cents}"):
+                await (await world.attach(run)).result(20)
+        await (await world.attach("announced")).result(20)
+        receipts = {each.correlation: each for each in items(await world.journal(), Kind.EFFECT_RESULT)}
+        assert {run: inbox.correlation_id_of(receipts[run]) for run in ("pay-5", "ship-5", "pay-8", "ship-8")} == {
+            "pay-5": "order-7",
+            "ship-5": "order-7",
+            "pay-8": "",
+            "ship-8": "",
+        }
+        assert len(seen.pop("paid 8")) == 32, "a message without one has its own id for it"
+        assert seen == {
+            "charge 5": "order-7",
+            "charge 6": "order-7",
+            "charge 8": "",
+            "charge 9": "",
+            "paid 5": "order-7",
+            "charge 100": "",  # a message's ends with its handlers: ADR 23
+        }
+        await kits.prove(world, app)
+
+
 async def test_the_same_id_with_another_correlation_is_another_input(memory_kit: Kit) -> None:
     shop, keeper = programs([])
     async with memory_kit.hosting(keeper) as universe:

@@ -89,12 +89,18 @@ async def test_a_handler_that_does_not_return_is_told_once_and_goes_on(memory_ki
     assert process.host.dump().cycles == []
 
 
+class Late(envs.FixedEnv):
+    """A rest ends two and a half seconds too late."""
+
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        self.advance_us(int(seconds * 1_000_000) + 2_500_000)
+        return asyncio.timeout(0)
+
+
 async def test_an_effect_that_blocks_the_loop_is_seen_as_lag() -> None:
-    env = envs.FixedEnv(7)
     facts: list[telemetry.Fact] = []
     telling = telemetry.Telling([("all", facts.append)])
-    watchdog = watchdogs.Watchdog(env, dict, hang_ms=1_000, telemetry=telling)
-    asyncio.get_running_loop().call_later(0.01, env.advance_us, 3_500_000)
+    watchdog = watchdogs.Watchdog(Late(7), dict, hang_ms=1_000, telemetry=telling)
     await watchdog.tick()
     assert facts == [telemetry.Lagged(2_500_000)]
 

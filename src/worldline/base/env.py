@@ -7,6 +7,7 @@ can hold exactly, and never a float where bytes or order matter.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Awaitable
 from typing import Protocol
@@ -31,6 +32,11 @@ class Env(Protocol):
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         """Wait so long."""
+
+    def timeout(self, seconds: float) -> contextlib.AbstractAsyncContextManager[object]:
+        """End what is awaited inside with `TimeoutError` after so long, as `asyncio.timeout` does. Roles rest by it: it
+        costs no task, which a wait beside `sleep` would.
+        """
 
 
 class Entropy:
@@ -109,3 +115,8 @@ class FixedEnv:
 
     async def sleep(self, seconds: float) -> None:
         self.advance_us(int(seconds * 1_000_000))
+
+    def timeout(self, seconds: float) -> contextlib.AbstractAsyncContextManager[object]:
+        """The clock stands still while something is awaited, so that nothing takes too long."""
+        del seconds
+        return contextlib.nullcontext()

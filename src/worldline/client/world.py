@@ -223,8 +223,8 @@ class World(Acts, Anchored):
     ) -> Sent:
         """Send an event. Durable on return; `await sent.applied()` to know that the world has taken it.
 
-        `correlation`: what you call what it belongs to, an order for example. It is journaled with the event; effects
-        that a flow domain asks for because of it have it in their receipts, and spans show it.
+        `correlation`: what you call what it belongs to, an order for example. It is journaled with the event. A run
+        that a handler starts because of it has it, as if it had been started with it; and spans show it.
 
         `inbox`: any value goes to the inbox of this name instead, as an envelope with these `headers`.
         """

@@ -222,6 +222,7 @@ class Host:
             return self._janitor_of(self.universes.one, self._remove_universes())
         return rounds.Rounds(
             self._store.engine,
+            self._store.env,
             self.universes,
             self._janitor_of,
             turn_ms=settings.turn_ms,
@@ -256,7 +257,12 @@ class Host:
         if self.universes.one is not None:
             return self._backlog_of(self.universes.one)
         return rounds.Rounds(
-            self._store.engine, self.universes, self._backlog_of, turn_ms=settings.turn_ms, round_ms=settings.backlog_ms
+            self._store.engine,
+            self._store.env,
+            self.universes,
+            self._backlog_of,
+            turn_ms=settings.turn_ms,
+            round_ms=settings.backlog_ms,
         )
 
     def _backlog_of(self, universe: ids.UniverseId) -> backlog.Backlog:

@@ -144,12 +144,17 @@ def scheduled(machine: Machine, schedule: Schedule) -> str | None:
     return None
 
 
-def raise_event(machine: Machine, schema: str, data: bytes) -> None:
-    """Raise an event in the middle of a workflow's code: its handlers have taken it when this returns."""
+def raise_event(machine: Machine, schema: str, data: bytes, correlation_id: str) -> None:
+    """Raise an event in the middle of a workflow's code: its handlers have taken it when this returns. What they do
+    is in the course of what the run belongs to, whatever input lets it go on.
+    """
     now = machine.now
+    before = now.correlation_id
     now.begin_change()
+    now.correlated(correlation_id)
     now.raised.append((schema, data))
     drain_raised(machine)
+    now.correlated(before)
     now.end_change()
 
 
@@ -348,7 +353,15 @@ def _do_asked(machine: Machine, calls: HandlerCalls) -> None:
         name = run_id or seed.hex()[:16]
         known = machine.runs.get(name)
         if known is None:
-            work.start_run(machine, run_id=name, workflow=workflow, args=args, seed=seed, named=bool(run_id))
+            work.start_run(
+                machine,
+                run_id=name,
+                workflow=workflow,
+                args=args,
+                seed=seed,
+                named=bool(run_id),
+                correlation_id=machine.now.correlation_id,
+            )
         elif not runs.is_same(known.record, workflow, args):  # started by another handler of the same event
             machine.draft(Kind.HANDLER_FAILED, runs.failure(errors.IdReused.code, str(errors.IdReused(name))))
 

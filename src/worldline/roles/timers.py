@@ -69,7 +69,7 @@ class TimerWorker:
         self._local: WorldWorker | None = None
         one = universes.one
         prefixes = [] if one is None else [works.next_range(one, queue=queue_names.TIMER_QUEUE).begin]
-        self._watch = wakeup.Watch(engine, prefixes)
+        self._watch = wakeup.Watch(engine, env, prefixes)
         self._looks = looks.Looks(env, scan_us=settings.scan_ms * 1000)
         self._active: dict[ids.UniverseId, UniverseTimers] = {} if one is None else {one: self._timers_of(one)}
         self._fired = 0  # in universes that are not active any more

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from worldline.base import env as envs
 from worldline.base import errors
 from worldline.store import kv
 
@@ -18,8 +19,9 @@ PAUSE_SECONDS = 0.2
 
 
 class Watch:
-    def __init__(self, engine: kv.Engine, prefixes: Sequence[bytes]) -> None:
+    def __init__(self, engine: kv.Engine, env: envs.Env, prefixes: Sequence[bytes]) -> None:
         self._engine = engine
+        self._env = env
         self._prefixes = list(prefixes)
         self._woken = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -57,7 +59,7 @@ class Watch:
         if self._woken.is_set():
             return
         try:
-            async with asyncio.timeout(most_ms / 1000):
+            async with self._env.timeout(most_ms / 1000):
                 await self._woken.wait()
         except TimeoutError:
             pass
@@ -79,7 +81,7 @@ class Watch:
             try:
                 hinted = await self._engine.wait(prefix, seen, LISTEN_MS)
             except errors.StoreError:
-                await asyncio.sleep(PAUSE_SECONDS)
+                await self._env.sleep(PAUSE_SECONDS)
                 continue
             if hinted:
                 told = seen

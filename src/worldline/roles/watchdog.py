@@ -55,7 +55,7 @@ class Watchdog:
         """One turn: rest, see how late it got, and look for cycles that are older than they should be."""
         began_us = self._env.monotonic_us()
         try:
-            async with asyncio.timeout(TURN_MS / 1000):
+            async with self._env.timeout(TURN_MS / 1000):
                 await self._woken.wait()
         except TimeoutError:
             now_us = self._env.monotonic_us()

@@ -218,7 +218,7 @@ def _stops(run: Run, error: BaseException | None) -> str:
     return reports.stops(record.id, record.workflow, record.ops, run.issued, how, at=at)
 
 
-def _raised_before(machine: Machine, schema: str, data: bytes) -> None:
+def _raised_before(machine: Machine, schema: str, data: bytes, correlation_id: str) -> None:
     """What a rebuilt run emits was raised when the code ran for the first time."""
 
 

@@ -26,7 +26,7 @@ from worldline.model.inbox import ReceiptStatus
 _EFFECT = OpKind.EFFECT
 REFUSALS_MAX = 100
 
-RaiseEvent = Callable[[Machine, str, bytes], None]
+RaiseEvent = Callable[[Machine, str, bytes, str], None]
 
 
 class WorkflowCalls:
@@ -86,7 +86,7 @@ class WorkflowCalls:
     def emit(self, event: object) -> None:
         schema, data = values.schema_name(type(event)), values.dump(event)
         if not self._run.rebuilding:
-            self._raise_event(self._machine, schema, data)
+            self._raise_event(self._machine, schema, data, self._run.record.correlation_id)
 
     def schedule(self, schedule_id: str, spec: Spec | None) -> None:
         """Make a schedule, or without a spec remove it."""

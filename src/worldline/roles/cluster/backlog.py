@@ -67,7 +67,7 @@ class Backlog:
         self._env = env
         self._settings = settings
         self._telemetry = telemetry
-        self._watch = wakeup.Watch(engine, [])
+        self._watch = wakeup.Watch(engine, env, [])
         self._ages = stamp_ages.StampAges()
         self._walks: list[_Walk] = [
             WorldsWalk(

@@ -111,7 +111,7 @@ class Janitor:
                 engine, env, blobs, universe, settings=settings, telemetry=telemetry, worker=worker, is_dead=is_dead
             )
         self._removal = deletions.Removal(engine, env, universe, is_dead=is_dead)
-        self._watch = wakeup.Watch(engine, [deletion.prefix(universe), universe_deletion.prefix()])
+        self._watch = wakeup.Watch(engine, env, [deletion.prefix(universe), universe_deletion.prefix()])
         self._next_us = env.monotonic_us()  # when this round goes on, or the next one begins
         self._after: ids.WorldId | None = None  # the last world of this round that was begun
         self._last = False  # no world of this round comes behind it

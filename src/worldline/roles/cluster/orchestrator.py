@@ -67,7 +67,7 @@ class Orchestrator:
         self._hints = hint_scan.HintScan(engine, env, universes)
         universes.on_hint.append(self._hints.touch)
         universes.on_gone.append(self._hints.forget)
-        self._watch = wakeup.Watch(engine, [])
+        self._watch = wakeup.Watch(engine, env, [])
         self._after: ids.Address | None = None  # the last world that was looked at, if not all were
         self.turns = 0
         self.assigned = 0

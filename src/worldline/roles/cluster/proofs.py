@@ -198,7 +198,10 @@ class Proofs:
     async def _wait(self, most_ms: int, *also: asyncio.Task[None]) -> None:
         woken = asyncio.get_running_loop().create_task(self._woken.wait())
         try:
-            await asyncio.wait([woken, *also], timeout=most_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
+            async with self._env.timeout(most_ms / 1000):
+                await asyncio.wait([woken, *also], return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            pass
         finally:
             woken.cancel()
 

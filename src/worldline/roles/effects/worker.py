@@ -95,7 +95,7 @@ class AdapterWorker(step_batch.Claims):
         if universes.one is not None:
             beginnings = [queue_names.queue_prefix(each) for each in programs]
             prefixes = dict.fromkeys(works.queues_prefix(universes.one, each) for each in beginnings)
-        self._watch = wakeup.Watch(engine, list(prefixes))
+        self._watch = wakeup.Watch(engine, env, list(prefixes))
         universes.on_due.append(self._touched)
         universes.on_gone.append(self._gone)
 

@@ -141,7 +141,7 @@ class UsageCounter:
         self._universes = universes
         self._settings = settings
         self._telemetry = telemetry
-        self._watch = wakeup.Watch(engine, [])
+        self._watch = wakeup.Watch(engine, env, [])
         self._line: list[tuple[Served, model.Quota]] = []  # those that are still to be counted in this round
         self._walk: Walk | None = None  # of the first of them
         self._before: bytes | None = None

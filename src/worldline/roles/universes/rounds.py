@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from worldline.base import env as envs
 from worldline.model import ids
 from worldline.roles import wakeup
 from worldline.roles.universes.served import Universes
@@ -40,6 +41,7 @@ class Rounds:
     def __init__(
         self,
         engine: kv.Engine,
+        env: envs.Env,
         universes: Universes,
         make: Callable[[ids.UniverseId], Rounding],
         *,
@@ -52,7 +54,7 @@ class Rounds:
         self._turn_ms = turn_ms
         self._round_ms = round_ms
         self._beside = beside
-        self._watch = wakeup.Watch(engine, [])
+        self._watch = wakeup.Watch(engine, env, [])
         self._urgent: dict[ids.UniverseId, None] = {}  # something was deleted there
         self._line: list[ids.UniverseId] = []  # those whose turn comes in this round, the one that has it first
         self._made: dict[ids.UniverseId, Rounding] = {}

@@ -68,7 +68,7 @@ class WorldWorker:
     ) -> None:  # fmt: skip
         self._engine, self._env, self._hub, self._settings, self._telemetry = engine, env, live, settings, telemetry
         self._id, self._draining = worker, False
-        self._watch = wakeup.Watch(engine, [] if universes.one is None else [ready.prefix(universes.one)])
+        self._watch = wakeup.Watch(engine, env, [] if universes.one is None else [ready.prefix(universes.one)])
         self._tasks = tasks.Tasks(self._watch.wake)
         self._kernel = kernel_thread.KernelThread(env, timeout_us=settings.step_timeout_ms * 1000)
         self._clock = store_clock.StoreClock(env)
