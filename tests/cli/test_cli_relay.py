@@ -116,8 +116,9 @@ def test_lines_as_an_event(folder: Path) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(words: list[str], code: int, folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "SECRET").write_bytes(SECRET)
-    (tmp_path / "SHORT").write_bytes(b"short")
+    for name, secret in (("SECRET", SECRET), ("SHORT", b"short")):
+        (tmp_path / name).write_bytes(secret)
+        (tmp_path / name).chmod(0o600)
     said = run("relay", *words, "--store", folder, "--json", cwd=tmp_path, stdin="1\n")
     assert said.code == code
     assert said.error["message"]
@@ -142,8 +143,9 @@ def test_ctrl_c_leaves_what_was_sent_and_nothing_else(folder: Path) -> None:
 
 
 def test_a_relay_of_webhooks_as_a_process(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "old").write_bytes(b"0123456789abcdef")
-    (tmp_path / "new").write_text("whsec_" + base64.b64encode(b"k" * 24).decode())
+    for name, secret in (("old", b"0123456789abcdef"), ("new", b"whsec_" + base64.b64encode(b"k" * 24))):
+        (tmp_path / name).write_bytes(secret)
+        (tmp_path / name).chmod(0o600)
     words = [*COMMAND, "relay", "post", "--inbox", "in", "--listen", "127.0.0.1:0", "--store", str(folder), "--json"]
     words += ["--secret-file", str(tmp_path / "old"), "--secret-file", str(tmp_path / "new"), "--tolerance", "60"]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as process:

@@ -586,8 +586,9 @@ def test_secrets_in_files(tmp_path: Path) -> None:
 
 
 def test_the_command_takes_several_secrets(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(SECRET)
-    (tmp_path / "b").write_bytes(NEXT)
+    for name, secret in (("a", SECRET), ("b", NEXT)):
+        (tmp_path / name).write_bytes(secret)
+        (tmp_path / name).chmod(0o600)
     words = ["w", "--inbox", "a", "--secret-file", str(tmp_path / "a"), "--secret-file", str(tmp_path / "b")]
     given = relay.relay.make_context("relay", words).params
     names = (
@@ -608,3 +609,10 @@ def test_the_command_takes_several_secrets(tmp_path: Path) -> None:
     assert settings == webhook.Settings(secrets=[SECRET, NEXT], proxies=())
     with pytest.raises(errors.BadInput, match="--body-only"):
         relay._settings(**{name: given[name] for name in names} | {"timestamp_field": "at"})
+    (tmp_path / "b").chmod(0o644)
+    with pytest.raises(errors.BadInput, match=f"others can read its keys: chmod 600 {tmp_path / 'b'}"):
+        relay._settings(**{name: given[name] for name in names})
+    (tmp_path / "b").chmod(0o600)
+    (tmp_path / "b").write_bytes(bytes(limits.KEY_FILE_BYTES_MAX + 1))
+    with pytest.raises(errors.TooLarge, match="the secret in"):
+        relay._settings(**{name: given[name] for name in names})

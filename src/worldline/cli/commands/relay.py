@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from worldline.base import errors, grammar, limits
+from worldline.base import errors, grammar, limits, private_files
 from worldline.cli import common, output, shutdown
 from worldline.cli.common import Desk
 from worldline.cli.relay import inlet, lines, signing, webhook
@@ -29,7 +29,7 @@ PROGRESS_LINES = 1_000
     type=click.Path(dir_okay=False),
     multiple=True,
     metavar="FILE",
-    help="Webhooks: a secret. Several, while one is exchanged for another.",
+    help="Webhooks: a secret, for its owner alone (chmod 600). Several, while one is exchanged for another.",
 )
 @click.option("--path", default="/", show_default=True, metavar="PATH", help="Webhooks: where they are posted to.")
 @click.option("--id-header", default="Idempotency-Key", show_default=True, metavar="NAME", help="Webhooks: the id.")
@@ -192,10 +192,11 @@ def _settings(
 
 
 def _secret(file: str) -> bytes:
-    try:
-        return signing.read_secret(Path(file).read_bytes(), file)
-    except OSError as error:
-        raise errors.BadInput(f"{file} cannot be read: {error.strerror}") from error
+    """Who knows it can sign: its file must be for its owner, as those of other keys are."""
+    data = private_files.read_secret(Path(file), bytes_max=limits.KEY_FILE_BYTES_MAX + 1)
+    if len(data) > limits.KEY_FILE_BYTES_MAX:
+        raise errors.TooLarge(f"the secret in {file}", size=len(data), limit=limits.KEY_FILE_BYTES_MAX)
+    return signing.read_secret(data, file)
 
 
 async def _webhook(
