@@ -11,6 +11,7 @@ places in a key; whether the rest is well formed is for the file of the keyspace
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 import msgspec
 
@@ -377,6 +378,16 @@ _BY_PLACE = {(type(each.place), int(each.place)): each for each in KEYSPACES}
 def row(place: Ordinal) -> Keyspace:
     """The row of an ordinal."""
     return _BY_PLACE[type(place), int(place)]
+
+
+def in_universe(chosen: Callable[[Keyspace], bool]) -> tuple[InUniverse, ...]:
+    """The ordinals in a universe whose rows are chosen."""
+    return tuple(each.place for each in KEYSPACES if isinstance(each.place, InUniverse) and chosen(each))
+
+
+def in_world(chosen: Callable[[Keyspace], bool]) -> tuple[InWorld, ...]:
+    """The ordinals in a world whose rows are chosen."""
+    return tuple(each.place for each in KEYSPACES if isinstance(each.place, InWorld) and chosen(each))
 
 
 def of(key: bytes) -> Keyspace | None:

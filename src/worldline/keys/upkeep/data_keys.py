@@ -57,11 +57,7 @@ _UNIVERSE_END = _PART + _ID  # of what all keys of a universe begin with
 _SECOND_END = _UNIVERSE_END + _PART
 _WORLD_END = _SECOND_END + _ID
 # Keyspaces of a universe whose values are sealed with the keys of worlds: the world comes first in their keys.
-_OF_WORLDS = tuple(
-    space.part(each.place)
-    for each in table.KEYSPACES
-    if isinstance(each.place, InUniverse) and each.sealed is Sealed.WORLD_KEY
-)
+_OF_WORLDS = tuple(map(space.part, table.in_universe(lambda each: each.sealed is Sealed.WORLD_KEY)))
 _BY_ENGINE = (Stamped.APPENDED, Stamped.IN_VALUE)  # and not what it has assigned before
 
 VALUE = space.Value(space.ValueKind.DATA_KEY, DataKey)

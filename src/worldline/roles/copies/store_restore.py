@@ -20,7 +20,7 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors, grammar, limits
 from worldline.codec import tuples
-from worldline.keys import space
+from worldline.keys import space, table
 from worldline.keys import universes as universe_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas
@@ -37,7 +37,7 @@ from worldline.store import kv
 
 PAGE = 1_000
 _WITH_LEDGER = (2, 2)  # the first format whose backups have one
-_BLOBS = (space.InUniverse.CAS, space.InUniverse.CHUNK, space.InUniverse.UPLOAD)
+_BLOBS = table.in_universe(lambda each: each.backup is table.InBackup.BLOBS)
 
 
 class Restored(msgspec.Struct, frozen=True):
