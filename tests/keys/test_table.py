@@ -7,11 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.keys.golden_keys import KEYS
-from tests.keys.samples import AT, UNIVERSE
+from tests.keys.samples import AT, UNIVERSE, WORKER
 from worldline.base import errors
 from worldline.codec import tuples
-from worldline.keys import space, table
+from worldline.keys import leases, space, table
 from worldline.keys.table import InBackup, InExport, Keyspace, OnDelete, OnFork, Sealed, Stamped
+from worldline.keys.upkeep import held
 from worldline.model import ids
 
 FEATURES = (
@@ -159,6 +160,8 @@ def test_a_key_is_of_the_keyspace_that_its_ordinals_say(name: str, build: Callab
             expected = table.row(space.InUniverse(part))
         case (3, tuples.Uuid(), int(part), *_):
             expected = table.row(space.InWorker(part))
+        case _:
+            raise AssertionError(name)
     assert table.of(key) is expected
     found = table.take_apart(key)
     assert found.keyspace is expected
@@ -206,3 +209,17 @@ def test_ordinals_alone_make_no_key_of_a_world() -> None:
         table.take_apart(forged)
     other = ids.Address(ids.UniverseId(bytes(16)), AT.world)
     assert table.take_apart(space.world(other) + space.part(space.InWorld.HEAD)).at == other
+
+
+def test_metrics_name_keyspaces() -> None:
+    found = {table.metric_of(build()) for _, build in WHOLE}
+    assert {"journal", "inbox", "seen", "dead", "open", "due", "cas", "chunk", "worker", "held", "store"} <= found
+    assert {"world_meta", "universe_meta"} <= found, "two kinds of meta"
+    assert table.OTHER not in found
+    for key in (b"", b"\x15\x02", b"\xff" * 64):
+        assert table.metric_of(key) == table.OTHER
+
+
+def test_a_copy_that_is_not_used_yet_is_not_counted_as_what_a_worker_holds() -> None:
+    assert table.metric_of(held.held_key(AT)) == "held_copy"
+    assert table.metric_of(leases.held_key(WORKER, AT)) == "held"

@@ -21,6 +21,8 @@ from worldline.keys import space
 from worldline.keys.space import InStore, InUniverse, InWorker, InWorld, Root
 from worldline.model import ids
 
+OTHER = "other"  # the metric of what is no key of ours
+
 Ordinal = InStore | InUniverse | InWorld | InWorker
 
 
@@ -404,6 +406,14 @@ def of(key: bytes) -> Keyspace | None:
 def of_suffix(suffix: bytes) -> Keyspace | None:
     """The keyspace of a key without the prefix of its universe."""
     return of(_NO_UNIVERSE + suffix)
+
+
+def metric_of(key: bytes) -> str:
+    """One word for metrics, such as journal, inbox, head or cas: `worker` is a heartbeat, `held` a world that a worker
+    holds, `store` what is of no universe.
+    """
+    found = of(key)
+    return OTHER if found is None else found.metric
 
 
 def take_apart(key: bytes) -> KeyPlace:

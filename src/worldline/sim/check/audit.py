@@ -112,7 +112,7 @@ class Audit:
         self.checked += 1
         at = next((where.at for where in map(keyspaces.place, applied.batch.puts) if where.what == "head"), None)
         if at is not None and any(
-            keyspaces.place(key).what == "meta" and not old for key, old in applied.before.items()
+            keyspaces.place(key).what == "world_meta" and not old for key, old in applied.before.items()
         ):
             self._born(at, journal_keys.HEAD.unpack(applied.batch.puts[journal_keys.head_key(at)].value))
             return
@@ -152,7 +152,7 @@ class Audit:
                     self._removed_us[key] = applied.now_us
             case "holder":
                 self._holder(applied, where, old, new)
-            case "meta" if new is not None and where.at is not None:
+            case "world_meta" if new is not None and where.at is not None:
                 self._life(where.at).status = world_keys.META.unpack(new).status
             case "snapshot" | "baseline" | "segment":
                 self._owner_only(applied, where.at, "L3", "wrote a snapshot")
