@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import worldline as wl
 from tests import aio
+from tests.roles.test_world_files import CutOff
 from worldline.base import errors
 from worldline.client import connection
 from worldline.client.copies import backups, release
 from worldline.client.universe import Universe
 from worldline.client.upkeep import destruction
 from worldline.host import compose
+from worldline.inspect import doctor, verify
+from worldline.roles.copies import turns
 
 SECRET = "the combination is 4711"
 app = wl.Program("vaults")
@@ -87,3 +92,37 @@ async def test_backups_of_encrypted_stores_are_encrypted(tmp_path: Path) -> None
         await imported.resume()
         assert [letter.reason async for letter in Universe(opened).dead(prefix="copy")]
     assert not [data for data in contents(tmp_path / "there") if b"combination" in data]
+
+
+async def test_a_restore_into_an_encrypted_store_that_was_cut_off_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blobs that it has put can be opened: the key that they are sealed with stays with them."""
+    monkeypatch.setattr(turns, "TTL_US", 1)
+    folder = str(tmp_path / "backups")
+    codec = wl.AesGcm(keys={"one": secrets.token_bytes(32)}, current="one")
+    chain = await filled(str(tmp_path / "here"), codec, exported=tmp_path / "vault.world")
+    async with compose.store(str(tmp_path / "here"), codec=codec) as store:
+        await backups.backup(store, folder)
+    for commits in range(1, 100):
+        there = str(tmp_path / f"there{commits}")
+        is_cut = True
+        with contextlib.suppress(errors.StoreFailed):
+            async with compose.store(there, codec=codec) as store:
+                cut = msgspec.structs.replace(store, engine=CutOff(store.engine, commits, behind=True))
+                await backups.restore(folder, cut)
+                is_cut = False
+        if is_cut:
+            async with compose.store(there, codec=codec) as store:
+                with contextlib.suppress(errors.Exists):  # only the answer to the last commit was lost
+                    await backups.restore(folder, store)
+        async with connection.open(there, host=app, codec=codec) as opened:
+            await release.release_all(opened)
+            world = Universe(opened).world("vault")
+            assert (await world.head()).chain.hex() == chain
+            assert (await verify.verify(opened, await world._handle.address())).entries
+            assert (await doctor.examine(opened, repair=False)).findings == []
+        if not is_cut:
+            assert commits > 5
+            return
+    raise AssertionError("it never ended")
