@@ -3,7 +3,7 @@
 What a process held is given back: a claim waits again, epochs go on above those that were. Pointers of open work are
 made anew. A world that takes input or runs is archived, and its record says what it was (`held.py`), unless the copy is
 to go on at once. Stamps stay what they are: entries, answers and receipts refer to them. So the engine must assign none
-that are not above all of them (`kv.raise_stamps`); `stamp_of` says which there are.
+that are not above all of them (`kv.raise_stamps`); `stamp_of` and `stamp_in` say which there are.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from worldline.store import kv
 _STAMP = b"\x33"  # the tuple layer's type code of a stamp
 _ENDS_IN_STAMP = (Stamped.APPENDED, Stamped.KEPT)
 _HANDED_OVER = b"\xff" * 4
+_ROOM = b"\x01" + bytes(limits.STAMP_BYTES - 1)  # 2 to the 56th versions: no store gets there by committing
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -46,7 +47,17 @@ def stamp_of(suffix: bytes) -> bytes | None:
     row = table.of_suffix(suffix)
     found = suffix[-limits.STAMP_BYTES :]
     stamped = row is not None and row.stamped in _ENDS_IN_STAMP and suffix[-limits.STAMP_BYTES - 1 :][:1] == _STAMP
-    return found if stamped and found[-len(_HANDED_OVER) :] != _HANDED_OVER else None
+    return found if stamped and not found.endswith(_HANDED_OVER) else None
+
+
+def stamp_in(suffix: bytes, raw: bytes) -> bytes | None:
+    """The stamp that a value ends in: that of an input which was taken, maybe long after all that is unread. One that
+    leaves an engine no room is not gone by: an imported world brings those of another store, as its file says them.
+    """
+    row = table.of_suffix(suffix)
+    found = raw[-limits.STAMP_BYTES :]
+    stamped = row is not None and row.stamped is Stamped.IN_VALUE
+    return found if stamped and found < _ROOM and not found.endswith(_HANDED_OVER) else None
 
 
 def put(batch: kv.Batch, copy: Copy, suffix: bytes, raw: bytes) -> None:

@@ -263,7 +263,8 @@ class _Restore:
             with backup_files.bad(f"keys of universe {universe.name!r}"):
                 for tag, data in await self._folder.records(file, backup=self._manifest.id):
                     suffix, raw = backup.key_of(tag, data)
-                    self._last_stamp = max(self._last_stamp, kv.Stamp(restored.stamp_of(suffix) or b""))
+                    stamp = restored.stamp_of(suffix) or restored.stamp_in(suffix, raw) or b""
+                    self._last_stamp = max(self._last_stamp, kv.Stamp(stamp))
                     restored.put(self._batch, copy, suffix, raw)
                     self._keys += 1
                     self._batch_bytes += len(data)
