@@ -242,8 +242,8 @@ _IN_UNIVERSE: tuple[tuple[_Columns, str], ...] = (
         "numbers that an operator had chosen, in the order of their changes",
     ),
     (
-        (U.SEALS, "encryption", PLAIN, STAYS, OMITTED, LEFT_OUT, OWN, "", True, NO, (), "seals"),
-        "how often a key of this store was used",
+        (U.SEALS, "encryption", PLAIN, GOES, OMITTED, LEFT_OUT, OWN, "", True, NO, (), "seals"),
+        "how often a key of this store was used; a world's goes with its key",
     ),
     (
         (U.AGE, "core", PLAIN, STAYS, COPIED, LEFT_OUT, NO_WORLD, "", True, NO, (), "age"),

@@ -8,7 +8,7 @@ Keys:          (UNIVERSE, u, DATA_KEY)         -> DataKey, for what the worlds o
                (UNIVERSE, u, SEALS, 0)         -> how many values were sealed with the key, / 65,536: a counter
                (UNIVERSE, u, SEALS, 1, world)  -> likewise
 Present:       in an encrypted store, from before the first value that is sealed with it; for ever, also when destroyed;
-               the count from the first such value on, until another key follows
+               the count from the first such value on, until another key follows, or it is destroyed
 
 Which keyspaces are sealed is said in the table of all (`keys/table.py`), and read here by the ordinals that stand at
 fixed places in a key: `sealing` also takes the beginning of one.
