@@ -23,8 +23,8 @@ import worldline as wl
 from worldline.bench.workloads import Added, Counter, app
 from worldline.client import connection
 from worldline.client.handle import Handle
+from worldline.keys import table
 from worldline.model.settings import JanitorSettings, Settings, WorkerSettings
-from worldline.observe import key_kinds
 from worldline.roles import restore
 from worldline.store import kv
 
@@ -110,7 +110,7 @@ async def _size(link: connection.Connection, folder: str) -> dict[str, Any]:
     while True:
         page = (await link.store.engine.read(kv.Range(begin, b"\xff", count_max=PAGE))).page(0)
         for key, raw in page.items:
-            kind = key_kinds.kind_of(key)
+            kind = table.metric_of(key)
             kinds[kind] = kinds.get(kind, 0) + len(key) + len(raw)
         if not page.more:
             break

@@ -21,7 +21,7 @@ from worldline.host.encryption.key_ring import KeyRing
 from worldline.inspect import verify
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import journal as journal_keys
-from worldline.keys import space
+from worldline.keys import space, table
 from worldline.keys.upkeep import data_keys, encryption
 from worldline.keys.upkeep import sealed as sealed_keys
 from worldline.layers.upkeep import data_keys as data_key_layer
@@ -470,14 +470,21 @@ async def test_deleting_a_world_destroys_its_key_at_once(tmp_path: Path) -> None
     async with opened(tmp_path, host=app) as universe:
         world = await live(universe, "doomed")
         at = await world._handle.address()
-        assert await deletion.delete(universe._connection, at, alias="doomed")
         engine, _ = encrypted.inner(universe._connection.store)
+        counted = kv.Batch()
+        counted.add(data_keys.seals_key(data_keys.world_key(at)), 1)  # as one value of many does
+        counted.absent(b"\x01")
+        counted.put(b"\x01", b"")
+        await engine.commit(counted)
+        assert await deletion.delete(universe._connection, at, alias="doomed")
         record = data_key_layer.decode((await engine.read(data_key_layer.get(at))).value(0))
         assert record is not None
         assert not record.wrapped
         await deletion.delete(universe._connection, at, wait=True)
         found = await encrypted.everything(universe._connection.store)
         assert [key for key in found if key.startswith(space.world(at) + b"\x15\x06")] == []
+        told = [table.of(key) for key in found if at.world in key]
+        assert {each.metric for each in told if each is not None} == {"world_meta", "epoch", "world_key"}
 
 
 async def test_a_plain_store_has_no_keys_to_destroy(tmp_path: Path) -> None:

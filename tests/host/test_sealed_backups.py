@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import worldline as wl
 from tests import aio
-from worldline.base import errors
+from tests.roles.test_world_files import CutOff
+from worldline.base import errors, limits
 from worldline.client import connection
 from worldline.client.copies import backups, release
 from worldline.client.universe import Universe
 from worldline.client.upkeep import destruction
 from worldline.host import compose
+from worldline.inspect import doctor, verify
+from worldline.keys import table
+from worldline.roles.copies import turns, world_import
+from worldline.store import kv
 
 SECRET = "the combination is 4711"
 app = wl.Program("vaults")
@@ -87,3 +94,67 @@ async def test_backups_of_encrypted_stores_are_encrypted(tmp_path: Path) -> None
         await imported.resume()
         assert [letter.reason async for letter in Universe(opened).dead(prefix="copy")]
     assert not [data for data in contents(tmp_path / "there") if b"combination" in data]
+
+
+async def test_a_restore_into_an_encrypted_store_that_was_cut_off_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blobs that it has put can be opened: the key that they are sealed with stays with them."""
+    monkeypatch.setattr(turns, "TTL_US", 1)
+    folder = str(tmp_path / "backups")
+    codec = wl.AesGcm(keys={"one": secrets.token_bytes(32)}, current="one")
+    chain = await filled(str(tmp_path / "here"), codec, exported=tmp_path / "vault.world")
+    async with compose.store(str(tmp_path / "here"), codec=codec) as store:
+        await backups.backup(store, folder)
+    for commits in range(1, 100):
+        there = str(tmp_path / f"there{commits}")
+        is_cut = True
+        with contextlib.suppress(errors.StoreFailed):
+            async with compose.store(there, codec=codec) as store:
+                cut = msgspec.structs.replace(store, engine=CutOff(store.engine, commits, behind=True))
+                await backups.restore(folder, cut)
+                is_cut = False
+        if is_cut:
+            async with compose.store(there, codec=codec) as store:
+                with contextlib.suppress(errors.Exists):  # only the answer to the last commit was lost
+                    await backups.restore(folder, store)
+        async with connection.open(there, host=app, codec=codec) as opened:
+            await release.release_all(opened)
+            world = Universe(opened).world("vault")
+            assert (await world.head()).chain.hex() == chain
+            assert (await verify.verify(opened, await world._handle.address())).entries
+            assert (await doctor.examine(opened, repair=False)).findings == []
+        if not is_cut:
+            assert commits > 5
+            return
+    raise AssertionError("it never ended")
+
+
+async def test_an_import_that_was_cut_off_leaves_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key of the world that it would have become goes with what it has sealed."""
+    monkeypatch.setattr(limits, "COPY_KEYS_BYTES", 1)  # a batch for each key
+    codec = wl.AesGcm(keys={"one": secrets.token_bytes(32)}, current="one")
+    await filled(str(tmp_path / "here"), codec, exported=tmp_path / "vault.world")
+    seen: dict[str, None] = {}
+    async with wl.open(str(tmp_path / "there"), host=app, codec=codec):
+        pass  # made, with a universe
+    async with connection.open(str(tmp_path / "there"), codec=codec) as opened:
+        for commits in range(1, 100):
+            before = await plain_keys(opened)
+            store = msgspec.structs.replace(opened.store, engine=CutOff(opened.store.engine, commits, behind=True))
+            cut = connection.Connection(store, opened.id, opened.name, [], opened.settings)
+            with contextlib.suppress(errors.StoreFailed):
+                await Universe(cut).import_world(tmp_path / "vault.world", name="copy")
+            if [meta.name async for meta in Universe(opened).worlds()]:
+                break
+            written = [key for key in await plain_keys(opened) if key not in before]
+            seen |= {table.metric_of(key): None for key in written}
+            await world_import.sweep(opened.store.engine, store.env, opened.id, period_us=0)
+            left = [table.metric_of(key) for key in await plain_keys(opened) if key not in before]
+            assert not [each for each in left if each not in ("cas", "chunk", "data_key", "generation", "holds")]
+    assert {"world_key", "import", "segment"} <= {*seen}
+
+
+async def plain_keys(opened: connection.Connection) -> dict[bytes, bytes]:
+    page = (await opened.store.engine.read(kv.Range(b"\x00", b"\xff", 1_000_000, 1 << 30))).page(0)
+    return dict(page.items)

@@ -147,7 +147,7 @@ SAID: dict[str, Callable[[str], bool]] = {
     "retain": lambda said: "pin" in said,
     "cas": lambda said: any(each in said for each in ("snapshot", "script", "height", "blob")),
     "chunk": lambda said: any(each in said for each in ("snapshot", "script", "height", "blob")),
-    "meta": bool,
+    "world_meta": bool,
     "name": bool,
 }
 

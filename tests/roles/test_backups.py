@@ -173,6 +173,25 @@ async def test_stamps_of_the_copy_are_above_those_of_the_original(tmp_path: Path
         assert await kit.unread(copy.engine, await copy.universe.world("alice")._handle.address()) == 2
 
 
+async def test_stamps_of_the_copy_are_above_those_of_inputs_that_were_taken(tmp_path: Path) -> None:
+    """Nothing is unread: the records of ids have the stamps, and what is sent to the copy must get none of these."""
+    folder = str(tmp_path / "backups")
+    async with stores(tmp_path, "memory", "lmdb") as (here, there):
+        await kv.raise_stamps(await here.engine(), kv.stamp(10**12, 0))
+        process = await here.process(app)
+        elsewhere = await here.process()
+        await process.universe.create("alice", app)
+        first = await elsewhere.universe.world("alice").send(Add(1), id="first")
+        await first.applied(20)
+        await backups.backup(await bare(here), folder)
+        await backups.restore(folder, await bare(there))
+        copy = await there.process()
+        await release.release_all(copy.universe._connection)
+        world = copy.universe.world("alice")
+        assert (await world.send(Add(1), id="first")).stamp == first.stamp
+        assert (await world.send(Add(2))).stamp > first.stamp
+
+
 # --- Two copies ------------------------------------------------------------------------------------------------------
 
 

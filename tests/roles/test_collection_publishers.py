@@ -24,7 +24,7 @@ from worldline.client.connection import Connection
 from worldline.host.process import Host, Role
 from worldline.inspect import doctor, verify
 from worldline.keys import cas as cas_keys
-from worldline.keys import space
+from worldline.keys import space, table
 from worldline.keys import work as work_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import universes
@@ -35,14 +35,10 @@ from worldline.store import kv, transact
 
 LARGE = "x" * 40_000
 # What is stored of blobs, and of collections: a batch of these alone publishes nothing.
-_OWN = (
-    space.InUniverse.CAS,
-    space.InUniverse.CHUNK,
-    space.InUniverse.UPLOAD,
-    space.InUniverse.GENERATION,
-    space.InUniverse.COLLECTION,
-    space.InUniverse.HOLDS,
-    space.InUniverse.CONDEMNED,
+_OWN = tuple(
+    each.place
+    for each in table.KEYSPACES
+    if each.backup is table.InBackup.BLOBS or each.owner == "collection" or each.place is space.InUniverse.GENERATION
 )
 
 

@@ -64,6 +64,16 @@ def test_a_scenario_that_holds_says_nothing() -> None:
     testing.simulate(one_guest, program=app, seeds=5)
 
 
+def test_a_scenario_may_change_what_its_universe_may_have() -> None:
+    """What is appended to a log of a universe is no input of a world (J1)."""
+
+    async def bounded(universe: wl.Universe) -> None:
+        assert await universe.set_quota(worlds=100)
+        assert [each.quota.worlds for each in await universe.quota_changes()] == [100]
+
+    testing.simulate(bounded, program=app, seeds=1, profile="calm")
+
+
 @pytest.mark.usefixtures("few_runs")
 def test_a_race_is_found_and_its_correction_holds() -> None:
     with pytest.raises(testing.Broken, match="in the till") as found:

@@ -17,9 +17,10 @@ from typing import Any
 import msgspec
 
 from worldline.base import limits
+from worldline.keys import table
 from worldline.model.journal import INPUTS, Kind
 from worldline.model.work import WorkKind
-from worldline.observe import key_kinds, metric_list
+from worldline.observe import metric_list
 from worldline.observe.metric_list import METRICS
 from worldline.roles import telemetry
 from worldline.store import kv
@@ -390,14 +391,14 @@ def _stored(meter: Meter, fact: telemetry.Stored) -> None:
 def _add_written(written: dict[str, int], batch: kv.Batch) -> None:
     """What a batch wrote, as it gave it to the engine: the engine's own overhead is not in it."""
     for key, put in batch.puts.items():
-        kind = key_kinds.kind_of(key)
+        kind = table.metric_of(key)
         stamp = 0 if put.stamp is None else limits.STAMP_BYTES
         written[kind] = written.get(kind, 0) + len(key) + len(put.value) + stamp
     for append in batch.appends:
-        kind = key_kinds.kind_of(append.prefix)
+        kind = table.metric_of(append.prefix)
         written[kind] = written.get(kind, 0) + len(append.prefix) + limits.STAMP_BYTES + len(append.value)
     for key in batch.counts:
-        kind = key_kinds.kind_of(key)
+        kind = table.metric_of(key)
         written[kind] = written.get(kind, 0) + len(key) + limits.COUNTER_BYTES
 
 

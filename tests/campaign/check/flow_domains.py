@@ -97,7 +97,7 @@ class FlowDomains:
             where = keyspaces.place(key)
             if where.at is None:
                 continue
-            if where.what == "meta" and where.at not in self.lives and applied.before[key] is None:
+            if where.what == "world_meta" and where.at not in self.lives and applied.before[key] is None:
                 self._is_born(applied, where.at, put.value)
             elif where.what == "journal" and where.at in self.lives:
                 frames.setdefault(where.at, []).append((key, put.value))

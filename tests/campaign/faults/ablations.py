@@ -340,8 +340,8 @@ class Ablated(Intact):
                 batch = _not_deleting(batch, "inbox")
             case "seen":
                 batch = relaxed(truth, batch, ("seen",))
-            case "meta" if not any(keyspaces.place(key).what == "meta" for key in batch.puts):
-                batch = relaxed(truth, batch, ("meta",))
+            case "meta" if not any(keyspaces.place(key).what in keyspaces.METAS for key in batch.puts):
+                batch = relaxed(truth, batch, keyspaces.METAS)
             case "claim":
                 batch = relaxed(truth, batch, ("open",))
             case "atomic-ack" if keyspaces.about(batch) == "settle":

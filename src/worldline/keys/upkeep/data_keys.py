@@ -8,11 +8,10 @@ Keys:          (UNIVERSE, u, DATA_KEY)         -> DataKey, for what the worlds o
                (UNIVERSE, u, SEALS, 0)         -> how many values were sealed with the key, / 65,536: a counter
                (UNIVERSE, u, SEALS, 1, world)  -> likewise
 Present:       in an encrypted store, from before the first value that is sealed with it; for ever, also when destroyed;
-               the count from the first such value on, until another key follows
+               the count from the first such value on, until another key follows, or it is destroyed
 
-Which keyspaces are sealed is said here, by the ordinals that stand at fixed places in a key. Every keyspace is in one
-of the tables: a new one has to choose (`tests/keys/test_sealed_keyspaces.py`). Sealed is what holds users' data, and
-digests of such data that could be guessed. Plain is what says where things are: ids, heights, sizes, times, epochs.
+Which keyspaces are sealed is said in the table of all (`keys/table.py`), and read here by the ordinals that stand at
+fixed places in a key: `sealing` also takes the beginning of one.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.codec import tuples
-from worldline.keys import space
-from worldline.keys.space import InUniverse, InWorld
+from worldline.keys import space, table
+from worldline.keys.space import InUniverse
+from worldline.keys.table import Sealed, Stamped
 from worldline.model import ids
 
 
@@ -45,60 +45,6 @@ class DataKey(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
             raise ValueError(f"a data key follows at most {limits.OLDER_KEYS_MAX} others")
 
 
-# Sealed with the key of the universe: shared by its worlds, or still to be read when a world's key is destroyed.
-SHARED_IN_UNIVERSE = (
-    InUniverse.INDEX,
-    InUniverse.CAS,
-    InUniverse.CHUNK,
-    InUniverse.GRANTS,
-    InUniverse.GRANT_LOG,
-    InUniverse.IMPORT,
-    InUniverse.SEALED,  # personal values, which forks share
-)
-SHARED_IN_WORLD = (InWorld.META, InWorld.LINEAGE, InWorld.TRIAL, InWorld.HELD)
-# Sealed with the key of the world.
-OWN_IN_UNIVERSE = (InUniverse.OPEN,)  # whose keys go on with the world
-OWN_IN_WORLD = (
-    InWorld.JOURNAL,
-    InWorld.INBOX,
-    InWorld.SEEN,
-    InWorld.DEAD,
-    InWorld.TRACE,
-    InWorld.BASELINE,
-    InWorld.SNAPSHOT,
-    InWorld.SEGMENT,  # where a world's blobs are: none is found without its key
-)
-# Plain.
-PLAIN_IN_UNIVERSE = (
-    InUniverse.META,
-    InUniverse.GENERATION,
-    InUniverse.NAME,
-    InUniverse.DUE,
-    InUniverse.READY,
-    InUniverse.HINT,
-    InUniverse.UPLOAD,
-    InUniverse.COLLECTION,
-    InUniverse.HOLDS,
-    InUniverse.CONDEMNED,
-    InUniverse.DELETION,
-    InUniverse.SUBJECT,
-    InUniverse.DATA_KEY,
-    InUniverse.WORLD_KEY,
-    InUniverse.QUOTAS,
-    InUniverse.QUOTA_LOG,
-    InUniverse.SEALS,
-    InUniverse.AGE,
-    InUniverse.SETTINGS,
-)
-PLAIN_IN_WORLD = (
-    InWorld.EPOCH,
-    InWorld.HOLDER,
-    InWorld.ASSIGNMENT,
-    InWorld.HEAD,
-    InWorld.RETAIN,
-    InWorld.BROUGHT,
-)
-
 _DATA_KEY = space.part(InUniverse.DATA_KEY)
 _WORLD_KEY = space.part(InUniverse.WORLD_KEY)
 _SEALS = space.part(InUniverse.SEALS)
@@ -110,14 +56,9 @@ _ID = 1 + limits.ID_BYTES  # with its type code
 _UNIVERSE_END = _PART + _ID  # of what all keys of a universe begin with
 _SECOND_END = _UNIVERSE_END + _PART
 _WORLD_END = _SECOND_END + _ID
-_THIRD_END = _WORLD_END + _PART
-_SHARED = frozenset(map(space.part, SHARED_IN_UNIVERSE))
-_OWN = frozenset(map(space.part, OWN_IN_UNIVERSE))
-_SHARED_OF_WORLD = frozenset(map(space.part, SHARED_IN_WORLD))
-_OWN_OF_WORLD = frozenset(map(space.part, OWN_IN_WORLD))
-# Sealed values that are appended, or end in a stamp.
-_STAMPED_OF_WORLD = frozenset(map(space.part, (InWorld.INBOX, InWorld.SEEN)))
-_STAMPED = frozenset(map(space.part, (InUniverse.GRANT_LOG,)))
+# Keyspaces of a universe whose values are sealed with the keys of worlds: the world comes first in their keys.
+_OF_WORLDS = tuple(map(space.part, table.in_universe(lambda each: each.sealed is Sealed.WORLD_KEY)))
+_BY_ENGINE = (Stamped.APPENDED, Stamped.IN_VALUE)  # and not what it has assigned before
 
 VALUE = space.Value(space.ValueKind.DATA_KEY, DataKey)
 
@@ -147,7 +88,7 @@ def sealed_ranges(scope: bytes) -> list[tuple[bytes, bytes]]:
     if not is_world(scope):
         return [tuples.prefix_range(universe)]
     world = scope[_SECOND_END:]
-    return [tuples.prefix_range(universe + each + world) for each in (_WORLD, *sorted(_OWN))]
+    return [tuples.prefix_range(universe + each + world) for each in (_WORLD, *_OF_WORLDS)]
 
 
 def owner(key: bytes) -> tuple[ids.UniverseId, ids.WorldId | None]:
@@ -170,27 +111,20 @@ def sealing(key: bytes) -> bytes | None:
     """The key of the data key that the value under this key is sealed with; None if it is not sealed. Of the beginning
     of a key, as ranges have it: that of keys which begin so, if it can be told.
     """
-    if key[:_PART] != _ROOT:
+    row = table.of(key)
+    if row is None or row.sealed is Sealed.PLAIN:
         return None
-    second = key[_UNIVERSE_END:_SECOND_END]
-    if second == _WORLD:
-        third = key[_WORLD_END:_THIRD_END]
-        if third in _OWN_OF_WORLD:
-            return key[:_UNIVERSE_END] + _WORLD_KEY + key[_SECOND_END:_WORLD_END]
-        return key[:_UNIVERSE_END] + _DATA_KEY if third in _SHARED_OF_WORLD else None
-    if second in _SHARED:
+    if row.sealed is Sealed.UNIVERSE_KEY:
         return key[:_UNIVERSE_END] + _DATA_KEY
-    if second in _OWN and len(key) >= _WORLD_END:
-        return key[:_UNIVERSE_END] + _WORLD_KEY + key[_SECOND_END:_WORLD_END]
-    return None
+    if len(key) < _WORLD_END:
+        return None  # a range over the open work of many worlds
+    return key[:_UNIVERSE_END] + _WORLD_KEY + key[_SECOND_END:_WORLD_END]
 
 
 def is_unstamped(key: bytes) -> bool:
-    """Whether a value under this key never has to do with a stamp of the engine's."""
-    second = key[_UNIVERSE_END:_SECOND_END]
-    if second == _WORLD:
-        return key[_WORLD_END:_THIRD_END] not in _STAMPED_OF_WORLD
-    return second not in _STAMPED
+    """Whether a value under this key is not sealed, or has nothing to do with a stamp of the engine's."""
+    row = table.of(key)
+    return row is None or row.sealed is Sealed.PLAIN or row.stamped not in _BY_ENGINE
 
 
 def whose(key: bytes) -> tuple[bytes, bytes]:

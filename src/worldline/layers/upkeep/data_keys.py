@@ -87,6 +87,7 @@ def destroy(batch: kv.Batch, key: bytes, raw: bytes | None, *, time_us: int) -> 
         batch.expect(key, raw)
     made_us = time_us if found is None else found.made_us
     batch.put(key, keys.VALUE.pack(DataKey("", b"", made_us, max(1, time_us))))
+    batch.delete(keys.seals_key(key))  # it seals nothing more
     return True
 
 

@@ -27,9 +27,10 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.codec import tuples
 from worldline.keys import ready as hint_keys
-from worldline.keys import space
+from worldline.keys import space, table
 from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
+from worldline.keys.table import OnDelete
 from worldline.keys.upkeep import data_keys as data_key_records
 from worldline.keys.upkeep import deletions as keys
 from worldline.layers import leases, snapshots, worlds
@@ -169,9 +170,9 @@ def reads(at: ids.Address) -> tuple[kv.Range, kv.Range]:
     )
 
 
-# Every key of a world that comes behind the two that stay.
-_FIRST = space.InWorld.HOLDER
-assert min(set(space.InWorld) - {space.InWorld.META, space.InWorld.EPOCH}) is _FIRST
+# What stays of a world comes before all that goes, so one range has what goes.
+_FIRST = min(table.in_world(lambda each: each.deletion is OnDelete.GOES))
+assert max(table.in_world(lambda each: each.deletion is OnDelete.STAYS)) < _FIRST
 
 
 def remove(batch: kv.Batch, doomed: Doomed, work: kv.Page, own: kv.Page, *, marks: collection.State) -> Doomed | None:
@@ -212,8 +213,16 @@ def mentions(universe: ids.UniverseId) -> Places:
     """Where deleted worlds may be mentioned: names, hints, and pointers to work. Each is read once, for any number of
     them.
     """
-    ranges = (world_keys.names(universe), hint_keys.every_hint(universe), work_keys.due_all(universe))
-    return tuple(kv.Range(*each, count_max=limits.DELETE_KEYS_MAX) for each in ranges)
+    return tuple(kv.Range(*each(universe), count_max=limits.DELETE_KEYS_MAX) for each in _MENTIONS.values())
+
+
+# `_mentioned` reads the world out of each of them.
+_MENTIONS = {
+    space.InUniverse.NAME: world_keys.names,
+    space.InUniverse.HINT: hint_keys.every_hint,
+    space.InUniverse.DUE: work_keys.due_all,
+}
+assert sorted(_MENTIONS) == sorted(table.in_universe(lambda each: each.deletion is OnDelete.MENTIONS))
 
 
 def forget(batch: kv.Batch, universe: ids.UniverseId, page: kv.Page, gone: dict[ids.WorldId, None]) -> int:

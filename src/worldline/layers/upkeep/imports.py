@@ -18,6 +18,7 @@ from worldline.keys import segments as segment_keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.keys import space
 from worldline.keys.upkeep import copying as keys
+from worldline.keys.upkeep import data_keys
 from worldline.keys.upkeep import sealed as sealed_keys
 from worldline.keys.upkeep import subjects as subject_keys
 from worldline.layers import inbox as inboxes
@@ -136,13 +137,18 @@ def finish(
 
 
 def sweep(batch: kv.Batch, under_way: Import, found: Sequence[bytes]) -> Import:
-    """Delete some keys of an abandoned import; if there are none left, its marker. Guard: the marker."""
+    """Delete some keys of an abandoned import; if there are none left, the data key of the world that it would have
+    become, and its marker. Guard: the marker.
+    """
     for key in found:
         batch.delete(key)
     if found:
         return advance(batch, under_way)
     batch.expect(keys.import_key(under_way.at), under_way.raw)
     batch.delete(keys.import_key(under_way.at))
+    scope = data_keys.world_key(under_way.at)
+    batch.delete(scope)  # nothing is sealed with it any more, and an import that goes on conflicts with the marker
+    batch.delete(data_keys.seals_key(scope))
     return under_way
 
 

@@ -3,19 +3,20 @@
 What a process held is given back: a claim waits again, epochs go on above those that were. Pointers of open work are
 made anew. A world that takes input or runs is archived, and its record says what it was (`held.py`), unless the copy is
 to go on at once. Stamps stay what they are: entries, answers and receipts refer to them. So the engine must assign none
-that are not above all of them (`kv.raise_stamps`); `stamp_of` says which there are.
+that are not above all of them (`kv.raise_stamps`); `stamp_of` and `stamp_in` say which there are.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from worldline.base import errors, limits
-from worldline.codec import tuples
+from worldline.base import limits
 from worldline.keys import leases as lease_keys
-from worldline.keys import space
+from worldline.keys import space, table
 from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
+from worldline.keys.space import InUniverse, InWorld
+from worldline.keys.table import InBackup, Stamped
 from worldline.layers import ready
 from worldline.layers import work as works
 from worldline.layers.upkeep import held
@@ -23,13 +24,10 @@ from worldline.model import ids, lease
 from worldline.model.world import Status, WorldMeta
 from worldline.store import kv
 
-_STAMP = b"\x33"
-_WORLD = space.part(space.InUniverse.WORLD)
-_LOGS = tuple(space.part(each) + _STAMP for each in (space.InUniverse.GRANT_LOG, space.InUniverse.QUOTA_LOG))
-_STAMPED = tuple(space.part(each) + _STAMP for each in (space.InWorld.INBOX, space.InWorld.DEAD))
+_STAMP = b"\x33"  # the tuple layer's type code of a stamp
+_ENDS_IN_STAMP = (Stamped.APPENDED, Stamped.KEPT)
 _HANDED_OVER = b"\xff" * 4
-_WORLD_BYTES = len(_WORLD) + 1 + limits.ID_BYTES
-_ORDINAL_BYTES = 2
+_ROOM = b"\x01" + bytes(limits.STAMP_BYTES - 1)  # 2 to the 56th versions: no store gets there by committing
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -46,38 +44,43 @@ def stamp_of(suffix: bytes) -> bytes | None:
     """The stamp that a key ends in, if an engine has assigned it. Inputs that were handed over inside of a process have
     a random one, with the last ordinal there is.
     """
-    stamped = suffix.startswith(_LOGS) or (suffix.startswith(_WORLD) and suffix[_WORLD_BYTES:].startswith(_STAMPED))
+    row = table.of_suffix(suffix)
     found = suffix[-limits.STAMP_BYTES :]
-    return found if stamped and found[-len(_HANDED_OVER) :] != _HANDED_OVER else None
+    stamped = row is not None and row.stamped in _ENDS_IN_STAMP and suffix[-limits.STAMP_BYTES - 1 :][:1] == _STAMP
+    return found if stamped and not found.endswith(_HANDED_OVER) else None
+
+
+def stamp_in(suffix: bytes, raw: bytes) -> bytes | None:
+    """The stamp that a value ends in: that of an input which was taken, maybe long after all that is unread. One that
+    leaves an engine no room is not gone by: an imported world brings those of another store, as its file says them.
+    """
+    row = table.of_suffix(suffix)
+    found = raw[-limits.STAMP_BYTES :]
+    stamped = row is not None and row.stamped is Stamped.IN_VALUE
+    return found if stamped and found < _ROOM and not found.endswith(_HANDED_OVER) else None
 
 
 def put(batch: kv.Batch, copy: Copy, suffix: bytes, raw: bytes) -> None:
     """Write one key. The batch has a guard of its own."""
+    row = table.of_suffix(suffix)
     key = space.universe(copy.universe) + suffix
-    if suffix.startswith(space.part(space.InUniverse.INDEX)):
-        batch.put(key, _meta(copy, world_keys.INDEX, raw))
-    elif suffix.startswith(space.part(space.InUniverse.OPEN)):
-        _put_work(batch, copy, key, raw)
-    elif suffix.startswith(_WORLD):
-        _put_of_world(batch, copy, suffix, raw)
-    else:
+    if row is None or row.backup is not InBackup.REWRITTEN:
         batch.put(key, raw)
+    elif row.place is InUniverse.INDEX:
+        batch.put(key, _meta(copy, world_keys.INDEX, raw))
+    elif row.place is InUniverse.OPEN:
+        _put_work(batch, copy, key, raw)
+    elif row.place is InWorld.META:
+        _put_meta(batch, copy, key, raw)
+    else:
+        assert row.place is InWorld.EPOCH
+        number = lease_keys.EPOCH.unpack(raw).number + 1
+        batch.put(key, lease_keys.EPOCH.pack(lease.Epoch(number, copy.token)))
 
 
-def _put_of_world(batch: kv.Batch, copy: Copy, suffix: bytes, raw: bytes) -> None:
-    key = space.universe(copy.universe) + suffix
-    at = ids.Address(copy.universe, _world_of(suffix))
-    match suffix[_WORLD_BYTES : _WORLD_BYTES + _ORDINAL_BYTES]:
-        case kind if kind == space.part(space.InWorld.META):
-            _put_meta(batch, copy, at, key, raw)
-        case kind if kind == space.part(space.InWorld.EPOCH):
-            number = lease_keys.EPOCH.unpack(raw).number + 1
-            batch.put(key, lease_keys.EPOCH.pack(lease.Epoch(number, copy.token)))
-        case _:
-            batch.put(key, raw)
-
-
-def _put_meta(batch: kv.Batch, copy: Copy, at: ids.Address, key: bytes, raw: bytes) -> None:
+def _put_meta(batch: kv.Batch, copy: Copy, key: bytes, raw: bytes) -> None:
+    at = table.take_apart(key).at
+    assert at is not None
     meta = world_keys.META.unpack(raw)
     batch.put(key, _meta(copy, world_keys.META, raw))
     if copy.live:
@@ -99,11 +102,3 @@ def _put_work(batch: kv.Batch, copy: Copy, key: bytes, raw: bytes) -> None:
     found = works.decode(at, intent, raw)
     assert found is not None
     works.put_copy(batch, found, now_us=copy.time_us)
-
-
-def _world_of(suffix: bytes) -> ids.WorldId:
-    match tuples.unpack(suffix[len(_WORLD) : _WORLD_BYTES]):
-        case (tuples.Uuid(world),):
-            return ids.WorldId(world)
-        case _:
-            raise errors.DecodeError("not a key of a world")

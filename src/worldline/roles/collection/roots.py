@@ -1,5 +1,5 @@
-"""Where references to blobs stand. Every keyspace is here: one that has references, with how they are found (`PLACES`),
-or one that has none (`WITHOUT`). A test holds both to `keys/space.py`, so a new keyspace has to choose.
+"""Where references to blobs stand, and how they are found there. Which keyspaces have some is said by the table of all
+(`keys/table.py`), by the name of their reader: without that reader here, this file is not imported.
 
 `PLACES` are those of one world, in the order in which they are read. Inputs come first: a step takes them from there
 and puts what it keeps of them into the others.
@@ -20,8 +20,8 @@ from worldline.keys import journal as journal_keys
 from worldline.keys import lineage as lineage_keys
 from worldline.keys import segments as segment_keys
 from worldline.keys import snapshots as snapshot_keys
+from worldline.keys import table
 from worldline.keys import work as work_keys
-from worldline.keys.space import InUniverse, InWorld
 from worldline.layers import changes
 from worldline.layers import inbox as inboxes
 from worldline.layers.stored import history
@@ -58,7 +58,7 @@ class Place(msgspec.Struct, frozen=True):
     """A range of keys with references. `reader` is made for each world: it is given the items of page after page."""
 
     name: str
-    keyspace: InWorld | InUniverse
+    keyspace: table.Ordinal
     range: Callable[[ids.Address], tuple[bytes, bytes]]
     reader: Callable[[], Callable[[Items], Iterator[Reference]]]
 
@@ -209,58 +209,22 @@ def _one(key: bytes) -> tuple[bytes, bytes]:
     return key, key + b"\x00"
 
 
-PLACES: Final = (
-    Place("inbox", InWorld.INBOX, inbox_keys.items, lambda: _inputs),
-    Place("dead letters", InWorld.DEAD, inbox_keys.dead, lambda: _dead_letters),
-    Place("open work", InUniverse.OPEN, work_keys.open_work, lambda: _open_work),
-    Place("scripts of forks", InWorld.LINEAGE, lambda at: _one(lineage_keys.lineage_key(at)), lambda: _lineages),
-    Place("journal", InWorld.JOURNAL, journal_keys.frames, Frames),
-    Place("baselines", InWorld.BASELINE, lambda at: _one(snapshot_keys.baseline_key(at)), lambda: _baselines),
-    Place("snapshots", InWorld.SNAPSHOT, snapshot_keys.snapshots, lambda: _snapshots),
-    Place("segments", InWorld.SEGMENT, segment_keys.segments, lambda: _segments),
-)
+def _place(
+    name: str,
+    between: Callable[[ids.Address], tuple[bytes, bytes]],
+    reader: Callable[[], Callable[[Items], Iterator[Reference]]],
+) -> Place:
+    return Place(name, table.REFERRING[name], between, reader)
 
-# Keyspaces without references, and why a reader of this list may believe it.
-WITHOUT: Final[tuple[tuple[InWorld | InUniverse, str], ...]] = (
-    (InWorld.META, "names, labels and a program's hash: programs are not stored"),
-    (InWorld.EPOCH, "a number"),
-    (InWorld.HOLDER, "a worker"),
-    (InWorld.ASSIGNMENT, "a worker"),
-    (InWorld.HEAD, "digests of the history, none of a blob"),
-    (InWorld.RETAIN, "pins by step and height; what they keep is a snapshot, or in a journal"),
-    (InWorld.SEEN, "digests of items"),
-    (InWorld.BROUGHT, "sizes of items"),
-    (InWorld.TRIAL, "counts, and the digest of an input"),
-    (InWorld.TRACE, "tracebacks, as text"),
-    (InWorld.HELD, "a status, and where a copy came from"),
-    (InUniverse.META, "a name"),
-    (InUniverse.GENERATION, "a number"),
-    (InUniverse.NAME, "worlds"),
-    (InUniverse.INDEX, "the same as META of a world"),
-    (InUniverse.CAS, "the blobs themselves"),
-    (InUniverse.WORLD, "holds the keyspaces of worlds"),
-    (InUniverse.DUE, "pointers to open work"),
-    (InUniverse.READY, "hints"),
-    (InUniverse.HINT, "hints"),
-    (InUniverse.CHUNK, "pieces of blobs: kept by a record, or by an upload"),
-    (
-        InUniverse.UPLOAD,
-        "keeps its own chunks, no blob; an object under way is kept by the generation that it expects",
-    ),
-    (InUniverse.COLLECTION, "where a collection begins"),
-    (InUniverse.HOLDS, "no address"),
-    (InUniverse.CONDEMNED, "addresses of what goes"),
-    (InUniverse.SEALED, "personal values themselves"),
-    (InUniverse.SUBJECT, "counts"),
-    (InUniverse.DATA_KEY, "keys, encrypted"),
-    (InUniverse.WORLD_KEY, "keys, encrypted"),
-    (InUniverse.IMPORT, "an import under way: what it has written of its world is read as that world's"),
-    (InUniverse.QUOTAS, "numbers"),
-    (InUniverse.QUOTA_LOG, "numbers"),
-    (InUniverse.SEALS, "a number"),
-    (InUniverse.AGE, "numbers"),
-    (InUniverse.SETTINGS, "numbers"),
-    (InUniverse.DELETION, "counts"),
-    (InUniverse.GRANTS, "names"),
-    (InUniverse.GRANT_LOG, "names"),
+
+PLACES: Final = (
+    _place("inbox", inbox_keys.items, lambda: _inputs),
+    _place("dead letters", inbox_keys.dead, lambda: _dead_letters),
+    _place("open work", work_keys.open_work, lambda: _open_work),
+    _place("scripts of forks", lambda at: _one(lineage_keys.lineage_key(at)), lambda: _lineages),
+    _place("journal", journal_keys.frames, Frames),
+    _place("baselines", lambda at: _one(snapshot_keys.baseline_key(at)), lambda: _baselines),
+    _place("snapshots", snapshot_keys.snapshots, lambda: _snapshots),
+    _place("segments", segment_keys.segments, lambda: _segments),
 )
+assert sorted(each.name for each in PLACES) == sorted(table.REFERRING), "a keyspace with references has no reader"

@@ -18,7 +18,9 @@ from worldline.base import env as envs
 from worldline.base import errors, limits, probes
 from worldline.codec import digest, frame, pack, structs, tuples
 from worldline.keys import cas as cas_keys
-from worldline.keys import space
+from worldline.keys import space, table
+from worldline.keys.space import InUniverse
+from worldline.keys.table import InBackup
 from worldline.keys.upkeep import data_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas
@@ -34,25 +36,10 @@ from worldline.store.objects import interface as objects
 
 ATTEMPTS_MAX = 3  # if the frozen state is lost
 PAGE = 1_000
-# Of a universe: what is derived, of a process, or of blobs, which have files of their own.
-NOT_COPIED = (
-    space.InUniverse.CAS,
-    space.InUniverse.CHUNK,
-    space.InUniverse.UPLOAD,
-    space.InUniverse.DUE,
-    space.InUniverse.READY,
-    space.InUniverse.HINT,
-    space.InUniverse.GENERATION,
-    space.InUniverse.COLLECTION,
-    space.InUniverse.HOLDS,
-    space.InUniverse.CONDEMNED,
-    space.InUniverse.IMPORT,
-    space.InUniverse.DATA_KEY,
-    space.InUniverse.SEALS,
-)
-_NOT_OF_WORLDS = (space.InWorld.HOLDER, space.InWorld.ASSIGNMENT, space.InWorld.TRIAL)
-_WORLD_KEY = space.part(space.InUniverse.WORLD_KEY)
-_WORLD_BYTES = len(space.part(space.InUniverse.WORLD)) + 1 + limits.ID_BYTES
+_COPIED = (InBackup.COPIED, InBackup.REWRITTEN)
+# The ranges that are not read: what is derived, of a process, or of blobs, which have files of their own.
+_NOT_COPIED = table.in_universe(lambda each: each.backup not in _COPIED)
+_WORLD_KEY = table.row(InUniverse.WORLD_KEY)
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -208,7 +195,7 @@ class _Copy:
         """The keys of a universe, in files that follow each other."""
         writer = _Writer(FileKind.KEYS, pack.Kind.KEYS, universe)
         prefix = space.universe(universe)
-        async for key, raw in self._items(ranges_between(prefix, NOT_COPIED)):
+        async for key, raw in self._items(ranges_between(prefix, _NOT_COPIED)):
             suffix = key[len(prefix) :]
             if is_copied(suffix) and is_readable(suffix, raw):
                 writer.add(backup_files.KEY, len(suffix).to_bytes(2, "big") + suffix + raw)
@@ -308,7 +295,7 @@ class _Writer:
         return _Writer(self.kind, self._of, self.universe, self.number + 1)
 
 
-def ranges_between(prefix: bytes, kinds: Sequence[space.InUniverse]) -> list[tuple[bytes, bytes]]:
+def ranges_between(prefix: bytes, kinds: Sequence[InUniverse]) -> list[tuple[bytes, bytes]]:
     """The keys of a universe between those of some kinds."""
     begin, end = tuples.prefix_range(prefix)
     found: list[tuple[bytes, bytes]] = []
@@ -320,16 +307,16 @@ def ranges_between(prefix: bytes, kinds: Sequence[space.InUniverse]) -> list[tup
 
 
 def is_copied(suffix: bytes) -> bool:
-    """Whether the end of a key is one of those that go into a backup: not what a process holds of a world."""
-    kind = ordinal_in_world(suffix)
-    return kind is None or kind not in _NOT_OF_WORLDS
+    """Whether a key that ends so goes into a backup."""
+    row = table.of_suffix(suffix)
+    return row is None or row.backup in _COPIED
 
 
 def is_readable(suffix: bytes, raw: bytes) -> bool:
     """Whether a value goes into a backup. Of an encrypted store, values are opened; those of a world whose key was
     destroyed are gone, and the record that says so is all that is copied of keys: another store has its own.
     """
-    if suffix.startswith(_WORLD_KEY):
+    if table.of_suffix(suffix) is _WORLD_KEY:
         return bool(data_keys.VALUE.unpack(raw).destroyed_us)
     if isinstance(raw, frame.Unreadable):
         if isinstance(raw.why, errors.KeyDestroyed):
@@ -338,20 +325,12 @@ def is_readable(suffix: bytes, raw: bytes) -> bool:
     return True
 
 
-def ordinal_in_world(suffix: bytes) -> int | None:
-    """Of a world's key: what it is of the world."""
-    if not suffix.startswith(space.part(space.InUniverse.WORLD)) or len(suffix) < _WORLD_BYTES + 2:
-        return None
-    return suffix[_WORLD_BYTES + 1]
-
-
 def key_of(tag: int, data: bytes) -> tuple[bytes, bytes]:
     """The end of a key in a file, and its value: it can be none but one of its universe, of those that are copied."""
     length = int.from_bytes(data[:2], "big")
     suffix = data[2 : 2 + length]
     tuples.unpack(suffix)
-    left_out = tuple(space.part(each) for each in NOT_COPIED)
-    if tag != backup_files.KEY or len(suffix) != length or suffix.startswith(left_out) or not is_copied(suffix):
+    if tag != backup_files.KEY or len(suffix) != length or not is_copied(suffix):
         raise errors.DecodeError("not a key of a backup")
     return suffix, data[2 + length :]
 

@@ -20,8 +20,9 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors, grammar, limits
 from worldline.codec import tuples
-from worldline.keys import space
+from worldline.keys import space, table
 from worldline.keys import universes as universe_keys
+from worldline.keys.space import InUniverse
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas
 from worldline.layers.upkeep import copying, restored
@@ -37,7 +38,12 @@ from worldline.store import kv
 
 PAGE = 1_000
 _WITH_LEDGER = (2, 2)  # the first format whose backups have one
-_BLOBS = (space.InUniverse.CAS, space.InUniverse.CHUNK, space.InUniverse.UPLOAD)
+# What a restore that is made again keeps: blobs, and the key that they are sealed with in an encrypted store.
+_KEPT = (
+    *table.in_universe(lambda each: each.backup is table.InBackup.BLOBS),
+    InUniverse.DATA_KEY,
+    InUniverse.SEALS,
+)
 
 
 class Restored(msgspec.Struct, frozen=True):
@@ -157,7 +163,7 @@ class _Restore:
         takes back.
         """
         for universe in self._manifest.universes:
-            await self._clear(universe, *_BLOBS)
+            await self._clear(universe, *_KEPT)
         try:
             return await self._run()
         except errors.Corrupt:
@@ -200,7 +206,7 @@ class _Restore:
             await scrubbing.scrub(engine, env)
         return applied
 
-    async def _clear(self, universe: BackedUniverse, *kept: space.InUniverse) -> None:
+    async def _clear(self, universe: BackedUniverse, *kept: InUniverse) -> None:
         """Delete the keys of a universe but those of some kinds. Blobs that were put are those that are wanted."""
         prefix = space.universe(ids.UniverseId(universe.id))
         for begin, end in backup.ranges_between(prefix, kept):
@@ -257,7 +263,8 @@ class _Restore:
             with backup_files.bad(f"keys of universe {universe.name!r}"):
                 for tag, data in await self._folder.records(file, backup=self._manifest.id):
                     suffix, raw = backup.key_of(tag, data)
-                    self._last_stamp = max(self._last_stamp, kv.Stamp(restored.stamp_of(suffix) or b""))
+                    stamp = restored.stamp_of(suffix) or restored.stamp_in(suffix, raw) or b""
+                    self._last_stamp = max(self._last_stamp, kv.Stamp(stamp))
                     restored.put(self._batch, copy, suffix, raw)
                     self._keys += 1
                     self._batch_bytes += len(data)

@@ -18,7 +18,8 @@ from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.codec import tuples
 from worldline.keys import cas as cas_keys
-from worldline.keys import space
+from worldline.keys import space, table
+from worldline.keys.space import InUniverse, InWorld
 from worldline.layers import universes
 from worldline.layers.upkeep import quotas
 from worldline.model import ids
@@ -35,11 +36,8 @@ PAGE_KEYS = 10_000
 PAGE_BYTES = 4 * limits.MIB  # read in one turn
 QUOTAS_PAGE = 1_000  # quotas read at once
 
-_INDEX, _CAS, _WORLD = (
-    space.part(each) for each in (space.InUniverse.INDEX, space.InUniverse.CAS, space.InUniverse.WORLD)
-)
-_PIN = space.part(space.InWorld.RETAIN) + tuples.pack((1,))
-_WORLD_BYTES = len(_WORLD) + 1 + limits.ID_BYTES  # of a key behind the universe: the ordinal and the world's id
+_INDEX, _CAS = table.row(InUniverse.INDEX), table.row(InUniverse.CAS)
+_RETAIN = table.row(InWorld.RETAIN)
 
 assert QUOTAS_PAGE <= limits.READ_REQUESTS_MAX
 
@@ -51,7 +49,6 @@ class Walk:
         self._engine = engine
         self._universe = universe
         self._bytes_too = bytes_too
-        self._prefix = len(space.universe(universe))
         self._start, self._end = tuples.prefix_range(space.universe(universe))
         self._began_us = 0
         self._bytes = self._worlds = 0
@@ -74,14 +71,17 @@ class Walk:
         return model.Usage(self._worlds, self._bytes, effects, len(self._forks), self._began_us, read.time_us)
 
     def _add(self, key: bytes, value: bytes) -> None:
-        self._bytes += len(key) + len(value)
-        inside = key[self._prefix :]
-        if inside.startswith(_INDEX):
+        row = table.of(key)
+        if row is None or row.counted:
+            self._bytes += len(key) + len(value)
+        if row is _INDEX:
             self._worlds += 1
-        elif inside.startswith(_CAS):
+        elif row is _CAS:
             self._bytes += _object_bytes(value)
-        elif inside.startswith(_WORLD) and inside.startswith(_PIN, _WORLD_BYTES):
-            self._forks[inside[_WORLD_BYTES + len(_PIN) :]] = None
+        elif row is _RETAIN:
+            match table.take_apart(key).rest:
+                case (int(), tuples.Uuid(fork)):  # a pin, and not their count
+                    self._forks[fork] = None
 
     async def _cheap(self) -> model.Usage:
         """All but the bytes, which are not bounded."""

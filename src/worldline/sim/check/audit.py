@@ -16,6 +16,7 @@ from worldline.kernel import values
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import journal as journal_keys
 from worldline.keys import leases as lease_keys
+from worldline.keys import table
 from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
 from worldline.model import ids, inbox, journal, lease
@@ -32,6 +33,8 @@ from worldline.sim.runtime.loop import ROGUE
 from worldline.sim.runtime.truth import Applied
 
 VIOLATIONS_MAX = 20
+# Hints, and logs of a universe: what is appended and is no input.
+_APPENDED = tuple(each.metric for each in table.KEYSPACES if each.stamped is table.Stamped.APPENDED)
 
 ProvenDead = Callable[[lease.Holder, int], bool]
 DRIFT_MAX = 0.01  # of one clock against another
@@ -112,7 +115,7 @@ class Audit:
         self.checked += 1
         at = next((where.at for where in map(keyspaces.place, applied.batch.puts) if where.what == "head"), None)
         if at is not None and any(
-            keyspaces.place(key).what == "meta" and not old for key, old in applied.before.items()
+            keyspaces.place(key).what == "world_meta" and not old for key, old in applied.before.items()
         ):
             self._born(at, journal_keys.HEAD.unpack(applied.batch.puts[journal_keys.head_key(at)].value))
             return
@@ -126,7 +129,7 @@ class Audit:
             if where.what == "inbox":
                 self._taken(where.at)
                 self._appended(applied, append.value)
-            elif where.what not in ("hint", "grant_log"):
+            elif where.what not in _APPENDED:
                 self.broken("J1", f"something was appended to {where.what}")
 
     def _born(self, at: ids.Address, head: journal.Head) -> None:
@@ -152,7 +155,7 @@ class Audit:
                     self._removed_us[key] = applied.now_us
             case "holder":
                 self._holder(applied, where, old, new)
-            case "meta" if new is not None and where.at is not None:
+            case "world_meta" if new is not None and where.at is not None:
                 self._life(where.at).status = world_keys.META.unpack(new).status
             case "snapshot" | "baseline" | "segment":
                 self._owner_only(applied, where.at, "L3", "wrote a snapshot")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from worldline.client.connection import Connection
 from worldline.codec import tuples
 from worldline.keys import ready as hint_keys
+from worldline.keys import table
 from worldline.keys import worlds as world_keys
 from worldline.model import ids
 from worldline.model.world import Status, WorldMeta
@@ -19,7 +20,8 @@ from worldline.sim.load.history import Broken
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.truth import Applied
 
-_STAYS = ("meta", "epoch")
+# The tombstone and the epoch.
+_STAYS = tuple(table.row(each).metric for each in table.in_world(lambda each: each.deletion is table.OnDelete.STAYS))
 
 
 class Deletions:
@@ -74,7 +76,7 @@ def deleted_by(applied: Applied) -> Iterator[ids.Address]:
     """The worlds that a batch deletes."""
     for key, put in applied.batch.puts.items():
         where = keyspaces.place(key)
-        if where.what != "meta" or where.at is None:
+        if where.what != "world_meta" or where.at is None:
             continue
         if world_keys.META.unpack(put.value).status is Status.DELETED:
             yield where.at
@@ -99,7 +101,7 @@ def _about(key: bytes, value: bytes) -> ids.WorldId | None:
             return ids.WorldId(world)
         case "due", (_, _, _, tuples.Uuid(world), _):
             return ids.WorldId(world)
-        case "held", (_, tuples.Uuid(), tuples.Uuid(world)):
+        case "held", (tuples.Uuid(), tuples.Uuid(world)):
             return ids.WorldId(world)
         case _:
             return None if where.at is None else where.at.world

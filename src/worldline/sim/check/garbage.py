@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.keys import cas as cas_keys
+from worldline.keys import table
 from worldline.keys.upkeep import collection as collection_keys
 from worldline.model import blob, ids
 from worldline.roles.collection import collector, marker, roots
@@ -23,7 +24,7 @@ from worldline.store import kv
 
 BLOBS_MAX = 100_000
 
-_PLACES = {place.keyspace.name.lower(): place for place in roots.PLACES}
+_PLACES = {table.row(place.keyspace).metric: place for place in roots.PLACES}
 _Found = tuple[str, ids.Address, roots.Reference]  # where a reference stands
 
 

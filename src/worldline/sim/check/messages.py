@@ -60,7 +60,7 @@ class Messages:
             where = keyspaces.place(key)
             if where.what == "grants":
                 self._grants[key] = universe_keys.GRANTS.unpack(put.value)
-            elif where.what == "meta" and where.at is not None:
+            elif where.what == "world_meta" and where.at is not None:
                 self._names[where.at] = world_keys.META.unpack(put.value).name
         for append, stamp in zip(applied.batch.appends, applied.stamps, strict=True):
             where = keyspaces.place(append.prefix + stamp)

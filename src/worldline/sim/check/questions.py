@@ -39,7 +39,7 @@ class Questions:
     def look(self, applied: Applied) -> None:
         for key, put in applied.batch.puts.items():
             where = keyspaces.place(key)
-            if where.what == "meta" and where.at is not None:
+            if where.what == "world_meta" and where.at is not None:
                 self._names[where.at] = world_keys.META.unpack(put.value).name
         for append, stamp in zip(applied.batch.appends, applied.stamps, strict=True):
             where = keyspaces.place(append.prefix + stamp)

@@ -1,4 +1,4 @@
-"""Reading the store as an auditor: what a key is for, and what a batch is about.
+"""Reading the store as an auditor: what a key is for (`keys/table.py`), and what a batch is about.
 
 The layers build keys and never take strange ones apart; here every key of a commit is decoded.
 """
@@ -13,8 +13,7 @@ from worldline.base import errors
 from worldline.codec import structs, tuples
 from worldline.kernel.branches import fork
 from worldline.keys import inbox as inbox_keys
-from worldline.keys import journal, space, work
-from worldline.keys.space import InUniverse, InWorld, Root
+from worldline.keys import journal, space, table, work
 from worldline.model import ids, inbox
 from worldline.model.journal import Entry, Kind
 from worldline.model.work import WorkKind, WorkState
@@ -22,38 +21,26 @@ from worldline.store import kv
 
 
 class Place(msgspec.Struct, frozen=True):
-    """What a key is for. `what`: epoch, holder, head, journal, inbox, seen, open, due, ...; `rest`: what follows."""
+    """What a key is for. `what`: the metric of its keyspace: epoch, holder, head, journal, inbox, ...; `rest`: what
+    follows.
+    """
 
     what: str
     at: ids.Address | None = None
     rest: tuple[tuples.Item, ...] = ()
 
 
-_IN_WORLD = {int(each): each.name.lower() for each in InWorld}
 _FORKED = fork.FORKED.encode()
-_IN_UNIVERSE = {int(each): each.name.lower() for each in InUniverse}
+METAS = ("world_meta", "universe_meta")
 
 
 @functools.lru_cache(maxsize=1 << 17)
 def place(key: bytes) -> Place:
     """Take a stored key apart."""
-    items = tuples.unpack(key)
-    match items:
-        case (int(root), tuples.Uuid(universe), int(part), tuples.Uuid(world), int(inside), *rest) if (
-            root == Root.UNIVERSE and part == InUniverse.WORLD
-        ):
-            at = ids.Address(ids.UniverseId(universe), ids.WorldId(world))
-            return Place(_IN_WORLD[inside], at, tuple(rest))
-        case (int(root), tuples.Uuid(universe), int(part), tuples.Uuid(world), *rest) if (
-            root == Root.UNIVERSE and part == InUniverse.OPEN
-        ):
-            return Place("open", ids.Address(ids.UniverseId(universe), ids.WorldId(world)), tuple(rest))
-        case (int(root), tuples.Uuid(), int(part), *rest) if root == Root.UNIVERSE:
-            return Place(_IN_UNIVERSE[part], None, tuple(rest))
-        case (int(root), tuples.Uuid(), *rest) if root == Root.WORKER:
-            return Place("worker" if rest == [1] else "held", None, tuple(rest))
-        case _:
-            return Place("store", None, items)
+    if table.of(key) is None:  # where a range may begin, or what an ablation has put
+        return Place(table.OTHER, None, tuples.unpack(key))
+    found = table.take_apart(key)
+    return Place(found.keyspace.metric, found.at, found.rest)
 
 
 def is_journal(begin: bytes) -> bool:
@@ -91,8 +78,8 @@ def about(batch: kv.Batch) -> str:
     if "lineage" in written:
         return "fork"
     if "deletion" in written:
-        return "delete" if "meta" in written else "remove"
-    if "meta" in written:
+        return "delete" if "world_meta" in written else "remove"
+    if any(each in written for each in METAS):
         return "create"
     for key, put in batch.puts.items():
         where = place(key)
