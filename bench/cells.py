@@ -254,11 +254,11 @@ async def _put(world: wl.World, numbers: Any, text: str) -> None:
 
 async def _save(world: wl.World) -> dict[str, int]:
     """Save a world; what had to be written for it."""
-    seen: list[saved_state.Saved] = []
+    seen: list[saved_state.SavedState] = []
 
     def noting(save: Any) -> Any:
-        async def noted(*given: Any, **named: Any) -> saved_state.Saved:
-            done: saved_state.Saved = await save(*given, **named)
+        async def noted(*given: Any, **named: Any) -> saved_state.SavedState:
+            done: saved_state.SavedState = await save(*given, **named)
             seen.append(done)
             return done
 

@@ -20,7 +20,7 @@ from tests.flow.documents import COUNTER, get, lit, op
 from worldline import flow
 from worldline.kernel.flow import core, schema, snapshots, validation
 from worldline.kernel.flow.expressions import compiler, shapes
-from worldline.kernel.flow.expressions.scope import Scope
+from worldline.kernel.flow.expressions.scope import EvalScope
 
 ITEMS = 1_000
 ROUNDS = 7
@@ -79,16 +79,16 @@ def best(work: Callable[[], object], rounds: int = ROUNDS) -> float:
 
 
 def expressions() -> dict[str, Any]:
-    snapshot = snapshots.created(DATA, "h", snapshots.Context())
+    snapshot = snapshots.created(DATA, "h", snapshots.JobContext())
     figures: dict[str, Any] = {}
     closures = reference = nodes = 0.0
     for name, expression in EXPRESSIONS.items():
         run = compiler.Compiler().one(expression)
         env = interpreter.Env(snapshot)
-        assert run(Scope(snapshot)) == interpreter.evaluate(expression, env)
+        assert run(EvalScope(snapshot)) == interpreter.evaluate(expression, env)
         fast = slow = float("inf")
         for _ in range(ROUNDS):
-            fast = min(fast, best(lambda run=run: run(Scope(snapshot)), 1))  # type: ignore[misc]
+            fast = min(fast, best(lambda run=run: run(EvalScope(snapshot)), 1))  # type: ignore[misc]
             slow = min(slow, best(lambda e=expression, env=env: interpreter.evaluate(e, env), 1))  # type: ignore[misc]
         count = evaluated(expression, DATA)
         figures[name] = {"nodes_per_s": round(count / fast), "of_interpreter": round(slow / fast, 2)}
@@ -99,7 +99,7 @@ def expressions() -> dict[str, Any]:
 def computes(count: int = 3_000) -> dict[str, Any]:
     """Computes of the counter, traced and not, in turns."""
     domain = validation.load(schema.sealed(COUNTER))
-    intent, context = snapshots.Intent("increment", "i"), snapshots.Context(now=1_000)
+    intent, context = snapshots.Intent("increment", "i"), snapshots.JobContext(now=1_000)
     first = snapshots.created({"count": 0}, domain.hash, context)
     seconds = {True: float("inf"), False: float("inf")}
     for _ in range(ROUNDS):

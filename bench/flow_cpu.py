@@ -68,7 +68,10 @@ async def sides(universe: Universe) -> dict[str, tuple[int, Call]]:
         "event (A)": (workloads.SENDERS, turn("a", lambda world: world.send(workloads.Added(1)))),
         "counter action": (workloads.SENDERS, turn("f", lambda world: world.act(durable_domains.Tally.add(1)))),
         "workflow (C)": (workloads.FLOWS, turn("c", lambda world: world.run(workloads.ten(0)))),
-        "action with an effect": (workloads.FLOWS, turn("g", lambda world: world.act(durable_domains.Question.ask(1)))),
+        "action with an effect": (
+            workloads.FLOWS,
+            turn("g", lambda world: world.act(durable_domains.NumberQuestion.ask(1))),
+        ),
         **{f"cell of {kib} KiB": (len(some), on_cell(kib)) for kib in flow_domains.CELLS_KIB},
     }
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import worldline as wl
-from worldline.bench.workloads import Added, Counter, app
+from worldline.bench.workloads import Added, EventCounter, app
 from worldline.client import connection
 from worldline.client.handle import Handle
 from worldline.keys import table
@@ -82,7 +82,7 @@ async def _fill(folder: str, events: int, count: int) -> dict[str, Any]:
         for _ in range(9):
             sizes.append(await _send(worlds, events // 10, link, folder))
             print(json.dumps(sizes[-1]), file=sys.stderr, flush=True)
-        total = sum([(await world.state(Counter)).total for world in worlds])
+        total = sum([(await world.state(EventCounter)).total for world in worlds])
         assert total == events // 10 * 10, "an event was lost or taken twice"
     return {
         "events": events,

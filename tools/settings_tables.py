@@ -32,7 +32,7 @@ def made(page: str) -> str:
     return _ROWS.sub(table, page)
 
 
-def _row(each: setting_names.Named, meaning: str) -> str:
+def _row(each: setting_names.SettingName, meaning: str) -> str:
     values = re.sub(r"\d+", lambda found: f"{int(found[0]):,}", each.values)
     return f"| `{each.name}` | {_shown(each.default)} | {values} | {meaning} |\n"
 

@@ -33,7 +33,7 @@ _DECLARED = {
     "client.access.policy": "PolicyChange Rule",
     "client.access.quotas": "Quota QuotaChange QuotaUse",
     "client.access.universe_settings": "UniverseSetting",
-    "client.anchors.anchoring": "AnchorCheck AnchorVerdict=Verdict",
+    "client.anchors.anchoring": "AnchorCheck AnchorVerdict",
     "client.anchors.signing": "SigningKey",
     "client.access.store_universes": "UniverseInfo create_universe universes",
     "client.upkeep.universe_deletion": "delete_universe",
@@ -69,7 +69,7 @@ _DECLARED = {
     "kernel.personal": "Personal",
     "kernel.rows.records": "RunStatus",
     "kernel.schedules": "Scheduled",
-    "kernel.shadow.report": "ShadowReport=Report",
+    "kernel.shadow.report": "ShadowReport",
     "model.upkeep.anchor": "Anchor",
     "model.journal": "Head Kind",
     "model.settings": (
@@ -85,7 +85,7 @@ _DECLARED = {
     "roles.effects.attempt": "Attempt attempt",
     "roles.effects.secrets": "secret",
     "roles.hub": "Chunk",
-    "store.encryption.interface": "Codec CodecContext=Context",
+    "store.encryption.interface": "Codec CodecContext",
     "store.encryption.master_keys": "AesGcm",
 }
 _PLACES = {

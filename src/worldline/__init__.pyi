@@ -70,8 +70,7 @@ from worldline.client.access.policy import PolicyChange, Rule
 from worldline.client.access.quotas import Quota, QuotaChange, QuotaUse
 from worldline.client.access.store_universes import UniverseInfo, create_universe, universes
 from worldline.client.access.universe_settings import UniverseSetting
-from worldline.client.anchors.anchoring import AnchorCheck
-from worldline.client.anchors.anchoring import Verdict as AnchorVerdict
+from worldline.client.anchors.anchoring import AnchorCheck, AnchorVerdict
 from worldline.client.anchors.signing import SigningKey
 from worldline.client.dead_letters import DeadLetter
 from worldline.client.diff.result import Diff
@@ -127,7 +126,7 @@ from worldline.kernel.flow.authoring.acts import Acted
 from worldline.kernel.personal import Personal
 from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.schedules import Scheduled
-from worldline.kernel.shadow.report import Report as ShadowReport
+from worldline.kernel.shadow.report import ShadowReport
 from worldline.model.journal import Head, Kind
 from worldline.model.settings import (
     AdapterSettings,
@@ -149,8 +148,7 @@ from worldline.roles.copies.world_export import Exported
 from worldline.roles.effects.attempt import Attempt, attempt
 from worldline.roles.effects.secrets import secret
 from worldline.roles.hub import Chunk
-from worldline.store.encryption.interface import Codec
-from worldline.store.encryption.interface import Context as CodecContext
+from worldline.store.encryption.interface import Codec, CodecContext
 from worldline.store.encryption.master_keys import AesGcm
 
 __version__: str

@@ -28,7 +28,7 @@ FUZZ_CASES = options.number("fuzz_cases") // 400
 
 async def test_a_request_and_its_answer() -> None:
     async with web.serving(echo) as server:
-        client = http.Client(LOCAL)
+        client = http.HttpClient(LOCAL)
         answer = await client.request(
             "post",
             f"{server.url}/a?x=1",
@@ -49,7 +49,7 @@ async def test_a_request_and_its_answer() -> None:
 @pytest.mark.parametrize("status", [200, 204, 304, 400, 401, 404, 409, 422])
 async def test_other_statuses_are_answers(status: int) -> None:
     async with web.serving(web.always(Reply(status))) as server:
-        answer = await http.Client(LOCAL).request("GET", server.url, key="k")
+        answer = await http.HttpClient(LOCAL).request("GET", server.url, key="k")
     assert answer.status == status
 
 
@@ -79,7 +79,7 @@ async def test_other_statuses_are_answers(status: int) -> None:
 async def test_what_may_pass_is_tried_again(reply: Reply, code: str, after: float) -> None:
     async with web.serving(web.always(reply)) as server:
         with pytest.raises(failures.TryAgain) as caught:
-            await http.Client(LOCAL).request("GET", f"{server.url}/x?token=secret", key="k")
+            await http.HttpClient(LOCAL).request("GET", f"{server.url}/x?token=secret", key="k")
     assert (caught.value.code, caught.value.after) == (code, after)
     assert "secret" not in str(caught.value)
     if reply.body:
@@ -89,14 +89,14 @@ async def test_what_may_pass_is_tried_again(reply: Reply, code: str, after: floa
 async def test_a_connection_that_fails_or_breaks_is_tried_again() -> None:
     async with web.serving(web.always(Reply(200, body=b"half", cut=True))) as server:
         with pytest.raises(failures.TryAgain) as caught:
-            await http.Client(LOCAL).request("GET", server.url, key="k")
+            await http.HttpClient(LOCAL).request("GET", server.url, key="k")
         assert caught.value.code == "connection_failed"
     with pytest.raises(failures.TryAgain) as caught:  # nobody listens there any more
-        await http.Client(LOCAL).request("GET", server.url, key="k")
+        await http.HttpClient(LOCAL).request("GET", server.url, key="k")
     assert caught.value.code == "connection_failed"
     policy = wl.Egress(allow=["gone.test"])
     with pytest.raises(failures.TryAgain) as caught:
-        await http.Client(policy, resolve=Names()).request("GET", "http://gone.test/", key="k")
+        await http.HttpClient(policy, resolve=Names()).request("GET", "http://gone.test/", key="k")
     assert caught.value.code == "resolve_failed"
 
 
@@ -141,13 +141,13 @@ def test_answers_as_text_and_json() -> None:
 )
 async def test_an_answer_that_is_too_large_is_cut(reply: Reply) -> None:
     async with web.serving(web.always(reply)) as server:
-        client = http.Client(wl.Egress(allow=["127.0.0.1"], response_bytes_max=1000))
+        client = http.HttpClient(wl.Egress(allow=["127.0.0.1"], response_bytes_max=1000))
         assert "larger than 1000 bytes" in await refused(client.request("GET", server.url, key="k"))
 
 
 async def test_an_answer_of_just_the_size_passes() -> None:
     async with web.serving(web.always(Reply(200, body=b"x" * 1000))) as server:
-        client = http.Client(wl.Egress(allow=["127.0.0.1"], response_bytes_max=1000))
+        client = http.HttpClient(wl.Egress(allow=["127.0.0.1"], response_bytes_max=1000))
         assert len((await client.request("GET", server.url, key="k")).body) == 1000
 
 
@@ -162,7 +162,7 @@ async def test_whatever_a_server_sends_is_an_answer_or_a_typed_failure() -> None
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/a?s3cret"
-    client = http.Client(LOCAL)
+    client = http.HttpClient(LOCAL)
     for _ in range(FUZZ_CASES):
         end, said = "answer", ""
         try:
@@ -216,14 +216,14 @@ ODD_HEADERS = [
 
 async def test_a_packed_answer_is_not_unpacked() -> None:
     async with web.serving(web.always(Reply(200, {"content-encoding": "gzip"}, b"not even gzip"))) as server:
-        answer = await http.Client(LOCAL).request("GET", server.url, key="k")
+        answer = await http.HttpClient(LOCAL).request("GET", server.url, key="k")
     assert answer.body == b"not even gzip"
 
 
 async def test_a_slow_answer_is_given_up() -> None:
     slow = Reply(200, pieces=(b"x",) * 200, pause_seconds=0.05)
     async with web.serving(web.always(slow)) as server:
-        client = http.Client(wl.Egress(allow=["127.0.0.1"], seconds_max=0.2))
+        client = http.HttpClient(wl.Egress(allow=["127.0.0.1"], seconds_max=0.2))
         with pytest.raises(TimeoutError, match=r"took longer than 0\.2 s"):
             await client.request("GET", server.url, key="k")
 

@@ -34,7 +34,7 @@ async def test_redirects_are_followed(status: int, method: str, becomes: str, bo
         return Reply(status, {"location": "/b"}) if seen.target == "/a" else Reply(200)
 
     async with web.serving(answer) as server:
-        got = await http.Client(LOCAL).request(method, f"{server.url}/a", key="k", body=b"data" if body else b"")
+        got = await http.HttpClient(LOCAL).request(method, f"{server.url}/a", key="k", body=b"data" if body else b"")
     assert got.url == f"{server.url}/b"
     assert [(seen.method, seen.key) for seen in server.seen] == [(method, "k"), (becomes, "k")]
     assert server.seen[1].body == body
@@ -55,7 +55,7 @@ async def test_redirects_inwards_are_refused() -> None:
     async with web.serving(answer) as server:
         resolve = Names(outer=[["127.0.0.1"]])
         policy = wl.Egress(allow=["outer.test", f"127.0.0.1:{server.port}"])
-        client = http.Client(policy, resolve=resolve)
+        client = http.HttpClient(policy, resolve=resolve)
         for index in range(len(places)):
             url = f"http://outer.test:{server.port}/{index}"
             assert (await refused(client.request("GET", url, key="k"))).startswith(("egress_refused", "bad_input"))
@@ -64,7 +64,7 @@ async def test_redirects_inwards_are_refused() -> None:
 
 async def test_redirects_are_bounded() -> None:
     async with web.serving(web.always(Reply(302, {"location": "/again"}))) as server:
-        client = http.Client(wl.Egress(allow=["127.0.0.1"], redirects_max=3))
+        client = http.HttpClient(wl.Egress(allow=["127.0.0.1"], redirects_max=3))
         assert "too_many_redirects" in await refused(client.request("GET", server.url, key="k"))
     assert len(server.seen) == 4
 
@@ -91,7 +91,7 @@ async def test_what_is_meant_for_one_origin_stays_with_it(status: int, method: s
 
         async with web.serving(answer) as server:
             body = b"s3cret" if method in ("POST", "PUT") else b""
-            sending = http.Client(LOCAL).request(
+            sending = http.HttpClient(LOCAL).request(
                 method, f"{server.url}/", key="s3cret", headers=SECRET_HEADERS, body=body
             )
             follows = method in ("GET", "HEAD") or status == 303 or (status in (301, 302) and method == "POST")
@@ -115,7 +115,7 @@ async def test_a_body_goes_to_another_origin_if_the_policy_says_so_and_no_creden
     policy = wl.Egress(allow=["127.0.0.1"], redirect_bodies=True)
     async with web.serving(echo) as other, web.serving(web.always(Reply(307, {"location": other.url}))) as server:
         headers = {**SECRET_HEADERS, "Content-Type": "text/plain"}
-        await http.Client(policy).request("POST", server.url, key="s3cret", headers=headers, body=b"data")
+        await http.HttpClient(policy).request("POST", server.url, key="s3cret", headers=headers, body=b"data")
     [seen] = other.seen
     assert (seen.method, seen.body, seen.headers["content-type"]) == ("POST", b"data", "text/plain")
     assert "s3cret" not in str(seen)
@@ -129,7 +129,7 @@ async def test_what_was_left_at_home_does_not_come_back() -> None:
         return Reply(302, {"location": f"http://a.test:{server.port}/c"}) if seen.target == "/b" else Reply(200)
 
     async with web.serving(there_and_back) as server:
-        client = http.Client(
+        client = http.HttpClient(
             wl.Egress(allow=["*.test"], private=True), resolve=Names(a=[["127.0.0.1"]], b=[["127.0.0.1"]])
         )
         await client.request("GET", f"http://a.test:{server.port}/a", key="k", headers={"Authorization": "x"})
@@ -160,7 +160,7 @@ async def test_what_was_left_at_home_does_not_come_back() -> None:
     ],
 )
 async def test_no_error_shows_what_is_secret_in_a_url(url: str) -> None:
-    client = http.Client(wl.Egress(allow=["127.0.0.1", "*.test"]))
+    client = http.HttpClient(wl.Egress(allow=["127.0.0.1", "*.test"]))
     with pytest.raises((failures.Fatal, failures.TryAgain)) as caught:
         await client.request("GET", url, key="k", params={"token": PLANTED})
     assert PLANTED not in "".join(traceback.format_exception(caught.value))
@@ -180,7 +180,7 @@ def test_no_error_shows_what_is_secret_in_a_redirect(place: str) -> None:
 @pytest.mark.parametrize("value", [" s3cret", "s3cret ", "s3cret\0", "s3cret\ud800", 5, None])
 async def test_no_error_shows_the_value_of_a_header(value: Any) -> None:
     with pytest.raises(failures.Fatal) as caught:
-        await http.Client(LOCAL).request("GET", "http://127.0.0.1:1/", key="k", headers={"X-Api-Key": value})
+        await http.HttpClient(LOCAL).request("GET", "http://127.0.0.1:1/", key="k", headers={"X-Api-Key": value})
     assert caught.value.code == "bad_input"
     assert PLANTED not in "".join(traceback.format_exception(caught.value))
 

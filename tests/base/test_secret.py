@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worldline.base import limits
-from worldline.base.secret import Known, Secret
+from worldline.base.secret import KnownSecrets, Secret
 
 VALUE = 'sk_live/4+"x\\y é'
 
 
-def known(*values: str) -> Known:
-    made = Known()
+def known(*values: str) -> KnownSecrets:
+    made = KnownSecrets()
     for number, value in enumerate(values):
         made.learn(Secret(f"s{number}", value))
     return made
@@ -67,8 +67,8 @@ def test_what_is_no_secret_stays_as_it_is() -> None:
     assert hidden.plain(data) == data
     assert hidden.text("nothing in it") == "nothing in it"
     assert hidden.inside(b"nothing") == ""
-    assert not Known()
-    assert Known().text(VALUE) == VALUE
+    assert not KnownSecrets()
+    assert KnownSecrets().text(VALUE) == VALUE
     odd = object()
     assert hidden.plain(odd) is odd
 
@@ -97,7 +97,7 @@ def test_so_many_are_known_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_threads_learn_at_the_same_time() -> None:
-    hidden = Known()
+    hidden = KnownSecrets()
     threads = [
         threading.Thread(target=lambda n=n: [hidden.learn(Secret(f"s{n}", f"value-{n}-{i}.")) for i in range(20)])
         for n in range(4)

@@ -12,11 +12,11 @@ from tests.campaign.check.verdicts import Verdicts
 from tests.campaign.faults import ablations
 from tests.campaign.hosts.crew import Crew, hosted
 from tests.campaign.load.workloads import Plan
-from worldline.sim.campaign import Job
+from worldline.sim.campaign import CampaignJob
 from worldline.sim.suite import Suite
 
 SUITE = Suite(hosted, Crew, promises=Verdicts, guards=ablations.ALL, has_ops=True)
-SWARM = Job(suite=__name__)
+SWARM = CampaignJob(suite=__name__)
 
 
 def planned(plan: Plan) -> Suite:

@@ -79,5 +79,5 @@ async def taken(world: wl.World) -> list[str]:
     """The ids of all operations, in the journal's order."""
     entries = await world.journal(limit=ENTRIES_MAX)
     assert len(entries) < ENTRIES_MAX
-    items = [structs.decode(inbox.Event, entry.payload) for entry in entries if entry.kind is journal.Kind.EVENT]
+    items = [structs.decode(inbox.InboxEvent, entry.payload) for entry in entries if entry.kind is journal.Kind.EVENT]
     return [values.load(_BY_SCHEMA[item.schema], item.payload.inline or b"").op for item in items]

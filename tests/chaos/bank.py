@@ -78,7 +78,7 @@ class Bank:
     async def all_ready(self) -> None:
         await asyncio.gather(*(process.wait_ready() for process in self.lives.values()))
 
-    async def lease(self) -> tuple[leases.State, str | None]:
+    async def lease(self) -> tuple[leases.LeaseState, str | None]:
         """The account's lease, and which host has it."""
         state = await holders.state(self.universe, account.WORLD)
         return state, holders.holder(state, {name: self.lives[name] for name in HOSTS})

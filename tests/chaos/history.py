@@ -22,7 +22,7 @@ from worldline.base import limits
 from worldline.codec import tuples
 from worldline.sim.check.audit import Audit
 from worldline.sim.runtime import loop
-from worldline.sim.runtime.truth import Applied
+from worldline.sim.runtime.truth import AppliedBatch
 from worldline.store import kv
 
 PREFIX = tuples.pack((200,))  # none of the project's own keys begin so
@@ -78,7 +78,7 @@ class Recording:
         self._host = host
         self._life = life
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         return await self._engine.read(*requests)
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
@@ -197,4 +197,6 @@ def _apply(copy: dict[bytes, bytes], made: Committed, number: int, audit: Audit)
         copy[put.key] = put.value if put.stamp is None else put.value + made.stamps[put.stamp]
     for append, stamp in zip(batch.appends, made.stamps, strict=True):
         copy[append.prefix + stamp] = append.value
-    audit.look(Applied(number, record.time_us, loop.Host(record.host, record.life), batch, made.stamps, before))
+    audit.look(
+        AppliedBatch(number, record.time_us, loop.SimMachine(record.host, record.life), batch, made.stamps, before)
+    )

@@ -16,7 +16,7 @@ def worker_of(process: Process) -> ids.WorkerId:
     return ids.WorkerId(bytes.fromhex(msgspec.json.decode(line)["worker"]))
 
 
-async def state(universe: Universe, world: str) -> leases.State:
+async def state(universe: Universe, world: str) -> leases.LeaseState:
     at = await universe.world(world)._handle.address()
     read = await universe._connection.store.engine.read(*leases.reads(at))
     return leases.decode(at, *(read.value(index) for index in range(3)))
@@ -29,7 +29,7 @@ async def sign_us(universe: Universe, worker: ids.WorkerId) -> int:
     return 0 if life is None else life.sign.heartbeat_us
 
 
-def holder(now: leases.State, processes: dict[str, Process]) -> str | None:
+def holder(now: leases.LeaseState, processes: dict[str, Process]) -> str | None:
     """The name of the process that holds the world, if one of these does."""
     if now.holder is None:
         return None

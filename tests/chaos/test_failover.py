@@ -146,9 +146,9 @@ def _root(machine: Machine) -> bytes:
     return digest.hash_parts(b"rows", *(key + row.meaning for key, row in kernel_snapshots.rows_of(machine)))
 
 
-def _comparable(entries: list[journal.Entry]) -> list[tuple[Kind, bytes]]:
+def _comparable(entries: list[journal.JournalEntry]) -> list[tuple[Kind, bytes]]:
     """The entries of every step that changed something, with the digest of the state after it."""
-    steps: dict[int, list[journal.Entry]] = {}
+    steps: dict[int, list[journal.JournalEntry]] = {}
     for entry in entries:
         steps.setdefault(entry.step, []).append(entry)
     kept = [step for step in steps.values() if not any(entry.kind is Kind.LATE_ANSWER for entry in step)]

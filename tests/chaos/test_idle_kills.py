@@ -24,7 +24,7 @@ from worldline.inspect import why
 from worldline.layers import trial as trials
 from worldline.model import ids
 from worldline.model.journal import Kind
-from worldline.model.lease import Running, Trial
+from worldline.model.lease import CrashTrial, HolderActivity
 
 UP = ("up", "FILE", "--lease-ttl", "0.5", "--scan", "0.1", "--crash-budget", "1")
 NAMES = ("sleeps", "waits", "calls")
@@ -76,7 +76,7 @@ class Field:
                 holder = await holders.find(self.universe._connection.store, at)
                 if holder is None or holder.epoch <= self._epochs.get(name, 0):
                     return False
-                if found is not None and found.running is not Running.NOTHING:
+                if found is not None and found.running is not HolderActivity.NOTHING:
                     return False
                 epochs[name] = holder.epoch
             return True
@@ -85,7 +85,7 @@ class Field:
         await aio.until(held, seconds=SECONDS)
         self._epochs = epochs
 
-    async def trial(self, at: ids.Address) -> Trial | None:
+    async def trial(self, at: ids.Address) -> CrashTrial | None:
         return trials.decode_trial((await self.universe._connection.store.engine.read(trials.get(at))).value(0))
 
     async def check(self) -> None:

@@ -81,7 +81,7 @@ async def _stock(url: str) -> None:
         assert await world.ask(idle_app.Add(1), timeout=cli_kit.SECONDS) == 1
 
 
-async def _outlives_a_lease(url: str) -> collection.State:
+async def _outlives_a_lease(url: str) -> collection.CollectionState:
     """While the collector lives it is waited for, also if it says nothing of its mark for longer than a lease."""
     async with wl.open(url) as universe:
         began, _ = await _read(universe)
@@ -97,12 +97,12 @@ async def _outlives_a_lease(url: str) -> collection.State:
         return began
 
 
-async def _state(url: str) -> tuple[collection.State, int]:
+async def _state(url: str) -> tuple[collection.CollectionState, int]:
     async with wl.open(url) as universe:
         return await _read(universe)
 
 
-async def _read(universe: Universe) -> tuple[collection.State, int]:
+async def _read(universe: Universe) -> tuple[collection.CollectionState, int]:
     opened = universe._connection
     read = await opened.store.engine.read(*collection.reads(opened.id))
     return collection.decode(opened.id, read.value(0), read.value(1)), read.time_us

@@ -26,10 +26,10 @@ GRACE_SECONDS = 2.0
 WORKERS = ("worker-1", "worker-2", "worker-3")
 
 
-async def holder(chaos: Field) -> tuple[str, leases.State]:
+async def holder(chaos: Field) -> tuple[str, leases.LeaseState]:
     """The name of the process that holds the world, once one does."""
     processes = {name: chaos.roles[name][1] for name in WORKERS}
-    found: list[tuple[str, leases.State]] = []
+    found: list[tuple[str, leases.LeaseState]] = []
 
     async def held() -> bool:
         now = await holders.state(chaos.universe, WORLD)

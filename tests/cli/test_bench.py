@@ -53,7 +53,7 @@ def test_flow_domains_in_memory_and_in_worlds(tmp_path: Path) -> None:
 
 def test_nodes_without_a_switch_do_the_same_and_trace_nothing() -> None:
     document = schema.sealed(flow_domains.DOCUMENT)
-    without, context = flow_domains.Unswitched(document), snapshots.Context()
+    without, context = flow_domains.Unswitched(document), snapshots.JobContext()
     found = core.Core().compute(without, core.created(without, {}, context), snapshots.Intent("many", "i"), context)
     assert found.snapshot.data["count"] == flow_domains.STEPS
     assert found.trace is not None

@@ -234,7 +234,7 @@ class Journal:
         entries = []
         for kind, data in drafts:
             self._height += 1
-            entries.append(journal.Entry(self._height, self._step, kind, time_ms * 1000, data))
+            entries.append(journal.JournalEntry(self._height, self._step, kind, time_ms * 1000, data))
         return texts(self.blocks.step(AT, "w", entries))
 
     def ask(self, name: str, *, ordinal: int = 0, run: str = "r") -> tuple[tuple[Kind, bytes], ids.IntentId]:
@@ -244,7 +244,7 @@ class Journal:
         return (Kind.EFFECT_REQUESTED, values.pack([ordinal, name, run, 0, params, 0])), intent
 
 
-def texts(lines: list[blocks.Line]) -> list[str]:
+def texts(lines: list[blocks.BlockLine]) -> list[str]:
     return [f"{line.block} | {line.text}" for line in lines]
 
 
@@ -260,7 +260,7 @@ def started(run_id: str = "r") -> list[tuple[Kind, bytes]]:
 def result(intent: ids.IntentId, *, error: str = "") -> tuple[Kind, bytes]:
     data = failure("E", error) if error else values.dump(3)
     status = inbox.ReceiptStatus.ERROR if error else inbox.ReceiptStatus.OK
-    return Kind.EFFECT_RESULT, structs.encode(inbox.Receipt(intent, status, payload.inline(data), 1))
+    return Kind.EFFECT_RESULT, structs.encode(inbox.EffectReceipt(intent, status, payload.inline(data), 1))
 
 
 def test_what_lasts_is_named_once() -> None:
@@ -330,7 +330,7 @@ def test_durations() -> None:
 
 def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dev_show, "PLACES_MAX", 2)
-    places = dev_show.Places()
+    places = dev_show.FailurePlaces()
     for number in range(3):
         places.learn(f"E: {number}", f"app.py:{number}")
     assert [places.of(f"E: {number}") for number in range(3)] == ["", "app.py:1", "app.py:2"]

@@ -12,7 +12,7 @@ from tests import aio
 from tests.cli import shop
 from tests.cli.cli_kit import Said, run
 from worldline.cli.commands import compare
-from worldline.client.diff.result import Cell, Diff, Effect, EffectSide, Entries, Field, Run, RunSide, Sides
+from worldline.client.diff.result import CellDiff, Diff, EffectDiff, EffectSide, Entries, Field, RunDiff, RunSide, Sides
 from worldline.codec import differences
 from worldline.inspect import render
 
@@ -136,10 +136,13 @@ def large() -> Diff:
         "w",
         3,
         9,
-        [Cell("Cart", str(number), "changed", fields=fields) for number in range(50)],
-        [Run(str(number), "removed", side, None) for number in range(50)],
+        [CellDiff("Cart", str(number), "changed", fields=fields) for number in range(50)],
+        [RunDiff(str(number), "removed", side, None) for number in range(50)],
         Sides(*[Entries("w", 3, 9, None, 0, {})] * 2),
-        [Effect("r", each, "changed", EffectSide("a", 1, "ok", 2), EffectSide("b", 1, "open")) for each in range(50)],
+        [
+            EffectDiff("r", each, "changed", EffectSide("a", 1, "ok", 2), EffectSide("b", 1, "open"))
+            for each in range(50)
+        ],
     )
 
 
@@ -169,5 +172,5 @@ def test_paths(path: tuple[Any, ...], text: str) -> None:
 
 
 def test_bytes_are_hexadecimal_text() -> None:
-    cell = Cell("A", "", "added", None, {"raw": b"\x01"})
+    cell = CellDiff("A", "", "added", None, {"raw": b"\x01"})
     assert render.plain(cell)["right"] == {"raw": "01"}

@@ -68,7 +68,7 @@ async def quarantine(universe: wl.Universe) -> None:
     """World bob as it is when three processes, and a child, died while they restored it."""
     handle = universe.world("bob")._handle
     at, world = await handle.address(), await handle.describe()
-    counted = lease.Trial(3, 0, lease.Running.NOTHING, restore_deaths=3)
+    counted = lease.CrashTrial(3, 0, lease.HolderActivity.NOTHING, restore_deaths=3)
     batch = kv.Batch()
     worlds.change(batch, world, status=Status.PAUSED)
     trial.keep(batch, at, trial.quarantined(counted, until_us=UNTIL_US, verdict="signal 9"))

@@ -234,7 +234,7 @@ async def forge(universe: wl.Universe) -> None:
     key, raw, _ = (await frames_of(universe))[0]
     frame = journal_keys.unpack_frame(raw)
     first, *rest = frame.entries
-    entry = structs.decode(journal.Entry, first)
+    entry = structs.decode(journal.JournalEntry, first)
     forged = structs.encode(msgspec.structs.replace(entry, payload=entry.payload.replace(b"bob", b"eve")))
     await put(universe, key, raw, journal_keys.pack_frame([forged, *rest], frame.changes))
 
@@ -260,7 +260,7 @@ async def flip_head(universe: wl.Universe) -> None:
 async def move_snapshot(universe: wl.Universe) -> None:
     """A snapshot said to be of another history."""
     at = await universe.world("alice")._handle.address()
-    record = (await verify.records(universe._connection, lines.Line(at)))[-1]
+    record = (await verify.records(universe._connection, lines.HistoryLine(at)))[-1]
     changed = snapshot_keys.SNAPSHOT.pack(msgspec.structs.replace(record, chain=bytes(32)))
     await put(universe, snapshot_keys.snapshot_key(at, record.step), snapshot_keys.SNAPSHOT.pack(record), changed)
 
@@ -290,7 +290,7 @@ def test_a_snapshot_that_says_something_else(store: Path) -> None:
 
     async def swap(universe: wl.Universe) -> None:
         at = await universe.world("alice")._handle.address()
-        first, *_, last = await verify.records(universe._connection, lines.Line(at))
+        first, *_, last = await verify.records(universe._connection, lines.HistoryLine(at))
         changed = snapshot_keys.SNAPSHOT.pack(msgspec.structs.replace(last, root=first.root))
         await put(universe, snapshot_keys.snapshot_key(at, last.step), snapshot_keys.SNAPSHOT.pack(last), changed)
 
@@ -340,7 +340,7 @@ async def damage_chunks(universe: wl.Universe) -> None:
     prefix = space.universe(universe._connection.id) + space.part(space.InUniverse.CHUNK)
     for key, raw in (await universe._connection.store.engine.read(kv.Range(prefix, prefix + b"\xff"))).page(0).items:
         data = chunk_keys.CHUNK.unpack(raw).data
-        await put(universe, key, raw, chunk_keys.CHUNK.pack(blob.Chunk(bytes([data[0] ^ 1]) + data[1:])))
+        await put(universe, key, raw, chunk_keys.CHUNK.pack(blob.BlobChunk(bytes([data[0] ^ 1]) + data[1:])))
 
 
 def test_a_proof_needs_the_program(stocked: Path) -> None:

@@ -50,7 +50,7 @@ def unread(folder: Path) -> list[Any]:
 
 
 def value_of(item: inbox.Item | None) -> Any:
-    assert isinstance(item, inbox.Event)
+    assert isinstance(item, inbox.InboxEvent)
     if item.schema != "Envelope":
         return item.schema, values.load(Any, item.payload.inline or b"")
     envelope = values.load(wl.Envelope, item.payload.inline or b"")

@@ -180,7 +180,7 @@ def test_settings_of_the_project_reach_every_command(tmp_path: Path) -> None:
     (tmp_path / "worldline.toml").write_text("[pressure]\ninbox_items_max = 5\n")
     _, project = places.nearest(tmp_path)
     assert project.settings == {"pressure.inbox_items_max": 5}
-    place = places.Place("s", "default", None, [], False, False, settings=project.settings)
+    place = places.StoreChoice("s", "default", None, [], False, False, settings=project.settings)
     assert configuration.configure(place).settings.pressure.inbox_items_max == 5
     with pytest.raises(errors.BadInput, match="no setting 'x'"):
         configuration.parse(["x=1"])

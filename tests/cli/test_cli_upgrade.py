@@ -177,8 +177,8 @@ def test_the_project_names_the_code(stocked: Path, tmp_path: Path) -> None:
 
 
 def test_long_values_and_lists_are_cut() -> None:
-    asked = report.Asked("effect", "e", None, "effect 'e'", 1, 2, 3)
-    found = report.Report(
+    asked = report.RequestDiff("effect", "e", None, "effect 'e'", 1, 2, 3)
+    found = report.ShadowReport(
         "p",
         "00",
         "11",

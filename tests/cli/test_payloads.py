@@ -117,8 +117,8 @@ def test_bytes_times_and_names_as_plain_data() -> None:
     }
 
 
-def entry(kind: Kind, payload: bytes, **more: Any) -> journal.Entry:
-    return journal.Entry(1, 1, kind, 0, payload, **more)
+def entry(kind: Kind, payload: bytes, **more: Any) -> journal.JournalEntry:
+    return journal.JournalEntry(1, 1, kind, 0, payload, **more)
 
 
 @pytest.mark.parametrize("kind", [each for each in Kind if each is not Kind.SECRET_DRAWN])

@@ -252,7 +252,7 @@ async def test_the_python_api(url: str, folder: Path, things: dict[str, str], ca
     del things  # the store is stocked
     keys = str(folder / "keys.json")
     codec = wl.AesGcm.from_file(keys)
-    place = places.Place(url, "default", None, [], True, False, peers={"billing": PEER_PASSWORD})
+    place = places.StoreChoice(url, "default", None, [], True, False, peers={"billing": PEER_PASSWORD})
     mine: list[object] = [codec, place, master_keys.read(Path(keys))]
     async with wl.open(url, codec=codec, settings=wl.Settings(host_wait_ms=2_500)) as universe:
         inner = universe._connection

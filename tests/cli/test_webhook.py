@@ -52,7 +52,7 @@ async def serving(**changes: Any) -> AsyncIterator[Served]:
     async with wl.open("memory://", create=True) as universe:
         world = (await universe.create("post", app))._handle
         env = envs.FixedEnv(wall_us=NOW * 1_000_000)
-        settings = webhook.Settings(**{"secrets": [SECRET], **changes})
+        settings = webhook.WebhookSettings(**{"secrets": [SECRET], **changes})
         server = webhook.Webhook(inlet.Inlet(world, "hooks", None, None), settings, env)
         port = await server.start("127.0.0.1", 0)
         try:
@@ -62,7 +62,7 @@ async def serving(**changes: Any) -> AsyncIterator[Served]:
 
 
 def value_of(item: inbox.Item | None) -> Any:
-    assert isinstance(item, inbox.Event)
+    assert isinstance(item, inbox.InboxEvent)
     return values.load(Any, values.load(wl.Envelope, item.payload.inline or b"").payload)
 
 
@@ -346,16 +346,16 @@ def test_places_of_one_address_and_of_all(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(limits, "WEBHOOK_ADDRESS_CONNECTIONS_MAX", 3)
 
     async def story() -> None:
-        places = admission.Places(shared=("proxy",))
+        places = admission.OpenConnections(shared=("proxy",))
 
-        def enter(address: str, *, waits: bool = True) -> admission.Place | None:
+        def enter(address: str, *, waits: bool = True) -> admission.ConnectionSlot | None:
             place = places.enter(address)
             if place is not None and waits:
                 place.clock = asyncio.timeout(None)
                 opened.append(place)
             return place
 
-        opened: list[admission.Place] = []
+        opened: list[admission.ConnectionSlot] = []
         monkeypatch.setattr(asyncio.Timeout, "reschedule", lambda *_: None)
         enter("a")
         enter("a", waits=False)
@@ -572,7 +572,7 @@ def test_what_keeps_a_value_out(raised: Exception, status: int, monkeypatch: pyt
 def test_settings_that_protect_nothing_are_refused(changes: dict[str, Any]) -> None:
     goes = inlet.Inlet(None, "hooks", None, None)  # type: ignore[arg-type]
     with pytest.raises(errors.BadInput):
-        webhook.Webhook(goes, webhook.Settings(**{"secrets": [SECRET], **changes}), envs.FixedEnv())
+        webhook.Webhook(goes, webhook.WebhookSettings(**{"secrets": [SECRET], **changes}), envs.FixedEnv())
 
 
 def test_secrets_in_files(tmp_path: Path) -> None:
@@ -606,7 +606,7 @@ def test_the_command_takes_several_secrets(tmp_path: Path) -> None:
         "proxies",
     )
     settings = relay._settings(**{name: given[name] for name in names})
-    assert settings == webhook.Settings(secrets=[SECRET, NEXT], proxies=())
+    assert settings == webhook.WebhookSettings(secrets=[SECRET, NEXT], proxies=())
     with pytest.raises(errors.BadInput, match="--body-only"):
         relay._settings(**{name: given[name] for name in names} | {"timestamp_field": "at"})
     (tmp_path / "b").chmod(0o644)

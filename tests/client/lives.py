@@ -22,7 +22,7 @@ from worldline.model import journal
 from worldline.model.change import Row
 from worldline.model.rows import Rows
 from worldline.model.trie import nodes, paths, update, walk
-from worldline.model.trie.difference import Difference
+from worldline.model.trie.difference import TrieDifference
 from worldline.roles import restore
 
 
@@ -87,12 +87,12 @@ class Known:
             self.fetch(keys)
 
     def fetch_all_but_cells(self) -> None:
-        walking = walk.Walk(self._root, cells=False)
+        walking = walk.TrieWalk(self._root, cells=False)
         nodes.answer(walking, self._nodes.__getitem__)
         self._known.take_all_but_cells(walking.rows())
 
     def fetch_unlike(self, other: Known) -> list[bytes]:
-        asking = Difference(self._root.address, other._root.address)
+        asking = TrieDifference(self._root.address, other._root.address)
         nodes.answer(asking, {**self._nodes, **other._nodes}.__getitem__)
         keys = dict.fromkeys(each.key for each in asking.changed())
         for each in (self, other):

@@ -222,7 +222,7 @@ async def test_a_world_that_runs_is_checked_while_it_does(memory_kit: Kit, monke
     ahead = msgspec.structs.replace(await world.anchor(), height=10**6, step=10**5)
     records, meanwhile = reader.records, [2]
 
-    async def later(engine: kv.Engine, line: lines.Line) -> list[snapshot.Snapshot]:
+    async def later(engine: kv.Engine, line: lines.HistoryLine) -> list[snapshot.StateSnapshot]:
         if meanwhile:
             await gone_on(world, meanwhile.pop())
             await world.snapshot()

@@ -27,7 +27,7 @@ class Lagging(Around):
         self.reading = asyncio.Event()
         self.go = asyncio.Event()
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         if self.at is not None and len(requests) == 4 and requests[0] == kv.Get(journal_keys.head_key(self.at)):
             self.reading.set()
             await self.go.wait()
@@ -94,7 +94,7 @@ class Unreadable(Around):
         super().__init__(engine)
         self.at: ids.Address | None = None
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         if self.at is not None and len(requests) == 4 and requests[0] == kv.Get(journal_keys.head_key(self.at)):
             raise errors.StoreUnavailable("scripted")
         return await super().read(*requests)

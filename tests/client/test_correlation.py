@@ -86,7 +86,7 @@ async def test_a_correlation_goes_on_to_receipts_messages_and_child_runs(kit: Ki
             "order-7",
             "order-7",
         ]
-        assert all(type(each) is inbox.Receipt for each in receipts if each.correlation.startswith("p"))
+        assert all(type(each) is inbox.EffectReceipt for each in receipts if each.correlation.startswith("p"))
         [event] = items(entries, Kind.EVENT)
         assert (event.correlation_id, event.correlation) == ("another", "")
         shown = [entry_fields.item(each) for each in items(entries, Kind.CONTROL)]

@@ -14,7 +14,7 @@ from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from worldline import testing
 from worldline.client.diff.effects import Effects
-from worldline.client.diff.result import Cell, Diff, EffectSide, Field, Run, RunSide
+from worldline.client.diff.result import CellDiff, Diff, EffectSide, Field, RunDiff, RunSide
 from worldline.codec import structs
 from worldline.kernel import values
 from worldline.keys import snapshots as snapshot_keys
@@ -101,7 +101,7 @@ async def test_two_heights_of_one_world(kit: Kit) -> None:
     found = await world.diff(at=low)
     assert (found.ancestor, found.step, found.height, found.same) == ("w", 2, low, False)
     assert found.cells == [
-        Cell(
+        CellDiff(
             "Cart",
             "ann",
             "changed",
@@ -110,10 +110,10 @@ async def test_two_heights_of_one_world(kit: Kit) -> None:
                 Field(("lines", 1), "added", None, {"thing": "cup", "cents": 4}),
             ),
         ),
-        Cell("Cart", "cid", "added", None, {"cents": 3, "lines": [{"thing": "pen", "cents": 3}]}),
+        CellDiff("Cart", "cid", "added", None, {"cents": 3, "lines": [{"thing": "pen", "cents": 3}]}),
     ]
     ended = RunSide("order", "finished", "ann paid 3, eve", None, None, None, [], 0)
-    assert found.runs == [Run("o", "added", None, ended)]
+    assert found.runs == [RunDiff("o", "added", None, ended)]
     [effect] = found.effects
     assert (effect.run, effect.operation, effect.change, effect.left) == ("o", 1, "added", None)
     assert effect.right == EffectSide("charge", {"account": "ann", "cents": 3}, "ok", "ann paid 3")
@@ -301,9 +301,9 @@ def test_a_receipt_that_its_step_calls_late_answers_nothing() -> None:
     at = ids.Address(ids.UniverseId(bytes(16)), ids.WorldId(bytes(16)))
     params = values.pack([values.dump({"n": 1}), b""])
     intent = ids.intent_id(at, step=1, ordinal=0, kind="e", params=params)
-    asked = journal.Entry(1, 1, Kind.EFFECT_REQUESTED, 0, values.pack([0, "e", "r", 0, params, 0]))
-    result = journal.Entry(2, 2, Kind.EFFECT_RESULT, 0, structs.encode(receipt(intent)))
-    late = journal.Entry(3, 2, Kind.LATE_ANSWER, 0, b"")
+    asked = journal.JournalEntry(1, 1, Kind.EFFECT_REQUESTED, 0, values.pack([0, "e", "r", 0, params, 0]))
+    result = journal.JournalEntry(2, 2, Kind.EFFECT_RESULT, 0, structs.encode(receipt(intent)))
+    late = journal.JournalEntry(3, 2, Kind.LATE_ANSWER, 0, b"")
     for entries, status in (([result, late], "open"), ([result], "ok")):
         seen = Effects([at], lambda _: None)
         seen.take([asked], lambda _: None)
@@ -374,7 +374,7 @@ async def test_only_what_changed_is_compared(memory_kit: Kit, monkeypatch: pytes
     looked: list[bytes] = []
     cell = compare._cell
 
-    def counted(key: bytes, *rows: Any) -> Cell | None:
+    def counted(key: bytes, *rows: Any) -> CellDiff | None:
         looked.append(key)
         return cell(key, *rows)
 

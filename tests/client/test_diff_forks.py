@@ -12,7 +12,7 @@ from worldline.client.diff.reading import Point, common
 from worldline.client.diff.result import Diff, EffectSide, Field
 from worldline.client.handle import Handle
 from worldline.inspect import inclusion, prove
-from worldline.layers.stored.lines import Line
+from worldline.layers.stored.lines import HistoryLine
 from worldline.model import ids
 from worldline.model.journal import Kind
 from worldline.model.world import Section
@@ -224,8 +224,8 @@ def at(number: int) -> ids.Address:
     return ids.Address(ids.UniverseId(bytes(16)), ids.WorldId(bytes([number]) * 16))
 
 
-def line(number: int, *sections: tuple[int, int]) -> Line:
-    return Line(at(number), tuple(Section(at(world).world, height, height) for world, height in sections))
+def line(number: int, *sections: tuple[int, int]) -> HistoryLine:
+    return HistoryLine(at(number), tuple(Section(at(world).world, height, height) for world, height in sections))
 
 
 W, F, G, H = line(1), line(2, (1, 30)), line(3, (1, 30)), line(4, (1, 30), (2, 40))
@@ -246,7 +246,7 @@ COMMON = [
 
 @pytest.mark.parametrize(("left", "right", "expected"), COMMON)
 async def test_the_common_ancestor(
-    memory_kit: Kit, left: tuple[Line, int], right: tuple[Line, int], expected: tuple[int, int]
+    memory_kit: Kit, left: tuple[HistoryLine, int], right: tuple[HistoryLine, int], expected: tuple[int, int]
 ) -> None:
     universe = (await memory_kit.process()).universe
     points = [Point(Handle(universe._connection, "w"), height, each) for each, height in (left, right)]

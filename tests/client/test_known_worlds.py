@@ -27,7 +27,7 @@ class Counting(kits.Around):
         super().__init__(engine)
         self.reads = 0
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         self.reads += 1
         return await self._engine.read(*requests)
 
@@ -80,7 +80,7 @@ async def test_what_was_read_is_not_trusted_for_long(memory_kit: Kit) -> None:
     known = process.universe._connection.recent._known
     at = await world._handle.address()
     long_ago_us = known[at].ours_us - known_worlds.FRESH_US - 1
-    known[at] = known_worlds.Known(known[at].world, known[at].height, known[at].store_us, long_ago_us)
+    known[at] = known_worlds.KnownWorld(known[at].world, known[at].height, known[at].store_us, long_ago_us)
     before = engine.reads
     await world.send(Add(1))
     assert engine.reads == before + 1

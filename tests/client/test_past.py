@@ -90,7 +90,7 @@ class Reading(kits.Around):
         super().__init__(engine)
         self.keys: list[bytes] = []
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         self.keys += [each.key for each in requests if isinstance(each, kv.Get)]
         return await super().read(*requests)
 

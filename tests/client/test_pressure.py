@@ -227,9 +227,9 @@ async def test_inboxes_are_looked_into_now_and_then_only(memory_kit: Kit) -> Non
             self.commit, self.wait = engine.commit, engine.wait
             self.durability, self.close = engine.durability, engine.close
 
-        async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        async def read(self, *requests: kv.Request) -> kv.ReadResult:
             reads.extend(each for each in requests if isinstance(each, kv.Range))
-            found: kv.Snapshot = await self.engine.read(*requests)
+            found: kv.ReadResult = await self.engine.read(*requests)
             return found
 
     app = App()
@@ -298,7 +298,9 @@ async def test_inputs_do_not_overtake_each_other_while_effects_are_counted(memor
     world = await process.universe.ensure("w", app.program)
     await asyncio.gather(*(world.send(Note(number)) for number in range(50)))
     notes = [kits.item(entry) for entry in await kits.entries(world)]
-    numbers = [values.load(Note, each.payload.inline or b"").number for each in notes if isinstance(each, inbox.Event)]
+    numbers = [
+        values.load(Note, each.payload.inline or b"").number for each in notes if isinstance(each, inbox.InboxEvent)
+    ]
     assert numbers == list(range(50))
 
 
@@ -361,11 +363,11 @@ async def test_bounds_of_zero_are_none(memory_kit: Kit) -> None:
 @pytest.mark.parametrize(
     ("item", "expected"),
     [
-        (inbox.Event("Note", payload.EMPTY), True),
+        (inbox.InboxEvent("Note", payload.EMPTY), True),
         (inbox.Control(commands.RUN, payload.EMPTY), True),
         (inbox.Control(commands.CANCEL, payload.EMPTY), False),
         (inbox.Control(commands.SCHEDULE, payload.EMPTY), False),
-        (inbox.Receipt(bytes(16), ReceiptStatus.OK, payload.EMPTY, 1), False),
+        (inbox.EffectReceipt(bytes(16), ReceiptStatus.OK, payload.EMPTY, 1), False),
         (inbox.TimerFired(bytes(16), 0), False),
     ],
 )

@@ -29,7 +29,7 @@ from worldline.cli import output
 from worldline.cli.dev import show
 from worldline.client import answers, halted_runs, no_host
 from worldline.layers import trial
-from worldline.model.lease import Running, Trial
+from worldline.model.lease import CrashTrial, HolderActivity
 from worldline.roles import reader
 from worldline.store import kv
 
@@ -170,7 +170,7 @@ async def count_deaths(scene: Scene) -> None:
     store, at = scene.client._connection.store, await scene.world._handle.address()
     batch = kv.Batch()
     batch.absent(trial.get(at).key)
-    trial.keep(batch, at, Trial(epoch=1, step=0, running=Running.NOTHING, restore_deaths=99))
+    trial.keep(batch, at, CrashTrial(epoch=1, step=0, running=HolderActivity.NOTHING, restore_deaths=99))
     [outcome] = await store.engine.commit(batch)
     assert isinstance(outcome, kv.Ok), outcome
 

@@ -17,14 +17,14 @@ SAMPLE = [(1, b"world"), (3, b""), (255, bytes(range(256)))]
 HEAD = "89574c500d0a1a0a" + "0001" + "0001"
 
 
-def packed(records: list[tuple[int, bytes]], kind: pack.Kind = pack.Kind.WORLD) -> bytes:
+def packed(records: list[tuple[int, bytes]], kind: pack.PackKind = pack.PackKind.WORLD) -> bytes:
     packer = pack.Packer(kind)
     data = b"".join([packer.add(tag, body) for tag, body in records]) + packer.finish()
     assert (packer.count, packer.written) == (len(records), len(data))
     return data
 
 
-def read(data: bytes, kind: pack.Kind = pack.Kind.WORLD) -> list[tuple[int, bytes]]:
+def read(data: bytes, kind: pack.PackKind = pack.PackKind.WORLD) -> list[tuple[int, bytes]]:
     return list(pack.of_bytes(kind, data))
 
 
@@ -44,7 +44,7 @@ def test_golden() -> None:
     assert packed([]).hex() == HEAD + end + f"{zlib.crc32(bytes.fromhex(end)):08x}"
     assert packed(SAMPLE).startswith(bytes.fromhex(HEAD + "01"))
     assert read(by_hand(b"".join(struct.pack(">BI", tag, len(data)) + data for tag, data in SAMPLE), 3)) == SAMPLE
-    assert [int(kind) for kind in pack.Kind] == [1, 2, 3, 4, 5]
+    assert [int(kind) for kind in pack.PackKind] == [1, 2, 3, 4, 5]
 
 
 @given(st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=300)), max_size=20))
@@ -56,7 +56,7 @@ def test_large_records_have_blocks_of_their_own() -> None:
     records = [(1, bytes(200_000)), (2, b"x" * pack.RECORD_BYTES_MAX), (3, b"y" * 100), (4, bytes(300_000))]
     assert read(packed(records)) == records
     with pytest.raises(errors.TooLarge):
-        pack.Packer(pack.Kind.WORLD).add(1, bytes(pack.RECORD_BYTES_MAX + 1))
+        pack.Packer(pack.PackKind.WORLD).add(1, bytes(pack.RECORD_BYTES_MAX + 1))
 
 
 def test_every_byte_counts() -> None:
@@ -85,7 +85,7 @@ def test_every_cut_is_noticed() -> None:
         (b"PK" + bytes(40), "not a file of Worldline"),
         (bytes.fromhex(HEAD[:16] + "0002" + "0001") + bytes(60), "version 2; this release reads version 1"),
         (bytes.fromhex(HEAD[:20] + "0063"), "a kind 99 file where a world file belongs"),
-        (packed([], pack.Kind.KEYS), "a keys file where a world file belongs"),
+        (packed([], pack.PackKind.KEYS), "a keys file where a world file belongs"),
         (by_hand(b"\x01\x00\x00", 1), "a block ends inside a record"),
         (by_hand(b"\x01\xff\xff\xff\xff", 1), "a block ends inside a record"),
         (by_hand(b"\x01\x00\x00\x00\x00", 2), "does not end with what it had"),

@@ -54,7 +54,7 @@ class Faulty:
         self._late: list[kv.Batch] = []
         self.calls = 0
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         return await self._engine.read(*requests)
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:

@@ -22,7 +22,7 @@ from worldline.base import env as envs
 from worldline.base import env_os, errors
 from worldline.store import kv, memory, postgres
 from worldline.store.encryption import engine as sealed_engine
-from worldline.store.encryption.interface import Vault
+from worldline.store.encryption.interface import CipherVault
 from worldline.store.lmdb import driver as lmdb_driver
 
 SEALED = "sealed-"  # what the name of an engine begins with if its values are encrypted
@@ -76,7 +76,7 @@ class Facade:
         self._closed = False
         self.hints = engine.hints
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         await asyncio.sleep(0)
         snapshot = await self._open().read(*requests)
         await asyncio.sleep(0)
@@ -110,7 +110,7 @@ class Facade:
         return self._engine
 
 
-def memory_kit(env: envs.Env, vault: Vault | None = None) -> Kit:
+def memory_kit(env: envs.Env, vault: CipherVault | None = None) -> Kit:
     shared = memory.MemoryEngine(env)
 
     async def opener() -> kv.Engine:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from worldline.base import errors
 from worldline.store.encryption import aes_gcm
-from worldline.store.encryption.interface import Cipher, Known
+from worldline.store.encryption.interface import Cipher, KnownCipher
 
 _COUNTERS = (b"value", b"k/count", b"m", b"moves", b"sum", b"total")
 
@@ -24,7 +24,7 @@ class FixedVault:
     counted = b""
 
     def __init__(self) -> None:
-        self._known = Known(aes_gcm.AesCipher(b"k" * 32), b"")
+        self._known = KnownCipher(aes_gcm.AesCipher(b"k" * 32), b"")
 
     def scope(self, key: bytes) -> bytes | None:
         return None if _is_counter(key) else b""
@@ -44,7 +44,7 @@ class FixedVault:
     def is_destroyable(self, scope: bytes) -> bool:
         return False
 
-    def known(self, scope: bytes, raw: bytes | None) -> Known:
+    def known(self, scope: bytes, raw: bytes | None) -> KnownCipher:
         return self._known
 
     def cache_cipher(self) -> Cipher:
@@ -61,7 +61,7 @@ class RestlessVault(FixedVault):
     repeats = False
 
     def __init__(self) -> None:
-        self._known = Known(_Restless(), b"")
+        self._known = KnownCipher(_Restless(), b"")
 
 
 class _Restless:

@@ -103,7 +103,7 @@ async def test_a_caller_that_gives_up_disturbs_nobody(kit: Kit) -> None:
         for read in reads[::2]:
             read.cancel()
         answers = await asyncio.gather(*reads, return_exceptions=True)
-        assert [answer.value(0) for answer in answers if isinstance(answer, kv.Snapshot)][-1] == b""
+        assert [answer.value(0) for answer in answers if isinstance(answer, kv.ReadResult)][-1] == b""
     # One more commit: what was cancelled and is still under way on this engine has been decided by then.
     await batches.ok(engine, batches.create(b"last", b""))
 

@@ -82,7 +82,7 @@ def unchecked(actions: dict[str, Any], fields: dict[str, Any] | None = None, com
 
 def first(domain: compiled.Compiled, data: Any = None, now: int = 0) -> snapshots.Snapshot:
     """A first snapshot: the defaults, and what is given."""
-    context = snapshots.Context(now=now, random_seed="initial")
+    context = snapshots.JobContext(now=now, random_seed="initial")
     return snapshots.created({**schema.defaults(domain.schema), **(data or {})}, domain.hash, context)
 
 

@@ -20,10 +20,10 @@ from worldline import flow
 from worldline.client.flow import acts
 from worldline.codec import structs
 from worldline.flow import effects as calls
-from worldline.kernel.domains.asking import Target
+from worldline.kernel.domains.asking import AnsweredRequirement
 from worldline.kernel.flow import jobs, patches, snapshots
 from worldline.kernel.flow import values as flow_values
-from worldline.kernel.flow.authoring.acts import Answered, event_of
+from worldline.kernel.flow.authoring.acts import IntentAnswer, event_of
 
 
 class InStore:
@@ -67,7 +67,7 @@ class InStore:
         self._count += 1
         schema, data = event_of(act_of(self.domain, type, input), key=key, id=id or f"i-{self._count}", named=bool(id))
         answer, _ = await world._submitted(schema, data, key, id or None)
-        said = structs.decode(Answered, answer)
+        said = structs.decode(IntentAnswer, answer)
         error = None if said.error is None else msgspec.convert(said.error, snapshots.ErrorValue)
         head = await self.snapshot(key) if said.state is None else snapshots.decoded(said.state)
         await self._read()
@@ -98,7 +98,9 @@ class InStore:
         world = await self.world()
         machine = await world._handle.machine()
         intent = next(
-            intent for intent, each in machine.work.open.items() if Target.of(each.event).requirement == requirement_id
+            intent
+            for intent, each in machine.work.open.items()
+            if AnsweredRequirement.of(each.event).requirement == requirement_id
         )
         pending = (await self.snapshot(key)).system.pending_requirements
         requirement = next(each for each in pending if each.id == requirement_id)

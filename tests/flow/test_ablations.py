@@ -16,7 +16,7 @@ from worldline.kernel.flow import jobs
 Scenario = Callable[[Desks], Awaitable[None]]
 
 
-def act_first(host: Host, key: str, job: jobs.Job, outcome: jobs.Outcome) -> None:
+def act_first(host: Host, key: str, job: jobs.Job, outcome: jobs.JobOutcome) -> None:
     """Effects are dispatched before the head is set."""
     host._act(key, outcome)
     host._keys[key].advance(outcome.head)

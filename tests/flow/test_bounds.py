@@ -11,7 +11,7 @@ from worldline.base import limits
 from worldline.kernel.flow import core, faults, snapshots, validation, values
 
 CORE = core.Core()
-CONTEXT = snapshots.Context()
+CONTEXT = snapshots.JobContext()
 STATE = {"list": field("array", []), "text": field("string", "")}
 
 

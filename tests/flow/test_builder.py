@@ -234,7 +234,7 @@ def value_of(made: Any, data: Any = None) -> Any:
         {"go": {"flow": {"kind": "patch", "op": "set", "path": "out", "value": made.doc}}},
         {"out": field("object"), "n": field("number", 4), "list": field("array", [1, 2, 3])},
     )
-    found = core.Core().compute(domain, first(domain, data), snapshots.Intent("go", "i"), snapshots.Context())
+    found = core.Core().compute(domain, first(domain, data), snapshots.Intent("go", "i"), snapshots.JobContext())
     assert found.status == "complete", found.snapshot.system.last_error
     return found.snapshot.data["out"]
 

@@ -14,7 +14,7 @@ from tests.flow.hosts import said, types
 from worldline import flow
 from worldline.kernel.flow import core, patches, snapshots
 
-CONTEXT = snapshots.Context(now=7, random_seed="i")
+CONTEXT = snapshots.JobContext(now=7, random_seed="i")
 
 
 # --- Core ------------------------------------------------------------------------------------------------

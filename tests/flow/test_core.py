@@ -28,7 +28,7 @@ from worldline.kernel.flow import computed as computed_values
 from worldline.kernel.flow.expressions import compiler, reasons
 
 CORE = core.Core()
-CONTEXT = snapshots.Context(now=1_000, random_seed="i")
+CONTEXT = snapshots.JobContext(now=1_000, random_seed="i")
 ANY = {
     "note": field("string"),
     "items": field(
@@ -203,7 +203,7 @@ def test_an_early_error_changes_nothing_but_the_version(action: Any, intent: sna
     assert (found.snapshot.meta.version, found.snapshot.meta.timestamp) == (1, 1_000)
     error = found.snapshot.system.last_error
     assert error is not None
-    assert error.source == snapshots.Source(intent.type, "")  # no node was run
+    assert error.source == snapshots.ErrorSource(intent.type, "")  # no node was run
     assert found.trace is not None
     assert found.trace.root == f"trace-error-{intent.intent_id}"
     node = found.trace.nodes[found.trace.root]

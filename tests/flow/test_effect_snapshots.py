@@ -316,8 +316,8 @@ def test_rows_of_worlds_without_such_effects_are_as_they_were() -> None:
         assert row is not None
         found: Any = canonical.decode(row.meaning)
         assert len(found) == 4
-    older = structs.decode(acting.Declared, canonical.encode([{}, {}, True, {}]))
-    assert older == acting.Declared({}, {}, True, {}, [])
+    older = structs.decode(acting.DomainDeclarations, canonical.encode([{}, {}, True, {}]))
+    assert older == acting.DomainDeclarations({}, {}, True, {}, [])
 
 
 def test_a_world_is_told_if_that_alone_has_changed() -> None:
@@ -378,7 +378,7 @@ async def _blind(n: int) -> int:
     return n
 
 
-async def steps_of(world: wl.World) -> list[history.Stored]:
+async def steps_of(world: wl.World) -> list[history.StoredStep]:
     connection, at = world._universe, await world._handle.address()
     line, top = await reader.line_of(connection.store.engine, at), await world.head()
     return await restore.read_steps(connection.store.engine, connection.blobs, line, above=0, up_to=top.height)

@@ -60,7 +60,7 @@ def noting(*answers: Any) -> Iterator[TestWorld]:
         world.prove()
 
 
-def cell(world: TestWorld) -> kept.Kept:
+def cell(world: TestWorld) -> kept.DomainCell:
     return kept.decode(world.machine.cells["Note", ""].data)[0]
 
 
@@ -221,7 +221,7 @@ def test_jobs_that_do_not_end_make_their_cell_fatal_and_no_other(monkeypatch: py
     """A defect of the host, as one would be that enqueues a job again and again: the step ends all the same."""
     run = jobs.run
 
-    def again(job: jobs.Job, *given: Any) -> jobs.Outcome:
+    def again(job: jobs.Job, *given: Any) -> jobs.JobOutcome:
         outcome = run(job, *given)
         endless = isinstance(job, jobs.FulfillEffect) and job.intent_id == "endless"
         return msgspec.structs.replace(outcome, jobs=(*outcome.jobs, job)) if endless else outcome
@@ -279,7 +279,7 @@ def test_what_is_held_back_of_an_abandoned_intent_never_leaves(monkeypatch: pyte
     app, crate, part = crates()
     with testing.world(app, wl.Script().on(part, wl.Script.never())) as world:
         schema, data = acts.event_of(crate.action("pack")(), key="", id="first", named=True)
-        world._stage.step(world._actor, inbox.Event(schema, payload.inline(data)), data)
+        world._stage.step(world._actor, inbox.InboxEvent(schema, payload.inline(data)), data)
         assert (len(world.machine.work.open), len(world.machine.work.unsent.items)) == (1, 1)
         world.abandon(crate, "first")
         assert (world.machine.work.open, list(world.machine.work.unsent.items)) == ({}, [])

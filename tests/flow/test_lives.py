@@ -114,7 +114,7 @@ class Life:
 @pytest.fixture(autouse=True)
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time in snapshots stands still: it is part of what the digests are of."""
-    monkeypatch.setattr(turn.Turn, "_now", 1_000)
+    monkeypatch.setattr(turn.CellTurn, "_now", 1_000)
 
 
 async def lived(kit: Kit, at: int = NEVER, fate: Fate = Fate.DIES_AFTER) -> tuple[Crashing, list[bytes]]:

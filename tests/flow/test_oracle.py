@@ -13,7 +13,7 @@ from tests.flow.documents import document, field, first
 from tests.flow.test_vectors import same
 from worldline.kernel.flow import core, snapshots, validation, values
 from worldline.kernel.flow.expressions import compiler, shapes
-from worldline.kernel.flow.expressions.scope import Scope
+from worldline.kernel.flow.expressions.scope import EvalScope
 
 EXAMPLES = options.number("oracle_examples")
 FAST = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -108,7 +108,7 @@ def test_an_expression_compiles_to_what_it_says(expression: dict[str, Any], data
         input=values.from_outside(given_, "input"),
         meta=snapshots.Meta(4, 1_000, "seed", "h"),
     )
-    found = compiler.Compiler().one(expression)(Scope(snapshot, intent_id="i", action="act"))
+    found = compiler.Compiler().one(expression)(EvalScope(snapshot, intent_id="i", action="act"))
     expected = interpreter.evaluate(expression, interpreter.Env(snapshot, "i", "act"))
     assert same(found, expected)
 
@@ -150,7 +150,7 @@ def test_a_flow_does_what_it_says(
     domain = validation.load_unchecked(made)
     snapshot = first(domain, data)
     intent = snapshots.Intent("main", "i", values.from_outside(given_, "input"))
-    found = core.Core().compute(domain, snapshot, intent, snapshots.Context(now=5))
+    found = core.Core().compute(domain, snapshot, intent, snapshots.JobContext(now=5))
     before = snapshots.Snapshot(snapshot.data, {"computed.c0": [1, "x"]}, snapshot.system, snapshot.meta, intent.input)
     expected = interpreter.run_flow(made, "main", before, "i")
     assert same(found.snapshot.data, expected.data)

@@ -14,7 +14,7 @@ from worldline.kernel.domains import kept, packing
 from worldline.kernel.flow import core, jobs, patches, snapshots, validation
 
 LARGE = [{"name": f"item {number}", "done": False} for number in range(100)]
-CONTEXT = snapshots.Context(now=1_000)
+CONTEXT = snapshots.JobContext(now=1_000)
 
 
 def whole(head: snapshots.Snapshot) -> bytes:
@@ -43,7 +43,7 @@ def lived(*, large: bool = True) -> list[snapshots.Snapshot]:
             {"list": field("array", []), "note": field("string"), "\u00fc": field("object")},
         )
     )
-    running = jobs.Domain(domain, core.Core(trace=False))
+    running = jobs.DomainRuntime(domain, core.Core(trace=False))
     heads = [core.created(domain, {"list": items}, CONTEXT)]
 
     def run(job: jobs.Job) -> None:
@@ -60,7 +60,7 @@ def lived(*, large: bool = True) -> list[snapshots.Snapshot]:
 
 @pytest.mark.parametrize("large", [True, False])
 def test_the_bytes_are_those_of_the_whole_snapshot(large: bool) -> None:
-    packer, heads = packing.Packer(), lived(large=large)
+    packer, heads = packing.CellPacker(), lived(large=large)
     assert all((len(whole(each)) > packing.SMALL_BYTES_MAX) is large for each in heads), "each is encoded its own way"
     assert [len(each.system.pending_requirements) for each in heads].count(1) == 1
     assert any(each.input is not msgspec.UNSET for each in heads)
@@ -68,10 +68,10 @@ def test_the_bytes_are_those_of_the_whole_snapshot(large: bool) -> None:
         for _ in range(2):
             assert packer.pack(head) == whole(head)
         packer.rest()
-        assert packing.Packer().pack(head) == whole(head)
-        cell = kept.encode(kept.Kept(fatal="why", named={"i": b"b"}), head, None, packer)
+        assert packing.CellPacker().pack(head) == whole(head)
+        cell = kept.encode(kept.DomainCell(fatal="why", named={"i": b"b"}), head, None, packer)
         assert canonical.decode(cell) == {"fatal": "why", "named": {"i": b"b"}, "snapshot": snapshots.plain(head)}
-        assert kept.decode(cell) == (kept.Kept(fatal="why", named={"i": b"b"}), head)
+        assert kept.decode(cell) == (kept.DomainCell(fatal="why", named={"i": b"b"}), head)
 
 
 def test_a_large_field_that_stays_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_a_large_field_that_stays_is_encoded_once(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(canonical, "encode", counting)
     heads = lived()
-    packer = packing.Packer(len(whole(heads[0])))
+    packer = packing.CellPacker(len(whole(heads[0])))
     encoded.clear()
     for head in heads[:3]:
         packer.pack(head)
@@ -101,9 +101,9 @@ def test_what_no_cell_can_hold_is_refused_at_the_same_depth() -> None:
         return msgspec.structs.replace(lived()[0], data={"x": value})
 
     deepest = limits.CBOR_DEPTH_MAX - 3  # a field stands in the data, in the snapshot, in the cell
-    cell = kept.encode(kept.Kept(), nested(deepest), None)
+    cell = kept.encode(kept.DomainCell(), nested(deepest), None)
     assert kept.decode(cell)[1] == nested(deepest)
     with pytest.raises(errors.EncodeError, match="deeper"):
-        kept.encode(kept.Kept(), nested(deepest + 1), None)
+        kept.encode(kept.DomainCell(), nested(deepest + 1), None)
     with pytest.raises(errors.TooLarge):
-        kept.encode(kept.Kept(), nested(1), len(kept.encode(kept.Kept(), nested(1), None)) - 1)
+        kept.encode(kept.DomainCell(), nested(1), len(kept.encode(kept.DomainCell(), nested(1), None)) - 1)

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from tests.flow.documents import HALT, field, first, get, lit, loaded, op, put, unchecked
 from worldline.base import limits
 from worldline.kernel.flow import compiled, computed, core, faults, jobs, snapshots, values
-from worldline.kernel.flow.expressions.scope import Scope
+from worldline.kernel.flow.expressions.scope import EvalScope
 
 CORE = core.Core()
-CONTEXT = snapshots.Context(now=1_000, random_seed="i")
+CONTEXT = snapshots.JobContext(now=1_000, random_seed="i")
 FIELDS = {"note": field("string"), "list": field("array", [])}
 COMPUTED = {
     "computed.null": {"deps": ["note"], "expr": op("eq", get("note"), lit(None))},
@@ -67,7 +67,7 @@ def counted(fields: tuple[str, ...]) -> tuple[computed.Evaluation, list[Any]]:
     """Computed values of a field, and what they were evaluated of."""
     seen: list[Any] = []
 
-    def run(scope: Scope) -> Any:
+    def run(scope: EvalScope) -> Any:
         seen.append(scope.data["count"])
         scope.meter.spend(10)
         return scope.data["count"]
@@ -85,7 +85,7 @@ def test_they_are_evaluated_once_and_cost_the_same_each_time() -> None:
     evaluation, seen = counted(("count",))
     works: list[int] = []
     for number in range(3):
-        meter = values.Meter()
+        meter = values.EvaluationMeter()
         data = {"count": 5, "$host": {"number": number}}
         assert evaluation.run(head(data), data, values.MISSING, meter) == {"computed.x": 5}
         works.append(meter.work)
@@ -95,10 +95,10 @@ def test_they_are_evaluated_once_and_cost_the_same_each_time() -> None:
 def test_they_fail_as_others_do_where_nothing_is_left_to_spend() -> None:
     evaluation, seen = counted(("count",))
     data = {"count": 5}
-    evaluation.run(head(data), data, values.MISSING, values.Meter())
-    meter = values.Meter()
+    evaluation.run(head(data), data, values.MISSING, values.EvaluationMeter())
+    meter = values.EvaluationMeter()
     meter.spend(limits.FLOW_WORK_MAX - 10)
-    with pytest.raises(computed.Failed, match=r"computed\.x: more than") as failed:
+    with pytest.raises(computed.ComputedFailed, match=r"computed\.x: more than") as failed:
         evaluation.run(head(data), data, values.MISSING, meter)
     assert (failed.value.fault.code, seen) == (faults.LIMIT_EXCEEDED, [5, 5])
 
@@ -108,13 +108,15 @@ def test_a_host_that_writes_its_own_does_not_evaluate(monkeypatch: pytest.Monkey
     evaluated: list[dict[str, Any]] = []
     real = computed.Evaluation._evaluated
 
-    def counting(self: computed.Evaluation, snapshot: snapshots.Snapshot, meter: values.Meter) -> dict[str, Any]:
+    def counting(
+        self: computed.Evaluation, snapshot: snapshots.Snapshot, meter: values.EvaluationMeter
+    ) -> dict[str, Any]:
         evaluated.append(snapshot.data)
         return real(self, snapshot, meter)
 
     monkeypatch.setattr(computed.Evaluation, "_evaluated", counting)
     document = domain()
-    running = jobs.Domain(document, core.Core(trace=False))
+    running = jobs.DomainRuntime(document, core.Core(trace=False))
     start = CORE.apply(document, first(document, {"count": 1}), [], CONTEXT)
     job = jobs.StartIntent(snapshots.Intent("go", "i-1"))
     after = jobs.run(job, start, running, CONTEXT, jobs.unheard).head

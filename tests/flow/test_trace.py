@@ -160,7 +160,7 @@ def test_an_abandoned_intent_and_what_comes_too_late() -> None:
         ended = world.trace(intent="a")
         assert types(ended)[-2:] == ["intent:abandon", "effect:cancel"]
         data = canonical.encode("late")
-        world.step(inbox.Receipt(effect, ReceiptStatus.OK, payload.inline(data), 1), data)
+        world.step(inbox.EffectReceipt(effect, ReceiptStatus.OK, payload.inline(data), 1), data)
         assert world.trace(above=ended.height).events == []  # whose it was stands below
         late = world.trace(intent="a").events[-1]
         assert (late.type, late.fields["reason"], late.height) == (
@@ -420,12 +420,12 @@ async def test_a_late_success_after_a_timeout_is_dropped_journaled_and_traced(lm
         assert done.state.refused.code == "EFFECT_TIMEOUT"
         [answered] = [each for each in await kits.entries(world) if each.kind is Kind.EFFECT_RESULT]
         item = replay.item_of(answered)
-        assert isinstance(item, inbox.Receipt)
+        assert isinstance(item, inbox.EffectReceipt)
         effect = item.intent
         before = await world._handle.cell("Order", "o"), (await world.head()).height
         answer = payload.inline(values.dump("5 from tok"))
         at = await world._handle.address()
-        await delivery.enqueue(universe._connection, at, inbox.Receipt(effect, ReceiptStatus.OK, answer, 1))
+        await delivery.enqueue(universe._connection, at, inbox.EffectReceipt(effect, ReceiptStatus.OK, answer, 1))
         await world.act(Order.fill(1), key="other")  # behind it in the inbox
         late = await world.journal(above=before[1])
         assert [each.kind for each in late[:2]] == [Kind.EFFECT_RESULT, Kind.LATE_ANSWER]

@@ -11,7 +11,7 @@ from tests.flow.documents import get, lit
 from tests.flow.interpreter import Env, evaluate
 from worldline.kernel.flow import snapshots, values
 from worldline.kernel.flow.expressions import compiler, shapes
-from worldline.kernel.flow.expressions.scope import Scope
+from worldline.kernel.flow.expressions.scope import EvalScope
 
 NAN, INF, U = math.nan, math.inf, values.MISSING
 NOTHING = get("nothing")  # undefined
@@ -60,7 +60,7 @@ def wrap(value: Any) -> Any:
 
 
 def run(expression: dict[str, Any]) -> Any:
-    scope = Scope(SNAPSHOT, intent_id="intent-1", action="act")
+    scope = EvalScope(SNAPSHOT, intent_id="intent-1", action="act")
     return compiler.Compiler().one(expression)(scope)
 
 

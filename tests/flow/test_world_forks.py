@@ -104,7 +104,7 @@ def test_a_fork_does_not_answer_what_its_parent_was_asked() -> None:
 
 def ask_to_pay(world: TestWorld, id: bytes) -> steps.Stepped:
     """The step of a message by which another world asks this one to pay the order "o"."""
-    data = structs.encode(acts.StartIntent("o", "far", True, [{"card": "tok"}]))
+    data = structs.encode(acts.IntentEvent("o", "far", True, [{"card": "tok"}]))
     message = inbox.Message(
         id * 16,
         b"u" * 16,

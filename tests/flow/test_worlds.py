@@ -18,7 +18,7 @@ from worldline.base import limits
 from worldline.codec import canonical
 from worldline.kernel import replay, runs
 from worldline.kernel.domains import acting, kept
-from worldline.kernel.domains.asking import Target
+from worldline.kernel.domains.asking import AnsweredRequirement
 from worldline.kernel.flow.exporting import tools as exporting
 from worldline.kernel.state import Machine
 from worldline.model import inbox, payload
@@ -119,7 +119,7 @@ def test_bad_input_is_refused_and_nothing_is_changed() -> None:
             with pytest.raises(wl.BadInput, match=said):
                 world.act(act, key=key)
         for data in (b"", canonical.encode(["k", "", True, []]), canonical.encode(["k", 1])):
-            stepped = world.step(inbox.Event("Order.fill", payload.inline(data)), data)
+            stepped = world.step(inbox.InboxEvent("Order.fill", payload.inline(data)), data)
             assert stepped.dead.startswith("Order.fill: ")
         assert world.machine.state == before
         with pytest.raises(wl.BadInput, match="is no such call"):
@@ -192,7 +192,7 @@ def test_an_intent_is_abandoned_and_its_late_answer_changes_nothing() -> None:
             world.abandon(Order, "a", key="o")
         before = world.machine.cells["Order", "o"].data
         data = canonical.encode("late")
-        world.step(inbox.Receipt(intent, ReceiptStatus.OK, payload.inline(data), 1), data)
+        world.step(inbox.EffectReceipt(intent, ReceiptStatus.OK, payload.inline(data), 1), data)
         assert world.machine.cells["Order", "o"].data == before
         assert [each.kind for each in world.journal()][-1] is Kind.LATE_ANSWER
         assert world.act(Order.pay("tok"), key="o", id="a").error is not None
@@ -207,10 +207,10 @@ def test_an_outcome_of_what_is_not_pending_is_journaled_as_stale() -> None:
         world.act(Order.fill(5), key="o")
         world.submit(Order.pay("tok"), key="o", id="a")
         [pending] = world.machine.work.open.values()
-        target = msgspec.structs.replace(Target.of(pending.event), requirement="r-gone")
+        target = msgspec.structs.replace(AnsweredRequirement.of(pending.event), requirement="r-gone")
         before, head = world.snapshot(Order, "o"), world.head
         now = world.machine.begin_step(
-            steps.Context(world.address, head.step + 1, head.time_us), steps.Input(None, b"")
+            steps.StepContext(world.address, head.step + 1, head.time_us), steps.Input(None, b"")
         )
         acting.fulfil(world.machine, target.text(), runs.failed("error", "no"))
         assert [(each.kind, canonical.decode(each.payload)) for each in now.drafts] == [

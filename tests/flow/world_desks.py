@@ -16,7 +16,7 @@ from tests.flow.hosts import KEY, Handlers
 from worldline import flow, testing
 from worldline.flow import effects as calls
 from worldline.kernel import runs, values
-from worldline.kernel.domains.asking import Target
+from worldline.kernel.domains.asking import AnsweredRequirement
 from worldline.kernel.flow import jobs, patches, snapshots
 from worldline.kernel.flow import values as flow_values
 from worldline.kernel.flow.authoring.domains import Act
@@ -97,14 +97,14 @@ class InTestWorld:
         intent = next(
             intent
             for intent, each in self.world.machine.work.open.items()
-            if each.event and Target.of(each.event).requirement == requirement_id
+            if each.event and AnsweredRequirement.of(each.event).requirement == requirement_id
         )
         status, data = ReceiptStatus.OK, b""
         if isinstance(given, jobs.Failure):
             status, data = _STATUS[given.code], runs.failure(given.code, given.message)
         else:
             data = values.dump(answer_of(self._of(requirement_id, key), given))
-        self.world.step(inbox.Receipt(intent, status, self.world.life.carry(data), 1), data)
+        self.world.step(inbox.EffectReceipt(intent, status, self.world.life.carry(data), 1), data)
 
     def _of(self, requirement_id: str, key: str) -> snapshots.Requirement:
         pending = self.world.snapshot(self.domain, key).system.pending_requirements

@@ -19,7 +19,7 @@ from worldline.keys.upkeep.data_keys import DataKey
 from worldline.store import kv
 from worldline.store.encryption import envelope
 from worldline.store.encryption.engine import SealedEngine
-from worldline.store.encryption.interface import Known
+from worldline.store.encryption.interface import KnownCipher
 
 
 def ring_of(universe: wl.Universe) -> KeyRing:
@@ -34,7 +34,7 @@ async def everything(engine: kv.Engine) -> dict[bytes, bytes]:
     return dict((await engine.read(kv.Range(b"\x00", b"\xff", 1_000_000, 1 << 30))).page(0).items)
 
 
-async def sealed_by(ring: KeyRing, known: dict[bytes, Known]) -> list[bytes]:
+async def sealed_by(ring: KeyRing, known: dict[bytes, KnownCipher]) -> list[bytes]:
     """The keys of values that these data keys open."""
     found = []
     for key, stored in (await everything(ring.engine)).items():

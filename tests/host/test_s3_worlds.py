@@ -93,7 +93,7 @@ async def proxied(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[S3Prox
     server = s3.shared()
     proxy = await S3Proxy(server.port).start()
     settings = server.settings(endpoint=f"http://127.0.0.1:{proxy.port}", timeout_ms=TIMEOUT_MS, retries=RETRIES)
-    monkeypatch.setattr(objects_s3.Settings, "of", classmethod(lambda _, __: settings))
+    monkeypatch.setattr(objects_s3.S3Settings, "of", classmethod(lambda _, __: settings))
     try:
         yield proxy, server.url(f"worlds/{next(_numbers)}")
     finally:
@@ -304,7 +304,7 @@ async def test_a_server_that_dies_and_comes_back(tmp_path: Path, monkeypatch: py
     server = s3.Server()
     server.start()
     settings = server.settings(timeout_ms=TIMEOUT_MS, retries=RETRIES)
-    monkeypatch.setattr(objects_s3.Settings, "of", classmethod(lambda _, __: settings))
+    monkeypatch.setattr(objects_s3.S3Settings, "of", classmethod(lambda _, __: settings))
     bucket, store = server.url("dies"), str(tmp_path / "store")
     try:
         async with hosting(store, bucket, None, snapshot_entries=4, segment_entries=4, segment_margin=0) as universe:
@@ -349,9 +349,9 @@ async def test_closing_does_not_wait_for_a_server_that_stalls(
             world = await universe.ensure("w", app)
             for number in range(30):
                 await world.send(Put(f"n{number}", text(number)))
-        patient = objects_s3.Settings.of({})
+        patient = objects_s3.S3Settings.of({})
         patient = msgspec.structs.replace(patient, timeout_ms=60_000)
-        monkeypatch.setattr(objects_s3.Settings, "of", classmethod(lambda _, __: patient))
+        monkeypatch.setattr(objects_s3.S3Settings, "of", classmethod(lambda _, __: patient))
         compacting = {"segment_entries": 2, "segment_margin": 0, "snapshots_kept": 1} if what == "compact" else {}
         async with hosting(store, bucket, None, **compacting) as universe:
             world = universe.world("w")
@@ -391,7 +391,7 @@ async def _under_way(world: wl.World, what: str) -> None:
 
 def test_nothing_waits_for_ever() -> None:
     """With the settings that are used unless others are said, a call of objects ends, however the server behaves."""
-    usual = objects_s3.Settings()
+    usual = objects_s3.S3Settings()
     longest_ms = (usual.retries + 1) * (usual.timeout_ms + objects_s3.RETRY_MOST_MS)
     assert longest_ms <= 120_000
     assert msgspec.structs.replace(usual, timeout_ms=1).timeout_ms == 1

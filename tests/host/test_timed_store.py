@@ -93,7 +93,7 @@ async def test_every_call_is_counted(engine: str, kept: str, tmp_path: Path, req
 class Down:
     """An engine and objects that cannot be reached."""
 
-    async def read(self, *_: object) -> kv.Snapshot:
+    async def read(self, *_: object) -> kv.ReadResult:
         raise errors.StoreUnavailable("down")
 
     async def commit(self, *_: object) -> list[kv.Outcome]:

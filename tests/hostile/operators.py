@@ -28,10 +28,10 @@ from worldline.kernel.branches import revert
 from worldline.kernel.domains import acting
 from worldline.kernel.repair import ways_out
 from worldline.kernel.rows.records import ENDED
-from worldline.kernel.runs import Run
+from worldline.kernel.runs import LiveRun
 from worldline.model import inbox, payload
 from worldline.model.change import Row
-from worldline.model.world import Policy
+from worldline.model.world import ForkPolicy
 
 ACTS = 60
 FORKS = 0.03  # how often the world goes on as a fork
@@ -199,8 +199,8 @@ class Operator:
         ]
         return draws.choice([on_runs, on_runs, on_runs, others, going_on, going_on])
 
-    def _drawn(self, world: testing.TestWorld) -> Run | None:
-        sorts: dict[tuple[object, ...], list[Run]] = {}
+    def _drawn(self, world: testing.TestWorld) -> LiveRun | None:
+        sorts: dict[tuple[object, ...], list[LiveRun]] = {}
         for run in world.machine.runs.values():
             sorts.setdefault(_sort_of(world, run), []).append(run)
         if not sorts or self._draws.random() < 0.05:
@@ -218,7 +218,9 @@ class Operator:
             key, *rest = draws.choice(rows)
             wrong = draws.choice([[key], [key, b"", b""], [key, values.dump([1]), b""], [b"x"], [], [key, *rest, b""]])
             rows[draws.randrange(len(rows))] = wrong
-        return revert.Revert(world.head.step, step, height, draws.choice([*Policy, Policy.DROP, Policy.REISSUE]), rows)
+        return revert.Revert(
+            world.head.step, step, height, draws.choice([*ForkPolicy, ForkPolicy.DROP, ForkPolicy.REISSUE]), rows
+        )
 
     def _bytes(self, world: testing.TestWorld) -> None:
         """A command with bytes that nothing wrote."""
@@ -313,7 +315,7 @@ class Tender:
             await self._world._handle.command(name, wanted)
 
 
-def _sort_of(world: testing.TestWorld, run: Run) -> tuple[object, ...]:
+def _sort_of(world: testing.TestWorld, run: LiveRun) -> tuple[object, ...]:
     """Runs are alike that have the same status, and whose parents and children stand alike."""
     record = run.record
     parent = world.machine.runs.get(record.parent)

@@ -120,10 +120,10 @@ def _judge(report: Report, part: Part, act: Act, fine: bool | None) -> None:
 def _do(world: testing.TestWorld, act: Act) -> bool | None:
     match act:
         case Send():
-            item = inbox.Event(act.schema, world._actor.life.carry(act.data), act.to or "")
+            item = inbox.InboxEvent(act.schema, world._actor.life.carry(act.data), act.to or "")
             return _taken(world.step(item, act.data).drafts)
         case Ask():
-            item = inbox.Event(act.schema, world._actor.life.carry(act.data), correlation=f"c{world.head.height}")
+            item = inbox.InboxEvent(act.schema, world._actor.life.carry(act.data), correlation=f"c{world.head.height}")
             return _answered(world.step(item, act.data).drafts)
         case Run():
             return _run(world, act)
@@ -133,11 +133,11 @@ def _do(world: testing.TestWorld, act: Act) -> bool | None:
             return through_the_door(act)
 
 
-def _taken(drafts: list[journal.Draft]) -> bool:
+def _taken(drafts: list[journal.EntryDraft]) -> bool:
     return not any(each.kind in BAD for each in drafts)
 
 
-def _answered(drafts: list[journal.Draft]) -> bool:
+def _answered(drafts: list[journal.EntryDraft]) -> bool:
     [answer] = [each for each in drafts if each.kind is Kind.ANSWERED]
     return structs.decode(Answer, answer.payload).ok
 

@@ -17,7 +17,7 @@ from tests.hostile.host import ROOT
 from tests.roles import kit as kits
 from worldline.codec import structs
 from worldline.kernel.rows.records import RunStatus
-from worldline.kernel.state import Ended
+from worldline.kernel.state import RunFinished
 from worldline.model.journal import Kind
 from worldline.model.work import WorkState
 
@@ -105,7 +105,7 @@ async def outcome(world: wl.World) -> tuple[str, str] | None:
             return "parked", opened.work.error
     for entry in await kits.entries(world):
         if entry.kind is Kind.RUN_FINISHED:
-            ended = structs.decode(Ended, entry.payload)
+            ended = structs.decode(RunFinished, entry.payload)
             return ended.status.name.lower(), ended.data.decode("utf-8", "replace")
         if entry.kind is Kind.POISON:
             record = (await world._handle.machine()).runs["r"].record

@@ -15,13 +15,13 @@ import pytest
 import worldline as wl
 from tests.flow.documents import HALT, first, get, lit, loaded, op
 from worldline.base import errors, limits
-from worldline.base.secret import Known, Secret
+from worldline.base.secret import KnownSecrets, Secret
 from worldline.codec import canonical
 from worldline.inspect import lint, render, tree
 from worldline.kernel import replay
 from worldline.kernel.flow import core, faults, paths
 from worldline.kernel.flow.authoring import specs, terms
-from worldline.model.world import Lineage, Policy, Section, Status, WorldMeta
+from worldline.model.world import ForkPolicy, Lineage, Section, Status, WorldMeta
 
 CORE = core.Core()
 DEEP = 2 * sys.getrecursionlimit()
@@ -41,7 +41,9 @@ def forks(count: int) -> list[tree.Node]:
     parent = b""
     for number in range(count):
         world = number.to_bytes(16)
-        came = Lineage(parent, "before", 1, 1, [Section(parent, 1, 1)], Policy.DROP, True, 0, b"") if parent else None
+        came = (
+            Lineage(parent, "before", 1, 1, [Section(parent, 1, 1)], ForkPolicy.DROP, True, 0, b"") if parent else None
+        )
         known[world] = WorldMeta(f"w{number}", "p", b"", Status.ACTIVE, {}, 0), 2, came
         children.setdefault(parent, []).append(world)
         parent = world
@@ -147,7 +149,7 @@ def test_sets_made_of_sets_are_found(lines: str, rules: list[str]) -> None:
 
 
 def test_secrets_are_not_shown_from_below() -> None:
-    known = Known()
+    known = KnownSecrets()
     known.learn(Secret("token", "a secret of some length"))
     value: Any = "a secret of some length"
     for _ in range(DEEP):

@@ -11,7 +11,7 @@ from worldline.base import errors, failures
 from worldline.kernel import values
 from worldline.kernel.branches import revert
 from worldline.model import row_keys
-from worldline.model.world import Policy
+from worldline.model.world import ForkPolicy
 
 SEEDS = options.number("operator_seeds")
 
@@ -44,7 +44,7 @@ def test_a_revert_that_is_refused_changes_nothing(kind: bytes, wrong: bytes) -> 
         before = revert._rows_of(world.machine)
         key = next(each for each in before if each.startswith(kind))
         opened = list(world.machine.work.open)
-        wanted = revert.Revert(world.head.step, 1, 1, Policy.DROP, [[key, wrong, b""]])
+        wanted = revert.Revert(world.head.step, 1, 1, ForkPolicy.DROP, [[key, wrong, b""]])
         if kind not in (row_keys.RUN_COUNT, row_keys.WORK_COUNT) or wrong != values.dump([1]):
             with pytest.raises((errors.Error, failures.RunFailed)):
                 world.command(revert.REVERT, wanted)

@@ -335,7 +335,7 @@ def test_a_receipt_in_the_inbox_counts_as_an_answer(store: Path) -> None:
 
     async def answer_and_delete(universe: wl.Universe) -> None:
         found = await effect(universe, WorkState.PARKED)
-        receipt = inbox.Receipt(found.intent, inbox.ReceiptStatus.OK, payload.EMPTY, 1)
+        receipt = inbox.EffectReceipt(found.intent, inbox.ReceiptStatus.OK, payload.EMPTY, 1)
         batch = kv.Batch()
         batch.expect(work_keys.open_key(found.at, found.intent), found.raw)
         batch.delete(work_keys.open_key(found.at, found.intent))

@@ -65,7 +65,7 @@ class Turned:
         self._key = key
         self._value = value[:place] + bytes([value[place] ^ (1 << bit)]) + value[place + 1 :]
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         found = await self._engine.read(*requests)
         answers = list(found.answers)
         for index, request in enumerate(requests):

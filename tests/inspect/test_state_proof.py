@@ -22,7 +22,7 @@ from tests.roles.sums import Add
 from worldline.base import errors
 from worldline.codec import canonical
 from worldline.inspect import inclusion, prove, state_proof
-from worldline.inspect.state_proof import StateProof, Witnessed
+from worldline.inspect.state_proof import StateProof, WitnessEntry
 from worldline.kernel.branches import witness
 from worldline.model import row_keys
 from worldline.model.change import Row
@@ -32,7 +32,7 @@ from worldline.model.trie import nodes, paths, update
 SCRIPT = Path(__file__).parents[2] / "tools" / "check_state_proof.py"
 
 
-async def witnessed(world: wl.World) -> Witnessed:
+async def witnessed(world: wl.World) -> WitnessEntry:
     found = await state_proof.last_witnessed(world._handle)
     return found or await state_proof.witness_now(world._handle)
 
@@ -274,7 +274,7 @@ def test_golden_proof(tmp_path: Path) -> None:
     step = _digest(b"step", entry, bytes(32))
     chain = _digest(b"chain", bytes(32), step)
     inner = inclusion.Inclusion(10, 0, 8, bytes(32), [entry], bytes(32), [], b"", chain)
-    proof = StateProof(key, Row(value), [leaf], Witnessed(10, 7, root), inner)
+    proof = StateProof(key, Row(value), [leaf], WitnessEntry(10, 7, root), inner)
     assert proof.text() == (
         '{\n "changes": "' + "00" * 32 + '",\n "entries": [\n  "' + entry.hex() + '"\n ],\n'
         ' "format": "worldline-proof-1",\n "key": "' + key.hex() + '",\n "kind": "state",\n "later": [],\n "nodes": [\n'

@@ -137,7 +137,7 @@ CELLS = [row_keys.cell("orders", f"{number}") for number in range(300)]
 
 
 @asynccontextmanager
-async def saved() -> AsyncIterator[tuple[Connection, History, saved_state.Loaded]]:
+async def saved() -> AsyncIterator[tuple[Connection, History, saved_state.LoadedState]]:
     """A world of many cells, one of them large, with a snapshot at its head."""
     async with wl.open("memory://", create=True) as universe:
         await universe.create("alice", app)
@@ -169,7 +169,7 @@ async def damage(connection: Connection, made: History, address: bytes, *, at: i
     await overwrite(connection, key, raw, None if at is None else scenario.flipped(raw, at=at))
 
 
-async def leaf_with(connection: Connection, loaded: saved_state.Loaded, key: bytes) -> nodes.Leaf:
+async def leaf_with(connection: Connection, loaded: saved_state.LoadedState, key: bytes) -> nodes.Leaf:
     asking = paths.Paths(loaded.header.root.address, [key])
     while wanted := asking.wanted:
         asking.take(await connection.blobs.get_many(wanted))

@@ -6,7 +6,7 @@ import worldline as wl
 from worldline import testing
 from worldline.kernel import snapshots
 from worldline.kernel.shadow import upgrade
-from worldline.kernel.shadow.report import Report
+from worldline.kernel.shadow.report import ShadowReport
 from worldline.kernel.shadow.script import Recording
 from worldline.layers.stored import history
 from worldline.model.rows import Rows
@@ -27,6 +27,6 @@ def recording(world: testing.TestWorld, last: int | None = None) -> Recording:
     return window.recording_of(world.address, before, rows, stored[len(below) :], life.blobs)
 
 
-def shadow(world: testing.TestWorld, program: wl.Program, last: int | None = None) -> Report:
+def shadow(world: testing.TestWorld, program: wl.Program, last: int | None = None) -> ShadowReport:
     with loopless.loopless():
         return upgrade.would_differ(program, recording(world, last), lambda: None)

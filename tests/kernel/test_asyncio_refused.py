@@ -22,8 +22,8 @@ from worldline import testing
 from worldline.codec import structs
 from worldline.kernel import commands
 from worldline.kernel import step as kernel_step
-from worldline.kernel.rows.records import Failure
-from worldline.kernel.state import Ended, Machine
+from worldline.kernel.rows.records import JournaledFailure
+from worldline.kernel.state import Machine, RunFinished
 from worldline.model import ids, inbox, payload, step
 from worldline.model.journal import Kind
 from worldline.roles.world.cycle import no_asyncio
@@ -205,15 +205,15 @@ REFUSED = [
 HINT = "put asyncio and other I/O into an @effect"
 
 
-def run_of(call: wl.Call[Any]) -> Failure:
+def run_of(call: wl.Call[Any]) -> JournaledFailure:
     """Start a run on a bare machine, in this thread as it is, and say how it ended."""
     machine = Machine(app)
     wanted = structs.encode(commands.StartRun("r", call.target.name, call.pack(), b"s" * 16, named=True))
     item = inbox.Control(commands.RUN, payload.inline(wanted), "c")
-    stepped = kernel_step.step(machine, step.Input(item, wanted), step.Context(HOME, 1, 1))
+    stepped = kernel_step.step(machine, step.Input(item, wanted), step.StepContext(HOME, 1, 1))
     machine.close()
     ended = next(draft for draft in stepped.drafts if draft.kind is Kind.RUN_FINISHED)
-    return structs.decode(Failure, structs.decode(Ended, ended.payload).data)
+    return structs.decode(JournaledFailure, structs.decode(RunFinished, ended.payload).data)
 
 
 @pytest.mark.parametrize("flow", REFUSED, ids=lambda flow: flow.name)

@@ -124,15 +124,17 @@ async def swallows_in_a_value() -> None:
         await wl.sleep(1)
 
 
-def event(given: object, number: int) -> tuple[step.Input, step.Context]:
+def event(given: object, number: int) -> tuple[step.Input, step.StepContext]:
     data = values.dump(given)
-    item = inbox.Event(values.schema_name(type(given)), payload.inline(data), correlation="e")
-    return step.Input(item, data), step.Context(HOME, number, number)
+    item = inbox.InboxEvent(values.schema_name(type(given)), payload.inline(data), correlation="e")
+    return step.Input(item, data), step.StepContext(HOME, number, number)
 
 
-def start(call: wl.Call[Any], number: int) -> tuple[step.Input, step.Context]:
+def start(call: wl.Call[Any], number: int) -> tuple[step.Input, step.StepContext]:
     wanted = structs.encode(commands.StartRun("r", call.target.name, call.pack(), b"s" * 16, named=True))
-    return step.Input(inbox.Control(commands.RUN, payload.inline(wanted), "c"), wanted), step.Context(HOME, number, 1)
+    return step.Input(inbox.Control(commands.RUN, payload.inline(wanted), "c"), wanted), step.StepContext(
+        HOME, number, 1
+    )
 
 
 PLACES = {
@@ -233,15 +235,15 @@ def test_an_unknown_zone_is_refused_where_it_is_declared(zone: str) -> None:
 def test_a_step_that_needs_a_zone_this_process_lacks(no_zones: Callable[[], None]) -> None:
     machine = Machine(zoned)
     spec = schedule_spec.spec_of(Tick(1), every=None, cron="0 9 * * *", tz="Europe/Lisbon")
-    command = structs.encode(schedules.Put("s", spec))
+    command = structs.encode(schedules.ScheduleChange("s", spec))
     put = step.Input(inbox.Control(commands.SCHEDULE, payload.inline(command), "c"), command)
-    [timer] = kernel_step.step(machine, put, step.Context(HOME, 1, 1)).wanted
+    [timer] = kernel_step.step(machine, put, step.StepContext(HOME, 1, 1)).wanted
     parts = snapshots.save(machine)
     fired = step.Input(inbox.TimerFired(timer.intent, timer.due_us), b"")
     no_zones()
     for held, given in [
-        (machine, (fired, step.Context(HOME, 2, timer.due_us))),
-        (Machine(zoned), (put, step.Context(HOME, 1, 1))),
+        (machine, (fired, step.StepContext(HOME, 2, timer.due_us))),
+        (Machine(zoned), (put, step.StepContext(HOME, 1, 1))),
         (Machine(zoned), event(Put("Europe/Lisbon"), 1)),
     ]:
         with pytest.raises(errors.CannotStep, match="Europe/Lisbon") as caught:

@@ -83,7 +83,7 @@ def ahead() -> Life:
 
 def send(life: Life, event: object, time_us: int) -> step.Stepped:
     data = values.dump(event)
-    return life.step(inbox.Event(values.schema_name(type(event)), life.carry(data)), data, time_us=time_us)
+    return life.step(inbox.InboxEvent(values.schema_name(type(event)), life.carry(data)), data, time_us=time_us)
 
 
 def command(life: Life, name: str, wanted: object, time_us: int) -> step.Stepped:
@@ -91,13 +91,13 @@ def command(life: Life, name: str, wanted: object, time_us: int) -> step.Stepped
     return life.step(inbox.Control(name, payload.inline(data), correlation="c"), data, time_us=time_us)
 
 
-def start(life: Life, wanted: wl.Call[Any], time_us: int) -> list[step.Wanted]:
+def start(life: Life, wanted: wl.Call[Any], time_us: int) -> list[step.WorkRequest]:
     wanted.awaited = True
     run = commands.StartRun("r", wanted.target.name, wanted.pack(), b"s" * 16, named=True)
     return command(life, commands.RUN, run, time_us).wanted
 
 
-def fire(life: Life, timer: step.Wanted, time_us: int) -> step.Stepped:
+def fire(life: Life, timer: step.WorkRequest, time_us: int) -> step.Stepped:
     return life.step(inbox.TimerFired(timer.intent, timer.due_us, timer.correlation), b"", time_us=time_us)
 
 
@@ -157,9 +157,9 @@ def test_bytes_that_no_world_can_take_say_nothing_of_the_clock() -> None:
 # --- Schedules -----------------------------------------------------------------------------------------------------
 
 
-def scheduled(life: Life, time_us: int, **when: Any) -> step.Wanted:
+def scheduled(life: Life, time_us: int, **when: Any) -> step.WorkRequest:
     spec = schedule_spec.spec_of(Tick("s"), every=when.get("every"), cron=when.get("cron"), tz=None)
-    [timer] = command(life, commands.SCHEDULE, schedules.Put("s", spec), time_us).wanted
+    [timer] = command(life, commands.SCHEDULE, schedules.ScheduleChange("s", spec), time_us).wanted
     return timer
 
 

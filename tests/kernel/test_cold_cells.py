@@ -157,11 +157,11 @@ def test_cells_dropped_at_random_make_no_difference(seed: int) -> None:
 
 def given(event: object) -> step.Input:
     data = values.dump(event)
-    return step.Input(inbox.Event(values.schema_name(type(event)), payload.inline(data)), data)
+    return step.Input(inbox.InboxEvent(values.schema_name(type(event)), payload.inline(data)), data)
 
 
-def at(number: int) -> step.Context:
-    return step.Context(HOME, number, 1_000_000 * number, 0)
+def at(number: int) -> step.StepContext:
+    return step.StepContext(HOME, number, 1_000_000 * number, 0)
 
 
 def test_the_cells_used_longest_ago_are_dropped() -> None:

@@ -311,7 +311,7 @@ def test_replay_compares_missing_and_extra_entries_and_the_state() -> None:
         first, second = replay.steps(world.journal())
         home = world.address
 
-    def again(entries: list[Any]) -> replay.Difference | None:
+    def again(entries: list[Any]) -> replay.CodeDifference | None:
         return replay.again(Machine(shop.app), entries, home, lambda carried: carried.inline or b"")
 
     assert again(first) is None

@@ -411,5 +411,5 @@ def test_the_source_of_a_class_is_asked_for_again_too(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(source, "_CLASS_TEXTS", {})
     monkeypatch.setattr(inspect, "getsource", getsource)
-    assert source.tree_of(source.Scope) is not None
+    assert source.tree_of(source.NameScope) is not None
     assert not disturbed

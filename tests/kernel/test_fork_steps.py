@@ -26,14 +26,14 @@ from worldline.codec import structs
 from worldline.kernel import commands, values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.branches import fork
-from worldline.kernel.branches.fork import Forked
+from worldline.kernel.branches.fork import ForkBeginning
 from worldline.kernel.domains import acting
 from worldline.kernel.repair import ways_out
 from worldline.kernel.rows.records import RunStatus
 from worldline.model import ids, inbox, payload, step
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind
-from worldline.model.world import Policy
+from worldline.model.world import ForkPolicy
 
 
 @pytest.fixture(autouse=True)
@@ -82,8 +82,8 @@ def test_no_run_goes_on_before_all_of_its_work_is_settled() -> None:
         world.start(many(COUNT), id="r")
         stage, life = world._stage, world._actor.life
         made = testing.worlds._life(stage, "fork", app, world._options, before=life, start=life.standing_at(10**6))
-        said = Forked(
-            made.at.world, world.address.world, "test", made.head.step, made.head.height, Policy.REISSUE, True
+        said = ForkBeginning(
+            made.at.world, world.address.world, "test", made.head.step, made.head.height, ForkPolicy.REISSUE, True
         )
         actor = stage.fork("fork", made, world._actor.reading, said)
         assert made.machine.branch is not None
@@ -91,7 +91,7 @@ def test_no_run_goes_on_before_all_of_its_work_is_settled() -> None:
         made.restore()
         # In between: an event, a cancellation, and a command that ends the run without its code.
         data = values.dump(Added(2))
-        stage.step(actor, inbox.Event("Added", payload.inline(data)), data)
+        stage.step(actor, inbox.InboxEvent("Added", payload.inline(data)), data)
         end = structs.encode(ways_out.TerminateRun("r", "enough"))
         stage.step(actor, inbox.Control(ways_out.TERMINATE, payload.inline(end)), end)
         world.advance(0)
@@ -141,9 +141,9 @@ def test_only_the_first_step_of_a_fork_says_that_it_is_one(change: dict[str, Any
     with testing.world(app) as world:
         world.send(Added(1))
         mine = world.address.world
-        said = Forked(mine, mine, "test", world.head.step, world.head.height, Policy.DROP, False)
+        said = ForkBeginning(mine, mine, "test", world.head.step, world.head.height, ForkPolicy.DROP, False)
         fields = {name: getattr(said, name) for name in said.__struct_fields__} | change
-        data = structs.encode(Forked(**fields))
+        data = structs.encode(ForkBeginning(**fields))
         before = world.machine.rows
         stepped = world.step(inbox.Control(fork.FORKED, payload.inline(data)), data)
         assert "forked: " in stepped.dead
@@ -162,14 +162,14 @@ def test_what_only_a_worker_says_is_refused_from_a_producer(command: str, correl
         at, head = world.address, world.head
         machine = world.machine
         said = {
-            fork.FORKED: Forked(at.world, b"o" * 16, "test", head.step, head.height, Policy.DROP, True),
+            fork.FORKED: ForkBeginning(at.world, b"o" * 16, "test", head.step, head.height, ForkPolicy.DROP, True),
             commands.PROGRAM: commands.ChangeProgram(app.hash, b"p" * 32),
-            acting.DOMAINS: acting.Declared({}, {}, True, {}),
+            acting.DOMAINS: acting.DomainDeclarations({}, {}, True, {}),
         }
         data = structs.encode(said[command])
         item = inbox.Control(command, payload.inline(data), correlation)
         stepped = kernel_step.step(
-            machine, step.Input(item, data, b"s" * 12), step.Context(at, head.step + 1, head.time_us)
+            machine, step.Input(item, data, b"s" * 12), step.StepContext(at, head.step + 1, head.time_us)
         )
         refusal = Kind.ANSWERED if correlation else Kind.UNDECODABLE_INPUT
         assert [each.kind for each in stepped.drafts] == [Kind.CONTROL, refusal]
@@ -189,21 +189,21 @@ def test_a_poisoned_first_step_and_poisoned_steps_behind_it() -> None:
         )
         machine, number = made.machine, made.head.step
         data = structs.encode(
-            Forked(made.at.world, world.address.world, "test", number, made.head.height, Policy.SHARE, False)
+            ForkBeginning(made.at.world, world.address.world, "test", number, made.head.height, ForkPolicy.SHARE, False)
         )
 
         def take(item: inbox.Item, data: bytes, poison: str = "") -> step.Stepped:
             nonlocal number
             number += 1
             given = step.Input(item, data, poison=poison)
-            return kernel_step.step(machine, given, step.Context(made.at, number, made.head.time_us))
+            return kernel_step.step(machine, given, step.StepContext(made.at, number, made.head.time_us))
 
         take(inbox.Control(fork.FORKED, payload.inline(data)), data, "died of it")
         assert machine.branch is not None
         assert machine.branch.unsettled
         go_on = inbox.Control(commands.CONTINUE, payload.EMPTY)
         take(go_on, b"", "died of it")
-        wanted: list[step.Wanted] = []
+        wanted: list[step.WorkRequest] = []
         while machine.unfinished:
             wanted += take(go_on, b"").wanted
         assert [each.name for each in wanted] == [fork.SHARE] * COUNT

@@ -69,7 +69,7 @@ def test_a_collection_inside_a_step_that_closes_a_coroutine_harms_nothing() -> N
 
 def test_what_runs_in_one_thread_is_not_seen_in_another() -> None:
     seen: list[object] = []
-    closing = context.Closing()
+    closing = context.ClosingRun()
     before = context.current.set(closing)
     try:
         other = threading.Thread(target=lambda: seen.append(context.current.get()))

@@ -13,8 +13,8 @@ from worldline.kernel import commands, schedules, values
 from worldline.kernel.authoring import schedule_spec
 from worldline.kernel.authoring.calls import Call
 from worldline.kernel.events import Answer
-from worldline.kernel.rows.records import Failure
-from worldline.kernel.state import Ended
+from worldline.kernel.rows.records import JournaledFailure
+from worldline.kernel.state import RunFinished
 from worldline.model import ids, inbox, journal, payload, step
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind
@@ -109,15 +109,15 @@ def give_up(life: Life, of: bytes) -> Answer:
 
 def send(life: Life, event: object) -> None:
     data = values.dump(event)
-    life.step(inbox.Event(values.schema_name(type(event)), payload.inline(data)), data, time_us=0)
+    life.step(inbox.InboxEvent(values.schema_name(type(event)), payload.inline(data)), data, time_us=0)
 
 
 def result(life: Life) -> Any:
-    ended = [structs.decode(Ended, entry.payload) for entry in life.entries if entry.kind is Kind.RUN_FINISHED]
+    ended = [structs.decode(RunFinished, entry.payload) for entry in life.entries if entry.kind is Kind.RUN_FINISHED]
     return values.load(Any, ended[0].data) if ended else None
 
 
-def cancelled(life: Life) -> list[journal.Entry]:
+def cancelled(life: Life) -> list[journal.JournalEntry]:
     return [entry for entry in life.entries if entry.kind is Kind.TIMER_CANCELLED]
 
 
@@ -157,7 +157,7 @@ def test_an_event_to_come_does_not_come() -> None:
 def test_the_timer_of_a_schedule_takes_the_schedule_with_it() -> None:
     life = Life(app, HOME)
     spec = schedule_spec.spec_of(Late(), every=60, cron=None, tz=None)
-    control(life, commands.SCHEDULE, schedules.Put("daily", spec))
+    control(life, commands.SCHEDULE, schedules.ScheduleChange("daily", spec))
     assert give_up(life, intent(life)).ok
     assert (life.machine.schedules, life.machine.work.open) == ({}, {})
     life.restore()
@@ -170,5 +170,5 @@ def test_what_is_not_a_timer_is_not_found() -> None:
     for of in (intent(life), bytes(16)):
         answer = give_up(life, of)
         assert not answer.ok
-        assert structs.decode(Failure, answer.data).code == "not_found"
+        assert structs.decode(JournaledFailure, answer.data).code == "not_found"
     assert len(life.machine.work.open) == 1

@@ -122,7 +122,7 @@ def test_answers_to_what_is_being_closed_come_too_late() -> None:
         left = cancelled_halfway(world)
         assert len(left) > MANY // 2
         runs = [run.record for run in world.machine.runs.values()]
-        receipt = inbox.Receipt(left[-1], ReceiptStatus.OK, payload.inline(values.dump(1)), 1)
+        receipt = inbox.EffectReceipt(left[-1], ReceiptStatus.OK, payload.inline(values.dump(1)), 1)
         stepped = world._stage.step(world._actor, receipt, values.dump(1))
         assert stepped.drafts[1].kind is Kind.LATE_ANSWER
         assert stepped.cancelled, "each step closes as much as it has room for"

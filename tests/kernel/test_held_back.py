@@ -44,8 +44,8 @@ def program(*, renamed: bool) -> wl.Program:
     return app
 
 
-def control(command: str, data: bytes, number: int) -> tuple[step.Input, step.Context]:
-    return step.Input(inbox.Control(command, payload.inline(data)), data), step.Context(HOME, number, number)
+def control(command: str, data: bytes, number: int) -> tuple[step.Input, step.StepContext]:
+    return step.Input(inbox.Control(command, payload.inline(data)), data), step.StepContext(HOME, number, number)
 
 
 def carry_on(machine: Machine, number: int) -> list[step.Stepped]:
@@ -82,8 +82,8 @@ def test_what_is_held_back_leaves_under_a_program_without_it() -> None:
     for intent in list(back.work.open):
         number += 1
         answer = values.dump(1)
-        receipt = inbox.Receipt(intent, ReceiptStatus.OK, payload.inline(answer), 1)
-        last = kernel_step.step(back, step.Input(receipt, answer), step.Context(HOME, number, number))
+        receipt = inbox.EffectReceipt(intent, ReceiptStatus.OK, payload.inline(answer), 1)
+        last = kernel_step.step(back, step.Input(receipt, answer), step.StepContext(HOME, number, number))
     assert [each.kind for each in last.drafts][-1] is Kind.RUN_FINISHED
 
 

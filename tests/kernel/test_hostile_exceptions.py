@@ -416,8 +416,8 @@ def test_keys_of_cells(name: str) -> None:
     machine = Machine(keyed)
     data = b"\xa1\x64name\x61a"
     for number in (1, 2):
-        item = inbox.Event("Keyed", payload.inline(data))
-        stepped = kernel_step.step(machine, step.Input(item, data), step.Context(home, number, number))
+        item = inbox.InboxEvent("Keyed", payload.inline(data))
+        stepped = kernel_step.step(machine, step.Input(item, data), step.StepContext(home, number, number))
         assert (stepped.dead == "") is taken
     assert len(machine.cells) == taken
 

@@ -13,7 +13,7 @@ from worldline.base import limits
 from worldline.codec import structs
 from worldline.kernel import commands, snapshots, values
 from worldline.model import ids, inbox, payload
-from worldline.model.journal import Entry, Kind
+from worldline.model.journal import JournalEntry, Kind
 from worldline.testing.life import Life
 
 HOME = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
@@ -155,8 +155,8 @@ def script() -> wl.Script:
     return wl.Script().on(fetch, lambda text: len(text))
 
 
-def steps(world: testing.TestWorld) -> list[list[Entry]]:
-    found: dict[int, list[Entry]] = {}
+def steps(world: testing.TestWorld) -> list[list[JournalEntry]]:
+    found: dict[int, list[JournalEntry]] = {}
     for entry in world.journal():
         found.setdefault(entry.step, []).append(entry)
     return list(found.values())

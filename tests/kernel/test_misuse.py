@@ -93,10 +93,10 @@ FORGED = {
     "the first of unknown ones": lambda: operations.First((5, 6)),
     "joining unknown ones": lambda: operations.Joined((5, 6)),
     "joining nothing": lambda: operations.Joined(()),
-    "closing unknown ones": lambda: operations.Closing((5,)),
-    "closing with a timer that is none": lambda: operations.Closing((0,), timer=7),
-    "closing with text for a timer": lambda: operations.Closing((0,), timer="x"),  # type: ignore[arg-type]
-    "closing with a negative timer": lambda: operations.Closing((0,), timer=-2),
+    "closing unknown ones": lambda: operations.ScopeClosing((5,)),
+    "closing with a timer that is none": lambda: operations.ScopeClosing((0,), timer=7),
+    "closing with text for a timer": lambda: operations.ScopeClosing((0,), timer="x"),  # type: ignore[arg-type]
+    "closing with a negative timer": lambda: operations.ScopeClosing((0,), timer=-2),
 }
 
 

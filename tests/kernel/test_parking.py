@@ -138,7 +138,7 @@ def test_an_answer_takes_the_row_with_it() -> None:
         intent = of_kind(world, "phone")
         give(world, park(intent))
         answer = values.dump("late")
-        world.step(inbox.Receipt(intent, inbox.ReceiptStatus.OK, payload.inline(answer), 1), answer)
+        world.step(inbox.EffectReceipt(intent, inbox.ReceiptStatus.OK, payload.inline(answer), 1), answer)
         assert world.attach("r").result() == "late"
         assert keys.PARKED not in [keys.parse(key).part for key, _ in snapshots.rows_of(world.machine)]
         world.prove()

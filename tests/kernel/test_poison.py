@@ -100,12 +100,12 @@ class World:
     def __init__(self) -> None:
         self.machine, self.again = Machine(app), Machine(app)
         self.head = journal.GENESIS
-        self.entries: list[journal.Entry] = []
+        self.entries: list[journal.JournalEntry] = []
 
     def give(self, item: inbox.Item, data: bytes = b"", *, poison: str = "", time_us: int = 0) -> step.Stepped:
         time_us = max(self.head.time_us, time_us)
         given = step.Input(item, data, poison=poison)
-        stepped = kernel_step.step(self.machine, given, step.Context(HOME, self.head.step + 1, time_us))
+        stepped = kernel_step.step(self.machine, given, step.StepContext(HOME, self.head.step + 1, time_us))
         sealed = journals.seal(self.head, stepped.drafts, stepped.changes, state=stepped.state, time_us=time_us)
         self.head = sealed.after
         self.entries += sealed.entries
@@ -147,17 +147,17 @@ def test_an_event_is_a_dead_letter() -> None:
     world = World()
     world.give(*world.start(waiting()))
     data = values.dump(Hit(2))
-    stepped = world.poison(inbox.Event("Hit", payload.inline(data)), data)
+    stepped = world.poison(inbox.InboxEvent("Hit", payload.inline(data)), data)
     assert (stepped.dead, stepped.letter) == (WHY, None)
     assert not world.blocked()
     assert not world.machine.cells
-    world.give(inbox.Event("Hit", payload.inline(data)), data)
+    world.give(inbox.InboxEvent("Hit", payload.inline(data)), data)
     assert world.machine.runs["r"].record.status is RunStatus.FINISHED
 
 
 def test_a_request_is_answered_with_the_reason() -> None:
     data = values.dump(Ask(2))
-    stepped = World().poison(inbox.Event("Ask", payload.inline(data), correlation="x"), data)
+    stepped = World().poison(inbox.InboxEvent("Ask", payload.inline(data), correlation="x"), data)
     assert stepped.dead == WHY
     assert not answered(stepped).ok
     assert WHY.encode() in answered(stepped).data
@@ -185,7 +185,7 @@ def test_an_answer_to_an_effect_is_recorded_and_its_run_blocked() -> None:
     world = World()
     world.give(*world.start(flow(7)))
     data = values.dump(7)
-    receipt = inbox.Receipt(world.intent("fetch"), ReceiptStatus.OK, payload.inline(data), 1)
+    receipt = inbox.EffectReceipt(world.intent("fetch"), ReceiptStatus.OK, payload.inline(data), 1)
     stepped = world.poison(receipt, data)
     assert world.blocked()
     assert stepped.closed == [receipt.intent]
@@ -199,7 +199,7 @@ def test_a_timer_of_a_run_and_a_reply_block_the_run() -> None:
         world = World()
         world.give(*world.start(flow(7)))
         data = values.dump(7)
-        world.give(inbox.Receipt(world.intent("fetch"), ReceiptStatus.OK, payload.inline(data), 1), data)
+        world.give(inbox.EffectReceipt(world.intent("fetch"), ReceiptStatus.OK, payload.inline(data), 1), data)
         fired = inbox.TimerFired(world.intent("sleep"), 60 * SECOND_US)
         if until == "sleep":
             world.poison(fired, time_us=60 * SECOND_US)
@@ -226,7 +226,7 @@ def test_an_event_that_a_timer_raises_is_a_dead_letter_of_its_own() -> None:
     world.give(*world.start(later()))
     stepped = world.poison(inbox.TimerFired(world.intent("Hit"), 5 * SECOND_US), time_us=5 * SECOND_US)
     assert stepped.dead == WHY
-    assert stepped.letter == step.Letter(inbox.Event("Hit", payload.EMPTY), values.dump(Hit(1)))
+    assert stepped.letter == step.BuriedEvent(inbox.InboxEvent("Hit", payload.EMPTY), values.dump(Hit(1)))
     assert not world.blocked()
 
 
@@ -234,7 +234,7 @@ def test_an_event_that_a_timer_raises_is_a_dead_letter_of_its_own() -> None:
 def test_what_a_schedule_does_is_a_dead_letter_or_a_blocked_run(starts: bool) -> None:
     world = World()
     spec = schedule_spec.spec_of(flow(3) if starts else Hit(3), every=60, cron=None, tz=None)
-    world.give(*world.command(commands.SCHEDULE, schedules.Put("s", spec)))
+    world.give(*world.command(commands.SCHEDULE, schedules.ScheduleChange("s", spec)))
     [(timer, pending)] = world.machine.work.open.items()
     due_us = pending.due_us
     stepped = world.poison(inbox.TimerFired(timer, due_us), time_us=due_us)
@@ -242,26 +242,26 @@ def test_what_a_schedule_does_is_a_dead_letter_or_a_blocked_run(starts: bool) ->
     if starts:
         assert (stepped.dead, world.blocked("s@1")) == ("", True)
     else:
-        assert stepped.letter == step.Letter(inbox.Event("Hit", payload.EMPTY), values.dump(Hit(3)))
+        assert stepped.letter == step.BuriedEvent(inbox.InboxEvent("Hit", payload.EMPTY), values.dump(Hit(3)))
 
 
 @pytest.mark.parametrize("starts", [False, True])
 def test_so_is_what_a_triggered_one_does(starts: bool) -> None:
     world = World()
     spec = schedule_spec.spec_of(flow(3) if starts else Hit(3), every=60, cron=None, tz=None)
-    world.give(*world.command(commands.SCHEDULE, schedules.Put("s", spec)))
+    world.give(*world.command(commands.SCHEDULE, schedules.ScheduleChange("s", spec)))
     stepped = world.poison(*world.command(commands.TRIGGER, schedules.Trigger("s")))
     assert stepped.wanted == [], "its timer stays"
     if starts:
         assert (stepped.dead, world.blocked("s@1")) == ("", True)
     else:
-        assert stepped.letter == step.Letter(inbox.Event("Hit", payload.EMPTY), values.dump(Hit(3)))
+        assert stepped.letter == step.BuriedEvent(inbox.InboxEvent("Hit", payload.EMPTY), values.dump(Hit(3)))
 
 
 def test_a_schedule_is_refused() -> None:
     world = World()
     spec = schedule_spec.spec_of(flow(3), every=60, cron=None, tz=None)
-    stepped = world.poison(*world.command(commands.SCHEDULE, schedules.Put("s", spec)))
+    stepped = world.poison(*world.command(commands.SCHEDULE, schedules.ScheduleChange("s", spec)))
     assert stepped.dead == WHY
     assert not answered(stepped).ok
     assert not world.machine.schedules
@@ -300,7 +300,7 @@ def test_what_a_step_left_is_blocked_run_by_run() -> None:
 
 
 def test_a_late_answer_stays_one() -> None:
-    stepped = World().poison(inbox.Receipt(b"?" * 16, ReceiptStatus.OK, payload.EMPTY, 1), values.NONE)
+    stepped = World().poison(inbox.EffectReceipt(b"?" * 16, ReceiptStatus.OK, payload.EMPTY, 1), values.NONE)
     assert [each.kind for each in stepped.drafts][2:] == [Kind.LATE_ANSWER]
     assert stepped.dead == ""
 
@@ -310,5 +310,5 @@ def test_a_run_that_is_warm_is_left_without_its_finally() -> None:
     world.give(*world.start(flow(7)))
     assert world.machine.runs["r"].coroutine is not None
     data = values.dump(7)
-    world.poison(inbox.Receipt(world.intent("fetch"), ReceiptStatus.OK, payload.inline(data), 1), data)
+    world.poison(inbox.EffectReceipt(world.intent("fetch"), ReceiptStatus.OK, payload.inline(data), 1), data)
     assert world.machine.runs["r"].coroutine is None

@@ -20,8 +20,8 @@ from worldline.model import row_keys as keys
 from worldline.model import step as steps
 from worldline.model.inbox import MessageMode
 from worldline.model.journal import Kind
-from worldline.model.world import Policy
-from worldline.testing.life import Life, Standing
+from worldline.model.world import ForkPolicy
+from worldline.testing.life import Life, WorldStanding
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def old_step(machine: Machine) -> steps.Stepped:
     """A question as it was asked then."""
     data = structs.encode(commands.StartRun("old", "transfer", transfer(5).pack(), b"s" * 32, named=True))
     given = steps.Input(inbox.Control(commands.RUN, payload.inline(data)), data)
-    return kernel_step.step(machine, given, steps.Context(HERE, 1, 1))
+    return kernel_step.step(machine, given, steps.StepContext(HERE, 1, 1))
 
 
 def test_an_old_journal_replays_and_its_question_keeps_its_name() -> None:
@@ -195,7 +195,7 @@ def test_an_old_question_is_answered_beside_a_new_one() -> None:
     stepped = old_step(machine)
     old = stepped.outgoing[0]
     head = journal.Head(1, len(stepped.drafts), bytes(32), machine.state, 1)
-    life = Life(app, HERE, before=Life(app, HERE), start=Standing(head, snapshots.save(machine)))
+    life = Life(app, HERE, before=Life(app, HERE), start=WorldStanding(head, snapshots.save(machine)))
     new, question = asked(life)
     machine = snapshots.load(app, snapshots.save(life.machine), HERE)
     assert sorted(machine.work.open) == sorted([old.intent, new.intent])
@@ -208,21 +208,21 @@ def test_an_old_question_is_answered_beside_a_new_one() -> None:
 # --- Forks -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", [Policy.REISSUE, Policy.SHARE, Policy.DROP])
-def test_a_fork_draws_its_own(policy: Policy) -> None:
+@pytest.mark.parametrize("policy", [ForkPolicy.REISSUE, ForkPolicy.SHARE, ForkPolicy.DROP])
+def test_a_fork_draws_its_own(policy: ForkPolicy) -> None:
     parent = Life(app, HERE)
     outgoing, _ = asked(parent)
     child = Life(app, OTHER, before=parent, start=parent.standing_at(parent.head.height))
     found = begin(child, parent, policy)
     sent = [each for step in found for each in step.outgoing]
     wanted = [each for step in found for each in step.wanted]
-    if policy is Policy.REISSUE:
+    if policy is ForkPolicy.REISSUE:
         assert sent[0].intent != outgoing.intent
         assert replay.secret_of(child.entries[parent.head.height :]) != replay.secret_of(parent.entries)
         question = msgspec.structs.replace(sent[0].put_to(JUDGE), payload=payload.inline(sent[0].data))
         give(child, *answered(question))
         assert result(child) == "yes, 5"
-    elif policy is Policy.SHARE:
+    elif policy is ForkPolicy.SHARE:
         assert bytes(outgoing.intent) in bytes(wanted[0].params), (
             "it looks for the answer to the parent's question, by its name"
         )
@@ -230,16 +230,16 @@ def test_a_fork_draws_its_own(policy: Policy) -> None:
     assert replay.secret_of(child.entries[parent.head.height :])
     assert replay.secret_of(child.entries[parent.head.height :]) != replay.secret_of(parent.entries)
     grandchild = Life(app, at(4), before=child, start=child.standing_at(child.head.height))
-    begin(grandchild, child, Policy.DROP)
+    begin(grandchild, child, ForkPolicy.DROP)
     drawn = values.load(list[Any], dict(snapshots.rows_of(grandchild.machine))[keys.QUESTIONS].placement)
     assert replay.secret_of(parent.entries) not in drawn[1], "no open question needs it"
 
 
-def begin(child: Life, parent: Life, policy: Policy) -> list[steps.Stepped]:
+def begin(child: Life, parent: Life, policy: ForkPolicy) -> list[steps.Stepped]:
     """The first steps of a fork."""
     start = parent.head
     said = structs.encode(
-        fork.Forked(child.at.world, parent.at.world, "p", start.step, start.height, policy, live=True)
+        fork.ForkBeginning(child.at.world, parent.at.world, "p", start.step, start.height, policy, live=True)
     )
     found = [child.step(inbox.Control(fork.FORKED, child.carry(said)), said, time_us=start.time_us)]
     while child.machine.unfinished:

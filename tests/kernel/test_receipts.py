@@ -31,8 +31,8 @@ async def waits(text: str) -> str:
     return answer
 
 
-def receipt(intent: bytes, answer: object = "forged", status: ReceiptStatus = ReceiptStatus.OK) -> inbox.Receipt:
-    return inbox.Receipt(intent, status, payload.inline(values.dump(answer)), 1)
+def receipt(intent: bytes, answer: object = "forged", status: ReceiptStatus = ReceiptStatus.OK) -> inbox.EffectReceipt:
+    return inbox.EffectReceipt(intent, status, payload.inline(values.dump(answer)), 1)
 
 
 def of_kind(world: testing.TestWorld, name: str) -> ids.IntentId:
@@ -139,7 +139,7 @@ def test_how_a_receipt_is_raised(status: ReceiptStatus, data: bytes, raised: str
     with testing.world(odd, wl.Script().on(ask_outside, wl.Script.never())) as world:
         run = world.start(tells())
         (intent,) = world.machine.work.open
-        world.step(inbox.Receipt(intent, status, payload.inline(data), 1), data)
+        world.step(inbox.EffectReceipt(intent, status, payload.inline(data), 1), data)
         assert run.result() == raised
         world.prove()
 
@@ -148,7 +148,7 @@ def test_how_a_receipt_is_raised(status: ReceiptStatus, data: bytes, raised: str
 def test_an_answer_that_cannot_be_decoded_is_kept_and_blocks_its_run(data: bytes) -> None:
     with testing.world(app, wl.Script().on(ask_outside, wl.Script.never())) as world:
         run = world.start(waits("x"), id="x")
-        world.step(inbox.Receipt(of_kind(world, "ask_outside"), ReceiptStatus.OK, payload.inline(data), 1), data)
+        world.step(inbox.EffectReceipt(of_kind(world, "ask_outside"), ReceiptStatus.OK, payload.inline(data), 1), data)
         assert run.status is wl.RunStatus.BLOCKED
         outcome = world.machine.runs["x"].record.ops[0].outcome
         assert outcome is not None

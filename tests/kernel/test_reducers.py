@@ -16,7 +16,7 @@ from worldline import testing
 from worldline.codec import structs
 from worldline.kernel import values
 from worldline.kernel.authoring import reducers
-from worldline.kernel.rows.records import Failure
+from worldline.kernel.rows.records import JournaledFailure
 from worldline.model import inbox, payload
 from worldline.model.journal import Kind
 
@@ -66,7 +66,7 @@ def test_a_handler_that_raises_leaves_everything_as_it_was() -> None:
         assert world.state(shop.Account, "a") == shop.Account(5, [5])
         assert ("Account", "new") not in world.machine.cells
         failed = [entry for entry in world.journal() if entry.kind is Kind.HANDLER_FAILED]
-        why = structs.decode(Failure, failed[0].payload)
+        why = structs.decode(JournaledFailure, failed[0].payload)
         assert (why.code, why.message) == ("ValueError", "ValueError: a deposit cannot be negative")
         world.send(shop.Deposited("a", 1))
         world.prove()
@@ -84,7 +84,7 @@ def test_a_handler_that_raises_leaves_everything_as_it_was() -> None:
 )
 def test_undecodable_and_unknown_events_are_rejected(schema: str, data: bytes, reason: str) -> None:
     with testing.world(shop.app) as world:
-        stepped = world.step(inbox.Event(schema, payload.inline(data)), data)
+        stepped = world.step(inbox.InboxEvent(schema, payload.inline(data)), data)
         assert [draft.kind for draft in stepped.drafts] == [Kind.EVENT, Kind.UNDECODABLE_INPUT]
         assert reason in stepped.dead
         assert world.head.state == bytes(32)
@@ -366,7 +366,7 @@ def test_an_event_type_with_code_of_its_own_may_refuse() -> None:
 
     with testing.world(app) as world:
         data = values.dump({"number": -1})
-        stepped = world.step(inbox.Event("Positive", payload.inline(data)), data)
+        stepped = world.step(inbox.InboxEvent("Positive", payload.inline(data)), data)
         assert "must be positive" in stepped.dead
 
 
@@ -388,7 +388,7 @@ def test_an_odd_refusal_of_an_event_type_is_journaled_all_the_same() -> None:
 
     with testing.world(app) as world:
         data = values.dump({"number": -1})
-        world.step(inbox.Event("Odd", payload.inline(data)), data)
+        world.step(inbox.InboxEvent("Odd", payload.inline(data)), data)
         assert [entry.kind for entry in world.journal()] == [Kind.EVENT, Kind.UNDECODABLE_INPUT]
         world.prove()
 

@@ -12,7 +12,7 @@ from worldline import testing
 from worldline.base import errors
 from worldline.codec import canonical, tuples
 from worldline.kernel import commands, snapshots
-from worldline.kernel.rows.ledger import Group, Ledger, Queue, Written
+from worldline.kernel.rows.ledger import Group, RecordQueue, RowLedger, Written
 from worldline.kernel.rows.records import RunId
 from worldline.layers.stored import history
 from worldline.model import row_keys as keys
@@ -87,7 +87,7 @@ def shown(changes: list[Change]) -> list[tuple[bytes, object]]:
 
 
 def test_a_row_is_written_once_as_it_is_at_the_end() -> None:
-    ledger = Ledger()
+    ledger = RowLedger()
     put(ledger.top, b"b", 1)
     put(ledger.top, b"a", 2)
     put(ledger.top, b"b", 3)
@@ -96,7 +96,7 @@ def test_a_row_is_written_once_as_it_is_at_the_end() -> None:
 
 
 def test_what_came_and_went_leaves_no_trace() -> None:
-    ledger = Ledger()
+    ledger = RowLedger()
     put(ledger.top, b"new", is_new=True)
     ledger.top.gone(b"new")
     put(ledger.top, b"old")
@@ -109,7 +109,7 @@ def test_what_came_and_went_leaves_no_trace() -> None:
 
 
 def test_a_group_is_dropped_in_one_change_before_its_new_rows() -> None:
-    ledger = Ledger()
+    ledger = RowLedger()
     group = Group(ledger, b"g")
     put(group, b"1")
     put(ledger.top, b"a")
@@ -124,7 +124,7 @@ def test_a_group_is_dropped_in_one_change_before_its_new_rows() -> None:
 
 
 def test_a_new_group_has_nothing_to_drop() -> None:
-    ledger = Ledger()
+    ledger = RowLedger()
     group = Group(ledger, b"g", is_new=True)
     put(group, b"1")
     group.drop()
@@ -136,15 +136,15 @@ def test_a_new_group_has_nothing_to_drop() -> None:
 
 
 def test_a_group_that_is_dropped_and_another_of_its_name() -> None:
-    ledger = Ledger()
+    ledger = RowLedger()
     Group(ledger, b"g").drop()
     put(Group(ledger, b"g", is_new=True), b"1")
     assert shown(ledger.collect()) == [(b"g", "group"), (b"g1", [1])]
 
 
 def test_numbers_of_a_queue_depend_on_what_is_there() -> None:
-    ledger = Ledger()
-    queue: Queue[RunId] = Queue(ledger.top, b"Q")
+    ledger = RowLedger()
+    queue: RecordQueue[RunId] = RecordQueue(ledger.top, b"Q")
     queue.extend(map(RunId, "abc"))
     queue.popleft()
     assert [key for key, _ in queue.rows()] == [b"Q" + keys.number(1), b"Q" + keys.number(2)]
@@ -282,7 +282,7 @@ def test_twins_whose_clocks_differ_have_equal_states() -> None:
     assert len(first) >= 8
 
 
-def look(steps: list[history.Stored], life: Life, rows: Rows) -> None:
+def look(steps: list[history.StoredStep], life: Life, rows: Rows) -> None:
     for step in steps:
         assert history.needed(step) == []
     history.fold(life.baseline.head, steps, rows, life.blobs)

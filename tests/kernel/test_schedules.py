@@ -14,7 +14,7 @@ from worldline.codec import structs
 from worldline.kernel import commands, replay, schedules, snapshots, values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring import schedule_spec
-from worldline.kernel.rows.records import Failure
+from worldline.kernel.rows.records import JournaledFailure
 from worldline.kernel.state import Machine
 from worldline.layers import journal as journals
 from worldline.model import ids, inbox, journal, payload, step
@@ -207,14 +207,14 @@ class Life:
         self.app = app
         self.machine = Machine(app, strict=True)
         self.head = journal.GENESIS
-        self.steps: list[list[journal.Entry]] = []
+        self.steps: list[list[journal.JournalEntry]] = []
         self.inputs: list[step.Input] = []
         self.timers: dict[ids.IntentId, int] = {}
         self.time_us = start_us
 
     def give(self, item: inbox.Item, data: bytes = b"") -> step.Stepped:
         given = step.Input(item, data)
-        stepped = kernel_step.step(self.machine, given, step.Context(HOME, self.head.step + 1, self.time_us))
+        stepped = kernel_step.step(self.machine, given, step.StepContext(HOME, self.head.step + 1, self.time_us))
         sealed = journals.seal(self.head, stepped.drafts, stepped.changes, state=stepped.state, time_us=self.time_us)
         self.head = sealed.after
         self.steps.append(sealed.entries)
@@ -229,7 +229,7 @@ class Life:
 
     def send(self, event: object) -> step.Stepped:
         data = values.dump(event)
-        return self.give(inbox.Event(values.schema_name(type(event)), payload.inline(data)), data)
+        return self.give(inbox.InboxEvent(values.schema_name(type(event)), payload.inline(data)), data)
 
     def command(self, name: str, wanted: object) -> Any:
         data = structs.encode(wanted)
@@ -397,14 +397,14 @@ def test_a_schedule_starts_workflows() -> None:
     app = program()
     life = Life(app)
     spec = schedule_spec.spec_of(app.workflows["report"]("weekly"), every=10, cron=None, tz=None)
-    assert values.load(bool, life.command(commands.SCHEDULE, schedules.Put("r", spec)).data) is True
-    assert values.load(bool, life.command(commands.SCHEDULE, schedules.Put("r", spec)).data) is False
+    assert values.load(bool, life.command(commands.SCHEDULE, schedules.ScheduleChange("r", spec)).data) is True
+    assert values.load(bool, life.command(commands.SCHEDULE, schedules.ScheduleChange("r", spec)).data) is False
     life.advance(31)
     assert list(life.machine.runs) == ["r@1", "r@2", "r@3"]
     assert [run.live for run in life.machine.runs.values()] == [True, True, True], "they may overlap"
-    assert values.load(bool, life.command(commands.SCHEDULE, schedules.Put("r", None)).data) is True
-    assert values.load(bool, life.command(commands.SCHEDULE, schedules.Put("r", None)).data) is False
-    life.command(commands.SCHEDULE, schedules.Put("r", spec))
+    assert values.load(bool, life.command(commands.SCHEDULE, schedules.ScheduleChange("r", None)).data) is True
+    assert values.load(bool, life.command(commands.SCHEDULE, schedules.ScheduleChange("r", None)).data) is False
+    life.command(commands.SCHEDULE, schedules.ScheduleChange("r", spec))
     life.advance(30)
     assert list(life.machine.runs) == ["r@1", "r@2", "r@3", "r@4", "r@5", "r@6"]
     assert len(life.ticks) == 6
@@ -415,7 +415,7 @@ def test_cron_in_a_world_crosses_the_change_of_clocks() -> None:
     app = program()
     life = Life(app, us("2024-03-29T12:00Z"))
     spec = schedule_spec.spec_of(Tick("morning"), every=None, cron="0  9 * * *", tz="Europe/Berlin")
-    assert life.command(commands.SCHEDULE, schedules.Put("m", spec)).ok
+    assert life.command(commands.SCHEDULE, schedules.ScheduleChange("m", spec)).ok
     assert schedules.listed(life.machine)[0].cron == "0 9 * * *"
     life.advance(3 * 86_400)
     assert life.ticks == ["morning 08:00:00", "morning 07:00:00", "morning 07:00:00"]
@@ -425,17 +425,23 @@ def test_cron_in_a_world_crosses_the_change_of_clocks() -> None:
 @pytest.mark.parametrize(
     ("put", "says"),
     [
-        (schedules.Put("", cron_spec("* * * * *")), "id"),
-        (schedules.Put("a", schedule_spec.Spec(0, "0 0 30 2 *", "", False, "Tick", b"")), "never happens|bad day"),
-        (schedules.Put("a", schedule_spec.Spec(SECOND, "", "", True, "nowhere", b"\xa0")), "nowhere"),
-        (schedules.Put("a", schedule_spec.Spec(SECOND, "", "", True, "report", values.dump({"x": 1}))), "report"),
+        (schedules.ScheduleChange("", cron_spec("* * * * *")), "id"),
+        (
+            schedules.ScheduleChange("a", schedule_spec.Spec(0, "0 0 30 2 *", "", False, "Tick", b"")),
+            "never happens|bad day",
+        ),
+        (schedules.ScheduleChange("a", schedule_spec.Spec(SECOND, "", "", True, "nowhere", b"\xa0")), "nowhere"),
+        (
+            schedules.ScheduleChange("a", schedule_spec.Spec(SECOND, "", "", True, "report", values.dump({"x": 1}))),
+            "report",
+        ),
     ],
 )
-def test_a_bad_one_from_outside_is_answered_with_an_error(put: schedules.Put, says: str) -> None:
+def test_a_bad_one_from_outside_is_answered_with_an_error(put: schedules.ScheduleChange, says: str) -> None:
     life = Life(program())
     answer = life.command(commands.SCHEDULE, put)
     assert not answer.ok
-    message = structs.decode(Failure, answer.data).message
+    message = structs.decode(JournaledFailure, answer.data).message
     assert any(each in message for each in says.split("|")), message
     assert (life.schedules, life.timers) == ({}, {})
 
@@ -476,7 +482,7 @@ def test_the_digest_knows_schedules_and_not_times() -> None:
         life.send(Plan([("a", every)]))
     assert early.machine.state == late.machine.state != other.machine.state
     before = early.machine.state
-    early.command(commands.SCHEDULE, schedules.Put("a", None))
+    early.command(commands.SCHEDULE, schedules.ScheduleChange("a", None))
     assert early.machine.state != before
 
 
@@ -519,9 +525,11 @@ def test_there_is_a_limit_for_each_world(monkeypatch: pytest.MonkeyPatch) -> Non
     stepped = life.send(Plan([("a", 1), ("b", 1), ("c", 1), ("d", 1)]))
     assert "at most 3 schedules" in stepped.dead
     life.send(Plan([("a", 1), ("b", 1), ("c", 1)]))
-    answer = life.command(commands.SCHEDULE, schedules.Put("d", cron_spec("* * * * *")))
+    answer = life.command(commands.SCHEDULE, schedules.ScheduleChange("d", cron_spec("* * * * *")))
     assert not answer.ok
-    assert life.command(commands.SCHEDULE, schedules.Put("c", cron_spec("* * * * *"))).ok, "replacing needs no room"
+    assert life.command(commands.SCHEDULE, schedules.ScheduleChange("c", cron_spec("* * * * *"))).ok, (
+        "replacing needs no room"
+    )
     assert list(life.schedules) == ["a", "b", "c"]
 
 
@@ -529,7 +537,7 @@ def test_a_workflow_that_is_gone_is_reported_and_the_schedule_goes_on() -> None:
     app = program()
     life = Life(app)
     spec = schedule_spec.spec_of(app.workflows["report"]("x"), every=10, cron=None, tz=None)
-    life.command(commands.SCHEDULE, schedules.Put("r", spec))
+    life.command(commands.SCHEDULE, schedules.ScheduleChange("r", spec))
     life.app = program(without_report=True)
     life.restart()
     life.advance(25)

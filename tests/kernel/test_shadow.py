@@ -17,7 +17,7 @@ from worldline import testing
 from worldline.kernel import commands, state, values
 from worldline.kernel.repair import ways_out
 from worldline.kernel.shadow import compare, report, trial
-from worldline.kernel.shadow.report import KINDS, Report
+from worldline.kernel.shadow.report import KINDS, ShadowReport
 from worldline.model import inbox, payload
 from worldline.model.work import WorkKind
 
@@ -50,7 +50,7 @@ def edit(tmp_path: Path) -> Edit:
     return edited
 
 
-def kinds(found: Report) -> dict[str, int]:
+def kinds(found: ShadowReport) -> dict[str, int]:
     return {kind: count for kind, count in found.counts.items() if count}
 
 
@@ -359,7 +359,7 @@ def test_a_timer_that_fired_late_fires_late_again(edit: Edit) -> None:
         run = world.start(shop.approval("x"), id="a1")
         late_us = world.head.time_us + 40_000_000
         data = values.dump(shop.Approved("me"))
-        world._actor.life.step(inbox.Event("Approved", payload.inline(data)), data, time_us=late_us)
+        world._actor.life.step(inbox.InboxEvent("Approved", payload.inline(data)), data, time_us=late_us)
         assert run.result() == "me"
         for program in (shop.app, edit("nobody", "no one")):
             assert kinds(shadow(world, program)) == {}

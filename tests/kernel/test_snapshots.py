@@ -15,7 +15,7 @@ from worldline.base import errors, limits
 from worldline.codec import canonical
 from worldline.kernel import snapshots, values
 from worldline.kernel.operations import OpKind
-from worldline.kernel.rows.ledger import Queue
+from worldline.kernel.rows.ledger import RecordQueue
 from worldline.kernel.rows.records import Buffered, Op, Outcome, Pending, Record, Resume, RunStatus
 from worldline.kernel.state import Machine
 from worldline.model import ids
@@ -150,8 +150,8 @@ def record(**changes: Any) -> Record:
     return msgspec.structs.replace(made, **changes)
 
 
-def buffer(event: Buffered, count: int) -> Queue[Buffered]:
-    made: Queue[Buffered] = Queue()
+def buffer(event: Buffered, count: int) -> RecordQueue[Buffered]:
+    made: RecordQueue[Buffered] = RecordQueue()
     made.extend([event] * count)
     return made
 

@@ -82,7 +82,9 @@ async def flow() -> None:
 def measure() -> int:
     machine = Machine(app)
     data = values.dump(Deep(1))
-    kernel_step.step(machine, step.Input(inbox.Event("Deep", payload.inline(data)), data), step.Context(HOME, 1, 1))
+    kernel_step.step(
+        machine, step.Input(inbox.InboxEvent("Deep", payload.inline(data)), data), step.StepContext(HOME, 1, 1)
+    )
     found: int = machine.cells["Depths", ""].value.n
     return found
 

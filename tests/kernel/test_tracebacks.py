@@ -15,7 +15,7 @@ from worldline.kernel.execution import tracebacks
 from worldline.kernel.rows.records import Outcome
 from worldline.kernel.runs import TRACES_MAX
 from worldline.model.inbox import ReceiptStatus
-from worldline.model.trace import Source, Trace
+from worldline.model.trace import TracedFailure, TraceSource
 
 
 def raised(call: Any, *args: Any) -> BaseException:
@@ -232,7 +232,7 @@ def program() -> tuple[wl.Program, Any, Any, Any]:
     return app, fails, waits, breaks
 
 
-def kept(world: testing.TestWorld) -> list[Trace]:
+def kept(world: testing.TestWorld) -> list[TracedFailure]:
     return [trace for each in world.traces for trace in each.traces]
 
 
@@ -249,9 +249,9 @@ def test_a_step_keeps_where_user_code_failed() -> None:
         assert run.result() == "ValueError"
         assert waits.seen[0][0].startswith("traceback of where=:\nTraceback ")
         assert [(each.source, each.subject) for each in kept(world)] == [
-            (Source.RUN, "f"),
-            (Source.HANDLER, "Cell.take"),
-            (Source.WHERE, "w"),
+            (TraceSource.RUN, "f"),
+            (TraceSource.HANDLER, "Cell.take"),
+            (TraceSource.WHERE, "w"),
         ]
         assert all("in outer\n    inner(secret)\n" in each.text for each in kept(world))
         before = len(world.traces)
@@ -333,7 +333,7 @@ def test_a_failed_effect_says_where(how: str) -> None:
         assert "in outer\n    inner(secret)\n" in first[0]
         assert rebuilt
         assert all(each == [] for each in rebuilt), "no journal has it"
-        assert (Source.EFFECT, "ValueError: 14 characters") in [
+        assert (TraceSource.EFFECT, "ValueError: 14 characters") in [
             (each.source, each.text.splitlines()[-1]) for each in kept(world)
         ]
 

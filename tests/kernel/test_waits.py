@@ -145,7 +145,7 @@ def test_what_is_not_such_an_event_is_rejected(to: str | None) -> None:
         run = world.start(patient("o1"), id="o1")
         before = world.head.state
         data = values.dump({"order": 5})
-        stepped = world.step(inbox.Event("Approved", payload.inline(data), to or ""), data)
+        stepped = world.step(inbox.InboxEvent("Approved", payload.inline(data), to or ""), data)
         assert [draft.kind for draft in stepped.drafts] == [Kind.EVENT, Kind.UNDECODABLE_INPUT]
         assert "Approved" in stepped.dead
         assert world.head.state == before

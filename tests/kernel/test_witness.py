@@ -23,7 +23,7 @@ from worldline.model.change import Change, drop
 from worldline.model.journal import Kind
 from worldline.model.rows import Rows
 from worldline.model.trie.update import root_of
-from worldline.model.world import Policy
+from worldline.model.world import ForkPolicy
 
 HOME = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
 SECOND_US = 1_000_000
@@ -62,20 +62,20 @@ def control(command: str, data: bytes, *, poison: str = "") -> step.Input:
 
 
 def asking(*, poison: str = "") -> step.Input:
-    return control(witness.WITNESS, structs.encode(witness.Witness()), poison=poison)
+    return control(witness.WITNESS, structs.encode(witness.WitnessCommand()), poison=poison)
 
 
 def put(key: str, text: str = "") -> step.Input:
     data = values.dump(Put(key, text))
-    return step.Input(inbox.Event(values.schema_name(Put), payload.inline(data)), data)
+    return step.Input(inbox.InboxEvent(values.schema_name(Put), payload.inline(data)), data)
 
 
-def at(number: int, behind_us: int = 0) -> step.Context:
-    return step.Context(HOME, number, SECOND_US * 1_000 * number, behind_us)
+def at(number: int, behind_us: int = 0) -> step.StepContext:
+    return step.StepContext(HOME, number, SECOND_US * 1_000 * number, behind_us)
 
 
-def said(drafts: list[journal.Draft]) -> witness.Witnessed:
-    [found] = [structs.decode(witness.Witnessed, draft.payload) for draft in drafts if draft.kind is Kind.WITNESSED]
+def said(drafts: list[journal.EntryDraft]) -> witness.WitnessedRoot:
+    [found] = [structs.decode(witness.WitnessedRoot, draft.payload) for draft in drafts if draft.kind is Kind.WITNESSED]
     return found
 
 
@@ -91,11 +91,11 @@ def test_the_root_is_that_of_the_rows() -> None:
             world.send(Put(f"k{number % 2}", "x" * 2_000 * number))
             for _ in range(2):
                 before = world.head
-                world.command(witness.WITNESS, witness.Witness())
+                world.command(witness.WITNESS, witness.WitnessCommand())
                 entries = [each for each in world.journal() if each.height > before.height]
                 assert [each.kind for each in entries] == [Kind.CONTROL, Kind.WITNESSED, Kind.ANSWERED]
-                found = structs.decode(witness.Witnessed, entries[1].payload)
-                assert found == witness.Witnessed(before.step, root(world.machine))
+                found = structs.decode(witness.WitnessedRoot, entries[1].payload)
+                assert found == witness.WitnessedRoot(before.step, root(world.machine))
                 roots.append(found.root)
         assert roots[::2] == roots[1::2], "to say it changes nothing"
         assert len({*roots}) == 3
@@ -112,7 +112,7 @@ def test_nothing_else_goes_on_in_that_step() -> None:
     assert machine.unfinished
     rows, before = snapshots.rows_of(machine), root(machine)
     stepped = kernel_step.step(machine, asking(), at(2))
-    assert said(stepped.drafts) == witness.Witnessed(1, before)
+    assert said(stepped.drafts) == witness.WitnessedRoot(1, before)
     assert (stepped.changes, stepped.wanted, snapshots.rows_of(machine)) == ([], [], rows)
     assert machine.unfinished
     data = b""
@@ -124,7 +124,7 @@ def test_nothing_else_goes_on_in_that_step() -> None:
 def test_a_clock_that_was_set_back_changes_no_schedule_yet() -> None:
     machine = Machine(app)
     spec = schedule_spec.spec_of(Put("k"), every=3_600, cron=None, tz=None)
-    kernel_step.step(machine, control(commands.SCHEDULE, structs.encode(schedules.Put("s", spec))), at(10))
+    kernel_step.step(machine, control(commands.SCHEDULE, structs.encode(schedules.ScheduleChange("s", spec))), at(10))
     before = root(machine)
     behind_us = 9_000 * SECOND_US
     stepped = kernel_step.step(machine, asking(), at(11, behind_us))
@@ -239,5 +239,5 @@ def test_cells_that_go_together_are_found_among_all_rows() -> None:
 
 def back(since: int, key: str) -> step.Input:
     """To a state without this cell."""
-    wanted = revert.Revert(since, 1, 1, Policy.DROP, [[row_keys.cell("Cell", key)]])
+    wanted = revert.Revert(since, 1, 1, ForkPolicy.DROP, [[row_keys.cell("Cell", key)]])
     return control(revert.REVERT, structs.encode(wanted))

@@ -72,7 +72,7 @@ LINEAGE = world_model.Lineage(
     3,
     7,
     [world_model.Section(WORLD, 2, 5), world_model.Section(counted(0x80), 3, 7)],
-    world_model.Policy.SHARE,
+    world_model.ForkPolicy.SHARE,
     True,
     TIME_US,
     DIGEST,
@@ -86,11 +86,11 @@ LINEAGE = world_model.Lineage(
 META = world_model.WorldMeta(
     "alice", "greeter", DIGEST, world_model.Status.PAUSED, {"tier": "1", "eu": ""}, TIME_US, 3, True
 )
-ENTRY = journal_model.Entry(
+ENTRY = journal_model.JournalEntry(
     7, 3, journal_model.Kind.RUN_FINISHED, TIME_US, b"\xf6", STAMP, "trace", bytes(32), bytes(range(32))
 )
 RAISED = lease.Raised(3, DIGEST, 2, "KeyError: 'r' (kernel/work.py:7 in arrive)")
-TAKEN = snapshot.Snapshot(3, 7, DIGEST, bytes(range(32)), 4096, b"hash", TIME_US, 77_000_000)
+TAKEN = snapshot.StateSnapshot(3, 7, DIGEST, bytes(range(32)), 4096, b"hash", TIME_US, 77_000_000)
 SEGMENT = journal_model.Segment(2, 70_001, 2, 300, DIGEST, 4096, True, 77_000_000)
 WORK = work_model.Work(
     work_model.WorkKind.EFFECT,
@@ -118,13 +118,18 @@ WORK = work_model.Work(
     [work_model.EffectAttempt(1, TIME_US, TIME_US + 1, WORKER, "retried", "no route")],
     "order-7",
 )
-RULE = policy.Rule(2, policy.Verb.ONLY, policy.Scope.SEND, "till*", "shop", "vault", "inbox:*")
+RULE = policy.PolicyRule(2, policy.Verb.ONLY, policy.PolicyScope.SEND, "till*", "shop", "vault", "inbox:*")
 GRANT = world_model.Grant(UNIVERSE, "shop", "till*", "vault", "inbox:*")
-KEPT = trace.Kept(
-    3, TIME_US, [trace.Trace(trace.Source.RUN, "order-1", "Traceback"), trace.Trace(trace.Source.EFFECT, "4041", "ü")]
+KEPT = trace.StepTraces(
+    3,
+    TIME_US,
+    [
+        trace.TracedFailure(trace.TraceSource.RUN, "order-1", "Traceback"),
+        trace.TracedFailure(trace.TraceSource.EFFECT, "4041", "ü"),
+    ],
 )
 
-ERASURE = ledger_model.LedgerEntry(ledger_model.Erased.VALUES, UNIVERSE, WORLD, WORLD, [counted(0x70)], TIME_US)
+ERASURE = ledger_model.LedgerEntry(ledger_model.ErasedKind.VALUES, UNIVERSE, WORLD, WORLD, [counted(0x70)], TIME_US)
 
 
 def message() -> inbox_model.Message:
@@ -145,8 +150,8 @@ def message() -> inbox_model.Message:
     )
 
 
-VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
-    ("personal value", space.ValueKind.SEALED, sealed.KEPT, sealed_model.Kept(DIGEST, b"\x63ada")),
+VALUES: list[tuple[str, space.ValueKind, space.ValueCodec[Any], Any]] = [
+    ("personal value", space.ValueKind.SEALED, sealed.KEPT, sealed_model.PersonalRecord(DIGEST, b"\x63ada")),
     ("subject", space.ValueKind.SUBJECT, subjects.ERASURES, sealed_model.Erasures(2, TIME_US)),
     ("schema", space.ValueKind.SCHEMA, schema.VALUE, world_model.Schema(1, 0)),
     ("universe name", space.ValueKind.UNIVERSE_NAME, universes.NAME, universes.UniverseName(UNIVERSE)),
@@ -167,12 +172,12 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
     ),
     ("age", space.ValueKind.AGE, age.AGE, age_model.Age(77_000_000, 60_000_000)),
     ("condemned", space.ValueKind.CONDEMNED, collection.CONDEMNED, blob.Condemned(300, TIME_US, 77_000_000, 301)),
-    ("name", space.ValueKind.NAME, worlds.NAME, worlds.Named(WORLD)),
+    ("name", space.ValueKind.NAME, worlds.NAME, worlds.NameRecord(WORLD)),
     ("index", space.ValueKind.INDEX, worlds.INDEX, META),
     ("inline blob", space.ValueKind.BLOB, cas.BLOB, blob.Blob(3, 1, inline=b"abc")),
     ("object blob", space.ValueKind.BLOB, cas.BLOB, blob.Blob(70_000, 1, object="aa/cas/bb")),
     ("blob in chunks", space.ValueKind.BLOB, cas.BLOB, blob.Blob(70_000, 1, chunks=counted(0x70))),
-    ("chunk", space.ValueKind.CHUNK, chunks.CHUNK, blob.Chunk(b"abc")),
+    ("chunk", space.ValueKind.CHUNK, chunks.CHUNK, blob.BlobChunk(b"abc")),
     ("grants", space.ValueKind.GRANTS, universes.GRANTS, world_model.Grants(2, [GRANT], [RULE])),
     (
         "grant change",
@@ -184,13 +189,13 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         "quotas",
         space.ValueKind.QUOTAS,
         quotas.QUOTAS,
-        world_model.Quotas(2, world_model.Quota(10, None, 300, 0), 7, None, 4),
+        world_model.Quotas(2, world_model.QuotaRecord(10, None, 300, 0), 7, None, 4),
     ),
     (
         "quota change",
         space.ValueKind.QUOTA_CHANGE,
         quotas.QUOTA_CHANGE,
-        world_model.QuotaChange(2, world_model.Quota(10, None, 300, 0), TIME_US),
+        world_model.QuotaChangeRecord(2, world_model.QuotaRecord(10, None, 300, 0), TIME_US),
     ),
     (
         "settings",
@@ -201,7 +206,7 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
     ("usage", space.ValueKind.USAGE, quotas.USAGE, world_model.Usage(3, 70_000, 2, 1, TIME_US, TIME_US + 1)),
     ("scrub", space.ValueKind.SCRUB, scrubs.RECORD, scrubs.ScrubRecord(3, TIME_US)),
     ("erasure", space.ValueKind.LEDGER, ledger.ENTRY, ERASURE),
-    ("deletion", space.ValueKind.DELETION, deletions.DELETION, deletions.Deletion(TIME_US, 300)),
+    ("deletion", space.ValueKind.DELETION, deletions.DELETION, deletions.DeletionRecord(TIME_US, 300)),
     (
         "universe deletion",
         space.ValueKind.UNIVERSE_DELETION,
@@ -217,17 +222,17 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         "trial",
         space.ValueKind.TRIAL,
         trial.TRIAL,
-        lease.Trial(
+        lease.CrashTrial(
             5,
             3,
-            lease.Running.STEP,
+            lease.HolderActivity.STEP,
             DIGEST,
             2,
             1,
             WORKER,
             counted(0x70),
             beside=True,
-            blamed=[lease.Blamed(WORKER, counted(0x70), lease.Running.RESTORE)],
+            blamed=[lease.Blamed(WORKER, counted(0x70), lease.HolderActivity.RESTORE)],
             acquitted=1,
             verdict="signal 9",
             until_us=TIME_US,
@@ -251,9 +256,9 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         "dropped",
         space.ValueKind.DROPPED,
         segments.DROPPED,
-        journal_model.Dropped(2, journal_model.Head(3, 70_001, DIGEST, bytes(32), TIME_US)),
+        journal_model.DroppedEntries(2, journal_model.Head(3, 70_001, DIGEST, bytes(32), TIME_US)),
     ),
-    ("event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Event("order.placed", PAYLOAD, "order-1", "trace")),
+    ("event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.InboxEvent("order.placed", PAYLOAD, "order-1", "trace")),
     (
         "correlated event",
         space.ValueKind.INBOX,
@@ -274,24 +279,24 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
             INTENT, inbox_model.ReceiptStatus.OK, PAYLOAD, 2, "run-1", "order-7", DIGEST, counted(0, 64)
         ),
     ),
-    ("bare event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Event("e", payload.EMPTY)),
+    ("bare event", space.ValueKind.INBOX, inbox.ITEM, inbox_model.InboxEvent("e", payload.EMPTY)),
     (
         "receipt",
         space.ValueKind.INBOX,
         inbox.ITEM,
-        inbox_model.Receipt(INTENT, inbox_model.ReceiptStatus.TIMEOUT, BIG, 4, "trace"),
+        inbox_model.EffectReceipt(INTENT, inbox_model.ReceiptStatus.TIMEOUT, BIG, 4, "trace"),
     ),
     ("timer fired", space.ValueKind.INBOX, inbox.ITEM, inbox_model.TimerFired(INTENT, TIME_US, "trace")),
     ("message", space.ValueKind.INBOX, inbox.ITEM, message()),
     ("brought", space.ValueKind.BROUGHT, inbox.BROUGHT, inbox_model.Brought(300)),
     ("vouched message", space.ValueKind.INBOX, inbox.ITEM, message().vouched(ticket=INTENT, from_file=True)),
     ("control", space.ValueKind.INBOX, inbox.ITEM, inbox_model.Control("pause", PAYLOAD, "trace")),
-    ("seen", space.ValueKind.SEEN, inbox.SEEN, inbox_model.Seen(DIGEST, TIME_US, 77_000_000)),
-    ("dead", space.ValueKind.DEAD, inbox.DEAD, inbox_model.Dead(b"\xb1\x10garbage", "not a record", 3, TIME_US)),
+    ("seen", space.ValueKind.SEEN, inbox.SEEN, inbox_model.SeenId(DIGEST, TIME_US, 77_000_000)),
+    ("dead", space.ValueKind.DEAD, inbox.DEAD, inbox_model.DeadItem(b"\xb1\x10garbage", "not a record", 3, TIME_US)),
     ("trace", space.ValueKind.TRACE, traces.KEPT, KEPT),
     ("work", space.ValueKind.WORK, work.WORK, WORK),
     ("due", space.ValueKind.DUE, work.DUE, work.Due(work_model.WorkKind.TIMER)),
-    ("hint", space.ValueKind.HINT, ready.HINT, ready.Hint(WORLD)),
+    ("hint", space.ValueKind.HINT, ready.HINT, ready.HintRecord(WORLD)),
     (
         "worker",
         space.ValueKind.WORKER,
@@ -316,12 +321,12 @@ VALUES: list[tuple[str, space.ValueKind, space.Value[Any], Any]] = [
         data_keys.VALUE,
         data_keys.DataKey("", b"", TIME_US, TIME_US + 1),
     ),
-    ("held", space.ValueKind.HELD, leases.HELD, leases.Held(5)),
+    ("held", space.ValueKind.HELD, leases.HELD, leases.HeldRecord(5)),
     (
         "held copy",
         space.ValueKind.HELD_COPY,
         held.HELD,
-        copies.Held(world_model.Status.PAUSED, "the file a.world", TIME_US),
+        copies.DormantCopy(world_model.Status.PAUSED, "the file a.world", TIME_US),
     ),
     (
         "copying",

@@ -270,7 +270,7 @@ every_value = pytest.mark.parametrize(
 
 
 @every_value
-def test_golden(name: str, kind: space.ValueKind, value: space.Value[Any], record: Any) -> None:
+def test_golden(name: str, kind: space.ValueKind, value: space.ValueCodec[Any], record: Any) -> None:
     data = bytes.fromhex(GOLDEN[name])
     assert value.pack(record).hex() == GOLDEN[name]
     assert value.unpack(data) == record
@@ -282,7 +282,7 @@ def test_golden(name: str, kind: space.ValueKind, value: space.Value[Any], recor
 
 def test_a_trial_of_format_2_1_says_nothing_of_what_was_raised() -> None:
     old = bytes.fromhex("b119bb198827860503035820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f0201")
-    assert trial_keys.TRIAL.unpack(old) == lease.Trial(5, 3, lease.Running.STEP, samples.DIGEST, 2, 1)
+    assert trial_keys.TRIAL.unpack(old) == lease.CrashTrial(5, 3, lease.HolderActivity.STEP, samples.DIGEST, 2, 1)
 
 
 def test_a_lineage_of_format_2_0_does_not_say_its_head() -> None:
@@ -314,7 +314,7 @@ def test_a_universe_of_format_2_0_is_open() -> None:
 
 def test_a_trial_of_format_2_1_does_not_say_who_is_blamed() -> None:
     old = bytes.fromhex("b119bb198827860503035820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f0201")
-    assert trial_keys.TRIAL.unpack(old) == lease.Trial(5, 3, lease.Running.STEP, samples.DIGEST, 2, 1)
+    assert trial_keys.TRIAL.unpack(old) == lease.CrashTrial(5, 3, lease.HolderActivity.STEP, samples.DIGEST, 2, 1)
 
 
 def test_work_of_format_2_1_is_not_alone_and_blames_nobody() -> None:
@@ -331,7 +331,7 @@ def test_work_of_format_2_1_is_not_alone_and_blames_nobody() -> None:
 
 def test_records_of_format_2_1_say_no_age() -> None:
     """What is forgotten after a time counts then as old as the universe, whose age begins with this format."""
-    values: list[tuple[str, space.Value[Any], Any]] = [
+    values: list[tuple[str, space.ValueCodec[Any], Any]] = [
         ("holds", collection.HOLDS, blob.Holds(2, [blob.Hold(samples.WORKER, samples.TIME_US, "backup")])),
         ("condemned", collection.CONDEMNED, blob.Condemned(300, samples.TIME_US)),
         (
@@ -344,7 +344,7 @@ def test_records_of_format_2_1_say_no_age() -> None:
         ("upload", chunk_keys.UPLOAD, blob.Upload(16_000_000, samples.TIME_US)),
         ("copying", copying.COPYING, copies.Copying(samples.WORKER, "the file a.world", samples.TIME_US, 7)),
         ("segment", segment_keys.SEGMENT, msgspec.structs.replace(samples.SEGMENT, age_us=0)),
-        ("seen", inbox_keys.SEEN, inbox.Seen(samples.DIGEST, samples.TIME_US)),
+        ("seen", inbox_keys.SEEN, inbox.SeenId(samples.DIGEST, samples.TIME_US)),
     ]
     for name, value, record in values:
         assert value.unpack(bytes.fromhex(OF_2_1[name])) == record
@@ -380,7 +380,7 @@ def test_a_snapshot_of_format_2_2_says_no_age() -> None:
 
 
 def test_golden_frame() -> None:
-    bare = journal.Entry(8, 4, journal.Kind.EVENT, samples.TIME_US, b"\xf6")
+    bare = journal.JournalEntry(8, 4, journal.Kind.EVENT, samples.TIME_US, b"\xf6")
     chunks = [structs.encode(samples.ENTRY), structs.encode(bare)]
     changes = frame.join([bytes.fromhex("00" + "84" + "02" + "416b" + "416d" + "40"), b""])
     packed = journal_keys.pack_frame(chunks, changes[:10], parts=1)
@@ -399,7 +399,7 @@ def test_golden_frame() -> None:
     for bad in (b"", b"\x00\x01", b"\x00\x01\x00", b"\x00\x01\x00\x00\x00\x00\x01"):
         with pytest.raises(errors.DecodeError, match=r"header|truncated"):
             journal_keys.unpack_frame(frame.wrap(int(space.ValueKind.JOURNAL), bad))
-    assert [structs.decode(journal.Entry, chunk) for chunk in chunks] == [samples.ENTRY, bare]
+    assert [structs.decode(journal.JournalEntry, chunk) for chunk in chunks] == [samples.ENTRY, bare]
     for other in space.ValueKind:
         if other is not space.ValueKind.JOURNAL:
             with pytest.raises(errors.DecodeError, match="where kind 13 belongs"):
@@ -408,7 +408,7 @@ def test_golden_frame() -> None:
 
 @every_value
 def test_a_value_under_the_wrong_key_is_refused(
-    name: str, kind: space.ValueKind, value: space.Value[Any], record: Any
+    name: str, kind: space.ValueKind, value: space.ValueCodec[Any], record: Any
 ) -> None:
     for _, other_kind, _, other in samples.VALUES:
         if other_kind is not kind:
@@ -418,7 +418,7 @@ def test_a_value_under_the_wrong_key_is_refused(
 
 
 @every_value
-def test_damage_is_refused(name: str, kind: space.ValueKind, value: space.Value[Any], record: Any) -> None:
+def test_damage_is_refused(name: str, kind: space.ValueKind, value: space.ValueCodec[Any], record: Any) -> None:
     data = bytes.fromhex(GOLDEN[name])
     for size in range(len(data)):
         with pytest.raises(errors.DecodeError):
@@ -435,7 +435,7 @@ def test_damage_is_refused(name: str, kind: space.ValueKind, value: space.Value[
 
 @every_value
 def test_other_records_in_a_good_envelope_are_refused(
-    name: str, kind: space.ValueKind, value: space.Value[Any], record: Any
+    name: str, kind: space.ValueKind, value: space.ValueCodec[Any], record: Any
 ) -> None:
     """Sound checksum, canonical bytes, wrong content: a field more, a field less, a field of another type."""
     plain = canonical.decode(structs.encode(record))
@@ -453,7 +453,7 @@ def test_other_records_in_a_good_envelope_are_refused(
 
 @every_value
 def test_whatever_is_accepted_is_the_only_form(
-    name: str, kind: space.ValueKind, value: space.Value[Any], record: Any
+    name: str, kind: space.ValueKind, value: space.ValueCodec[Any], record: Any
 ) -> None:
     """One field replaced by anything: refused, or a record with exactly these bytes.
 
@@ -475,7 +475,7 @@ def test_whatever_is_accepted_is_the_only_form(
 def stored_types() -> list[type[msgspec.Struct]]:
     """Every record that is stored, those inside others too."""
     met: dict[type[msgspec.Struct], None] = {}
-    waiting: list[Any] = [type(row[3]) for row in samples.VALUES] + [journal.Entry]
+    waiting: list[Any] = [type(row[3]) for row in samples.VALUES] + [journal.JournalEntry]
     while waiting:
         kind = waiting.pop()
         waiting += typing.get_args(kind)
@@ -556,7 +556,7 @@ def built(kind: type[msgspec.Struct], drawn: dict[str, Any]) -> Any:
         drawn |= dict.fromkeys({"token", "collector", "worker", "incarnation"} & {*drawn}, bytes(limits.ID_BYTES))
     if kind.__name__ == "Age":
         drawn = {"age_us": 1 + drawn["age_us"] // 2 + drawn["step_us"] // 2, "step_us": drawn["step_us"] // 2}
-    if kind.__name__ in ("Named", "UniverseName"):
+    if kind.__name__ in ("NameRecord", "UniverseName"):
         drawn = dict.fromkeys(drawn, bytes(limits.ID_BYTES))
     try:
         return kind(**{name: value for name, value in drawn.items() if name in kind.__struct_fields__})

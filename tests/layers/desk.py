@@ -71,18 +71,18 @@ def due(
     queue: str = QUEUE,
     count_max: int = 1000,
     universe: ids.UniverseId = scenario.UNIVERSE,
-) -> list[work.Found]:
+) -> list[work.DuePointer]:
     """What a worker of this queue finds now."""
     wanted_range = work.due_range(universe, queue=queue, now_us=store.time_us, count_max=count_max)
     return work.decode_due(universe, store.read(wanted_range).page(0))
 
 
-def pointers(store: Store, universe: ids.UniverseId = scenario.UNIVERSE) -> list[work.Found]:
+def pointers(store: Store, universe: ids.UniverseId = scenario.UNIVERSE) -> list[work.DuePointer]:
     """Every pointer there is, due or not, of all queues."""
     return work.decode_due(universe, kv.Page(store.under(*keys.due_all(universe)), more=False, stable=kv.ZERO_STAMP))
 
 
-def pointing_to(store: Store, at: ids.Address, number: int) -> list[work.Found]:
+def pointing_to(store: Store, at: ids.Address, number: int) -> list[work.DuePointer]:
     return [found for found in pointers(store) if (found.pointer.at, found.pointer.intent) == (at, intent_id(number))]
 
 
@@ -105,17 +105,19 @@ def claiming(store: Store, opened: work.Open, number: int) -> tuple[kv.Batch, wo
     return batch, held
 
 
-def settling(held: work.Open, world: worlds.World) -> kv.Batch:
+def settling(held: work.Open, world: worlds.WorldRecord) -> kv.Batch:
     """The answer of an adapter: receipt and settlement in one batch."""
     batch = kv.Batch()
     work.settle(batch, held)
     worlds.expect_open(batch, world)
-    receipt = inbox_model.Receipt(held.intent, ReceiptStatus.OK, payload.inline(held.work.token), held.work.attempt)
+    receipt = inbox_model.EffectReceipt(
+        held.intent, ReceiptStatus.OK, payload.inline(held.work.token), held.work.attempt
+    )
     inbox.enqueue_once(batch, held.at, receipt)
     return batch
 
 
-def firing(store: Store, timer: work.Open, number: int, world: worlds.World) -> kv.Batch:
+def firing(store: Store, timer: work.Open, number: int, world: worlds.WorldRecord) -> kv.Batch:
     batch = kv.Batch()
     fired = work.fire(
         batch, timer, token=scenario.token(number), worker=scenario.worker_id(number), now_us=store.time_us
@@ -150,7 +152,7 @@ def check_reachable(store: Store, at: ids.Address) -> None:
         assert matching[intent] == (1 if each.work.state in work.CLAIMABLE else 0), (each, matching[intent])
 
 
-def garbage(store: Store) -> list[work.Found]:
+def garbage(store: Store) -> list[work.DuePointer]:
     """Pointers that match nothing."""
     return [
         found

@@ -38,7 +38,7 @@ class Meddled:
         self._meddle: Callable[[], Awaitable[object]] | None = meddle
         self._lost = lost
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         return await self._engine.read(*requests)
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:

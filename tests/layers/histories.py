@@ -30,8 +30,8 @@ def noise(size: int, seed: int = 0) -> bytes:
     return hashlib.shake_128(seed.to_bytes(4, "big")).digest(size)
 
 
-def drafts(*payloads: bytes) -> list[journal.Draft]:
-    return [journal.Draft(journal.Kind.EVENT_RAISED, each) for each in payloads or (b"input",)]
+def drafts(*payloads: bytes) -> list[journal.EntryDraft]:
+    return [journal.EntryDraft(journal.Kind.EVENT_RAISED, each) for each in payloads or (b"input",)]
 
 
 def address(data: bytes) -> bytes:
@@ -53,9 +53,9 @@ class History:
         self.blobs: dict[bytes, bytes] = {}
         self.items: list[tuple[bytes, bytes]] = []
         self.book = stored_changes.Book()
-        self.steps: list[tuple[list[journal.Entry], list[Change]]] = []
+        self.steps: list[tuple[list[journal.JournalEntry], list[Change]]] = []
 
-    def seal(self, payloads: Sequence[bytes], changes: Sequence[Change]) -> journals.Sealed:
+    def seal(self, payloads: Sequence[bytes], changes: Sequence[Change]) -> journals.SealedSteps:
         state = model.digests(self.head.state, changes)[0]
         sealed = journals.seal(self.head, drafts(*payloads), changes, state=state, time_us=self.time_us, book=self.book)
         self.head = sealed.after
@@ -68,7 +68,7 @@ class History:
     def commit(self, *steps: tuple[Sequence[bytes], Sequence[Change]]) -> kv.Batch:
         before = self.head
         many = [self.seal(*each) for each in steps]
-        together = journals.Sealed(
+        together = journals.SealedSteps(
             before,
             [entry for each in many for entry in each.entries],
             [data for each in many for data in each.data],
@@ -82,16 +82,16 @@ class History:
         assert self.items == sorted(self.items)
         return batch
 
-    def read(self, *, page: int = 1_000) -> tuple[journal.Head, Rows, list[history.Stored]]:
+    def read(self, *, page: int = 1_000) -> tuple[journal.Head, Rows, list[history.StoredStep]]:
         """What a reader makes of the items, so many at a time."""
         return read(self.items, self.blobs, page=page)
 
 
 def read(
     items: list[tuple[bytes, bytes]], blobs: dict[bytes, bytes], *, page: int = 1_000
-) -> tuple[journal.Head, Rows, list[history.Stored]]:
-    reader = history.Reader(lines.Line(AT), above=0)
-    steps: list[history.Stored] = []
+) -> tuple[journal.Head, Rows, list[history.StoredStep]]:
+    reader = history.StepReader(lines.HistoryLine(AT), above=0)
+    steps: list[history.StoredStep] = []
     while True:
         wanted = reader.wanted()
         found = [each for each in items if wanted.begin <= each[0] < wanted.end][:page]

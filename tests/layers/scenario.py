@@ -71,7 +71,7 @@ class Store:
     def time_us(self) -> int:
         return self.env.wall_us()
 
-    def read(self, *requests: kv.Request) -> kv.Snapshot:
+    def read(self, *requests: kv.Request) -> kv.ReadResult:
         return now(self.engine.read(*requests))
 
     def value(self, key: bytes) -> bytes | None:
@@ -111,13 +111,13 @@ class Store:
         """Damage: write a key behind everybody's back."""
         self.ok(replaced(key, self.value(key), value))
 
-    def create_world(self, number: int = 0, *, universe: ids.UniverseId = UNIVERSE) -> worlds.World:
+    def create_world(self, number: int = 0, *, universe: ids.UniverseId = UNIVERSE) -> worlds.WorldRecord:
         return now(create_world(self.engine, self.env, number, universe=universe))
 
-    def world(self, at: ids.Address) -> worlds.World:
+    def world(self, at: ids.Address) -> worlds.WorldRecord:
         return worlds.decode(at, self.read(worlds.get(at)).value(0))
 
-    def set_status(self, at: ids.Address, status: world_model.Status) -> worlds.World:
+    def set_status(self, at: ids.Address, status: world_model.Status) -> worlds.WorldRecord:
         batch = kv.Batch()
         if status is world_model.Status.DELETED:
             changed = worlds.bury(batch, self.world(at))
@@ -126,7 +126,7 @@ class Store:
         self.ok(batch)
         return changed
 
-    def unread(self, at: ids.Address) -> list[inbox.Unread]:
+    def unread(self, at: ids.Address) -> list[inbox.UnreadItem]:
         return inbox.decode(self.read(inbox.read_range(at, count_max=100_000)).page(0).items)
 
     def items(self, at: ids.Address) -> list[inbox_model.Item | None]:
@@ -143,9 +143,9 @@ class Store:
 
 async def create_world(
     engine: kv.Engine, env: envs.Env, number: int = 0, *, universe: ids.UniverseId = UNIVERSE
-) -> worlds.World:
+) -> worlds.WorldRecord:
     batch = kv.Batch()
-    baseline = snapshot.Snapshot(
+    baseline = snapshot.StateSnapshot(
         step=0,
         height=0,
         chain=journal_model.GENESIS.chain,
@@ -169,8 +169,8 @@ async def create_world(
     return world
 
 
-def event(text: str, *, correlation: str = "") -> inbox_model.Event:
-    return inbox_model.Event("test/Event@1", payload.inline(text.encode()), correlation=correlation)
+def event(text: str, *, correlation: str = "") -> inbox_model.InboxEvent:
+    return inbox_model.InboxEvent("test/Event@1", payload.inline(text.encode()), correlation=correlation)
 
 
 def first_stamp(
@@ -218,7 +218,7 @@ class Unsure:
         self._late: deque[tuple[int, tuple[kv.Batch, ...]]] = deque()
         self._commits = 0
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         return await self.engine.read(*requests)
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:

@@ -33,7 +33,7 @@ HOUR = 3_600 * SECOND
     ],
 )
 def test_what_both_clocks_agree_on_has_passed(monotonic_us: int, time_us: int, grown_us: int) -> None:
-    since = age.Anchor(7, 100, 10**15)
+    since = age.AgeAnchor(7, 100, 10**15)
     assert age.grown(since, monotonic_us=100 + monotonic_us, time_us=10**15 + time_us) == 7 + grown_us
 
 
@@ -53,12 +53,12 @@ class Machine(kits.Around):
         self.stop: Callable[[int], None] = lambda _: None
         self.counter = AgeCounter(self, self.env, UNIVERSE, every_us=every_us)
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         snapshot = await self._engine.read(*requests)
         time_us = self.env.wall_us()
         stopped_us, self.stopped_us = self.stopped_us, 0
         self.stop(stopped_us)
-        return kv.Snapshot(snapshot.answers, time_us, snapshot.seen)
+        return kv.ReadResult(snapshot.answers, time_us, snapshot.seen)
 
     def look(self, *, store: bool = False) -> None:
         now(self.counter.look(store=store))

@@ -51,7 +51,7 @@ class Hooked:
             await hook()
         return await self.inner.get(name)
 
-    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.Listed]:
+    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.ListedObject]:
         return await self.inner.list(prefix, after=after, count_max=count_max)
 
     async def delete(self, name: str) -> None:

@@ -242,7 +242,7 @@ def test_the_committed_form_is_reserved() -> None:
     """It is read as a record, and refused where a value is wanted."""
     stored = b"\x00" + canonical.encode([stored_changes.COMMITTED, b"k", bytes(32), b"salt", b"p"])
     assert stored_changes.COMMITTED == 8
-    assert stored_changes.decode(stored) == [stored_changes.Committed(b"k", bytes(32), b"salt", b"p")]
+    assert stored_changes.decode(stored) == [stored_changes.RowCommitment(b"k", bytes(32), b"salt", b"p")]
     with pytest.raises(errors.DecodeError, match=r"the row 6b: its value is kept apart"):
         resolved(stored, {})
 

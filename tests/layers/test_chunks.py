@@ -37,7 +37,7 @@ class Watched:
         self.before_commit: dict[int, Callable[[], Awaitable[object]]] = {}
         self.before_read: dict[int, Callable[[], Awaitable[object]]] = {}
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         self.reads += 1
         if self.reads in self.before_read:
             await self.before_read[self.reads]()
@@ -270,7 +270,7 @@ async def test_damaged_and_missing_chunks_are_noticed(data: bytes, number: int) 
     at.store.set(key, scenario.flipped(good))
     with pytest.raises(errors.DecodeError):
         await at.blobs.get(of)
-    at.store.set(key, chunk_keys.CHUNK.pack(blob.Chunk(scenario.flipped(chunk_keys.CHUNK.unpack(good).data))))
+    at.store.set(key, chunk_keys.CHUNK.pack(blob.BlobChunk(scenario.flipped(chunk_keys.CHUNK.unpack(good).data))))
     with pytest.raises(errors.DigestMismatch, match="upload"):
         await at.blobs.get(of)
     at.store.erase([key])

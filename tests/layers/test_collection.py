@@ -26,27 +26,29 @@ class Desk:
     def __init__(self) -> None:
         self.store = Store()
 
-    def state(self) -> collection.State:
+    def state(self) -> collection.CollectionState:
         read = self.store.read(*collection.reads(UNIVERSE))
         return collection.decode(UNIVERSE, read.value(0), read.value(1))
 
-    def holds(self) -> collection.Holds:
+    def holds(self) -> collection.HoldsRecord:
         return collection.decode_holds(UNIVERSE, self.store.read(collection.get_holds(UNIVERSE)).value(0))
 
     def commit(self, batch: kv.Batch) -> bool:
         return isinstance(self.store.commit(batch), kv.Ok)
 
-    def begin(self, collector: bytes = ONE, state: collection.State | None = None) -> collection.State | None:
+    def begin(
+        self, collector: bytes = ONE, state: collection.CollectionState | None = None
+    ) -> collection.CollectionState | None:
         batch = kv.Batch()
         made = collection.begin(batch, state or self.state(), collector, time_us=self.store.time_us)
         return made if self.commit(batch) else None
 
-    def end(self, state: collection.State) -> collection.State | None:
+    def end(self, state: collection.CollectionState) -> collection.CollectionState | None:
         batch = kv.Batch()
         made = collection.end(batch, state, time_us=self.store.time_us, above=b"")
         return made if self.commit(batch) else None
 
-    def mark(self) -> collection.State:
+    def mark(self) -> collection.CollectionState:
         begun = self.begin()
         assert begun is not None
         ended = self.end(begun)
@@ -70,16 +72,16 @@ class Desk:
     def raw(self, of: bytes = OF) -> bytes | None:
         return self.store.value(cas_keys.blob_key(UNIVERSE, of))
 
-    def condemn(self, state: collection.State, raw: bytes, of: bytes = OF) -> bool:
+    def condemn(self, state: collection.CollectionState, raw: bytes, of: bytes = OF) -> bool:
         batch = kv.Batch()
         collection.condemn(batch, state, of, raw, since_us=self.store.time_us, age_us=1)
         return self.commit(batch)
 
-    def condemned(self) -> list[collection.Condemned]:
+    def condemned(self) -> list[collection.CondemnedRecord]:
         page = self.store.read(collection.condemned_range(UNIVERSE, count_max=10)).page(0)
         return collection.decode_condemned(UNIVERSE, page)
 
-    def delete(self, raw: bytes, holds: collection.Holds | None = None) -> bool:
+    def delete(self, raw: bytes, holds: collection.HoldsRecord | None = None) -> bool:
         [found] = self.condemned()
         batch = kv.Batch()
         collection.delete(batch, self.mark(), holds or self.holds(), found, raw)
@@ -93,7 +95,7 @@ class Desk:
         assert self.commit(batch)
 
     def hold(
-        self, id: bytes = ONE, *, ttl_ms: int = 1_000, holds: collection.Holds | None = None, now: Age = AGE
+        self, id: bytes = ONE, *, ttl_ms: int = 1_000, holds: collection.HoldsRecord | None = None, now: Age = AGE
     ) -> bool:
         batch = kv.Batch()
         found = holds or self.holds()

@@ -19,7 +19,7 @@ from worldline.model import change, ids, payload
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
 from worldline.model.inbox import ReceiptStatus
-from worldline.model.journal import Draft, Kind
+from worldline.model.journal import EntryDraft, Kind
 from worldline.model.rows import Rows
 from worldline.model.work import WorkKind, WorkState
 from worldline.model.world import Status
@@ -41,7 +41,7 @@ def hold(store: Store, number: int) -> leases.Lease:
     return test_leases.acquire(store, test_leases.sign(store, number, number), at=AT)
 
 
-def enqueue(store: Store, *texts: str) -> list[inbox.Unread]:
+def enqueue(store: Store, *texts: str) -> list[inbox.UnreadItem]:
     """Events in the world's inbox, as they are read."""
     batch = scenario.replaced(b"\x51" + ":".join(texts).encode(), None, b"")
     for text in texts:
@@ -50,13 +50,13 @@ def enqueue(store: Store, *texts: str) -> list[inbox.Unread]:
     return store.unread(AT)
 
 
-def sealed(store: Store, *drafts: Draft) -> journal.Sealed:
+def sealed(store: Store, *drafts: EntryDraft) -> journal.SealedSteps:
     return journal.seal(store.head(AT), list(drafts), [], state=bytes(limits.DIGEST_BYTES), time_us=store.time_us)
 
 
 def a_step(store: Store, **parts: Any) -> commit.Steps:
     """A step of one entry, that did this besides."""
-    return commit.Steps(store.head_raw(AT), sealed(store, Draft(Kind.EVENT, b"input")), **parts)
+    return commit.Steps(store.head_raw(AT), sealed(store, EntryDraft(Kind.EVENT, b"input")), **parts)
 
 
 def adding(held: leases.Lease, steps: commit.Steps) -> kv.Batch:
@@ -71,8 +71,8 @@ def a_message(number: int) -> inbox_model.Message:
     return inbox_model.Message(message_id, AT.universe, AT.world, 1, mode, "letters", payload.EMPTY)
 
 
-def a_receipt(number: int, status: ReceiptStatus = ReceiptStatus.OK) -> inbox_model.Receipt:
-    return inbox_model.Receipt(desk.intent_id(number), status, payload.EMPTY, 1)
+def a_receipt(number: int, status: ReceiptStatus = ReceiptStatus.OK) -> inbox_model.EffectReceipt:
+    return inbox_model.EffectReceipt(desk.intent_id(number), status, payload.EMPTY, 1)
 
 
 def hints(store: Store) -> list[ready.Hint]:
@@ -90,15 +90,15 @@ def everything(store: Store) -> commit.Steps:
         store,
         consumed=[first.stamp],
         buried=[commit.Buried(second, "no such event", step=1, time_us=store.time_us)],
-        seen=[commit.Seen(scenario.event("three"), "id-3", kv.Stamp(b"s" * limits.STAMP_BYTES), store.time_us)],
+        seen=[commit.SeenInput(scenario.event("three"), "id-3", kv.Stamp(b"s" * limits.STAMP_BYTES), store.time_us)],
         opened=[
-            commit.Opened(desk.intent_id(1), desk.wanted(store)),
-            commit.Opened(desk.intent_id(2), timer),
-            commit.Opened(desk.intent_id(3), desk.wanted(store), claim),
+            commit.OpenedWork(desk.intent_id(1), desk.wanted(store)),
+            commit.OpenedWork(desk.intent_id(2), timer),
+            commit.OpenedWork(desk.intent_id(3), desk.wanted(store), claim),
         ],
         sent=[
-            commit.Sent(a_message(1), store.world(PEER), a_receipt(4)),
-            commit.Sent(a_message(2), None, a_receipt(5, ReceiptStatus.ERROR)),
+            commit.AddressedMessage(a_message(1), store.world(PEER), a_receipt(4)),
+            commit.AddressedMessage(a_message(2), None, a_receipt(5, ReceiptStatus.ERROR)),
         ],
         unfinished=CONTINUE,
     )
@@ -152,14 +152,14 @@ def test_head_that_moved_is_a_conflict_and_names_the_key() -> None:
 def test_destination_that_changed_takes_the_whole_step_back() -> None:
     store = a_store()
     held = hold(store, 1)
-    batch = adding(held, a_step(store, sent=[commit.Sent(a_message(1), store.world(PEER))]))
+    batch = adding(held, a_step(store, sent=[commit.AddressedMessage(a_message(1), store.world(PEER))]))
     store.set_status(PEER, Status.PAUSED)
     lost = commit.lost(store.conflict(batch), held)
     assert isinstance(lost, errors.Conflicted)
     assert (store.head(AT).step, store.items(PEER)) == (0, [])
     store.set_status(PEER, Status.ARCHIVED)
     with pytest.raises(errors.Closed):
-        adding(held, a_step(store, sent=[commit.Sent(a_message(1), store.world(PEER))]))
+        adding(held, a_step(store, sent=[commit.AddressedMessage(a_message(1), store.world(PEER))]))
 
 
 @pytest.mark.parametrize("fates", [["lost"], ["applied"], ["late"], ["lost", "applied"], ["applied", "lost"]])
@@ -220,8 +220,8 @@ def test_work_opened_and_closed_by_one_commit_is_a_mistake() -> None:
     store = a_store()
     held = hold(store, 1)
     what, intent = desk.wanted(store), desk.intent_id(1)
-    opened = [commit.Opened(intent, what)]
-    for closing in ({"closed": [intent]}, {"cancelled": [commit.Cancelled(intent, what)]}):
+    opened = [commit.OpenedWork(intent, what)]
+    for closing in ({"closed": [intent]}, {"cancelled": [commit.CancelledWork(intent, what)]}):
         with pytest.raises(AssertionError, match="never opened"):
             adding(held, a_step(store, opened=opened, **closing))
 
@@ -230,9 +230,9 @@ def test_cancelled_timer_leaves_no_pointer_behind() -> None:
     store = a_store()
     held = hold(store, 1)
     timer = desk.wanted(store, kind=WorkKind.TIMER)
-    store.ok(adding(held, a_step(store, opened=[commit.Opened(desk.intent_id(1), timer)])))
+    store.ok(adding(held, a_step(store, opened=[commit.OpenedWork(desk.intent_id(1), timer)])))
     assert len(desk.pointers(store)) == 1
-    store.ok(adding(held, a_step(store, cancelled=[commit.Cancelled(desk.intent_id(1), timer)])))
+    store.ok(adding(held, a_step(store, cancelled=[commit.CancelledWork(desk.intent_id(1), timer)])))
     assert (desk.states(store, AT), desk.pointers(store)) == ([], [])
 
 
@@ -270,7 +270,7 @@ def test_client_id_is_recorded_once_with_the_stamp_of_its_input() -> None:
     store = a_store()
     held = hold(store, 1)
     item, stamp = scenario.event("one"), kv.Stamp(b"s" * limits.STAMP_BYTES)
-    seen = [commit.Seen(item, "id-1", stamp, store.time_us)]
+    seen = [commit.SeenInput(item, "id-1", stamp, store.time_us)]
     store.ok(adding(held, a_step(store, seen=seen)))
     raw = store.read(inbox.get_seen(AT, "id-1")).value(0)
     assert raw is not None
@@ -282,14 +282,14 @@ def test_client_id_is_recorded_once_with_the_stamp_of_its_input() -> None:
 def test_messages_leave_one_hint_behind_them_for_each_other_world() -> None:
     store = a_store()
     held = hold(store, 1)
-    sent = [commit.Sent(a_message(number), store.world(PEER)) for number in range(3)]
-    sent.insert(1, commit.Sent(a_message(9), store.world(AT)))
+    sent = [commit.AddressedMessage(a_message(number), store.world(PEER)) for number in range(3)]
+    sent.insert(1, commit.AddressedMessage(a_message(9), store.world(AT)))
     store.ok(adding(held, a_step(store, sent=sent)))
     [hint] = hints(store)
     assert hint.at == PEER
     assert hint.stamp > max(each.stamp for each in store.unread(PEER)), "a scan of hints finds items before them"
     assert (len(store.items(PEER)), len(store.items(AT))) == (3, 1)
-    store.ok(adding(held, a_step(store, sent=[commit.Sent(a_message(10), store.world(PEER))])))
+    store.ok(adding(held, a_step(store, sent=[commit.AddressedMessage(a_message(10), store.world(PEER))])))
     assert [each.at for each in hints(store)] == [PEER, PEER]
 
 
@@ -309,8 +309,8 @@ def test_own_inbox_has_messages_and_receipts_in_the_order_of_sending() -> None:
     store = a_store()
     held = hold(store, 1)
     own = store.world(AT)
-    sent = [commit.Sent(a_message(number), own, a_receipt(number)) for number in (1, 2)]
-    sent.insert(1, commit.Sent(a_message(3), None, a_receipt(3, ReceiptStatus.ERROR)))
+    sent = [commit.AddressedMessage(a_message(number), own, a_receipt(number)) for number in (1, 2)]
+    sent.insert(1, commit.AddressedMessage(a_message(3), None, a_receipt(3, ReceiptStatus.ERROR)))
     store.ok(adding(held, a_step(store, sent=sent, unfinished=CONTINUE)))
     failed = a_receipt(3, ReceiptStatus.ERROR)
     assert store.items(AT) == [a_message(1), a_receipt(1), failed, a_message(2), a_receipt(2), CONTINUE]
@@ -321,16 +321,18 @@ def test_own_inbox_has_messages_and_receipts_in_the_order_of_sending() -> None:
 ENTRIES_MAX = limits.STEP_EVENTS_MAX
 
 
-def at_the_limits(store_us: int, before: journal_model.Head, peer: worlds.World, *, effects: bool) -> commit.Steps:
+def at_the_limits(
+    store_us: int, before: journal_model.Head, peer: worlds.WorldRecord, *, effects: bool
+) -> commit.Steps:
     """A step of as many entries and bytes as one may have, all of them also in queues or in the other's inbox."""
     params = bytes(limits.STEP_BYTES_MAX // limits.STEP_EFFECTS_MAX - 64)
     assert len(params) <= limits.INLINE_BYTES_MAX
     kind = Kind.EFFECT_REQUESTED if effects else Kind.MESSAGE_SENT
-    drafts = [Draft(Kind.EVENT, b"input", bytes(limits.STAMP_BYTES))]
-    drafts += [Draft(kind, params, correlation="order 7") for _ in range(limits.STEP_EFFECTS_MAX)]
+    drafts = [EntryDraft(Kind.EVENT, b"input", bytes(limits.STAMP_BYTES))]
+    drafts += [EntryDraft(kind, params, correlation="order 7") for _ in range(limits.STEP_EFFECTS_MAX)]
     rest = limits.STEP_BYTES_MAX - sum(len(draft.payload) for draft in drafts)
     count = ENTRIES_MAX - len(drafts)
-    drafts += [Draft(Kind.EVENT_RAISED, bytes(rest // count)) for _ in range(count)]
+    drafts += [EntryDraft(Kind.EVENT_RAISED, bytes(rest // count)) for _ in range(count)]
     fill = bytes(limits.INLINE_BYTES_MAX - 64)  # a row of which fits into a change
     changes = [change.put(bytes([index]), change.Row(fill)) for index in range(16)]
     state = change.digests(before.state, changes)[0]
@@ -345,10 +347,13 @@ def at_the_limits(store_us: int, before: journal_model.Head, peer: worlds.World,
         journal.pack_head(before),
         steps,
         consumed=[bytes(limits.STAMP_BYTES)],
-        opened=[commit.Opened(desk.intent_id(number), wanted) for number in numbers] if effects else [],
+        opened=[commit.OpenedWork(desk.intent_id(number), wanted) for number in numbers] if effects else [],
         sent=[]
         if effects
-        else [commit.Sent(msgspec.structs.replace(a_message(number), payload=carried), peer) for number in numbers],
+        else [
+            commit.AddressedMessage(msgspec.structs.replace(a_message(number), payload=carried), peer)
+            for number in numbers
+        ],
     )
 
 
@@ -401,10 +406,10 @@ async def take(engine: kv.Engine, env: envs.Env) -> leases.Lease:
     return held
 
 
-async def stored(engine: kv.Engine) -> list[journal_model.Entry]:
+async def stored(engine: kv.Engine) -> list[journal_model.JournalEntry]:
     """The world's whole journal, checked against its head."""
-    reader = history.Reader(lines.Line(AT), above=0)
-    steps: list[history.Stored] = []
+    reader = history.StepReader(lines.HistoryLine(AT), above=0)
+    steps: list[history.StoredStep] = []
     while True:
         read = await engine.read(reader.wanted(), journal.get_head(AT))
         steps += reader.take(read.page(0).items)

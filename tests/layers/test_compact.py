@@ -14,18 +14,18 @@ from worldline.keys import segments as keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.keys import universes as universe_keys
 from worldline.layers import leases, universes
-from worldline.layers.snapshots import Saved
+from worldline.layers.snapshots import StoredSnapshot
 from worldline.layers.stored import compact
 from worldline.model import blob
-from worldline.model.journal import Dropped, Head, Segment
-from worldline.model.snapshot import Snapshot
+from worldline.model.journal import DroppedEntries, Head, Segment
+from worldline.model.snapshot import StateSnapshot
 from worldline.store import kv
 
 LEASE = leases.Lease(AT, scenario.worker_id(1), 5, b"epoch", b"holder")
 FIRST = Segment(1, 7, 1, 3, bytes(32), 100, False)
 SECOND = Segment(8, 9, 4, 5, bytes(32), 100, False)
 GENERATION = universe_keys.GENERATION.pack(blob.Generation(4))
-UNMARKED = universes.Generation(AT.universe, GENERATION)
+UNMARKED = universes.GenerationRecord(AT.universe, GENERATION)
 LAST = compact.Indexed(FIRST, keys.SEGMENT.pack(FIRST))
 
 
@@ -60,7 +60,9 @@ def test_segments_follow_each_other() -> None:
 
 
 def test_snapshots_are_dropped_as_they_were_read() -> None:
-    saved = [Saved(Snapshot(step, step, bytes(32), bytes(32), 1, b"", 0), b"raw %d" % step) for step in (3, 5)]
+    saved = [
+        StoredSnapshot(StateSnapshot(step, step, bytes(32), bytes(32), 1, b"", 0), b"raw %d" % step) for step in (3, 5)
+    ]
     batch = kv.Batch()
     compact.drop(batch, LEASE, compact.Expected(b"baseline", kv.counter_add(None, 1), UNMARKED), saved)
     kv.check(batch)
@@ -78,11 +80,11 @@ def test_snapshots_are_dropped_as_they_were_read() -> None:
 
 def test_the_oldest_segments_are_dropped() -> None:
     """One record stands for them, with the head that the chain goes on from. Snapshots below go with them."""
-    before = compact.Indexed(gone := Dropped(1, Head(1, 3, bytes(32), bytes(32), 5)), keys.DROPPED.pack(gone))
+    before = compact.Indexed(gone := DroppedEntries(1, Head(1, 3, bytes(32), bytes(32), 5)), keys.DROPPED.pack(gone))
     first = compact.Indexed(record := Segment(4, 7, 2, 3, bytes(32), 100, False), keys.SEGMENT.pack(record))
     second = compact.Indexed(SECOND, keys.SEGMENT.pack(SECOND))
     end = Head(5, 9, b"c" * 32, b"s" * 32, 77)
-    saved = Saved(Snapshot(3, 7, bytes(32), bytes(32), 1, b"", 0), b"raw")
+    saved = StoredSnapshot(StateSnapshot(3, 7, bytes(32), bytes(32), 1, b"", 0), b"raw")
     batch = kv.Batch()
     expected = compact.Expected(b"baseline", kv.counter_add(None, 1), UNMARKED)
     compact.expire(batch, LEASE, expected, [before, first, second], end, snapshots=[saved])
@@ -99,12 +101,12 @@ def test_the_oldest_segments_are_dropped() -> None:
     }
     assert [*batch.deletes] == [keys.segment_key(AT, 3), keys.segment_key(AT, 7), snapshot_keys.snapshot_key(AT, 3)]
     assert {key: put.value for key, put in batch.puts.items()} == {
-        keys.segment_key(AT, 9): keys.DROPPED.pack(Dropped(1, end))
+        keys.segment_key(AT, 9): keys.DROPPED.pack(DroppedEntries(1, end))
     }
     for wrong in ([before], [before, first]):
         with pytest.raises(AssertionError):
             compact.expire(kv.Batch(), LEASE, expected, wrong, end, snapshots=[])
-    at_end = Saved(Snapshot(5, 9, bytes(32), bytes(32), 1, b"", 0), b"raw")
+    at_end = StoredSnapshot(StateSnapshot(5, 9, bytes(32), bytes(32), 1, b"", 0), b"raw")
     with pytest.raises(AssertionError, match="states above stay"):
         compact.expire(kv.Batch(), LEASE, expected, [second], end, snapshots=[at_end])
 

@@ -18,9 +18,9 @@ from worldline.model.change import Row
 from worldline.model.rows import Rows
 
 
-def exported(made: History) -> export.Exported:
+def exported(made: History) -> export.ExportedJournal:
     _, _, steps = made.read()
-    return export.Exported(
+    return export.ExportedJournal(
         name="alice",
         program="shop",
         program_hash=bytes(32),
@@ -28,7 +28,7 @@ def exported(made: History) -> export.Exported:
         entries=[entry for entries, _ in made.steps for entry in entries],
         blobs=made.blobs,
         changed=[
-            export.Changed(step.changes, model.changes_digest(changes))
+            export.StepChanges(step.changes, model.changes_digest(changes))
             for step, (_, changes) in zip(steps, made.steps, strict=True)
         ],
     )

@@ -43,7 +43,7 @@ def test_reading_may_start_at_any_step(made: History, data: st.DataObject) -> No
     start = data.draw(st.integers(0, len(made.steps) - 1))
     _, _, steps = made.read()
     above = made.steps[start - 1][0][-1].height if start else 0
-    reader = history.Reader(lines.Line(AT), above=above)
+    reader = history.StepReader(lines.HistoryLine(AT), above=above)
     wanted = reader.wanted()
     found = reader.take([each for each in made.items if wanted.begin <= each[0] < wanted.end])
     reader.check_end()

@@ -54,10 +54,10 @@ class Desk:
     def new_id(self) -> bytes:
         return envs.new_id(self.store.env)
 
-    def unread(self) -> list[inbox.Unread]:
+    def unread(self) -> list[inbox.UnreadItem]:
         return self.store.unread(AT)
 
-    def letters(self) -> list[inbox.Letter]:
+    def letters(self) -> list[inbox.DeadLetterRecord]:
         return inbox.decode_dead(self.store.read(inbox.dead_range(AT, count_max=1000)).page(0).items)
 
     def step(self, batch: kv.Batch) -> kv.Ok:
@@ -69,7 +69,7 @@ class Desk:
         self.store.erase([key])
         return outcome
 
-    def bury(self, unread: inbox.Unread, reason: str = "no good") -> inbox.Letter:
+    def bury(self, unread: inbox.UnreadItem, reason: str = "no good") -> inbox.DeadLetterRecord:
         batch = kv.Batch()
         inbox.bury(batch, AT, unread, reason=reason, step=3, time_us=9)
         self.step(batch)
@@ -82,10 +82,10 @@ def test_an_item_is_stored_with_its_id_and_its_stamp() -> None:
     before = desk.store.everything()
     stamp = desk.send("a", "order-1")
     raw = keys.ITEM.pack(item)
-    seen = keys.SEEN.pack(model.Seen(digest.sha256(raw), desk.store.time_us))
+    seen = keys.SEEN.pack(model.SeenId(digest.sha256(raw), desk.store.time_us))
     added = {keys.item_key(AT, stamp): raw, keys.seen_key(AT, "order-1"): seen + stamp}
     assert desk.store.everything() == before | added
-    assert desk.unread() == [inbox.Unread(stamp, raw, item)]
+    assert desk.unread() == [inbox.UnreadItem(stamp, raw, item)]
 
 
 IDS: list[bytes | str] = ["order-1", "a" * 64, "a" * 65, "\x00", "ä", envs.new_id(envs.FixedEnv(7))]
@@ -165,10 +165,10 @@ def test_what_is_no_id_is_refused(client_id: bytes | str) -> None:
         Desk().batch(scenario.event("a"), client_id)
 
 
-def sized(size: int) -> model.Event:
+def sized(size: int) -> model.InboxEvent:
     """An event whose stored value has this many bytes."""
-    bare = len(keys.ITEM.pack(model.Event("e", payload.EMPTY, correlation="x" * 30_000))) - 30_000
-    return model.Event("e", payload.EMPTY, correlation="x" * (size - bare))
+    bare = len(keys.ITEM.pack(model.InboxEvent("e", payload.EMPTY, correlation="x" * 30_000))) - 30_000
+    return model.InboxEvent("e", payload.EMPTY, correlation="x" * (size - bare))
 
 
 def test_items_are_bounded_so_that_each_can_be_journaled_and_buried() -> None:
@@ -203,7 +203,7 @@ def test_an_undecodable_item_does_not_block_the_next(raw: bytes) -> None:
     desk.step(batch)
     assert desk.unread() == []
     [letter] = desk.letters()
-    assert (letter.stamp, letter.dead) == (stamp, model.Dead(raw, bad.error, 1, 5))
+    assert (letter.stamp, letter.dead) == (stamp, model.DeadItem(raw, bad.error, 1, 5))
 
 
 @pytest.mark.parametrize(
@@ -474,8 +474,8 @@ def test_damage_is_noticed() -> None:
 def test_every_kind_of_item_comes_back() -> None:
     desk = Desk()
     items: list[model.Item] = [
-        model.Event("e", payload.EMPTY),
-        model.Receipt(bytes(16), model.ReceiptStatus.OK, payload.EMPTY, 1),
+        model.InboxEvent("e", payload.EMPTY),
+        model.EffectReceipt(bytes(16), model.ReceiptStatus.OK, payload.EMPTY, 1),
         model.TimerFired(bytes(16), 7),
         model.Message(bytes(16), bytes(16), bytes(16), 1, model.MessageMode.TYPED, "n", payload.EMPTY),
         model.Control("c", payload.EMPTY),

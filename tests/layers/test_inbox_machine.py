@@ -55,7 +55,7 @@ class InboxMachine(RuleBasedStateMachine):
         self.journaled: list[kv.Stamp] = []
         self.gone: list[kv.Stamp] = []  # dropped, or put back under another stamp
         self.acked: dict[kv.Stamp, None] = {}
-        self.letters: list[inbox.Letter] = []  # as somebody read them some time ago
+        self.letters: list[inbox.DeadLetterRecord] = []  # as somebody read them some time ago
         self.guards = 0
         self.age_us = 1
 
@@ -245,7 +245,7 @@ class InboxMachine(RuleBasedStateMachine):
             if raw is not None and known is not None:
                 item = scenario.event(known.text)
                 assert inbox.seen_stamp(raw, item, client_id=client_id) == known.stamp
-                found = model.Seen(digest.sha256(keys.ITEM.pack(item)), known.time_us, known.found_us or 0)
+                found = model.SeenId(digest.sha256(keys.ITEM.pack(item)), known.time_us, known.found_us or 0)
                 assert keys.SEEN.unpack(raw[:-12]) == found
 
 

@@ -32,7 +32,7 @@ Row = tuple[bytes, bytes]
 
 sizes = st.one_of(st.integers(0, 40), st.sampled_from([8_000, 16_384, 16_385, 70_000]))
 drafts = st.builds(
-    lambda kind, size, fill, stamp, correlation: model.Draft(kind, bytes([fill]) * size, stamp, correlation),
+    lambda kind, size, fill, stamp, correlation: model.EntryDraft(kind, bytes([fill]) * size, stamp, correlation),
     st.sampled_from(model.Kind),
     sizes,
     st.integers(0, 255),
@@ -42,15 +42,15 @@ drafts = st.builds(
 steps = st.lists(drafts, min_size=1, max_size=6)
 
 
-def draft(text: str = "", *, size: int = 0) -> model.Draft:
-    return model.Draft(model.Kind.EVENT, text.encode() + bytes(size))
+def draft(text: str = "", *, size: int = 0) -> model.EntryDraft:
+    return model.EntryDraft(model.Kind.EVENT, text.encode() + bytes(size))
 
 
 def sealed(
-    before: model.Head, many: Sequence[Sequence[model.Draft]], *, time_us: int = 5
-) -> tuple[list[model.Entry], model.Head]:
+    before: model.Head, many: Sequence[Sequence[model.EntryDraft]], *, time_us: int = 5
+) -> tuple[list[model.JournalEntry], model.Head]:
     """Several steps, one after the other."""
-    entries: list[model.Entry] = []
+    entries: list[model.JournalEntry] = []
     head = before
     for number, each in enumerate(many):
         made = journal.seal(head, each, [], state=STATE, time_us=time_us + number)
@@ -61,14 +61,16 @@ def sealed(
     return entries, head
 
 
-def append(batch: kv.Batch, at: ids.Address, raw: bytes, entries: list[model.Entry], after: model.Head) -> None:
+def append(batch: kv.Batch, at: ids.Address, raw: bytes, entries: list[model.JournalEntry], after: model.Head) -> None:
     """Entries as they are, whatever is wrong with them, after the head that these bytes are."""
     data = [structs.encode(entry) for entry in entries]
     changes = [b"" for entry in entries if entry.chain]
-    journal.append(batch, at, journal.Sealed(journal.decode_head(raw), entries, data, after, changes), before_raw=raw)
+    journal.append(
+        batch, at, journal.SealedSteps(journal.decode_head(raw), entries, data, after, changes), before_raw=raw
+    )
 
 
-def verify(before: model.Head, entries: Sequence[model.Entry]) -> model.Head:
+def verify(before: model.Head, entries: Sequence[model.JournalEntry]) -> model.Head:
     """Steps that changed nothing."""
     return journal.verify(before, entries, [NO_CHANGES] * sum(1 for entry in entries if entry.chain))
 
@@ -80,7 +82,7 @@ class Writer:
         self.store = scenario.Store()
         self.store.create_world()
 
-    def add(self, *many: Sequence[model.Draft]) -> list[model.Entry]:
+    def add(self, *many: Sequence[model.EntryDraft]) -> list[model.JournalEntry]:
         raw = self.store.head_raw(AT)
         entries, after = sealed(journal.decode_head(raw), many, time_us=self.store.time_us)
         batch = kv.Batch()
@@ -94,8 +96,8 @@ class Writer:
     def head(self) -> model.Head:
         return self.store.head(AT)
 
-    def read_paged(self, *, above: int, bytes_max: int) -> list[model.Entry]:
-        entries: list[model.Entry] = []
+    def read_paged(self, *, above: int, bytes_max: int) -> list[model.JournalEntry]:
+        entries: list[model.JournalEntry] = []
         more = True
         while more:
             last = entries[-1].height if entries else above
@@ -122,11 +124,11 @@ class JournalMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.writer = Writer()
-        self.entries: list[model.Entry] = []
+        self.entries: list[model.JournalEntry] = []
         self.ends = [model.GENESIS]
 
     @rule(many=st.lists(steps, min_size=1, max_size=3))
-    def add(self, many: list[list[model.Draft]]) -> None:
+    def add(self, many: list[list[model.EntryDraft]]) -> None:
         added = self.writer.add(*many)
         wanted = [each for step in many for each in step]
         assert [(e.kind, e.payload or e.blob, e.stamp, e.correlation) for e in added] == [
@@ -143,7 +145,7 @@ class JournalMachine(RuleBasedStateMachine):
         self.writer.store.env.jump_wall_us(by_us)
 
     @rule(many=st.lists(steps, min_size=1, max_size=2), behind=st.integers(1, 3))
-    def add_late(self, many: list[list[model.Draft]], behind: int) -> None:
+    def add_late(self, many: list[list[model.EntryDraft]], behind: int) -> None:
         """A writer that read an earlier head loses, whatever it writes."""
         if len(self.ends) > behind:
             before = self.ends[-1 - behind]
@@ -187,7 +189,7 @@ TestJournalMachine.settings = settings(max_examples=40, stateful_step_count=15)
 
 @settings(max_examples=40)
 @given(st.lists(st.lists(steps, min_size=1, max_size=3), min_size=1, max_size=4))
-def test_every_height_is_read_from_one_place(commits: list[list[list[model.Draft]]]) -> None:
+def test_every_height_is_read_from_one_place(commits: list[list[list[model.EntryDraft]]]) -> None:
     """decode(above=h), for every h, from the frames of that range and from all frames: exactly the entries above."""
     writer = Writer()
     entries = [entry for many in commits for entry in writer.add(*many)]
@@ -298,7 +300,7 @@ def test_entries_that_do_not_follow_each_other_are_refused(keep: list[int], why:
         verify(model.GENESIS, [entries[index] for index in keep])
 
 
-def resealed(entries: list[model.Entry]) -> list[model.Entry]:
+def resealed(entries: list[model.JournalEntry]) -> list[model.JournalEntry]:
     """One step whose chain is right, whatever else is wrong."""
     chain = journal.chain_digest(model.GENESIS.chain, entries, NO_CHANGES)
     return [*entries[:-1], msgspec.structs.replace(entries[-1], chain=chain)]
@@ -335,7 +337,7 @@ def test_nothing_after_a_head_is_that_head() -> None:
 
 
 def entry_at(height: int) -> bytes:
-    return structs.encode(model.Entry(height, 1, model.Kind.EVENT, 0, b""))
+    return structs.encode(model.JournalEntry(height, 1, model.Kind.EVENT, 0, b""))
 
 
 @pytest.mark.parametrize(
@@ -370,7 +372,7 @@ def test_what_is_no_frame_is_refused(raw: bytes) -> None:
 def test_golden_chain() -> None:
     """Worked out by hand from the definition: lengths in eight bytes, the domain first, the last chain left empty."""
     entries, head = sealed(
-        model.GENESIS, [[draft("a"), model.Draft(model.Kind.EFFECT_REQUESTED, b"b", b"stampstamp12", "c")]]
+        model.GENESIS, [[draft("a"), model.EntryDraft(model.Kind.EFFECT_REQUESTED, b"b", b"stampstamp12", "c")]]
     )
     first = bytes.fromhex("8a010101054161" + "4060404040")
     last = bytes.fromhex("8a020118210541624c" + b"stampstamp12".hex() + "61635820" + STATE.hex() + "4040")
@@ -416,11 +418,11 @@ def test_a_large_payload_is_named_by_its_address(size: int, named: bool) -> None
     assert verify(model.GENESIS, entries) == head
 
 
-def fitting(extra: int) -> model.Draft:
+def fitting(extra: int) -> model.EntryDraft:
     """A draft whose entry, the only one of a step that changes nothing, fills a frame to the last byte, and `extra`
     bytes more.
     """
-    wide = model.Draft(model.Kind.EVENT, b"", correlation="x" * 50_000)
+    wide = model.EntryDraft(model.Kind.EVENT, b"", correlation="x" * 50_000)
     bare = len(structs.encode(sealed(model.GENESIS, [[wide]])[0][0])) - 50_000
     room = limits.FRAME_BYTES_MAX - 2 * frame.CHUNK_OVERHEAD_BYTES - bare + extra
     return msgspec.structs.replace(wide, correlation="x" * room)
@@ -459,7 +461,7 @@ def test_only_whole_sealed_steps_are_appended() -> None:
     raw = journal.pack_head(model.GENESIS)
     entries, after = sealed(model.GENESIS, [[draft("a"), draft("b")], [draft("c")]])
     later, _ = sealed(after, [[draft("d")]])
-    wrong: list[tuple[list[model.Entry], model.Head]] = [
+    wrong: list[tuple[list[model.JournalEntry], model.Head]] = [
         ([], after),
         (entries[1:], after),
         (entries[:-1], after),

@@ -23,7 +23,7 @@ def incarnation(number: int) -> ids.Incarnation:
 
 
 def beat(
-    store: Store, worker: int, life: int, before: leases.Heartbeat | None, *, proven_dead: bool = False
+    store: Store, worker: int, life: int, before: leases.HeartbeatRecord | None, *, proven_dead: bool = False
 ) -> kv.Batch:
     batch = kv.Batch()
     leases.heartbeat(
@@ -40,12 +40,12 @@ def beat(
     return batch
 
 
-def life_of(store: Store, worker: int) -> leases.Heartbeat | None:
+def life_of(store: Store, worker: int) -> leases.HeartbeatRecord | None:
     of = scenario.worker_id(worker)
     return leases.decode_heartbeat(of, store.read(leases.get_heartbeat(of)).value(0))
 
 
-def sign(store: Store, worker: int, life: int) -> leases.Heartbeat:
+def sign(store: Store, worker: int, life: int) -> leases.HeartbeatRecord:
     """The next heartbeat of this process, committed."""
     store.ok(beat(store, worker, life, life_of(store, worker)))
     written = life_of(store, worker)
@@ -53,7 +53,7 @@ def sign(store: Store, worker: int, life: int) -> leases.Heartbeat:
     return written
 
 
-def look(store: Store, at: ids.Address = AT) -> tuple[leases.State, leases.Heartbeat | None]:
+def look(store: Store, at: ids.Address = AT) -> tuple[leases.LeaseState, leases.HeartbeatRecord | None]:
     read = store.read(*leases.reads(at))
     state = leases.decode(at, read.value(0), read.value(1), read.value(2))
     if state.holder is None:
@@ -63,7 +63,7 @@ def look(store: Store, at: ids.Address = AT) -> tuple[leases.State, leases.Heart
 
 
 def acquiring(
-    store: Store, me: leases.Heartbeat, *, at: ids.Address = AT, proven_dead: bool = False
+    store: Store, me: leases.HeartbeatRecord, *, at: ids.Address = AT, proven_dead: bool = False
 ) -> tuple[kv.Batch, leases.Lease]:
     state, holder_heartbeat = look(store, at)
     batch = kv.Batch()
@@ -73,7 +73,9 @@ def acquiring(
     return batch, held
 
 
-def acquire(store: Store, me: leases.Heartbeat, *, at: ids.Address = AT, proven_dead: bool = False) -> leases.Lease:
+def acquire(
+    store: Store, me: leases.HeartbeatRecord, *, at: ids.Address = AT, proven_dead: bool = False
+) -> leases.Lease:
     batch, held = acquiring(store, me, at=at, proven_dead=proven_dead)
     store.ok(batch)
     return held
@@ -92,7 +94,7 @@ def releasing(held: leases.Lease) -> kv.Batch:
     return batch
 
 
-def goodbye(store: Store, life: leases.Heartbeat) -> None:
+def goodbye(store: Store, life: leases.HeartbeatRecord) -> None:
     batch = kv.Batch()
     leases.goodbye(batch, life)
     store.ok(batch)
@@ -251,10 +253,10 @@ def test_restarted_worker_takes_back_its_worlds_and_fences_its_zombie() -> None:
     assert held_by(store, 1) == [(AT, 2)]
 
 
-def sign_as_of(life: leases.Heartbeat, store: Store) -> leases.Heartbeat:
+def sign_as_of(life: leases.HeartbeatRecord, store: Store) -> leases.HeartbeatRecord:
     """What a paused process believes of itself: that its sign is fresh."""
     fresh = lease.Worker(life.sign.incarnation, 9, store.time_us, TTL_US, 8, {})
-    return leases.Heartbeat(life.worker, fresh, keys.WORKER.pack(fresh))
+    return leases.HeartbeatRecord(life.worker, fresh, keys.WORKER.pack(fresh))
 
 
 def test_worker_whose_own_sign_has_run_out_gets_no_lease() -> None:
@@ -507,7 +509,7 @@ def test_workers_are_found_one_by_one_past_what_they_hold() -> None:
     assert lives(store) == sorted(scenario.worker_id(number) for number in (1, 3))
 
 
-def freeing(store: Store, dead: leases.Heartbeat, epoch: int) -> kv.Batch:
+def freeing(store: Store, dead: leases.HeartbeatRecord, epoch: int) -> kv.Batch:
     batch = kv.Batch()
     leases.release_for(batch, look(store)[0], dead, epoch=epoch)
     return batch
@@ -546,7 +548,9 @@ def test_a_lease_that_moved_on_is_not_ended_for_its_old_holder() -> None:
     other = sign(store, 2, 2)
     taken = acquire(store, other)
     store.conflict(before)
-    left = scenario.replaced(keys.held_key(scenario.worker_id(1), AT), None, keys.HELD.pack(keys.Held(held.epoch)))
+    left = scenario.replaced(
+        keys.held_key(scenario.worker_id(1), AT), None, keys.HELD.pack(keys.HeldRecord(held.epoch))
+    )
     store.ok(left)
     store.ok(freeing(store, dead, held.epoch))
     assert (held_by(store, 1), held_by(store, 2)) == ([], [(AT, taken.epoch)])

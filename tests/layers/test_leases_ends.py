@@ -56,7 +56,7 @@ def test_token_of_a_revocation_is_an_id(token: bytes) -> None:
         leases.revoke(kv.Batch(), look(test_leases.a_store())[0], token=token)
 
 
-def releasing_for(store: Store, dead: leases.Heartbeat, *, epoch: int) -> kv.Batch:
+def releasing_for(store: Store, dead: leases.HeartbeatRecord, *, epoch: int) -> kv.Batch:
     batch = kv.Batch()
     leases.release_for(batch, look(store)[0], dead, epoch=epoch)
     return batch
@@ -114,7 +114,7 @@ def test_held_record_without_a_lease_just_goes() -> None:
     store = test_leases.a_store()
     dead = sign(store, 1, 1)
     held = acquire(store, sign(store, 2, 2))
-    store.set(keys.held_key(dead.worker, AT), keys.HELD.pack(keys.Held(7)))
+    store.set(keys.held_key(dead.worker, AT), keys.HELD.pack(keys.HeldRecord(7)))
     store.conflict(releasing_for(store, dead, epoch=6))
     store.ok(releasing_for(store, dead, epoch=7))
     assert (held_by(store, 1), held_by(store, 2)) == ([], [(AT, 1)])

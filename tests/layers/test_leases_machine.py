@@ -32,7 +32,7 @@ class Process:
 
     worker: int
     incarnation: ids.Incarnation
-    life: leases.Heartbeat
+    life: leases.HeartbeatRecord
     held: list[leases.Lease] = dataclasses.field(default_factory=list)
 
 
@@ -42,8 +42,8 @@ class Look:
 
     process: int
     world: int
-    state: leases.State
-    holder_heartbeat: leases.Heartbeat | None
+    state: leases.LeaseState
+    holder_heartbeat: leases.HeartbeatRecord | None
     now_us: int
     version: int
     free: bool
@@ -276,8 +276,8 @@ class Leases(stateful.RuleBasedStateMachine):
     # --- helpers ------------------------------------------------------------------------------------------
 
     def sign(
-        self, batch: kv.Batch, worker: int, incarnation: ids.Incarnation, before: leases.Heartbeat | None
-    ) -> leases.Heartbeat:
+        self, batch: kv.Batch, worker: int, incarnation: ids.Incarnation, before: leases.HeartbeatRecord | None
+    ) -> leases.HeartbeatRecord:
         return leases.heartbeat(
             batch,
             scenario.worker_id(worker),
@@ -289,12 +289,12 @@ class Leases(stateful.RuleBasedStateMachine):
             labels={},
         )
 
-    def stored_life(self, worker: int) -> leases.Heartbeat | None:
+    def stored_life(self, worker: int) -> leases.HeartbeatRecord | None:
         of = scenario.worker_id(worker)
         return leases.decode_heartbeat(of, self.store.read(leases.get_heartbeat(of)).value(0))
 
     @staticmethod
-    def is_alive(life: leases.Heartbeat, now_us: int) -> bool:
+    def is_alive(life: leases.HeartbeatRecord, now_us: int) -> bool:
         return life.sign.heartbeat_us + TTL_US > now_us
 
     @staticmethod

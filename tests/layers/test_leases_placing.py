@@ -13,13 +13,13 @@ from worldline.layers import leases
 from worldline.store import kv
 
 
-def draining(life: leases.Heartbeat, wanted: bool) -> kv.Batch:
+def draining(life: leases.HeartbeatRecord, wanted: bool) -> kv.Batch:
     batch = kv.Batch()
     leases.drain(batch, life, draining=wanted)
     return batch
 
 
-def drained(store: Store, life: leases.Heartbeat, wanted: bool = True) -> leases.Heartbeat:
+def drained(store: Store, life: leases.HeartbeatRecord, wanted: bool = True) -> leases.HeartbeatRecord:
     store.ok(draining(life, wanted))
     found = life_of(store, 1)
     assert found is not None
@@ -102,7 +102,7 @@ def test_the_lease_of_an_incarnation() -> None:
 # --- Records that nobody owns ----------------------------------------------------------------------------------
 
 
-def forgetting(store: Store, life: leases.Heartbeat, *, epoch: int) -> kv.Batch | None:
+def forgetting(store: Store, life: leases.HeartbeatRecord, *, epoch: int) -> kv.Batch | None:
     batch = kv.Batch()
     return batch if leases.forget_held(batch, look(store)[0], life.worker, epoch=epoch) else None
 
@@ -120,7 +120,7 @@ def test_a_record_of_a_world_that_moved_on_goes() -> None:
     gone, other = sign(store, 1, 1), sign(store, 2, 2)
     acquire(store, other)
     key = keys.held_key(gone.worker, AT)
-    store.ok(scenario.replaced(key, None, keys.HELD.pack(keys.Held(7))))
+    store.ok(scenario.replaced(key, None, keys.HELD.pack(keys.HeldRecord(7))))
     late = forgetting(store, gone, epoch=6)
     assert late is not None
     store.conflict(late)

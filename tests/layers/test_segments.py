@@ -22,24 +22,24 @@ from worldline.store import kv
 
 
 def packed(
-    steps: list[history.Stored],
+    steps: list[history.StoredStep],
     blobs: dict[bytes, bytes],
     *,
     head: journal.Head = journal.GENESIS,
     with_changes: bool = False,
 ) -> tuple[Segment, bytes]:
     """A segment of these steps, which follow a head."""
-    writer = segments.Writer(above=head.height, step=head.step, chain=head.chain, with_changes=with_changes)
+    writer = segments.SegmentBuilder(above=head.height, step=head.step, chain=head.chain, with_changes=with_changes)
     for each in steps:
         covered = history.covered(each, blobs)
-        writer.add(segments.Step(each.step, each.height, each.data, covered, each.changes))
+        writer.add(segments.SegmentStep(each.step, each.height, each.data, covered, each.changes))
         head = history.link(head, each, covered)
     body = writer.body()
     first, last = steps[0], steps[-1]
     return record_of(first, last, body, with_changes=with_changes), body
 
 
-def record_of(first: history.Stored, last: history.Stored, body: bytes, *, with_changes: bool) -> Segment:
+def record_of(first: history.StoredStep, last: history.StoredStep, body: bytes, *, with_changes: bool) -> Segment:
     address = digest.sha256(body)
     return Segment(first.first_height, last.height, first.step, last.step, address, len(body), with_changes)
 
@@ -57,7 +57,7 @@ def resealed(record: Segment, body: bytes) -> Segment:
     )
 
 
-def small() -> tuple[History, list[history.Stored]]:
+def small() -> tuple[History, list[history.StoredStep]]:
     made = History()
     made.commit(([b"one"], [model.put(b"k", Row(b"v1"))]))
     made.commit(([b"two", b"three"], []), ([b"four"], [model.put(b"k", Row(b"v2", b"p"))]))
@@ -130,12 +130,12 @@ def test_any_steps_are_read_back(made: History, data: st.DataObject) -> None:
     ]
 
 
-def read(made: History, record: Segment, body: bytes, *, above: int) -> list[history.Stored]:
+def read(made: History, record: Segment, body: bytes, *, above: int) -> list[history.StoredStep]:
     """As the store is behind a compaction: the frames of the segment are gone."""
     items = [each for each in made.items if journal_keys.frame_place(AT, each[0])[0] > record.last_height]
     index = [(keys.segment_key(AT, record.last_height), keys.SEGMENT.pack(record))]
-    reader = history.Reader(lines.Line(AT), above=above)
-    found: list[history.Stored] = []
+    reader = history.StepReader(lines.HistoryLine(AT), above=above)
+    found: list[history.StoredStep] = []
     while True:
         page, wanted = _page(index, reader.wanted_segment()), reader.wanted()
         covering = reader.covering(page)
@@ -169,7 +169,7 @@ def test_frames_that_go_while_they_are_read() -> None:
     record, body = packed(steps[:2], made.blobs)
     page = _page([(keys.segment_key(AT, record.last_height), keys.SEGMENT.pack(record))], kv.Range(b"\x00", b"\xff"))
     for count in range(1, len(made.items) - 1):
-        reader = history.Reader(lines.Line(AT), above=0)
+        reader = history.StepReader(lines.HistoryLine(AT), above=0)
         found = reader.take(made.items[:count])
         covering = reader.covering(page)
         assert covering == record
@@ -201,7 +201,7 @@ def test_every_flipped_byte_is_found() -> None:
 def _checked(record: Segment, body: bytes) -> journal.Head:
     """As it is checked before it is indexed."""
     opened = segments.Body(AT, record, body)
-    reader = history.Reader(lines.Line(AT), above=0)
+    reader = history.StepReader(lines.HistoryLine(AT), above=0)
     head = journal.Head(0, 0, opened.chain, bytes(32), 0)
     if opened.chain != journal.GENESIS.chain:
         raise errors.DecodeError("it follows another history")

@@ -16,7 +16,7 @@ from worldline.store import kv, transact
 AT = scenario.address()
 
 
-def taken_at(step: int, *, seed: bytes = b"") -> snapshot.Snapshot:
+def taken_at(step: int, *, seed: bytes = b"") -> snapshot.StateSnapshot:
     """A snapshot of the given step in a history of its own; two entries a step."""
     chain = digest.hash_parts(b"test", seed, bytes([step]))
     head = journal.Head(step, 2 * step, chain, chain, 1_000 + step) if step else journal.GENESIS
@@ -31,13 +31,13 @@ class Desk:
         self.store = scenario.Store()
         self.store.create_world()
 
-    def save(self, taken: snapshot.Snapshot) -> kv.Outcome:
+    def save(self, taken: snapshot.StateSnapshot) -> kv.Outcome:
         batch = kv.Batch()
         saved = snapshots.save(batch, AT, taken)
-        assert saved == snapshots.Saved(taken, keys.SNAPSHOT.pack(taken))
+        assert saved == snapshots.StoredSnapshot(taken, keys.SNAPSHOT.pack(taken))
         return self.store.commit(batch)
 
-    def saved(self, *, up_to: int, count_max: int = 100) -> list[snapshots.Saved]:
+    def saved(self, *, up_to: int, count_max: int = 100) -> list[snapshots.StoredSnapshot]:
         page = self.store.read(snapshots.latest_range(AT, up_to=up_to, count_max=count_max)).page(0)
         return snapshots.decode(AT, page)
 
@@ -46,10 +46,10 @@ class Desk:
         assert raw is not None
         return raw
 
-    def baseline(self) -> snapshot.Snapshot:
+    def baseline(self) -> snapshot.StateSnapshot:
         return snapshots.decode_baseline(self.baseline_raw())
 
-    def promote(self, to: snapshots.Saved, *, before_raw: bytes | None = None) -> kv.Outcome:
+    def promote(self, to: snapshots.StoredSnapshot, *, before_raw: bytes | None = None) -> kv.Outcome:
         batch = kv.Batch()
         snapshots.promote(batch, AT, before_raw=before_raw or self.baseline_raw(), to=to)
         return self.store.commit(batch)
@@ -63,7 +63,7 @@ class SnapshotsMachine(RuleBasedStateMachine):
         self.desk = Desk()
         self.records = {0: self.desk.baseline()}
         self.baseline = 0
-        self.dropped: list[snapshots.Saved] = []
+        self.dropped: list[snapshots.StoredSnapshot] = []
         self.stale_raws = [self.desk.baseline_raw()]
 
     @rule(step=st.integers(0, 6), seed=st.sampled_from([b"", b"another"]))
@@ -128,7 +128,7 @@ class SnapshotsMachine(RuleBasedStateMachine):
     def the_baseline_is_a_snapshot_that_is_there(self) -> None:
         assert self.desk.baseline() == self.records[self.baseline]
 
-    def _promote(self, saved: snapshots.Saved) -> None:
+    def _promote(self, saved: snapshots.StoredSnapshot) -> None:
         if saved.record.step <= self.baseline:
             with pytest.raises(errors.BadInput, match="cannot move back"):
                 self.desk.promote(saved)
@@ -149,7 +149,7 @@ TestSnapshotsMachine.settings = settings(max_examples=60, stateful_step_count=30
 def test_every_world_has_a_baseline_from_birth() -> None:
     desk = Desk()
     assert (desk.baseline().step, desk.baseline().height) == (0, 0)
-    assert desk.saved(up_to=0) == [snapshots.Saved(desk.baseline(), keys.SNAPSHOT.pack(desk.baseline()))]
+    assert desk.saved(up_to=0) == [snapshots.StoredSnapshot(desk.baseline(), keys.SNAPSHOT.pack(desk.baseline()))]
 
 
 def test_a_world_that_does_not_exist_has_none() -> None:
@@ -160,7 +160,7 @@ def test_a_world_that_does_not_exist_has_none() -> None:
 def test_a_snapshot_stands_where_the_head_stood() -> None:
     head = journal.Head(3, 7, bytes(range(32)), bytes(32), 99)
     taken = snapshots.at_head(head, root=bytes(range(1, 33)), size=5, program_hash=b"hash")
-    assert taken == snapshot.Snapshot(3, 7, bytes(range(32)), bytes(range(1, 33)), 5, b"hash", 99)
+    assert taken == snapshot.StateSnapshot(3, 7, bytes(range(32)), bytes(range(1, 33)), 5, b"hash", 99)
     assert snapshots.head_of(taken, state=bytes(32)) == head
 
 
@@ -179,7 +179,7 @@ def test_a_batch_that_saves_one_snapshot_cannot_promote_another_of_that_step() -
     other = taken_at(2, seed=b"another")
     with pytest.raises(AssertionError, match="another snapshot of that step"):
         snapshots.promote(
-            batch, AT, before_raw=Desk().baseline_raw(), to=snapshots.Saved(other, keys.SNAPSHOT.pack(other))
+            batch, AT, before_raw=Desk().baseline_raw(), to=snapshots.StoredSnapshot(other, keys.SNAPSHOT.pack(other))
         )
 
 
@@ -189,7 +189,9 @@ def test_a_recorded_snapshot_is_expected_as_it_was_read() -> None:
     desk.save(taken_at(2))
     [saved] = desk.saved(up_to=2, count_max=1)
     batch = kv.Batch()
-    snapshots.promote(batch, AT, before_raw=desk.baseline_raw(), to=snapshots.Saved(saved.record, b"older bytes"))
+    snapshots.promote(
+        batch, AT, before_raw=desk.baseline_raw(), to=snapshots.StoredSnapshot(saved.record, b"older bytes")
+    )
     assert batch.expects[keys.snapshot_key(AT, 2)] == b"older bytes"
 
 

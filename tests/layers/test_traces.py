@@ -7,13 +7,13 @@ from worldline.base import limits
 from worldline.keys import journal as journal_keys
 from worldline.keys import traces as keys
 from worldline.layers import commit
-from worldline.model.trace import Kept, Source, Trace
+from worldline.model.trace import StepTraces, TracedFailure, TraceSource
 from worldline.roles import traces
 from worldline.store import kv
 
 
-def kept(step: int, *texts: str, time_us: int = 5) -> Kept:
-    return Kept(step, time_us, [Trace(Source.RUN, f"r{step}", text) for text in texts])
+def kept(step: int, *texts: str, time_us: int = 5) -> StepTraces:
+    return StepTraces(step, time_us, [TracedFailure(TraceSource.RUN, f"r{step}", text) for text in texts])
 
 
 def test_a_step_writes_them_with_everything_else() -> None:
@@ -23,10 +23,10 @@ def test_a_step_writes_them_with_everything_else() -> None:
     raw = store.value(keys.trace_key(AT, 1))
     found = traces.decode(raw, 1)
     assert [each.text for each in found] == ["first", "second"]
-    assert traces.find(found, Source.RUN) == "second"
-    assert traces.find(found, Source.RUN, "r1") == "second"
-    assert traces.find(found, Source.RUN, "r2") == ""
-    assert traces.find(found, Source.HANDLER) == ""
+    assert traces.find(found, TraceSource.RUN) == "second"
+    assert traces.find(found, TraceSource.RUN, "r1") == "second"
+    assert traces.find(found, TraceSource.RUN, "r2") == ""
+    assert traces.find(found, TraceSource.HANDLER) == ""
     assert traces.decode(None, 1) == []
 
 
@@ -50,9 +50,9 @@ def test_there_are_never_more_than_places() -> None:
 
 
 def test_the_largest_fit_into_a_value() -> None:
-    largest = Trace(Source.HANDLER, "s" * limits.CHOSEN_ID_BYTES_MAX, "t" * limits.TRACE_BYTES_MAX)
+    largest = TracedFailure(TraceSource.HANDLER, "s" * limits.CHOSEN_ID_BYTES_MAX, "t" * limits.TRACE_BYTES_MAX)
     batch = kv.Batch()
-    commit.keep_traces(batch, AT, [Kept(2**60, 2**60, [largest] * limits.STEP_TRACES_MAX)])
+    commit.keep_traces(batch, AT, [StepTraces(2**60, 2**60, [largest] * limits.STEP_TRACES_MAX)])
     [put] = batch.puts.values()
     assert len(put.value) <= limits.VALUE_BYTES_MAX
 

@@ -278,7 +278,7 @@ def test_expired_claim_is_taken_over_and_everything_late_loses() -> None:
     for batch in moves:
         store.conflict(batch)
     [receipt] = receipts(store)
-    assert isinstance(receipt, inbox_model.Receipt)
+    assert isinstance(receipt, inbox_model.EffectReceipt)
     assert (receipt.intent, receipt.status, receipt.attempt) == (held.intent, ReceiptStatus.OK, 2)
 
 

@@ -63,7 +63,7 @@ class Works(stateful.RuleBasedStateMachine):
         self.world = self.store.create_world(0)
         self.intents: list[Intent] = []
         self.views: list[View] = []
-        self.found: list[tuple[work.Found, work.Open | None]] = []  # garbage that somebody means to delete
+        self.found: list[tuple[work.DuePointer, work.Open | None]] = []  # garbage that somebody means to delete
         self.counter = 0
 
     # --- the world's steps --------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ class Works(stateful.RuleBasedStateMachine):
         }
         answers: dict[bytes, int] = {}
         for item in self.store.items(AT):
-            assert isinstance(item, inbox_model.Receipt | inbox_model.TimerFired)
+            assert isinstance(item, inbox_model.EffectReceipt | inbox_model.TimerFired)
             answers[item.intent] = answers.get(item.intent, 0) + 1
         assert answers == {desk.intent_id(each.number): each.answers for each in self.intents if each.answers}
         assert all(intent.answers <= 1 for intent in self.intents)
@@ -348,7 +348,7 @@ class Works(stateful.RuleBasedStateMachine):
         states = [state for state, _ in desk.states(self.store, AT)]
         assert states == [WorkState.SETTLED] * len(states)
 
-    def finish(self, found: work.Found) -> None:
+    def finish(self, found: work.DuePointer) -> None:
         authority = desk.find(self.store, AT, found.pointer.intent)
         if authority is None or not work.matches(found, authority):
             batch = kv.Batch()

@@ -48,7 +48,7 @@ def test_pointer_of_cancelled_work_that_was_moved_is_garbage_for_its_finder() ->
     assert desk.pointers(store) == []
 
 
-def stray(store: Store, opened: work.Open, *, due_us: int) -> work.Found:
+def stray(store: Store, opened: work.Open, *, due_us: int) -> work.DuePointer:
     """A pointer that its authority does not know of."""
     key = keys.due_key(AT, opened.intent, queue=opened.work.queue, due_us=due_us)
     store.set(key, keys.DUE.pack(keys.Due(opened.work.kind)))

@@ -36,7 +36,7 @@ def create(
     labels: dict[str, str] | None = None,
     program: str = "program",
     universe: ids.UniverseId = UNIVERSE,
-) -> worlds.World:
+) -> worlds.WorldRecord:
     return worlds.create(
         batch,
         scenario.address(number, universe=universe),
@@ -77,11 +77,11 @@ class WorldsMachine(RuleBasedStateMachine):
         self.store = scenario.Store()
         self.metas: dict[int, model.WorldMeta] = {}
         self.names: dict[str, int] = {}
-        self.read_before: list[worlds.World] = []
+        self.read_before: list[worlds.WorldRecord] = []
         self.guards = 0
         self.create(0, NAMES[0], {})
 
-    def find(self, number: int) -> worlds.World | None:
+    def find(self, number: int) -> worlds.WorldRecord | None:
         at = scenario.address(number)
         return worlds.find(at, self.store.read(worlds.get(at)).value(0))
 
@@ -267,7 +267,7 @@ def test_a_new_world_has_everything_it_needs() -> None:
     assert store.everything() == {
         keys.meta_key(at): keys.META.pack(meta),
         keys.index_key(at): keys.INDEX.pack(meta),
-        keys.name_key(UNIVERSE, "alice"): keys.NAME.pack(keys.Named(at.world)),
+        keys.name_key(UNIVERSE, "alice"): keys.NAME.pack(keys.NameRecord(at.world)),
         lease_keys.epoch_key(at): lease_keys.EPOCH.pack(lease.Epoch(0, b"")),
         journal_keys.head_key(at): journal_keys.HEAD.pack(journal.GENESIS),
         snapshot_keys.snapshot_key(at, 0): snapshot_keys.SNAPSHOT.pack(BASELINE),

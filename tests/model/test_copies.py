@@ -37,8 +37,8 @@ RECORDS: list[tuple[Any, str]] = [
             "1e1f50202122232425262728292a2b2c2d2e2f0307"
         ),
     ),
-    (copies.Unread(b"item", b"id", b"record"), "83446974656d426964467265636f7264"),
-    (copies.Seen(b"id", b"record"), "82426964467265636f7264"),
+    (copies.CopiedInput(b"item", b"id", b"record"), "83446974656d426964467265636f7264"),
+    (copies.CopiedSeenId(b"id", b"record"), "82426964467265636f7264"),
     (copies.Apart(b"key", b"record"), "82436b6579467265636f7264"),
     (backups.BackupHead(counted(0x30), TIME_US, 2, 1), "8450303132333435363738393a3b3c3d3e3f1b00060a24181e40000201"),
     (backups.BackedUniverse(UNIVERSE, "main", 12, 5), "8450101112131415161718191a1b1c1d1e1f646d61696e0c05"),

@@ -16,9 +16,9 @@ DIGEST = bytes(range(32))
 Status = world.Status
 
 
-def entry(**changed: object) -> journal.Entry:
+def entry(**changed: object) -> journal.JournalEntry:
     fields: dict[str, object] = {"height": 1, "step": 1, "kind": journal.Kind.EVENT, "time_us": 0, "payload": b""}
-    return journal.Entry(**{**fields, **changed})  # type: ignore[arg-type]
+    return journal.JournalEntry(**{**fields, **changed})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,13 @@ def entry(**changed: object) -> journal.Entry:
         lambda: journal.Head(2, 1, DIGEST, DIGEST, 0),
         lambda: journal.Head(1, 1, b"", DIGEST, 0),
         lambda: journal.Head(1, 1, DIGEST, DIGEST[1:], 0),
-        lambda: snapshot.Snapshot(-1, 0, DIGEST, DIGEST, 0, b"", 0),
-        lambda: snapshot.Snapshot(2, 1, DIGEST, DIGEST, 0, b"", 0),
-        lambda: snapshot.Snapshot(1, 1, DIGEST[1:], DIGEST, 0, b"", 0),
-        lambda: snapshot.Snapshot(1, 1, DIGEST, b"", 0, b"", 0),
-        lambda: snapshot.Snapshot(1, 1, DIGEST, DIGEST, -1, b"", 0),
-        lambda: snapshot.Snapshot(1, 1, DIGEST, DIGEST, 0, b"", 0, -1),
-        lambda: inbox.Seen(b"short", 0),
+        lambda: snapshot.StateSnapshot(-1, 0, DIGEST, DIGEST, 0, b"", 0),
+        lambda: snapshot.StateSnapshot(2, 1, DIGEST, DIGEST, 0, b"", 0),
+        lambda: snapshot.StateSnapshot(1, 1, DIGEST[1:], DIGEST, 0, b"", 0),
+        lambda: snapshot.StateSnapshot(1, 1, DIGEST, b"", 0, b"", 0),
+        lambda: snapshot.StateSnapshot(1, 1, DIGEST, DIGEST, -1, b"", 0),
+        lambda: snapshot.StateSnapshot(1, 1, DIGEST, DIGEST, 0, b"", 0, -1),
+        lambda: inbox.SeenId(b"short", 0),
         lambda: world.Schema(0, 0),
         lambda: world.Schema(1, -1),
     ],
@@ -65,7 +65,7 @@ def test_records_that_cannot_be_are_refused(build: Callable[[], object]) -> None
 def test_records_at_the_edge_of_what_can_be() -> None:
     assert entry(stamp=bytes(12), chain=DIGEST, state=DIGEST).step == 1
     assert journal.Head(1, 1, DIGEST, DIGEST, 0).height == 1
-    assert snapshot.Snapshot(0, 0, DIGEST, DIGEST, 0, b"", 0).step == 0
+    assert snapshot.StateSnapshot(0, 0, DIGEST, DIGEST, 0, b"", 0).step == 0
     assert world.Schema(1, 0).minor == 0
     assert blob.Blob(0, 0, inline=b"").inline == b""
 
@@ -143,8 +143,8 @@ def test_stored_numbers_stand(kind: type[enum.IntEnum]) -> None:
 def test_the_tags_of_inbox_items_stand() -> None:
     tags = {item: item.__struct_config__.tag for item in inbox.Item.__args__}
     assert tags == {
-        inbox.Event: 1,
-        inbox.Receipt: 2,
+        inbox.InboxEvent: 1,
+        inbox.EffectReceipt: 2,
         inbox.TimerFired: 3,
         inbox.Message: 4,
         inbox.Control: 5,

@@ -193,7 +193,7 @@ class Faulty(kits.Around):
 
     is_faulty = False
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         if self.is_faulty:
             raise ZeroDivisionError("a mistake in the engine")
         return await super().read(*requests)

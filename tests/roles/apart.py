@@ -9,7 +9,7 @@ import worldline as wl
 from tests import aio
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
-from worldline.host.process import Host, Role
+from worldline.host.process import ProcessHost, Role
 from worldline.model.settings import Settings
 from worldline.roles.universes.served import Universes
 
@@ -17,11 +17,11 @@ from worldline.roles.universes.served import Universes
 @asynccontextmanager
 async def host(
     kit: Kit, *programs: wl.Program, roles: Sequence[Role], settings: Settings = kits.SETTINGS
-) -> AsyncIterator[Host]:
+) -> AsyncIterator[ProcessHost]:
     """These roles, with an engine of their own, until the end of the block."""
     process = await kit.process()
     universe = process.universe
-    made = Host(
+    made = ProcessHost(
         universe._connection.store,
         Universes.only(universe._connection.id),
         programs,

@@ -12,7 +12,7 @@ from worldline.keys import cas as cas_keys
 from worldline.layers import blobs as blob_layer
 from worldline.model import ids
 from worldline.roles.collection import roots
-from worldline.roles.collection.collector import Report, Run
+from worldline.roles.collection.collector import CollectionPass, CollectionReport
 from worldline.roles.collection.marked import Marked
 from worldline.roles.collection.marker import Marker, Unreadable
 from worldline.store import kv
@@ -60,7 +60,7 @@ async def stored(engine: kv.Engine, universe: ids.UniverseId) -> list[bytes]:
     return [cas_keys.blob_address(universe, key) for key, _ in found.items]
 
 
-async def finish(run: Run) -> Report:
+async def finish(run: CollectionPass) -> CollectionReport:
     while not await run.turn():
         pass
     return run.report
@@ -72,13 +72,13 @@ async def collect(
     blobs: blob_layer.Blobs,
     universe: ids.UniverseId,
     *,
-    places: Iterable[roots.Place] = roots.PLACES,
+    places: Iterable[roots.ReferenceRange] = roots.PLACES,
     **options: Any,
-) -> Report:
+) -> CollectionReport:
     """Two collections without a grace: nothing goes by one mark. Returns the report of the second."""
     wanted = {"grace_ms": 0, **options}
-    await finish(Run(engine, env, blobs, universe, places=places, **wanted))
-    return await finish(Run(engine, env, blobs, universe, places=places, **wanted))
+    await finish(CollectionPass(engine, env, blobs, universe, places=places, **wanted))
+    return await finish(CollectionPass(engine, env, blobs, universe, places=places, **wanted))
 
 
 class Around:
@@ -88,11 +88,11 @@ class Around:
         opened = universe._connection
         self.parts = opened.store.engine, opened.store.env, opened.blobs, opened.id
 
-    async def collect(self, **options: Any) -> Report:
+    async def collect(self, **options: Any) -> CollectionReport:
         return await collect(*self.parts, **options)
 
-    def run(self, **options: Any) -> Run:
-        return Run(*self.parts, **{"grace_ms": 0, **options})
+    def run(self, **options: Any) -> CollectionPass:
+        return CollectionPass(*self.parts, **{"grace_ms": 0, **options})
 
     async def missing(self) -> list[str]:
         engine, _, blobs, universe = self.parts

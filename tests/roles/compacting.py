@@ -16,7 +16,7 @@ from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import snapshots as snapshot_layer
 from worldline.model import ids, journal
 from worldline.model.settings import Settings
-from worldline.roles.compaction.compactor import Compacted
+from worldline.roles.compaction.compactor import CompactionResult
 from worldline.store import kv
 
 # Nothing happens by itself.
@@ -92,9 +92,9 @@ async def busy(process: Process, app: wl.Program, *, rounds: int = 3, each: int 
     return world
 
 
-async def compact(process: Process, world: wl.World) -> Compacted:
+async def compact(process: Process, world: wl.World) -> CompactionResult:
     held = process.host.worlds.peek(await world._handle.address())
-    found: Compacted = await process.host.worlds._keeper.compactions.compact(held, now=True)
+    found: CompactionResult = await process.host.worlds._keeper.compactions.compact(held, now=True)
     return found
 
 
@@ -116,10 +116,12 @@ class Stored:
         """The heights that are in frames, in their order."""
         found: list[int] = []
         for _, raw in await self._page(journal_keys.frames(self._at)):
-            found += [structs.decode(journal.Entry, each).height for each in journal_keys.unpack_frame(raw).entries]
+            found += [
+                structs.decode(journal.JournalEntry, each).height for each in journal_keys.unpack_frame(raw).entries
+            ]
         return found
 
-    async def index(self) -> list[journal.Segment | journal.Dropped]:
+    async def index(self) -> list[journal.Segment | journal.DroppedEntries]:
         return [segment_keys.unpack(raw) for _, raw in await self._page(segment_keys.segments(self._at))]
 
     async def segments(self) -> list[journal.Segment]:

@@ -40,7 +40,7 @@ class Crashing:
     def met(self) -> bool:
         return self.commits >= self._at
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         self._check()
         found = await self._engine.read(*requests)
         self._check()
@@ -92,7 +92,7 @@ class Counting:
         self.commits = 0
         self.batches: list[kv.Batch] = []
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         return await self._engine.read(*requests)
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:

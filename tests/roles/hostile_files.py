@@ -40,12 +40,12 @@ HOSTILE: list[Any] = [
 ]
 
 
-def repacked(records: list[pack.Record], kind: pack.Kind = pack.Kind.WORLD) -> bytes:
+def repacked(records: list[pack.Record], kind: pack.PackKind = pack.PackKind.WORLD) -> bytes:
     packer = pack.Packer(kind)
     return b"".join([packer.add(*each) for each in records]) + packer.finish()
 
 
-def mutations(data: bytes, kind: pack.Kind, seed: int, count: int) -> Iterator[bytes]:
+def mutations(data: bytes, kind: pack.PackKind, seed: int, count: int) -> Iterator[bytes]:
     """Files that this one becomes by a few changes, most of them with right checksums."""
     rng = random.Random(seed)
     records = list(pack.of_bytes(kind, data))
@@ -115,7 +115,7 @@ def _fields(rng: random.Random, body: bytes) -> bytes:
 
 def bomb(file: Path, into: Path, *, mib: int) -> None:
     """A file of some kilobytes with one large blob behind its first record, and then all that was there."""
-    first, *others = pack.of_bytes(pack.Kind.WORLD, file.read_bytes())
+    first, *others = pack.of_bytes(pack.PackKind.WORLD, file.read_bytes())
     blobs = [each for number in range(mib) for each in blob_records(bytes(limits.MIB - 8) + number.to_bytes(8, "big"))]
     assert all(tag == Tag.BLOB for tag, _ in blobs)
     into.write_bytes(repacked([first, *blobs, *others]))
@@ -129,7 +129,7 @@ class _Backup:
 
     def __init__(self, folder: Path) -> None:
         [name] = [each.name for each in (folder / "backups").iterdir()]
-        records = list(pack.of_bytes(pack.Kind.MANIFEST, (folder / "backups" / name).read_bytes()))
+        records = list(pack.of_bytes(pack.PackKind.MANIFEST, (folder / "backups" / name).read_bytes()))
         self.id = name
         self.records = [each for each in records if each[0] != backup_files.FILE]
         files = [structs.decode(BackupFile, data) for tag, data in records if tag == backup_files.FILE]
@@ -149,7 +149,7 @@ class _Backup:
             path.write_bytes(kept)
             records.append((backup_files.FILE, structs.encode(named)))
         (folder / "backups").mkdir(exist_ok=True)
-        (folder / "backups" / self.id).write_bytes(repacked(records, pack.Kind.MANIFEST))
+        (folder / "backups" / self.id).write_bytes(repacked(records, pack.PackKind.MANIFEST))
 
 
 def backups(folder: Path, into: Path, count: int) -> Iterator[str]:
@@ -157,11 +157,11 @@ def backups(folder: Path, into: Path, count: int) -> Iterator[str]:
     found = _Backup(folder)
     each = max(1, count // (len(found.files) + 1))
     for place, (file, data) in enumerate(found.files):
-        for number, changed in enumerate(mutations(data, pack.Kind(data[11]), place, each)):
+        for number, changed in enumerate(mutations(data, pack.PackKind(data[11]), place, each)):
             found.write(into, place, changed)
             yield f"{file.kind.name} {place}, {number}"
     manifest = next((folder / "backups").iterdir()).read_bytes()
-    for number, changed in enumerate(mutations(manifest, pack.Kind.MANIFEST, 99, each)):
+    for number, changed in enumerate(mutations(manifest, pack.PackKind.MANIFEST, 99, each)):
         found.write(into, None, b"")
         (into / "backups" / found.id).write_bytes(changed)
         yield f"manifest {number}"
@@ -171,6 +171,6 @@ def backup_bomb(folder: Path, into: Path, *, mib: int) -> None:
     """A backup with blobs that compress well, which none of its worlds has."""
     found = _Backup(folder)
     place = next(index for index, (file, _) in enumerate(found.files) if file.kind is FileKind.BLOBS)
-    records = list(pack.of_bytes(pack.Kind.BLOBS, found.files[place][1]))
+    records = list(pack.of_bytes(pack.PackKind.BLOBS, found.files[place][1]))
     more = [each for number in range(mib) for each in blob_records(bytes(limits.MIB - 8) + number.to_bytes(8, "big"))]
-    found.write(into, place, repacked([*records, *more], pack.Kind.BLOBS))
+    found.write(into, place, repacked([*records, *more], pack.PackKind.BLOBS))

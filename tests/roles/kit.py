@@ -29,7 +29,7 @@ from worldline.codec import digest, structs
 from worldline.host import compose
 from worldline.kernel import commands
 from worldline.kernel import snapshots as kernel_snapshots
-from worldline.kernel.state import Ended, Machine
+from worldline.kernel.state import Machine, RunFinished
 from worldline.keys import inbox as inbox_keys
 from worldline.layers import format as formats
 from worldline.layers import inbox as inboxes
@@ -84,9 +84,9 @@ class Cut:
         self.engine = engine
         self.off = False
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         self._check()
-        found: kv.Snapshot = await self.engine.read(*requests)
+        found: kv.ReadResult = await self.engine.read(*requests)
         self._check()
         return found
 
@@ -132,7 +132,7 @@ class Around:
     async def raise_stamps(self, above: kv.Stamp) -> None:
         await kv.raise_stamps(self._engine, above)
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         return await self._engine.read(*requests)
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
@@ -155,7 +155,7 @@ class Ahead(Around):
         super().__init__(engine)
         self._env = env
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         found = await self._engine.read(*requests)
         return msgspec.structs.replace(found, time_us=found.time_us + self._env.ahead_us)
 
@@ -300,7 +300,7 @@ async def start(world: wl.World, call: wl.Call[Any], *, id: str) -> wl.Run[Any]:
     seed = digest.sha256(id.encode())[:16]
     wanted = commands.StartRun(id, call.target.name, call.pack(), seed, named=True)
     data, since = await world._handle.command(commands.RUN, wanted)
-    standing = structs.decode(commands.Standing, data)
+    standing = structs.decode(commands.RunStanding, data)
     return Run(world._handle, id, call.target.name, standing, since=since, call=call)
 
 
@@ -309,7 +309,7 @@ async def begin(world: wl.World, call: wl.Call[Any], *, id: str) -> None:
     _ = await world.start(call, id=id)
 
 
-def item(entry: journal.Entry) -> inbox.Item:
+def item(entry: journal.JournalEntry) -> inbox.Item:
     """The input that an entry records."""
     found: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
     return found
@@ -327,7 +327,7 @@ async def run(world: wl.World, call: wl.Call[Any], *, id: str) -> Any:
     return await (await start(world, call, id=id)).result(30)
 
 
-async def entries(world: wl.World) -> list[journal.Entry]:
+async def entries(world: wl.World) -> list[journal.JournalEntry]:
     return await world._handle.journal(limit=1_000_000)
 
 
@@ -344,7 +344,7 @@ async def unread(engine: kv.Engine, at: ids.Address) -> int:
     return len((await engine.read(inboxes.read_range(at, count_max=10_000))).page(0).items)
 
 
-async def dead(engine: kv.Engine, at: ids.Address) -> list[inboxes.Letter]:
+async def dead(engine: kv.Engine, at: ids.Address) -> list[inboxes.DeadLetterRecord]:
     return inboxes.decode_dead((await engine.read(inboxes.dead_range(at, count_max=1_000))).page(0).items)
 
 
@@ -393,13 +393,13 @@ async def ends(world: wl.World, engine: kv.Engine) -> Ends:
     """Where a world has got to. Receipts that were ignored do not count, whatever their number."""
     found = await entries(world)
     machine = await world._handle.machine()
-    finished = [structs.decode(Ended, each.payload) for each in found if each.kind is Kind.RUN_FINISHED]
+    finished = [structs.decode(RunFinished, each.payload) for each in found if each.kind is Kind.RUN_FINISHED]
     answers: list[tuple[str, int]] = []
     ignored = {entry.step for entry in found if entry.kind is Kind.LATE_ANSWER}
     for entry in found:
         if entry.kind is Kind.EFFECT_RESULT and entry.step not in ignored:
             receipt = item(entry)
-            assert isinstance(receipt, inbox.Receipt)
+            assert isinstance(receipt, inbox.EffectReceipt)
             answers.append((receipt.correlation, receipt.status))
     return Ends(
         (await world.head()).state,

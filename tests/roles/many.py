@@ -71,7 +71,7 @@ async def serving(
     cut = Cut(wrap(engine))
     heard = compose.hints_of(engine) if hints else None
     store = compose.Store(kit.url, cut, await kit._bodies(), kit.env, hints=heard)
-    host = process.Host(
+    host = process.ProcessHost(
         store,
         Universes(patterns=universes),
         programs,
@@ -112,7 +112,7 @@ class Counting(kits.Around):
     def counts(self) -> Counts:
         return Counts(self.reads, self.requests, self.found, self.commits, self.waits)
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         read = await super().read(*requests)
         self.reads += 1
         self.requests += len(requests)

@@ -21,7 +21,7 @@ class Pausing:
     def resume(self) -> None:
         self._going.set()
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         await self._going.wait()
         found = await self._engine.read(*requests)
         await self._going.wait()

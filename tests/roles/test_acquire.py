@@ -16,7 +16,7 @@ SETTINGS = WorkerSettings()
 WORKER = scenario.worker_id(1)
 
 
-def beat(store: scenario.Store, number: int) -> leases.Heartbeat:
+def beat(store: scenario.Store, number: int) -> leases.HeartbeatRecord:
     life = ids.Incarnation(scenario.ident("life", number))
     return scenario.now(world_lease.beat(store.engine, store.env, WORKER, life, SETTINGS))
 
@@ -31,7 +31,7 @@ def test_heartbeat_of_our_own_in_between_costs_one_more_attempt() -> None:
 
     started_us = store.time_us
     engine = engines.Meddled(store.engine, meddle)
-    lease = scenario.now(world_lease.acquire(engine, store.env, at, me, expiry.Witness(store.env)))
+    lease = scenario.now(world_lease.acquire(engine, store.env, at, me, expiry.DeathWitness(store.env)))
     assert lease.epoch == 1
     assert store.time_us - started_us < scenario.SECOND
 
@@ -42,8 +42,8 @@ def test_process_whose_id_was_taken_over_is_refused_at_once() -> None:
     zombie = beat(store, 1)
     store.env.advance_us(SETTINGS.lease_ttl_ms * 1000)
     restarted = beat(store, 2)
-    scenario.now(world_lease.acquire(store.engine, store.env, at, restarted, expiry.Witness(store.env)))
+    scenario.now(world_lease.acquire(store.engine, store.env, at, restarted, expiry.DeathWitness(store.env)))
     before = store.everything()
     with pytest.raises(errors.Exists):
-        scenario.now(world_lease.acquire(store.engine, store.env, at, zombie, expiry.Witness(store.env)))
+        scenario.now(world_lease.acquire(store.engine, store.env, at, zombie, expiry.DeathWitness(store.env)))
     assert store.everything() == before

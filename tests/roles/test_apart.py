@@ -17,7 +17,7 @@ from tests.roles import apart
 from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from worldline.base import errors
-from worldline.host.process import ALL, EMBEDDED, Host, Role
+from worldline.host.process import ALL, EMBEDDED, ProcessHost, Role
 from worldline.keys import inbox as inbox_keys
 from worldline.model.settings import JanitorSettings
 from worldline.model.work import WorkKind, WorkState
@@ -140,7 +140,7 @@ async def test_a_name_is_said_with_every_life_sign(memory_kit: Kit) -> None:
 async def test_two_programs_of_one_name_are_refused(memory_kit: Kit) -> None:
     universe = (await memory_kit.process()).universe
     with pytest.raises(errors.BadInput, match="two programs are named 'apart'"):
-        Host(
+        ProcessHost(
             universe._connection.store,
             Universes.only(universe._connection.id),
             [program(), program()],

@@ -156,7 +156,7 @@ async def test_what_was_lost_on_its_way_is_not_overtaken(memory_kit: Kit) -> Non
     real, lost, hold = delivery._hand_over, list[inbox.Item](), asyncio.Event()
 
     async def losing(
-        universe: Any, held: HeldWorld, handover: Any, done: Any, place: arrivals.Place | None
+        universe: Any, held: HeldWorld, handover: Any, done: Any, place: arrivals.AskPlace | None
     ) -> delivery.Sending | None:
         if handover.item not in lost:
             lost.append(handover.item)
@@ -194,8 +194,8 @@ async def test_many_asks_at_once(memory_kit: Kit) -> None:
 
 async def test_places_in_line() -> None:
     """Asks leave in any order; each waits for those before it alone."""
-    line = arrivals.Line()
-    first, second, send, third = (arrivals.Place(line, is_ask=each) for each in (True, True, False, True))
+    line = arrivals.AskLine()
+    first, second, send, third = (arrivals.AskPlace(line, is_ask=each) for each in (True, True, False, True))
     assert not send.may_be_blocked
     first.step_aside()
     straight = [asyncio.ensure_future(each.wait_straight()) for each in (send, third)]
@@ -212,4 +212,4 @@ async def test_places_in_line() -> None:
     assert not line.asks
     assert not line.asides
     assert arrivals.is_ask(inbox.Control("run", payload.EMPTY, "c"))
-    assert not arrivals.is_ask(inbox.Event("Note", payload.EMPTY))
+    assert not arrivals.is_ask(inbox.InboxEvent("Note", payload.EMPTY))

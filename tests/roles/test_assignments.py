@@ -93,14 +93,14 @@ async def test_worlds_of_a_lower_priority_are_taken_first(memory_kit: Kit) -> No
     client = await kit.process()
     made = await cluster.make(client, app, 4)
     addresses = [await world._handle.address() for world in made]
-    found: list[tuple[worlds.World, leases.State]] = []
+    found: list[tuple[worlds.WorldRecord, leases.LeaseState]] = []
     for at, priority in zip(addresses, (None, 5, 0, 1), strict=True):
         if priority is not None:
             await operations.assign_world(client.engine, kit.env, at, host.host.worker, priority=priority)
         read = await client.engine.read(worlds.get(at), *leases.reads(at))
         found.append((worlds.decode(at, read.value(0)), leases.decode(at, *map(read.value, range(1, 4)))))
     life = host.host.worlds.life
-    taken = await world_lease.may_take(client.engine, found, life, expiry.Witness(kit.env))
+    taken = await world_lease.may_take(client.engine, found, life, expiry.DeathWitness(kit.env))
     first, second, third, fourth = addresses
     assert taken == [third, first, fourth, second], "one without an assignment is as urgent as the others"
 

@@ -82,7 +82,7 @@ async def make(client: Process, name: str, *, unread: int = 0) -> ids.Address:
         batch = kv.Batch()
         guard = inbox_keys.seen_key(at, f"{number}")
         batch.absent(guard)
-        batch.put(guard, b"", stamp=inboxes.enqueue_once(batch, at, inbox.Event("Add", payload.EMPTY)))
+        batch.put(guard, b"", stamp=inboxes.enqueue_once(batch, at, inbox.InboxEvent("Add", payload.EMPTY)))
         assert isinstance((await client.engine.commit(batch))[0], kv.Ok)
     return at
 
@@ -190,7 +190,7 @@ async def test_ages_grow_and_end_with_what_is_taken(kit: Kit) -> None:
     assert counting["unhosted_worlds"] == {(): 1}
     worker, incarnation = ids.WorkerId(envs.new_id(kit.env)), ids.Incarnation(envs.new_id(kit.env))
     me = await world_lease.beat(client.engine, kit.env, worker, incarnation, WorkerSettings())
-    await world_lease.acquire(client.engine, kit.env, other, me, expiry.Witness(kit.env))
+    await world_lease.acquire(client.engine, kit.env, other, me, expiry.DeathWitness(kit.env))
     await counting.walk(seconds=3)
     assert counting["unhosted_worlds"] == {}, "a live worker holds it"
     assert counting["workers"] == {("alive",): 1}
@@ -199,7 +199,7 @@ async def test_ages_grow_and_end_with_what_is_taken(kit: Kit) -> None:
     assert counting["workers"] == {("dead",): 1}
 
 
-async def items(client: Process, at: ids.Address) -> list[inboxes.Unread]:
+async def items(client: Process, at: ids.Address) -> list[inboxes.UnreadItem]:
     return inboxes.decode((await client.engine.read(inboxes.read_range(at, count_max=100))).page(0).items)
 
 
@@ -233,7 +233,7 @@ def measured_reads(client: Process, monkeypatch: pytest.MonkeyPatch) -> list[int
     seen: list[int] = []
     plain = client.engine.read
 
-    async def read(*requests: kv.Request) -> kv.Snapshot:
+    async def read(*requests: kv.Request) -> kv.ReadResult:
         seen.append(len(requests))
         return await plain(*requests)
 

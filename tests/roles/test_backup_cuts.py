@@ -147,7 +147,7 @@ async def test_one_backup_of_a_store_at_a_time(tmp_path: Path) -> None:
     async with stores(tmp_path, "memory") as (here,):
         await filled(here, worlds=1)
         store = await bare(here)
-        turn = turns.Turn(store.engine, store.env, kv.Get(copying_keys.backup_key()), "another backup")
+        turn = turns.CopyLeaseKeeper(store.engine, store.env, kv.Get(copying_keys.backup_key()), "another backup")
         await turn.take()
 
         async def renew() -> None:
@@ -184,7 +184,7 @@ class Lost:
         self._frozen = frozen
         self._left = 3
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         self._left -= 1
         if self._left < 0:
             raise errors.StoreUnavailable("the frozen state is lost")

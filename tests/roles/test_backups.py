@@ -111,13 +111,13 @@ class Renaming(kit.Around):
         self._universe = universe
         self._left = 6
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         return await self._noticed(await super().read(*requests), requests)
 
     async def freeze(self) -> kv.Frozen:
         return Noticing(await kv.freeze(self._engine), self)
 
-    async def _noticed(self, found: kv.Snapshot, requests: Sequence[kv.Request]) -> kv.Snapshot:
+    async def _noticed(self, found: kv.ReadResult, requests: Sequence[kv.Request]) -> kv.ReadResult:
         names = world_keys.names(self._universe._connection.id)[0]
         for request in requests:
             if isinstance(request, kv.Range) and names <= request.begin and self._left:
@@ -134,7 +134,7 @@ class Noticing:
         self._noticing = noticing
         self.close = frozen.close
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         return await self._noticing._noticed(await self._frozen.read(*requests), requests)
 
 

@@ -24,7 +24,7 @@ from worldline.keys import trial as trial_keys
 from worldline.layers import leases
 from worldline.layers import trial as trials
 from worldline.model import ids, lease
-from worldline.model.lease import Running, Trial
+from worldline.model.lease import CrashTrial, HolderActivity
 from worldline.roles.cluster import operations
 from worldline.roles.effects import suspects
 from worldline.roles.trials import beside as besides
@@ -76,7 +76,7 @@ class App:
         self.gate.set()
 
 
-async def trial_of(engine: kv.Engine, at: ids.Address) -> Trial | None:
+async def trial_of(engine: kv.Engine, at: ids.Address) -> CrashTrial | None:
     return trials.decode_trial((await engine.read(trials.get(at))).value(0))
 
 
@@ -134,7 +134,7 @@ async def test_a_step_that_cannot_be_committed_is_not_held_against_its_input(mem
         await kit.jump(JUMP_SECONDS)
         found = await trial_of(client.engine, at)
         assert found is not None
-        assert (found.running, found.step_deaths) == (Running.NOTHING, 0)
+        assert (found.running, found.step_deaths) == (HolderActivity.NOTHING, 0)
     last = await kit.process(app.program)
     assert await last.universe.world("w").ask(AddUp(1), timeout=20) == 2
     await last.close()
@@ -159,7 +159,7 @@ async def test_a_holder_that_was_cut_off_takes_itself_off(memory_kit: Kit) -> No
     await app.entered()
     found = await trial_of(client.engine, at)
     assert found is not None
-    assert (found.running, found.step_deaths) == (Running.STEP, 1)
+    assert (found.running, found.step_deaths) == (HolderActivity.STEP, 1)
     assert [each.incarnation for each in found.blamed] == [first.host.worlds.incarnation]
 
     async def knows() -> bool:
@@ -195,7 +195,7 @@ async def test_a_revoked_lease_is_no_death(memory_kit: Kit) -> None:
     await app.entered()
     found = await trial_of(client.engine, at)
     assert found is not None
-    assert (found.running, found.step_deaths) == (Running.STEP, 0)
+    assert (found.running, found.step_deaths) == (HolderActivity.STEP, 0)
     app.go_on()
     assert await second.universe.world("w").ask(AddUp(1), timeout=20) == 2
     await first.close()
@@ -213,7 +213,7 @@ class ComesBack(kits.Around):
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
         outcomes = await super().commit(*batches)
         put = batches[0].puts.get(self._key)
-        if put is not None and trial_keys.TRIAL.unpack(put.value).running is Running.NOTHING:
+        if put is not None and trial_keys.TRIAL.unpack(put.value).running is HolderActivity.NOTHING:
             batch, now_us = kv.Batch(), (await self._engine.read()).time_us
             before = leases.decode_heartbeat(
                 self._worker, (await self._engine.read(leases.get_heartbeat(self._worker))).value(0)
@@ -243,7 +243,7 @@ async def test_one_whose_heartbeat_is_back_when_it_matters_is_taken_off(memory_k
     # The next acquire counts the last of them.
     found = await trial_of(client.engine, at)
     assert found is not None
-    assert (found.running, found.step_deaths) == (Running.STEP, BUDGET - 1)
+    assert (found.running, found.step_deaths) == (HolderActivity.STEP, BUDGET - 1)
     app.go_on()
     worker = ids.WorkerId(found.blamed[0].worker)
     back = lease.Worker(found.blamed[0].incarnation, 1, 0, 60_000_000, 1, {})
@@ -425,7 +425,7 @@ async def test_a_death_beside_an_effect_that_processes_died_of_is_not_counted(me
     assert [each.work.alone for each in await kits.opened(client.engine, other)] == [False], "nor is that one's"
     found = await trial_of(client.engine, at)
     assert found is not None
-    assert (found.running, found.beside) == (Running.STEP, True)
+    assert (found.running, found.beside) == (HolderActivity.STEP, True)
     process._cut.off = True
     app.go_on()
     await process.kill()
@@ -437,7 +437,7 @@ async def test_a_death_beside_an_effect_that_processes_died_of_is_not_counted(me
     await app.entered()
     found = await trial_of(client.engine, at)
     assert found is not None
-    assert (found.running, found.beside, found.step_deaths) == (Running.STEP, False, 0)
+    assert (found.running, found.beside, found.step_deaths) == (HolderActivity.STEP, False, 0)
     app.go_on()
     assert await last.universe.world("w").ask(AddUp(1), timeout=20) == 2
     await last.close()

@@ -89,7 +89,7 @@ async def fill(universe: Universe, at: ids.Address, events: list[Any], *, hinted
     for start in range(0, len(events), 200):
         batch = kv.Batch()
         for number, event in enumerate(events[start : start + 200], start):
-            item = inbox.Event(values.schema_name(type(event)), payload.inline(values.dump(event)))
+            item = inbox.InboxEvent(values.schema_name(type(event)), payload.inline(values.dump(event)))
             inboxes.enqueue(batch, at, item, client_id=f"fill-{number}", time_us=time_us, window_us=10**12)
         if hinted:
             hint(batch, at)
@@ -356,7 +356,7 @@ async def test_an_item_whose_payload_is_gone_is_a_dead_letter(kit: Kit) -> None:
         batch = kv.Batch()
         missing = payload.Payload(size=20_000, ref=bytes(32))
         time_us = (await engine.read()).time_us
-        inboxes.enqueue(batch, at, inbox.Event("Put", missing), client_id="x", time_us=time_us, window_us=10**12)
+        inboxes.enqueue(batch, at, inbox.InboxEvent("Put", missing), client_id="x", time_us=time_us, window_us=10**12)
         hint(batch, at)
         assert isinstance((await transact.commit(engine, kit.env, batch))[0], kv.Ok)
         await drained(universe, at)

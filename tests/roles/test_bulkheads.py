@@ -27,13 +27,13 @@ class Process:
     def __init__(self, settings: AdapterSettings, kinds: int) -> None:
         async def nothing() -> None: ...
 
-        def kind(number: int) -> room.Kind:
+        def kind(number: int) -> room.EffectKind:
             effect: Effect[[], None] = Effect(nothing, f"e{number}", {})
-            return room.Kind(f"q{number}", effect, limiter.Limit(envs.FixedEnv(), None, None), fair.Shares())
+            return room.EffectKind(f"q{number}", effect, limiter.Limit(envs.FixedEnv(), None, None), fair.Shares())
 
         self.kinds = [kind(number) for number in range(kinds)]
         self.slots: list[list[limiter.Slot]] = [[] for _ in self.kinds]
-        self.room = room.Room(settings, self.kinds, self.busy, many=False)
+        self.room = room.ClaimRoom(settings, self.kinds, self.busy, many=False)
 
     def busy(self) -> int:
         return sum(map(len, self.slots))

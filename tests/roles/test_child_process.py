@@ -15,15 +15,15 @@ import pytest
 from tests import aio
 from worldline.base import env_os, errors
 from worldline.roles.trials import child_process
-from worldline.roles.trials.child_process import Attempted
+from worldline.roles.trials.child_process import LastAttemptOutcome
 from worldline.roles.world import trials
 
 
-def forked(seconds: float = 20.0, prepare: Callable[[], None] = lambda: None) -> child_process.Forked:
-    return child_process.Forked(env_os.OsEnv(), seconds=seconds, prepare=prepare)
+def forked(seconds: float = 20.0, prepare: Callable[[], None] = lambda: None) -> child_process.ForkedChildren:
+    return child_process.ForkedChildren(env_os.OsEnv(), seconds=seconds, prepare=prepare)
 
 
-async def attempt(do: Callable[[], object], *, seconds: float = 20.0) -> Attempted:
+async def attempt(do: Callable[[], object], *, seconds: float = 20.0) -> LastAttemptOutcome:
     child = forked(seconds).begin(do, trials.counts_as)
     assert child is not None
     return await child.ended()
@@ -44,20 +44,23 @@ def overflow() -> None:
 @pytest.mark.parametrize(
     ("do", "expected"),
     [
-        (lambda: None, Attempted(True)),
-        (fail(ValueError("whatever")), Attempted(True)),  # what that means is for the step in earnest to say
-        (fail(SystemExit(3)), Attempted(True)),
-        (fail(errors.CannotStep("no library", lasting=True)), Attempted(True)),
-        (lambda: os.kill(os.getpid(), signal.SIGTERM), Attempted(True)),  # meant for its parent, by a service manager
-        (lambda: os.kill(os.getpid(), signal.SIGINT), Attempted(True)),
-        (overflow, Attempted(False, "memory")),
-        (fail(errors.CannotRead("a cell")), Attempted(False, "CannotRead: a cell", decided=False)),
-        (lambda: os._exit(0), Attempted(False, "it ended its process with exit code 0")),
-        (lambda: os._exit(139), Attempted(False, "it ended its process with exit code 139")),
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), Attempted(False, "signal 9, Killed")),
+        (lambda: None, LastAttemptOutcome(True)),
+        (fail(ValueError("whatever")), LastAttemptOutcome(True)),  # what that means is for the step in earnest to say
+        (fail(SystemExit(3)), LastAttemptOutcome(True)),
+        (fail(errors.CannotStep("no library", lasting=True)), LastAttemptOutcome(True)),
+        (
+            lambda: os.kill(os.getpid(), signal.SIGTERM),
+            LastAttemptOutcome(True),
+        ),  # meant for its parent, by a service manager
+        (lambda: os.kill(os.getpid(), signal.SIGINT), LastAttemptOutcome(True)),
+        (overflow, LastAttemptOutcome(False, "memory")),
+        (fail(errors.CannotRead("a cell")), LastAttemptOutcome(False, "CannotRead: a cell", decided=False)),
+        (lambda: os._exit(0), LastAttemptOutcome(False, "it ended its process with exit code 0")),
+        (lambda: os._exit(139), LastAttemptOutcome(False, "it ended its process with exit code 139")),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), LastAttemptOutcome(False, "signal 9, Killed")),
     ],
 )
-async def test_what_a_child_proves(do: Callable[[], object], expected: Attempted) -> None:
+async def test_what_a_child_proves(do: Callable[[], object], expected: LastAttemptOutcome) -> None:
     found = await attempt(do)
     assert (found.survived, found.decided, found.hung) == (expected.survived, expected.decided, False)
     assert expected.how in found.how
@@ -65,7 +68,7 @@ async def test_what_a_child_proves(do: Callable[[], object], expected: Attempted
 
 async def test_a_child_that_does_not_return_is_killed() -> None:
     found = await attempt(lambda: threading.Event().wait(), seconds=0.2)
-    assert found == Attempted(False, "it did not return within 0.2 s", hung=True)
+    assert found == LastAttemptOutcome(False, "it did not return within 0.2 s", hung=True)
 
 
 async def test_a_lock_of_another_thread_is_told_by_a_second_child() -> None:
@@ -87,7 +90,7 @@ async def test_a_lock_of_another_thread_is_told_by_a_second_child() -> None:
 class Locked:
     """Children, of which the first is forked while another thread has a lock."""
 
-    def __init__(self, children: child_process.Forked, lock: threading.Lock) -> None:
+    def __init__(self, children: child_process.ForkedChildren, lock: threading.Lock) -> None:
         self._children = children
         self._lock = lock
         self.begun = 0
@@ -168,7 +171,7 @@ async def test_a_child_that_cannot_be_set_up_decides_nothing() -> None:
 
     child = forked(prepare=prepare).begin(lambda: None, trials.counts_as)
     assert child is not None
-    assert await child.ended() == Attempted(
+    assert await child.ended() == LastAttemptOutcome(
         False, "a child process could not be set up: RuntimeError: no", decided=False
     )
 

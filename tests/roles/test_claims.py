@@ -171,13 +171,13 @@ class SetBack(kits.Around):
         super().__init__(engine)
         self.set_back = False
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         read = await self._engine.read(*requests)
         looking = any(isinstance(each, kv.Get) and keyspaces.place(each.key).what == "open" for each in requests)
         if not looking or self.set_back:
             return read
         self.set_back = True
-        return kv.Snapshot(read.answers, read.time_us - 60_000_000, read.seen)
+        return kv.ReadResult(read.answers, read.time_us - 60_000_000, read.seen)
 
 
 async def test_work_that_is_not_due_after_all_takes_nobodys_place(memory_kit: Kit) -> None:
@@ -223,7 +223,7 @@ async def test_a_claim_that_is_let_be_is_not_renewed_any_more() -> None:
 
     performer: Any = Renewing()
     claim: Any = object()
-    held = perform.Claimed(claim, 0.0)
+    held = perform.ClaimedEffect(claim, 0.0)
     held.renew(performer)
     stopping = asyncio.create_task(held.stop())
     await asyncio.sleep(0)
@@ -407,12 +407,12 @@ async def test_receipts_nobody_waits_for_are_ignored(kit: Kit) -> None:
         answer = payload.inline(values.dump("forged"))
         failure = payload.inline(runs.failure("forged", "forged"))
         items: list[inbox.Item] = [
-            inbox.Receipt(effect.intent, ReceiptStatus.OK, answer, 1, "r"),
-            inbox.Receipt(effect.intent, ReceiptStatus.OK, answer, 1, "r"),
-            inbox.Receipt(effect.intent, ReceiptStatus.ERROR, failure, 7),
-            inbox.Receipt(ids.IntentId(bytes(16)), ReceiptStatus.OK, answer, 1),
-            inbox.Receipt(timer.intent, ReceiptStatus.OK, answer, 1),
-            inbox.Receipt(timer.intent, ReceiptStatus.CANCELLED, failure, 1),
+            inbox.EffectReceipt(effect.intent, ReceiptStatus.OK, answer, 1, "r"),
+            inbox.EffectReceipt(effect.intent, ReceiptStatus.OK, answer, 1, "r"),
+            inbox.EffectReceipt(effect.intent, ReceiptStatus.ERROR, failure, 7),
+            inbox.EffectReceipt(ids.IntentId(bytes(16)), ReceiptStatus.OK, answer, 1),
+            inbox.EffectReceipt(timer.intent, ReceiptStatus.OK, answer, 1),
+            inbox.EffectReceipt(timer.intent, ReceiptStatus.CANCELLED, failure, 1),
             inbox.TimerFired(effect.intent, 0),
             inbox.TimerFired(ids.IntentId(bytes(16)), 2**60),
             inbox.TimerFired(timer.intent, timer.work.due_us - 1),
@@ -439,7 +439,9 @@ async def test_an_answer_that_comes_twice_is_taken_once(kit: Kit) -> None:
         at, engine = await world._handle.address(), universe._connection.store.engine
         [effect] = await kits.opened(engine, at)
         answer = payload.inline(values.dump("in time"))
-        await delivery.enqueue(universe._connection, at, inbox.Receipt(effect.intent, ReceiptStatus.OK, answer, 1))
+        await delivery.enqueue(
+            universe._connection, at, inbox.EffectReceipt(effect.intent, ReceiptStatus.OK, answer, 1)
+        )
         assert await run.result(20) == "in time"
         state = (await world.head()).state
         outside.let(1)

@@ -132,7 +132,7 @@ class Off(kits.Around):
 
     ahead_us = 0
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         found = await super().read(*requests)
         return msgspec.structs.replace(found, time_us=found.time_us + self.ahead_us)
 

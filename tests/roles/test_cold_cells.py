@@ -386,11 +386,11 @@ async def test_a_world_with_all_its_cells_in_memory_says_its_root_by_what_has_ch
     monkeypatch.setattr(witness, "root_of", of_all_rows)
 
     async def check_root(*also: Any) -> None:
-        asked = world._handle.command(witness.WITNESS, witness.Witness())
+        asked = world._handle.command(witness.WITNESS, witness.WitnessCommand())
         *_, (_, height) = await asyncio.gather(*also, asked)
         at = await world._handle.address()
         [said] = [
-            structs.decode(witness.Witnessed, entry.payload)
+            structs.decode(witness.WitnessedRoot, entry.payload)
             for entry in await restore.read_entries(engine, world._universe.blobs, at, above=height - 2, up_to=height)
             if entry.kind is Kind.WITNESSED
         ]
@@ -531,11 +531,11 @@ def test_the_cells_that_an_input_is_for_show_without_running_code() -> None:
 
     def of(event: object) -> list[tuple[str, str]]:
         data = values.dump(event)
-        item = inbox.Event(values.schema_name(type(event)), payload.inline(data))
+        item = inbox.InboxEvent(values.schema_name(type(event)), payload.inline(data))
         return cold_cells.reached(app, item, data)
 
     assert of(Put("a")) == [("Cell", "a")]
     assert of(Move("a", "b")) == [("Cell", "a")]
-    assert cold_cells.reached(app, inbox.Event("Put", payload.EMPTY), b"\xff") == []
+    assert cold_cells.reached(app, inbox.InboxEvent("Put", payload.EMPTY), b"\xff") == []
     assert cold_cells.reached(app, inbox.TimerFired(bytes(16), 0), b"") == []
     assert cold_cells.reached(app, None, b"") == []

@@ -84,7 +84,7 @@ async def never() -> bytes:
 
 def wants(*names: bytes) -> None:
     for name in names:
-        wanted = cold_cells.Wanted("cells", [name])
+        wanted = cold_cells.ColdRequest("cells", [name])
         if cold_cells.blocking(asyncio.new_event_loop(), never, wanted, "a cell") != b"read " + name:
             os._exit(1)
 
@@ -92,11 +92,11 @@ def wants(*names: bytes) -> None:
 async def test_what_cannot_be_read_decides_nothing(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     env = memory_kit.env
     kernel = kernel_thread.KernelThread(env, timeout_us=0)
-    children = child_process.Forked(env, seconds=20.0, prepare=lambda: None)
+    children = child_process.ForkedChildren(env, seconds=20.0, prepare=lambda: None)
     attempts, asked = trials.Attempts(kernel, children), list[bytes]()
 
     async def supply(packed: bytes) -> object:
-        [name] = structs.decode(cold_cells.Wanted, packed).keys
+        [name] = structs.decode(cold_cells.ColdRequest, packed).keys
         asked.append(name)
         if name == b"gone":
             raise errors.Corrupt("its bytes are gone")

@@ -27,7 +27,7 @@ from worldline.keys import chunks as chunk_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas
 from worldline.layers.upkeep import collection
-from worldline.roles.collection.collector import Run, _Phase
+from worldline.roles.collection.collector import CollectionPass, _Phase
 from worldline.store import kv
 from worldline.store.objects import interface as objects
 
@@ -35,16 +35,16 @@ DATA = noise(LARGE)
 OF = cas.address(DATA)
 
 
-def run_of(desk: Desk, **options: Any) -> Run:
-    return Run(desk.store.engine, desk.store.env, desk.blobs, UNIVERSE, **{"grace_ms": 0, **options})
+def run_of(desk: Desk, **options: Any) -> CollectionPass:
+    return CollectionPass(desk.store.engine, desk.store.env, desk.blobs, UNIVERSE, **{"grace_ms": 0, **options})
 
 
-async def until(run: Run, phase: _Phase) -> None:
+async def until(run: CollectionPass, phase: _Phase) -> None:
     while run._phase is not phase:
         await run.turn()
 
 
-def state_of(desk: Desk) -> collection.State:
+def state_of(desk: Desk) -> collection.CollectionState:
     read = desk.store.read(*collection.reads(UNIVERSE))
     return collection.decode(UNIVERSE, read.value(0), read.value(1))
 
@@ -288,7 +288,9 @@ async def test_cut_off_at_any_write_it_leaves_everything_readable_and_ends_later
         cut = blob_layer.Blobs(Dying(desk.store.engine, budget), dying, desk.store.env, UNIVERSE)
         ended = True
         try:
-            await collecting.finish(Run(Dying(desk.store.engine, budget), desk.store.env, cut, UNIVERSE, grace_ms=0))
+            await collecting.finish(
+                CollectionPass(Dying(desk.store.engine, budget), desk.store.env, cut, UNIVERSE, grace_ms=0)
+            )
         except errors.StoreFailed:
             ended = False
         for of in kept:

@@ -17,7 +17,7 @@ from worldline.observe import measures
 from worldline.roles import telemetry
 from worldline.roles.cluster.janitor import Janitor
 from worldline.roles.collection import collector, turns
-from worldline.roles.collection.collector import Run
+from worldline.roles.collection.collector import CollectionPass
 
 
 def janitor(process: kits.Process, meter: measures.Meter, **changes: int) -> Janitor:
@@ -114,10 +114,10 @@ async def test_a_janitor_that_closes_leaves_no_mark(memory_kit: Kit, monkeypatch
 async def test_a_collection_that_fails_is_counted_and_the_round_goes_on(
     memory_kit: Kit, monkeypatch: pytest.MonkeyPatch, raised: errors.Error, why: str
 ) -> None:
-    async def fail(_: Run) -> bool:
+    async def fail(_: CollectionPass) -> bool:
         raise raised
 
-    monkeypatch.setattr(Run, "turn", fail)
+    monkeypatch.setattr(CollectionPass, "turn", fail)
     process = await memory_kit.process()
     meter = measures.Meter()
     each = janitor(process, meter, collect_ms=1)

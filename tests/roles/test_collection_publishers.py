@@ -21,7 +21,7 @@ from tests.roles import kit as kits
 from tests.roles.kit import Kit, Process
 from worldline.client import dead_letters
 from worldline.client.connection import Connection
-from worldline.host.process import Host, Role
+from worldline.host.process import ProcessHost, Role
 from worldline.inspect import doctor, verify
 from worldline.keys import cas as cas_keys
 from worldline.keys import space, table
@@ -245,7 +245,9 @@ async def _answer_through_the_inbox(scene: Scene) -> None:
     worlds = (await scene.kit.process()).universe._connection
     effects = (await scene.process()).universe._connection
     hosts = [
-        Host(each.store, Universes.only(each.id), [scene.app], blobs=of(each), settings=kits.SETTINGS, roles=[role])
+        ProcessHost(
+            each.store, Universes.only(each.id), [scene.app], blobs=of(each), settings=kits.SETTINGS, roles=[role]
+        )
         for each, role in ((worlds, Role.WORLDS), (effects, Role.ADAPTER))
     ]
     scene.gate.clear()
@@ -474,7 +476,7 @@ async def test_a_step_without_references_expects_nothing_and_reads_nothing(memor
         expected = 0
         reads = 0
 
-        async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        async def read(self, *requests: kv.Request) -> kv.ReadResult:
             key = universe_key()
             self.reads += sum(isinstance(each, kv.Get) and each.key == key for each in requests)
             return await super().read(*requests)

@@ -67,15 +67,15 @@ class Desk:
 
 async def _inbox(desk: Desk) -> list[bytes]:
     of = await desk.blobs.put(noise(LARGE))
-    item = inbox.Event("e", payload.reference(of, size=LARGE))
+    item = inbox.InboxEvent("e", payload.reference(of, size=LARGE))
     desk.store.set(inbox_keys.item_key(AT, STAMP), inbox_keys.ITEM.pack(item))
     return [of]
 
 
 async def _dead(desk: Desk) -> list[bytes]:
     of = await desk.blobs.put(noise(LARGE))
-    item = inbox_keys.ITEM.pack(inbox.Event("e", payload.reference(of, size=LARGE)))
-    desk.store.set(inbox_keys.dead_key(AT, STAMP), inbox_keys.DEAD.pack(inbox.Dead(item, "", 1, 1)))
+    item = inbox_keys.ITEM.pack(inbox.InboxEvent("e", payload.reference(of, size=LARGE)))
+    desk.store.set(inbox_keys.dead_key(AT, STAMP), inbox_keys.DEAD.pack(inbox.DeadItem(item, "", 1, 1)))
     return [of]
 
 
@@ -91,7 +91,7 @@ async def _open(desk: Desk) -> list[bytes]:
 async def _script(desk: Desk) -> list[bytes]:
     of = await desk.blobs.put(b"a script")
     section = world.Section(AT.world, 1, 1)
-    lineage = world.Lineage(AT.world, "p", 1, 1, [section], world.Policy.DROP, False, 1, bytes(32), of)
+    lineage = world.Lineage(AT.world, "p", 1, 1, [section], world.ForkPolicy.DROP, False, 1, bytes(32), of)
     desk.store.set(lineage_keys.lineage_key(AT), lineage_keys.LINEAGE.pack(lineage))
     return [of]
 
@@ -129,14 +129,14 @@ async def _segments(desk: Desk) -> list[bytes]:
 
 async def _baseline(desk: Desk) -> list[bytes]:
     root, kept = await desk.state()
-    taken = snapshot.Snapshot(0, 0, bytes(32), root, 1, b"", 0)
+    taken = snapshot.StateSnapshot(0, 0, bytes(32), root, 1, b"", 0)
     desk.store.set(snapshot_keys.baseline_key(AT), snapshot_keys.BASELINE.pack(taken))
     return kept
 
 
 async def _snapshot(desk: Desk) -> list[bytes]:
     root, kept = await desk.state()
-    taken = snapshot.Snapshot(3, 3, bytes(32), root, 1, b"", 0)
+    taken = snapshot.StateSnapshot(3, 3, bytes(32), root, 1, b"", 0)
     desk.store.set(snapshot_keys.snapshot_key(AT, 3), snapshot_keys.SNAPSHOT.pack(taken))
     return kept
 
@@ -252,7 +252,7 @@ def _records() -> tuple[bytes, bytes]:
 async def test_letters_and_items_that_are_none_refer_to_nothing() -> None:
     desk = Desk()
     desk.store.set(inbox_keys.item_key(AT, STAMP), b"no item")
-    desk.store.set(inbox_keys.dead_key(AT, STAMP), inbox_keys.DEAD.pack(inbox.Dead(b"no item", "", 1, 1)))
+    desk.store.set(inbox_keys.dead_key(AT, STAMP), inbox_keys.DEAD.pack(inbox.DeadItem(b"no item", "", 1, 1)))
     await desk.collect()
 
 

@@ -84,10 +84,10 @@ async def test_a_world_goes_on_as_if_nothing_were_compacted(kit: Kit) -> None:
     await kit.aclose()
 
 
-async def _followed(world: wl.World, top: int) -> list[journal.Entry]:
-    found: list[journal.Entry] = []
+async def _followed(world: wl.World, top: int) -> list[journal.JournalEntry]:
+    found: list[journal.JournalEntry] = []
     async for each in world._handle.follow(above=0):
-        if isinstance(each, journal.Entry):
+        if isinstance(each, journal.JournalEntry):
             found.append(each)
             if each.height == top:
                 break

@@ -24,12 +24,12 @@ from worldline.model import journal
 from worldline.model.settings import WorkerSettings
 from worldline.roles.compaction import compactor, writing
 from worldline.roles.compaction.policies import Policies
-from worldline.roles.compaction.retention import Policy
+from worldline.roles.compaction.retention import RetentionPolicy
 from worldline.store import kv
 from worldline.store.objects import interface as objects
 
-POLICY = Policy(entries=16, age_us=0, margin=0, kept=1)
-WHOLE = Policy(entries=10**6, age_us=0, margin=0, kept=1)  # one segment
+POLICY = RetentionPolicy(entries=16, age_us=0, margin=0, kept=1)
+WHOLE = RetentionPolicy(entries=10**6, age_us=0, margin=0, kept=1)  # one segment
 
 
 class Budget:
@@ -51,7 +51,7 @@ class Dying(kits.Around):
         super().__init__(engine)
         self._budget = budget
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         self._budget.check()
         return await super().read(*requests)
 
@@ -83,7 +83,7 @@ class Objects:
         self._budget.check()
         return await self._bodies.get(name)
 
-    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.Listed]:
+    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.ListedObject]:
         return await self._bodies.list(prefix, after=after, count_max=count_max)
 
     async def delete(self, name: str) -> None:
@@ -112,11 +112,11 @@ async def large(kit: Kit) -> tuple[Process, wl.World, Stored]:
 class Fixed(Policies):
     """One policy, whatever is stored."""
 
-    def __init__(self, engine: kv.Engine, env: envs.Env, policy: Policy) -> None:
+    def __init__(self, engine: kv.Engine, env: envs.Env, policy: RetentionPolicy) -> None:
         super().__init__(engine, env, WorkerSettings(), hosts=False)
         self._policy = policy
 
-    async def of(self, stored: universe_settings.Stored) -> Policy:
+    async def of(self, stored: universe_settings.UniverseSettingsRecord) -> RetentionPolicy:
         return self._policy
 
 
@@ -126,7 +126,7 @@ def compaction(
     budget: Budget,
     *,
     altered: Callable[[bytes], bytes] = lambda body: body,
-    policy: Policy = POLICY,
+    policy: RetentionPolicy = POLICY,
 ) -> compactor.Compactor:
     """As the world's holder does it, in a process that dies."""
     store = process.universe._connection.store
@@ -195,8 +195,8 @@ async def test_the_chain_of_what_was_read_back_is_recomputed(memory_kit: Kit) ->
     process, world, stored = await large(memory_kit)
     connection = process.universe._connection
     at = await world._handle.address()
-    line = lines.Line(at)
-    writer = writing.Writer(
+    line = lines.HistoryLine(at)
+    writer = writing.SegmentWriter(
         connection.store.engine, connection.store.env, connection.blobs, line, here, with_changes=False
     )
     first = await writer.write(journal.GENESIS, up_to=await stored.baseline(), entries_max=10)

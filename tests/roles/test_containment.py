@@ -29,7 +29,7 @@ from worldline.observe import measures, sinks
 from worldline.roles import restore, telemetry
 from worldline.roles.world import losses, refusals
 from worldline.roles.world.cycle import step_batch
-from worldline.roles.world.handover import Handover
+from worldline.roles.world.handover import WaitingInput
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,14 @@ def quickly(monkeypatch: pytest.MonkeyPatch, first_ms: int) -> None:
 
 
 def is_poison(item: inbox.Item | None) -> bool:
-    return isinstance(item, inbox.Event) and item.schema == "Poison"
+    return isinstance(item, inbox.InboxEvent) and item.schema == "Poison"
 
 
 def broken_step(monkeypatch: pytest.MonkeyPatch, escape: Callable[[], BaseException]) -> None:
     """The kernel itself breaks on one kind of input."""
     whole = kernel_step.step
 
-    def broken(machine: Machine, given: step.Input, context: step.Context) -> step.Stepped:
+    def broken(machine: Machine, given: step.Input, context: step.StepContext) -> step.Stepped:
         if is_poison(given.item):
             raise escape()
         return whole(machine, given, context)
@@ -117,8 +117,8 @@ def broken_step(monkeypatch: pytest.MonkeyPatch, escape: Callable[[], BaseExcept
     monkeypatch.setattr(kernel_step, "step", broken)
 
 
-def event(name: str, value: Any) -> inbox.Event:
-    return inbox.Event(name, payload.inline(values.dump(value)))
+def event(name: str, value: Any) -> inbox.InboxEvent:
+    return inbox.InboxEvent(name, payload.inline(values.dump(value)))
 
 
 def metered() -> tuple[measures.Meter, sinks.Observed]:
@@ -223,7 +223,7 @@ async def test_the_others_of_a_cycle_are_committed_with_it(memory_kit: Kit, monk
     for number, hosted in enumerate(held):
         hosted.begin_cycle()
         item = event("Poison", Poison()) if number == 7 else event("Add", Add(1))
-        hosted.handed.append(Handover(item, values.dump(Poison() if number == 7 else Add(1))))
+        hosted.handed.append(WaitingInput(item, values.dump(Poison() if number == 7 else Add(1))))
     heights = [hosted.head.height for hosted in held]
     await worker._runner.run(held)
     moved = [hosted.head.height > height for hosted, height in zip(held, heights, strict=True)]
@@ -293,7 +293,7 @@ async def test_a_restore_that_breaks_stops_its_world_alone(
         await delivery.enqueue(client._connection, at, event("Add", Add(1)))
         whole = restore.build
 
-        def broken(material: restore.Material, *args: Any) -> restore.Restored:
+        def broken(material: restore.Material, *args: Any) -> restore.RestoredWorld:
             if material.at == at:
                 raise escape()
             return whole(material, *args)

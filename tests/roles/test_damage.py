@@ -145,7 +145,7 @@ async def test_worlds_whose_records_cannot_be_read_hide_no_others(memory_kit: Ki
         for number, world in enumerate(worlds):
             at = await world._handle.address()
             await delivery.enqueue(
-                client._connection, at, inbox.Event("AddUp", payload.inline(values.dump(AddUp(number))))
+                client._connection, at, inbox.InboxEvent("AddUp", payload.inline(values.dump(AddUp(number))))
             )
         bad = await worlds[1]._handle.address()
         key = {
@@ -164,7 +164,7 @@ async def test_worlds_whose_records_cannot_be_read_hide_no_others(memory_kit: Ki
         process = await memory_kit.process(app.program)
         roles = (processes.Role.ORCHESTRATOR, processes.Role.JANITOR)
         opened = process.universe._connection
-        beside = processes.Host(
+        beside = processes.ProcessHost(
             opened.store,
             Universes.only(opened.id),
             [app.program],

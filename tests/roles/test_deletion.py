@@ -213,7 +213,7 @@ async def test_a_record_that_a_dead_worker_held_it_is_dropped(memory_kit: Kit) -
     key = lease_keys.held_key(process.host.worker, at)
     batch = kv.Batch()
     batch.absent(key)
-    batch.put(key, lease_keys.HELD.pack(lease_keys.Held(1)))
+    batch.put(key, lease_keys.HELD.pack(lease_keys.HeldRecord(1)))
     await transact.commit(client.engine, memory_kit.env, batch)
     await process.kill()
     await memory_kit.jump(60)

@@ -29,7 +29,7 @@ from worldline.store import kv, transact
 
 async def delete(engine: kv.Engine, kit: Kit, at: ids.Address) -> None:
     await deletions.begin(engine, kit.env, at)
-    await deletions.Removal(engine, kit.env, at.universe).run()
+    await deletions.WorldRemoval(engine, kit.env, at.universe).run()
 
 
 @pytest.mark.parametrize("written", [1, 2, 3])
@@ -118,7 +118,7 @@ async def test_a_mark_that_begins_meanwhile_keeps_what_would_be_removed(memory_k
     before = await deleting.left(process.engine, at)
     late = Late(process.engine, 0)
     late.at, late.do = at, lambda: begin_mark(process.engine, memory_kit, at.universe)
-    removal = deletions.Removal(late, memory_kit.env, at.universe)
+    removal = deletions.WorldRemoval(late, memory_kit.env, at.universe)
     assert (await removal.turn(), removal.is_held_up) == (False, True)
     assert await deleting.left(process.engine, at) == before
     await process.close()
@@ -135,7 +135,7 @@ async def test_nothing_is_removed_while_a_collection_marks(memory_kit: Kit) -> N
     await begin_mark(process.engine, memory_kit, at.universe)
     await world.delete()
     before = await deleting.left(process.engine, at)
-    removal = deletions.Removal(process.engine, memory_kit.env, at.universe)
+    removal = deletions.WorldRemoval(process.engine, memory_kit.env, at.universe)
     assert (await removal.turn(), removal.is_held_up) == (False, True)
     assert await deleting.left(process.engine, at) == before
     await memory_kit.jump(collection.MARK_MS / 1000 + 1)
@@ -158,7 +158,7 @@ async def test_a_damaged_record_keeps_no_world_from_being_removed(memory_kit: Ki
     batch.expect(key, raw)
     batch.put(key, raw[:-1] + bytes([raw[-1] ^ 1]))
     await transact.commit(process.engine, memory_kit.env, batch)
-    await deletions.Removal(process.engine, memory_kit.env, at.universe).run()
+    await deletions.WorldRemoval(process.engine, memory_kit.env, at.universe).run()
     for world in worlds:
         assert await deleting.left(process.engine, await world._handle.address()) == []
     await process.close()

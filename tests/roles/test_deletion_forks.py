@@ -265,7 +265,7 @@ class Before(kits.Around):
         self._reads = 0
         self._do = do
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         self._reads += 1
         if self._reads == 2:
             await self._do()
@@ -333,7 +333,7 @@ async def test_a_fork_does_not_pin_a_grandparent_that_is_deleted_meanwhile(memor
     client = await memory_kit.process(settings=deleting.settings(), wrap=lambda engine: Meanwhile(engine, delete))
     with pytest.raises(errors.NotFound):
         await client.universe.world("f").fork("g")
-    await deletions.Removal(process.engine, memory_kit.env, at.universe).run()
+    await deletions.WorldRemoval(process.engine, memory_kit.env, at.universe).run()
     assert await deleting.left(process.engine, at) == []
     for one in (process, client):
         await one.close()
@@ -354,7 +354,7 @@ async def test_a_deleted_world_is_not_assigned(memory_kit: Kit, assigned: bool) 
 
     async def delete() -> None:
         await deletions.begin(client.engine, memory_kit.env, at)
-        await deletions.Removal(client.engine, memory_kit.env, at.universe).run()
+        await deletions.WorldRemoval(client.engine, memory_kit.env, at.universe).run()
 
     engine = Meanwhile(client.engine, delete)
     if assigned:

@@ -18,9 +18,9 @@ import worldline as wl
 from tests import options
 from worldline.base import failures, limits
 from worldline.kernel import state
-from worldline.kernel.rows.ledger import Queue
+from worldline.kernel.rows.ledger import RecordQueue
 from worldline.kernel.rows.records import Record
-from worldline.kernel.runs import Run
+from worldline.kernel.runs import LiveRun
 from worldline.model.settings import JanitorSettings, Settings
 from worldline.roles.world.held_world import HeldWorld
 from worldline.sim.runtime import keyspaces
@@ -108,7 +108,7 @@ async def soak(folder: Path) -> None:
             assert held is not None
             check_world(held)
         # Tests before this one in the same process may have left some, and these may go meanwhile.
-        for kind in (Run, Record, Queue):
+        for kind in (LiveRun, Record, RecordQueue):
             assert there_now[name_of(kind)] <= there[name_of(kind)]
         more = {name: count for name in there_now if (count := there_now[name] - there[name]) > UNDER_WAY}
         assert more == {}, "nothing of the host's grows with what has ended"

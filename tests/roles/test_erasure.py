@@ -21,7 +21,7 @@ from worldline.codec import sealed
 from worldline.inspect import inclusion, prove, state_proof, verify
 from worldline.keys.upkeep import sealed as sealed_keys
 from worldline.model.journal import Kind
-from worldline.model.upkeep.sealed import Kept
+from worldline.model.upkeep.sealed import PersonalRecord
 from worldline.store import kv
 
 SECRETS = (SECRET, LOUD)
@@ -301,7 +301,7 @@ async def test_a_value_that_is_damaged_or_missing_is_named(memory_kit: Kit) -> N
     engine = await memory_kit.engine()
     raw = (await engine.read(kv.Get(key))).value(0)
     assert raw is not None
-    other = sealed_keys.KEPT.pack(Kept(sealed_keys.KEPT.unpack(raw).salt, b"\x63eve"))
+    other = sealed_keys.KEPT.pack(PersonalRecord(sealed_keys.KEPT.unpack(raw).salt, b"\x63eve"))
     await change(engine, key, raw, other)
     with pytest.raises(verify.Damaged, match="damaged at height 1: a personal value"):
         await verified(world)
@@ -322,7 +322,7 @@ async def test_a_damaged_value_stops_its_world(memory_kit: Kit) -> None:
     engine = await memory_kit.engine()
     raw = (await engine.read(kv.Get(key))).value(0)
     assert raw is not None
-    await change(engine, key, raw, sealed_keys.KEPT.pack(Kept(bytes(sealed.SALT_BYTES), b"\x63eve")))
+    await change(engine, key, raw, sealed_keys.KEPT.pack(PersonalRecord(bytes(sealed.SALT_BYTES), b"\x63eve")))
     await world.send(Shouted("ada"))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):

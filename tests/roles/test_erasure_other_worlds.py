@@ -18,8 +18,8 @@ from worldline.keys.upkeep import sealed as sealed_keys
 from worldline.layers.upkeep import imports
 from worldline.layers.upkeep import sealed as sealed_layer
 from worldline.model import ids
-from worldline.model.upkeep.sealed import Kept, New
-from worldline.roles.deletion.worlds import Removal
+from worldline.model.upkeep.sealed import New, PersonalRecord
+from worldline.roles.deletion.worlds import WorldRemoval
 from worldline.roles.erasure import leftover
 from worldline.store import kv
 
@@ -49,7 +49,7 @@ async def test_values_of_a_world_that_is_being_imported_stay(memory_kit: Kit) ->
     await engine.commit(batch)
     for root in (lost, coming):
         batch = kv.Batch()
-        sealed_layer.keep(batch, root, [New(bytes(16), bytes(16), Kept(bytes(32), SECRET.encode()))])
+        sealed_layer.keep(batch, root, [New(bytes(16), bytes(16), PersonalRecord(bytes(32), SECRET.encode()))])
         await engine.commit(batch)
     assert await leftover.sweep(engine, env, universe.id) == 1
     [left] = (await engine.read(kv.Range(*sealed_keys.lineages(universe.id)))).page(0).items
@@ -69,12 +69,12 @@ async def test_a_deleted_world_leaves_no_personal_values(kit: Kit) -> None:
     await applied(fork, Renamed("ada", "Ada"))
     await fork.snapshot()
     await world.delete()
-    await Removal(universe._connection.store.engine, kit.env, universe._connection.id).run()
+    await WorldRemoval(universe._connection.store.engine, kit.env, universe._connection.id).run()
     person: Any = await fork.state(names["Person"], "ada")
     assert person.mail.value == SECRET
     await verified(fork)
     await fork.delete()
-    await Removal(universe._connection.store.engine, kit.env, universe._connection.id).run()
+    await WorldRemoval(universe._connection.store.engine, kit.env, universe._connection.id).run()
     assert await secrets.places(kit, SECRET) == []
     assert (await other.state())["Person"]["ada"]["mail"] == "other@example.org"
 

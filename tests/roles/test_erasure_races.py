@@ -20,7 +20,7 @@ from worldline.codec import sealed
 from worldline.keys.upkeep import sealed as sealed_keys
 from worldline.layers.upkeep import sealed as sealed_layer
 from worldline.model import ids
-from worldline.model.upkeep.sealed import Kept, New
+from worldline.model.upkeep.sealed import New, PersonalRecord
 from worldline.store import kv
 
 
@@ -106,7 +106,7 @@ class Surviving(kits.Around):
         if root is not None and any(batch.ranges for batch in batches):
             self._root = None
             missed = kv.Batch()
-            new = New(sealed.subject_of("ada"), bytes(16), Kept(bytes(32), LOUD.encode()))
+            new = New(sealed.subject_of("ada"), bytes(16), PersonalRecord(bytes(32), LOUD.encode()))
             sealed_layer.keep(missed, root, [new])
             assert isinstance((await super().commit(missed))[0], kv.Ok)
         return outcomes
@@ -142,7 +142,7 @@ def _keeps(batch: kv.Batch) -> bool:
     return any(put.value[1] == kind(_KEPT)[1] for put in batch.puts.values())
 
 
-_KEPT = Kept(bytes(sealed.SALT_BYTES), b"")
+_KEPT = PersonalRecord(bytes(sealed.SALT_BYTES), b"")
 
 
 @pytest.mark.probe("effects.answer-erased")

@@ -45,19 +45,19 @@ def program() -> wl.Program:
     return app
 
 
-def sign(number: int, *, beat: int) -> leases.Heartbeat:
+def sign(number: int, *, beat: int) -> leases.HeartbeatRecord:
     made = lease.Worker(b"incarnation-%d..." % number, beat, 1_000, TTL_US, 10, {})
-    return leases.Heartbeat(ids.WorkerId(b"worker-%d........" % number), made, b"%d/%d" % (number, beat))
+    return leases.HeartbeatRecord(ids.WorkerId(b"worker-%d........" % number), made, b"%d/%d" % (number, beat))
 
 
-def stale(seen: leases.Heartbeat | None) -> bool:
+def stale(seen: leases.HeartbeatRecord | None) -> bool:
     assert seen is not None
     return seen.stale
 
 
 def test_a_sign_is_stale_when_it_was_seen_unchanged_for_its_ttl_and_a_margin() -> None:
     env = envs.FixedEnv()
-    eyes = expiry.Witness(env)
+    eyes = expiry.DeathWitness(env)
     assert not stale(eyes.look(sign(1, beat=1)))
     env.advance_us(LONG_US - 1)
     assert not stale(eyes.look(sign(1, beat=1)))
@@ -74,7 +74,7 @@ def test_a_sign_is_stale_when_it_was_seen_unchanged_for_its_ttl_and_a_margin() -
 
 def test_a_wall_clock_that_jumps_makes_nothing_stale() -> None:
     env = envs.FixedEnv()
-    eyes = expiry.Witness(env)
+    eyes = expiry.DeathWitness(env)
     eyes.look(sign(1, beat=1))
     env.jump_wall_us(10 * LONG_US)
     assert not stale(eyes.look(sign(1, beat=1)))
@@ -82,10 +82,10 @@ def test_a_wall_clock_that_jumps_makes_nothing_stale() -> None:
 
 def test_only_so_many_signs_are_remembered() -> None:
     env = envs.FixedEnv()
-    eyes = expiry.Witness(env)
+    eyes = expiry.DeathWitness(env)
     for number in range(expiry.SIGNS_MAX + 1):
         life = sign(1, beat=1)
-        eyes.look(leases.Heartbeat(ids.WorkerId(number.to_bytes(16, "big")), life.sign, life.raw))
+        eyes.look(leases.HeartbeatRecord(ids.WorkerId(number.to_bytes(16, "big")), life.sign, life.raw))
     assert len(eyes._signs) == expiry.SIGNS_MAX
 
 

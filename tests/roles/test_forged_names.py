@@ -162,13 +162,15 @@ async def test_a_dead_letter_of_before_cannot_be_retried(memory_kit: Kit) -> Non
         world = await universe.create("v", victim)
         at, connection = await world._handle.address(), world._handle.universe
         items: list[inbox.Item] = [
-            inbox.Event("worldline/reply", payload.EMPTY),
-            inbox.Event("Envelope", payload.inline(values.dump(wl.Envelope("i", b"", {}, "ab" * 16, 7)))),
+            inbox.InboxEvent("worldline/reply", payload.EMPTY),
+            inbox.InboxEvent("Envelope", payload.inline(values.dump(wl.Envelope("i", b"", {}, "ab" * 16, 7)))),
             message("worldline/reply"),
         ]
         for number, item in enumerate(items):
             raw = inbox_keys.ITEM.pack(item)
-            letter = inboxes.Letter(kv.Stamp(number.to_bytes(12, "big")), raw, inbox.Dead(raw, "why", 1, 1))
+            letter = inboxes.DeadLetterRecord(
+                kv.Stamp(number.to_bytes(12, "big")), raw, inbox.DeadItem(raw, "why", 1, 1)
+            )
             with pytest.raises(errors.ReservedName):
                 await dead_letters.retry(connection, at, letter)
 
@@ -202,12 +204,12 @@ async def forged_file(kit: Kit, file: Path, *, unread: inbox.Item, dead: inbox.I
 
 
 def _add(file: Path, unread: inbox.Item, dead: inbox.Item | None) -> None:
-    records = list(pack.of_bytes(pack.Kind.WORLD, file.read_bytes()))
-    added = [(int(Tag.UNREAD), structs.encode(copies.Unread(inbox_keys.ITEM.pack(unread))))]
+    records = list(pack.of_bytes(pack.PackKind.WORLD, file.read_bytes()))
+    added = [(int(Tag.UNREAD), structs.encode(copies.CopiedInput(inbox_keys.ITEM.pack(unread))))]
     if dead is not None:
-        letter = inbox.Dead(inbox_keys.ITEM.pack(dead), "why", 1, 1)
+        letter = inbox.DeadItem(inbox_keys.ITEM.pack(dead), "why", 1, 1)
         added.insert(0, (int(Tag.DEAD), inbox_keys.DEAD.pack(letter)))
-    packer = pack.Packer(pack.Kind.WORLD)
+    packer = pack.Packer(pack.PackKind.WORLD)
     last = max(index for index, (tag, _) in enumerate(records) if tag not in (Tag.SEALED, Tag.SUBJECT))
     whole = [*records[: last + 1], *added, *records[last + 1 :]]
     file.write_bytes(b"".join(packer.add(tag, data) for tag, data in whole) + packer.finish())
@@ -243,8 +245,8 @@ async def test_who_sent_what_a_file_says_is_not_believed(
 @pytest.mark.parametrize(
     "item",
     [
-        inbox.Event("worldline/reply", payload.EMPTY),
-        inbox.Event("Envelope", payload.inline(values.dump(wl.Envelope("i", b"", {}, "ab" * 16, 7)))),
+        inbox.InboxEvent("worldline/reply", payload.EMPTY),
+        inbox.InboxEvent("Envelope", payload.inline(values.dump(wl.Envelope("i", b"", {}, "ab" * 16, 7)))),
         message("Envelope", data=wl.Envelope("i", b"", {}, "ab" * 16, 7)),
     ],
     ids=["event", "envelope", "message"],

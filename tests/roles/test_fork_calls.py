@@ -18,7 +18,7 @@ from tests.roles.kit import Kit
 from worldline.base import errors
 from worldline.layers.stored import lines
 from worldline.model import ids
-from worldline.model.world import Policy
+from worldline.model.world import ForkPolicy
 from worldline.roles.cluster import forks
 from worldline.store import kv
 
@@ -161,7 +161,7 @@ async def test_calls_at_once_make_one_world(kit: Kit) -> None:
         world = await template(universe, shop)
         at, connection = await world._handle.address(), universe._connection
         given = (connection.store.engine, connection.store.env, connection.blobs, at)
-        wanted = forks.Wanted("fork", None, Policy.DROP, live=False, script=[], labels=None)
+        wanted = forks.ForkRequest("fork", None, ForkPolicy.DROP, live=False, script=[], labels=None)
         made = await asyncio.gather(*(forks.world_fork(*given, wanted) for _ in range(5)))
         planted = await asyncio.gather(
             *(forks.world_create_from_seed(*given, name="seeded", program="shop", at=1) for _ in range(5))
@@ -181,7 +181,7 @@ async def test_a_fork_reads_little_wherever_it_begins(memory_kit: Kit) -> None:
     read: list[int] = []
 
     class Counts(kits.Around):
-        async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        async def read(self, *requests: kv.Request) -> kv.ReadResult:
             found = await super().read(*requests)
             for number, request in enumerate(requests):
                 if isinstance(request, kv.Range):

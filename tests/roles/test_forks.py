@@ -16,11 +16,11 @@ from worldline import testing
 from worldline.base import errors
 from worldline.client.handle import Handle
 from worldline.inspect import export, queries
-from worldline.kernel.branches.fork import FORKED, Forked
+from worldline.kernel.branches.fork import FORKED, ForkBeginning
 from worldline.keys import lineage as lineage_keys
 from worldline.layers import snapshots as snapshot_layer
 from worldline.model.journal import Kind
-from worldline.model.world import Policy
+from worldline.model.world import ForkPolicy
 from worldline.roles.effects import parking
 from worldline.store import kv
 
@@ -368,7 +368,7 @@ async def test_a_forged_first_step_is_refused(memory_kit: Kit) -> None:
         await (await dry.send(Added(1))).applied()
         for each in (world, dry):
             at, head = await each._handle.address(), await each.head()
-            said = Forked(at.world, b"o" * 16, "any", head.step, head.height, Policy.DROP, live=True)
+            said = ForkBeginning(at.world, b"o" * 16, "any", head.step, head.height, ForkPolicy.DROP, live=True)
             with pytest.raises(wl.Closed, match="no producer can send it"):
                 await each._handle.command(FORKED, said)
             machine = await each._handle.machine()

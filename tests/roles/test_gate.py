@@ -18,7 +18,7 @@ from worldline.base import errors
 from worldline.keys import journal as journal_keys
 from worldline.keys import work as work_keys
 from worldline.model import ids
-from worldline.model.journal import Entry
+from worldline.model.journal import JournalEntry
 from worldline.store import kv
 
 
@@ -42,7 +42,7 @@ class Watched:
         note(self.written, batches, outcomes)
         return outcomes
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         return await self._engine.read(*requests)
 
     async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
@@ -114,12 +114,12 @@ async def test_no_caller_and_no_follower_is_told_before_the_commit(kit: Kit) -> 
     process, watched = await hosted(kit, app)
     world = await process.universe.ensure("w", app)
     at = await world._handle.address()
-    seen: list[Entry] = []
+    seen: list[JournalEntry] = []
     early: list[int] = []
 
     async def follow() -> None:
         async for each in world.follow(above=0):
-            if isinstance(each, Entry):
+            if isinstance(each, JournalEntry):
                 seen.append(each)
                 if each.height > (await world.head()).height:
                     early.append(each.height)

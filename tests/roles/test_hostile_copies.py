@@ -80,12 +80,12 @@ async def test_a_small_file_that_unpacks_to_much_is_refused_and_nothing_is_store
 
 
 async def test_the_bound_is_that_of_the_file_if_it_is_large() -> None:
-    most = bounds.Bounds("it", 10 * limits.MIB)
+    most = bounds.CopyBounds("it", 10 * limits.MIB)
     most.unpack(limits.COPY_RATIO_MAX * 10 * limits.MIB - 2 * limits.COPY_RECORD_BYTES)
     with pytest.raises(errors.CopyTooLarge):
         most.unpack(limits.COPY_RECORD_BYTES + 1)
     with pytest.raises(errors.BadInput, match="cannot be -1"):
-        bounds.Bounds("it", 1, -1)
+        bounds.CopyBounds("it", 1, -1)
 
 
 async def test_checking_a_file_takes_little_memory(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ async def test_a_state_that_takes_too_much_memory_is_refused(tmp_path: Path, mon
 
 
 async def test_rows_are_counted_when_they_seem_many_and_those_that_went_do_not_count() -> None:
-    limit = bounds.Bounds("it", 0, 0)
+    limit = bounds.CopyBounds("it", 0, 0)
     limit.state_bytes_max = 100_000
     checking = check.Checking(file_blobs.FileBlobs(0, limit), NOWHERE, limit)
     checking._rows = Rows()
@@ -204,7 +204,7 @@ NAME, PROGRAM, HASH, STATUS, LABELS, CREATED, DRY, UNIVERSE, EXPORTED, HEAD, ORI
 async def test_what_a_file_says_of_itself_is_checked_like_what_people_choose(
     field: int, value: Any, made: bytes, tmp_path: Path
 ) -> None:
-    records = list(pack.of_bytes(pack.Kind.WORLD, made))
+    records = list(pack.of_bytes(pack.PackKind.WORLD, made))
     plain: Any = canonical.decode(records[0][1])
     assert len(plain) == len(copies.ExportedWorld.__struct_fields__)
     plain[field] = value
@@ -251,7 +251,7 @@ async def test_whatever_is_wrong_with_a_file_is_a_bad_copy(made: bytes, tmp_path
     async with stores(tmp_path, "memory") as (there,):
         process = await there.process()
         connection = process.universe._connection
-        for number, data in enumerate(hostile_files.mutations(made, pack.Kind.WORLD, 1, FILES)):
+        for number, data in enumerate(hostile_files.mutations(made, pack.PackKind.WORLD, 1, FILES)):
             write(file, data)
             try:
                 contents = await world_files.verify(file)
@@ -271,7 +271,7 @@ async def test_whatever_is_wrong_with_a_file_is_a_bad_copy(made: bytes, tmp_path
 
 async def test_a_file_that_changes_while_it_is_imported_makes_no_world(made: bytes, tmp_path: Path) -> None:
     """Another process replaces its bytes between the check and the import, with bytes that would pass themselves."""
-    records = list(pack.of_bytes(pack.Kind.WORLD, made))
+    records = list(pack.of_bytes(pack.PackKind.WORLD, made))
     file = tmp_path / "some.world"
     write(file, made)
     [dead] = [place for place, (tag, _) in enumerate(records) if tag == Tag.DEAD]

@@ -46,7 +46,7 @@ class Unclear(wl.TryAgain):
         self.after = after
 
 
-async def attempt(effect: wl.Effect[..., Any]) -> attempts.Ended:
+async def attempt(effect: wl.Effect[..., Any]) -> attempts.AttemptResult:
     this = attempts.Attempt("key", 1, lambda _: None)
     with ThreadPoolExecutor(1) as threads:
         return await attempts.run(

@@ -16,8 +16,8 @@ HERE = ids.Address(ids.UniverseId(bytes(16)), ids.WorldId(bytes(16)))
 THERE = ids.Address(ids.UniverseId(bytes(16)), ids.WorldId(bytes(15) + b"\x01"))
 
 
-def entry(height: int, kind: Kind = Kind.ANSWERED, correlation: str = "c") -> journal.Entry:
-    return journal.Entry(height, height, kind, 0, b"", correlation=correlation)
+def entry(height: int, kind: Kind = Kind.ANSWERED, correlation: str = "c") -> journal.JournalEntry:
+    return journal.JournalEntry(height, height, kind, 0, b"", correlation=correlation)
 
 
 async def test_one_entry_is_told_to_all_who_expect_it() -> None:
@@ -59,7 +59,7 @@ async def test_a_follower_that_is_too_slow_is_told_of_the_gap() -> None:
         live.publish(HERE, [entry(FOLLOWER_QUEUE_MAX + 1)])
         assert queue.get_nowait() is None
         last = queue.get_nowait()
-        assert isinstance(last, journal.Entry)
+        assert isinstance(last, journal.JournalEntry)
         assert last.height == FOLLOWER_QUEUE_MAX + 1
     assert live._followers == {}
 

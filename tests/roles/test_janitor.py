@@ -80,7 +80,7 @@ async def round_of(each: Janitor) -> int:
 
 async def enqueue(process: Process, at: ids.Address, client_id: bytes | str) -> bool:
     """Whether this id had been seen before."""
-    item = inbox.Event("Add", payload.EMPTY)
+    item = inbox.InboxEvent("Add", payload.EMPTY)
     engine, env = process.engine, process.universe._connection.store.env
     read = await engine.read(inboxes.get_seen(at, client_id))
     if read.value(0) is not None:
@@ -216,7 +216,7 @@ async def test_what_dead_workers_have_left_goes(kit: Kit) -> None:
     settings = WorkerSettings(lease_ttl_ms=300, heartbeat_ms=75)
     worker, living = ids.WorkerId(envs.new_id(env)), ids.WorkerId(envs.new_id(env))
     me = await world_lease.beat(engine, env, worker, ids.Incarnation(envs.new_id(env)), settings)
-    lease = await world_lease.acquire(engine, env, at, me, expiry.Witness(env))
+    lease = await world_lease.acquire(engine, env, at, me, expiry.DeathWitness(env))
     meter = measures.Meter()
     each = janitor(client, meter=meter)
     await kit.jump(1)
@@ -242,13 +242,13 @@ async def test_held_records_without_a_worker_go(kit: Kit) -> None:
         for _ in range(2)
     ]
     for at in (first, second):
-        await world_lease.acquire(engine, env, at, gone, expiry.Witness(env))
+        await world_lease.acquire(engine, env, at, gone, expiry.DeathWitness(env))
     await world_lease.say_goodbye(engine, env, gone)
-    kept = await world_lease.acquire(engine, env, second, living, expiry.Witness(env))
+    kept = await world_lease.acquire(engine, env, second, living, expiry.DeathWitness(env))
     batch = kv.Batch()  # as if whoever took it had not known of the record
     stray = lease_keys.held_key(gone.worker, second)
     batch.absent(stray)
-    batch.put(stray, lease_keys.HELD.pack(lease_keys.Held(1)))
+    batch.put(stray, lease_keys.HELD.pack(lease_keys.HeldRecord(1)))
     await engine.commit(batch)
     assert len(await operations.list_worker_worlds(engine, gone.worker)) == 2
     meter = measures.Meter()
@@ -258,7 +258,7 @@ async def test_held_records_without_a_worker_go(kit: Kit) -> None:
     assert each.cleared == 1
     assert await operations.list_worker_worlds(engine, gone.worker) == [(first, 1)]
     assert await operations.list_worker_worlds(engine, living.worker) == [(second, kept.epoch)]
-    await world_lease.acquire(engine, env, first, living, expiry.Witness(env))
+    await world_lease.acquire(engine, env, first, living, expiry.DeathWitness(env))
     assert await operations.list_worker_worlds(engine, gone.worker) == []
 
 

@@ -25,11 +25,11 @@ from worldline.keys import segments as segment_keys
 from worldline.model import journal
 from worldline.model.settings import Settings, WorkerSettings
 from worldline.roles.compaction import retention
-from worldline.roles.compaction.retention import Policy
+from worldline.roles.compaction.retention import RetentionPolicy
 from worldline.roles.effects import share as sharing
 
 KEPT_MS = 2_000
-POLICY = Policy(entries=16, age_us=0, margin=0, kept=1, journal_us=KEPT_MS * 1_000)
+POLICY = RetentionPolicy(entries=16, age_us=0, margin=0, kept=1, journal_us=KEPT_MS * 1_000)
 
 
 def keeping(**more: Any) -> Settings:
@@ -62,7 +62,7 @@ async def aged(kit: Kit, process: Process, app: wl.Program, *, rounds: int = 3) 
     await world.snapshot()
     done = await compacting.compact(process, world)
     [gone, _] = await (await Stored.of(process.universe, world)).index()
-    assert isinstance(gone, journal.Dropped)
+    assert isinstance(gone, journal.DroppedEntries)
     assert (done.segments, done.expired) == (1, gone.last_height)
     return world, gone.last_height
 
@@ -106,7 +106,7 @@ async def test_old_entries_go_and_the_chain_goes_on(kit: Kit) -> None:
     done = await compacting.compact(again, world)
     stored = await Stored.of(again.universe, world)
     [dropped, last] = await stored.index()  # one record, which has grown
-    assert isinstance(dropped, journal.Dropped)
+    assert isinstance(dropped, journal.DroppedEntries)
     assert (dropped.first_height, dropped.last_height, last.first_height) == (
         1,
         gone + done.expired,
@@ -366,7 +366,7 @@ async def test_a_world_that_always_has_work_in_flight(kit: Kit) -> None:
     async def forgotten() -> bool:
         await pass_by(process)
         index = await stored.index()
-        return bool(index) and isinstance(index[0], journal.Dropped) and index[0].last_height > 200
+        return bool(index) and isinstance(index[0], journal.DroppedEntries) and index[0].last_height > 200
 
     await aio.until(forgotten)
     connection, at = process.universe._connection, await world._handle.address()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from worldline.roles.world.cycle.kernel_executor import KernelExecutor, Overdue, Replaced
+from worldline.roles.world.cycle.kernel_executor import KernelExecutor, KernelOverdue, Replaced
 
 TIMEOUT_US = 1_000_000
 LOOK_US = 500_000
@@ -45,7 +45,7 @@ def test_a_job_that_does_not_get_on_is_given_up_and_nothing_of_it_is_used() -> N
     second = executor.submit(lambda: "next")
     assert job.inside.wait(20)
     assert looks(executor, 0, LOOK_US, 2 * LOOK_US) == [False, False, True]
-    with pytest.raises(Overdue, match="it was in __call__"):
+    with pytest.raises(KernelOverdue, match="it was in __call__"):
         first.result(20)
     assert second.result(20) == "next", "another thread goes on"
     [left] = executor.left

@@ -99,7 +99,7 @@ class Flaky:
             self.refused += 1
             raise errors.StoreUnavailable("down")
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         self._check()
         return await self._engine.read(*requests)
 

@@ -478,7 +478,7 @@ async def left_of(engine: kv.Engine, universe: bytes) -> int:
     return len((await engine.read(kv.Range(begin, end, count_max=10_000))).page(0).items)
 
 
-async def no_worker(states: Sequence[leases.State]) -> list[bool]:
+async def no_worker(states: Sequence[leases.LeaseState]) -> list[bool]:
     return [False] * len(states)
 
 

@@ -37,7 +37,7 @@ class Recording(kits.Around):
         self.starts: list[bytes] = []
         self.prefix = b"-"
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         for request in requests:
             if isinstance(request, kv.Range) and request.begin.startswith(self.prefix) and request.count_max > 1:
                 self.starts.append(request.begin)
@@ -110,7 +110,7 @@ class Open:
         return cls(raw, address.schema)
 
     async def write(self, batch: kv.Batch) -> None:
-        entry = groups.Entry(batch, asyncio.get_running_loop().create_future())
+        entry = groups.WaitingBatch(batch, asyncio.get_running_loop().create_future())
         row = await self._raw.fetchrow(sql.commit_call(self._schema), *groups.encode(0, [entry], hasty=False))
         assert row is not None
         assert row["found_batches"] is None
@@ -137,7 +137,7 @@ async def _add_one(client: kits.Process, world: wl.World, *, hinted: bool = Fals
     batch = kv.Batch()
     worlds.expect_open(batch, worlds.decode(at, read.value(0)))
     new_id = envs.new_id(client.universe._connection.store.env)
-    item = inbox.Event(values.schema_name(Add), payload.inline(values.dump(Add(1))))
+    item = inbox.InboxEvent(values.schema_name(Add), payload.inline(values.dump(Add(1))))
     inboxes.enqueue(batch, at, item, client_id=new_id, time_us=read.time_us, window_us=scenario.WINDOW_US)
     if hinted:
         ready.leave(batch, at, priority=ready.NORMAL)

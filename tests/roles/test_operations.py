@@ -54,24 +54,24 @@ class Desk:
         # What a worker says that can run the world.
         self.labels = placement.labels_of(SETTINGS.labels, universes=at.universe.hex(), programs={"p": b"\0" * 32})
 
-    async def beat(self) -> leases.Heartbeat:
+    async def beat(self) -> leases.HeartbeatRecord:
         return await world_lease.beat(
             self.engine, self.env, self.worker, self.incarnation, SETTINGS, labels=self.labels
         )
 
-    async def other(self) -> leases.Heartbeat:
+    async def other(self) -> leases.HeartbeatRecord:
         """Another worker that lives."""
         worker, incarnation = ids.WorkerId(envs.new_id(self.env)), ids.Incarnation(envs.new_id(self.env))
         return await world_lease.beat(self.engine, self.env, worker, incarnation, SETTINGS, labels=self.labels)
 
-    async def acquire(self, me: leases.Heartbeat) -> leases.Lease:
-        return await world_lease.acquire(self.engine, self.env, self.at, me, expiry.Witness(self.env))
+    async def acquire(self, me: leases.HeartbeatRecord) -> leases.Lease:
+        return await world_lease.acquire(self.engine, self.env, self.at, me, expiry.DeathWitness(self.env))
 
-    async def state(self) -> leases.State:
+    async def state(self) -> leases.LeaseState:
         read = await self.engine.read(*leases.reads(self.at))
         return leases.decode(self.at, read.value(0), read.value(1), read.value(2))
 
-    async def found(self) -> tuple[worlds.World, leases.State]:
+    async def found(self) -> tuple[worlds.WorldRecord, leases.LeaseState]:
         return worlds.decode(self.at, (await self.engine.read(worlds.get(self.at))).value(0)), await self.state()
 
     async def unread(self) -> int:
@@ -177,8 +177,8 @@ async def test_only_worlds_that_may_be_had_are_tried_for(kit: Kit) -> None:
     at = await desk(kit)
     me, other, gone = await at.beat(), await at.other(), await at.other()
 
-    async def may_take(life: leases.Heartbeat | None = me, *, dead: Sequence[bytes] = ()) -> bool:
-        others = expiry.Witness(kit.env, lambda worker: worker in dead)
+    async def may_take(life: leases.HeartbeatRecord | None = me, *, dead: Sequence[bytes] = ()) -> bool:
+        others = expiry.DeathWitness(kit.env, lambda worker: worker in dead)
         return await world_lease.may_take(at.engine, [await at.found()], life, others) == [at.at]
 
     assert await may_take()

@@ -74,7 +74,7 @@ async def tell(worlds: list[wl.World], number: int = 1) -> None:
         await sent.applied(30)
 
 
-async def state(process: Process, world: wl.World) -> leases.State:
+async def state(process: Process, world: wl.World) -> leases.LeaseState:
     at = await world._handle.address()
     read = await process.engine.read(*leases.reads(at))
     return leases.decode(at, read.value(0), read.value(1), read.value(2))
@@ -294,11 +294,11 @@ def test_a_move_has_a_reason(reason: placement.Reason, draining: bool, alive: bo
     at = ids.Address(ids.UniverseId(bytes(16)), ids.WorldId(bytes(16)))
     holder, other = ids.WorkerId(b"h" * 16), ids.WorkerId(b"o" * 16)
     lives = [
-        leases.Heartbeat(worker, Worker(bytes(16), 1, 0, 1, 1, {}, is_draining), b"")
+        leases.HeartbeatRecord(worker, Worker(bytes(16), 1, 0, 1, 1, {}, is_draining), b"")
         for worker, is_draining in ((other, not draining), (holder, draining))
     ]
-    seen = orchestrators.Seen(
-        placement.Active(at, {}, holder, None), leases.State(at, Epoch(1, b""), b"", None, None, None, None)
+    seen = orchestrators.WorldView(
+        placement.Active(at, {}, holder, None), leases.LeaseState(at, Epoch(1, b""), b"", None, None, None, None)
     )
     choice = placement.Choice(at, other, reason)
     assert orchestrators._why_moved(choice, seen, lives if alive else lives[:1]) == why

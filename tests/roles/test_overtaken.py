@@ -31,7 +31,7 @@ class Overtaken(Around):
         self.lost = asyncio.Event()
         self.back = asyncio.Event()
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         await self._reach()
         if self.unreadable and self.at is not None and kv.Get(journal_keys.head_key(self.at)) in requests:
             raise errors.StoreUnavailable("scripted")

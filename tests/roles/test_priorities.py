@@ -25,8 +25,8 @@ from worldline.roles import lease as world_lease
 from worldline.store import kv
 
 
-def event(correlation: str = "") -> inbox.Event:
-    return inbox.Event("Add", payload.inline(values.dump(Add(1))), correlation=correlation)
+def event(correlation: str = "") -> inbox.InboxEvent:
+    return inbox.InboxEvent("Add", payload.inline(values.dump(Add(1))), correlation=correlation)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ async def test_a_hint_of_any_priority_is_one(memory_kit: Kit, correlation: str) 
         for key, raw in (await client._connection.store.engine.read(kv.Range(begin, end))).page(0).items:
             await cli_kit.put(client, key, raw, None)
     wrong = await queue_check.faults(client._connection, at, app.name, kits.scan(client))
-    assert [each.fault for each in wrong or []] == [queue_check.Fault.MISSING_READY]
+    assert [each.fault for each in wrong or []] == [queue_check.QueueFault.MISSING_READY]
     assert await kits.unread(client._connection.store.engine, at) == 1
 
 
@@ -103,7 +103,7 @@ class Watched:
         self._engine = engine
         self._look = look
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         return await self._engine.read(*requests)
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
@@ -129,7 +129,7 @@ async def test_a_world_that_is_given_up_is_never_overlooked(memory_kit: Kit, unr
     engine, env = client._connection.store.engine, client._connection.store.env
     at = await (await client.create("w", program()))._handle.address()
     me = await world_lease.beat(engine, env, ids.WorkerId(bytes(16)), ids.Incarnation(b"i" * 16), WorkerSettings())
-    lease = await world_lease.acquire(engine, env, at, me, expiry.Witness(env))
+    lease = await world_lease.acquire(engine, env, at, me, expiry.DeathWitness(env))
     if unread:
         await enqueue_silently(client, at, 1)
     if hinted:

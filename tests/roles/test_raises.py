@@ -46,7 +46,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch, when: When, escape: Callable[[], B
     """The kernel raises in its steps over such inputs."""
     whole = kernel_step.step
 
-    def broken(machine: Machine, given: step.Input, context: step.Context) -> step.Stepped:
+    def broken(machine: Machine, given: step.Input, context: step.StepContext) -> step.Stepped:
         if when(given):
             raise escape()
         return whole(machine, given, context)
@@ -55,7 +55,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch, when: When, escape: Callable[[], B
 
 
 def seven(given: step.Input) -> bool:
-    return isinstance(given.item, inbox.Event) and given.data == values.dump(AddUp(7))
+    return isinstance(given.item, inbox.InboxEvent) and given.data == values.dump(AddUp(7))
 
 
 async def hosted(kit: Kit, app: wl.Program, **options: Any) -> tuple[Process, wl.World, ids.Address]:
@@ -159,7 +159,7 @@ async def test_a_command_that_raises_is_refused_and_its_caller_told(
 
 
 def answered(given: step.Input) -> bool:
-    return isinstance(given.item, inbox.Receipt)
+    return isinstance(given.item, inbox.EffectReceipt)
 
 
 @pytest.mark.parametrize("settles", [True, False])

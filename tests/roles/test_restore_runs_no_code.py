@@ -51,7 +51,7 @@ LEAVES: list[Callable[[Random], list[Any]]] = [
 class History:
     """One life: where it is, what was exported of it, and the rows that it ended with."""
 
-    def __init__(self, exported: export.Exported, head: journal.Head, rows: list[tuple[bytes, Row]]) -> None:
+    def __init__(self, exported: export.ExportedJournal, head: journal.Head, rows: list[tuple[bytes, Row]]) -> None:
         self.exported = exported
         self.head = head
         self.rows = rows
@@ -113,14 +113,14 @@ async def write(engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, his
     machine = Machine(programs.app)
     state = saved_state.whole(machine.state, snapshots.rows_of(machine))
     root = (await saved_state.save(blobs, state)).root
-    born = snapshot_model.Snapshot(0, 0, journal.GENESIS.chain, root, state.header.size, programs.app.hash, 0)
+    born = snapshot_model.StateSnapshot(0, 0, journal.GENESIS.chain, root, state.header.size, programs.app.hash, 0)
     batch = kv.Batch()
     batch.absent(journal_keys.head_key(at))
     batch.put(journal_keys.head_key(at), journals.pack_head(journal.GENESIS))
     saved = snapshot_layer.save(batch, at, born)
     batch.put(snapshot_keys.baseline_key(at), snapshot_keys.BASELINE.pack(saved.record))
     steps = kv.Batch()
-    sealed = journals.Sealed(
+    sealed = journals.SealedSteps(
         journal.GENESIS,
         list(exported.entries),
         [structs.encode(entry) for entry in exported.entries],

@@ -21,7 +21,7 @@ from worldline.client.upkeep import destruction, universe_deletion
 from worldline.codec import sealed as tokens
 from worldline.host import compose
 from worldline.keys import space
-from worldline.model.upkeep.ledger import Erased, LedgerEntry
+from worldline.model.upkeep.ledger import ErasedKind, LedgerEntry
 from worldline.roles.deletion import ledger
 from worldline.store.encryption.master_keys import AesGcm
 
@@ -94,7 +94,7 @@ async def test_what_was_erased_since_the_backup_is_erased_again(tmp_path: Path, 
     assert (SECRET in found["ada"], found["bob"]) == (False, "bob's mail")
     async with compose.store(str(target), create=False) as opened:
         kinds = [each.kind for each in await ledger.read_all(opened.engine)]
-    assert {Erased.SUBJECT, Erased.WORLD, Erased.UNIVERSE} == set(kinds), "later backups of it know it, too"
+    assert {ErasedKind.SUBJECT, ErasedKind.WORLD, ErasedKind.UNIVERSE} == set(kinds), "later backups of it know it, too"
 
 
 async def test_without_a_ledger_it_is_said_loudly_and_a_ledger_that_is_found_later_helps(
@@ -139,7 +139,7 @@ async def test_a_backup_of_an_older_release_has_no_ledger_and_times_decide(
     with monkeypatch.context() as patched:
         patched.setattr(space, "FORMAT_MINOR", 1)
         await stock(store, folder)
-    earlier = LedgerEntry(Erased.SUBJECT, *await place_of(store), tokens.subject_of("bob"), [], 5)
+    earlier = LedgerEntry(ErasedKind.SUBJECT, *await place_of(store), tokens.subject_of("bob"), [], 5)
     ledgers.write(kept, [earlier, *ledgers.read(kept)])
     said = await cli("restore", folder, target, "--ledger", kept)
     assert said.code == 0, said.err
@@ -162,7 +162,7 @@ async def test_the_ledger_of_the_store_itself_is_applied(tmp_path: Path) -> None
     assert said.code == 0, said.err
     assert "NO LEDGER" not in said.out
     async with compose.store(str(store), create=False) as opened:
-        assert {each.kind for each in await ledger.read_all(opened.engine)} >= {Erased.UNIVERSE}
+        assert {each.kind for each in await ledger.read_all(opened.engine)} >= {ErasedKind.UNIVERSE}
     assert SECRET.encode() not in (store / "data.mdb").read_bytes()
 
 
@@ -189,7 +189,7 @@ async def test_a_world_that_forks_need_is_left_and_said(tmp_path: Path, kept: Pa
         await universe.world("w").fork("fork")
         await backups.backup(universe._connection.store, str(folder))
         at = await universe.world("w")._handle.address()
-    entry = LedgerEntry(Erased.WORLD, at.universe, at.world, b"", [], 5)
+    entry = LedgerEntry(ErasedKind.WORLD, at.universe, at.world, b"", [], 5)
     ledgers.write(kept, [entry])
     said = await cli("restore", folder, target, "--ledger", kept)
     assert said.code == 1
@@ -223,11 +223,11 @@ def test_a_ledger_that_is_damaged_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_ledger_is_read_as_it_was_written(tmp_path: Path) -> None:
     one, two = bytes(range(16)), bytes(range(16, 32))
     entries = [
-        LedgerEntry(Erased.SUBJECT, one, two, one, [], 1),
-        LedgerEntry(Erased.VALUES, one, two, one, [two, one], 2),
-        LedgerEntry(Erased.KEY, one, two, b"", [], 3),
-        LedgerEntry(Erased.WORLD, one, two, b"", [], 4),
-        LedgerEntry(Erased.UNIVERSE, one, b"", b"", [], 5),
+        LedgerEntry(ErasedKind.SUBJECT, one, two, one, [], 1),
+        LedgerEntry(ErasedKind.VALUES, one, two, one, [two, one], 2),
+        LedgerEntry(ErasedKind.KEY, one, two, b"", [], 3),
+        LedgerEntry(ErasedKind.WORLD, one, two, b"", [], 4),
+        LedgerEntry(ErasedKind.UNIVERSE, one, b"", b"", [], 5),
     ]
     ledgers.write(tmp_path / "ledger", entries)
     assert ledgers.read(tmp_path / "ledger") == entries

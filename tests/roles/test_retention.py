@@ -9,33 +9,33 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worldline.layers.snapshots import Saved
+from worldline.layers.snapshots import StoredSnapshot
 from worldline.model.journal import Segment
-from worldline.model.snapshot import Snapshot
+from worldline.model.snapshot import StateSnapshot
 from worldline.model.upkeep.age import Age
 from worldline.roles.compaction import retention
-from worldline.roles.compaction.retention import Known, Policy
+from worldline.roles.compaction.retention import KnownPast, RetentionPolicy
 
 
-def taken(step: int, program: bytes = b"p") -> Saved:
-    return Saved(Snapshot(step, 2 * step, bytes(32), bytes(32), 1, program, 1_000 * step), b"raw")
+def taken(step: int, program: bytes = b"p") -> StoredSnapshot:
+    return StoredSnapshot(StateSnapshot(step, 2 * step, bytes(32), bytes(32), 1, program, 1_000 * step), b"raw")
 
 
 def segment(last_step: int, first_step: int = 1) -> Segment:
     return Segment(2 * first_step - 1, 2 * last_step, first_step, last_step, bytes(32), 1, False)
 
 
-def known(steps: Sequence[int], *, compacted: int = 0, pinned: tuple[int, ...] = (), forked_at: int = 0) -> Known:
+def known(steps: Sequence[int], *, compacted: int = 0, pinned: tuple[int, ...] = (), forked_at: int = 0) -> KnownPast:
     snapshots = [taken(step) for step in steps]
     last = segment(compacted) if compacted else None
-    return Known(snapshots[-1].record, snapshots, last, forked_at, pinned)
+    return KnownPast(snapshots[-1].record, snapshots, last, forked_at, pinned)
 
 
-def policy(*, margin: int = 0, kept: int = 1, entries: int = 10, age_us: int = 10**9) -> Policy:
-    return Policy(entries, age_us, margin, kept)
+def policy(*, margin: int = 0, kept: int = 1, entries: int = 10, age_us: int = 10**9) -> RetentionPolicy:
+    return RetentionPolicy(entries, age_us, margin, kept)
 
 
-def step_of(found: Snapshot | None) -> int | None:
+def step_of(found: StateSnapshot | None) -> int | None:
     return None if found is None else found.step
 
 
@@ -81,11 +81,11 @@ def test_snapshots_that_go() -> None:
     """Those below what is compacted: but the first of each program, the last ones, and what is pinned."""
     programs = [b"a", b"a", b"a", b"b", b"b", b"b", b"a", b"a", b"a"]
     snapshots = [taken(step, program) for step, program in enumerate(programs)]
-    found = Known(snapshots[-1].record, snapshots, segment(8), 0, (4,))
+    found = KnownPast(snapshots[-1].record, snapshots, segment(8), 0, (4,))
     gone = [each.record.step for each in retention.droppable(found, policy(kept=1))]
     assert gone == [1, 2, 5, 7]
     assert [each.record.step for each in retention.droppable(found, policy(kept=3))] == [1, 2, 5]
-    nothing = Known(snapshots[-1].record, snapshots, None, 0, ())
+    nothing = KnownPast(snapshots[-1].record, snapshots, None, 0, ())
     assert retention.droppable(nothing, policy()) == []
     assert [each.record.step for each in retention.droppable(nothing, policy(), compacted=4)] == [1]
 
@@ -98,16 +98,17 @@ def test_of_snapshots_close_to_each_other_few_stay() -> None:
     assert retention.droppable(found, policy(kept=2, margin=0)) == []  # each is a place to compact up to
     assert retention.droppable(found, policy(kept=0, margin=50)) == []
     assert retention.limit(found, policy(kept=0)) is None
-    whole = Policy(10, 10**9, 0, 0, changes=True)  # what steps changed stays in segments
+    whole = RetentionPolicy(10, 10**9, 0, 0, changes=True)  # what steps changed stays in segments
     assert step_of(retention.limit(found, whole)) == 100
-    assert not retention.may_expire(found, segment(9), Policy(10, 10**9, 0, 0, journal_us=5))
+    assert not retention.may_expire(found, segment(9), RetentionPolicy(10, 10**9, 0, 0, journal_us=5))
 
 
-def aged(ages: Sequence[int]) -> Known:
+def aged(ages: Sequence[int]) -> KnownPast:
     saved = [
-        Saved(msgspec.structs.replace(taken(step).record, age_us=age_us), b"raw") for step, age_us in enumerate(ages)
+        StoredSnapshot(msgspec.structs.replace(taken(step).record, age_us=age_us), b"raw")
+        for step, age_us in enumerate(ages)
     ]
-    return Known(saved[-1].record, saved, None, 0, ())
+    return KnownPast(saved[-1].record, saved, None, 0, ())
 
 
 def test_snapshots_that_are_young_enough_count_among_the_last() -> None:
@@ -122,15 +123,15 @@ def test_snapshots_that_are_young_enough_count_among_the_last() -> None:
         ([300, 0, 0, 350], 1, Age(400), 3),
         ([1, 0, 0, 0], 1, Age(10_000), 3),  # nothing is known of the last ones
     ):
-        found = retention.aged(Policy(10, 10**9, 0, kept, kept_us=100), aged(ages), now)
+        found = retention.aged(RetentionPolicy(10, 10**9, 0, kept, kept_us=100), aged(ages), now)
         assert found.kept == expected, (ages, kept, now)
-    for never in (Policy(10, 10**9, 0, 0, kept_us=100), Policy(10, 10**9, 0, 2)):
+    for never in (RetentionPolicy(10, 10**9, 0, 0, kept_us=100), RetentionPolicy(10, 10**9, 0, 2)):
         assert retention.aged(never, aged([1, 2, 3]), Age(10_000)) == never  # all for ever; by number alone
 
 
 def test_states_above_a_young_snapshot_are_kept() -> None:
     """Nothing is moved into segments above the oldest that is kept, and no entry goes."""
-    found, wanted = aged([1, 100, 200, 300]), Policy(10, 10**9, 0, 1, journal_us=5, kept_us=150)
+    found, wanted = aged([1, 100, 200, 300]), RetentionPolicy(10, 10**9, 0, 1, journal_us=5, kept_us=150)
     for now, step in ((Age(310), 2), (Age(10_000), 3)):
         policy = retention.aged(wanted, found, now)
         assert step_of(retention.limit(found, policy)) == step
@@ -161,7 +162,7 @@ def test_however_often_a_world_is_saved(gaps: list[int], kept: int, margin: int,
 
 def test_entries_that_may_go() -> None:
     """If the policy says so, and no state below their end is kept: the last snapshots, the baseline, what is pinned."""
-    keeping = Policy(10, 10**9, 0, 1, journal_us=5)
+    keeping = RetentionPolicy(10, 10**9, 0, 1, journal_us=5)
     for steps, kept, pinned, last, expected in (
         ([0, 5, 9], 1, (), 9, True),
         ([0, 5, 9], 2, (), 9, False),
@@ -170,12 +171,12 @@ def test_entries_that_may_go() -> None:
         ([0, 5, 9], 1, (9,), 9, True),
         ([0, 5], 1, (), 9, False),
     ):
-        wanted = Policy(10, 10**9, 0, kept, journal_us=5)
+        wanted = RetentionPolicy(10, 10**9, 0, kept, journal_us=5)
         assert retention.may_expire(known(steps, pinned=pinned), segment(last), wanted) == expected, (steps, kept, last)
     assert not retention.may_expire(known([0, 5, 9]), segment(9), policy())
     assert retention.may_expire(known([0, 5, 9]), segment(9), keeping)
     saved = known([0, 5, 9])
-    behind = Known(saved.snapshots[1].record, saved.snapshots, None, 0, ())  # the baseline is not the last
+    behind = KnownPast(saved.snapshots[1].record, saved.snapshots, None, 0, ())  # the baseline is not the last
     assert not retention.may_expire(behind, segment(9), keeping)
 
 
@@ -200,7 +201,7 @@ def test_states_can_be_made_from_there_on(
         return
     assert all(step >= target.step for step in pinned)
     assert target.height <= before.baseline.height - margin
-    after = Known(before.baseline, before.snapshots, segment(target.step), 0, tuple(pinned))
+    after = KnownPast(before.baseline, before.snapshots, segment(target.step), 0, tuple(pinned))
     gone = [each.record.step for each in retention.droppable(after, wanted)]
     left = [step for step in all_steps if step not in gone]
     assert target.step in left

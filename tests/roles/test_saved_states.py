@@ -126,7 +126,7 @@ class Watched(Counting):
         return await super().commit(*batches)
 
 
-def store_of(rows: dict[bytes, Row]) -> tuple[Store, saved_state.Written]:
+def store_of(rows: dict[bytes, Row]) -> tuple[Store, saved_state.StateBlobs]:
     return Store(), saved_state.whole(STATE, rows.items())
 
 

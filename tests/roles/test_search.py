@@ -44,7 +44,7 @@ async def enqueue_silently(universe: Universe, at: ids.Address, number: int) -> 
     """An item without a hint: as if the hint had been lost."""
     engine, env = universe._connection.store.engine, universe._connection.store.env
     batch = kv.Batch()
-    item = inbox.Event("Add", payload.inline(values.dump(Add(number))))
+    item = inbox.InboxEvent("Add", payload.inline(values.dump(Add(number))))
     now_us = (await engine.read()).time_us
     client_id = env.random_bytes(8).hex()
     inboxes.enqueue(batch, at, item, client_id=client_id, time_us=now_us, window_us=10**12)
@@ -304,7 +304,7 @@ class Failing(kits.Around):
         self.searches = 0
         self.failed = False
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         self.searches += any(isinstance(each, kv.Range) and reading_hints(each) for each in requests)
         if self.what is not None and self.what in requests:
             self.what, self.failed = None, True
@@ -370,7 +370,7 @@ class Late(kits.Around):
         self.steps: list[list[bytes]] = []  # the hints that each step deleted
         self.after_read: tuple[bytes, Callable[[], Awaitable[None]]] | None = None
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         answer = await self._engine.read(*requests)
         if self.after_read is not None:
             prefix, act = self.after_read
@@ -490,7 +490,7 @@ async def test_a_damaged_world_is_in_nobodys_way(memory_kit: Kit) -> None:
         batch.expect(snapshot_keys.baseline_key(at), raw)
         batch.put(snapshot_keys.baseline_key(at), raw[:-1] + bytes([raw[-1] ^ 1]))
         assert isinstance((await client._connection.store.engine.commit(batch))[0], kv.Ok)
-        await delivery.enqueue(client._connection, at, inbox.Event("Add", payload.inline(values.dump(Add(1)))))
+        await delivery.enqueue(client._connection, at, inbox.InboxEvent("Add", payload.inline(values.dump(Add(1)))))
         await good.send(Add(1))
         async with memory_kit.hosting(app) as universe:
             await until_total(universe.world("good"), app, 1)

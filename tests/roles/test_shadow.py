@@ -110,7 +110,7 @@ class Unwritten:
     def __init__(self, engine: kv.Engine) -> None:
         self._engine = engine
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         return await self._engine.read(*requests)
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:

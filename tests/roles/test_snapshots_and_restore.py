@@ -72,7 +72,7 @@ def program() -> wl.Program:
     return app
 
 
-async def baseline(universe: Universe, at: ids.Address) -> snapshot_model.Snapshot:
+async def baseline(universe: Universe, at: ids.Address) -> snapshot_model.StateSnapshot:
     raw = (await universe._connection.store.engine.read(snapshot_layer.get_baseline(at))).value(0)
     return snapshot_layer.decode_baseline(raw)
 
@@ -299,7 +299,7 @@ async def test_a_released_world_is_hinted_at_if_anything_is_unread(memory_kit: K
     await world.send(Put("k"))
     at = await world._handle.address()
     batch = kv.Batch()
-    inboxes.enqueue_once(batch, at, inbox.Event("Put", payload.inline(values.dump(Put("k")))))
+    inboxes.enqueue_once(batch, at, inbox.InboxEvent("Put", payload.inline(values.dump(Put("k")))))
     batch.absent(b"guard")
     batch.put(b"guard", b"")
     await process.engine.commit(batch)

@@ -167,7 +167,7 @@ class Clocked(kits.Around):
         super().__init__(engine)
         self._clock = clock
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         return msgspec.structs.replace(await super().read(*requests), time_us=self._clock.wall_us())
 
 

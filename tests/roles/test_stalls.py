@@ -38,7 +38,7 @@ async def test_the_worlds_beside_one_that_does_not_return_are_run_elsewhere(kit:
         assert await world.ask(AddUp(1), timeout=10) == 1
     bad, at = worlds[0], await worlds[0]._handle.address()
     try:
-        item = inbox.Event("Trap", payload.inline(values.dump(Trap(100))))
+        item = inbox.InboxEvent("Trap", payload.inline(values.dump(Trap(100))))
         await delivery.enqueue(first.universe._connection, at, item)
         await asyncio.to_thread(app.inside.wait, 20)
         asked = [asyncio.ensure_future(world.ask(AddUp(1), timeout=60)) for world in worlds[1:]]  # in the thread's line
@@ -73,7 +73,7 @@ async def test_the_worlds_beside_one_that_does_not_return_are_run_elsewhere(kit:
     await first.close()
 
 
-async def kits_life(process: kits.Process) -> leases.Heartbeat:
+async def kits_life(process: kits.Process) -> leases.HeartbeatRecord:
     worker = process.host.worlds.worker
     life = leases.decode_heartbeat(worker, (await process.engine.read(leases.get_heartbeat(worker))).value(0))
     assert life is not None
@@ -90,7 +90,7 @@ async def test_worlds_that_wait_to_be_brought_back_are_given_up(memory_kit: Kit)
     bad = first.universe.world("w0")
     assert await bad.ask(AddUp(1), timeout=10) == 2
     try:
-        item = inbox.Event("Trap", payload.inline(values.dump(Trap(100))))
+        item = inbox.InboxEvent("Trap", payload.inline(values.dump(Trap(100))))
         await delivery.enqueue(first.universe._connection, await bad._handle.address(), item)
         await asyncio.to_thread(app.inside.wait, 20)
         others = [first.universe.world(name) for name in ("w1", "w2")]

@@ -52,7 +52,7 @@ class Changing:
         self.states: dict[int, bytes] = {}
         self.rows: dict[bytes, Row] = {}
 
-    def step(self, machine: Machine, given: step.Input, context: step.Context) -> step.Stepped:
+    def step(self, machine: Machine, given: step.Input, context: step.StepContext) -> step.Stepped:
         self.states.setdefault(context.step - 1, machine.state)
         stepped = kernel_step.step(machine, given, context)
         changes = [change.put(b"\x00%06d" % context.step, Row(noise(15_000, context.step), b"placed"))]
@@ -106,7 +106,7 @@ async def unstored(engine: kv.Engine, universe: Any, at: Any, batch: kv.Batch) -
     """The blobs that the changes in a batch need and that are not in the store before it."""
     items = sorted((key, put.value) for key, put in batch.puts.items() if key.startswith(journal_keys.frame_prefix(at)))
     first = journal_keys.frame_height(at, items[0][0]) - len(journal_keys.unpack_frame(items[0][1]).entries)
-    reader = history.Reader(lines.Line(at), above=first)
+    reader = history.StepReader(lines.HistoryLine(at), above=first)
     addresses = [of for each in reader.take(items) for of in history.needed(each)]
     read = await engine.read(*(kv.Get(cas_keys.blob_key(universe, of)) for of in addresses))
     return [of for index, of in enumerate(addresses) if read.value(index) is None]

@@ -20,7 +20,7 @@ from tests.roles.pausing import Pausing
 from worldline.client import answers
 from worldline.kernel import replay as replays
 from worldline.kernel.state import Machine
-from worldline.model.journal import Entry, Kind
+from worldline.model.journal import JournalEntry, Kind
 from worldline.model.settings import Settings
 from worldline.observe import measures as measured
 from worldline.observe import metric_list, sinks
@@ -75,7 +75,7 @@ def listening(*listeners: telemetry.Listener) -> sinks.Observed:
     return sinks.Observed(telemetry.Telling([(f"listener {i}", each) for i, each in enumerate(listeners)]))
 
 
-async def live(universe: wl.Universe, app: wl.Program) -> list[Entry]:
+async def live(universe: wl.Universe, app: wl.Program) -> list[JournalEntry]:
     """A world with something of everything. Returns its journal."""
     world = await universe.ensure("w", app)
     await aio.journaled(await world.send(Poison("")), 10)

@@ -22,7 +22,7 @@ from worldline.model import ids, inbox
 from worldline.model.journal import Kind
 from worldline.roles import timers as timer_worker
 from worldline.roles.universes.served import Universes
-from worldline.roles.world.handover import Handover, Superseded
+from worldline.roles.world.handover import Superseded, WaitingInput
 from worldline.store import kv
 
 
@@ -98,7 +98,7 @@ async def test_a_step_that_loses_a_race_for_one_input_is_made_again_where_it_was
         assert isinstance(outcome, kv.Ok)
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         fired = inbox.TimerFired(timer.intent, timer.work.due_us)
-        assert worker.hand_over(at, Handover(fired, b"", done=done, claim=timer))
+        assert worker.hand_over(at, WaitingInput(fired, b"", done=done, claim=timer))
         sent = [asyncio.ensure_future(world.send(Rang(str(number)))) for number in range(5)]
         with pytest.raises(Superseded):
             await done
@@ -127,7 +127,7 @@ async def test_a_race_that_is_lost_while_the_store_is_out_of_reach_lets_go_of_th
 
         broken = 0
 
-        async def read(self, *requests: kv.Request) -> kv.Snapshot:
+        async def read(self, *requests: kv.Request) -> kv.ReadResult:
             if self.broken:
                 self.broken -= 1
                 raise errors.StoreUnavailable("not now")
@@ -148,7 +148,7 @@ async def test_a_race_that_is_lost_while_the_store_is_out_of_reach_lets_go_of_th
         await universe._connection.store.engine.commit(batch)
         made[0].failures = 1
         fired = inbox.TimerFired(timer.intent, timer.work.due_us)
-        assert universe._connection.host.worlds.hand_over(at, Handover(fired, b"", claim=timer))
+        assert universe._connection.host.worlds.hand_over(at, WaitingInput(fired, b"", claim=timer))
 
         async def failed() -> bool:
             return made[0].failures == 0 and made[0].broken == 0

@@ -15,7 +15,7 @@ from worldline.kernel import values
 from worldline.keys import work as work_keys
 from worldline.layers import work as works
 from worldline.model import inbox
-from worldline.model.journal import Entry, Kind
+from worldline.model.journal import JournalEntry, Kind
 from worldline.model.work import WorkKind
 from worldline.model.world import Status
 from worldline.roles import queue_names
@@ -78,7 +78,7 @@ async def until_rung(world: wl.World, app: wl.Program, count: int) -> list[str]:
     return await rung(world, app)
 
 
-def timers(entries: list[Entry]) -> list[tuple[int, int]]:
+def timers(entries: list[JournalEntry]) -> list[tuple[int, int]]:
     """For each firing that was journaled: when it was due, and at what logical time it was taken."""
     fired = [each for each in entries if each.kind is Kind.TIMER_FIRED]
     items: list[inbox.TimerFired] = [kits.item(each) for each in fired]  # type: ignore[misc]
@@ -108,7 +108,7 @@ class Stamped:
                         self.early.append(found.due_us - now_us)
         return await self._engine.commit(*batches)
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         return await self._engine.read(*requests)
 
     async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:

@@ -15,7 +15,7 @@ from tests.roles import kit as kits
 from tests.roles.kit import Kit
 from worldline.host.process import Role
 from worldline.inspect import why
-from worldline.model.trace import Source
+from worldline.model.trace import TraceSource
 from worldline.model.work import WorkState
 from worldline.roles import traces
 
@@ -111,7 +111,7 @@ async def test_an_effect_that_fails_says_where(memory_kit: Kit, name: str, hosts
         assert is_here(note)
         engine, at = client._connection.store.engine, await world._handle.address()
         [kept] = await traces.of_world(engine, at)
-        assert [each.source for each in kept.traces] == [Source.EFFECT, Source.ATTEMPTS]
+        assert [each.source for each in kept.traces] == [TraceSource.EFFECT, TraceSource.ATTEMPTS]
         assert is_here(kept.traces[0].text)
         assert all("inner(" not in repr(entry) for entry in await world.journal()), "it is not in the journal"
         await kits.prove(world, app)

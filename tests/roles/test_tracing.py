@@ -107,7 +107,7 @@ class Cluster:
 
     async def _run(self, role: Role, traced: Traced) -> None:
         universe = (await self._process(traced)).universe
-        host = hosts.Host(
+        host = hosts.ProcessHost(
             universe._connection.store,
             Universes.only(universe._connection.id),
             [self._app],

@@ -151,7 +151,7 @@ async def check_world(client: kit.Process, model: Model) -> None:
         restored.machine.close()
 
 
-async def check_steps(blobs: blob_layer.Blobs, steps: list[history.Stored], model: Model) -> None:
+async def check_steps(blobs: blob_layer.Blobs, steps: list[history.StoredStep], model: Model) -> None:
     """The rows at the end of every step, as the stored changes lead to them."""
     head, rows = model.heads[0], Rows(sorted(model.rows[0].items()))
     assert [step.step for step in steps] == [*range(1, len(model.heads))]

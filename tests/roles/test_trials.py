@@ -26,7 +26,7 @@ from worldline.keys import trial as trial_keys
 from worldline.layers import trial as trials
 from worldline.model import ids
 from worldline.model.journal import Kind
-from worldline.model.lease import Running, Trial
+from worldline.model.lease import CrashTrial, HolderActivity
 from worldline.model.world import Status
 from worldline.observe import measures, sinks
 from worldline.roles import restore, telemetry
@@ -78,7 +78,7 @@ async def dies(kit: Kit, app: App, **options: Any) -> None:
     await kit.jump(kits.LEASE_TTL_MS / 1000 + 0.1)
 
 
-async def trial_of(engine: kv.Engine, at: ids.Address) -> Trial | None:
+async def trial_of(engine: kv.Engine, at: ids.Address) -> CrashTrial | None:
     return trials.decode_trial((await engine.read(trials.get(at))).value(0))
 
 
@@ -97,7 +97,7 @@ async def test_an_input_that_processes_die_of_becomes_a_dead_letter(kit: Kit) ->
     for deaths in (None, 0, 1, 2):
         await dies(kit, app, observed=observed)
         found = await trial_of(client.engine, at)
-        assert deaths == (None if found is None or found.running is not Running.STEP else found.step_deaths)
+        assert deaths == (None if found is None or found.running is not HolderActivity.STEP else found.step_deaths)
         said = [each.what for each in (await reasons.why(world._handle)).reasons if each.kind == "trial"]
         assert bool(said) == bool(deaths)
     last = await kit.process(app.program, observed=observed)
@@ -186,7 +186,7 @@ async def test_a_release_ends_the_trial(memory_kit: Kit) -> None:
     await dies(kit, app)
     found = await trial_of(client.engine, at)
     assert found is not None
-    assert found.running is Running.STEP
+    assert found.running is HolderActivity.STEP
     app.deadly = False
     async with kit.hosting(app.program) as universe:
         assert await universe.world("w").ask(AddUp(1), timeout=20) == 1
@@ -206,7 +206,10 @@ class DiesRestoring(kits.Around):
         outcomes = await super().commit(*batches)
         for batch in batches:
             for key, put in batch.puts.items():
-                if key.endswith(trial_keys._TRIAL) and trial_keys.TRIAL.unpack(put.value).running is Running.RESTORE:
+                if (
+                    key.endswith(trial_keys._TRIAL)
+                    and trial_keys.TRIAL.unpack(put.value).running is HolderActivity.RESTORE
+                ):
                     self.dead.set()
                     raise errors.StoreFailed("this process is dead")
         return outcomes
@@ -232,7 +235,7 @@ def deadly_restore(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Restoring a world ends a child process, as long as the list says so."""
     deadly, process, build = [True], os.getpid(), restore.build
 
-    def dying(*given: Any) -> restore.Restored:
+    def dying(*given: Any) -> restore.RestoredWorld:
         if deadly[0] and os.getpid() != process:
             os.kill(os.getpid(), signal.SIGKILL)
         return build(*given)
@@ -364,7 +367,7 @@ class SlowToRestore(kits.Around):
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
         for batch in batches:
             put = batch.puts.get(trial_keys.trial_key(self._slow))
-            is_restored = put is not None and trial_keys.TRIAL.unpack(put.value).running is Running.NOTHING
+            is_restored = put is not None and trial_keys.TRIAL.unpack(put.value).running is HolderActivity.NOTHING
             if is_restored and await asyncio.to_thread(self._begun.wait, 0.3):
                 raise errors.StoreFailed("the process has died of that step")
         return await super().commit(*batches)
@@ -432,7 +435,7 @@ class Marks(kits.Around):
         for batch in batches:
             for key, put in batch.puts.items():
                 if key.endswith(trial_keys._TRIAL):
-                    self.count += trial_keys.TRIAL.unpack(put.value).running is Running.STEP
+                    self.count += trial_keys.TRIAL.unpack(put.value).running is HolderActivity.STEP
         return await super().commit(*batches)
 
 
@@ -447,7 +450,7 @@ class Revoked(kits.Around):
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
         at = self.at
         put = None if at is None else batches[0].puts.get(trial_keys.trial_key(at))
-        if at is not None and put is not None and trial_keys.TRIAL.unpack(put.value).running is Running.NOTHING:
+        if at is not None and put is not None and trial_keys.TRIAL.unpack(put.value).running is HolderActivity.NOTHING:
             self.at = None
             await operations.revoke_lease(self._engine, self._env, at)
         return await super().commit(*batches)

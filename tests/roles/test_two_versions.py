@@ -134,7 +134,7 @@ async def test_a_search_passes_over_worlds_that_are_left_to_others(memory_kit: K
     read = await client.engine.read(worlds.get(at), *leases.reads(at))
     found = [(worlds.decode(at, read.value(0)), leases.decode(at, *(read.value(part) for part in (1, 2, 3))))]
     labels = {worker_labels.program_label("p"): placement.code_of(two.hash)}
-    guard = versions.Guard(client.engine, expiry.Witness(memory_kit.env), ids.WorkerId(bytes(16)), labels)
+    guard = versions.VersionGuard(client.engine, expiry.DeathWitness(memory_kit.env), ids.WorkerId(bytes(16)), labels)
     assert await guard.allowed(found) == []
     await first.close()
     assert await guard.allowed(found) == found
@@ -157,7 +157,7 @@ async def test_an_upgrade_moves_a_world_to_other_code(kit: Kit) -> None:
     world = await first.universe.create("w", one)
     at = await world._handle.address()
     assert await world.ask(AddUp(1), timeout=20) == 1
-    others = expiry.Witness(kit.env)
+    others = expiry.DeathWitness(kit.env)
     life, changed = await versions.upgrade(first.engine, kit.env, others, at)
     assert (life.worker, changed) == (second.host.worlds.worker, True)
 
@@ -175,7 +175,7 @@ async def test_an_upgrade_to_no_code_or_to_one_of_several_is_refused(memory_kit:
     one, two = program("one"), program("two")
     first = await joined(memory_kit, one, "first")
     world = await first.universe.create("w", one)
-    at, others = await world._handle.address(), expiry.Witness(memory_kit.env)
+    at, others = await world._handle.address(), expiry.DeathWitness(memory_kit.env)
     with pytest.raises(errors.NotFound, match="no living worker has other code of program 'p'"):
         await versions.upgrade(first.engine, memory_kit.env, others, at)
     await joined(memory_kit, two, "second")

@@ -108,7 +108,7 @@ async def test_an_answer_from_before_the_edit_is_kept_and_its_run_alone_blocked(
         assert await world.run(first.workflows["beside"](), id="c", timeout=20) == "beside"  # it is hosted again
         assert await (await world.attach("r")).result(20) == [5]
     receipts = [kits.item(each) for each in await kits.entries(world) if each.kind is Kind.EFFECT_RESULT]
-    assert [each.status for each in receipts if isinstance(each, inbox.Receipt)] == [inbox.ReceiptStatus.OK]
+    assert [each.status for each in receipts if isinstance(each, inbox.EffectReceipt)] == [inbox.ReceiptStatus.OK]
     proof = await prove.prove(world._handle, programs=[first, second])
     assert proof.holds, proof.difference
     await new.close()

@@ -26,7 +26,7 @@ from worldline.roles.deletion import universes as deletions
 from worldline.store import kv
 
 
-async def none_hosted(states: Sequence[leases.State]) -> list[bool]:
+async def none_hosted(states: Sequence[leases.LeaseState]) -> list[bool]:
     return [False for _ in states]
 
 
@@ -106,7 +106,7 @@ async def test_it_may_be_cut_off_behind_every_write(
         assert len(sizes) < 300
         engine = Dying(client.engine, Budget(written))
         try:
-            done = await deletions.Removal(engine, memory_kit.env, compose.bodies_of(store)).turn()
+            done = await deletions.UniverseRemoval(engine, memory_kit.env, compose.bodies_of(store)).turn()
         except errors.StoreFailed:
             continue
     assert sizes[-1] <= written  # the last turn writes no more than that
@@ -139,7 +139,7 @@ async def test_a_world_that_is_made_meanwhile_keeps_the_universe(memory_kit: Kit
     engine = Meanwhile(client.engine, lambda: town.universe.create("w", vault.program))
     universe = await deletions.begin(engine, memory_kit.env, "town", with_worlds=False, hosted=none_hosted)
     with pytest.raises(errors.InUse, match="has worlds: 'w'"):
-        await deletions.Removal(client.engine, memory_kit.env, None, only=universe).run()
+        await deletions.UniverseRemoval(client.engine, memory_kit.env, None, only=universe).run()
     assert (await town.universe.world("w").describe()).name == "w"
     await town.universe.create("v", vault.program)
     reopened = await memory_kit.process(universe="town")

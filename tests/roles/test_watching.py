@@ -33,7 +33,7 @@ class Role:
 
     def __init__(self, engine: kv.Engine) -> None:
         self.engine = engine
-        self.watch = wakeup.Watch(engine, envs.FixedEnv(), [PREFIX])
+        self.watch = wakeup.Wakeup(engine, envs.FixedEnv(), [PREFIX])
         self.woken = 0
 
     async def look(self) -> None:
@@ -125,7 +125,7 @@ class Hasty(kits.Env):
 
 async def test_a_rest_is_as_long_as_the_environment_says() -> None:
     engine, env = memory.MemoryEngine(envs.FixedEnv()), Hasty()
-    watch = wakeup.Watch(engine, env, [PREFIX])
+    watch = wakeup.Wakeup(engine, env, [PREFIX])
     await asyncio.wait_for(watch.rest(3_600_000), 30)
     assert list(env.rested.values()) == [3_600]
     await watch.close()
@@ -139,7 +139,7 @@ async def test_a_watch_pauses_by_it_while_the_store_is_out_of_reach(monkeypatch:
         del prefix, seen, timeout_ms
         raise errors.StoreUnavailable("down")
 
-    watch = wakeup.Watch(engine, env, [PREFIX])
+    watch = wakeup.Wakeup(engine, env, [PREFIX])
     watch.looked(0)
     monkeypatch.setattr(engine, "wait", out_of_reach)
     await watch.rest(0)
@@ -156,7 +156,7 @@ async def test_every_role_rests_by_the_environment(memory_kit: Kit, served: str)
     connection = (await memory_kit.process()).universe._connection
     one, many = Universes.only(connection.id), Universes(patterns=["*"])
     with sinks.observed(wl.Sinks(metrics=lambda _: None)) as observed:
-        host = process.Host(
+        host = process.ProcessHost(
             connection.store,
             one if served == "one universe" else many,
             [wl.Program("p")],

@@ -186,7 +186,7 @@ async def test_personal_values_go_along_unless_they_were_erased(tmp_path: Path) 
         await world.erase(key="ada")
         await world.export(tmp_path / "people.world")
         assert b"ada: " + people.SECRET.encode() not in b"".join(
-            data for _, data in pack.of_bytes(pack.Kind.WORLD, (tmp_path / "people.world").read_bytes())
+            data for _, data in pack.of_bytes(pack.PackKind.WORLD, (tmp_path / "people.world").read_bytes())
         )
         await process.close()
         copy = await there.process(program)
@@ -229,7 +229,7 @@ async def contents(engine: kv.Engine, universe: ids.UniverseId) -> dict[bytes, b
 
 
 def repacked(records: list[pack.Record]) -> bytes:
-    packer = pack.Packer(pack.Kind.WORLD)
+    packer = pack.Packer(pack.PackKind.WORLD)
     return b"".join([packer.add(*each) for each in records]) + packer.finish()
 
 
@@ -248,7 +248,7 @@ async def test_damaged_files_are_refused_and_leave_nothing(tmp_path: Path) -> No
     async with stores(tmp_path, "memory", "memory") as (here, there):
         await exported(here, file, notes="n" * 20_000)
         data = file.read_bytes()
-        records = list(pack.of_bytes(pack.Kind.WORLD, data))
+        records = list(pack.of_bytes(pack.PackKind.WORLD, data))
         process = await there.process()
         bad = tmp_path / "bad.world"
         for place in range(0, len(data), max(1, len(data) // 40)):
@@ -284,7 +284,7 @@ async def test_hostile_records_make_nothing_that_is_not_whole(tmp_path: Path) ->
     file = tmp_path / "alice.world"
     async with stores(tmp_path, "memory", "memory") as (here, there):
         await exported(here, file)
-        records = list(pack.of_bytes(pack.Kind.WORLD, file.read_bytes()))
+        records = list(pack.of_bytes(pack.PackKind.WORLD, file.read_bytes()))
         process = await there.process()
         connection = process.universe._connection
         bad = tmp_path / "bad.world"
@@ -399,6 +399,6 @@ class Collected(kit.Around):
                 await super().commit(batch)
         return found
 
-    async def _state(self, universe: ids.UniverseId) -> collection.State:
+    async def _state(self, universe: ids.UniverseId) -> collection.CollectionState:
         read = await self.read(*collection.reads(universe))
         return collection.decode(universe, read.value(0), read.value(1))

@@ -225,7 +225,7 @@ class Tree:
 class Model:
     """A world as a kernel machine makes it of its inputs, step by step. `heads` and `rows` begin with the birth."""
 
-    def __init__(self, branch: Branch, entries: list[journal.Entry], loaded: dict[bytes, bytes]) -> None:
+    def __init__(self, branch: Branch, entries: list[journal.JournalEntry], loaded: dict[bytes, bytes]) -> None:
         self.branch = branch
         self.entries = entries
         machine = Machine(app)
@@ -269,7 +269,7 @@ class Model:
 async def model_of(branch: Branch) -> Model:
     """From the journals as they are: each world's own part is read from its own journal alone."""
     universe = branch.world._universe
-    entries: list[journal.Entry] = []
+    entries: list[journal.JournalEntry] = []
     for each in path(branch):
         below = each.height if each.parent is not None else 0
         own = [entry for entry in await each.world.journal(limit=1_000_000) if entry.height > below]

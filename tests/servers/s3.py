@@ -100,8 +100,8 @@ class Server:
     def url(self, prefix: str) -> str:
         return f"s3://{BUCKET}/{prefix}"
 
-    def settings(self, **changes: Any) -> objects_s3.Settings:
-        usual = objects_s3.Settings(
+    def settings(self, **changes: Any) -> objects_s3.S3Settings:
+        usual = objects_s3.S3Settings(
             endpoint=self.endpoint, access_key=ACCESS_KEY, secret_key=SECRET_KEY, allow_http=True
         )
         return msgspec.structs.replace(usual, **changes)

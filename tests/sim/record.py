@@ -24,16 +24,16 @@ COMPARED = 6  # seeds that miss a guard, of which the shortest is written down
 FILE = Path(__file__).with_name("recorded.json")
 
 
-def catches(guard: str, seed: int) -> run.Result | None:
+def catches(guard: str, seed: int) -> run.SeedResult | None:
     """The result of a seed that misses a guard, if what breaks first is what the guard is there for."""
-    result = campaign.one(seed, SUITE, campaign.Job(without=guard))
+    result = campaign.one(seed, SUITE, campaign.CampaignJob(without=guard))
     broken = [each.invariant for each in result.failures[:1]]
     return result if broken and broken[0] in GUARDS[guard].breaks else None
 
 
-def holds(guard: str, seed: int) -> run.Result:
+def holds(guard: str, seed: int) -> run.SeedResult:
     """The result of a seed that looks where a guard would be missed, with the guard."""
-    looking = campaign.Job(without=guard).profile_of(seed, SUITE.guards)
+    looking = campaign.CampaignJob(without=guard).profile_of(seed, SUITE.guards)
     return run.run(seed, SUITE, profile=looking, halt=True)
 
 

@@ -42,7 +42,7 @@ def test_where_a_guard_would_be_missed_all_is_well_with_it() -> None:
 
 def test_a_failure_shrinks_to_what_it_takes() -> None:
     """Steps that do not consume break with no fault at all, and with one operation."""
-    shrunk = shrinker.shrink(0, SUITE, job=campaign.Job(without="consume"))
+    shrunk = shrinker.shrink(0, SUITE, job=campaign.CampaignJob(without="consume"))
     assert shrunk is not None
     assert (shrunk.invariant, shrunk.faults, shrunk.background) == ("J6", [], [])
     assert "only=" in shrunk.profile.split(",")
@@ -52,12 +52,12 @@ def test_a_failure_shrinks_to_what_it_takes() -> None:
 
 def test_what_is_left_of_a_failure_fails_again() -> None:
     """A lost answer that is taken for success breaks nothing as long as no answer is lost."""
-    job = campaign.Job(without="unknown")
+    job = campaign.CampaignJob(without="unknown")
     seed = record.recorded()["unknown"]
     shrunk = shrinker.shrink(seed, SUITE, job=job, runs_max=10)
     assert shrunk is not None
     assert 0 < len(shrunk.faults) <= shrunk.drawn
-    again = campaign.one(seed, SUITE, campaign.Job(without="unknown", profile=shrunk.profile))
+    again = campaign.one(seed, SUITE, campaign.CampaignJob(without="unknown", profile=shrunk.profile))
     assert (again.failures[0].invariant, again.struck) == (shrunk.invariant, shrunk.faults)
 
 

@@ -19,8 +19,8 @@ from worldline.sim import run
 from worldline.sim.check.audit import Audit
 from worldline.sim.check.messages import Messages
 from worldline.sim.faults import boundaries, profiles
-from worldline.sim.runtime.loop import Host
-from worldline.sim.runtime.truth import Applied
+from worldline.sim.runtime.loop import SimMachine
+from worldline.sim.runtime.truth import AppliedBatch
 from worldline.store import kv
 
 SENDING = ablations.SENDING + ",focus=deliver,chaos_seconds=8"
@@ -68,7 +68,7 @@ class Stage:
     def apply(self, batch: kv.Batch, *, time_us: int = 1) -> kv.Stamp:
         self._number += 1
         stamps = tuple(kv.stamp(self._number, index) for index in range(len(batch.appends)))
-        self.messages.look(Applied(self._number, time_us, Host("h"), batch, stamps, {}))
+        self.messages.look(AppliedBatch(self._number, time_us, SimMachine("h"), batch, stamps, {}))
         return stamps[0] if stamps else kv.ZERO_STAMP
 
     def broken(self) -> list[str]:

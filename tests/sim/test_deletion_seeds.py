@@ -19,7 +19,7 @@ def test_a_host_is_stopped_around_every_batch_of_a_deletion(focus: str) -> None:
     wanted = {cell for cell in boundaries.reachable() if cell[0] in boundaries.BOUNDARIES[focus]}
     reached: set[boundaries.Cell] = set()
     for seed in range(SEEDS):
-        ran = campaign.one(seed, SUITE, campaign.Job(profile=f"{DOOM},focus={focus}"))
+        ran = campaign.one(seed, SUITE, campaign.CampaignJob(profile=f"{DOOM},focus={focus}"))
         assert ran.failures == []
         reached |= wanted & set(ran.cells)
         if reached == wanted:

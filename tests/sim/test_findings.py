@@ -123,7 +123,7 @@ class Meddling:
         return getattr(self._engine, name)
 
 
-async def worker(engine: kv.Engine, env: envs.Env) -> leases.Heartbeat:
+async def worker(engine: kv.Engine, env: envs.Env) -> leases.HeartbeatRecord:
     """A worker that has just shown a sign of life."""
     batch = kv.Batch()
     now_us = (await engine.read(kv.Get(b"\x01"))).time_us
@@ -156,7 +156,7 @@ def test_a_world_that_is_closed_while_somebody_takes_it_does_not_run(status: Sta
         me = await worker(calm.universe._connection.store.engine, env)
         meddling.first = lambda: close(world, status)
         with pytest.raises((errors.Closed, errors.NotFound)):
-            await world_lease.acquire(meddling, env, at, me, expiry.Witness(env))  # type: ignore[arg-type]
+            await world_lease.acquire(meddling, env, at, me, expiry.DeathWitness(env))  # type: ignore[arg-type]
 
     kit.calmly(scenario, hosts=1)
 
@@ -170,7 +170,7 @@ def test_a_world_that_is_taken_while_somebody_closes_it_is_taken_away_again(stat
         at = await calm.universe.world("counter-0")._handle.address()
         me = await worker(store.engine, store.env)
         meddling = Meddling(store.engine)
-        meddling.first = lambda: world_lease.acquire(store.engine, store.env, at, me, expiry.Witness(store.env))
+        meddling.first = lambda: world_lease.acquire(store.engine, store.env, at, me, expiry.DeathWitness(store.env))
         closing = compose.Store("memory://", meddling, store.objects, store.env)  # type: ignore[arg-type]
         known = calm.universe._connection
         universe = Universe(Connection(closing, known.id, "simulated", [], known.settings))

@@ -18,7 +18,7 @@ from worldline.sim.load.history import Broken
 SEEDS = options.number("flow_seeds")
 SHARES = max(1, SEEDS // 50)
 MANY = 20  # seeds: in fewer it may not happen
-BUSY = campaign.Job(profile="flows=2,clients=1,kinds=add,hostile=0,fragile=0,backlog=0,sketches=0,forks=0")
+BUSY = campaign.CampaignJob(profile="flows=2,clients=1,kinds=add,hostile=0,fragile=0,backlog=0,sketches=0,forks=0")
 
 
 @pytest.mark.parametrize("share", range(SHARES))

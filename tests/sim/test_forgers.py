@@ -13,7 +13,9 @@ from worldline.base import probes
 from worldline.sim import campaign
 from worldline.sim.faults import profiles
 
-FORGING = campaign.Job(profile="forgers=2,clients=1,kinds=add,hostile=0,fragile=0,backlog=0,sketches=0,forks=0,flows=0")
+FORGING = campaign.CampaignJob(
+    profile="forgers=2,clients=1,kinds=add,hostile=0,fragile=0,backlog=0,sketches=0,forks=0,flows=0"
+)
 SEEDS = range(options.number("forged_seeds"))
 
 

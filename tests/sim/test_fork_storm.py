@@ -11,7 +11,7 @@ from worldline.sim.faults import boundaries, profiles
 
 SEEDS = options.number("fork_seeds")
 SHARES = max(2, SEEDS // 50)
-STORM = campaign.Job(profile="forks=3,focus=fork,clients=1,kinds=add,hostile=0,fragile=0,backlog=0")
+STORM = campaign.CampaignJob(profile="forks=3,focus=fork,clients=1,kinds=add,hostile=0,fragile=0,backlog=0")
 
 
 @pytest.mark.parametrize("share", range(SHARES))

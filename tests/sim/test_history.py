@@ -9,9 +9,9 @@ from worldline.codec import digest, structs
 from worldline.kernel import commands, values
 from worldline.model import inbox, journal, payload
 from worldline.model.journal import Kind
-from worldline.sim.load.history import History, Op
+from worldline.sim.load.history import ClientOp, History
 
-FIRST, SECOND = Op("first", "add", "counter-0", 1), Op("second", "add", "counter-0", 1)
+FIRST, SECOND = ClientOp("first", "add", "counter-0", 1), ClientOp("second", "add", "counter-0", 1)
 
 
 class Told:
@@ -26,17 +26,17 @@ class Told:
         self.now_us += 1
         return self.now_us
 
-    def begin(self, op: Op, note: str = "") -> None:
+    def begin(self, op: ClientOp, note: str = "") -> None:
         self.history.begin(op)
         self.history.sends(op, programs.Add(op.id, op.amount, note))
 
-    def take(self, op: Op, note: str = "", *, named: bool = False) -> None:
+    def take(self, op: ClientOp, note: str = "", *, named: bool = False) -> None:
         """The world journals what the operation sent, as it is or by its digest."""
         data = values.dump(programs.Add(op.id, op.amount, note))
         carried = payload.reference(digest.sha256(data), size=len(data)) if named else payload.inline(data)
-        raw = structs.encode(inbox.Event(values.schema_name(programs.Add), carried))
+        raw = structs.encode(inbox.InboxEvent(values.schema_name(programs.Add), carried))
         blob = journal.blob_of(raw)
-        self.history.look(journal.Entry(1, 1, Kind.EVENT, 0, b"" if blob else raw, blob=blob))
+        self.history.look(journal.JournalEntry(1, 1, Kind.EVENT, 0, b"" if blob else raw, blob=blob))
 
 
 @pytest.mark.parametrize("acked", [False, True])
@@ -53,8 +53,8 @@ def test_what_was_acked_before_another_began_is_taken_first(acked: bool) -> None
 
 def test_operations_on_other_worlds_and_those_side_by_side_have_no_order() -> None:
     told = Told()
-    told.begin(Op("elsewhere", "add", "counter-1", 1))
-    told.history.acked(Op("elsewhere", "add", "counter-1", 1))
+    told.begin(ClientOp("elsewhere", "add", "counter-1", 1))
+    told.history.acked(ClientOp("elsewhere", "add", "counter-1", 1))
     told.begin(FIRST)
     told.begin(SECOND)
     told.history.acked(FIRST)
@@ -91,5 +91,5 @@ def test_a_run_may_be_asked_for_again() -> None:
     start = structs.encode(commands.StartRun(FIRST.id, "tally", b"", bytes(16), named=True))
     raw = structs.encode(inbox.Control(commands.RUN, payload.inline(start)))
     for height in (1, 2):
-        told.history.look(journal.Entry(height, height, Kind.CONTROL, 0, raw))
+        told.history.look(journal.JournalEntry(height, height, Kind.CONTROL, 0, raw))
     assert told.broken == []

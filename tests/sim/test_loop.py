@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from worldline.sim.runtime import loop as loops
-from worldline.sim.runtime.loop import Host, SimLoop
+from worldline.sim.runtime.loop import SimLoop, SimMachine
 
 
 def run(main: Callable[[SimLoop], Any], *, seed: str = "0", seconds: float = 10_000, shuffle: bool = False) -> Any:
@@ -54,7 +54,7 @@ async def racers(loop: SimLoop) -> str:
         end.set_result(None)
 
     for name, end in zip("abc", done, strict=True):
-        loop.start(Host(name), on_host(name, end), name=name)
+        loop.start(SimMachine(name), on_host(name, end), name=name)
     await asyncio.gather(*done)
     return "".join(order)
 
@@ -81,7 +81,7 @@ def test_a_run_that_takes_too_long_is_stuck() -> None:
         while True:  # noqa: ASYNC110 - it is not to end
             await asyncio.sleep(1)
 
-    with pytest.raises(loops.Stuck, match="main"):
+    with pytest.raises(loops.SimulationStuck, match="main"):
         run(main, seconds=10)
 
 
@@ -96,7 +96,7 @@ def test_a_crash_runs_nothing_more_of_its_host() -> None:
             seen.append("cleaned up")
 
     async def main(loop: SimLoop) -> None:
-        host, other = Host("doomed"), Host("other")
+        host, other = SimMachine("doomed"), SimMachine("other")
         loop.start(host, doomed(), name="doomed")
         loop.start(other, doomed(), name="other")
         await asyncio.sleep(1)
@@ -116,7 +116,7 @@ def test_a_frozen_host_goes_on_later() -> None:
                 await asyncio.sleep(1)
                 seen.append(round(loop.time()))
 
-        host = Host("slow")
+        host = SimMachine("slow")
         loop.start(host, tick(), name="tick")
         await asyncio.sleep(1.5)
         loop.freeze(host)
@@ -176,7 +176,7 @@ def test_sets_of_tasks_do_not_depend_on_addresses() -> None:
 )
 def test_the_outside_is_fenced_off(reach: Callable[[SimLoop], object]) -> None:
     async def main(loop: SimLoop) -> None:
-        with pytest.raises(loops.Outside):
+        with pytest.raises(loops.OutsideCall):
             reach(loop)
 
     before = threading.Thread.start, time.sleep
@@ -225,7 +225,7 @@ def test_a_job_that_waits_fails_as_what_it_waits_for_does() -> None:
 
         with pytest.raises(ValueError, match="no"):
             await loop.run_in_executor(None, job, fetch)
-        with pytest.raises(loops.Outside, match="never"):
+        with pytest.raises(loops.OutsideCall, match="never"):
             await loop.run_in_executor(None, job, never)
         return "goes on"
 
@@ -235,7 +235,7 @@ def test_a_job_that_waits_fails_as_what_it_waits_for_does() -> None:
 def test_a_host_that_dies_while_its_job_waits_does_nothing_more() -> None:
     async def main(loop: SimLoop) -> list[str]:
         seen: list[str] = []
-        host = Host("a")
+        host = SimMachine("a")
 
         async def fetch() -> None:
             loop.crash(host)

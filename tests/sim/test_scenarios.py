@@ -136,7 +136,7 @@ def test_a_scenario_is_an_async_function_with_one_yield() -> None:
 
 
 def test_a_scenario_at_hand_and_from_its_file_is_the_same_run() -> None:
-    loaded = campaign.load(campaign.Job(f"{lost_update.__file__}:fixed"))
+    loaded = campaign.load(campaign.CampaignJob(f"{lost_update.__file__}:fixed"))
     at_hand = suite.of(scenarios.Scenario([lost_update.app], lost_update.fixed))
     assert run.run(5, loaded).trace == run.run(5, at_hand).trace
 
@@ -169,7 +169,7 @@ def test_a_seed_is_the_same_run_wherever_the_users_file_stands(tmp_path: Path) -
         file = tmp_path / folder / "app.py"
         file.parent.mkdir()
         file.write_text(RAISING)
-        result = run.run(0, campaign.load(campaign.Job(str(file))))
+        result = run.run(0, campaign.load(campaign.CampaignJob(str(file))))
         assert result.failures == []
         traces.append(result.trace)
     assert traces[0] == traces[1]

@@ -36,7 +36,7 @@ SETTINGS = Settings(
 )
 
 
-def once(nth: int, fault: Literal["crash", "pause", "partition"], *, split: bool) -> run.Result:
+def once(nth: int, fault: Literal["crash", "pause", "partition"], *, split: bool) -> run.SeedResult:
     profile = profiles.Profile(
         hosts=2, clients=1, split=split, nth=nth, nth_fault=fault, chaos_seconds=4, settings=SETTINGS
     )

@@ -6,8 +6,8 @@ import asyncio
 
 from worldline.host import compose
 from worldline.sim.runtime.env import SimEnv
-from worldline.sim.runtime.loop import Host, SimLoop
-from worldline.sim.runtime.truth import Trace, Truth
+from worldline.sim.runtime.loop import SimLoop, SimMachine
+from worldline.sim.runtime.truth import SimTrace, Truth
 from worldline.store import kv
 
 ALL = kv.Range(b"q", b"r")
@@ -21,7 +21,7 @@ def appending(name: bytes) -> kv.Batch:
     return batch
 
 
-async def page(truth: Truth, host: Host) -> kv.Page:
+async def page(truth: Truth, host: SimMachine) -> kv.Page:
     return (await truth.read(host, ALL)).page(0)
 
 
@@ -30,8 +30,8 @@ def test_nothing_appears_below_stable_and_open_transactions_hold_it_back() -> No
 
     async def scenario() -> None:
         env = SimEnv(loop, "store")
-        truth = Truth(await compose.open_engine("memory://", env, create=True), env, Trace(loop))
-        host = Host("host-0")
+        truth = Truth(await compose.open_engine("memory://", env, create=True), env, SimTrace(loop))
+        host = SimMachine("host-0")
         await truth.commit(host, appending(b"a"))
         late = truth.begin(host)
         await truth.commit(host, appending(b"b"))
@@ -53,8 +53,8 @@ def test_a_transaction_ends_with_its_host_or_when_it_is_given_up() -> None:
 
     async def scenario() -> None:
         env = SimEnv(loop, "store")
-        truth = Truth(await compose.open_engine("memory://", env, create=True), env, Trace(loop))
-        host, other = Host("host-0"), Host("host-1")
+        truth = Truth(await compose.open_engine("memory://", env, create=True), env, SimTrace(loop))
+        host, other = SimMachine("host-0"), SimMachine("host-1")
         truth.begin(host)
         idle = truth.begin(other)
         await truth.commit(other, appending(b"a"))

@@ -12,7 +12,7 @@ from worldline.sim import run
 from worldline.sim.faults import profiles
 
 
-def result(what: str, *, keep: int = 0) -> run.Result:
+def result(what: str, *, keep: int = 0) -> run.SeedResult:
     seed, _, profile = what.partition(",")
     return run.run(int(seed), SUITE, profile=profiles.of(profile, int(seed)), keep=keep)
 

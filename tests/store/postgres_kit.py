@@ -34,7 +34,7 @@ class Place:
         self._opened: list[Any] = []
 
     async def open(self, url: str | None = None, *, create: bool = True, **changes: int) -> postgres.PostgresEngine:
-        engine = await postgres.open(url or self.url, ENV, create=create, settings=settings.Settings(**changes))
+        engine = await postgres.open(url or self.url, ENV, create=create, settings=settings.PostgresSettings(**changes))
         self._opened.append(engine)
         return engine
 

@@ -14,7 +14,7 @@ from worldline.store import hints, kv
 LONG_MS = 60_000
 
 
-async def _begin(noted: hints.Hints, prefix: bytes) -> asyncio.Task[bool]:
+async def _begin(noted: hints.HintBoard, prefix: bytes) -> asyncio.Task[bool]:
     waiting = asyncio.ensure_future(noted.wait(prefix, noted.seen, LONG_MS))
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -34,7 +34,7 @@ MET: list[tuple[bytes, bytes, bool]] = [  # what is waited for, what is written,
 
 async def test_a_waiter_is_woken_by_keys_under_its_prefix_only() -> None:
     for prefix, key, woken in MET:
-        noted = hints.Hints()
+        noted = hints.HintBoard()
         waiting = await _begin(noted, prefix)
         noted.note([key])
         await asyncio.sleep(0)
@@ -46,7 +46,7 @@ async def test_a_waiter_is_woken_by_keys_under_its_prefix_only() -> None:
 
 async def test_what_was_noted_since_the_snapshot_ends_a_wait_at_once() -> None:
     for prefix, key, woken in MET:
-        noted = hints.Hints()
+        noted = hints.HintBoard()
         seen = noted.seen
         noted.note([b"~other", key])
         assert await noted.wait(prefix, seen, 0) == woken, (prefix, key)
@@ -54,7 +54,7 @@ async def test_what_was_noted_since_the_snapshot_ends_a_wait_at_once() -> None:
 
 
 async def test_all_waiters_of_all_prefixes_met_are_woken() -> None:
-    noted = hints.Hints()
+    noted = hints.HintBoard()
     waiting = [await _begin(noted, prefix) for prefix in (b"a", b"a/", b"a/", b"a/1", b"b")]
     noted.note([b"a/1", b"a/1"])
     assert all(await asyncio.gather(*waiting[:4]))
@@ -64,7 +64,7 @@ async def test_all_waiters_of_all_prefixes_met_are_woken() -> None:
 
 
 async def test_nobody_knows_what_means_everybody_looks() -> None:
-    noted = hints.Hints()
+    noted = hints.HintBoard()
     waiting = [await _begin(noted, prefix) for prefix in (b"a", b"b")]
     seen = noted.seen
     noted.note(None)
@@ -73,7 +73,7 @@ async def test_nobody_knows_what_means_everybody_looks() -> None:
 
 
 async def test_the_ring_remembers_so_many_hints_and_beyond_means_maybe() -> None:
-    noted = hints.Hints()
+    noted = hints.HintBoard()
     seen = noted.seen
     for _ in range(limits.HINT_RING_MAX):
         noted.note([b"other"])
@@ -84,7 +84,7 @@ async def test_the_ring_remembers_so_many_hints_and_beyond_means_maybe() -> None
 
 
 async def test_the_oldest_hint_in_the_ring_is_still_found() -> None:
-    noted = hints.Hints()
+    noted = hints.HintBoard()
     noted.note([b"before"])
     seen = noted.seen
     noted.note([b"a"])
@@ -95,7 +95,7 @@ async def test_the_oldest_hint_in_the_ring_is_still_found() -> None:
 
 
 async def test_a_wait_ends_at_its_timeout_and_leaves_nothing_behind() -> None:
-    noted = hints.Hints()
+    noted = hints.HintBoard()
     began = time.monotonic()
     assert await noted.wait(b"a", noted.seen, 30) is False
     assert time.monotonic() - began >= 0.025
@@ -110,7 +110,7 @@ async def test_a_wait_ends_at_its_timeout_and_leaves_nothing_behind() -> None:
 
 
 async def test_two_notes_in_one_turn_wake_once() -> None:
-    noted = hints.Hints()
+    noted = hints.HintBoard()
     waiting = await _begin(noted, b"a")
     noted.note([b"a"])
     noted.note([b"a"])
@@ -118,7 +118,7 @@ async def test_two_notes_in_one_turn_wake_once() -> None:
 
 
 async def test_seen_comes_from_here() -> None:
-    noted = hints.Hints()
+    noted = hints.HintBoard()
     for seen in (1, -1):
         with pytest.raises(AssertionError):
             await noted.wait(b"a", seen, 0)

@@ -236,7 +236,7 @@ def test_fill_page_of_nothing() -> None:
 
 def test_a_snapshot_does_not_mix_up_gets_and_ranges() -> None:
     page = kv.Page([], more=False, stable=kv.ZERO_STAMP)
-    snapshot = kv.Snapshot([b"1", None, page], 0, 0)
+    snapshot = kv.ReadResult([b"1", None, page], 0, 0)
     assert (snapshot.value(0), snapshot.value(1), snapshot.page(2)) == (b"1", None, page)
     with pytest.raises(AssertionError):
         snapshot.value(2)

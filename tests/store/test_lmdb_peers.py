@@ -107,15 +107,15 @@ def test_the_bytes_of_a_hint_are_what_other_processes_expect() -> None:
 # --- Sockets ---
 
 
-def ears(folder: lmdb_peers.Folder, count: int) -> list[lmdb_peers.Listener]:
+def ears(folder: lmdb_peers.SocketFolder, count: int) -> list[lmdb_peers.Listener]:
     env = envs.FixedEnv(seed=3)
     return [lmdb_peers.Listener(folder, env) for _ in range(count)]
 
 
 def test_everybody_else_is_told(tmp_path: Path) -> None:
-    folder = lmdb_peers.Folder(tmp_path / "hints")
+    folder = lmdb_peers.SocketFolder(tmp_path / "hints")
     own, one, two = ears(folder, 3)
-    peers = lmdb_peers.Peers(folder)
+    peers = lmdb_peers.PeerListeners(folder)
     peers.add_own(own.name)
     peers.tell(5, [b"a"])
     assert own.hear() == []
@@ -140,9 +140,9 @@ def test_everybody_else_is_told(tmp_path: Path) -> None:
 
 
 def test_who_was_overrun_is_told_everything_next_time(tmp_path: Path) -> None:
-    folder = lmdb_peers.Folder(tmp_path / "hints")
+    folder = lmdb_peers.SocketFolder(tmp_path / "hints")
     [slow] = ears(folder, 1)
-    peers = lmdb_peers.Peers(folder)
+    peers = lmdb_peers.PeerListeners(folder)
     for txn in range(10_000):
         peers.tell(txn, [b"key"])
     heard = slow.hear()
@@ -156,8 +156,8 @@ def test_who_was_overrun_is_told_everything_next_time(tmp_path: Path) -> None:
 
 
 def test_one_who_never_said_hello_is_found_in_time(tmp_path: Path) -> None:
-    folder = lmdb_peers.Folder(tmp_path / "hints")
-    peers = lmdb_peers.Peers(folder)
+    folder = lmdb_peers.SocketFolder(tmp_path / "hints")
+    peers = lmdb_peers.PeerListeners(folder)
     peers.tell(1, [])
     [silent] = ears(folder, 1)
     for txn in range(limits.HINT_RELIST_GROUPS):
@@ -168,7 +168,7 @@ def test_one_who_never_said_hello_is_found_in_time(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_taken_is_not_taken_over(tmp_path: Path) -> None:
-    folder = lmdb_peers.Folder(tmp_path / "hints")
+    folder = lmdb_peers.SocketFolder(tmp_path / "hints")
     first, second = (lmdb_peers.Listener(folder, envs.FixedEnv(seed=3)) for _ in range(2))
     assert first.name != second.name
     for each in (first, second, folder):
@@ -304,7 +304,7 @@ async def test_opening_removes_the_sockets_of_the_dead(tmp_path: Path) -> None:
 async def test_a_datagram_of_nonsense_wakes_and_harms_nobody(tmp_path: Path) -> None:
     async with opened(tmp_path) as engine:
         seen = (await engine.read()).seen
-        folder = lmdb_peers.Folder(tmp_path / "hints")
+        folder = lmdb_peers.SocketFolder(tmp_path / "hints")
         [own] = names(tmp_path / "hints")
         mouth = lmdb_peers._datagrams()
         folder.send(mouth, own, b"nonsense")

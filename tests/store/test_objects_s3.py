@@ -441,13 +441,13 @@ def test_a_listing_ends_only_when_no_server_could_go_on(name: str, prefix: str, 
 )
 def test_a_bad_url_is_refused_without_repeating_secrets(url: str) -> None:
     with pytest.raises(errors.BadUrl) as caught:
-        objects_s3.S3Objects(url, objects_s3.Settings(), ENV)
+        objects_s3.S3Objects(url, objects_s3.S3Settings(), ENV)
     assert "pass-word" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/", "s3://my.buck-et1/a/B_c/d.e-f/"])
 def test_a_good_url_is_taken(url: str) -> None:
-    objects_s3.S3Objects(url, objects_s3.Settings(access_key="a", secret_key="b"), ENV)
+    objects_s3.S3Objects(url, objects_s3.S3Settings(access_key="a", secret_key="b"), ENV)
 
 
 @pytest.mark.parametrize(
@@ -468,11 +468,11 @@ def test_a_good_url_is_taken(url: str) -> None:
 )
 def test_bad_settings_are_refused(changes: dict[str, Any], hint: str) -> None:
     with pytest.raises(errors.BadInput, match=hint):
-        objects_s3.S3Objects("s3://bucket", objects_s3.Settings(**changes), ENV)
+        objects_s3.S3Objects("s3://bucket", objects_s3.S3Settings(**changes), ENV)
 
 
 def test_settings_are_read_from_the_usual_variables() -> None:
-    assert objects_s3.Settings.of({}) == objects_s3.Settings()
+    assert objects_s3.S3Settings.of({}) == objects_s3.S3Settings()
     named = {
         "AWS_ENDPOINT_URL": "http://one",
         "AWS_DEFAULT_REGION": "mars-1",
@@ -481,9 +481,11 @@ def test_settings_are_read_from_the_usual_variables() -> None:
         "AWS_SESSION_TOKEN": "session",
         "AWS_ALLOW_HTTP": "True",
     }
-    assert objects_s3.Settings.of(named) == objects_s3.Settings("http://one", "mars-1", "key", "hush", "session", True)
+    assert objects_s3.S3Settings.of(named) == objects_s3.S3Settings(
+        "http://one", "mars-1", "key", "hush", "session", True
+    )
     special = named | {"AWS_ENDPOINT_URL_S3": "http://two", "AWS_REGION": "venus-1"}
-    found = objects_s3.Settings.of(special)
+    found = objects_s3.S3Settings.of(special)
     assert (found.endpoint, found.region) == ("http://two", "venus-1")
     assert "hush" not in f"{found} {found!r}"
     assert "session" not in f"{found} {found!r}"

@@ -19,7 +19,7 @@ from worldline.base import errors, limits
 from worldline.store import kv, postgres, transact
 from worldline.store.postgres import settings, sql
 
-FEW = settings.Settings(connect_attempts=2, connect_timeout_ms=1_000)
+FEW = settings.PostgresSettings(connect_attempts=2, connect_timeout_ms=1_000)
 SECRET = "s3cret-%40-word"
 
 
@@ -390,12 +390,12 @@ async def test_an_older_server_of_the_supported_ones_works_too() -> None:
 
 
 def test_settings_that_cannot_work_are_refused() -> None:
-    for name in settings.Settings.__struct_fields__:
+    for name in settings.PostgresSettings.__struct_fields__:
         wrong: Any
         for wrong in (0, "5", 10**10):
             with pytest.raises(errors.BadInput, match=f"{name} is {wrong!r}; use a whole number from "):
-                settings.Settings(**{name: wrong})
+                settings.PostgresSettings(**{name: wrong})
     with pytest.raises(errors.BadInput, match="starting_attempts is 3; use a whole number from 7 to"):
-        settings.Settings(connect_attempts=7, starting_attempts=3)
+        settings.PostgresSettings(connect_attempts=7, starting_attempts=3)
     with pytest.raises(errors.BadInput, match=f"use a whole number from {limits.BATCH_BYTES_MAX} to"):
-        settings.Settings(group_bytes_max=limits.BATCH_BYTES_MAX - 1)
+        settings.PostgresSettings(group_bytes_max=limits.BATCH_BYTES_MAX - 1)

@@ -230,7 +230,7 @@ async def test_an_error_that_ends_the_session_may_come_after_the_commit(place: F
         fields = {"S": "FATAL", "V": "FATAL", "C": "57P01", "M": "terminating connection"}
         raise asyncpg.PostgresError.new(fields)
 
-    with pytest.raises(connections.Broken):
+    with pytest.raises(connections.BrokenConnection):
         await session._run(ended)
     assert session.closed
 

@@ -39,13 +39,13 @@ def _batch(name: str, *steps: tuple[str, bytes]) -> kv.Batch:
     return batch
 
 
-async def _entries(*made: kv.Batch) -> list[groups.Entry]:
+async def _entries(*made: kv.Batch) -> list[groups.WaitingBatch]:
     loop = asyncio.get_running_loop()
-    return [groups.Entry(batch, loop.create_future()) for batch in made]
+    return [groups.WaitingBatch(batch, loop.create_future()) for batch in made]
 
 
-def _queue(*, batches_max: int = 100, bytes_max: int = 1 << 20, scan_max: int = 100) -> groups.Queue:
-    return groups.Queue(batches_max=batches_max, bytes_max=bytes_max, scan_max=scan_max)
+def _queue(*, batches_max: int = 100, bytes_max: int = 1 << 20, scan_max: int = 100) -> groups.BatchQueue:
+    return groups.BatchQueue(batches_max=batches_max, bytes_max=bytes_max, scan_max=scan_max)
 
 
 Step = tuple[str, bytes]
@@ -133,7 +133,7 @@ async def test_a_scan_for_what_may_pass_is_bounded() -> None:
     [cold] = await _entries(_batch("cold", ("put", b"cold")))
     queue = _queue(scan_max=5)
     queue.add([*hot, cold])
-    order: list[groups.Entry] = []
+    order: list[groups.WaitingBatch] = []
     while queue:
         group = queue.take()
         order += group
@@ -180,8 +180,8 @@ def test_every_batch_is_served_once_and_in_the_order_of_those_it_meets(
         entries = await _entries(*made)
         queue = _queue(batches_max=3)
         queue.add(entries)
-        running: list[list[groups.Entry]] = []
-        served: list[groups.Entry] = []
+        running: list[list[groups.WaitingBatch]] = []
+        served: list[groups.WaitingBatch] = []
         for take in [*turns, *([True, False] * (len(entries) + 1))]:
             if take and (group := queue.take()):
                 for entry in group:

@@ -27,19 +27,19 @@ def place() -> Place:
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many requests each read statement has carried."""
     sent: list[int] = []
-    real = connections.Session.read
+    real = connections.PostgresSession.read
 
-    async def read(self: connections.Session, arguments: Sequence[Any], *, backwards: bool) -> Any:
+    async def read(self: connections.PostgresSession, arguments: Sequence[Any], *, backwards: bool) -> Any:
         sent.append(len(arguments[0]) + len(arguments[1]))
         return await real(self, arguments, backwards=backwards)
 
-    monkeypatch.setattr(connections.Session, "read", read)
+    monkeypatch.setattr(connections.PostgresSession, "read", read)
     return sent
 
 
 async def _blocked(
     place: Place, *, statement_timeout_ms: int = 30_000
-) -> tuple[engine.PostgresEngine, Raw, asyncio.Future[kv.Snapshot]]:
+) -> tuple[engine.PostgresEngine, Raw, asyncio.Future[kv.ReadResult]]:
     """An engine whose only reading connection waits for a lock."""
     opened = await place.open(read_connections=1, statement_timeout_ms=statement_timeout_ms)
     await batches.fill(opened, CONTENTS)
@@ -96,7 +96,7 @@ async def test_who_goes_away_leaves_the_others_alone(place: Place) -> None:
     await first
     done = await asyncio.gather(*waiting, return_exceptions=True)
     assert [isinstance(each, asyncio.CancelledError) for each in done] == [True, False, True, False]
-    assert [each.answers for each in done if isinstance(each, kv.Snapshot)] == [[b"1"], [b"3"]]
+    assert [each.answers for each in done if isinstance(each, kv.ReadResult)] == [[b"1"], [b"3"]]
     assert await batches.get(opened, b"k/05") == b"5"
 
 

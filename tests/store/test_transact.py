@@ -190,18 +190,18 @@ async def test_nothing_to_commit() -> None:
     assert await bench.commit() == []
 
 
-Attempt = Callable[[], Awaitable[transact.Done[int] | transact.Write[int]]]
+Attempt = Callable[[], Awaitable[transact.NothingToWrite[int] | transact.Write[int]]]
 
 
 async def _counting(bench: Bench, *, done_at: int = 1_000_000) -> Attempt:
     """An attempt that adds one to a number, or is done when it has got that far."""
     await batches.ok(bench.store, batches.create(b"n", b"0"))
 
-    async def attempt() -> transact.Done[int] | transact.Write[int]:
+    async def attempt() -> transact.NothingToWrite[int] | transact.Write[int]:
         value = await batches.get(bench.engine, b"n")
         assert value is not None
         if int(value) >= done_at:
-            return transact.Done(int(value))
+            return transact.NothingToWrite(int(value))
         return transact.Write(batches.replace(b"n", value, b"%d" % (int(value) + 1)), lambda _: int(value) + 1)
 
     return attempt
@@ -251,7 +251,7 @@ async def test_a_run_whose_answer_is_lost_counts_once(script: list[Step]) -> Non
 async def test_a_runs_result_is_made_from_its_own_stamps() -> None:
     bench = Bench(Lost(applied=True))
 
-    async def attempt() -> transact.Done[bytes] | transact.Write[bytes]:
+    async def attempt() -> transact.NothingToWrite[bytes] | transact.Write[bytes]:
         return transact.Write(_item(b"a"), lambda done: done.stamps[1])
 
     stamp = await transact.run(bench.engine, bench.env, attempt)
@@ -259,7 +259,7 @@ async def test_a_runs_result_is_made_from_its_own_stamps() -> None:
 
 
 async def test_errors_of_an_attempt_and_of_the_store_come_through_a_run() -> None:
-    async def lost() -> transact.Done[int] | transact.Write[int]:
+    async def lost() -> transact.NothingToWrite[int] | transact.Write[int]:
         raise errors.Fenced("the lease moved on")
 
     bench = Bench(Unreachable(errors.StoreFull))

@@ -253,6 +253,6 @@ def test_where_there_is_no_loop_an_effect_that_waits_is_refused() -> None:
     async def yields() -> None:
         await asyncio.sleep(0)
 
-    reading = scripts.Reading(wl.Script().on(yields, yields))
+    reading = scripts.ScriptProgress(wl.Script().on(yields, yields))
     with pytest.raises(testing.Unscripted, match=r"script of yields\(\): its function waits for something, and there"):
         reading.attempt(yields, yields().pack())

@@ -55,7 +55,7 @@ HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]*|[0-9]+", re.ASCII)
 
 
-class Origin(msgspec.Struct, frozen=True):
+class UrlOrigin(msgspec.Struct, frozen=True):
     scheme: str
     host: str
     port: int
@@ -85,7 +85,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
         if not HEADER_NAME.fullmatch(self.header):
             raise errors.BadInput("Credential(header=) is the name of a header")
 
-    def where(self) -> Origin:
+    def where(self) -> UrlOrigin:
         """Return the one origin that it goes to."""
         try:
             parts = urllib.parse.urlsplit(self.origin)
@@ -96,7 +96,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
         rest = (parts.path.strip("/"), parts.query, parts.fragment, parts.username, parts.password)
         if parts.scheme not in ("http", "https") or not host or any(rest):
             raise errors.BadInput("Credential(origin=) is a scheme, a host and a port: https://api.example.com")
-        return Origin(parts.scheme, host, port or (443 if parts.scheme == "https" else 80))
+        return UrlOrigin(parts.scheme, host, port or (443 if parts.scheme == "https" else 80))
 
     def filled(self, secret: str) -> Filled:
         """Return the header to send, with the secret in it."""
@@ -106,7 +106,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
 class Filled(msgspec.Struct, frozen=True):
     """A credential with its secret in it, for one attempt."""
 
-    origin: Origin
+    origin: UrlOrigin
     header: str
     value: str
 
@@ -155,7 +155,7 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-class Rule(msgspec.Struct, frozen=True):
+class EgressRule(msgspec.Struct, frozen=True):
     """One entry of `allow`: a name, everything below a name, or a network. `port` 0: any."""
 
     name: str = ""
@@ -255,7 +255,7 @@ def _number(part: str) -> int | None:
         return None
 
 
-def _names(rule: Rule, host: str, literal: Address | None) -> bool:
+def _names(rule: EgressRule, host: str, literal: Address | None) -> bool:
     if rule.network is not None:
         return literal is not None and literal in rule.network
     if rule.below and not rule.name:
@@ -265,17 +265,17 @@ def _names(rule: Rule, host: str, literal: Address | None) -> bool:
     return host.endswith("." + rule.name) if rule.below else host == rule.name
 
 
-def _rule(entry: str) -> Rule:
+def _rule(entry: str) -> EgressRule:
     """Read one entry of `allow`. Anything that is not clearly a rule is refused, so that a slip opens nothing."""
     host, port = _split_port(entry.strip().lower())
     if host == "*":
-        return Rule(below=True, port=port)
+        return EgressRule(below=True, port=port)
     if host.startswith("*."):
-        return Rule(name=_name(host[2:], entry), below=True, port=port)
+        return EgressRule(name=_name(host[2:], entry), below=True, port=port)
     try:
-        return Rule(network=ipaddress.ip_network(host.removeprefix("[").removesuffix("]")), port=port)
+        return EgressRule(network=ipaddress.ip_network(host.removeprefix("[").removesuffix("]")), port=port)
     except ValueError:
-        return Rule(name=_name(host, entry), port=port)
+        return EgressRule(name=_name(host, entry), port=port)
 
 
 def _name(host: str, entry: str) -> str:

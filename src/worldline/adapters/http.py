@@ -58,7 +58,7 @@ class Hop(msgspec.Struct, frozen=True):
         return f"{self.method} {shown_url(str(self.url))}"
 
 
-class Client:
+class HttpClient:
     """Makes requests under one policy. Holds no connections, so there is nothing to close."""
 
     def __init__(
@@ -313,8 +313,8 @@ def _too_large(hop: Hop, most: int) -> failures.Fatal:
     return failures.Fatal(f"{hop}: the answer is larger than {most} bytes", code="response_too_large")
 
 
-def origin(url: httpx.URL) -> egress.Origin:
-    return egress.Origin(url.scheme, _host(url), _port(url))
+def origin(url: httpx.URL) -> egress.UrlOrigin:
+    return egress.UrlOrigin(url.scheme, _host(url), _port(url))
 
 
 def _latin(value: str) -> bytes:

@@ -78,7 +78,7 @@ def give_group(path: Path, mode: int) -> None:
         path.chmod(mode)
 
 
-class Draft:
+class FileDraft:
     """A file that is being written, and is not at its place yet."""
 
     def __init__(self, path: Path) -> None:
@@ -137,9 +137,9 @@ class Draft:
 
 
 @contextlib.contextmanager
-def draft(path: Path) -> Iterator[Draft]:
+def draft(path: Path) -> Iterator[FileDraft]:
     """A file to be written. It is gone at the end of the block, also at its interruption, unless it was put there."""
-    made = Draft(path)
+    made = FileDraft(path)
     try:
         yield made
     finally:

@@ -48,7 +48,7 @@ def shown(name: str) -> str:
     return f"<secret {name}>"
 
 
-class Source(Protocol):
+class SecretSource(Protocol):
     """Where a host has secrets from."""
 
     def find(self, name: str) -> str | None: ...
@@ -57,7 +57,7 @@ class Source(Protocol):
         """What to do if there is none, as a sentence for the person who runs the host."""
 
 
-class Known:
+class KnownSecrets:
     """The values to hide. May be used from any thread."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Known:
         return value
 
 
-KNOWN = Known()
+KNOWN = KnownSecrets()
 
 
 def _forms(value: str) -> set[str]:

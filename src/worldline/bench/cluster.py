@@ -46,7 +46,7 @@ LEASE_TTL_SECONDS = 3.0
 Progress = Callable[[int, int, str], None]
 
 
-class Member:
+class RoleProcess:
     """A role in a process of its own."""
 
     def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
@@ -106,7 +106,7 @@ async def run(url: str, *, seconds: float, check: bool = False, progress: Progre
     }
 
 
-async def _round(members: list[Member], worlds: list[wl.World], env: envs.Env, seconds: float) -> dict[str, Any]:
+async def _round(members: list[RoleProcess], worlds: list[wl.World], env: envs.Env, seconds: float) -> dict[str, Any]:
     """What the client saw of a steady load, and what the workers measured meanwhile."""
     workers = [member for member in members if member.name in WORKERS]
     before = [await member.metrics() for member in workers]
@@ -128,12 +128,12 @@ def _since(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:
 
 
 @asynccontextmanager
-async def _members(url: str) -> AsyncIterator[list[Member]]:
+async def _members(url: str) -> AsyncIterator[list[RoleProcess]]:
     app = str(Path(workloads.__file__))
     ttl = ["--lease-ttl", str(LEASE_TTL_SECONDS), "--scan", str(LEASE_TTL_SECONDS)]
     commands: list[tuple[str, list[str]]] = [(name, ["worker", app, *ttl]) for name in WORKERS]
     commands += [("a1", ["adapter", app]), ("t1", ["timer"]), ("o1", ["orchestrator"])]
-    members: list[Member] = []
+    members: list[RoleProcess] = []
     try:
         for name, words in commands:
             members.append(await _start(url, name, words))
@@ -144,7 +144,7 @@ async def _members(url: str) -> AsyncIterator[list[Member]]:
         await asyncio.gather(*(member.stop() for member in members))
 
 
-async def _start(url: str, name: str, words: list[str]) -> Member:
+async def _start(url: str, name: str, words: list[str]) -> RoleProcess:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -158,10 +158,10 @@ async def _start(url: str, name: str, words: list[str]) -> Member:
         env=compose.environment(url),
         stdout=asyncio.subprocess.PIPE,
     )
-    return Member(process, name)
+    return RoleProcess(process, name)
 
 
-async def _ready(member: Member) -> None:
+async def _ready(member: RoleProcess) -> None:
     assert member.process.stdout is not None
     async with asyncio.timeout(READY_SECONDS):
         line = await member.process.stdout.readline()
@@ -242,7 +242,7 @@ async def _patiently(world: wl.World) -> None:
 
 
 async def _total(worlds: list[wl.World]) -> int:
-    return sum([(await world.state(workloads.Counter)).total for world in worlds])
+    return sum([(await world.state(workloads.EventCounter)).total for world in worlds])
 
 
 async def _reach(worlds: list[wl.World], total: int) -> None:
@@ -255,7 +255,7 @@ async def _reach(worlds: list[wl.World], total: int) -> None:
     assert found == total, "an increment was doubled"
 
 
-async def _fail_over(members: list[Member], worlds: list[wl.World], env: envs.Env) -> dict[str, float]:
+async def _fail_over(members: list[RoleProcess], worlds: list[wl.World], env: envs.Env) -> dict[str, float]:
     """Kill a worker; how long until worlds answer, those of the other included."""
     victim = next(member for member in members if member.name == WORKERS[0])
     assert victim.process.pid != os.getpid()

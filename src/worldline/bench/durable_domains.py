@@ -39,7 +39,7 @@ class Tally(flow.Domain):
 
 
 @app.domain()
-class Question(flow.Domain):
+class NumberQuestion(flow.Domain):
     asked: str | None = None
     answer: int | None = None
 
@@ -107,10 +107,10 @@ async def counters(universe: wl.Universe, env: envs.Env, seconds: float) -> floa
 async def effects(universe: wl.Universe, env: envs.Env, seconds: float) -> float:
     """Actions with one effect, each second."""
     worlds = [await universe.ensure(f"g-{number}", app) for number in range(workloads.FLOWS)]
-    first = await asyncio.gather(*(world.act(Question.ask(1)) for world in worlds))
+    first = await asyncio.gather(*(world.act(NumberQuestion.ask(1)) for world in worlds))
     assert all(each.state.answer == 2 for each in first), "an answer is not the effect's"
     timed = workloads.Timed(env)
-    await timed.run(seconds, len(worlds), lambda turn: worlds[turn % len(worlds)].act(Question.ask(1)))
+    await timed.run(seconds, len(worlds), lambda turn: worlds[turn % len(worlds)].act(NumberQuestion.ask(1)))
     return timed.per_s
 
 

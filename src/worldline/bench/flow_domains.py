@@ -16,7 +16,7 @@ from typing import Any, Final
 from worldline.base import env as envs
 from worldline.kernel.flow import compiled, core, nodes, schema, snapshots, validation
 from worldline.kernel.flow.expressions import compiler
-from worldline.kernel.flow.expressions.scope import Scope
+from worldline.kernel.flow.expressions.scope import EvalScope
 
 ITEMS: Final = 1_000
 ROUNDS: Final = 60
@@ -115,9 +115,9 @@ def _best(env: envs.Env, sides: dict[str, Callable[[], object]]) -> dict[str, fl
 
 def _nodes_per_s(env: envs.Env) -> int:
     data = {"items": [{"price": at % 40} for at in range(ITEMS)]}
-    snapshot = snapshots.created(data, "", snapshots.Context())
+    snapshot = snapshots.created(data, "", snapshots.JobContext())
     total = compiler.Compiler().one(_TOTAL)
-    us = _best(env, {"total": lambda: [total(Scope(snapshot)) for _ in range(10)]})["total"]
+    us = _best(env, {"total": lambda: [total(EvalScope(snapshot)) for _ in range(10)]})["total"]
     return round(10 * _TOTAL_NODES / us * 1_000_000)
 
 
@@ -142,7 +142,7 @@ def _computes(env: envs.Env, domain: compiled.Compiled, unswitched: compiled.Com
 
 
 def _work(with_core: core.Core, domain: compiled.Compiled, action: str) -> Callable[[], object]:
-    intent, context = snapshots.Intent(action, "i"), snapshots.Context(now=1_000)
+    intent, context = snapshots.Intent(action, "i"), snapshots.JobContext(now=1_000)
     first = core.created(domain, {}, context)
 
     def work() -> None:
@@ -156,7 +156,7 @@ def _work(with_core: core.Core, domain: compiled.Compiled, action: str) -> Calla
 def _cells(env: envs.Env, domain: compiled.Compiled) -> dict[str, Any]:
     """Microseconds of one compute, and of writing and reading the snapshot, by its size."""
     found: dict[str, Any] = {}
-    intent, context, untraced = snapshots.Intent("one", "i"), snapshots.Context(now=1_000), core.Core(trace=False)
+    intent, context, untraced = snapshots.Intent("one", "i"), snapshots.JobContext(now=1_000), core.Core(trace=False)
     for size in CELLS_KIB:
         head = core.created(domain, {"items": filling(size * KIB)}, context)
         stored = snapshots.plain(head)

@@ -39,7 +39,7 @@ async def measure(url: str) -> dict[str, float]:
         assert link.host is not None
         held = await link.host.worlds.hold(await Handle(link, "e").address())
         assert held is not None
-        assert held.machine.read_cell(workloads.Counter, "").total == ENTRIES
+        assert held.machine.read_cell(workloads.EventCounter, "").total == ENTRIES
         entries = held.entries_since
         seconds = link.host.worlds.restored_ms / 1000
         await world.snapshot()

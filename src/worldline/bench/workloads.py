@@ -31,7 +31,7 @@ class Added:
 
 @app.reducer()
 @dataclass
-class Counter:
+class EventCounter:
     total: int = 0
 
     @wl.on
@@ -132,10 +132,10 @@ async def many_worlds(universe: wl.Universe, env: envs.Env, seconds: float) -> d
     worlds = [await universe.ensure(f"a-{number}", app) for number in range(WORLDS)]
     for world in worlds:
         await (await world.send(Added(0))).applied()
-    before = sum([(await world.state(Counter)).total for world in worlds])
+    before = sum([(await world.state(EventCounter)).total for world in worlds])
     timed = Timed(env)
     await timed.run(seconds, SENDERS, lambda turn: worlds[turn % WORLDS].send(Added(1)))
-    total = sum([(await world.state(Counter)).total for world in worlds]) - before
+    total = sum([(await world.state(EventCounter)).total for world in worlds]) - before
     assert total == len(timed.latencies_us), "an increment was lost or doubled"
     return timed.figures()
 
@@ -145,7 +145,7 @@ async def one_world(universe: wl.Universe, env: envs.Env, seconds: float, in_fli
     await world.send(Added(0))
     timed = Timed(env)
     await timed.run(seconds, in_flight, lambda _: world.send(Added(1)))
-    assert (await world.state(Counter)).total == len(timed.latencies_us), "an increment was lost or doubled"
+    assert (await world.state(EventCounter)).total == len(timed.latencies_us), "an increment was lost or doubled"
     return timed.figures()
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from worldline.base import env_os, errors, grammar
 from worldline.cli import common, output, suggest
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.sim import campaign, shrinker
 from worldline.sim import suite as suites
 from worldline.sim.suite import Suite
@@ -21,7 +21,7 @@ SEEDS_DEFAULT = 100
 NO_GUARDS = "guards that can be switched off come with a suite: --suite MODULE"
 
 
-class Asked(msgspec.Struct, frozen=True):
+class CampaignRequest(msgspec.Struct, frozen=True):
     """What was said on the command line."""
 
     target: str
@@ -36,23 +36,23 @@ class Asked(msgspec.Struct, frozen=True):
     shrink: bool | None
 
 
-class Guard(msgspec.Struct, frozen=True):
+class GuardRow(msgspec.Struct, frozen=True):
     guard: str
     does: str
     breaks: list[str]
 
 
-def list_guards(desk: Desk, suite: str) -> int:
+def list_guards(desk: CommandSession, suite: str) -> int:
     if not suite:
         raise errors.BadInput(NO_GUARDS)
     guards = suites.load(suite).guards.named
-    found = [Guard(name, guard.does, list(guard.breaks)) for name, guard in guards.items()]
+    found = [GuardRow(name, guard.does, list(guard.breaks)) for name, guard in guards.items()]
     desk.out.many(found, {"GUARD": "guard", "DOES": "does", "BREAKS": "breaks"}, none="", key="guard")
     return 0
 
 
-def run(desk: Desk, asked: Asked) -> int:
-    job = campaign.Job(asked.target, asked.suite, asked.without, asked.profile)
+def run(desk: CommandSession, asked: CampaignRequest) -> int:
+    job = campaign.CampaignJob(asked.target, asked.suite, asked.without, asked.profile)
     suite = campaign.load(job)
     _check_guard(job, suite)
     job.profile_of(0, suite.guards)  # a profile that makes no sense is said before anything starts
@@ -72,7 +72,7 @@ def run(desk: Desk, asked: Asked) -> int:
     return output.NEGATIVE if ran.failures or (asked.every_cell and ran.missed) else 0
 
 
-def _check_guard(job: campaign.Job, suite: Suite) -> None:
+def _check_guard(job: campaign.CampaignJob, suite: Suite) -> None:
     guards = suite.guards.named
     if job.without and job.without not in guards:
         meant = suggest.near(job.without, guards)
@@ -81,7 +81,13 @@ def _check_guard(job: campaign.Job, suite: Suite) -> None:
 
 
 def _say(
-    desk: Desk, ran: campaign.Campaign, suite: Suite, job: campaign.Job, *, asked: Asked, seeds_per_s: float
+    desk: CommandSession,
+    ran: campaign.Campaign,
+    suite: Suite,
+    job: campaign.CampaignJob,
+    *,
+    asked: CampaignRequest,
+    seeds_per_s: float,
 ) -> None:
     smaller = _smaller(desk, ran, suite, job, asked.shrink)
     if desk.out.as_json:
@@ -118,7 +124,7 @@ def _say(
 
 
 def _smaller(
-    desk: Desk, ran: campaign.Campaign, suite: Suite, job: campaign.Job, shrink: bool | None
+    desk: CommandSession, ran: campaign.Campaign, suite: Suite, job: campaign.CampaignJob, shrink: bool | None
 ) -> list[shrinker.Shrunk]:
     """The failures made smaller: the first for people, all when asked, none for programs that did not ask."""
     wanted = ran.failures if shrink else ran.failures[:1] if shrink is None and not desk.out.as_json else []

@@ -1,7 +1,7 @@
 """What every command shares: the options, opening the store, asking a person, waiting for an answer.
 
-A command is a function, mostly async, that takes a `Desk` first and returns nothing, or the exit code of a negative
-answer.
+A command is a function, mostly async, that takes a `CommandSession` first and returns nothing, or the exit code of a
+negative answer.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ T = TypeVar("T")
 Function = Callable[..., Any]
 
 
-class Desk:
+class CommandSession:
     """One command at work: what it is about, and where its answer goes."""
 
-    def __init__(self, place: places.Place, out: output.Out, *, yes: bool = False) -> None:
+    def __init__(self, place: places.StoreChoice, out: output.Out, *, yes: bool = False) -> None:
         self.place = place
         self.out = out
-        self.watch = observe.Watch()  # for processes that go on and on
+        self.watch = observe.WatchOptions()  # for processes that go on and on
         self._yes = yes
 
-    def watch_as(self, watch: observe.Watch) -> None:
+    def watch_as(self, watch: observe.WatchOptions) -> None:
         """How a process that goes on and on is watched."""
         self.watch = watch
 
@@ -304,7 +304,7 @@ def _wrapped(function: Function) -> Function:
         )
         place = msgspec.structs.replace(place, universes=several)
         quiet = bool(given.pop("quiet", False))
-        desk = Desk(place, output.Out(as_json=as_json, quiet=quiet), yes=bool(given.pop("yes", False)))
+        desk = CommandSession(place, output.Out(as_json=as_json, quiet=quiet), yes=bool(given.pop("yes", False)))
         answer = function(desk, **given)
         return asyncio.run(_main(answer)) if inspect.isawaitable(answer) else answer
 

@@ -28,7 +28,7 @@ BY_ITSELF = {"cache.folder": compose.CACHE, "cache.bytes_max": compose.CACHE_BYT
 Function = Callable[..., Any]
 
 
-class Value(msgspec.Struct, frozen=True):
+class SettingValue(msgspec.Struct, frozen=True):
     """What a setting was set to, and by what: an option, a variable, a file."""
 
     value: Any
@@ -46,23 +46,23 @@ class Configured(msgspec.Struct, frozen=True):
 
 
 def configure(
-    place: places.Place,
+    place: places.StoreChoice,
     sets: Sequence[str] = (),
-    options: Mapping[str, Value] | None = None,
+    options: Mapping[str, SettingValue] | None = None,
     base: Settings | None = None,
 ) -> Configured:
     """Put together what the project, the environment and the command line say."""
-    said = {name: Value(value, place.project or places.FILE) for name, value in place.settings.items()}
+    said = {name: SettingValue(value, place.project or places.FILE) for name, value in place.settings.items()}
     said |= _of_environment(compose.setting_variables())
     typed = dict(options or {})
     for name, value in parse(sets).items():
         if name in typed:
             raise errors.BadInput(f"{name} is given by {typed[name].origin} and by {SET}; leave one away")
-        typed[name] = Value(value, SET)
+        typed[name] = SettingValue(value, SET)
     said |= typed
     for name, (other, part) in setting_names.FOLLOWING.items():
         if other in said and name not in said and type(said[other].value) is int:
-            said[name] = Value(max(1, said[other].value // part), other)
+            said[name] = SettingValue(max(1, said[other].value // part), other)
     return Configured(_made(said, base), {name: each.origin for name, each in said.items()})
 
 
@@ -91,8 +91,8 @@ def check_name(name: str, origin: str, known: Iterable[str] = setting_names.ALL)
     return name
 
 
-def _of_environment(variables: Mapping[str, str]) -> dict[str, Value]:
-    found: dict[str, Value] = {}
+def _of_environment(variables: Mapping[str, str]) -> dict[str, SettingValue]:
+    found: dict[str, SettingValue] = {}
     for name, variable in BY_ITSELF.items():
         if variables.get(variable):
             found[name] = _variable(name, variable, variables[variable])
@@ -107,9 +107,9 @@ def _of_environment(variables: Mapping[str, str]) -> dict[str, Value]:
     return found
 
 
-def _variable(name: str, variable: str, text: str) -> Value:
+def _variable(name: str, variable: str, text: str) -> SettingValue:
     try:
-        return Value(setting_names.value_of(name, text), variable)
+        return SettingValue(setting_names.value_of(name, text), variable)
     except errors.BadInput as error:
         raise errors.BadInput(f"{variable}: {error}") from error
 
@@ -117,14 +117,14 @@ def _variable(name: str, variable: str, text: str) -> Value:
 _CLASS = re.compile(r"^(?P<class>[A-Z]\w*)\.(?P<field>\w+)")
 
 
-def _made(said: Mapping[str, Value], base: Settings | None) -> Settings:
+def _made(said: Mapping[str, SettingValue], base: Settings | None) -> Settings:
     try:
         return setting_names.made({name: each.value for name, each in said.items()}, base)
     except errors.BadInput as error:
         raise errors.BadInput(_named(str(error), said)) from error
 
 
-def _named(message: str, said: Mapping[str, Value]) -> str:
+def _named(message: str, said: Mapping[str, SettingValue]) -> str:
     """The message, with the name of the setting, and what has set it."""
     found = _CLASS.match(message)
     if found is None:
@@ -146,6 +146,8 @@ def option(function: Function) -> Function:
     )(function)
 
 
-def said(**values: tuple[str, Any]) -> dict[str, Value]:
+def said(**values: tuple[str, Any]) -> dict[str, SettingValue]:
     """Options of their own, by the setting that each stands for: `worker__scan_ms=("--scan", 300)`. None: not given."""
-    return {name.replace("__", "."): Value(value, by) for name, (by, value) in values.items() if value is not None}
+    return {
+        name.replace("__", "."): SettingValue(value, by) for name, (by, value) in values.items() if value is not None
+    }

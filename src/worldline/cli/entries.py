@@ -24,7 +24,7 @@ class Names:
         self._at = at
         self._names: dict[str, str] = {}
 
-    async def learn(self, universe: Connection, entries: Sequence[journal.Entry]) -> None:
+    async def learn(self, universe: Connection, entries: Sequence[journal.JournalEntry]) -> None:
         """Take in what these entries tell, and look up the worlds that they name."""
         senders: dict[ids.WorldId, None] = {}
         for entry in entries:
@@ -37,14 +37,14 @@ class Names:
         for at, name in found.items():
             self._names[at.world.hex()] = name
 
-    def line(self, entry: journal.Entry, world: str = "") -> str:
+    def line(self, entry: journal.JournalEntry, world: str = "") -> str:
         """An entry on one line."""
         named = f"{world:<16} " if world else ""
         time = render.when(entry.time_us).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         kind = entry.kind.name.lower()
         return f"{time} {named}{entry.height:>6} {kind:<{KIND_WIDTH}} {self._said(entry)}".rstrip()
 
-    def _said(self, entry: journal.Entry) -> str:
+    def _said(self, entry: journal.JournalEntry) -> str:
         said = render.fields(entry)
         name = self._names.get(str(said.get("intent")))
         if name is not None:
@@ -54,7 +54,7 @@ class Names:
             said = {**said, "from_world": f"{sender} ({said['from_world']})"}
         return render.parts(said)
 
-    def _note(self, entry: journal.Entry) -> None:
+    def _note(self, entry: journal.JournalEntry) -> None:
         if entry.kind not in (Kind.EFFECT_REQUESTED, Kind.TIMER_SET) or not entry.payload:
             return
         try:

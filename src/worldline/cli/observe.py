@@ -19,7 +19,7 @@ from worldline.observe import logs
 Function = Callable[..., Any]
 
 
-class Watch(msgspec.Struct, frozen=True):
+class WatchOptions(msgspec.Struct, frozen=True):
     """How a process wants to be watched."""
 
     metrics: str | None = None
@@ -34,7 +34,7 @@ class Watch(msgspec.Struct, frozen=True):
             yield always
 
 
-def dump(host: hosts.Host) -> None:
+def dump(host: hosts.ProcessHost) -> None:
     """Say on stderr what a process is doing."""
     found = msgspec.structs.replace(host.dump(), stacks=dumps.stacks())
     output.write(printable.json({"dump": found}), err=True)
@@ -45,7 +45,7 @@ def options(function: Function) -> Function:
 
     @functools.wraps(function)
     def run(desk: Any, *, metrics: str | None, log: logs.Form, log_level: str, **given: Any) -> Any:
-        desk.watch_as(Watch(metrics, log, log_level))
+        desk.watch_as(WatchOptions(metrics, log, log_level))
         return function(desk, **given)
 
     run = click.option(

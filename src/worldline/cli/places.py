@@ -50,7 +50,7 @@ class Project(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: dict[str, Any] = {}  # by name, from its sections
 
 
-class Place(msgspec.Struct, frozen=True):
+class StoreChoice(msgspec.Struct, frozen=True):
     """What a command is about. `given`: the store was named on the command line; so the universe and the objects."""
 
     store: str
@@ -90,7 +90,7 @@ def choose(
     objects: str | None = None,
     keys: str | None = None,
     keys_given: bool = False,
-) -> Place:
+) -> StoreChoice:
     """Put together what was said here and in the project."""
     folder, project = nearest(_here())
     named = [project.app] if isinstance(project.app, str) else project.app
@@ -104,7 +104,7 @@ def choose(
         trust.check(folder / program_files.split(each)[0], f"the app that {FILE} names", importable=True)
     theirs = compose.scheme(chosen) == "" and Path(chosen).resolve() != Path(own).resolve()
     objects_of_project = _beside(folder, project.objects) if project.objects and not theirs else None
-    return Place(
+    return StoreChoice(
         chosen,
         universe or project.universe or DEFAULT_UNIVERSE,
         objects or objects_of_project,

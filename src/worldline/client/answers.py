@@ -20,11 +20,11 @@ from worldline.client import delivery, no_host
 from worldline.client.connection import Connection
 from worldline.codec import canonical, structs
 from worldline.kernel.events import Answer
-from worldline.kernel.rows.records import Failure
+from worldline.kernel.rows.records import JournaledFailure
 from worldline.layers import inbox as inboxes
 from worldline.model import ids, inbox, journal
 from worldline.model.journal import Kind
-from worldline.model.trace import Source
+from worldline.model.trace import TraceSource
 from worldline.roles import hub, reader, restore, traces
 from worldline.roles.hub import Chunk
 from worldline.roles.world.handover import handed_stamp
@@ -37,19 +37,19 @@ ELSEWHERE_SECONDS = 0.1  # how often the journal of a world that is not held her
 
 
 class Halts(Protocol):
-    """A caller that waits for the end of a run or an intent, which may wait for a person (`halted_runs.Watch`,
-    `flow.halted_acts.Watch`).
+    """A caller that waits for the end of a run or an intent, which may wait for a person (`halted_runs.RunWatch`,
+    `flow.halted_acts.ActWatch`).
     """
 
     is_due: bool
 
-    def saw(self, entry: journal.Entry) -> None: ...
+    def saw(self, entry: journal.JournalEntry) -> None: ...
     def missed(self) -> None: ...
     async def told(self) -> None: ...
     async def look(self) -> None: ...
 
 
-class Taken(msgspec.Struct, frozen=True):
+class TakenInput(msgspec.Struct, frozen=True):
     """The height at which an input is journaled. `dead`: why it was not taken, if it was not, and is the dead letter
     `letter`.
     """
@@ -59,25 +59,25 @@ class Taken(msgspec.Struct, frozen=True):
     letter: str = ""
 
 
-async def taken(universe: Connection, sending: delivery.Sending) -> Taken:
+async def taken(universe: Connection, sending: delivery.Sending) -> TakenInput:
     """Where an input is journaled; waits for it. An event's own failure stands right behind it."""
     if sending.applied is not None:
-        return Taken(sending.applied.height, sending.applied.dead, handed_stamp(sending.applied).hex())
+        return TakenInput(sending.applied.height, sending.applied.dead, handed_stamp(sending.applied).hex())
     since, height = await _since(universe, sending, sending.id), 0
     async for each in _entries(universe, sending.at, above=since):
         is_input = each.stamp == sending.stamp
         height = each.height if is_input else height
         if height and each.kind in _NOT_TAKEN:
-            return Taken(height, _reason(each.kind, await payload_of(universe, each)), sending.stamp.hex())
+            return TakenInput(height, _reason(each.kind, await payload_of(universe, each)), sending.stamp.hex())
         if height and (each.chain or (not is_input and each.kind not in _BESIDE)):
-            return Taken(height)
+            return TakenInput(height)
     raise AssertionError("following a journal does not end")
 
 
 def _reason(kind: Kind, data: bytes) -> str:
     """Why an input was not taken, as its step journals it."""
     if kind is Kind.HANDLER_FAILED:
-        return structs.decode(Failure, data).message
+        return structs.decode(JournaledFailure, data).message
     match canonical.decode(data):
         case [str(reason), *_]:
             return reason
@@ -110,9 +110,9 @@ async def ask(
             answer = structs.decode(Answer, await payload_of(universe, found))
     if answer.ok:
         return answer.data, found.height
-    error = error_of(structs.decode(Failure, answer.data))
+    error = error_of(structs.decode(JournaledFailure, answer.data))
     if isinstance(error, failures.RunFailed):
-        await add_trace(universe, at, error, Source.HANDLER, step=found.step)
+        await add_trace(universe, at, error, TraceSource.HANDLER, step=found.step)
     raise error
 
 
@@ -137,12 +137,12 @@ async def _since(universe: Connection, sending: delivery.Sending, client_id: byt
 
 
 async def add_trace(
-    universe: Connection, at: ids.Address, error: errors.Error, source: Source, *, step: int | None, run: str = ""
+    universe: Connection, at: ids.Address, error: errors.Error, source: TraceSource, *, step: int | None, run: str = ""
 ) -> None:
     """Note on an error where in the world it was raised, if that is kept. The error counts, with or without it."""
     engine = universe.store.engine
     with contextlib.suppress(errors.StoreError):
-        if source is Source.RUN:
+        if source is TraceSource.RUN:
             text = await traces.of_run(engine, at, run, step=step)
         else:
             text = traces.find(await traces.of_step(engine, at, step or 0), source) if step else ""
@@ -162,7 +162,7 @@ class Durable:
 
 def expecting(
     universe: Connection, at: ids.Address, kind: Kind, correlation: str
-) -> AbstractContextManager[asyncio.Future[journal.Entry] | None]:
+) -> AbstractContextManager[asyncio.Future[journal.JournalEntry] | None]:
     """An entry that is awaited, asked for before what leads to it is sent. None if no worlds are run here."""
     return nullcontext() if universe.host is None else universe.host.live.expecting(at, kind, correlation)
 
@@ -174,9 +174,9 @@ async def entry(
     correlation: str,
     since: int,
     *,
-    expected: asyncio.Future[journal.Entry] | None = None,
+    expected: asyncio.Future[journal.JournalEntry] | None = None,
     halts: Halts | None = None,
-) -> journal.Entry:
+) -> journal.JournalEntry:
     """The first entry of a kind with a correlation, above a height; waiting for it if need be. For the end of a run, or
     the entry that says that the world has gone back: the run may be gone.
 
@@ -195,14 +195,14 @@ async def entry(
     return told or await _find(universe, at, kind, correlation, since, halts=halts)
 
 
-def is_told(expected: asyncio.Future[journal.Entry] | None) -> bool:
+def is_told(expected: asyncio.Future[journal.JournalEntry] | None) -> bool:
     """Whether what was asked for before the sending has come."""
     return expected is not None and expected.done() and expected.exception() is None
 
 
 async def _told(
-    universe: Connection, at: ids.Address, expected: asyncio.Future[journal.Entry], halts: Halts | None
-) -> journal.Entry | None:
+    universe: Connection, at: ids.Address, expected: asyncio.Future[journal.JournalEntry], halts: Halts | None
+) -> journal.JournalEntry | None:
     """What the hub tells. None if the journal tells more: the world is not held here, or was not all the time, or the
     run waits for a person.
     """
@@ -229,7 +229,7 @@ async def _told(
 
 async def _already(
     universe: Connection, at: ids.Address, kind: Kind, correlation: str, since: int
-) -> journal.Entry | None:
+) -> journal.JournalEntry | None:
     top = await reader.head(universe.store.engine, at)
     if top.height <= since:
         return None
@@ -245,7 +245,7 @@ async def _find(
     since: int,
     *,
     halts: Halts | None = None,
-) -> journal.Entry:
+) -> journal.JournalEntry:
     async for each in _entries(universe, at, above=since, halts=halts):
         if hub.ends_wait(each, kind, correlation):
             return each
@@ -263,9 +263,9 @@ async def _entries(
     above: int,
     patient: bool = False,
     halts: Halts | None = None,
-) -> AsyncIterator[journal.Entry]:
+) -> AsyncIterator[journal.JournalEntry]:
     """Follow a journal. Unless `patient`, `NotHosted` when no process has run the world for too long."""
-    watch = no_host.Watch(universe, at, patient=patient)
+    watch = no_host.HostWatch(universe, at, patient=patient)
     async for each in reader.entries(universe.store.engine, universe.blobs, at, above=above):
         if each is not None:
             yield each
@@ -275,7 +275,9 @@ async def _entries(
                 await halts.look()
 
 
-async def follow(universe: Connection, at: ids.Address, above: int | None) -> AsyncIterator[journal.Entry | Chunk]:
+async def follow(
+    universe: Connection, at: ids.Address, above: int | None
+) -> AsyncIterator[journal.JournalEntry | Chunk]:
     start = (await reader.head(universe.store.engine, at)).height if above is None else above
     async for each in follow_or_rest(universe, at, start):
         if each is not None:
@@ -284,10 +286,10 @@ async def follow(universe: Connection, at: ids.Address, above: int | None) -> As
 
 async def follow_or_rest(
     universe: Connection, at: ids.Address, above: int, *, rest_seconds: float = CHECK_SECONDS
-) -> AsyncIterator[journal.Entry | Chunk | None]:
+) -> AsyncIterator[journal.JournalEntry | Chunk | None]:
     """The same from a height on; None when nothing has come for a while."""
     if universe.host is None:
-        watch = no_host.Watch(universe, at, patient=True)
+        watch = no_host.HostWatch(universe, at, patient=True)
         async for each in reader.entries(universe.store.engine, universe.blobs, at, above=above):
             if each is None:
                 await watch.look()
@@ -302,9 +304,9 @@ async def _both(
     universe: Connection,
     at: ids.Address,
     above: int,
-    queue: asyncio.Queue[journal.Entry | Chunk | None],
+    queue: asyncio.Queue[journal.JournalEntry | Chunk | None],
     rest_seconds: float,
-) -> AsyncIterator[journal.Entry | Chunk | None]:
+) -> AsyncIterator[journal.JournalEntry | Chunk | None]:
     """The journal first, then the live queue; back to the journal where the queue has a gap."""
     while True:
         top = await reader.head(universe.store.engine, at)
@@ -333,11 +335,11 @@ async def _both(
                 yield live
 
 
-async def payload_of(universe: Connection, found: journal.Entry) -> bytes:
+async def payload_of(universe: Connection, found: journal.JournalEntry) -> bytes:
     return await universe.blobs.get(found.blob) if found.blob else found.payload
 
 
-def error_of(why: Failure) -> errors.Error:
+def error_of(why: JournaledFailure) -> errors.Error:
     """The exception that an answer's failure is raised as."""
     if why.code == failures.Refused.code:
         return failures.Refused(why.message, data=why.data)

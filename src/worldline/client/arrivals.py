@@ -14,30 +14,30 @@ import asyncio
 
 from worldline.model import ids, inbox
 
-_ANSWERED = (inbox.Event, inbox.Control)
+_ANSWERED = (inbox.InboxEvent, inbox.Control)
 
 
-class Line:
+class AskLine:
     """The asks that are on their way to one world, by their numbers, in the order in which they came."""
 
     __slots__ = ("asides", "asks", "count")
 
     def __init__(self) -> None:
-        self.asks: dict[int, Place] = {}
-        self.asides: dict[int, Place] = {}  # those that are not on the straight way
+        self.asks: dict[int, AskPlace] = {}
+        self.asides: dict[int, AskPlace] = {}  # those that are not on the straight way
         self.count = 0
 
-    def add(self, place: Place) -> None:
+    def add(self, place: AskPlace) -> None:
         self.asks[place.number] = place
         self.count += 1
 
 
-class Place:
+class AskPlace:
     """An input's place behind the asks that came before it: those with lower numbers. An ask is in line itself."""
 
     __slots__ = ("_is_ask", "_line", "_waiting", "number")
 
-    def __init__(self, line: Line, *, is_ask: bool) -> None:
+    def __init__(self, line: AskLine, *, is_ask: bool) -> None:
         self.number = line.count
         self._line = line
         self._is_ask = is_ask
@@ -77,7 +77,7 @@ class Place:
         self.step_aside()
         await self._wait(self._line.asks)
 
-    async def _wait(self, others: dict[int, Place]) -> None:
+    async def _wait(self, others: dict[int, AskPlace]) -> None:
         while True:
             # They leave in order, as a rule: then each is told once.
             last = others.get(self.number - 1)
@@ -103,20 +103,20 @@ class Arrivals:
     """The lines of one process."""
 
     def __init__(self) -> None:
-        self._lines: dict[ids.Address, Line] = {}
+        self._lines: dict[ids.Address, AskLine] = {}
 
-    def enter(self, at: ids.Address, item: inbox.Item) -> Place | None:
+    def enter(self, at: ids.Address, item: inbox.Item) -> AskPlace | None:
         """An input comes. None if there is nothing that it could overtake, and it is no ask; else it has to `leave`."""
         lines = self._lines
         if not is_ask(item):
             line = lines.get(at) if lines else None
-            return None if line is None else Place(line, is_ask=False)
+            return None if line is None else AskPlace(line, is_ask=False)
         line = lines.get(at)
         if line is None:
-            line = lines[at] = Line()
-        return Place(line, is_ask=True)
+            line = lines[at] = AskLine()
+        return AskPlace(line, is_ask=True)
 
-    def leave(self, at: ids.Address, place: Place) -> None:
+    def leave(self, at: ids.Address, place: AskPlace) -> None:
         place.leave()
         line = self._lines.get(at)
         if line is not None and not line.asks:

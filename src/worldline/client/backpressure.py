@@ -178,7 +178,7 @@ class Pressure:
             admission.check_bytes(self._quota, self._usage)
             admission.check_effects(self._quota, self._effects)
         except errors.QuotaExceeded:
-            self._telemetry.tell(telemetry.Refused(at, "quota", 0))
+            self._telemetry.tell(telemetry.InputRefused(at, "quota", 0))
             raise
         why = f"{grammar.clause(self._effects, 'effect', 'is', 'are')} open in this universe, or more"
         raise self._refuse(at, "effects", why, self._settings.sample_ms * 1000)
@@ -229,10 +229,10 @@ class Pressure:
         """The error to raise. The time is drawn, so that callers refused together do not retry together."""
         least_us = max(after_us, RETRY_US_MIN)
         retry_after_us = least_us + self._env.random_below(least_us)
-        self._telemetry.tell(telemetry.Refused(at, why, retry_after_us))
+        self._telemetry.tell(telemetry.InputRefused(at, why, retry_after_us))
         return errors.Overloaded(message, retry_after=retry_after_us / 1_000_000)
 
 
 def is_refusable(item: inbox.Item) -> bool:
     """Whether an input asks for new work."""
-    return isinstance(item, inbox.Event) or (isinstance(item, inbox.Control) and item.command == commands.RUN)
+    return isinstance(item, inbox.InboxEvent) or (isinstance(item, inbox.Control) and item.command == commands.RUN)

@@ -25,7 +25,7 @@ async def change(
     *,
     status: Status | None = None,
     labels: dict[str, str] | None = None,
-) -> worlds.World:
+) -> worlds.WorldRecord:
     """Pause, resume or archive a world, or label it."""
     check_status(status)
     if status is Status.DELETED:
@@ -33,7 +33,7 @@ async def change(
     check_labels(labels)
     engine, env = universe.store.engine, universe.store.env
 
-    async def attempt() -> transact.Write[worlds.World]:
+    async def attempt() -> transact.Write[worlds.WorldRecord]:
         read = await engine.read(worlds.get(at), *leases.reads(at), held.get(at), data_keys.get(at))
         world = worlds.decode(at, read.value(0))
         if status is Status.ACTIVE:

@@ -52,7 +52,7 @@ class Connection:
         roles: Sequence[process.Role] = process.EMBEDDED,
         watchdog: bool = False,
         peers: Mapping[str, str] | peer_stores.Peers | None = None,
-        shared: process.Host | None = None,
+        shared: process.ProcessHost | None = None,
         secrets: secret_sources.Given | None = None,
     ) -> None:
         """`shared`: a host that serves this universe among others. It is neither started nor closed from here."""
@@ -81,7 +81,7 @@ class Connection:
         self.host = shared
         self._shares_host = shared is not None
         if programs and shared is None:
-            self.host = process.Host(
+            self.host = process.ProcessHost(
                 store,
                 served.Universes.only(universe, name),
                 programs,
@@ -96,7 +96,7 @@ class Connection:
             )
         self.programs = {program.name: program for program in programs}
         self.executor = threads.DaemonPool(1, "worldline-reader", no_asyncio.refuse_asyncio)
-        self._warm: dict[ids.Address, readers.Reader] = {}  # the last that were used, the latest last
+        self._warm: dict[ids.Address, readers.WorldReader] = {}  # the last that were used, the latest last
         if self.host is not None and self.host.runs_worlds:
             self.host.worlds.on_taken.append(self._held_here)
 
@@ -143,12 +143,12 @@ class Connection:
         """Read worlds of this program here. One that is known by the same name stays."""
         self.programs.setdefault(program.name, program)
 
-    def reader(self, at: ids.Address, program: str) -> readers.Reader:
+    def reader(self, at: ids.Address, program: str) -> readers.WorldReader:
         """What reads a world of this program, kept for the next time. No code of the program is needed."""
         known = self.programs.get(program)
         reader = self._warm.pop(at, None)
         if reader is None:
-            reader = readers.Reader(self.store.engine, self.blobs, known or Program(program), at, self.executor)
+            reader = readers.WorldReader(self.store.engine, self.blobs, known or Program(program), at, self.executor)
         elif known is not None:
             reader.use(known)
         self._warm[at] = reader
@@ -240,11 +240,11 @@ def programs_of(given: Program | Sequence[Program], option: str) -> list[Program
 async def find_universe(store: compose.Store, name: str, *, create: bool) -> ids.UniverseId:
     """The universe of this name; made now if there is none and `create` says so."""
 
-    async def attempt() -> transact.Done[ids.UniverseId] | transact.Write[ids.UniverseId]:
+    async def attempt() -> transact.NothingToWrite[ids.UniverseId] | transact.Write[ids.UniverseId]:
         read = await store.engine.read(universes.get(name))
         found = universes.decode(read.value(0))
         if found is not None:
-            return transact.Done(found)
+            return transact.NothingToWrite(found)
         if not create:
             raise errors.NotFound(
                 f"no universe {name!r} in this store; `worldline universe list` names those there are"

@@ -28,7 +28,7 @@ class DeadLetter:
     payload, as canonical bytes: nothing if that was too large to be kept inline.
     """
 
-    def __init__(self, universe: Connection, at: ids.Address, world: str, letter: inboxes.Letter) -> None:
+    def __init__(self, universe: Connection, at: ids.Address, world: str, letter: inboxes.DeadLetterRecord) -> None:
         self.world = world
         self.id = letter.stamp.hex()
         self.reason = letter.dead.reason
@@ -58,7 +58,7 @@ class DeadLetter:
 
 async def letters(
     universe: Connection, at: ids.Address, *, oldest_first: bool = False
-) -> AsyncIterator[inboxes.Letter]:
+) -> AsyncIterator[inboxes.DeadLetterRecord]:
     """A world's dead letters, the newest first, or the oldest."""
     begin, end = inbox_keys.dead(at)
     async for key, raw in listing.items(universe, kv.Range(begin, end, reverse=not oldest_first)):
@@ -100,7 +100,7 @@ async def retry_all(universe: Connection, at: ids.Address) -> int:
     return len(found)
 
 
-async def drop(universe: Connection, at: ids.Address, letter: inboxes.Letter) -> None:
+async def drop(universe: Connection, at: ids.Address, letter: inboxes.DeadLetterRecord) -> None:
     """Delete a dead letter."""
     batch = kv.Batch()
     inboxes.drop_dead(batch, at, letter)
@@ -109,21 +109,21 @@ async def drop(universe: Connection, at: ids.Address, letter: inboxes.Letter) ->
         raise _gone(letter)
 
 
-async def retry(universe: Connection, at: ids.Address, letter: inboxes.Letter) -> None:
+async def retry(universe: Connection, at: ids.Address, letter: inboxes.DeadLetterRecord) -> None:
     """Put a dead letter back. What it carries is kept: its reference stands in the inbox from now on."""
     engine, env = universe.store.engine, universe.store.env
     client_id = envs.new_id(env)
     large = inboxes.refers_to(letter.dead)
     match inboxes.item_of(letter.dead.item):
-        case inbox.Event(schema=schema, payload=carried):
+        case inbox.InboxEvent(schema=schema, payload=carried):
             events.check_outside(schema, await universe.blobs.load(carried))
         case inbox.Message(mode=inbox.MessageMode.TYPED, name=name):
             ids.check_event_name(name)
 
-    async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+    async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
         read = await engine.read(worlds.get(at), inboxes.get_dead(at, letter), inboxes.get_seen(at, client_id))
         if read.value(1) != letter.raw:
-            return transact.Done(read.value(2) is not None)  # an answer was lost, or it is gone
+            return transact.NothingToWrite(read.value(2) is not None)  # an answer was lost, or it is gone
         batch = kv.Batch()
         if large is not None:
             generation = await universe.blobs.generation()
@@ -139,21 +139,21 @@ async def retry(universe: Connection, at: ids.Address, letter: inboxes.Letter) -
     universe.wake()
 
 
-def _gone(letter: inboxes.Letter) -> errors.Conflicted:
+def _gone(letter: inboxes.DeadLetterRecord) -> errors.Conflicted:
     return errors.Conflicted(f"dead letter {letter.stamp.hex()} is gone already")
 
 
-def _content(letter: inboxes.Letter) -> tuple[str, bytes]:
+def _content(letter: inboxes.DeadLetterRecord) -> tuple[str, bytes]:
     try:
         item = inbox_keys.ITEM.unpack(letter.dead.item)
     except errors.DecodeError:
         return "", letter.dead.item
     match item:
-        case inbox.Event(schema=name, payload=carried) | inbox.Message(name=name, payload=carried):
+        case inbox.InboxEvent(schema=name, payload=carried) | inbox.Message(name=name, payload=carried):
             return name, _inline(carried)
         case inbox.Control(command=name, payload=carried):
             return name, _inline(carried)
-        case inbox.Receipt(payload=carried):
+        case inbox.EffectReceipt(payload=carried):
             return "receipt", _inline(carried)
         case inbox.TimerFired():
             return "timer", b""

@@ -22,7 +22,7 @@ from worldline.layers import ready, worlds
 from worldline.model import ids, inbox, payload
 from worldline.model import world as world_model
 from worldline.roles import telemetry
-from worldline.roles.world.handover import Applied, Deferred, Handover, Repeated, new_stamp, was_handed
+from worldline.roles.world.handover import Deferred, JournalPlace, Repeated, WaitingInput, new_stamp, was_handed
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv, transact
 
@@ -34,7 +34,7 @@ class Sending(msgspec.Struct, frozen=True):
     """
 
     at: ids.Address
-    applied: Applied | None
+    applied: JournalPlace | None
     stamp: kv.Stamp
     since: int
     id: str = ""
@@ -78,7 +78,7 @@ async def _deliver_in_line(
     data: bytes,
     *,
     client_id: bytes | str | None,
-    place: arrivals.Place,
+    place: arrivals.AskPlace,
 ) -> Sending:
     try:
         return await _deliver(universe, at, item, data, client_id=client_id, place=place)
@@ -93,7 +93,7 @@ async def _deliver(
     data: bytes,
     *,
     client_id: bytes | str | None,
-    place: arrivals.Place | None = None,
+    place: arrivals.AskPlace | None = None,
 ) -> Sending:
     """Straight into a step if this process holds the world, or can; else into its inbox."""
     stamp = new_stamp(universe.store.env)
@@ -108,8 +108,8 @@ async def _deliver(
         if place is not None and place.may_be_blocked:
             await place.wait_straight()
         try:
-            done: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
-            handover = Handover(item, data, done, client_id=client_id, stamp=stamp)
+            done: asyncio.Future[JournalPlace] = asyncio.get_running_loop().create_future()
+            handover = WaitingInput(item, data, done, client_id=client_id, stamp=stamp)
             handed = await _hand_over(universe, held, handover, done, place)
         except Deferred:
             if place is not None:
@@ -123,7 +123,7 @@ async def _deliver(
 
 
 async def _take(
-    universe: Connection, at: ids.Address, place: arrivals.Place | None, *, is_foreign: bool
+    universe: Connection, at: ids.Address, place: arrivals.AskPlace | None, *, is_foreign: bool
 ) -> HeldWorld | None:
     """The world, if this process can hold it. Until that is known, what comes after an ask is not handed over; nor
     until the ask is in the inbox, unless the world was never here (`is_foreign`).
@@ -147,9 +147,9 @@ def _here(universe: Connection, at: ids.Address) -> HeldWorld | None:
 async def _hand_over(
     universe: Connection,
     held: HeldWorld,
-    handover: Handover,
-    done: asyncio.Future[Applied],
-    place: arrivals.Place | None,
+    handover: WaitingInput,
+    done: asyncio.Future[JournalPlace],
+    place: arrivals.AskPlace | None,
 ) -> Sending | None:
     """Straight into a step of a world that is held here. None: this process has lost it."""
     assert universe.host is not None
@@ -202,10 +202,10 @@ async def enqueue(
     window_us = universe.settings.dedupe_window_ms * 1000
     since = 0  # a repeat may have been taken long ago
     repeated = False
-    known: known_worlds.Known | None = None
+    known: known_worlds.KnownWorld | None = None
     carried = getattr(item, "payload", payload.EMPTY).ref  # of a large one
 
-    async def write(world: worlds.World, time_us: int) -> transact.Write[kv.Stamp]:
+    async def write(world: worlds.WorldRecord, time_us: int) -> transact.Write[kv.Stamp]:
         batch = kv.Batch()
         if carried is not None:
             generation = await universe.blobs.generation()
@@ -219,7 +219,7 @@ async def enqueue(
         ready.leave(batch, at, priority=ready.priority_of(item))
         return transact.Write(batch, lambda ok: ok.stamps[index])
 
-    async def attempt() -> transact.Done[kv.Stamp] | transact.Write[kv.Stamp]:
+    async def attempt() -> transact.NothingToWrite[kv.Stamp] | transact.Write[kv.Stamp]:
         nonlocal since, known, repeated
         if known is not None:
             trusted, known = known, None  # once: stale meta conflicts, and the retry reads
@@ -231,7 +231,7 @@ async def enqueue(
         seen = read.value(1)
         if seen is not None:
             repeated = True
-            return transact.Done(inboxes.seen_stamp(seen, item, client_id=used))
+            return transact.NothingToWrite(inboxes.seen_stamp(seen, item, client_id=used))
         universe.pressure.check_inbox(at, item, read.page(3) if look else None)
         since = journals.decode_head(read.value(2)).height
         universe.recent.note(world, height=since, time_us=read.time_us)

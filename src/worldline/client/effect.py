@@ -155,7 +155,7 @@ async def park(universe: Connection, opened: works.Open) -> None:
     await _commit(universe, batch, opened)
 
 
-async def _told(universe: Connection, opened: works.Open) -> tuple[worlds.World, int]:
+async def _told(universe: Connection, opened: works.Open) -> tuple[worlds.WorldRecord, int]:
     """What is needed to tell a world that one of its effects has changed; and the store's time."""
     read = await universe.store.engine.read(worlds.get(opened.at))
     return worlds.decode(opened.at, read.value(0)), read.time_us

@@ -58,7 +58,7 @@ def check(on_blocked: object) -> None:
         raise errors.BadInput(f'on_blocked={on_blocked!r}: use "raise" or "wait", or leave it out')
 
 
-class Watch:
+class RunWatch:
     """One caller that waits for the end of a run. `attached`: the run was there before, and may be halted by now."""
 
     def __init__(self, world: Handle, run: str, on_blocked: OnBlocked | None, *, attached: bool) -> None:
@@ -77,7 +77,7 @@ class Watch:
         """The world came to this process, or left it: what was said meanwhile was not heard."""
         self.is_due = True
 
-    def saw(self, entry: journal.Entry) -> None:
+    def saw(self, entry: journal.JournalEntry) -> None:
         """An entry of the world's journal that may say that something waits for a person."""
         if entry.kind is Kind.RUN_BLOCKED or parks(entry):
             self.is_due = True
@@ -139,7 +139,7 @@ class Watch:
         return found.text(self._world.name, option=urls.option("store", self._world.universe.store.url))
 
 
-def parks(entry: journal.Entry) -> bool:
+def parks(entry: journal.JournalEntry) -> bool:
     """Whether an entry says that an effect is parked."""
     if entry.kind is not Kind.CONTROL:
         return False

@@ -59,7 +59,7 @@ class Handle:
             ids.check_client_id(id)
         events.check_outside(schema, data)
         carried = payload.inline(data) if cas.is_small(data) else await self.carry(data)
-        item = inbox.Event(schema, carried, to or "")
+        item = inbox.InboxEvent(schema, carried, to or "")
         if correlation_id:
             item = inbox.CorrelatedEvent(schema, carried, to or "", correlation_id=correlation_id)
         return await delivery.deliver(self.universe, self._at or await self.address(), item, data, client_id=id)
@@ -87,7 +87,7 @@ class Handle:
         events.check_outside(schema, data)
         carried = payload.inline(data) if cas.is_small(data) else await self.carry(data)
         correlation = id or correlation or self.universe.store.env.random_bytes(16).hex()
-        item = inbox.Event(schema, carried, correlation=correlation)
+        item = inbox.InboxEvent(schema, carried, correlation=correlation)
         if correlation_id:
             item = inbox.CorrelatedEvent(schema, carried, correlation=correlation, correlation_id=correlation_id)
         at = self._at or await self.address()
@@ -109,7 +109,7 @@ class Handle:
 
     # --- Looking at it -------------------------------------------------------------------------------------------
 
-    async def describe(self) -> worlds.World:
+    async def describe(self) -> worlds.WorldRecord:
         """The world's record, with its bytes as they are stored."""
         at = await self.address()
         return worlds.decode(at, (await self.universe.store.engine.read(worlds.get(at))).value(0))
@@ -117,7 +117,7 @@ class Handle:
     async def head(self) -> journals.Head:
         return await readers.head(self.universe.store.engine, await self.address())
 
-    async def journal(self, *, above: int | None = None, limit: int = 1_000) -> list[journals.Entry]:
+    async def journal(self, *, above: int | None = None, limit: int = 1_000) -> list[journals.JournalEntry]:
         """Entries above a height; without one, from the first that is kept on."""
         engine, where = self.universe.store.engine, await self.address()
         top = await readers.head(engine, where)
@@ -129,7 +129,7 @@ class Handle:
         loaded = await restore.load_referenced(self.universe.blobs, found)
         return [restore.filled(entry, loaded) for entry in found]
 
-    async def follow(self, *, above: int | None = None) -> AsyncIterator[journals.Entry | Chunk]:
+    async def follow(self, *, above: int | None = None) -> AsyncIterator[journals.JournalEntry | Chunk]:
         """Entries as they are committed, from a height or from now on; of a world held here, chunks as well."""
         async for each in answers.follow(self.universe, await self.address(), above):
             yield each
@@ -214,7 +214,7 @@ class Handle:
         reader = await self._reader()
         return (await reader.rows() if at is None else await reader.rows_at(at))[0]
 
-    async def _reader(self) -> readers.Reader:
+    async def _reader(self) -> readers.WorldReader:
         return self.universe.reader(await self.address(), (await self.describe()).meta.program)
 
     async def _held(self, at: int | None) -> HeldWorld | None:

@@ -10,7 +10,7 @@ from worldline.kernel import entry_fields
 from worldline.model import journal
 
 
-class Entry(journal.Entry, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class Entry(journal.JournalEntry, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """One journal record. `payload` has its bytes, `data` what they say.
 
     `chain` and `state` are set on the last entry of a step and empty on the others. `blob`: the sha256 of a payload too
@@ -29,6 +29,6 @@ class Entry(journal.Entry, frozen=True, array_like=True, forbid_unknown_fields=T
         return f"Entry(height={self.height}, step={self.step}, kind={self.kind.name}, data={said})"
 
 
-def of(record: journal.Entry) -> Entry:
+def of(record: journal.JournalEntry) -> Entry:
     """The entry with this record's fields."""
     return Entry(*msgspec.structs.astuple(record))

@@ -17,10 +17,10 @@ FRESH_US = 1_000_000
 WORLDS_MAX = 4_096
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownWorld(msgspec.Struct, frozen=True):
     """A world as it was read, where its journal ended, and when that was."""
 
-    world: worlds.World
+    world: worlds.WorldRecord
     height: int
     store_us: int
     ours_us: int
@@ -29,21 +29,21 @@ class Known(msgspec.Struct, frozen=True):
 class Recent:
     def __init__(self, env: envs.Env) -> None:
         self._env = env
-        self._known: dict[ids.Address, Known] = {}
+        self._known: dict[ids.Address, KnownWorld] = {}
 
-    def note(self, world: worlds.World, *, height: int, time_us: int) -> None:
+    def note(self, world: worlds.WorldRecord, *, height: int, time_us: int) -> None:
         self._known.pop(world.at, None)
-        self._known[world.at] = Known(world, height, time_us, self._env.monotonic_us())
+        self._known[world.at] = KnownWorld(world, height, time_us, self._env.monotonic_us())
         if len(self._known) > WORLDS_MAX:
             del self._known[next(iter(self._known))]
 
-    def find(self, at: ids.Address) -> Known | None:
+    def find(self, at: ids.Address) -> KnownWorld | None:
         """What is known of a world, if that is enough to send it something now."""
         known = self._known.get(at)
         if known is not None and self._env.monotonic_us() - known.ours_us > FRESH_US:
             return None
         return known
 
-    def time_us(self, known: Known) -> int:
+    def time_us(self, known: KnownWorld) -> int:
         """The store's time now, by our own clock since it was read."""
         return known.store_us + (self._env.monotonic_us() - known.ours_us)

@@ -16,7 +16,7 @@ from worldline.codec import structs
 from worldline.kernel import snapshots
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.rows.records import Record
-from worldline.kernel.state import Ended
+from worldline.kernel.state import RunFinished
 from worldline.layers import worlds
 from worldline.model import ids, row_keys
 from worldline.model.journal import Kind
@@ -86,14 +86,14 @@ async def run_at(handle: Handle, run_id: str, height: int) -> Record | None:
     return None if run is None else run.record
 
 
-async def forgotten(handle: Handle, run_id: str, *, above: int) -> Ended | None:
+async def forgotten(handle: Handle, run_id: str, *, above: int) -> RunFinished | None:
     """How a run ended that the state no longer keeps: what the journal says above a height."""
     universe, at = handle.universe, await handle.address()
     top = await reader.head(universe.store.engine, at)
     for entry in await restore.read_entries(universe.store.engine, universe.blobs, at, above=above, up_to=top.height):
         if entry.kind is Kind.RUN_FINISHED and entry.correlation == run_id:
             loaded = await restore.load_referenced(universe.blobs, [entry])
-            return structs.decode(Ended, restore.filled(entry, loaded).payload)
+            return structs.decode(RunFinished, restore.filled(entry, loaded).payload)
     return None
 
 

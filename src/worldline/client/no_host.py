@@ -22,7 +22,7 @@ log = logging.getLogger("worldline")
 WARN_SECONDS = 2.0
 
 
-class Watch:
+class HostWatch:
     """How long no process has run a world, as one waiting caller sees it. `patient`: that ends no wait."""
 
     def __init__(self, universe: Connection, at: ids.Address, *, patient: bool = False) -> None:

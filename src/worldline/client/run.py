@@ -20,11 +20,11 @@ from worldline.kernel import commands, runs, values
 from worldline.kernel.authoring import call_checks
 from worldline.kernel.authoring.calls import Call, Seconds
 from worldline.kernel.repair import ways_out
-from worldline.kernel.rows.records import ENDED, Failure, RunStatus
-from worldline.kernel.state import Ended
+from worldline.kernel.rows.records import ENDED, JournaledFailure, RunStatus
+from worldline.kernel.state import RunFinished
 from worldline.model import journal as journals
 from worldline.model.journal import Kind
-from worldline.model.trace import Source
+from worldline.model.trace import TraceSource
 from worldline.model.work import EffectHistory
 from worldline.store import urls
 
@@ -66,7 +66,7 @@ class Sent:
             raise self._unhandled(found)
         return found.height
 
-    def _unhandled(self, found: answers.Taken) -> errors.Unhandled:
+    def _unhandled(self, found: answers.TakenInput) -> errors.Unhandled:
         option = urls.option("store", self._universe.store.url)
         which = f"{shlex.quote(self._world)} {found.letter}{option}"
         return errors.Unhandled(
@@ -87,7 +87,7 @@ class Run(Generic[R_co]):
         world: Handle,
         run_id: str,
         workflow: str,
-        standing: commands.Standing,
+        standing: commands.RunStanding,
         *,
         since: int,
         call: Call[R_co] | None = None,
@@ -108,7 +108,7 @@ class Run(Generic[R_co]):
             found = kept or await listing.forgotten(self._world, self.id, above=self._since)
             if found is None:
                 raise errors.NotFound(f"world {self._world.name!r} has no run {self.id!r}")
-            self._standing = commands.Standing(self.id, found.status, attached=True, data=found.data)
+            self._standing = commands.RunStanding(self.id, found.status, attached=True, data=found.data)
         return self._standing.status
 
     async def attempts(self) -> list[EffectHistory]:
@@ -169,7 +169,7 @@ class Run(Generic[R_co]):
 
     async def _change(self, command: str, wanted: object) -> None:
         data, self._since = await self._world.command(command, wanted)
-        self._standing = structs.decode(commands.Standing, data)
+        self._standing = structs.decode(commands.RunStanding, data)
 
     def __await__(self) -> Generator[Any, Any, R_co]:
         return self.result().__await__()
@@ -179,32 +179,32 @@ class Run(Generic[R_co]):
         return f"Run({self.id!r}, workflow={self.workflow!r}, world={self._world.name!r}, status={seen!r})"
 
 
-class End(msgspec.Struct, frozen=True):
+class RunCompletion(msgspec.Struct, frozen=True):
     """How a run ended, and in which step, if that was seen."""
 
-    standing: commands.Standing
+    standing: commands.RunStanding
     step: int | None = None
 
 
 async def ended(
     world: Handle,
-    standing: commands.Standing,
+    standing: commands.RunStanding,
     *,
     since: int,
     origin: bytes = b"",
-    expected: asyncio.Future[journals.Entry] | None = None,
+    expected: asyncio.Future[journals.JournalEntry] | None = None,
     on_blocked: OnBlocked | None = None,
     attached: bool = True,
-) -> End:
+) -> RunCompletion:
     """The run's end; waits for it. `RunReverted` if the world goes back to where there was no such run. `origin`: what
     it was started with, if that is known. `expected` is told of the end, if that was asked for before the start.
     `attached`: the run may wait for a person already.
     """
     universe, at = world.universe, await world.address()
-    halts: halted_runs.Watch | None = None
+    halts: halted_runs.RunWatch | None = None
     while standing.status not in ENDED:
         if halts is None and not answers.is_told(expected):
-            halts = halted_runs.Watch(world, standing.run, on_blocked, attached=attached)
+            halts = halted_runs.RunWatch(world, standing.run, on_blocked, attached=attached)
         try:
             entry = await answers.entry(
                 universe, at, Kind.RUN_FINISHED, standing.run, since, expected=expected, halts=halts
@@ -215,15 +215,17 @@ async def ended(
         finally:
             expected = None
         if entry.kind is Kind.RUN_FINISHED:
-            found = structs.decode(Ended, await answers.payload_of(universe, entry))
-            return End(commands.Standing(found.run, found.status, attached=True, data=found.data), entry.step)
+            found = structs.decode(RunFinished, await answers.payload_of(universe, entry))
+            return RunCompletion(
+                commands.RunStanding(found.run, found.status, attached=True, data=found.data), entry.step
+            )
         if entry.height > since:  # else the world went back before the run was started
             standing = await _after_revert(world, standing, entry, origin)
             since = entry.height
-    return End(standing)
+    return RunCompletion(standing)
 
 
-async def _now(world: Handle, standing: commands.Standing) -> tuple[commands.Standing, int]:
+async def _now(world: Handle, standing: commands.RunStanding) -> tuple[commands.RunStanding, int]:
     """How a run stands, and at which height at least, if the entries since it was last looked at are not kept any more.
     `NotRetained` if the state has nothing of it, either.
     """
@@ -231,12 +233,12 @@ async def _now(world: Handle, standing: commands.Standing) -> tuple[commands.Sta
     kept = next((each for each in runs if each.id == standing.run), None)
     if kept is None:
         raise errors.NotRetained(height, f"run {standing.run!r} has ended, and its result is not kept any more")
-    return commands.Standing(kept.id, kept.status, attached=True, data=kept.data), height
+    return commands.RunStanding(kept.id, kept.status, attached=True, data=kept.data), height
 
 
 async def _after_revert(
-    world: Handle, standing: commands.Standing, entry: journals.Entry, origin: bytes
-) -> commands.Standing:
+    world: Handle, standing: commands.RunStanding, entry: journals.JournalEntry, origin: bytes
+) -> commands.RunStanding:
     """How a run stands where its world was taken back to. `RunReverted` if it was not there."""
     step, to = values.load(tuple[int, int], await answers.payload_of(world.universe, entry))
     record = await listing.run_at(world, standing.run, to)
@@ -248,10 +250,10 @@ async def _after_revert(
             to=to,
             height=entry.height,
         )
-    return commands.Standing(record.id, record.status, attached=True, data=record.data)
+    return commands.RunStanding(record.id, record.status, attached=True, data=record.data)
 
 
-async def result_of(world: Handle, end: End, call: Call[R_co] | None) -> R_co:
+async def result_of(world: Handle, end: RunCompletion, call: Call[R_co] | None) -> R_co:
     """What a run that has ended returned, or raise what it ended with. Without its call, as plain data."""
     standing = end.standing
     if standing.status is RunStatus.FINISHED:
@@ -260,11 +262,13 @@ async def result_of(world: Handle, end: End, call: Call[R_co] | None) -> R_co:
             return plain
         result: R_co = await sealing.opened(world, standing.data, lambda: call_checks.result_of(call, standing.data))
         return result
-    why = structs.decode(Failure, standing.data)
+    why = structs.decode(JournaledFailure, standing.data)
     if standing.status is RunStatus.CANCELLED:
         raise failures.RunCancelled(f"run {standing.run!r}: {why.message}", code=why.code, data=why.data)
     # The reason comes through every run that waited for the one that was refused: callers get it as workflows do.
     kind = failures.TooManyRuns if why.code == failures.TooManyRuns.code else failures.RunFailed
     error = kind(f"run {standing.run!r}: {why.message}", code=why.code, data=why.data)
-    await answers.add_trace(world.universe, await world.address(), error, Source.RUN, step=end.step, run=standing.run)
+    await answers.add_trace(
+        world.universe, await world.address(), error, TraceSource.RUN, step=end.step, run=standing.run
+    )
     raise error

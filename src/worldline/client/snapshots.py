@@ -17,7 +17,7 @@ from worldline.client.handle import Handle
 from worldline.keys import snapshots as keys
 from worldline.layers import snapshots as layer
 from worldline.model import ids, snapshot
-from worldline.model.journal import Entry
+from worldline.model.journal import JournalEntry
 from worldline.roles import reader
 from worldline.roles.hub import Chunk
 from worldline.store import kv
@@ -73,7 +73,7 @@ async def height_of(world: Handle, text: object) -> int:
     return found[0].height
 
 
-async def follow(world: Handle, above: int | None) -> AsyncIterator[Entry | Chunk | SnapshotRecord]:
+async def follow(world: Handle, above: int | None) -> AsyncIterator[JournalEntry | Chunk | SnapshotRecord]:
     """Entries as they are committed, and the states that are saved: each once, behind the entries up to it."""
     universe, at = world.universe, await world.address()
     height = (await reader.head(universe.store.engine, at)).height if above is None else above
@@ -81,7 +81,7 @@ async def follow(world: Handle, above: int | None) -> AsyncIterator[Entry | Chun
     async for each in answers.follow_or_rest(universe, at, height, rest_seconds=LOOK_SECONDS):
         if each is not None:
             yield each
-        if isinstance(each, Entry):
+        if isinstance(each, JournalEntry):
             height, entries = each.height, entries + 1
         if each is None or entries >= ENTRIES_BETWEEN:
             entries = 0
@@ -90,7 +90,7 @@ async def follow(world: Handle, above: int | None) -> AsyncIterator[Entry | Chun
                 yield _record(saved, baseline=True)
 
 
-async def _saved(universe: Connection, at: ids.Address, *, above: int) -> AsyncIterator[snapshot.Snapshot]:
+async def _saved(universe: Connection, at: ids.Address, *, above: int) -> AsyncIterator[snapshot.StateSnapshot]:
     """Records of one world above a height. A step has a height no lower than its number."""
     begin, end = keys.snapshots(at)
     async for key, raw in listing.items(universe, kv.Range(begin, end)):
@@ -99,7 +99,7 @@ async def _saved(universe: Connection, at: ids.Address, *, above: int) -> AsyncI
             yield saved.record
 
 
-def _record(saved: snapshot.Snapshot, *, baseline: bool) -> SnapshotRecord:
+def _record(saved: snapshot.StateSnapshot, *, baseline: bool) -> SnapshotRecord:
     return SnapshotRecord(
         saved.height, saved.step, saved.root.hex(), baseline, saved.size, saved.program_hash.hex(), saved.time_us
     )

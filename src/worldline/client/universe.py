@@ -98,13 +98,13 @@ class Universe:
         state = saved_state.whole(machine.state, kernel_snapshots.rows_of(machine))
         store, universe = self._connection.store, self._connection.id
 
-        async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+        async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
             generation = universes.get_generation(universe)
             read = await store.engine.read(
                 worlds.get_name(universe, name), generation, *admission.reads(universe), universes.get_meta(universe)
             )
             if read.value(0) is not None:
-                return transact.Done(False)
+                return transact.NothingToWrite(False)
             batch = kv.Batch()
             universes.expect_there(batch, universe, read.value(4))
             await admission.check(store.engine, batch, universe, read.value(2), read.value(3))
@@ -112,7 +112,7 @@ class Universe:
             universes.expect_generation(batch, universe, read.value(1))
             for each in state.blobs:
                 cas.put_inline(batch, universe, each, generation=number)
-            baseline = snapshot_model.Snapshot(
+            baseline = snapshot_model.StateSnapshot(
                 0, 0, journals.GENESIS.chain, state.root, state.header.size, program.hash, read.time_us
             )
             at = ids.Address(universe, ids.WorldId(envs.new_id(store.env)))

@@ -59,7 +59,7 @@ from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.personal import NoDesk
 from worldline.kernel.rows.records import RunStatus
 from worldline.kernel.schedules import Scheduled
-from worldline.kernel.shadow.report import Report
+from worldline.kernel.shadow.report import ShadowReport
 from worldline.layers.stored import lines
 from worldline.model import ids
 from worldline.model import journal as journals
@@ -168,10 +168,10 @@ class World(Acts, Anchored):
             correlation_id=ids.check_correlation(correlation),
         )
 
-    async def _start(self, wanted: commands.StartRun) -> tuple[commands.Standing, int]:
+    async def _start(self, wanted: commands.StartRun) -> tuple[commands.RunStanding, int]:
         # A run that has not ended when the answer is given ends behind it.
         data, since = await self._handle.command(commands.RUN, wanted)
-        return structs.decode(commands.Standing, data), since
+        return structs.decode(commands.RunStanding, data), since
 
     async def attach(self, run_id: str, /) -> Run[Any]:
         """Find the run of this id, whatever it runs. `NotFound` if there is none."""
@@ -194,7 +194,7 @@ class World(Acts, Anchored):
                 each.workflow,
                 since=height,
                 origin=runs.origin_of(each),
-                standing=commands.Standing(each.id, each.status, attached=True, data=each.data),
+                standing=commands.RunStanding(each.id, each.status, attached=True, data=each.data),
             )
             for each in found
             if status in (None, each.status)
@@ -307,12 +307,12 @@ class World(Acts, Anchored):
         spec = schedule_spec.spec_of(what, every=every, cron=cron, tz=tz)
         if not spec.starts:
             envelopes.check_outside(spec.name, spec.data)
-        answer, _ = await self._handle.command(commands.SCHEDULE, schedules.Put(id, spec))
+        answer, _ = await self._handle.command(commands.SCHEDULE, schedules.ScheduleChange(id, spec))
         return bool(values.load(bool, answer))
 
     async def unschedule(self, id: str, /) -> bool:
         """End a schedule. False if there is none of this id."""
-        answer, _ = await self._handle.command(commands.SCHEDULE, schedules.Put(id, None))
+        answer, _ = await self._handle.command(commands.SCHEDULE, schedules.ScheduleChange(id, None))
         return bool(values.load(bool, answer))
 
     async def trigger(self, id: str, /) -> str | None:
@@ -395,7 +395,7 @@ class World(Acts, Anchored):
         """
         followed = saved_states.follow(self._handle, above) if snapshots else self._handle.follow(above=above)
         async for each in followed:
-            yield journal_entry.of(each) if isinstance(each, journals.Entry) else each
+            yield journal_entry.of(each) if isinstance(each, journals.JournalEntry) else each
 
     async def snapshots(self) -> list[SnapshotRecord]:
         """List the states that are saved, the oldest first; of a fork, those of the world that it comes from, too."""
@@ -409,7 +409,7 @@ class World(Acts, Anchored):
         """Read its name, program, status and labels."""
         return (await self._handle.describe()).meta
 
-    async def shadow(self, program: Program, /, *, last: int | None = None) -> Report:
+    async def shadow(self, program: Program, /, *, last: int | None = None) -> ShadowReport:
         """Try other code on the last steps of the world, without a trace: what would differ under it.
 
         The code gets the world's rows as they were and the recorded inputs since, answers of effects included; nothing

@@ -38,7 +38,7 @@ CHUNKS_BYTES_MAX: Final = limits.VALUE_BYTES_MAX - OVERHEAD_BYTES
 assert limits.FRAME_BYTES_MAX <= CHUNKS_BYTES_MAX
 
 
-class Unreadable(bytes):
+class UnreadableBytes(bytes):
     """Stored bytes that are no frame, and the error that says why."""
 
     why: errors.Error
@@ -46,9 +46,9 @@ class Unreadable(bytes):
 
 def plain(data: bytes) -> bytes:
     """Stored bytes as nothing but bytes, for a record that they become part of: an encrypted store gives subclasses,
-    which have no canonical form. If they are `Unreadable`, the error that says why.
+    which have no canonical form. If they are `UnreadableBytes`, the error that says why.
     """
-    if isinstance(data, Unreadable):
+    if isinstance(data, UnreadableBytes):
         raise data.why
     return data if type(data) is bytes else bytes(data)
 
@@ -82,13 +82,13 @@ def kind_of(data: bytes) -> int | None:
 
 
 def _refuse_short(data: bytes) -> NoReturn:
-    if isinstance(data, Unreadable):
+    if isinstance(data, UnreadableBytes):
         raise data.why
     raise errors.DecodeError(f"not a frame: truncated to {len(data)} bytes")
 
 
 def _refuse_format(found: int, data: bytes) -> NoReturn:
-    if isinstance(data, Unreadable):
+    if isinstance(data, UnreadableBytes):
         raise data.why
     if found & 0xF0 == SEALED_MAGIC:
         raise errors.DecodeError("a sealed value: it was read without the keys of its store")

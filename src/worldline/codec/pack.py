@@ -4,7 +4,7 @@
 
     bytes 0-7     magic: 89 57 4C 50 0D 0A 1A 0A; a transfer that changes line ends or strips bits breaks it
     bytes 8-9     version, 1
-    bytes 10-11   what the file is (`Kind`)
+    bytes 10-11   what the file is (`PackKind`)
     blocks        one after the other
     the end       once
 
@@ -55,7 +55,7 @@ Read = Callable[[int], bytes]  # so many bytes of a file, or fewer at its end
 Record = tuple[int, bytes]
 
 
-class Kind(enum.IntEnum):
+class PackKind(enum.IntEnum):
     """What a file is. Numbers are stored and never reused."""
 
     WORLD = 1  # a world, `roles/copies/world_file.py`
@@ -68,7 +68,7 @@ class Kind(enum.IntEnum):
 class Packer:
     """Makes a file of records. What is returned is to be written, in order."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: PackKind) -> None:
         self._waiting = [_FILE.pack(MAGIC, VERSION, kind)]
         self._records: list[bytes] = []
         self._size = 0
@@ -113,7 +113,7 @@ class Packer:
         return data
 
 
-class Placed(NamedTuple):
+class PlacedRecord(NamedTuple):
     """A record, and where it stands: where its block begins in the file, and where it begins in the block."""
 
     block: int
@@ -122,15 +122,15 @@ class Placed(NamedTuple):
     data: bytes
 
 
-class Reader:
+class PackReader:
     """A file that is read from its beginning to its end."""
 
-    def __init__(self, kind: Kind, read: Read) -> None:
+    def __init__(self, kind: PackKind, read: Read) -> None:
         self._kind = kind
         self._read = read
         self.digest = b""  # over all bytes before its end, once that was reached
 
-    def placed(self) -> Iterator[Placed]:
+    def placed(self) -> Iterator[PlacedRecord]:
         """All records, in order. `DecodeError` at the first thing that is wrong: what was given before that is checked,
         but only a file that is read to its end is whole.
         """
@@ -149,15 +149,15 @@ class Reader:
             total.update(raw)
             for start, tag, data in _records(body):
                 count += 1
-                yield Placed(place, start, tag, data)
+                yield PlacedRecord(place, start, tag, data)
             place += len(raw)
         _check_end(read, what, count, total.digest())
         self.digest = total.digest()
 
 
-def records(kind: Kind, read: Read) -> Iterator[Record]:
-    """All records of a file, as `Reader` gives them."""
-    return ((each.tag, each.data) for each in Reader(kind, read).placed())
+def records(kind: PackKind, read: Read) -> Iterator[Record]:
+    """All records of a file, as `PackReader` gives them."""
+    return ((each.tag, each.data) for each in PackReader(kind, read).placed())
 
 
 def block_at(read: Read) -> tuple[bytes, int]:
@@ -171,7 +171,7 @@ def records_from(body: bytes, start: int) -> Iterator[Record]:
     return ((tag, data) for _, tag, data in _records(body, start))
 
 
-def of_bytes(kind: Kind, data: bytes) -> Iterator[Record]:
+def of_bytes(kind: PackKind, data: bytes) -> Iterator[Record]:
     """The same for a file that is in memory."""
     place = 0
 
@@ -195,7 +195,7 @@ def _block(read: Read, what: bytes, count: int) -> tuple[bytes, bytes]:
     return delta.unpack(body, length=length), head + body
 
 
-def _check_head(head: bytes, kind: Kind) -> None:
+def _check_head(head: bytes, kind: PackKind) -> None:
     if len(head) < _FILE.size or not head.startswith(MAGIC):
         raise errors.DecodeError("not a file of Worldline: it does not begin as one")
     _, version, found = _FILE.unpack(head)
@@ -241,4 +241,4 @@ def _exactly(read: Read, count: int) -> bytes:
 
 
 def _name(kind: int) -> str:
-    return Kind(kind).name.lower() if kind in Kind.__members__.values() else f"kind {kind}"
+    return PackKind(kind).name.lower() if kind in PackKind.__members__.values() else f"kind {kind}"

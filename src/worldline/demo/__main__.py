@@ -28,7 +28,7 @@ from worldline.inspect import prove as proofs
 from worldline.inspect import render
 from worldline.inspect import tree as trees
 from worldline.keys import journal as journal_keys
-from worldline.model.journal import Entry, Kind
+from worldline.model.journal import JournalEntry, Kind
 from worldline.store import kv
 
 console = Console(highlight=False)
@@ -42,14 +42,14 @@ def say(who: str, text: str, style: str = "") -> None:
         console.print(f"[bold]{who:>8}[/] │ {text}", style=style, soft_wrap=True)
 
 
-class Worker:
+class DemoWorker:
     """A process that hosts the worlds."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
 
     @classmethod
-    async def start(cls, folder: Path, port: int) -> Worker:
+    async def start(cls, folder: Path, port: int) -> DemoWorker:
         command = [sys.executable, "-m", "worldline.demo.program", str(folder), str(port)]
         pipe = asyncio.subprocess.PIPE
         return cls(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe))
@@ -70,10 +70,10 @@ class Worker:
         await asyncio.wait_for(self.process.wait(), 30)
 
 
-async def show_entries(world: wl.World, seen: list[Entry]) -> None:
+async def show_entries(world: wl.World, seen: list[JournalEntry]) -> None:
     """Print a world's entries as they are journaled."""
     async for entry in world.follow(above=0):
-        if isinstance(entry, Entry):
+        if isinstance(entry, JournalEntry):
             seen.append(entry)
             style = "cyan" if world.name == "orders" else "magenta"
             text = f"{entry.kind.name.lower():<17} {render.line(entry)}"
@@ -89,14 +89,14 @@ class Figures(msgspec.Struct):
     steps: int = 0
 
 
-async def story(folder: Path, outside: server.Outside) -> Figures:
+async def story(folder: Path, outside: server.DemoServer) -> Figures:
     """Run everything in `folder`."""
     figures = Figures()
     async with connection.open(str(folder), create=True, programs=PROGRAMS) as link:
         universe = wl.Universe(link)
         orders = await universe.ensure("orders", program.shop)
         agent = await universe.ensure("agent", program.agency)
-        journals: dict[str, list[Entry]] = {"orders": [], "agent": []}
+        journals: dict[str, list[JournalEntry]] = {"orders": [], "agent": []}
         followers = [asyncio.create_task(show_entries(world, journals[world.name])) for world in (orders, agent)]
         try:
             await play(folder, outside, link, orders, agent)
@@ -111,9 +111,9 @@ async def story(folder: Path, outside: server.Outside) -> Figures:
 
 
 async def play(
-    folder: Path, outside: server.Outside, link: connection.Connection, orders: wl.World, agent: wl.World
+    folder: Path, outside: server.DemoServer, link: connection.Connection, orders: wl.World, agent: wl.World
 ) -> None:
-    first = await Worker.start(folder, outside.port)
+    first = await DemoWorker.start(folder, outside.port)
     epochs = [(await first.report())["epoch"] for _ in range(2)]
     assert epochs == [1, 1]
     say("worker 1", "holds both worlds at epoch 1", "green")
@@ -122,7 +122,7 @@ async def play(
     assert await asyncio.to_thread(outside.shipping.wait, 20), "the order never got to shipping"
     await first.kill()
     say("worker 1", "killed with -9, in the middle of shipping", "bold red")
-    second = await Worker.start(folder, outside.port)
+    second = await DemoWorker.start(folder, outside.port)
     for _ in range(2):
         report = await second.report()
         assert report["epoch"] == 2
@@ -144,12 +144,12 @@ async def asks_for_approval(agent: wl.World) -> None:
     """Wait until the agent has got every answer that it needs before."""
     answers = 0
     async for entry in agent.follow(above=0):
-        answers += isinstance(entry, Entry) and entry.kind is Kind.EFFECT_RESULT
+        answers += isinstance(entry, JournalEntry) and entry.kind is Kind.EFFECT_RESULT
         if answers == program.ANSWERS_BEFORE_APPROVAL:
             return
 
 
-async def what_if(link: connection.Connection, agent: wl.World, outside: server.Outside) -> None:
+async def what_if(link: connection.Connection, agent: wl.World, outside: server.DemoServer) -> None:
     """Fork the agent where it was allowed to go on, let its model say something else, and compare the two."""
     asked = outside.count("/think")
     fork = await agent.fork("what-if", before="event Approved", script=[{"effect": "think", "answer": "stay at home"}])
@@ -170,7 +170,7 @@ async def what_if(link: connection.Connection, agent: wl.World, outside: server.
         say("diff", f"{mark} {name}: {what.name} said {what.answer!r}, the trip is {side.result!r}", "blue")
 
 
-def count_answers(entries: Sequence[Entry], figures: Figures) -> None:
+def count_answers(entries: Sequence[JournalEntry], figures: Figures) -> None:
     """Every effect that a world asked for has one result in its journal; every run one end."""
     asked = sum(1 for entry in entries if entry.kind is Kind.EFFECT_REQUESTED)
     answers = [entry.payload for entry in entries if entry.kind is Kind.EFFECT_RESULT]
@@ -227,7 +227,7 @@ async def named(copy: Path) -> str:
 def main() -> int:
     clock = env_os.OsEnv()
     started_us = clock.monotonic_us()
-    outside = server.Outside(lambda text: say("outside", text, "yellow"))
+    outside = server.DemoServer(lambda text: say("outside", text, "yellow"))
     with tempfile.TemporaryDirectory(prefix="worldline-demo-") as temporary:
         folder = Path(temporary) / "universe"
         say("demo", f"a universe in {folder}")

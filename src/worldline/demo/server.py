@@ -15,7 +15,7 @@ from typing import Any
 _SCRIPT = ("look up weather", "ask: book the night train?", "booked: night train, window seat")
 
 
-class Outside:
+class DemoServer:
     """What the server has seen. `requests` counts calls, `parcels` what came of them, one for each key."""
 
     def __init__(self, say: Callable[[str], None]) -> None:

@@ -3,14 +3,14 @@
 from worldline.flow.effects import EffectCall, Handler, answering
 from worldline.flow.events import Event, replay
 from worldline.flow.host import Host, KeyFatal, Result
-from worldline.kernel.flow.analysis.explore import Explored, NeverRuns, Step, Stuck, explore
+from worldline.kernel.flow.analysis.explore import Explored, NeverRuns, Step, explore
+from worldline.kernel.flow.analysis.explore import StuckState as Stuck
 from worldline.kernel.flow.authoring import ops as x
 from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.flow.authoring.domains import (
     Act,
     Action,
     Domain,
-    Error,
     action,
     ask,
     available,
@@ -24,6 +24,9 @@ from worldline.kernel.flow.authoring.domains import (
     perform,
     update,
     when,
+)
+from worldline.kernel.flow.authoring.domains import (
+    EffectError as Error,
 )
 from worldline.kernel.flow.authoring.terms import BadDomain
 from worldline.kernel.flow.core import Core, Refusal

@@ -24,21 +24,21 @@ class Event(msgspec.Struct, frozen=True):
 
 
 def replay(
-    domain: jobs.Domain, head: snapshots.Snapshot, events: Iterable[Event], key: str = "default"
+    domain: jobs.DomainRuntime, head: snapshots.Snapshot, events: Iterable[Event], key: str = "default"
 ) -> snapshots.Snapshot:
     """Return the head after every job that the events record, each under the context that was frozen for it then.
 
     A job that raised, or whose environment did, is not run: its intent ends with the error that was recorded.
     """
     job: jobs.Job | None = None
-    context: snapshots.Context | None = None
+    context: snapshots.JobContext | None = None
     for each in events:
         if each.key != key:
             continue
         if each.type == "job:start":
             job = msgspec.convert(each.fields["job"], jobs.Job)
         elif each.type == "context:frozen":
-            context = snapshots.Context(each.fields["now"], each.fields["randomSeed"], each.fields["env"])
+            context = snapshots.JobContext(each.fields["now"], each.fields["randomSeed"], each.fields["env"])
         elif each.type in ("job:end", "job:error"):
             if job is None or context is None:
                 raise errors.BadInput(f"{each.type} without its job: these are not all events of the key")

@@ -141,7 +141,7 @@ class Host:
         """`core`, `env` and `environment` are injected; `perform=False` leaves effects to `inject`."""
         given = document.document() if isinstance(document, type) else document
         schema = given if isinstance(given, Compiled) else validation.load(given)
-        self.domain = jobs.Domain(
+        self.domain = jobs.DomainRuntime(
             schema, core or cores.Core(effects=effects), parallel=effects == "parallel", iterations_max=iterations_max
         )
         self._data = values.from_outside(dict(data or {}), "data")  # a copy: keys are made of it later
@@ -244,7 +244,7 @@ class Host:
             for task in entry.tasks():
                 task.cancel()  # handlers behind their timeouts: what they give is for the key as it was
         self._keys[key] = _Key(key, snapshots.decoded(snapshots.plain(snapshot)))
-        context = snapshots.Context(self._now(), snapshot.meta.random_seed)
+        context = snapshots.JobContext(self._now(), snapshot.meta.random_seed)
         self._act(key, jobs.resumed(self._keys[key].head, self.domain, context))
 
     async def drain(self, key: str = DEFAULT_KEY) -> snapshots.Snapshot:
@@ -278,7 +278,7 @@ class Host:
 
     def _entry(self, key: str) -> _Key:
         if key not in self._keys:
-            context = snapshots.Context(self._now(), "initial", dict(self._environment()))
+            context = snapshots.JobContext(self._now(), "initial", dict(self._environment()))
             self._keys[key] = _Key(key, cores.created(self.domain.schema, self._data, context))
         return self._keys[key]
 
@@ -360,7 +360,7 @@ class Host:
         """Run one job and act on its outcome. What it raises ends its intent."""
         entry = self._entry(key)
         emit = self._emitter(key)
-        context = snapshots.Context(self._now(), jobs.seed(job, entry.head))
+        context = snapshots.JobContext(self._now(), jobs.seed(job, entry.head))
         try:
             context = self._frozen(context)
         except Exception as error:  # noqa: BLE001 - a user's function: it ends the intent, and not the runner
@@ -373,12 +373,12 @@ class Host:
             outcome = jobs.failed(job, error, entry.head, self.domain, context=context, emit=emit)
         return self._settle(key, job, outcome)
 
-    def _frozen(self, context: snapshots.Context) -> snapshots.Context:
+    def _frozen(self, context: snapshots.JobContext) -> snapshots.JobContext:
         """The context of a job with its environment, captured once."""
         env = values.from_outside(dict(self._environment()), "the environment")
-        return snapshots.Context(context.now, context.random_seed, env)
+        return snapshots.JobContext(context.now, context.random_seed, env)
 
-    def _settle(self, key: str, job: jobs.Job, outcome: jobs.Outcome) -> None:
+    def _settle(self, key: str, job: jobs.Job, outcome: jobs.JobOutcome) -> None:
         """First the head, then what is to be done about it."""
         entry = self._entry(key)
         entry.advance(outcome.head)
@@ -386,7 +386,7 @@ class Host:
             entry.traces.setdefault(job.intent_id, []).append(outcome.trace)
         self._act(key, outcome)
 
-    def _act(self, key: str, outcome: jobs.Outcome) -> None:
+    def _act(self, key: str, outcome: jobs.JobOutcome) -> None:
         entry = self._entry(key)
         if outcome.fatal:
             entry.stop(outcome.fatal)

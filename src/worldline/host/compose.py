@@ -34,7 +34,7 @@ from worldline.store import hints as wake_ups
 from worldline.store import kv, memory, urls
 from worldline.store.encryption import engine as sealed_engine
 from worldline.store.encryption import objects as sealed_objects
-from worldline.store.encryption.interface import Vault
+from worldline.store.encryption.interface import CipherVault
 from worldline.store.lmdb import driver as lmdb_driver
 from worldline.store.objects import cache as blob_cache
 from worldline.store.objects import folder as objects_folder
@@ -66,11 +66,13 @@ class Store(msgspec.Struct, frozen=True):
     in_store_bytes_max: int = 0  # blobs up to this size are kept in the store itself; 0: only those in their record
     objects_name: str = "memory"  # what the objects are kept in, as metrics name it
     codec: opening.AnyCodec | None = None  # what users' data is encoded with
-    vault: Vault | None = None  # and what seals with it
+    vault: CipherVault | None = None  # and what seals with it
     patience: object_store.Patience = msgspec.field(default_factory=object_store.Patience)  # with objects
     ledger: str = ""  # a file that erasures are written to, besides
-    hints: wake_ups.Hints | None = None  # what the engine hears of as written, if this process may listen to all of it
-    children: child_process.Children | None = None  # where last attempts are made; None: in forks of this process
+    hints: wake_ups.HintBoard | None = (
+        None  # what the engine hears of as written, if this process may listen to all of it
+    )
+    children: child_process.ChildProcesses | None = None  # where last attempts are made; None: in forks of this process
 
     def __repr__(self) -> str:
         return f"Store({urls.shown(self.url)!r})"
@@ -141,11 +143,11 @@ async def open_store(
     return opened if vault is None else _sealed(opened, vault)
 
 
-def hints_of(engine: kv.Engine) -> wake_ups.Hints | None:
+def hints_of(engine: kv.Engine) -> wake_ups.HintBoard | None:
     return engine.hints if isinstance(engine, wake_ups.Hinting) else None
 
 
-def _sealed(store: Store, vault: Vault) -> Store:
+def _sealed(store: Store, vault: CipherVault) -> Store:
     """The store, with an engine and objects that seal what they are given."""
     engine = sealed_engine.SealedEngine(store.engine, vault)
     bodies = sealed_objects.SealedObjects(store.objects, store.engine, vault)
@@ -212,7 +214,7 @@ async def open_objects(
                 from worldline.store.objects import s3 as objects_s3  # noqa: PLC0415 - an extra, loaded when asked for
             except ImportError as error:
                 raise errors.BadUrl("S3 needs an extra: pip install 'worldline[s3]'") from error
-            return await objects_s3.open(url, objects_s3.Settings.of(os.environ), env, patience)
+            return await objects_s3.open(url, objects_s3.S3Settings.of(os.environ), env, patience)
         case "memory":
             return objects_memory.MemoryObjects(env)
         case "none":
@@ -222,7 +224,7 @@ async def open_objects(
 
 
 async def _open_cache(
-    objects: str, env: envs.Env, wanted: CacheSettings, vault: Vault | None
+    objects: str, env: envs.Env, wanted: CacheSettings, vault: CipherVault | None
 ) -> blob_cache.BlobCache | None:
     """A cache of objects that are not on this machine, if a folder for it is named."""
     if scheme(objects) != "s3":
@@ -306,7 +308,7 @@ class NoObjects:
     async def get(self, name: str) -> bytes:
         raise _no_objects(f"{name} cannot be read")
 
-    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[object_store.Listed]:
+    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[object_store.ListedObject]:
         del prefix, after, count_max
         return []  # of what this process can see, nothing is to be collected
 
@@ -357,6 +359,6 @@ def _objects_beside(url: str) -> str:
             return "none://"
 
 
-def secrets(given: secret_sources.Given | None) -> secret.Source:
+def secrets(given: secret_sources.Given | None) -> secret.SecretSource:
     """Where effects of this process have secrets from."""
     return secret_sources.chosen(given, os.environ)

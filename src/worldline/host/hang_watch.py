@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from worldline.base import env as envs
 from worldline.roles import threads
-from worldline.roles.world.cycle.kernel_executor import LATE_US, Left
+from worldline.roles.world.cycle.kernel_executor import LATE_US, AbandonedThread
 
 log = logging.getLogger("worldline.roles")
 
@@ -38,7 +38,13 @@ class HangWatch:
     """`look` gives up what does not return, and says which threads have not ended since."""
 
     def __init__(
-        self, env: envs.Env, look: Callable[[], list[Left]], *, step_timeout_ms: int, hang_ms: int, on_hang: str
+        self,
+        env: envs.Env,
+        look: Callable[[], list[AbandonedThread]],
+        *,
+        step_timeout_ms: int,
+        hang_ms: int,
+        on_hang: str,
     ) -> None:
         self._env = env
         self._look = look
@@ -66,7 +72,7 @@ class HangWatch:
             faulthandler.cancel_dump_traceback_later()
 
     def _run(self) -> None:
-        left: list[Left] = []
+        left: list[AbandonedThread] = []
         now_us = self._env.monotonic_us()
         while not self._ended.wait(INTERRUPT_SECONDS if left else self._pause):
             left = self._look()

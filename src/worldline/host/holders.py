@@ -20,7 +20,7 @@ from worldline.roles.cluster import operations, placement
 from worldline.roles.world import refusals
 
 
-class Holder(msgspec.Struct, frozen=True):
+class WorldHolder(msgspec.Struct, frozen=True):
     """The worker that has a world's lease. `heartbeat_us`: of the incarnation that took it, if there is one."""
 
     worker: ids.WorkerId
@@ -41,7 +41,7 @@ class Assigned(msgspec.Struct, frozen=True):
     void: str = ""
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class WorkerRefusal(msgspec.Struct, frozen=True):
     """What a living worker says of a world: that it does not run it, or that it could not prove it, and why."""
 
     worker: ids.WorkerId
@@ -49,7 +49,7 @@ class Refusal(msgspec.Struct, frozen=True):
     why: str
 
 
-async def find(store: compose.Store, at: ids.Address) -> Holder | None:
+async def find(store: compose.Store, at: ids.Address) -> WorldHolder | None:
     """The worker that has the world's lease, if one has."""
     read = await store.engine.read(*leases.reads(at))
     return (await of_states(store, [leases.decode(at, read.value(0), read.value(1), read.value(2))]))[0]
@@ -99,7 +99,7 @@ async def assigned(store: compose.Store, at: ids.Address) -> Assigned | None:
     return Assigned(worker, name or worker.hex()[:8], wanted.reason, wanted.priority, void)
 
 
-async def of_states(store: compose.Store, states: Sequence[leases.State]) -> list[Holder | None]:
+async def of_states(store: compose.Store, states: Sequence[leases.LeaseState]) -> list[WorldHolder | None]:
     """The holders that these leases name."""
     workers = [ids.WorkerId(worker) for worker in dict.fromkeys(each.holder.worker for each in states if each.holder)]
     if not workers:
@@ -107,7 +107,7 @@ async def of_states(store: compose.Store, states: Sequence[leases.State]) -> lis
     read = await store.engine.read(*(leases.get_heartbeat(worker) for worker in workers))
     lives = {worker: leases.decode_heartbeat(worker, read.value(index)) for index, worker in enumerate(workers)}
     gone = {worker: is_gone(store, worker) for worker in workers}
-    found: list[Holder | None] = []
+    found: list[WorldHolder | None] = []
     for each in states:
         held = each.holder
         if held is None:
@@ -117,11 +117,11 @@ async def of_states(store: compose.Store, states: Sequence[leases.State]) -> lis
         life = lives[worker]
         if life is None or life.sign.incarnation != held.incarnation:
             name = "" if life is None else life.sign.labels.get(placement.NAME, "")
-            found.append(Holder(worker, held.epoch, held.acquired_us, None, False, name))
+            found.append(WorldHolder(worker, held.epoch, held.acquired_us, None, False, name))
             continue
         alive = life.alive(read.time_us) and not gone[worker]
         name = life.sign.labels.get(placement.NAME, "")
-        found.append(Holder(worker, held.epoch, held.acquired_us, life.sign.heartbeat_us, alive, name))
+        found.append(WorldHolder(worker, held.epoch, held.acquired_us, life.sign.heartbeat_us, alive, name))
     return found
 
 
@@ -130,22 +130,22 @@ def is_gone(store: compose.Store, worker: ids.WorkerId) -> bool:
     return compose.scheme(store.url) == "" and process_lock.Presence(Path(store.url)).is_dead(worker)
 
 
-async def refusals_of(store: compose.Store, at: ids.Address) -> list[Refusal]:
+async def refusals_of(store: compose.Store, at: ids.Address) -> list[WorkerRefusal]:
     """What living workers say of a world that they cannot run."""
     return await _said(store, refusals.label_of(at))
 
 
-async def divergences_of(store: compose.Store, at: ids.Address) -> list[Refusal]:
+async def divergences_of(store: compose.Store, at: ids.Address) -> list[WorkerRefusal]:
     """What living workers say of a world whose code did not do the same when they ran it again."""
     return await _said(store, placement.DIVERGED + at.world.hex())
 
 
-async def _said(store: compose.Store, label: str) -> list[Refusal]:
+async def _said(store: compose.Store, label: str) -> list[WorkerRefusal]:
     now_us = (await store.engine.read()).time_us
-    found: list[Refusal] = []
+    found: list[WorkerRefusal] = []
     for life in await operations.list_workers(store.engine):
         why = life.sign.labels.get(label)
         if why is not None and life.alive(now_us) and not is_gone(store, life.worker):
             name = life.sign.labels.get(placement.NAME) or life.worker.hex()[:8]
-            found.append(Refusal(life.worker, name, why))
+            found.append(WorkerRefusal(life.worker, name, why))
     return found

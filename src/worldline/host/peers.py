@@ -38,10 +38,10 @@ class Peers:
     def names(self) -> list[str]:
         return list(self._urls)
 
-    async def find(self, name: str) -> deliver.Place:
+    async def find(self, name: str) -> deliver.PeerUniverse:
         """`NotFound` if there is no store of this name; `StoreError` if it cannot be opened now."""
         store = self._own if name == OWN else await self._open(name)
-        return deliver.Place(store.engine, lambda universe: blobs_of(store, universe))
+        return deliver.PeerUniverse(store.engine, lambda universe: blobs_of(store, universe))
 
     async def _open(self, name: str) -> compose.Store:
         if name not in self._urls:
@@ -68,7 +68,7 @@ class Peers:
                 raise
             return await compose.open_store(url, create=False, env=self._own.env)
 
-    async def lost(self, name: str, place: deliver.Place) -> None:
+    async def lost(self, name: str, place: deliver.PeerUniverse) -> None:
         """A store has failed for good in this process: open it anew the next time.
 
         Several messages find that out at once. A store that was opened since then is left alone.

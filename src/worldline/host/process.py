@@ -19,7 +19,7 @@ import msgspec
 from worldline.adapters.egress import Egress
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.base.secret import Source
+from worldline.base.secret import SecretSource
 from worldline.host import compose, hang_watch, process_lock, secret_sources
 from worldline.host import peers as peer_stores
 from worldline.kernel.authoring.program import Program
@@ -58,7 +58,7 @@ EMBEDDED = (Role.WORLDS, Role.ADAPTER, Role.TIMERS)
 ALL = tuple(Role)
 
 
-class Host:
+class ProcessHost:
     def __init__(
         self,
         store: compose.Store,
@@ -150,7 +150,7 @@ class Host:
         assert self._timers is not None, "no timers are fired in this process"
         return self._timers
 
-    def _make_adapter(self, egress: Egress, secrets: Source) -> effect_worker.AdapterWorker:
+    def _make_adapter(self, egress: Egress, secrets: SecretSource) -> effect_worker.AdapterWorker:
         return effect_worker.AdapterWorker(
             self._store.engine,
             self._store.env,
@@ -176,7 +176,7 @@ class Host:
 
     def _make_worlds(self) -> world_worker.WorldWorker:
         """Without an adapter beside it, effects are left in their queues for the adapters of other processes."""
-        claims = step_batch.Claims() if self._adapter is None else self._adapter
+        claims = step_batch.LocalClaims() if self._adapter is None else self._adapter
         return world_worker.WorldWorker(
             self._store.engine,
             self._store.env,
@@ -192,9 +192,9 @@ class Host:
             telemetry=self.telemetry,
         )
 
-    def _forks(self) -> child_process.Children:
+    def _forks(self) -> child_process.ChildProcesses:
         seconds = self._settings.worker.step_timeout_ms / 1000
-        return child_process.Forked(self._store.env, seconds=seconds, prepare=no_asyncio.refuse_asyncio)
+        return child_process.ForkedChildren(self._store.env, seconds=seconds, prepare=no_asyncio.refuse_asyncio)
 
     def _make_timers(self) -> timer_worker.TimerWorker:
         return timer_worker.TimerWorker(
@@ -232,7 +232,7 @@ class Host:
 
     def _remove_universes(self) -> Callable[[], Awaitable[bool]]:
         bodies = compose.bodies_of(self._store)
-        return universe_deletions.Removal(self._store.engine, self._store.env, bodies).turn
+        return universe_deletions.UniverseRemoval(self._store.engine, self._store.env, bodies).turn
 
     def _janitor_of(
         self, universe: ids.UniverseId, remove: Callable[[], Awaitable[bool]] | None = None

@@ -33,7 +33,7 @@ from worldline.kernel.authoring.program import Program
 _loaded: dict[Path, list[str]] = {}  # the modules that loading a file brought in, itself included
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class LoadedPrograms(msgspec.Struct, frozen=True):
     """The programs of one file, the files their code is in, and what their effects may reach."""
 
     path: Path
@@ -42,7 +42,7 @@ class Loaded(msgspec.Struct, frozen=True):
     egress: Egress | None = None
 
 
-def load(target: str) -> Loaded:
+def load(target: str) -> LoadedPrograms:
     """Import the file that `FILE` or `FILE:name` names and find its programs."""
     path, name = split(target)
     if not path.is_file():
@@ -54,7 +54,7 @@ def load(target: str) -> Loaded:
         raise errors.BadInput(f"{path.name} declares no program; write app = worldline.Program('name') in it")
     for program in programs:
         _settle(path, program)
-    return Loaded(path, programs, [path, *_neighbours(path)], _egress(path, module))
+    return LoadedPrograms(path, programs, [path, *_neighbours(path)], _egress(path, module))
 
 
 def load_member(path: Path, name: str) -> object | None:
@@ -96,7 +96,7 @@ def egress_of(targets: Sequence[str]) -> Egress | None:
     return found
 
 
-def member(loaded: Loaded, name: str) -> object | None:
+def member(loaded: LoadedPrograms, name: str) -> object | None:
     """What a loaded file calls by this name, if anything."""
     return getattr(sys.modules[_loaded[loaded.path][0]], name, None)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from worldline.base import errors, limits
-from worldline.base.secret import Source
+from worldline.base.secret import SecretSource
 from worldline.roles.effects import secrets
 
 Given = str | Path | Mapping[str, str] | Callable[[str], str | None]
@@ -77,7 +77,7 @@ class Function(msgspec.Struct, frozen=True):
         return f"the function that wl.open(secrets=) was given has none of the name {name!r}"
 
 
-def chosen(given: Given | None, variables: Mapping[str, str]) -> Source:
+def chosen(given: Given | None, variables: Mapping[str, str]) -> SecretSource:
     """What `wl.open(secrets=)` was given. A folder is looked into behind the environment."""
     if given is None:
         named = variables.get(FOLDER)

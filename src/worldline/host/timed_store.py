@@ -33,12 +33,12 @@ class TimedEngine:
         self.durability = engine.durability
         self.close = engine.close
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         began_us = self._monotonic_us()
         try:
             found = await self._engine.read(*requests)
         except errors.StoreError as error:
-            self._telemetry.tell(telemetry.StoreFailed(self._name, "read", error.code))
+            self._telemetry.tell(telemetry.StoreCallFailed(self._name, "read", error.code))
             raise
         self._telemetry.tell(telemetry.StoreRead(self._name, self._monotonic_us() - began_us))
         return found
@@ -48,9 +48,9 @@ class TimedEngine:
         try:
             outcomes = await self._engine.commit(*batches)
         except errors.StoreError as error:
-            self._telemetry.tell(telemetry.StoreFailed(self._name, "commit", error.code))
+            self._telemetry.tell(telemetry.StoreCallFailed(self._name, "commit", error.code))
             raise
-        self._telemetry.tell(telemetry.Stored(self._name, batches, outcomes, self._monotonic_us() - began_us))
+        self._telemetry.tell(telemetry.CommitAnswered(self._name, batches, outcomes, self._monotonic_us() - began_us))
         return outcomes
 
 
@@ -85,7 +85,7 @@ class TimedObjects:
         self._done("get", began_us, len(body))
         return body
 
-    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.Listed]:
+    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.ListedObject]:
         began_us = self._monotonic_us()
         try:
             found = await self.inner.list(prefix, after=after, count_max=count_max)

@@ -20,7 +20,7 @@ from worldline.roles.compaction.policies import Policies
 from worldline.store import kv, transact
 
 
-class Plan(msgspec.Struct, frozen=True):
+class CompactionPlan(msgspec.Struct, frozen=True):
     """What a compaction finds. `entries`: those that may be moved, up to `up_to`; `dropped`: the heights of the
     snapshots that go then; `expired`: the entries that are not kept any more; `held_back`: forks keep it from going
     further. `policy`: what is kept, by the names of settings.
@@ -36,7 +36,7 @@ class Plan(msgspec.Struct, frozen=True):
     policy: dict[str, int | bool]
 
 
-async def plan(universe: Connection, at: ids.Address) -> Plan:
+async def plan(universe: Connection, at: ids.Address) -> CompactionPlan:
     """What would be done now. Nothing is changed."""
     engine = universe.store.engine
     found = await compactor.survey(engine, at)
@@ -46,7 +46,7 @@ async def plan(universe: Connection, at: ids.Address) -> Plan:
     up_to = known.compacted if target is None else target.height
     dropped = [each.record.height for each in retention.droppable(known, policy, compacted=up_to)]
     old = await expiring.oldest(engine, expiring.Ends(universe.blobs, {}), at, known, policy, now=found.now)
-    return Plan(
+    return CompactionPlan(
         known.compacted,
         up_to,
         up_to - known.compacted,
@@ -58,14 +58,14 @@ async def plan(universe: Connection, at: ids.Address) -> Plan:
     )
 
 
-async def compact(universe: Connection, at: ids.Address) -> compactor.Compacted:
+async def compact(universe: Connection, at: ids.Address) -> compactor.CompactionResult:
     """Compact a world that no process runs. `Exists` if a living worker has it: it compacts it by itself."""
     engine, env = universe.store.engine, universe.store.env
     life = await world_lease.beat(
         engine, env, ids.WorkerId(envs.new_id(env)), ids.Incarnation(envs.new_id(env)), WorkerSettings()
     )
     try:
-        others = expiry.Witness(env, lambda other: holders.is_gone(universe.store, other))
+        others = expiry.DeathWitness(env, lambda other: holders.is_gone(universe.store, other))
         lease = await world_lease.acquire(engine, env, at, life, others, anyway=True)
         try:
             policies = Policies(engine, env, universe.settings.worker, hosts=False)

@@ -44,7 +44,7 @@ WORLD_PAGE = 500
 Progress = Callable[[int, int, str], None]
 
 
-class Finding(msgspec.Struct, frozen=True):
+class DoctorFinding(msgspec.Struct, frozen=True):
     """Something that should not be. `advice`: what to do about it, where `--repair` does not help."""
 
     universe: str
@@ -55,13 +55,13 @@ class Finding(msgspec.Struct, frozen=True):
     advice: str = ""
 
 
-class Report(msgspec.Struct):
+class DoctorReport(msgspec.Struct):
     """What a look at one universe found."""
 
     universe: str
     worlds: int = 0
     entries: int = 0
-    findings: list[Finding] = []
+    findings: list[DoctorFinding] = []
     left_over: int = 0
     cleaned: int = 0  # of what was left over
     uploads: int = 0  # of blobs whose process died before they were whole: temporary objects, chunks
@@ -79,7 +79,7 @@ def no_progress(done: int, total: int, name: str) -> None:
     del done, total, name
 
 
-async def examine(universe: Connection, *, repair: bool, progress: Progress = no_progress) -> Report:
+async def examine(universe: Connection, *, repair: bool, progress: Progress = no_progress) -> DoctorReport:
     """Look at a universe. With `repair`, write its queues anew where they are wrong."""
     doctor = Doctor(universe, repair=repair)
     found = [each async for each in _worlds(universe)]
@@ -107,11 +107,11 @@ class Doctor:
         self._engine = universe.store.engine
         self._repair = repair
         self._hints = hint_scan.HintScan(self._engine, universe.store.env, Universes.only(universe.id))
-        self._pointers: dict[ids.IntentId, list[works.Found]] | None = None
-        self.report = Report(universe.name, findings=[])
+        self._pointers: dict[ids.IntentId, list[works.DuePointer]] | None = None
+        self.report = DoctorReport(universe.name, findings=[])
 
     def _find(self, world: str, kind: str, what: str, *, repaired: bool = False, advice: str = "") -> None:
-        self.report.findings.append(Finding(self._universe.name, world, kind, what, repaired, advice))
+        self.report.findings.append(DoctorFinding(self._universe.name, world, kind, what, repaired, advice))
 
     # --- One world -----------------------------------------------------------------------------------------------
 
@@ -168,15 +168,15 @@ class Doctor:
         for each in left:
             self._find(meta.name, each.fault.name.lower(), str(each), advice=advice)
 
-    async def _all_pointers(self) -> dict[ids.IntentId, list[works.Found]]:
-        found: dict[ids.IntentId, list[works.Found]] = {}
+    async def _all_pointers(self) -> dict[ids.IntentId, list[works.DuePointer]]:
+        found: dict[ids.IntentId, list[works.DuePointer]] = {}
         begin, end = work_keys.due_all(self._universe.id)
         async for key, raw in listing.items(self._universe, kv.Range(begin, end)):
             try:
                 pointer = work_keys.pointer(self._universe.id, key)
             except errors.DecodeError:
                 continue
-            found.setdefault(pointer.intent, []).append(works.Found(key, raw, pointer))
+            found.setdefault(pointer.intent, []).append(works.DuePointer(key, raw, pointer))
         return found
 
     # --- The queues as a whole -----------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class Doctor:
             except errors.DecodeError as error:
                 await self._stray("garbage_due", f"a due key {key.hex()}: {error}", key, raw)
                 continue
-            if await self._matches(works.Found(key, raw, pointer)):
+            if await self._matches(works.DuePointer(key, raw, pointer)):
                 continue
             status = await self._status(known, pointer.at)
             if status is world_model.Status.DELETED or (status is not None and await self._was_asked_for(pointer)):
@@ -217,7 +217,7 @@ class Doctor:
                 what = f"a due key for {pointer.intent.hex()} of world {pointer.at.world.hex()}, which has no such work"
                 await self._stray("garbage_due", what, key, raw)
 
-    async def _matches(self, found: works.Found) -> bool:
+    async def _matches(self, found: works.DuePointer) -> bool:
         """Both read at once: an adapter may just have moved them."""
         at, intent = found.pointer.at, found.pointer.intent
         read = await self._engine.read(kv.Get(found.key), works.get(at, intent))
@@ -244,7 +244,7 @@ class Doctor:
                 return True
         return above > 0
 
-    async def _intent(self, at: ids.Address, entry: journal.Entry) -> ids.IntentId:
+    async def _intent(self, at: ids.Address, entry: journal.JournalEntry) -> ids.IntentId:
         payload = await self._universe.blobs.get(entry.blob) if entry.blob else entry.payload
         ordinal, name, _, _, params, _ = values.load(tuple[int, str, str, int, bytes, int], payload)
         return ids.intent_id(at, step=entry.step, ordinal=ordinal, kind=name, params=params)
@@ -295,7 +295,7 @@ class Doctor:
         queued = await deletion.count(self._universe)
         self.report.deletions = queued if self._repair else queued + len(left)
         if self._repair and self.report.deletions:
-            removal = deletions.Removal(self._engine, self._universe.store.env, self._universe.id)
+            removal = deletions.WorldRemoval(self._engine, self._universe.store.env, self._universe.id)
             await removal.run()
             self.report.deletions_finished = removal.finished
 

@@ -14,7 +14,9 @@ from worldline.model import journal
 from worldline.roles import proof, reader
 
 
-async def collect(world: Handle, *, above: int = 0, progress: verify.Progress = verify.no_progress) -> export.Exported:
+async def collect(
+    world: Handle, *, above: int = 0, progress: verify.Progress = verify.no_progress
+) -> export.ExportedJournal:
     """The journal from the world's birth, or from the latest snapshot at or below a height; checked on the way. That of
     a fork begins at the fork: a journal is replayed as one world's.
     """
@@ -25,10 +27,10 @@ async def collect(world: Handle, *, above: int = 0, progress: verify.Progress = 
     kept = await verify.records(universe, line)
     start = await verify.first(universe, line, kept)
     start = next((each for each in reversed(kept) if start.height <= each.height <= above), start)
-    walk = verify.Walk(universe, line, start, top)
-    entries: list[journal.Entry] = []
+    walk = verify.VerifyWalk(universe, line, start, top)
+    entries: list[journal.JournalEntry] = []
     blobs: dict[bytes, bytes] = {}
-    changed: list[export.Changed] = []
+    changed: list[export.StepChanges] = []
     async for steps in walk.steps(progress):
         own = sum(step[-1].height > line.forked_at for step in steps)
         if own:
@@ -44,7 +46,7 @@ async def collect(world: Handle, *, above: int = 0, progress: verify.Progress = 
         head = snapshot_layer.head_of(start, state=base.state) if start.step else journal.GENESIS
         parts = kernel_snapshots.parts_of(base.state, base.rows()) if start.step else []
         program_hash = start.program_hash
-    return export.Exported(
+    return export.ExportedJournal(
         name=meta.name,
         program=meta.program,
         program_hash=program_hash,
@@ -57,7 +59,7 @@ async def collect(world: Handle, *, above: int = 0, progress: verify.Progress = 
     )
 
 
-def write(exported: export.Exported, file: Path) -> None:
+def write(exported: export.ExportedJournal, file: Path) -> None:
     """Write the file whole or not at all."""
     try:
         with private_files.draft(file) as draft:

@@ -95,7 +95,7 @@ async def prove_entry(world: Handle, height: int, *, up_to: int | None = None) -
     )
 
 
-async def _head_below(universe: Connection, line: lines.Line, height: int) -> journal.Head:
+async def _head_below(universe: Connection, line: lines.HistoryLine, height: int) -> journal.Head:
     """That of a snapshot below an entry, or that from which on entries are kept. `NotRetained` if this one is not."""
     engine = universe.store.engine
     kept = await journal_pages.kept(engine, line)
@@ -117,13 +117,13 @@ class _Walk:
     def __init__(self, height: int, head: journal.Head) -> None:
         self._height = height
         self.head = head
-        self.step: history.Stored | None = None  # the entry's
+        self.step: history.StoredStep | None = None  # the entry's
         self.previous = b""
         self.entries: list[bytes] = []
         self.changes = b""
         self.later: list[bytes] = []
 
-    def take(self, steps: Sequence[history.Stored], loaded: Mapping[bytes, bytes]) -> None:
+    def take(self, steps: Sequence[history.StoredStep], loaded: Mapping[bytes, bytes]) -> None:
         blobs = dict(loaded)
         for step in steps:
             covered = history.covered(step, blobs)

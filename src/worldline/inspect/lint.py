@@ -21,7 +21,7 @@ ALLOW = "# worldline: allow"
 DOMAIN = "worldline.flow.Domain"
 
 
-class Finding(msgspec.Struct, frozen=True, order=True):
+class LintFinding(msgspec.Struct, frozen=True, order=True):
     file: str
     line: int
     column: int
@@ -34,7 +34,7 @@ class Finding(msgspec.Struct, frozen=True, order=True):
         return f"{self.file}:{self.line}: {self.what} in {self.inside}; {self.instead}"
 
 
-def lint(text: str, file: str) -> list[Finding]:
+def lint(text: str, file: str) -> list[LintFinding]:
     """Everything in this source that would not replay, in the order of its lines."""
     try:
         tree = ast.parse(text, filename=file)
@@ -44,9 +44,9 @@ def lint(text: str, file: str) -> list[Finding]:
     lines = text.splitlines()
     problems = [("a reducer", problem) for problem in module.float_keys()]
     for inside, node, owner in module.watched():
-        problems += [(inside, problem) for problem in Scope(module, node, owner).problems()]
+        problems += [(inside, problem) for problem in LintScope(module, node, owner).problems()]
     found = [
-        Finding(file, where.lineno, where.col_offset + 1, rule, inside, what, instead)
+        LintFinding(file, where.lineno, where.col_offset + 1, rule, inside, what, instead)
         for inside, (rule, where, what, instead) in problems
         if not lines[where.lineno - 1].rstrip().endswith(ALLOW)
     ]
@@ -118,7 +118,7 @@ class Module:
                         yield lint_rules.FLOAT_KEY, field, f"cells are chosen by the float {key!r}", lint_rules.NO_FLOAT
 
 
-class Scope:
+class LintScope:
     """One function that must be deterministic."""
 
     def __init__(self, module: Module, function: Function, owner: ast.ClassDef | None) -> None:

@@ -38,7 +38,7 @@ ORDERED_COPIES = ("list", "tuple", "enumerate", "iter", "next", "map", "filter",
 OUTSIDE_VALUES = ("os.environ", "sys.argv", "sys.stdin", "sys.stdout", "sys.stderr")
 
 
-class Rule(msgspec.Struct, frozen=True):
+class LintRule(msgspec.Struct, frozen=True):
     name: str
     instead: str
 
@@ -55,8 +55,8 @@ _ASYNCIO = {
     "asyncio.to_thread": IN_EFFECT,
 }
 
-_CALLS: dict[str, Rule] = {
-    **{name: Rule("asyncio", instead) for name, instead in _ASYNCIO.items()},
+_CALLS: dict[str, LintRule] = {
+    **{name: LintRule("asyncio", instead) for name, instead in _ASYNCIO.items()},
     **dict.fromkeys(
         (
             "time.time",
@@ -74,20 +74,20 @@ _CALLS: dict[str, Rule] = {
             "datetime.datetime.today",
             "datetime.date.today",
         ),
-        Rule("clock", NOW),
+        LintRule("clock", NOW),
     ),
-    "time.sleep": Rule("clock", SLEEP),
-    **dict.fromkeys(("os.urandom", "uuid.uuid1", "uuid.uuid4", "uuid.getnode"), Rule("random", RANDOM)),
-    **dict.fromkeys(("hash", "id"), Rule("hash", NO_HASH)),
-    **dict.fromkeys(("open", "input"), Rule("io", IN_EFFECT)),
-    "print": Rule("io", LOG),
-    "os.getenv": Rule("io", IN_EFFECT),
+    "time.sleep": LintRule("clock", SLEEP),
+    **dict.fromkeys(("os.urandom", "uuid.uuid1", "uuid.uuid4", "uuid.getnode"), LintRule("random", RANDOM)),
+    **dict.fromkeys(("hash", "id"), LintRule("hash", NO_HASH)),
+    **dict.fromkeys(("open", "input"), LintRule("io", IN_EFFECT)),
+    "print": LintRule("io", LOG),
+    "os.getenv": LintRule("io", IN_EFFECT),
 }
 
-_MODULES: dict[str, Rule] = {
-    **dict.fromkeys(("random", "secrets", "numpy.random"), Rule("random", RANDOM)),
-    **dict.fromkeys(("asyncio", "anyio", "trio", "curio"), Rule("asyncio", NO_ASYNCIO)),
-    **dict.fromkeys(("threading", "multiprocessing", "concurrent.futures", "_thread"), Rule("thread", NO_THREADS)),
+_MODULES: dict[str, LintRule] = {
+    **dict.fromkeys(("random", "secrets", "numpy.random"), LintRule("random", RANDOM)),
+    **dict.fromkeys(("asyncio", "anyio", "trio", "curio"), LintRule("asyncio", NO_ASYNCIO)),
+    **dict.fromkeys(("threading", "multiprocessing", "concurrent.futures", "_thread"), LintRule("thread", NO_THREADS)),
     **dict.fromkeys(
         (
             "socket",
@@ -113,7 +113,7 @@ _MODULES: dict[str, Rule] = {
             "glob",
             "platform",
         ),
-        Rule("io", IN_EFFECT),
+        LintRule("io", IN_EFFECT),
     ),
 }
 
@@ -161,7 +161,7 @@ _FILE_METHODS = ("read_text", "read_bytes", "write_text", "write_bytes")
 _PATH_CALLS = ("cwd", "home")
 
 
-def of_call(name: str) -> Rule | None:
+def of_call(name: str) -> LintRule | None:
     """The rule that a call of this dotted name breaks, if any."""
     if name in _CALLS:
         return _CALLS[name]
@@ -170,13 +170,13 @@ def of_call(name: str) -> Rule | None:
         if module in _MODULES:
             return _MODULES[module]
         if module == "os" and last in _OS_CALLS:
-            return Rule("io", IN_EFFECT)
+            return LintRule("io", IN_EFFECT)
         if module == "pathlib.Path" and last in _PATH_CALLS:
-            return Rule("io", IN_EFFECT)
+            return LintRule("io", IN_EFFECT)
         module = module.rpartition(".")[0]
     return None
 
 
-def of_method(name: str) -> Rule | None:
+def of_method(name: str) -> LintRule | None:
     """The rule that a method of this name breaks on a path, whatever holds the path."""
-    return Rule("io", IN_EFFECT) if name in _FILE_METHODS else None
+    return LintRule("io", IN_EFFECT) if name in _FILE_METHODS else None

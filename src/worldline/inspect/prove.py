@@ -30,7 +30,7 @@ from worldline.model import journal, snapshot
 from worldline.model.rows import Rows
 from worldline.roles import reader, restore
 from worldline.roles.erasure import vault as vaults
-from worldline.roles.proof import Prover, Sealed, Span, differing_row
+from worldline.roles.proof import PersonalValuePlace, Prover, Span, differing_row
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Proof(msgspec.Struct, frozen=True):
     unverifiable: list[Span] = []
     start: int = 0  # the height of the snapshot that it begins at: entries below were not run, or are not kept
     erased: list[Span] = []  # heights of steps that had personal values which were erased: not run again
-    difference: replay.Difference | None = None
+    difference: replay.CodeDifference | None = None
 
     @property
     def holds(self) -> bool:
@@ -94,10 +94,10 @@ async def prove(
         loaded.setdefault(meta.program_hash, known[0])
     saved = {each.height: each for each in kept}
     vault = await vaults.vault_of(universe.store.engine, universe.store.env, line)
-    sealed = Sealed(vault, await vault.has_erased())
+    sealed = PersonalValuePlace(vault, await vault.has_erased())
     prover = Prover(line, loaded, *await _standing(universe, start), saved=saved, sealed=sealed)
     try:
-        walk = verify.Walk(universe, line, start, top, kept=saved)
+        walk = verify.VerifyWalk(universe, line, start, top, kept=saved)
         async for steps in walk.steps(progress):
             for last in (step[-1] for step in steps):
                 verify.check_record(saved.get(last.height), last)
@@ -113,7 +113,9 @@ async def prove(
         await _in_thread(universe, prover.close)
 
 
-async def _take(universe: Connection, prover: Prover, chosen: list[history.Stored], loaded: dict[bytes, bytes]) -> int:
+async def _take(
+    universe: Connection, prover: Prover, chosen: list[history.StoredStep], loaded: dict[bytes, bytes]
+) -> int:
     """Have steps proved. Behind steps that can neither be run nor folded the proof goes on at the next snapshot."""
     taken = 0
     while True:
@@ -124,14 +126,14 @@ async def _take(universe: Connection, prover: Prover, chosen: list[history.Store
         prover.stand(*await _standing(universe, record))
 
 
-async def _standing(universe: Connection, start: snapshot.Snapshot) -> tuple[journal.Head, Rows]:
+async def _standing(universe: Connection, start: snapshot.StateSnapshot) -> tuple[journal.Head, Rows]:
     try:
         return restore.standing(start, await saved_state.load(universe.blobs, start.root))
     except (errors.Corrupt, errors.NotFound) as error:
         raise verify.Damaged(start.height, f"the snapshot of step {start.step}: {error}") from error
 
 
-def _start(kept: list[snapshot.Snapshot], *, whole: bool, since: int | None) -> snapshot.Snapshot:
+def _start(kept: list[snapshot.StateSnapshot], *, whole: bool, since: int | None) -> snapshot.StateSnapshot:
     """Where the proof begins."""
     if since is None and not whole:
         return kept[-1]
@@ -144,8 +146,8 @@ def _start(kept: list[snapshot.Snapshot], *, whole: bool, since: int | None) -> 
 
 
 async def _explained(
-    universe: Connection, line: lines.Line, prover: Prover, step: history.Stored, loaded: dict[bytes, bytes]
-) -> replay.Difference:
+    universe: Connection, line: lines.HistoryLine, prover: Prover, step: history.StoredStep, loaded: dict[bytes, bytes]
+) -> replay.CodeDifference:
     """The difference, with the row and the field in which a state differs: for that, what the step has changed is read
     again, from the state before it.
     """
@@ -164,7 +166,7 @@ async def _explained(
     return msgspec.structs.replace(difference, field=differing_row(changed, prover.derived))
 
 
-def _proof(prover: Prover, start: snapshot.Snapshot, difference: replay.Difference | None = None) -> Proof:
+def _proof(prover: Prover, start: snapshot.StateSnapshot, difference: replay.CodeDifference | None = None) -> Proof:
     head = prover.head
     return Proof(
         head.height,

@@ -28,7 +28,7 @@ from worldline.layers import work as works
 from worldline.layers.stored import compact, journal_pages, lines
 from worldline.model import ids
 from worldline.model import world as world_model
-from worldline.model.lease import Trial
+from worldline.model.lease import CrashTrial
 from worldline.model.work import EffectAttempt, WorkKind, WorkState
 from worldline.roles.erasure import checking
 from worldline.store import kv
@@ -38,7 +38,7 @@ COUNT_MAX = 10_000  # counting stops here
 ID_CHARACTERS_MIN = 4
 
 
-class Holder(msgspec.Struct, frozen=True):
+class HolderRow(msgspec.Struct, frozen=True):
     """The worker that has the lease. `alive`: its heartbeat has not run out, and its process is not proven dead."""
 
     worker: str
@@ -49,7 +49,7 @@ class Holder(msgspec.Struct, frozen=True):
     name: str = ""  # the worker's, as its heartbeat says
 
 
-class World(msgspec.Struct, frozen=True):
+class WorldRow(msgspec.Struct, frozen=True):
     """A row of the listing."""
 
     name: str
@@ -67,7 +67,7 @@ class World(msgspec.Struct, frozen=True):
     resume: str = ""
 
 
-class Saved(msgspec.Struct, frozen=True):
+class SnapshotRow(msgspec.Struct, frozen=True):
     step: int
     height: int
     time: datetime
@@ -92,8 +92,8 @@ class Whole(msgspec.Struct, frozen=True):
     chain: str
     state: str
     epoch: int
-    holder: Holder | None
-    baseline: Saved
+    holder: HolderRow | None
+    baseline: SnapshotRow
     unread: int
     effects: int
     timers: int
@@ -109,7 +109,7 @@ class Whole(msgspec.Struct, frozen=True):
     assigned: str = ""  # the worker that should run it, why, and whether that counts
 
 
-class Attempted(msgspec.Struct, frozen=True):
+class AttemptRow(msgspec.Struct, frozen=True):
     """One attempt at an effect, for people."""
 
     number: int
@@ -120,8 +120,8 @@ class Attempted(msgspec.Struct, frozen=True):
     error: str
 
     @staticmethod
-    def of(found: EffectAttempt) -> Attempted:
-        return Attempted(
+    def of(found: EffectAttempt) -> AttemptRow:
+        return AttemptRow(
             found.number, when(found.began_us), when(found.ended_us), found.worker.hex(), found.ended, found.error
         )
 
@@ -131,7 +131,7 @@ class Attempted(msgspec.Struct, frozen=True):
         return f"{self.number:>4}  {rfc3339(self.began)}  {took:.3f} s  worker {self.worker[-8:]}  {self.how}{said}"
 
 
-class Work(msgspec.Struct, frozen=True):
+class WorkRow(msgspec.Struct, frozen=True):
     """An open effect or timer."""
 
     id: str
@@ -148,11 +148,11 @@ class Work(msgspec.Struct, frozen=True):
     error: str
     args: Any
     trace: str = ""  # where in its code the last attempt failed
-    attempts: list[Attempted] = []  # the last that have ended, the oldest first
+    attempts: list[AttemptRow] = []  # the last that have ended, the oldest first
     correlation: str = ""
 
 
-class Dead(msgspec.Struct, frozen=True):
+class DeadLetterRow(msgspec.Struct, frozen=True):
     """A dead letter."""
 
     id: str
@@ -168,11 +168,11 @@ class Dead(msgspec.Struct, frozen=True):
 
 async def list_worlds(
     universe: Connection, *, label: str | None, status: str | None, program: str | None, limit: int, option: str = ""
-) -> list[World]:
+) -> list[WorldRow]:
     """Worlds, newest first. `option`: what commands need to be about this store."""
     key, _, value = (label or "").partition("=")
     wanted = listing.Filter(_status(status), {key: value} if key else {}, program or "")
-    found: list[World] = []
+    found: list[WorldRow] = []
     chosen: list[tuple[ids.Address, world_model.WorldMeta]] = []
     async for each in listing.worlds_of(universe, wanted):
         if len(found) + len(chosen) >= limit:
@@ -190,7 +190,7 @@ def _status(name: str | None) -> world_model.Status | None:
 
 async def _rows(
     universe: Connection, chosen: Sequence[tuple[ids.Address, world_model.WorldMeta]], option: str
-) -> list[World]:
+) -> list[WorldRow]:
     if not chosen:
         return []
     requests = [each for at, _ in chosen for each in (journals.get_head(at), *leases.reads(at))]
@@ -204,7 +204,7 @@ async def _rows(
     for index, (at, meta) in enumerate(chosen):
         head = journals.decode_head(read.value(4 * index))
         holder = held[index]
-        row = World(
+        row = WorldRow(
             meta.name,
             at.world.hex(),
             meta.program,
@@ -245,7 +245,7 @@ async def show_world(universe: Connection, at: ids.Address, *, option: str = "")
         state=head.state.hex(),
         epoch=state.epoch.number,
         holder=_shown((await holders.of_states(universe.store, [state]))[0]),
-        baseline=Saved(
+        baseline=SnapshotRow(
             baseline.step, baseline.height, when(baseline.time_us), baseline.size, baseline.program_hash.hex()
         ),
         unread=await count(universe, inboxes.read_range(at, count_max=1_000)),
@@ -275,16 +275,16 @@ async def _compacted(universe: Connection, at: ids.Address) -> dict[str, Any]:
     }
 
 
-async def holder(universe: Connection, at: ids.Address) -> Holder | None:
+async def holder(universe: Connection, at: ids.Address) -> HolderRow | None:
     """The worker that has the world's lease, if one has."""
     return _shown(await holders.find(universe.store, at))
 
 
-def _shown(found: holders.Holder | None) -> Holder | None:
+def _shown(found: holders.WorldHolder | None) -> HolderRow | None:
     if found is None:
         return None
     last = None if found.heartbeat_us is None else when(found.heartbeat_us)
-    return Holder(found.worker.hex(), found.epoch, when(found.acquired_us), last, found.alive, found.name)
+    return HolderRow(found.worker.hex(), found.epoch, when(found.acquired_us), last, found.alive, found.name)
 
 
 def _assigned(found: holders.Assigned | None) -> str:
@@ -294,7 +294,7 @@ def _assigned(found: holders.Assigned | None) -> str:
     return f"{said}; void: it {found.void}" if found.void else said
 
 
-async def quarantined(universe: Connection, at: ids.Address, status: world_model.Status) -> Trial | None:
+async def quarantined(universe: Connection, at: ids.Address, status: world_model.Status) -> CrashTrial | None:
     """What was counted against a world that is paused because of it; None if a person has paused it, or it is not."""
     if status is not world_model.Status.PAUSED:
         return None
@@ -314,7 +314,7 @@ async def _held_back(universe: Connection, at: ids.Address, meta: world_model.Wo
     }
 
 
-async def trial_of(universe: Connection, at: ids.Address) -> Trial | None:
+async def trial_of(universe: Connection, at: ids.Address) -> CrashTrial | None:
     """What is counted against a world and its next input, if anything may be."""
     return trial.decode_trial((await universe.store.engine.read(trial.get(at))).value(0))
 
@@ -344,7 +344,7 @@ async def open_work(universe: Connection, at: ids.Address | None) -> AsyncIterat
 
 async def list_work(
     universe: Connection, at: ids.Address | None, *, kind: WorkKind, limit: int, state: str | None = None
-) -> list[Work]:
+) -> list[WorkRow]:
     """Open effects, the newest first; or timers, the next first."""
     found = [each async for each in open_work(universe, at) if each.work.kind is kind]
     if state is not None:
@@ -374,18 +374,18 @@ async def find_work(universe: Connection, text: str, *, kind: WorkKind) -> works
     return found[0]
 
 
-async def work_rows(universe: Connection, found: Sequence[works.Open]) -> list[Work]:
+async def work_rows(universe: Connection, found: Sequence[works.Open]) -> list[WorkRow]:
     names_of = await world_names(universe, [each.at for each in found])
     return [await _work_row(universe, each, names_of[each.at]) for each in found]
 
 
-async def _work_row(universe: Connection, opened: works.Open, world: str) -> Work:
+async def _work_row(universe: Connection, opened: works.Open, world: str) -> WorkRow:
     work = opened.work
     args = None
     if work.kind is WorkKind.EFFECT:
         params = await universe.blobs.load(work.params)
         args = render.arguments(await checking.marked(universe.store.engine, opened.at, params))
-    return Work(
+    return WorkRow(
         opened.intent.hex(),
         world,
         work.kind.name.lower(),
@@ -400,7 +400,7 @@ async def _work_row(universe: Connection, opened: works.Open, world: str) -> Wor
         work.error,
         args,
         work.trace,
-        [Attempted.of(each) for each in work.tried],
+        [AttemptRow.of(each) for each in work.tried],
         work.correlation_id,
     )
 
@@ -421,12 +421,12 @@ async def world_names(universe: Connection, addresses: Sequence[ids.Address]) ->
 # --- Dead letters ----------------------------------------------------------------------------------------------
 
 
-async def list_dead(universe: Connection, addresses: Sequence[ids.Address], *, limit: int) -> list[Dead]:
+async def list_dead(universe: Connection, addresses: Sequence[ids.Address], *, limit: int) -> list[DeadLetterRow]:
     """Dead letters of these worlds, the newest first."""
     names_of = await world_names(universe, addresses)
-    found: list[Dead] = []
+    found: list[DeadLetterRow] = []
     for at in addresses:
-        rows: list[Dead] = []
+        rows: list[DeadLetterRow] = []
         async for letter in dead_letters.letters(universe, at):
             rows.append(dead_row(letter, names_of[at]))
             if len(rows) >= limit:
@@ -436,9 +436,11 @@ async def list_dead(universe: Connection, addresses: Sequence[ids.Address], *, l
     return found[:limit]
 
 
-def dead_row(letter: inboxes.Letter, world: str) -> Dead:
+def dead_row(letter: inboxes.DeadLetterRecord, world: str) -> DeadLetterRow:
     try:
         item = render.item(inbox_keys.ITEM.unpack(letter.dead.item))
     except errors.DecodeError:
         item = {"bytes": letter.dead.item.hex()}
-    return Dead(letter.stamp.hex(), world, letter.dead.reason, letter.dead.step, when(letter.dead.time_us), item)
+    return DeadLetterRow(
+        letter.stamp.hex(), world, letter.dead.reason, letter.dead.step, when(letter.dead.time_us), item
+    )

@@ -51,7 +51,7 @@ COLLECTED_MAX = 5  # attempts at one repair, if collections begin meanwhile
 CHANGED = "the store changed while it was repaired; run it again"
 
 
-class Fault(enum.Enum):
+class QueueFault(enum.Enum):
     """What can be wrong with a key of a world's queues."""
 
     MISSING_OPEN = "no open key for work that the world waits for"
@@ -62,12 +62,12 @@ class Fault(enum.Enum):
     GARBAGE_OPEN = "an open key for nothing that the world waits for"
 
 
-class Wrong(msgspec.Struct, frozen=True):
+class WrongQueueKey(msgspec.Struct, frozen=True):
     """One fault. `raw`: the bytes of the open key as they were found."""
 
-    fault: Fault
+    fault: QueueFault
     intent: ids.IntentId = ids.IntentId(b"")
-    wanted: step.Wanted | None = None
+    wanted: step.WorkRequest | None = None
     parked: Parked | None = None
     authority: works.Open | None = None
     raw: bytes | None = None
@@ -82,7 +82,7 @@ class Wrong(msgspec.Struct, frozen=True):
         return f"{self.fault.value}{name} {self.intent.hex()}".rstrip()
 
 
-class Seen(msgspec.Struct, frozen=True):
+class QueueView(msgspec.Struct, frozen=True):
     """A world's queues, looked at while its head stood still."""
 
     head_raw: bytes
@@ -95,7 +95,9 @@ class Seen(msgspec.Struct, frozen=True):
     unborn: bool  # a fork that has made no step of its own: what is open in its state is its parent's
 
 
-async def faults(universe: Connection, at: ids.Address, program: str, hints: hint_scan.HintScan) -> list[Wrong] | None:
+async def faults(
+    universe: Connection, at: ids.Address, program: str, hints: hint_scan.HintScan
+) -> list[WrongQueueKey] | None:
     """What is wrong with a world's queues. None: it is too busy to be looked at. `program`: the name of its program.
     `hints`: those of its universe, which may have been read before.
     """
@@ -113,7 +115,7 @@ async def faults(universe: Connection, at: ids.Address, program: str, hints: hin
     return None
 
 
-async def _look(universe: Connection, at: ids.Address) -> Seen:
+async def _look(universe: Connection, at: ids.Address) -> QueueView:
     """Open keys first, then the inbox, then the head: an answer is never missed, and a step shows at the end."""
     opened: dict[ids.IntentId, works.Open] = {}
     unreadable: dict[ids.IntentId, bytes] = {}
@@ -129,7 +131,7 @@ async def _look(universe: Connection, at: ids.Address) -> Seen:
     async for item in listing.items(universe, inboxes.read_range(at, count_max=1_000)):
         unread = inboxes.decode([item])[0]
         first = first or unread.stamp
-        if isinstance(unread.item, inbox.Receipt | inbox.TimerFired):
+        if isinstance(unread.item, inbox.EffectReceipt | inbox.TimerFired):
             answered[ids.IntentId(unread.item.intent)] = None
         elif isinstance(unread.item, inbox.Control):
             moved |= _moved(unread.item)
@@ -139,7 +141,7 @@ async def _look(universe: Connection, at: ids.Address) -> Seen:
     assert head_raw is not None
     unborn = lineage is not None and lineage.height == journals.decode_head(head_raw).height
     held = holder is not None and holder.alive
-    return Seen(head_raw, opened, unreadable, answered, moved, first, held, unborn)
+    return QueueView(head_raw, opened, unreadable, answered, moved, first, held, unborn)
 
 
 def _moved(item: inbox.Control) -> dict[ids.IntentId, Parked | None]:
@@ -156,30 +158,32 @@ def _moved(item: inbox.Control) -> dict[ids.IntentId, Parked | None]:
     return {}
 
 
-def _open_faults(seen: Seen, machine: Machine, at: ids.Address) -> list[Wrong]:
+def _open_faults(seen: QueueView, machine: Machine, at: ids.Address) -> list[WrongQueueKey]:
     wanted = wanted_of(machine, at)
     parked = parked_of(machine) | seen.moved
     found = [
-        Wrong(Fault.UNREADABLE, intent, wanted.get(intent), parked.get(intent), raw=raw)
+        WrongQueueKey(QueueFault.UNREADABLE, intent, wanted.get(intent), parked.get(intent), raw=raw)
         for intent, raw in seen.unreadable.items()
     ]
     for intent, each in wanted.items():
         authority = seen.opened.get(intent)
         if authority is None and intent not in seen.unreadable and intent not in seen.answered:
-            found.append(Wrong(Fault.MISSING_OPEN, intent, each, parked.get(intent)))
+            found.append(WrongQueueKey(QueueFault.MISSING_OPEN, intent, each, parked.get(intent)))
         elif authority is not None and authority.work.state is WorkState.SETTLED and intent not in seen.answered:
-            found.append(Wrong(Fault.UNANSWERED, intent, each, parked.get(intent), authority, authority.raw))
+            found.append(
+                WrongQueueKey(QueueFault.UNANSWERED, intent, each, parked.get(intent), authority, authority.raw)
+            )
     closing = {machine.work.wanted_again(each.pending, at).intent: None for each in machine.work.closing}
     for intent, authority in seen.opened.items():
         if intent not in wanted and intent not in closing:
-            found.append(Wrong(Fault.GARBAGE_OPEN, intent, None, None, authority, authority.raw))
+            found.append(WrongQueueKey(QueueFault.GARBAGE_OPEN, intent, None, None, authority, authority.raw))
     return found
 
 
-async def _due_faults(universe: Connection, at: ids.Address, seen: Seen, machine: Machine) -> list[Wrong]:
+async def _due_faults(universe: Connection, at: ids.Address, seen: QueueView, machine: Machine) -> list[WrongQueueKey]:
     """Claimable work without its pointer. Adapters move both at once, so what seems missing is read again."""
     wanted = wanted_of(machine, at)
-    found: list[Wrong] = []
+    found: list[WrongQueueKey] = []
     candidates = [each for each in seen.opened.values() if each.work.state in works.CLAIMABLE]
     for start in range(0, len(candidates), queries.PAGE):
         part = candidates[start : start + queries.PAGE]
@@ -188,11 +192,17 @@ async def _due_faults(universe: Connection, at: ids.Address, seen: Seen, machine
             if read.value(index) is None and each.intent in wanted:
                 again = await universe.store.engine.read(works.get(at, each.intent), kv.Get(_due_key(each)))
                 if again.value(0) == each.raw and again.value(1) is None:
-                    found.append(Wrong(Fault.MISSING_DUE, each.intent, wanted.get(each.intent), None, each, each.raw))
+                    found.append(
+                        WrongQueueKey(
+                            QueueFault.MISSING_DUE, each.intent, wanted.get(each.intent), None, each, each.raw
+                        )
+                    )
     return found
 
 
-async def _ready_fault(universe: Connection, at: ids.Address, seen: Seen, hints: hint_scan.HintScan) -> list[Wrong]:
+async def _ready_fault(
+    universe: Connection, at: ids.Address, seen: QueueView, hints: hint_scan.HintScan
+) -> list[WrongQueueKey]:
     if not seen.unread or seen.held or hints.has(at):
         return []
     await hints.read()
@@ -204,10 +214,10 @@ async def _ready_fault(universe: Connection, at: ids.Address, seen: Seen, hints:
     meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
     if meta.status is not Status.ACTIVE:
         return []  # it gets a hint when it is resumed
-    return [Wrong(Fault.MISSING_READY)]
+    return [WrongQueueKey(QueueFault.MISSING_READY)]
 
 
-def wanted_of(machine: Machine, at: ids.Address) -> dict[ids.IntentId, step.Wanted]:
+def wanted_of(machine: Machine, at: ids.Address) -> dict[ids.IntentId, step.WorkRequest]:
     """All effects and timers that a machine has open, as they were asked for; without what a fork has inherited and not
     settled yet, because that is its parent's.
     """
@@ -235,8 +245,8 @@ def _due_key(opened: works.Open) -> bytes:
 
 
 async def repair(
-    universe: Connection, at: ids.Address, program: str, pointers: dict[ids.IntentId, list[works.Found]]
-) -> tuple[list[Wrong], list[Wrong]]:
+    universe: Connection, at: ids.Address, program: str, pointers: dict[ids.IntentId, list[works.DuePointer]]
+) -> tuple[list[WrongQueueKey], list[WrongQueueKey]]:
     """Make a world's queues say what its state says. Returns what was wrong and is repaired, and what stays so because
     its program is not known here. `Exists` if a living worker has the world.
     """
@@ -246,7 +256,7 @@ async def repair(
     incarnation = ids.Incarnation(envs.new_id(env))
     life = await world_lease.beat(engine, env, worker, incarnation, WorkerSettings())
     try:
-        others = expiry.Witness(env, lambda other: holders.is_gone(universe.store, other))
+        others = expiry.DeathWitness(env, lambda other: holders.is_gone(universe.store, other))
         lease = await world_lease.acquire(engine, env, at, life, others, anyway=True)
         try:
             found = await faults(universe, at, program, hint_scan.HintScan(engine, env, Universes.only(universe.id)))
@@ -263,9 +273,9 @@ async def repair(
     return mended, left
 
 
-def _needs_code(wrong: Wrong) -> bool:
+def _needs_code(wrong: WrongQueueKey) -> bool:
     """Whether the program must be known to write this anew: it is an effect, and which queue it was in is lost."""
-    lost = wrong.fault in (Fault.MISSING_OPEN, Fault.UNREADABLE)
+    lost = wrong.fault in (QueueFault.MISSING_OPEN, QueueFault.UNREADABLE)
     return lost and wrong.wanted is not None and wrong.wanted.kind is WorkKind.EFFECT
 
 
@@ -273,8 +283,8 @@ async def _write(
     universe: Connection,
     lease: leases.Lease,
     program: Program,
-    found: Sequence[Wrong],
-    pointers: dict[ids.IntentId, list[works.Found]],
+    found: Sequence[WrongQueueKey],
+    pointers: dict[ids.IntentId, list[works.DuePointer]],
 ) -> None:
     """First what must go, then what must come."""
     read = await universe.store.engine.read(journals.get_head(lease.at))
@@ -293,7 +303,7 @@ async def _write(
     await _commit(universe, small)
 
 
-async def _commit_large(universe: Connection, restoring: Restoring, wrong: Wrong) -> None:
+async def _commit_large(universe: Connection, restoring: Restoring, wrong: WrongQueueKey) -> None:
     """What restored work refers to is put again: nothing else may have kept it."""
     assert wrong.wanted is not None
     for _ in range(COLLECTED_MAX):
@@ -310,11 +320,11 @@ async def _commit_large(universe: Connection, restoring: Restoring, wrong: Wrong
     raise errors.Conflicted(CHANGED)
 
 
-_DELETED = (Fault.GARBAGE_OPEN, Fault.UNREADABLE, Fault.UNANSWERED)
-_RESTORED = (Fault.MISSING_OPEN, Fault.MISSING_DUE, Fault.UNREADABLE, Fault.UNANSWERED)
+_DELETED = (QueueFault.GARBAGE_OPEN, QueueFault.UNREADABLE, QueueFault.UNANSWERED)
+_RESTORED = (QueueFault.MISSING_OPEN, QueueFault.MISSING_DUE, QueueFault.UNREADABLE, QueueFault.UNANSWERED)
 
 
-def _delete(lease: leases.Lease, wrong: Wrong, head_raw: bytes) -> kv.Batch:
+def _delete(lease: leases.Lease, wrong: WrongQueueKey, head_raw: bytes) -> kv.Batch:
     assert wrong.raw is not None
     batch = kv.Batch()
     leases.fence(batch, lease)
@@ -333,11 +343,11 @@ class Restoring(msgspec.Struct, frozen=True):
     program: Program
     head_raw: bytes
     now_us: int
-    pointers: dict[ids.IntentId, list[works.Found]]
+    pointers: dict[ids.IntentId, list[works.DuePointer]]
 
-    def batch(self, wrong: Wrong) -> kv.Batch | None:
+    def batch(self, wrong: WrongQueueKey) -> kv.Batch | None:
         """None for an unreadable key of work that no run waits for."""
-        authority = wrong.authority if wrong.fault is Fault.MISSING_DUE else None
+        authority = wrong.authority if wrong.fault is QueueFault.MISSING_DUE else None
         if authority is not None:
             work = authority.work
         elif wrong.wanted is None:

@@ -16,13 +16,13 @@ from worldline.model.journal import Kind
 class Receipts:
     """What is known while a journal is read, step by step."""
 
-    def __init__(self, line: lines.Line, keys: Collection[bytes]) -> None:
+    def __init__(self, line: lines.HistoryLine, keys: Collection[bytes]) -> None:
         self._line = line
         self._keys = keys
         self._asked: set[bytes] = set()  # effects that an adapter has to answer, by intent, as far as they were seen
         self.signed = 0
 
-    def see(self, step: Sequence[journal.Entry]) -> str:
+    def see(self, step: Sequence[journal.JournalEntry]) -> str:
         """What is wrong with the receipt that a step has taken; empty if nothing is."""
         at = self._line.identity(step[0].height)
         wrong = self._wrong(step[0], at) if step[0].kind is Kind.EFFECT_RESULT and not step[0].blob else ""
@@ -32,9 +32,9 @@ class Receipts:
                     self._ask(entry, at)
         return wrong
 
-    def _wrong(self, entry: journal.Entry, at: ids.Address) -> str:
+    def _wrong(self, entry: journal.JournalEntry, at: ids.Address) -> str:
         item = replay.item_of(entry)
-        assert isinstance(item, inbox.Receipt)
+        assert isinstance(item, inbox.EffectReceipt)
         asked = item.intent in self._asked
         self._asked.discard(item.intent)
         if isinstance(item, inbox.SignedReceipt):
@@ -43,7 +43,7 @@ class Receipts:
             return ""  # one of the runtime's own, or its effect was asked for before what is kept
         return receipt_signatures.why_not(at, item, self._keys)
 
-    def _ask(self, entry: journal.Entry, at: ids.Address) -> None:
+    def _ask(self, entry: journal.JournalEntry, at: ids.Address) -> None:
         said = values.load(list[Any], entry.payload)
         ordinal, name, params = said[0], said[1], said[4]
         if name != messages.SEND:

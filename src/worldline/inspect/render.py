@@ -22,7 +22,7 @@ failure = entry_fields.failure
 arguments = entry_fields.arguments
 
 
-def entry(found: journal.Entry) -> Fields:
+def entry(found: journal.JournalEntry) -> Fields:
     """A whole entry as one JSON object."""
     shown: Fields = {
         "height": found.height,
@@ -38,7 +38,7 @@ def entry(found: journal.Entry) -> Fields:
     return shown
 
 
-def line(found: journal.Entry) -> str:
+def line(found: journal.JournalEntry) -> str:
     """What an entry says, in a few words."""
     return parts(fields(found))
 

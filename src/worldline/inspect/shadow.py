@@ -14,9 +14,9 @@ from worldline.kernel.shadow.report import (
     CellOtherwise,
     FieldOtherwise,
     InputOtherwise,
-    Report,
     RunEnd,
     RunOtherwise,
+    ShadowReport,
 )
 
 CODE_CHARACTERS = 12
@@ -34,12 +34,12 @@ TITLES = {
 NO_ANSWER = "no recorded answer, so its run waits"
 
 
-def data(world: str, report: Report) -> dict[str, Any]:
+def data(world: str, report: ShadowReport) -> dict[str, Any]:
     """The same for programs."""
     return {"world": world, "differs": report.differs, "counts": report.counts, **render.plain(report)}
 
 
-def lines(world: str, report: Report) -> list[str]:
+def lines(world: str, report: ShadowReport) -> list[str]:
     over = (
         "no steps" if not report.steps else "its last step" if report.steps == 1 else f"its last {report.steps} steps"
     )

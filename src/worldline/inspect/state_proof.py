@@ -35,7 +35,7 @@ STATE: Final = "state"
 _LAST_MAX: Final = 4  # entries of a step that says its root: command, clock, root, answer
 
 
-class Witnessed(msgspec.Struct, frozen=True):
+class WitnessEntry(msgspec.Struct, frozen=True):
     """An entry of a world's journal that says its root: of the state at the end of a step."""
 
     height: int
@@ -49,7 +49,7 @@ class StateProof(msgspec.Struct, frozen=True):
     key: bytes
     row: Row | None
     path: list[bytes]
-    witnessed: Witnessed
+    witnessed: WitnessEntry
     entry: inclusion.Inclusion  # of the root
 
     def text(self) -> str:
@@ -65,7 +65,7 @@ class StateProof(msgspec.Struct, frozen=True):
         return inclusion.written(proof)
 
 
-async def last_witnessed(world: Handle) -> Witnessed | None:
+async def last_witnessed(world: Handle) -> WitnessEntry | None:
     """The root that the world has said in its last step, if it has."""
     engine, at = world.universe.store.engine, await world.address()
     top = await world.head()
@@ -74,7 +74,7 @@ async def last_witnessed(world: Handle) -> Witnessed | None:
     return _witnessed([each for each in last if each.step == top.step])
 
 
-async def witness_now(world: Handle) -> Witnessed:
+async def witness_now(world: Handle) -> WitnessEntry:
     """Have the world say its root, and wait until it has."""
     status = (await world.describe()).meta.status
     if status is not Status.ACTIVE:
@@ -82,14 +82,14 @@ async def witness_now(world: Handle) -> Witnessed:
             f"world {world.name!r} is {status.name.lower()}, and has to make a step to say what its state is: "
             f"`worldline resume {world.name}` first, or prove an entry by its height"
         )
-    _, height = await world.command(witness.WITNESS, witness.Witness())
+    _, height = await world.command(witness.WITNESS, witness.WitnessCommand())
     engine, at = world.universe.store.engine, await world.address()
     found = _witnessed(await restore.read_entries(engine, world.universe.blobs, at, above=height - 2, up_to=height))
     assert found is not None, "the answer to the command stands behind the root"
     return found
 
 
-async def prove_state(world: Handle, name: str, said: Witnessed) -> StateProof:
+async def prove_state(world: Handle, name: str, said: WitnessEntry) -> StateProof:
     """The proof of the row of this name (`row_keys.named`), or that there is none, for the chain digest of the head."""
     keys = row_keys.named(name)
     universe = world.universe
@@ -115,9 +115,9 @@ def _path(rows: Rows, keys: list[bytes]) -> tuple[bytes, list[bytes], bytes]:
     return key, asking.path(key), made.root.address
 
 
-def _witnessed(entries: Sequence[journal.Entry]) -> Witnessed | None:
+def _witnessed(entries: Sequence[journal.JournalEntry]) -> WitnessEntry | None:
     for entry in entries:
         if entry.kind is Kind.WITNESSED:
-            said = structs.decode(witness.Witnessed, entry.payload)
-            return Witnessed(entry.height, said.step, said.root)
+            said = structs.decode(witness.WitnessedRoot, entry.payload)
+            return WitnessEntry(entry.height, said.step, said.root)
     return None

@@ -18,7 +18,7 @@ from worldline.inspect import receipt_check
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.stored import history, journal_pages, lines, saved_state
-from worldline.layers.stored.export import Changed
+from worldline.layers.stored.export import StepChanges
 from worldline.layers.upkeep import data_keys, sealed
 from worldline.model import ids, journal, row_keys, snapshot
 from worldline.model.change import changes_digest
@@ -30,7 +30,7 @@ PAGE_BYTES = 1 * limits.MIB
 PINS_PAGE = 1_000
 NAMED_MAX = 8  # rows in one message
 
-Steps = list[list[journal.Entry]]
+Steps = list[list[journal.JournalEntry]]
 Progress = Callable[[int, int], None]
 
 
@@ -67,7 +67,7 @@ def no_progress(done: int, total: int) -> None:
     del done, total
 
 
-class Walk:
+class VerifyWalk:
     """One walk from a snapshot to the head, through everything that a fork has of its parent. Entries come in whole
     steps, their chain checked, their changes folded. Where changes were dropped, the chain alone is checked, up to the
     next of the snapshots that are `kept`, by height. So it is if the walk starts at a head, where no state is known.
@@ -76,14 +76,14 @@ class Walk:
     def __init__(
         self,
         universe: Connection,
-        line: lines.Line,
-        start: snapshot.Snapshot | journal.Head,
+        line: lines.HistoryLine,
+        start: snapshot.StateSnapshot | journal.Head,
         head: journal.Head,
         *,
-        kept: Mapping[int, snapshot.Snapshot] | None = None,
+        kept: Mapping[int, snapshot.StateSnapshot] | None = None,
     ) -> None:
         self._kept = kept or {}
-        self._whole = isinstance(start, snapshot.Snapshot)  # the rows are those of the last step
+        self._whole = isinstance(start, snapshot.StateSnapshot)  # the rows are those of the last step
         self.states_above = 0  # the last height at which they were not
         self._universe = universe
         self._line = line
@@ -94,8 +94,8 @@ class Walk:
         self.frames = 0
         self.entries = 0
         self.loaded: dict[bytes, bytes] = {}  # the large payloads and rows of the steps given out last
-        self.stored: list[history.Stored] = []  # those steps as they are stored, their changes in place
-        self.changed: list[Changed] = []  # what those steps changed
+        self.stored: list[history.StoredStep] = []  # those steps as they are stored, their changes in place
+        self.changed: list[StepChanges] = []  # what those steps changed
         self.blobs = 0
 
     async def steps(self, progress: Progress = no_progress) -> AsyncIterator[Steps]:
@@ -114,7 +114,7 @@ class Walk:
                 raise Damaged(frames.height + 1, str(error)) from error
             if not items:
                 raise Damaged(frames.height + 1, _missing(frames, self._head))
-            ended: list[history.Stored] = []
+            ended: list[history.StoredStep] = []
             for index in range(len(items)):
                 ended += await self._take(frames, items, index, ended)
                 self.frames += 1
@@ -142,8 +142,8 @@ class Walk:
         return self._rows
 
     async def _take(
-        self, frames: history.Reader, items: Sequence[history.Item], index: int, ended: Sequence[history.Stored]
-    ) -> list[history.Stored]:
+        self, frames: history.StepReader, items: Sequence[history.Item], index: int, ended: Sequence[history.StoredStep]
+    ) -> list[history.StoredStep]:
         """The steps that end in one of these values. `ended`: those of the page before it."""
         try:
             return frames.take([items[index]])
@@ -156,7 +156,7 @@ class Walk:
             said = f"{history.item_name(frames.at, items[index])}: {error}"
             raise Damaged(height, f"{said}; {why}" if why else said) from error
 
-    async def _fold(self, ended: Sequence[history.Stored]) -> Steps:
+    async def _fold(self, ended: Sequence[history.StoredStep]) -> Steps:
         """Check steps that follow each other, and take over what they changed. Returns their entries."""
         self.loaded, self.changed, self.stored = {}, [], []
         steps: Steps = []
@@ -173,7 +173,7 @@ class Walk:
         self.blobs += len(self.loaded)
         return steps
 
-    async def _follow(self, step: history.Stored) -> Changed:
+    async def _follow(self, step: history.StoredStep) -> StepChanges:
         """Check one step: its chain, and the state that it leads to, if its changes and the rows before are known."""
         if not self._whole and not step.dropped:
             await self._stand()
@@ -181,11 +181,11 @@ class Walk:
             covered = history.covered(step, self.loaded)
             self._last = history.link(self._last, step, covered)
             self._rows, self._whole, self.states_above = Rows(), False, step.height
-            return Changed(step.changes, covered)
+            return StepChanges(step.changes, covered)
         changed = history.resolve(step, self._rows, self.loaded)
         self._last = history.follow(self._last, step, changed)
         self._rows.apply(changed)
-        return Changed(step.changes, changes_digest(changed))
+        return StepChanges(step.changes, changes_digest(changed))
 
     async def _stand(self) -> None:
         """Go on with the rows of the snapshot that was taken here, if one is kept."""
@@ -200,7 +200,7 @@ class Walk:
             raise Damaged(record.height, f"the snapshot of step {record.step} is of another state")
         self._rows, self._whole = Rows(base.rows()), True
 
-    async def _load(self, entries: Sequence[journal.Entry]) -> None:
+    async def _load(self, entries: Sequence[journal.JournalEntry]) -> None:
         for entry in entries:
             try:
                 self.loaded |= await restore.load_referenced(self._universe.blobs, [entry])
@@ -208,7 +208,7 @@ class Walk:
                 raise Damaged(entry.height, str(error)) from error
 
 
-def _missing(frames: history.Reader, head: journal.Head) -> str:
+def _missing(frames: history.StepReader, head: journal.Head) -> str:
     try:
         frames.check_end()
     except errors.DecodeError as error:
@@ -216,16 +216,18 @@ def _missing(frames: history.Reader, head: journal.Head) -> str:
     return f"no frame holds it; the head says {head.height}"
 
 
-def _bad_snapshot(saved: snapshot.Snapshot, error: Exception) -> Damaged:
+def _bad_snapshot(saved: snapshot.StateSnapshot, error: Exception) -> Damaged:
     return Damaged(saved.height, f"the snapshot of step {saved.step}: {error}")
 
 
-async def records(universe: Connection, line: lines.Line) -> list[snapshot.Snapshot]:
+async def records(universe: Connection, line: lines.HistoryLine) -> list[snapshot.StateSnapshot]:
     """Every snapshot of a history that is kept, earliest first."""
     return await reader.records(universe.store.engine, line)
 
 
-async def first(universe: Connection, line: lines.Line, kept: Sequence[snapshot.Snapshot]) -> snapshot.Snapshot:
+async def first(
+    universe: Connection, line: lines.HistoryLine, kept: Sequence[snapshot.StateSnapshot]
+) -> snapshot.StateSnapshot:
     """The earliest snapshot above which every state can be made: that of the world's birth, unless changes were dropped
     when the journal was compacted.
     """
@@ -257,8 +259,8 @@ async def verify(
     await _check_pins(universe, at)
     wanted = {each.height: each for each in kept}
     begin = await _begin(universe, line, kept)
-    walk = Walk(universe, line, begin, top, kept=wanted)
-    personal = checking.References()
+    walk = VerifyWalk(universe, line, begin, top, kept=wanted)
+    personal = checking.TokenHeights()
     receipts = receipt_check.Receipts(line, receipt_keys)
     async for steps in walk.steps(progress):
         for step in steps:
@@ -291,19 +293,19 @@ async def verify(
 
 
 async def _check_personal(
-    universe: Connection, line: lines.Line, found: checking.References, rows: Rows, height: int
+    universe: Connection, line: lines.HistoryLine, found: checking.TokenHeights, rows: Rows, height: int
 ) -> None:
     """Every personal value that entries, large payloads and the state refer to."""
     found.see(height, (row.meaning for _, row in rows.items()))
     try:
         await found.check(universe.store.engine, sealed.root_of(line))
-    except checking.Wrong as error:
+    except checking.WrongValue as error:
         raise Damaged(error.height, str(error)) from error
 
 
 async def _begin(
-    universe: Connection, line: lines.Line, kept: Sequence[snapshot.Snapshot]
-) -> snapshot.Snapshot | journal.Head:
+    universe: Connection, line: lines.HistoryLine, kept: Sequence[snapshot.StateSnapshot]
+) -> snapshot.StateSnapshot | journal.Head:
     """Where the first entry that is kept follows. If the chain there is not known, because a parent has dropped more
     than what a fork has of it, the earliest snapshot from there on.
     """
@@ -314,7 +316,7 @@ async def _begin(
     return usable[0] if found.head is None or found.above == usable[0].height else found.head
 
 
-async def entries_kept(universe: Connection, line: lines.Line) -> journal_pages.Kept:
+async def entries_kept(universe: Connection, line: lines.HistoryLine) -> journal_pages.RetainedRange:
     """From where on there are entries. A snapshot below leads nowhere: a world in between may be deleted."""
     try:
         return await journal_pages.kept(universe.store.engine, line)
@@ -322,7 +324,7 @@ async def entries_kept(universe: Connection, line: lines.Line) -> journal_pages.
         raise Damaged(0, f"the index of segments: {error}") from error
 
 
-async def _whole_line(universe: Connection, at: ids.Address) -> lines.Line:
+async def _whole_line(universe: Connection, at: ids.Address) -> lines.HistoryLine:
     """In whose journals the history stands. The script of a fork can be read, and the worlds that a restore of it reads
     are pinned.
     """
@@ -370,13 +372,13 @@ async def _check_pins(universe: Connection, at: ids.Address) -> None:
         after = page.items[-1][0]
 
 
-def check_record(record: snapshot.Snapshot | None, last: journal.Entry) -> None:
+def check_record(record: snapshot.StateSnapshot | None, last: journal.JournalEntry) -> None:
     """A snapshot must name the very history it was taken of."""
     if record is not None and (record.chain, record.step) != (last.chain, last.step):
         raise Damaged(last.height, f"the snapshot of step {record.step} was taken of another history")
 
 
-async def _readable_records(universe: Connection, line: lines.Line) -> list[snapshot.Snapshot]:
+async def _readable_records(universe: Connection, line: lines.HistoryLine) -> list[snapshot.StateSnapshot]:
     try:
         baseline = snapshot_layer.decode_baseline(
             (await universe.store.engine.read(snapshot_layer.get_baseline(line.at))).value(0)
@@ -389,7 +391,9 @@ async def _readable_records(universe: Connection, line: lines.Line) -> list[snap
     return kept
 
 
-async def _check_nodes(universe: Connection, record: snapshot.Snapshot, known: dict[bytes, None], rows: Rows) -> None:
+async def _check_nodes(
+    universe: Connection, record: snapshot.StateSnapshot, known: dict[bytes, None], rows: Rows
+) -> None:
     """Read every node of a snapshot that is not `known` yet. `rows`: the state at the head, for the names of rows."""
     try:
         await saved_state.check(universe.blobs, record.root, known)

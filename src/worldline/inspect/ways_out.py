@@ -14,7 +14,7 @@ from worldline.base import errors, failures
 from worldline.codec import structs
 from worldline.kernel.execution import coroutines, reports
 from worldline.kernel.operations import OpKind
-from worldline.kernel.rows.records import ENDED, Failure, Op, Record, RunStatus
+from worldline.kernel.rows.records import ENDED, JournaledFailure, Op, Record, RunStatus
 from worldline.kernel.state import Machine
 from worldline.model.inbox import ReceiptStatus
 
@@ -105,7 +105,7 @@ def _state(op: Op) -> str:
     if op.outcome.status is ReceiptStatus.OK:
         return "ok"
     try:
-        why = structs.decode(Failure, op.outcome.data)
+        why = structs.decode(JournaledFailure, op.outcome.data)
     except errors.DecodeError:
         return op.outcome.status.name.lower()
     return f"{op.outcome.status.name.lower()}: {why.message}"

@@ -30,7 +30,7 @@ from worldline.layers import inbox as inboxes
 from worldline.layers import work as works
 from worldline.layers.upkeep import held
 from worldline.model import ids, row_keys
-from worldline.model.trace import Kept, Source
+from worldline.model.trace import StepTraces, TraceSource
 from worldline.model.work import WorkKind, WorkState
 from worldline.model.world import Status, WorldMeta
 from worldline.roles import threads, traces, worker_labels
@@ -63,7 +63,7 @@ class Reason(msgspec.Struct, frozen=True):
     intent: str = ""  # of a flow domain, that is on its way
 
 
-class Run(msgspec.Struct, frozen=True):
+class WaitingRun(msgspec.Struct, frozen=True):
     """A workflow run, as far as it is known."""
 
     id: str
@@ -84,7 +84,7 @@ class Run(msgspec.Struct, frozen=True):
     correlation: str = ""  # what its starter calls what it belongs to
 
 
-class Failed(msgspec.Struct, frozen=True):
+class RunFailurePlace(msgspec.Struct, frozen=True):
     """A run that failed, and where in its code."""
 
     run: str
@@ -100,7 +100,7 @@ class Why(msgspec.Struct, frozen=True):
     height: int
     reasons: list[Reason]
     note: str = ""  # what could not be looked at
-    failed: list[Failed] = []  # what ended so last; nothing waits for it
+    failed: list[RunFailurePlace] = []  # what ended so last; nothing waits for it
 
 
 async def why(world: Handle, *, option: str = "") -> Why:
@@ -109,7 +109,7 @@ async def why(world: Handle, *, option: str = "") -> Why:
     meta = (await world.describe()).meta
     head = await world.head()
     opened = [each async for each in queries.open_work(universe, at)]
-    asking = Asking(universe, shlex.quote(meta.name), option)
+    asking = WhyQuestion(universe, shlex.quote(meta.name), option)
     found = await _status(asking, at, meta.status)
     unread = await queries.count(universe, inboxes.read_range(at, count_max=1_000))
     machine, fault, note = await _machine(asking, world)
@@ -143,7 +143,7 @@ def for_a_person(found: Why) -> list[str]:
     return [*lines, f"{more} more: see `worldline why {shlex.quote(found.world)}`"] if more > 0 else lines
 
 
-class Asking(msgspec.Struct, frozen=True):
+class WhyQuestion(msgspec.Struct, frozen=True):
     """The world that is asked about, and how commands about it are written. `name`: as a shell takes it."""
 
     universe: Connection
@@ -157,7 +157,7 @@ class Asking(msgspec.Struct, frozen=True):
 _REFUSED = {"worlds": "no world can be made", "pins": "no fork can be made"}
 
 
-async def _quota(asking: Asking) -> list[Reason]:
+async def _quota(asking: WhyQuestion) -> list[Reason]:
     """What this universe has too much of: what runs goes on, what asks for more is refused."""
     use = await quotas.use(asking.universe.store, asking.universe.id)
     found: list[Reason] = []
@@ -169,7 +169,7 @@ async def _quota(asking: Asking) -> list[Reason]:
     return found
 
 
-async def _machine(asking: Asking, world: Handle) -> tuple[Machine | None, list[Reason], str]:
+async def _machine(asking: WhyQuestion, world: Handle) -> tuple[Machine | None, list[Reason], str]:
     """The world's state, if its stored bytes are right; else why not, which counts unless a worker runs it all the
     same.
     """
@@ -186,7 +186,7 @@ async def _machine(asking: Asking, world: Handle) -> tuple[Machine | None, list[
         return None, [fault], f"its state cannot be read: {error}"
 
 
-async def _status(asking: Asking, at: ids.Address, status: Status) -> list[Reason]:
+async def _status(asking: WhyQuestion, at: ids.Address, status: Status) -> list[Reason]:
     if status is Status.ACTIVE:
         return []
     name = status.name.lower()
@@ -203,7 +203,7 @@ async def _status(asking: Asking, at: ids.Address, status: Status) -> list[Reaso
     return [Reason(name, said, True, command=asking.command(f"resume {asking.name}"))]
 
 
-async def _trial(asking: Asking, at: ids.Address) -> list[Reason]:
+async def _trial(asking: WhyQuestion, at: ids.Address) -> list[Reason]:
     """That steps over its next input did not end in order."""
     found = await queries.trial_of(asking.universe, at)
     if found is None:
@@ -232,7 +232,7 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times in a row"
 
 
-async def _running(asking: Asking, at: ids.Address, fault: list[Reason]) -> list[Reason]:
+async def _running(asking: WhyQuestion, at: ids.Address, fault: list[Reason]) -> list[Reason]:
     """What keeps it from being run: workers refuse it, or its code or its bytes are wrong and no worker runs it."""
     holder = await holders.find(asking.universe.store, at)
     running = None if holder is None or not holder.alive else holder.worker
@@ -240,7 +240,7 @@ async def _running(asking: Asking, at: ids.Address, fault: list[Reason]) -> list
 
 
 async def _not_hosted(
-    asking: Asking, at: ids.Address, meta: WorldMeta, unread: int, opened: list[works.Open]
+    asking: WhyQuestion, at: ids.Address, meta: WorldMeta, unread: int, opened: list[works.Open]
 ) -> list[Reason]:
     """That no process hosts it, if one is needed."""
     holder = await holders.find(asking.universe.store, at)
@@ -262,7 +262,7 @@ async def _not_hosted(
     return [Reason("not_hosted", said, stuck=bool(waits), since=since, command=asking.command("dev FILE"))]
 
 
-async def _assigned(asking: Asking, at: ids.Address, unread: int) -> list[Reason]:
+async def _assigned(asking: WhyQuestion, at: ids.Address, unread: int) -> list[Reason]:
     """That it is assigned to a worker which does not run it. It is stuck if it waits for that one alone."""
     wanted = await holders.assigned(asking.universe.store, at)
     holder = await holders.find(asking.universe.store, at)
@@ -275,7 +275,7 @@ async def _assigned(asking: Asking, at: ids.Address, unread: int) -> list[Reason
     return [Reason("assigned", what, stuck, command=asking.command(f"lease unassign {asking.name}"))]
 
 
-async def _refused(asking: Asking, at: ids.Address, running: ids.WorkerId | None) -> list[Reason]:
+async def _refused(asking: WhyQuestion, at: ids.Address, running: ids.WorkerId | None) -> list[Reason]:
     """What living workers say of a world that they cannot run. It is stuck unless another worker runs it."""
     found: list[Reason] = []
     for each in await holders.refusals_of(asking.universe.store, at):
@@ -286,7 +286,7 @@ async def _refused(asking: Asking, at: ids.Address, running: ids.WorkerId | None
     return found
 
 
-async def _unproved(asking: Asking, at: ids.Address) -> list[Reason]:
+async def _unproved(asking: WhyQuestion, at: ids.Address) -> list[Reason]:
     """What workers found when they ran its journal again in the background. It goes on all the same."""
     command = asking.command(f"replay {asking.name} --prove")
     return [
@@ -295,7 +295,7 @@ async def _unproved(asking: Asking, at: ids.Address) -> list[Reason]:
     ]
 
 
-async def _dead(asking: Asking, at: ids.Address, kept: list[Kept]) -> list[Reason]:
+async def _dead(asking: WhyQuestion, at: ids.Address, kept: list[StepTraces]) -> list[Reason]:
     found: list[Reason] = []
     by_step = {each.step: each.traces for each in kept}
     total = await queries.count(asking.universe, inboxes.dead_range(at, count_max=1_000))
@@ -303,7 +303,7 @@ async def _dead(asking: Asking, at: ids.Address, kept: list[Kept]) -> list[Reaso
         row = queries.dead_row(letter, asking.name)
         more = f" (one of {total})" if total > 1 else ""
         command = asking.command(f"dead retry {asking.name} {row.id}")
-        trace = traces.find(by_step.get(row.step, []), Source.HANDLER)
+        trace = traces.find(by_step.get(row.step, []), TraceSource.HANDLER)
         what = f"dead letter {row.id}{more}"
         found.append(Reason("dead", what, True, "", row.time, None, row.reason, command, trace))
         if len(found) >= DEAD_SHOWN_MAX:
@@ -311,18 +311,18 @@ async def _dead(asking: Asking, at: ids.Address, kept: list[Kept]) -> list[Reaso
     return found
 
 
-def _failed(asking: Asking, kept: list[Kept]) -> list[Failed]:
+def _failed(asking: WhyQuestion, kept: list[StepTraces]) -> list[RunFailurePlace]:
     """The runs that failed last."""
-    found: list[Failed] = []
+    found: list[RunFailurePlace] = []
     for each in kept:
         for trace in each.traces:
-            if trace.source is Source.RUN and len(found) < FAILED_SHOWN_MAX:
+            if trace.source is TraceSource.RUN and len(found) < FAILED_SHOWN_MAX:
                 command = asking.command(f"runs show {asking.name} {trace.subject}")
-                found.append(Failed(trace.subject, each.step, when(each.time_us), trace.text, command))
+                found.append(RunFailurePlace(trace.subject, each.step, when(each.time_us), trace.text, command))
     return found
 
 
-def _open(asking: Asking, opened: works.Open) -> Reason:
+def _open(asking: WhyQuestion, opened: works.Open) -> Reason:
     work, short = opened.work, opened.intent.hex()[:12]
     since, due, run = when(work.opened_us), when(work.due_us), work.correlation
     if work.kind is WorkKind.TIMER:
@@ -351,7 +351,7 @@ def _open(asking: Asking, opened: works.Open) -> Reason:
 # --- Flow domains ----------------------------------------------------------------------------------------------
 
 
-def _cells(asking: Asking, machine: Machine) -> list[Reason]:
+def _cells(asking: WhyQuestion, machine: Machine) -> list[Reason]:
     """Cells that do not go on, and intents that wait in their queues."""
     every = cells.waiting(machine)
     every.sort(key=lambda each: not (each.fatal or each.blocked or not each.is_declared))
@@ -364,7 +364,7 @@ def _cells(asking: Asking, machine: Machine) -> list[Reason]:
     return found
 
 
-def _cell(asking: Asking, cell: cells.Waiting) -> Reason:
+def _cell(asking: WhyQuestion, cell: cells.WaitingCell) -> Reason:
     ids_queued = [each.id for each in cell.queue]
     waits = f"{len(ids_queued)} {'intent waits' if len(ids_queued) == 1 else 'intents wait'}"
     abandon = [_abandon(asking, cell.domain, cell.key, each) for each in ids_queued[:QUEUED_SHOWN_MAX]]
@@ -400,7 +400,7 @@ def _cell(asking: Asking, cell: cells.Waiting) -> Reason:
     return Reason("queued", what, command=command, cell=cell.name)
 
 
-def _of_intent(asking: Asking, reason: Reason, required: cells.Required) -> Reason:
+def _of_intent(asking: WhyQuestion, reason: Reason, required: cells.Required) -> Reason:
     """The reason of an effect that an intent waits for."""
     abandon = _abandon(asking, required.domain, required.key, required.intent)
     ways = [*(reason.ways or ([reason.command] if reason.command else [])), abandon]
@@ -414,7 +414,7 @@ def _of_intent(asking: Asking, reason: Reason, required: cells.Required) -> Reas
     )
 
 
-def _abandon(asking: Asking, domain: str, key: str, intent: str) -> str:
+def _abandon(asking: WhyQuestion, domain: str, key: str, intent: str) -> str:
     return asking.command(f"abandon {asking.name} {domain} {shlex.quote(intent)}{_key(key)}")
 
 
@@ -425,7 +425,7 @@ def _key(key: str) -> str:
 # --- Runs ------------------------------------------------------------------------------------------------------
 
 
-async def _runs(asking: Asking, world: Handle, machine: Machine) -> list[Reason]:
+async def _runs(asking: WhyQuestion, world: Handle, machine: Machine) -> list[Reason]:
     found: list[Reason] = []
     records = [run.record for run in machine.live_runs()]
     blocked_us = await block_times.of_runs(world, [each.id for each in records if each.status is RunStatus.BLOCKED])
@@ -437,7 +437,7 @@ async def _runs(asking: Asking, world: Handle, machine: Machine) -> list[Reason]
     return found
 
 
-def _blocked_run(asking: Asking, world: str, record: Record, since: datetime | None) -> Reason:
+def _blocked_run(asking: WhyQuestion, world: str, record: Record, since: datetime | None) -> Reason:
     what = f"run {record.id} ({record.workflow}) is blocked: the code does not fit its record"
     waiting = ways_out.pending_cancel(record)
     what += f"; {waiting}" if waiting else ""
@@ -446,7 +446,7 @@ def _blocked_run(asking: Asking, world: str, record: Record, since: datetime | N
     return Reason("blocked", what, True, record.id, since, None, report, ways[0], ways=ways)
 
 
-def _waiting(asking: Asking, record: Record, op: Op) -> Reason:
+def _waiting(asking: WhyQuestion, record: Record, op: Op) -> Reason:
     what = f"run {record.id} ({record.workflow}) waits for {_describe(record, op)}"
     match op.kind:
         case OpKind.WAIT:
@@ -476,15 +476,15 @@ def _asked_at(record: Record, op: Op) -> datetime:
     return when(record.log[op.fed - 1].time_us if 0 < op.fed <= len(record.log) else record.started_us)
 
 
-async def list_runs(world: Handle) -> list[Run]:
+async def list_runs(world: Handle) -> list[WaitingRun]:
     """A world's runs, the newest first, from its state."""
     return [_run_of(record, world.name) for record in (await listing.runs(world))[0]]
 
 
-def _run_of(record: Record, name: str) -> Run:
+def _run_of(record: Record, name: str) -> WaitingRun:
     waits = [_describe(record, op) for op in record.ops if op.outcome is None and op.kind is not OpKind.AFTER]
     ended = when(record.ended_us) if record.status in ENDED else None
-    return Run(
+    return WaitingRun(
         record.id,
         record.workflow,
         record.status.name.lower(),
@@ -506,7 +506,7 @@ def _when(time_us: int | None) -> datetime | None:
     return None if time_us is None else when(time_us)
 
 
-async def find_run(world: Handle, run_id: str) -> Run:
+async def find_run(world: Handle, run_id: str) -> WaitingRun:
     """One run, with the arguments that its code passes now where they are others. For that its code runs here, in a
     thread of its own and for a while at most; unless this process hosts the world.
     """

@@ -18,7 +18,7 @@ from worldline.kernel.execution import coroutines
 from worldline.kernel.operations import OpKind
 from worldline.kernel.repair import ways_out
 from worldline.kernel.rows.records import ENDED, Parked, Pending, RunStatus
-from worldline.kernel.runs import Run
+from worldline.kernel.runs import LiveRun
 from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload
 from worldline.model.inbox import ReceiptStatus
@@ -98,7 +98,7 @@ class ChangeProgram(msgspec.Struct, frozen=True, array_like=True):
     after: bytes
 
 
-class Standing(msgspec.Struct, frozen=True, array_like=True):
+class RunStanding(msgspec.Struct, frozen=True, array_like=True):
     """A run's status, as the answer to a RUN command. `data` is the result or Failure of one that has ended."""
 
     run: str
@@ -157,14 +157,14 @@ def _run(machine: Machine, data: bytes, *, unseen: bool = False) -> bytes:
         named=wanted.named,
         correlation_id=wanted.correlation_id,
     )
-    return structs.encode(Standing(wanted.run, RunStatus.RUNNING, attached=False))
+    return structs.encode(RunStanding(wanted.run, RunStatus.RUNNING, attached=False))
 
 
-def _attach(known: Run, wanted: StartRun) -> bytes:
+def _attach(known: LiveRun, wanted: StartRun) -> bytes:
     record = known.record
     if not runs.is_same(record, wanted.workflow, wanted.args):
         raise errors.IdReused(wanted.run)
-    return structs.encode(Standing(record.id, record.status, attached=True, data=record.data))
+    return structs.encode(RunStanding(record.id, record.status, attached=True, data=record.data))
 
 
 def _cancel(machine: Machine, data: bytes) -> bytes:
@@ -176,7 +176,7 @@ def _cancel(machine: Machine, data: bytes) -> bytes:
         raise errors.BadInput(f"a run is cancelled from outside as {_CANCEL_NAMES}, not as {wanted.kind.name.lower()}")
     if run.record.status not in ENDED:
         work.interrupt(machine, run, 0, wanted.reason, wanted.kind)
-    return structs.encode(Standing(run.record.id, run.record.status, attached=True, data=run.record.data))
+    return structs.encode(RunStanding(run.record.id, run.record.status, attached=True, data=run.record.data))
 
 
 def _program(machine: Machine, data: bytes) -> bytes:
@@ -214,7 +214,7 @@ def misfits(machine: Machine, at: ids.Address) -> dict[str, str]:
 
 def _schedule(machine: Machine, data: bytes) -> bytes:
     """Answers whether the schedule was changed."""
-    wanted = structs.decode(schedules.Put, data)
+    wanted = structs.decode(schedules.ScheduleChange, data)
     if wanted.spec is not None:
         schedules.check(machine, wanted.id, wanted.spec)
     return values.dump(schedules.change(machine, wanted.id, wanted.spec))
@@ -304,12 +304,12 @@ def _erase(machine: Machine, data: bytes) -> bytes:
     return values.NONE
 
 
-def _on_run(change: Callable[[Machine, bytes], Run]) -> Callable[[Machine, bytes], bytes]:
+def _on_run(change: Callable[[Machine, bytes], LiveRun]) -> Callable[[Machine, bytes], bytes]:
     """A way out of a run: the answer is how the run stands then."""
 
     def handle(machine: Machine, data: bytes) -> bytes:
         record = change(machine, data).record
-        return structs.encode(Standing(record.id, record.status, attached=True, data=record.data))
+        return structs.encode(RunStanding(record.id, record.status, attached=True, data=record.data))
 
     return handle
 

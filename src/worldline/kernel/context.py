@@ -6,8 +6,8 @@ not see each other. It is no `ContextVar`: before Python 3.12, a garbage collect
 a coroutine whose last lines set one, too, reads freed memory, and the process dies of it.
 
 `Running` is the interface between those functions and the kernel. `execution/handler_calls.py` and
-`execution/workflow_calls.py` implement it. Two stand-ins are here, `Closing` and `Nowhere`, for code that must not have
-any effect any more.
+`execution/workflow_calls.py` implement it. Two stand-ins are here, `ClosingRun` and `Nowhere`, for code that must not
+have any effect any more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 
 from worldline.base import errors, failures, limits
 from worldline.base.failures import CancelKind
-from worldline.kernel.operations import All, OpKind, Scope
+from worldline.kernel.operations import All, OpKind, ScopeOperation
 from worldline.model import inbox
 from worldline.model import step as steps
 
@@ -46,7 +46,7 @@ class Running(Protocol):
         """The store's time of this step."""
 
     @property
-    def where(self) -> steps.Context | None:
+    def where(self) -> steps.StepContext | None:
         """The step that is running, if there is one."""
 
     @property
@@ -108,13 +108,13 @@ class RunningWorkflow(Protocol):
         stops the run, which is blocked then.
         """
 
-    def failed_in(self, scope: Scope) -> list[tuple[int, str]]:
+    def failed_in(self, scope: ScopeOperation) -> list[tuple[int, str]]:
         """The operations of a scope that failed and whose failure its block did not get: their numbers, and why."""
 
-    def new_scope(self, *, shield: bool) -> Scope: ...
-    def enter_scope(self, scope: Scope) -> None: ...
-    def leave_scope(self, scope: Scope) -> None: ...
-    def cancel_scope(self, scope: Scope, reason: str) -> None: ...
+    def new_scope(self, *, shield: bool) -> ScopeOperation: ...
+    def enter_scope(self, scope: ScopeOperation) -> None: ...
+    def leave_scope(self, scope: ScopeOperation) -> None: ...
+    def cancel_scope(self, scope: ScopeOperation, reason: str) -> None: ...
 
 
 class OfThread(threading.local, Generic[T]):
@@ -154,7 +154,7 @@ def require(what: str) -> Running:
 
 class Strayed(BaseException):
     """Stops code that does something else than was recorded. Not an `Exception`, so that workflows do not catch it. It
-    is raised once: code that catches it all the same continues under `Closing` until it awaits something.
+    is raised once: code that catches it all the same continues under `ClosingRun` until it awaits something.
     """
 
 
@@ -168,7 +168,7 @@ class Dropped(GeneratorExit):
     """
 
 
-class Closing:
+class ClosingRun:
     """Stands in for a run's `Running` while its coroutine is dropped, or is stopped because it strayed from its record:
     its `finally` blocks must not have any effect. Code that catches `Dropped` again and again gets a `Nowhere` instead.
     """
@@ -198,7 +198,7 @@ class Nowhere:
     handler = None
 
     def __init__(self) -> None:
-        self._scopes: list[Scope] = []
+        self._scopes: list[ScopeOperation] = []
         self._scope_count = 0
 
     def workflow(self, what: str) -> Self:  # noqa: ARG002
@@ -243,17 +243,17 @@ class Nowhere:
     def unfit(self, number: int, error: errors.DecodeError) -> BaseException:  # noqa: ARG002
         return error
 
-    def failed_in(self, scope: Scope) -> list[tuple[int, str]]:  # noqa: ARG002
+    def failed_in(self, scope: ScopeOperation) -> list[tuple[int, str]]:  # noqa: ARG002
         return []
 
-    def new_scope(self, *, shield: bool) -> Scope:
+    def new_scope(self, *, shield: bool) -> ScopeOperation:
         self._scope_count += 1
-        return Scope(self._scope_count, shield=shield)
+        return ScopeOperation(self._scope_count, shield=shield)
 
-    def enter_scope(self, scope: Scope) -> None:
+    def enter_scope(self, scope: ScopeOperation) -> None:
         self._scopes.append(scope)
 
-    def leave_scope(self, scope: Scope) -> None:
+    def leave_scope(self, scope: ScopeOperation) -> None:
         self._scopes.remove(scope)
 
 
@@ -270,7 +270,7 @@ def close(coroutine: Coroutine[Any, Any, Any] | None) -> None:
     """End a coroutine, so that nothing it still does has any effect. One that does not end is abandoned as it is."""
     if coroutine is None or getattr(coroutine, "cr_frame", None) is None:
         return
-    closing: Any = Closing()
+    closing: Any = ClosingRun()
     before = current.set(closing)
     try:
         for _ in range(CLOSINGS_MAX):

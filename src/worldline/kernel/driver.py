@@ -13,17 +13,17 @@ from worldline.codec import structs
 from worldline.kernel import context, events, failure, runs, user_errors, values, work
 from worldline.kernel.execution import coroutines, tracebacks, waits
 from worldline.kernel.execution.workflow_calls import WorkflowCalls
-from worldline.kernel.operations import OUTLIVE, All, Closing, ContinueAsNew, First, Joined, OpKind
-from worldline.kernel.rows.records import Interrupt, Resume, RunStatus
-from worldline.kernel.runs import Run
-from worldline.kernel.state import Ended, Machine
+from worldline.kernel.operations import OUTLIVE, All, ContinueAsNew, First, Joined, OpKind, ScopeClosing
+from worldline.kernel.rows.records import PendingCancel, Resume, RunStatus
+from worldline.kernel.runs import LiveRun
+from worldline.kernel.state import Machine, RunFinished
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
-from worldline.model.trace import Source
+from worldline.model.trace import TraceSource
 
 _KEPT = (*OUTLIVE, OpKind.CHILD)  # not given up when the code stops waiting: the code itself ends a child, and waits
 _WAITS = (All, First, Joined)
-_AWAITS = (*_WAITS, Closing)
+_AWAITS = (*_WAITS, ScopeClosing)
 _RUNNING, _OK = RunStatus.RUNNING, ReceiptStatus.OK
 _FAILURE, _PARENT = CancelKind.FAILURE, CancelKind.PARENT
 
@@ -48,7 +48,7 @@ def drain(machine: Machine) -> None:
             coroutines.block(machine, run, error.report)
 
 
-def _advance(machine: Machine, run: Run, *, last: bool) -> None:
+def _advance(machine: Machine, run: LiveRun, *, last: bool) -> None:
     """Let a run continue until it waits. `last`: nothing else can happen in this step now."""
     now = machine.now
     if now.given_blocks:
@@ -78,7 +78,7 @@ def _advance(machine: Machine, run: Run, *, last: bool) -> None:
         _feed(machine, run, resume)
 
 
-def _turn_live(machine: Machine, run: Run) -> None:
+def _turn_live(machine: Machine, run: LiveRun) -> None:
     """A run was reset: make the last feeding that it has kept again. It turns live where its operations end."""
     log = run.record.log
     run.at(log[-1] if log else None, turning=True)
@@ -87,11 +87,11 @@ def _turn_live(machine: Machine, run: Run) -> None:
         waits.check_all(machine, run)
 
 
-def _next(machine: Machine, run: Run, *, last: bool) -> Resume | None:
+def _next(machine: Machine, run: LiveRun, *, last: bool) -> Resume | None:
     """What the run is fed with now, or None while it has to wait."""
     time_us = machine.now.context.time_us
     waiting = run.waiting
-    if type(waiting) is Closing:
+    if type(waiting) is ScopeClosing:
         return _closed(machine, run, waiting, last=last)
     for interrupt in run.record.interrupts if run.record.interrupts.items else ():
         if run.inside(interrupt.scope) and not run.shielded(interrupt.scope):
@@ -119,7 +119,7 @@ def _next(machine: Machine, run: Run, *, last: bool) -> Resume | None:
     return Resume(time_us) if done >= (1 if first else len(waiting.ops)) else None
 
 
-def _closed(machine: Machine, run: Run, waiting: Closing, *, last: bool) -> Resume | None:
+def _closed(machine: Machine, run: LiveRun, waiting: ScopeClosing, *, last: bool) -> Resume | None:
     """What a run that waits for what it has cancelled is fed with now. No cancellation is delivered meanwhile."""
     now = machine.now
     ops = run.record.ops
@@ -134,21 +134,21 @@ def _closed(machine: Machine, run: Run, waiting: Closing, *, last: bool) -> Resu
     return None
 
 
-def _apply(machine: Machine, run: Run, resume: Resume) -> None:
+def _apply(machine: Machine, run: LiveRun, resume: Resume) -> None:
     """What a feeding changes besides: a delivered interrupt is removed, and operations that the run does not wait for
     any more are given up. What belongs to a scope is up to its code, and so are runs.
     """
     waiting = run.waiting
     assert isinstance(waiting, _AWAITS)
     if resume.scope >= 0 and resume.failed < 0:
-        run.interrupted(Interrupt(resume.scope, resume.reason, resume.kind))
+        run.interrupted(PendingCancel(resume.scope, resume.reason, resume.kind))
     if (resume.scope >= 0 or resume.failed >= 0) and not isinstance(waiting, Joined):
         for number in waiting.ops:
             if run.record.ops[number].kind not in _KEPT:
                 work.cancel_op(machine, run, number, resume.reason or "another operation failed")
 
 
-def _feed(machine: Machine, run: Run, resume: Resume | None) -> None:
+def _feed(machine: Machine, run: LiveRun, resume: Resume | None) -> None:
     """Run the coroutine to its next await, or to its end."""
     coroutine = run.coroutine
     assert coroutine is not None
@@ -178,7 +178,7 @@ def _feed(machine: Machine, run: Run, resume: Resume | None) -> None:
 # --- How runs end ------------------------------------------------------------------------------------------------
 
 
-def _finish(machine: Machine, run: Run, result: object, calls: WorkflowCalls) -> None:
+def _finish(machine: Machine, run: LiveRun, result: object, calls: WorkflowCalls) -> None:
     try:
         calls.check_calls()
         data = values.dump(result)
@@ -191,35 +191,35 @@ def _finish(machine: Machine, run: Run, result: object, calls: WorkflowCalls) ->
         _end(machine, run, RunStatus.FINISHED, data)
 
 
-def terminate(machine: Machine, run: Run, data: bytes) -> None:
+def terminate(machine: Machine, run: LiveRun, data: bytes) -> None:
     """End a run without its code: it is cancelled at once, with this failure."""
     _end(machine, run, RunStatus.CANCELLED, data)
 
 
-def _fail(machine: Machine, run: Run, error: BaseException) -> None:
+def _fail(machine: Machine, run: LiveRun, error: BaseException) -> None:
     """User code raised: that is the run's end."""
     # The reason comes through every run that waits for the one that was refused: said once, it can be read in the end.
     refused = type(error) is failures.TooManyRuns
     message = user_errors.text_of(error) if refused else user_errors.message_in_step(error)
-    tracebacks.record(machine, Source.RUN, run.record.id, error, message)
+    tracebacks.record(machine, TraceSource.RUN, run.record.id, error, message)
     why = runs.failure(user_errors.code_of(error), message, data=failure.data_of(error))
     _end(machine, run, RunStatus.FAILED, why)
 
 
-def _end(machine: Machine, run: Run, status: RunStatus, data: bytes) -> None:
+def _end(machine: Machine, run: LiveRun, status: RunStatus, data: bytes) -> None:
     """Record a run's end, answer the operations that wait for it, and drop what it does not need any more."""
     _cancel_ops(machine, run, "the run has ended")
     machine.work.release_held(run.record)
     run.end(status, data, time_us=machine.now.context.time_us)
     record = run.record
-    machine.draft(Kind.RUN_FINISHED, structs.encode(Ended(record.id, status, data)), correlation=record.id)
+    machine.draft(Kind.RUN_FINISHED, structs.encode(RunFinished(record.id, status, data)), correlation=record.id)
     followers = run.clear()
     machine.end_run(run)
     for follower in followers:
         work.arrive(machine, follower.run, follower.op, runs.outcome_of(record))
 
 
-def _continue(machine: Machine, run: Run, workflow: str, args: bytes) -> None:
+def _continue(machine: Machine, run: LiveRun, workflow: str, args: bytes) -> None:
     """Start over under the same id, with nothing recorded yet."""
     record = run.record
     _cancel_ops(machine, run, "continued as new")
@@ -231,7 +231,7 @@ def _continue(machine: Machine, run: Run, workflow: str, args: bytes) -> None:
     machine.now.ready.append(record.id)
 
 
-def _cancel_ops(machine: Machine, run: Run, reason: str) -> None:
+def _cancel_ops(machine: Machine, run: LiveRun, reason: str) -> None:
     for number, op in enumerate(run.record.ops):
         if op.outcome is None and op.kind not in OUTLIVE:
             work.cancel_op(machine, run, number, reason)

@@ -20,8 +20,8 @@ from worldline.kernel.events import Answer
 from worldline.kernel.execution import reports
 from worldline.kernel.operations import OpKind
 from worldline.kernel.repair import poison, ways_out
-from worldline.kernel.rows.records import Failure
-from worldline.kernel.state import Blocked, Ended
+from worldline.kernel.rows.records import JournaledFailure
+from worldline.kernel.state import Blocked, RunFinished
 from worldline.model import inbox, journal, payload
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
@@ -71,7 +71,7 @@ def decoded(data: bytes) -> Any:
         return data.hex()
 
 
-def fields(found: journal.Entry) -> Fields:
+def fields(found: journal.JournalEntry) -> Fields:
     """What an entry says, by its kind."""
     if found.blob and not found.payload:
         return {"payload": {"blob": found.blob.hex()}}
@@ -86,9 +86,9 @@ def fields(found: journal.Entry) -> Fields:
 def item(given: inbox.Item) -> Fields:
     """An input, wherever it stands: in the inbox, in a dead letter, in an entry."""
     match given:
-        case inbox.Event(schema=schema, payload=carried, to=to):
+        case inbox.InboxEvent(schema=schema, payload=carried, to=to):
             return {"event": schema, "data": _carried(carried), "to": to, **_correlated(given)}
-        case inbox.Receipt(intent=intent, status=status, payload=carried, attempt=attempt):
+        case inbox.EffectReceipt(intent=intent, status=status, payload=carried, attempt=attempt):
             said = {"intent": intent.hex(), "status": status.name.lower(), "attempt": attempt}
             return {**said, **_outcome(status is ReceiptStatus.OK, carried), **_correlated(given)}
         case inbox.TimerFired(intent=intent, due_us=due_us):
@@ -106,7 +106,7 @@ def _correlated(given: inbox.Item) -> Fields:
 
 
 def failure(data: bytes) -> Fields:
-    why = structs.decode(Failure, data)
+    why = structs.decode(JournaledFailure, data)
     said: Fields = {"code": why.code, "message": why.message}
     if why.data:
         said["data"] = plain(why.data)
@@ -156,7 +156,7 @@ def _command(command: str, carried: payload.Payload) -> Fields:
     if command == commands.PROGRAM:
         return _program_changed(data)
     if command == fork.FORKED:
-        begins = structs.decode(fork.Forked, data)
+        begins = structs.decode(fork.ForkBeginning, data)
         policy, answers = begins.policy.name.lower(), len(begins.script)
         return {
             "of": begins.parent,
@@ -227,7 +227,7 @@ def _run_started(data: bytes) -> Fields:
 
 
 def _run_finished(data: bytes) -> Fields:
-    ended = structs.decode(Ended, data)
+    ended = structs.decode(RunFinished, data)
     said: Fields = {"run": ended.run, "status": ended.status.name.lower()}
     if said["status"] == "finished":
         return {**said, "result": decoded(ended.data)}
@@ -293,7 +293,7 @@ def _secret_drawn(_: bytes) -> Fields:
 
 
 def _witnessed(data: bytes) -> Fields:
-    said = structs.decode(witness.Witnessed, data)
+    said = structs.decode(witness.WitnessedRoot, data)
     return {"of_step": said.step, "root": said.root.hex()}
 
 

@@ -23,13 +23,13 @@ from worldline.kernel.execution.handler_calls import HandlerCalls
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows import cells
 from worldline.kernel.rows.current_step import EVENTS_BYTES_MAX
-from worldline.kernel.rows.records import UNREAD, Held, Outcome, RunStatus, Schedule
-from worldline.kernel.runs import Run
+from worldline.kernel.rows.records import UNREAD, DeferredOperation, Outcome, RunStatus, Schedule
+from worldline.kernel.runs import LiveRun
 from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
 from worldline.model.journal import Kind
-from worldline.model.trace import Source
+from worldline.model.trace import TraceSource
 from worldline.model.work import WorkKind
 
 REPLY = "worldline/reply"
@@ -87,7 +87,7 @@ def check_outside(schema: str, data: bytes) -> None:
 class _Failed(Exception):
     """A handler raised: the event is not taken. Carries what was raised."""
 
-    def __init__(self, cause: BaseException, handler: reducers.Handler) -> None:
+    def __init__(self, cause: BaseException, handler: reducers.EventHandler) -> None:
         super().__init__()
         self.cause = cause
         self.handler = handler
@@ -206,13 +206,13 @@ def _failed(machine: Machine, failed: _Failed) -> tuple[Answer, str]:
     why = runs.failure(user_errors.code_of(cause), message, data=failure.data_of(cause))
     machine.draft(Kind.HANDLER_FAILED, why)
     handler = f"{failed.handler.reducer}.{failed.handler.method}"
-    tracebacks.record(machine, Source.HANDLER, handler, cause, message)
+    tracebacks.record(machine, TraceSource.HANDLER, handler, cause, message)
     return Answer(False, why), f"{handler} raised {message}"
 
 
 def _opened(
-    routes: reducers.Routes, data: bytes, handlers: list[reducers.Handler]
-) -> tuple[Envelope | None, list[reducers.Handler]]:
+    routes: reducers.Routes, data: bytes, handlers: list[reducers.EventHandler]
+) -> tuple[Envelope | None, list[reducers.EventHandler]]:
     """An envelope, and who takes it: the handlers of its inbox; if there are none, those that take any envelope."""
     try:
         envelope = values.load(Envelope, data)
@@ -222,7 +222,7 @@ def _opened(
 
 
 def _fold(
-    machine: Machine, handlers: list[reducers.Handler], data: bytes, envelope: Envelope | None = None
+    machine: Machine, handlers: list[reducers.EventHandler], data: bytes, envelope: Envelope | None = None
 ) -> Answer | None:
     """Run all handlers of an event; then, only if all succeeded, do what they asked for. Handlers of an inbox that name
     a type of their own get what is inside the envelope.
@@ -255,7 +255,7 @@ def _fold(
 
 def _call(
     machine: Machine,
-    handler: reducers.Handler,
+    handler: reducers.EventHandler,
     event: Any,
     calls: HandlerCalls,
     before: dict[tuple[str, str], tuple[int, bytes] | None],
@@ -295,7 +295,7 @@ def _call(
     return result
 
 
-def _refuse_undone(handler: reducers.Handler, result: object) -> NoReturn:
+def _refuse_undone(handler: reducers.EventHandler, result: object) -> NoReturn:
     """A decorator can hide from the declaration that a handler is a coroutine or a generator."""
     kind = user_errors.name_of(type(result))
     raise errors.BadInput(
@@ -312,7 +312,7 @@ def _fitting(reducer: reducers.Reducer, key: tuple[str, str], data: bytes) -> An
 
 
 def _count_changes(
-    machine: Machine, last: reducers.Handler | None, before: dict[tuple[str, str], tuple[int, bytes] | None]
+    machine: Machine, last: reducers.EventHandler | None, before: dict[tuple[str, str], tuple[int, bytes] | None]
 ) -> None:
     """Bound what one event changes: its rows are written with this step."""
     size = 0
@@ -325,7 +325,7 @@ def _count_changes(
     machine.now.count_bytes(size)
 
 
-def _answer(handler: reducers.Handler, result: Any) -> bytes:
+def _answer(handler: reducers.EventHandler, result: Any) -> bytes:
     try:
         return values.dump(result)
     except errors.EncodeError as error:
@@ -345,7 +345,7 @@ def _do_asked(machine: Machine, calls: HandlerCalls) -> None:
     for delay_us, (schema, data), cancelled in calls.afters:
         if not cancelled[0]:
             due_us = machine.now.context.store_us + delay_us
-            work.ask_for(machine, Held("", -1, OpKind.AFTER, schema, data, due_us))
+            work.ask_for(machine, DeferredOperation("", -1, OpKind.AFTER, schema, data, due_us))
     for schedule_id, spec in calls.schedules:
         schedules.change(machine, schedule_id, spec)
     for number, (workflow, args, run_id) in enumerate(calls.starts):
@@ -366,7 +366,7 @@ def _do_asked(machine: Machine, calls: HandlerCalls) -> None:
             machine.draft(Kind.HANDLER_FAILED, runs.failure(errors.IdReused.code, str(errors.IdReused(name))))
 
 
-def _waiting_runs(machine: Machine, schema: str) -> list[Run]:
+def _waiting_runs(machine: Machine, schema: str) -> list[LiveRun]:
     """The live runs that wait for this kind of event, or may, in order of start: those of blocked runs, too, whose code
     may be gone.
     """
@@ -389,7 +389,7 @@ def _check(machine: Machine, schema: str, data: bytes) -> None:
     values.load(machine.program.routes.types.get(schema, Any), data)
 
 
-def _give(machine: Machine, run: Run, schema: str, data: bytes) -> str:
+def _give(machine: Machine, run: LiveRun, schema: str, data: bytes) -> str:
     """Give an event to a run: to the wait it satisfies, or into the buffer until one does."""
     if len(run.record.buffer) >= BUFFER_MAX:
         return _reject(machine, f"run {run.record.id!r} has {BUFFER_MAX} events it has not waited for")

@@ -84,7 +84,7 @@ class Joined(Await):
         self.ops = ops
 
 
-class Closing(Await):
+class ScopeClosing(Await):
     """Resume when all these operations, which were cancelled, have ended, or when the operation `timer` is done. With
     `brief`, resume as soon as nothing else can happen in this step. No cancellation interrupts it.
     """
@@ -97,7 +97,7 @@ class Closing(Await):
         self.brief = brief
 
 
-class Scope:
+class ScopeOperation:
     """One entered `wl.scope`: its number in the run, and the operations that end with it.
 
     The first failure among these operations that the block does not wait for at that moment cancels the block:
@@ -137,7 +137,7 @@ class Scope:
         self.timed_out = kind is _TIMEOUT and self.timer >= 0
 
 
-def is_shielded(scopes: list[Scope], number: int) -> bool:
+def is_shielded(scopes: list[ScopeOperation], number: int) -> bool:
     """Whether a cancellation of one of these scopes, or of the whole run (0), has to wait for a shield inside it."""
     inner = scopes
     if number > 0:

@@ -52,7 +52,7 @@ class Desk(Protocol):
 desk: Final[context.OfThread[Desk | None]] = context.OfThread(None)
 
 
-class Use:
+class PersonalUse:
     """Whether this process has anything to do with personal values: if not, steps need no desk. A program that declares
     them says so before its first step.
     """
@@ -76,7 +76,7 @@ class Use:
             raise error
 
 
-use: Final = Use()
+use: Final = PersonalUse()
 
 
 class Personal(Generic[T_co]):
@@ -165,7 +165,7 @@ class Personal(Generic[T_co]):
         raise TypeError("a wl.Personal has no hash: it would tell something of its value")
 
 
-class Trial:
+class TrialDesk:
     """Where it is tried whether something can be written and read. Nothing is kept."""
 
     opens_at_once = False

@@ -27,7 +27,7 @@ _TEXT_CHARACTERS_MAX: Final = 300
 Load = Callable[[payload.Payload], bytes]
 
 
-class Difference(msgspec.Struct, frozen=True):
+class CodeDifference(msgspec.Struct, frozen=True):
     """The first difference between code and journal: the height, and what each of them has there. `field`: the first
     field in which these differ, if it can be told.
     """
@@ -43,9 +43,9 @@ class Difference(msgspec.Struct, frozen=True):
         return f"{said}\n  field:   {self.field}" if self.field else said
 
 
-def steps(entries: Sequence[journal.Entry]) -> Iterator[list[journal.Entry]]:
+def steps(entries: Sequence[journal.JournalEntry]) -> Iterator[list[journal.JournalEntry]]:
     """Entries, step by step."""
-    current: list[journal.Entry] = []
+    current: list[journal.JournalEntry] = []
     for entry in entries:
         current.append(entry)
         if entry.chain:
@@ -55,7 +55,7 @@ def steps(entries: Sequence[journal.Entry]) -> Iterator[list[journal.Entry]]:
         raise errors.DecodeError(f"the journal ends inside step {current[0].step}")
 
 
-def input_of(entries: Sequence[journal.Entry], load: Load) -> step.Input:
+def input_of(entries: Sequence[journal.JournalEntry], load: Load) -> step.Input:
     """The input that a step's first entry records, and whether user code must not get it."""
     first = entries[0]
     if first.kind is Kind.UNDECODABLE_INPUT:
@@ -77,31 +77,31 @@ def input_of(entries: Sequence[journal.Entry], load: Load) -> step.Input:
     )
 
 
-def _poison_of(entries: Sequence[journal.Entry]) -> tuple[str, bool]:
+def _poison_of(entries: Sequence[journal.JournalEntry]) -> tuple[str, bool]:
     behind = next((entry for entry in entries[1:3] if entry.kind is not Kind.CLOCK), None)
     return poison.read(behind.payload) if behind is not None and behind.kind is Kind.POISON else ("", False)
 
 
-def context_of(entries: Sequence[journal.Entry], address: ids.Address) -> step.Context:
+def context_of(entries: Sequence[journal.JournalEntry], address: ids.Address) -> step.StepContext:
     """The address and the times of a step, from its entries."""
     first = entries[0]
     behind = len(entries) > 1 and entries[1].kind is Kind.CLOCK
-    return step.Context(
+    return step.StepContext(
         address, first.step, first.time_us, behind_us=values.load(int, entries[1].payload) if behind else 0
     )
 
 
-def item_of(entry: journal.Entry) -> inbox.Item:
+def item_of(entry: journal.JournalEntry) -> inbox.Item:
     item: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
     return item
 
 
-def payload_of(entry: journal.Entry) -> payload.Payload | None:
+def payload_of(entry: journal.JournalEntry) -> payload.Payload | None:
     """The payload that an input entry carries, if its kind has one."""
     return getattr(item_of(entry), "payload", None)
 
 
-def blocks_of(entries: Sequence[journal.Entry]) -> dict[str, str]:
+def blocks_of(entries: Sequence[journal.JournalEntry]) -> dict[str, str]:
     """The runs that a step blocked, and the reports. Whether a run's code fits its record shows when it is rebuilt, and
     that depends on what was in memory: so it is part of what a step is given. Whether an answer fits shows whenever the
     run gets it: that must come out again.
@@ -110,24 +110,28 @@ def blocks_of(entries: Sequence[journal.Entry]) -> dict[str, str]:
     return {each.run: each.report for each in found if not each.unfit}
 
 
-def erased_of(entries: Sequence[journal.Entry | journal.Draft]) -> tuple[bytes, ...]:
+def erased_of(entries: Sequence[journal.JournalEntry | journal.EntryDraft]) -> tuple[bytes, ...]:
     """The personal values that a step found erased. That is no part of the state: so it is part of what it is given."""
     found = [values.load(tuple[bytes, bytes], each.payload) for each in entries if each.kind is Kind.ERASED_READ]
     return tuple(value for _, value in found)
 
 
-def secret_of(entries: Sequence[journal.Entry | journal.Draft]) -> bytes:
+def secret_of(entries: Sequence[journal.JournalEntry | journal.EntryDraft]) -> bytes:
     """What a step drew for the names of questions: no code can derive it."""
     found = next((each.payload for each in entries if each.kind is Kind.SECRET_DRAWN), b"")
     return values.load(bytes, found) if found else b""
 
 
-def again(machine: Machine, entries: Sequence[journal.Entry], address: ids.Address, load: Load) -> Difference | None:
+def again(
+    machine: Machine, entries: Sequence[journal.JournalEntry], address: ids.Address, load: Load
+) -> CodeDifference | None:
     """Replay one step. Returns the first difference, if there is one."""
     return compare(entries, stepped_again(machine, entries, address, load))
 
 
-def stepped_again(machine: Machine, entries: Sequence[journal.Entry], address: ids.Address, load: Load) -> step.Stepped:
+def stepped_again(
+    machine: Machine, entries: Sequence[journal.JournalEntry], address: ids.Address, load: Load
+) -> step.Stepped:
     """Give a step's input to the machine once more."""
     given = msgspec.structs.replace(input_of(entries, load), blocks=blocks_of(entries))
     machine.begin_replay()
@@ -137,15 +141,15 @@ def stepped_again(machine: Machine, entries: Sequence[journal.Entry], address: i
         machine.end_replay()
 
 
-def compare(entries: Sequence[journal.Entry], stepped: step.Stepped) -> Difference | None:
+def compare(entries: Sequence[journal.JournalEntry], stepped: step.Stepped) -> CodeDifference | None:
     """The state digest covers all that the step changed, so equal ones say that the changes are equal, too."""
     last = entries[-1]
     for index, entry in enumerate(entries):
         if index >= len(stepped.drafts):
-            return Difference(entry.height, entry.step, describe(entry.kind, entry.payload), "nothing")
+            return CodeDifference(entry.height, entry.step, describe(entry.kind, entry.payload), "nothing")
         draft = stepped.drafts[index]
         if (entry.kind, entry.correlation, entry.payload) != (draft.kind, draft.correlation, draft.payload):
-            return Difference(
+            return CodeDifference(
                 entry.height,
                 entry.step,
                 describe(entry.kind, entry.payload),
@@ -154,20 +158,20 @@ def compare(entries: Sequence[journal.Entry], stepped: step.Stepped) -> Differen
             )
     if len(stepped.drafts) > len(entries):
         extra = stepped.drafts[len(entries)]
-        return Difference(last.height + 1, last.step, "nothing", describe(extra.kind, extra.payload))
+        return CodeDifference(last.height + 1, last.step, "nothing", describe(extra.kind, extra.payload))
     if stepped.state != last.state:
-        return Difference(last.height, last.step, f"state {last.state.hex()}", f"state {stepped.state.hex()}")
+        return CodeDifference(last.height, last.step, f"state {last.state.hex()}", f"state {stepped.state.hex()}")
     return None
 
 
-def check(machine: Machine, entries: Sequence[journal.Entry], address: ids.Address, load: Load) -> None:
+def check(machine: Machine, entries: Sequence[journal.JournalEntry], address: ids.Address, load: Load) -> None:
     """Replay one step. `Diverged` if there is a difference."""
     difference = again(machine, entries, address, load)
     if difference is not None:
         raise failures.Diverged(f"the code does not do what the journal says, {difference}")
 
 
-def _differing(entry: journal.Entry, draft: journal.Draft) -> str:
+def _differing(entry: journal.JournalEntry, draft: journal.EntryDraft) -> str:
     if entry.kind is not draft.kind:
         return f"kind: {entry.kind.name.lower()} -> {draft.kind.name.lower()}"
     if entry.payload != draft.payload:

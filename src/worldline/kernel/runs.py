@@ -2,8 +2,8 @@
 
 A run's progress is data, not a coroutine: the operations it issued, in order (`ops`), the outcome of each, and the list
 of resumptions (`log`) that fed outcomes into it. A coroutine can be rebuilt from these at any time by running the code
-again and feeding it the same; the warm coroutine in `Run` is a cache. Rebuilding compares every operation issued with
-the one recorded, so code that no longer does the same is found at the first difference.
+again and feeding it the same; the warm coroutine in `LiveRun` is a cache. Rebuilding compares every operation issued
+with the one recorded, so code that no longer does the same is found at the first difference.
 
 Each of these is a row of the world's state (`model/row_keys.py`), so a step costs what it changes, however long the run
 is. Records are changed by the methods here alone: one method is one transition, and notes the rows that it changes.
@@ -18,17 +18,17 @@ from worldline.base import errors
 from worldline.base.failures import CancelKind
 from worldline.codec import canonical, digest, structs
 from worldline.kernel import context, operations, user_errors
-from worldline.kernel.operations import All, Await, OpKind, Scope
-from worldline.kernel.rows.ledger import Ledger, Write
+from worldline.kernel.operations import All, Await, OpKind, ScopeOperation
+from worldline.kernel.rows.ledger import RowLedger, Write
 from worldline.kernel.rows.records import (
     Buffered,
-    Failure,
     Follower,
-    Interrupt,
+    JournaledFailure,
     Op,
     Outcome,
     Parked,
     Pending,
+    PendingCancel,
     Record,
     Resume,
     RunStatus,
@@ -65,7 +65,7 @@ class FailureTraces:
         return trace if outcome is not None and outcome.data == data else ""
 
 
-class Run:
+class LiveRun:
     """A run in memory: its record, and the warm coroutine with what belongs to it."""
 
     __slots__ = (
@@ -94,7 +94,7 @@ class Run:
         "wheres",
     )
 
-    def __init__(self, record: Record, ledger: Ledger, *, is_new: bool = False) -> None:
+    def __init__(self, record: Record, ledger: RowLedger, *, is_new: bool = False) -> None:
         self.record = record
         self._rows = RunRows(record, ledger, is_new=is_new)
         self.traces = FailureTraces()
@@ -111,7 +111,7 @@ class Run:
         self.checked = False  # no operation has failed since its scopes were last checked
         self.rebuilding = False
         self.time_us, self.salts = self.record.started_us, self.record.salts
-        self.scopes: list[Scope] = []
+        self.scopes: list[ScopeOperation] = []
         self.scope_count = 0
         self.counters: dict[tuple[str, str], int] = {}
         self.wheres: dict[int, Any] = {}
@@ -269,9 +269,9 @@ class Run:
 
     # --- Scopes and cancellations ----------------------------------------------------------------------
 
-    def new_scope(self, *, shield: bool) -> Scope:
+    def new_scope(self, *, shield: bool) -> ScopeOperation:
         self.scope_count += 1
-        return Scope(self.scope_count, shield=shield)
+        return ScopeOperation(self.scope_count, shield=shield)
 
     def shielded(self, scope: int) -> bool:
         """Whether a cancellation of this scope has to wait for a shield inside it."""
@@ -282,9 +282,9 @@ class Run:
 
     def interrupt(self, scope: int, reason: str, kind: CancelKind) -> None:
         """Cancel a scope, or the whole run (0), when no shield is in the way."""
-        self.record.interrupts.append(Interrupt(scope, storable(reason), kind))
+        self.record.interrupts.append(PendingCancel(scope, storable(reason), kind))
 
-    def interrupted(self, interrupt: Interrupt) -> None:
+    def interrupted(self, interrupt: PendingCancel) -> None:
         """The cancellation is delivered."""
         self.record.interrupts.remove(interrupt)
 
@@ -358,7 +358,7 @@ class Run:
         self._rows.started()
         self.cool()
 
-    def reset(self, first: int, *, returned: list[Buffered], interrupts: list[Interrupt]) -> None:
+    def reset(self, first: int, *, returned: list[Buffered], interrupts: list[PendingCancel]) -> None:
         """Drop the operations from this one on, and what the code was fed behind them (`Record.reset`)."""
         self.cool()
         fed = feedings_kept(self.record, first)
@@ -388,7 +388,7 @@ class Run:
         self.record.forget_progress()
 
 
-class Children:
+class ChildRuns:
     """How many live runs were started by each run. Counted from the records alone, so that a world that was restored
     counts the same.
     """
@@ -420,7 +420,7 @@ class Children:
         else:
             del self._of[parent]
 
-    def detach(self, run: Run, parent: str, first: int = 0, end: int = OPS_END) -> None:
+    def detach(self, run: LiveRun, parent: str, first: int = 0, end: int = OPS_END) -> None:
         """None of these operations of run `parent` waits for this live run any more: it is no child of it, either."""
         owner = run.record.parent
         run.detach(parent, first, end)
@@ -428,7 +428,7 @@ class Children:
             self.remove(owner)
 
 
-def _find_failure(run: Run) -> tuple[tuple[int, int] | None, bool]:
+def _find_failure(run: LiveRun) -> tuple[tuple[int, int] | None, bool]:
     """`Run.find_failure`; and whether there is a failure that may be found later."""
     waiting = run.waiting
     awaited = waiting.ops if type(waiting) is All else ()
@@ -462,12 +462,12 @@ def timed_scope(op: Op) -> int:
     return int(op.name.removeprefix(SCOPE_TIMER)) if timed else 0
 
 
-def timed_out(scope: int) -> Interrupt:
+def timed_out(scope: int) -> PendingCancel:
     """The cancellation of a scope whose time is up."""
-    return Interrupt(scope, "timeout", CancelKind.TIMEOUT)
+    return PendingCancel(scope, "timeout", CancelKind.TIMEOUT)
 
 
-def child_id(run: Run, number: int) -> str:
+def child_id(run: LiveRun, number: int) -> str:
     """Unique in the world: by the operation, by how often the parent had continued as new, by the parent's own id."""
     record = run.record
     parent, again = record.id, record.ops[number].again if number < len(record.ops) else record.again
@@ -477,7 +477,7 @@ def child_id(run: Run, number: int) -> str:
 
 
 def failure(code: str, message: str, *, attempts: int = 0, data: dict[str, Any] | None = None) -> bytes:
-    """A `Failure` as bytes. Without data it is written as it was before there was any."""
+    """A `JournaledFailure` as bytes. Without data it is written as it was before there was any."""
     said = [storable(code), storable(message), attempts]
     return canonical.encode([*said, data] if data else said)
 
@@ -491,7 +491,7 @@ def failed(
 def message_of(outcome: Outcome) -> str:
     """Why an operation failed, for people."""
     try:
-        return structs.decode(Failure, outcome.data).message
+        return structs.decode(JournaledFailure, outcome.data).message
     except errors.DecodeError:
         return "no reason was given"
 

@@ -28,7 +28,7 @@ from worldline.kernel.state import SCHEDULE_TIMER, Machine
 from worldline.model import ids
 
 
-class Put(msgspec.Struct, frozen=True, array_like=True):
+class ScheduleChange(msgspec.Struct, frozen=True, array_like=True):
     """The payload of the control input that makes a schedule; without a spec, that removes it."""
 
     id: str

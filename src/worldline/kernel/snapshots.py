@@ -21,20 +21,20 @@ from worldline.kernel.operations import OpKind
 from worldline.kernel.rows import ledger
 from worldline.kernel.rows.branch import Branch, Owner, rule_of
 from worldline.kernel.rows.cells import Fetch
-from worldline.kernel.rows.domains import Domain
+from worldline.kernel.rows.domains import DomainRow
 from worldline.kernel.rows.records import (
     OWN_WORK,
     UNREAD,
     Buffered,
     Cell,
+    DeferredOperation,
     Follower,
     GivenUp,
-    Held,
-    Interrupt,
     Op,
     Outcome,
     Parked,
     Pending,
+    PendingCancel,
     Record,
     Resume,
     RunId,
@@ -50,7 +50,7 @@ from worldline.model.row_keys import Parsed
 from worldline.model.trie import nodes, walk
 from worldline.model.trie.update import build
 from worldline.model.work import WorkKind
-from worldline.model.world import Policy
+from worldline.model.world import ForkPolicy
 
 
 def save(machine: Machine) -> list[bytes]:
@@ -75,7 +75,7 @@ def read(parts: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, Row]]]:
     """The state digest and the rows that a snapshot holds, in the order of their keys."""
     header = nodes.decode_header(parts[0])
     kept = {digest.sha256(part): part for part in parts[1:]}
-    walking = walk.Walk(header.root)
+    walking = walk.TrieWalk(header.root)
     try:
         nodes.answer(walking, kept.__getitem__)
     except KeyError as error:
@@ -183,7 +183,7 @@ class _Loading:
                 self.machine.ledger,
                 dry=dry,
                 prefix=prefix,
-                policy=Policy(policy),
+                policy=ForkPolicy(policy),
                 name=name,
                 unsettled=unsettled,
                 owners=[Owner(step, *each) for step, each in zip(placement, owners, strict=True)],
@@ -206,7 +206,7 @@ class _Loading:
     def held(self, key: Parsed, meaning: Any, placement: Any) -> None:
         run, op, kind, name, params, run_id, seed, *attached = meaning
         self.machine.work.unsent.load(
-            key.number, Held(run, op, OpKind(kind), name, params, placement[0], run_id, seed, *attached)
+            key.number, DeferredOperation(run, op, OpKind(kind), name, params, placement[0], run_id, seed, *attached)
         )
 
     def closing(self, key: Parsed, meaning: Any, placement: Any) -> None:
@@ -232,7 +232,7 @@ class _Loading:
         )
 
     def domain(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
-        self.machine.domains.load_domain(key.texts[0], Domain(*meaning))
+        self.machine.domains.load_domain(key.texts[0], DomainRow(*meaning))
 
     def document(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
         self.machine.domains.load_document(key.texts[0], *meaning)
@@ -283,7 +283,7 @@ class _Loading:
 
     def interrupt(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
         scope, reason, kind = meaning
-        self._record(key).interrupts.load(key.number, Interrupt(scope, reason, CancelKind(kind)))
+        self._record(key).interrupts.load(key.number, PendingCancel(scope, reason, CancelKind(kind)))
 
     def buffered(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
         self._record(key).buffer.load(key.number, Buffered(*meaning))

@@ -1,7 +1,7 @@
 """A world's state: all the data that a step works on, and the transitions that change it.
 
 `Machine` holds the cells, the runs, the open work and the schedules of one world. Other files of the kernel decide what
-happens (`step.py` begins there); they change the state by calling the methods here and those of `Run`. Nothing here
+happens (`step.py` begins there); they change the state by calling the methods here and those of `LiveRun`. Nothing here
 calls user code.
 
 State is data: a map of small rows (`model/row_keys.py`), of which the objects here are the form that steps work on.
@@ -24,16 +24,16 @@ from worldline.base import errors, limits
 from worldline.kernel import runs, values
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.operations import OpKind
-from worldline.kernel.rows.branch import Branch, Rule
+from worldline.kernel.rows.branch import Branch, ScriptRule
 from worldline.kernel.rows.cells import Cells, Fetch
 from worldline.kernel.rows.current_step import CurrentStep
 from worldline.kernel.rows.domains import Domains
-from worldline.kernel.rows.ledger import Ledger, Queue, Write, Written
+from worldline.kernel.rows.ledger import RecordQueue, RowLedger, Write, Written
 from worldline.kernel.rows.open_work import OpenWork
-from worldline.kernel.rows.origin import Origin
+from worldline.kernel.rows.origin import OriginRows
 from worldline.kernel.rows.records import Cell, Record, RunId, RunStatus, Schedule
 from worldline.kernel.rows.vault import Vault, in_memory
-from worldline.kernel.runs import Run
+from worldline.kernel.runs import LiveRun
 from worldline.model import change, ids
 from worldline.model import row_keys as keys
 from worldline.model import step as steps
@@ -83,17 +83,21 @@ class Machine:
         self.strict = strict  # also refuse calls that are never awaited, and other arguments than were recorded
         self._exact = exact  # refuse other arguments, where this very program had asked
         self.cells = Cells(fetch)
-        self.runs: dict[str, Run] = {}
-        self.live: dict[str, Run] = {}  # in order of start
-        self._waiting: dict[str | None, dict[str, Run]] = {}  # by the schema of events; None: those that get every one
-        self.ledger = Ledger()
+        self.runs: dict[str, LiveRun] = {}
+        self.live: dict[str, LiveRun] = {}  # in order of start
+        self._waiting: dict[
+            str | None, dict[str, LiveRun]
+        ] = {}  # by the schema of events; None: those that get every one
+        self.ledger = RowLedger()
         self.work, self.domains = OpenWork(self.ledger), Domains(self.ledger)
-        self.later: Queue[RunId] = Queue(self.ledger.top, keys.LATER)  # they could continue when a step was full
-        self.forgettable: Queue[RunId] = Queue(self.ledger.top, keys.FORGETTABLE)
+        self.later: RecordQueue[RunId] = RecordQueue(
+            self.ledger.top, keys.LATER
+        )  # they could continue when a step was full
+        self.forgettable: RecordQueue[RunId] = RecordQueue(self.ledger.top, keys.FORGETTABLE)
         self.schedules: dict[str, Schedule] = {}
         self.state = bytes(limits.DIGEST_BYTES)
-        self.run_count, self.children = 0, runs.Children()
-        self.origin = Origin(self.ledger, program.hash)
+        self.run_count, self.children = 0, runs.ChildRuns()
+        self.origin = OriginRows(self.ledger, program.hash)
         self.branch: Branch | None = None  # of a fork
         self.replaying = False
         self.vault: Vault = in_memory.get()  # of personal values
@@ -136,7 +140,7 @@ class Machine:
         """The world is a fork, as its row says."""
         self.branch = branch
 
-    def fork(self, branch: Branch, rules: list[Rule], parent: ids.Address, *, salt: bytes) -> None:
+    def fork(self, branch: Branch, rules: list[ScriptRule], parent: ids.Address, *, salt: bytes) -> None:
         """The world begins as a fork."""
         if self.branch is not None:
             self.branch.forget()
@@ -185,7 +189,7 @@ class Machine:
 
     # --- The current step ------------------------------------------------------------------------------
 
-    def begin_step(self, context: steps.Context, given: steps.Input) -> CurrentStep:
+    def begin_step(self, context: steps.StepContext, given: steps.Input) -> CurrentStep:
         self.now = now = CurrentStep(context, given.blocks, given.erased, given.secret)
         self.work.begin_step(now)
         return now
@@ -206,7 +210,7 @@ class Machine:
         return changes, covered, plain
 
     @property
-    def where(self) -> steps.Context | None:
+    def where(self) -> steps.StepContext | None:
         """The step that runs now, if one does."""
         return self.now.context if hasattr(self, "now") else None
 
@@ -271,27 +275,27 @@ class Machine:
 
     # --- Runs ------------------------------------------------------------------------------------------
 
-    def interested(self, schema: str) -> list[Run]:
+    def interested(self, schema: str) -> list[LiveRun]:
         """The live runs that may wait for an event, in the order of their start."""
         some, others = self._waiting.get(schema), self._waiting.get(None)
         if not others:
             return list(some.values()) if some else []
         return sorted([*(some or {}).values(), *others.values()], key=lambda run: run.record.number)
 
-    def _count_in(self, run: Run) -> None:
+    def _count_in(self, run: LiveRun) -> None:
         """A live run: the events it may wait for, and the run that has started it."""
         of = run.record.interests
         for schema in (None,) if of is None else of:
             self._waiting.setdefault(schema, {})[run.record.id] = run
         self.children.add(run.record.parent)
 
-    def _count_out(self, run: Run) -> None:
+    def _count_out(self, run: LiveRun) -> None:
         of = run.record.interests
         for schema in (None,) if of is None else of:
             del self._waiting[schema][run.record.id]
         self.children.remove(run.record.parent)
 
-    def rebuilt(self, run: Run) -> None:
+    def rebuilt(self, run: LiveRun) -> None:
         """A run was rebuilt: with changed code, it may wait for other events."""
         of = self.program.interests(run.record.workflow)
         if of != run.record.interests:
@@ -302,20 +306,20 @@ class Machine:
                 others = self._waiting[schema]
                 self._waiting[schema] = dict(sorted(others.items(), key=lambda each: each[1].record.number))
 
-    def live_runs(self) -> list[Run]:
+    def live_runs(self) -> list[LiveRun]:
         """In the order of their start."""
         return list(self.live.values())
 
-    def add_run(self, record: Record) -> Run:
+    def add_run(self, record: Record) -> LiveRun:
         """A new run."""
         record.numbered(self._next_run())
-        run = self.runs[record.id] = self.live[record.id] = Run(record, self.ledger, is_new=True)
+        run = self.runs[record.id] = self.live[record.id] = LiveRun(record, self.ledger, is_new=True)
         self._count_in(run)
         return run
 
     def load_run(self, record: Record) -> None:
         """A run that was loaded. They are loaded in the order of their start."""
-        run = self.runs[record.id] = Run(record, self.ledger)
+        run = self.runs[record.id] = LiveRun(record, self.ledger)
         if run.live:
             self.live[record.id] = run
             self._count_in(run)
@@ -325,7 +329,7 @@ class Machine:
         self.ledger.top.put(keys.RUN_COUNT, self._count_row)
         return self.run_count
 
-    def child_of(self, run: Run, number: int) -> Run | None:
+    def child_of(self, run: LiveRun, number: int) -> LiveRun | None:
         """The run that an operation has started, if the world still has it."""
         found = self.runs.get(runs.child_id(run, number))
         if found is None and run.record.ops[number].kind is OpKind.START:  # it may have an id of its own
@@ -334,7 +338,7 @@ class Machine:
             found = next(started, None)
         return found
 
-    def start_over(self, run: Run, workflow: str, args: bytes) -> None:
+    def start_over(self, run: LiveRun, workflow: str, args: bytes) -> None:
         """A run continues as new, maybe as another workflow: it is the youngest of them."""
         record = run.record
         self.runs[record.id] = self.runs.pop(record.id)
@@ -349,7 +353,7 @@ class Machine:
         )
         self._count_in(run)
 
-    def revive(self, run: Run) -> None:
+    def revive(self, run: LiveRun) -> None:
         """A run that has ended is live again, as the youngest. No operation waits for it."""
         record = run.record
         self.forgettable.keep(lambda each: None if each.id == record.id else each)
@@ -359,7 +363,7 @@ class Machine:
         self.runs[record.id] = self.live[record.id] = self.runs.pop(record.id)
         self._count_in(run)
 
-    def end_run(self, run: Run) -> None:
+    def end_run(self, run: LiveRun) -> None:
         """A run is not live any more. The oldest ended runs without a chosen id are forgotten."""
         record = run.record
         del self.live[record.id]
@@ -388,7 +392,7 @@ class Blocked(msgspec.Struct, frozen=True, array_like=True):
     unfit: bool = False
 
 
-class Ended(msgspec.Struct, frozen=True, array_like=True):
+class RunFinished(msgspec.Struct, frozen=True, array_like=True):
     """The payload of a RUN_FINISHED entry."""
 
     run: str

@@ -22,14 +22,14 @@ from worldline.model import ids, inbox, payload
 from worldline.model import step as steps
 from worldline.model.inbox import MessageMode, ReceiptStatus
 from worldline.model.journal import Kind
-from worldline.model.trace import Source
+from worldline.model.trace import TraceSource
 from worldline.model.work import WorkKind
 
 _TIMER, _MESSAGE = WorkKind.TIMER, WorkKind.MESSAGE
 _CONTROL = Kind.CONTROL
 
 
-def step(machine: Machine, given: steps.Input, context: steps.Context) -> steps.Stepped:
+def step(machine: Machine, given: steps.Input, context: steps.StepContext) -> steps.Stepped:
     """`CannotStep` if this process, and not the code, prevented the step. After that, and after any other exception,
     the machine is spoilt: the caller drops it, and journals nothing.
     """
@@ -39,7 +39,7 @@ def step(machine: Machine, given: steps.Input, context: steps.Context) -> steps.
         raise errors.CannotStep("the process has no memory left for this step", lasting=False) from error
 
 
-def _step_at_desk(machine: Machine, given: steps.Input, context: steps.Context) -> steps.Stepped:
+def _step_at_desk(machine: Machine, given: steps.Input, context: steps.StepContext) -> steps.Stepped:
     """Where there may be personal values."""
     outside = personal.desk.set(StepDesk(machine))
     try:
@@ -48,7 +48,7 @@ def _step_at_desk(machine: Machine, given: steps.Input, context: steps.Context) 
         personal.desk.reset(outside)
 
 
-def _step(machine: Machine, given: steps.Input, context: steps.Context) -> steps.Stepped:
+def _step(machine: Machine, given: steps.Input, context: steps.StepContext) -> steps.Stepped:
     now = machine.begin_step(context, given)
     letter = None
     if given.item is None:
@@ -91,7 +91,7 @@ def _step(machine: Machine, given: steps.Input, context: steps.Context) -> steps
     )
 
 
-def _go_on(machine: Machine, given: steps.Input) -> tuple[str, steps.Letter | None]:
+def _go_on(machine: Machine, given: steps.Input) -> tuple[str, steps.BuriedEvent | None]:
     """Take an input, and do all that can be done then. Returns why it is a dead letter, and which, if it is one."""
     now = machine.now
     dead, letter = "", None
@@ -138,13 +138,13 @@ def _witness(machine: Machine, given: steps.Input) -> str:
 def _take(machine: Machine, given: steps.Input) -> str:
     """Dispatch an input. Returns why it could not be taken, or nothing."""
     item, data = given.item, given.data
-    if isinstance(item, inbox.Event):
-        if type(item) is not inbox.Event:
+    if isinstance(item, inbox.InboxEvent):
+        if type(item) is not inbox.InboxEvent:
             machine.now.correlated(inbox.correlation_id_of(item))
         if item.schema in machine.domains.actions:
             return acting.event(machine, item, data)
         return events.take(machine, item.schema, data, to=item.to, correlation=item.correlation)
-    if isinstance(item, inbox.Receipt):
+    if isinstance(item, inbox.EffectReceipt):
         if given.trace or given.tried:
             _keep_trace(machine, item, given)
         return _receipt(machine, item, data)
@@ -163,11 +163,11 @@ def _take(machine: Machine, given: steps.Input) -> str:
     return dead
 
 
-def _settle(machine: Machine, given: steps.Input, why: str) -> tuple[str, steps.Letter | None]:
+def _settle(machine: Machine, given: steps.Input, why: str) -> tuple[str, steps.BuriedEvent | None]:
     """Dispatch an input that must not reach user code. Returns why it is a dead letter, and which, if it is one."""
     item = given.item
     assert item is not None
-    if isinstance(item, inbox.Event):
+    if isinstance(item, inbox.InboxEvent):
         return poison.reject(machine, why, correlation=item.correlation), None
     if isinstance(item, inbox.Message) and not poison.is_reply(item):
         return poison.message(machine, item, why), None
@@ -187,10 +187,10 @@ def _settle(machine: Machine, given: steps.Input, why: str) -> tuple[str, steps.
         return "", None
     [(schema, event)] = raised
     raised.clear()
-    return why, steps.Letter(inbox.Event(schema, payload.EMPTY), event)
+    return why, steps.BuriedEvent(inbox.InboxEvent(schema, payload.EMPTY), event)
 
 
-def _receipt(machine: Machine, item: inbox.Receipt, data: bytes) -> str:
+def _receipt(machine: Machine, item: inbox.EffectReceipt, data: bytes) -> str:
     intent = ids.IntentId(item.intent)
     pending = machine.work.find_open(intent)
     if pending is None or pending.kind is _TIMER:
@@ -210,22 +210,22 @@ def _receipt(machine: Machine, item: inbox.Receipt, data: bytes) -> str:
     return ""
 
 
-def _posted(item: inbox.Receipt, data: bytes, stamp: bytes) -> bytes:
+def _posted(item: inbox.EffectReceipt, data: bytes, stamp: bytes) -> bytes:
     """The receipt of a message that left with its step: it says how many places before itself the message stands."""
     if item.status is not ReceiptStatus.OK or not data:
         return data
     return messages.receipt_data(item.intent, messages.stamp_before(stamp, values.load(int, data)))
 
 
-def _keep_trace(machine: Machine, item: inbox.Receipt, given: steps.Input) -> None:
+def _keep_trace(machine: Machine, item: inbox.EffectReceipt, given: steps.Input) -> None:
     """Where the effect failed, and which attempts there were, for whom reads it: with the step; and where it failed
     with the exception that its run is fed with, too.
     """
     if given.trace:
-        tracebacks.keep(machine, Source.EFFECT, item.intent.hex(), given.trace)
+        tracebacks.keep(machine, TraceSource.EFFECT, item.intent.hex(), given.trace)
     pending = machine.work.find_open(ids.IntentId(item.intent))
     if given.tried and pending is not None:
-        tracebacks.keep(machine, Source.ATTEMPTS, pending.run or item.intent.hex(), given.tried)
+        tracebacks.keep(machine, TraceSource.ATTEMPTS, pending.run or item.intent.hex(), given.tried)
     if not given.trace:
         return
     run = None if pending is None else machine.runs.get(pending.run)
@@ -250,9 +250,9 @@ def _fired(machine: Machine, item: inbox.TimerFired) -> None:
 
 
 _KINDS: dict[type, Kind] = {
-    inbox.Event: Kind.EVENT,
+    inbox.InboxEvent: Kind.EVENT,
     inbox.CorrelatedEvent: Kind.EVENT,
-    inbox.Receipt: Kind.EFFECT_RESULT,
+    inbox.EffectReceipt: Kind.EFFECT_RESULT,
     inbox.CorrelatedReceipt: Kind.EFFECT_RESULT,
     inbox.SignedReceipt: Kind.EFFECT_RESULT,
     inbox.TimerFired: Kind.TIMER_FIRED,

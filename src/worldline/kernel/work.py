@@ -1,7 +1,7 @@
 """What runs ask for: their operations become effects, timers, messages and other runs, and get outcomes.
 
-A run's operation is issued, asked for now or in a step that follows (`Held`), and is done when it has an outcome: the
-answer that arrived, or the failure that says it was given up.
+A run's operation is issued, asked for now or in a step that follows (`DeferredOperation`), and is done when it has an
+outcome: the answer that arrived, or the failure that says it was given up.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from worldline.kernel.authoring import calls, messages
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.flow import snapshots
 from worldline.kernel.operations import OpKind
-from worldline.kernel.rows.records import Held, Op, Outcome, Parked, Record
-from worldline.kernel.runs import Run
+from worldline.kernel.rows.records import DeferredOperation, Op, Outcome, Parked, Record
+from worldline.kernel.runs import LiveRun
 from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, payload, step
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
@@ -91,27 +91,27 @@ def _split_effect(params: bytes) -> tuple[bytes, bytes, bytes]:
 # --- Asking ----------------------------------------------------------------------------------------------------
 
 
-def issued(machine: Machine, run: Run, number: int, params: bytes, *, delay_us: int = 0, run_id: str = "") -> None:
+def issued(machine: Machine, run: LiveRun, number: int, params: bytes, *, delay_us: int = 0, run_id: str = "") -> None:
     """A run issued an operation: do what it asks for."""
     op = run.record.ops[number]
     if op.kind in _OUTSIDE:
         due_us = machine.now.context.store_us + delay_us
-        ask_for(machine, Held(run.record.id, number, op.kind, op.name, params, due_us))
+        ask_for(machine, DeferredOperation(run.record.id, number, op.kind, op.name, params, due_us))
     elif op.kind in _RUNS:
         seed = digest.hash_parts(b"child", run.record.seed, number.to_bytes(4, "big"))
         child = run_id or runs.child_id(run, number)
-        ask_for(machine, Held(run.record.id, number, op.kind, op.name, params, 0, child, seed))
+        ask_for(machine, DeferredOperation(run.record.id, number, op.kind, op.name, params, 0, child, seed))
     elif op.kind in _MESSAGES and messages.destination(op.name).is_near:
         _send(machine, run, number, params)
     elif op.kind in _MESSAGES:
         due_us = machine.now.context.store_us
-        ask_for(machine, Held(run.record.id, number, op.kind, op.name, params, due_us))
+        ask_for(machine, DeferredOperation(run.record.id, number, op.kind, op.name, params, due_us))
     elif op.kind is _ACT:
         intent = digest.hash_parts(b"act", run.record.seed, runs.child_id(run, number).encode()).hex()[:32]
-        ask_for(machine, Held(run.record.id, number, op.kind, op.name, params, 0, intent))
+        ask_for(machine, DeferredOperation(run.record.id, number, op.kind, op.name, params, 0, intent))
 
 
-def ask_for(machine: Machine, held: Held) -> None:
+def ask_for(machine: Machine, held: DeferredOperation) -> None:
     """Ask for an effect, timer, run or intent now if the step has room for it, else in a step that follows at once."""
     if machine.work.unsent.items or not machine.now.has_room:
         machine.work.unsent.append(held)
@@ -121,7 +121,7 @@ def ask_for(machine: Machine, held: Held) -> None:
 
 def ask_for_timer(machine: Machine, name: str, due_us: int) -> None:
     """Ask for a timer that belongs to a schedule and not to a run."""
-    ask_for(machine, Held("", -1, OpKind.TIMER, name, b"", due_us))
+    ask_for(machine, DeferredOperation("", -1, OpKind.TIMER, name, b"", due_us))
 
 
 def send_held_back(machine: Machine) -> None:
@@ -130,7 +130,7 @@ def send_held_back(machine: Machine) -> None:
         _ask_now(machine, machine.work.unsent.popleft())
 
 
-def _ask_now(machine: Machine, held: Held) -> None:
+def _ask_now(machine: Machine, held: DeferredOperation) -> None:
     run = machine.runs.get(held.run)
     live = run is not None and run.live
     if run is not None and live and run.record.ops[held.op].outcome is not None:
@@ -184,7 +184,7 @@ def _ask_now(machine: Machine, held: Held) -> None:
         machine.arm_schedule(held.name, pending.number)
 
 
-def _total_timeout_us(machine: Machine, held: Held) -> int | None:
+def _total_timeout_us(machine: Machine, held: DeferredOperation) -> int | None:
     """Of what a flow domain requires, the state says it: no program is needed to run that again."""
     if not held.run and held.id:
         return machine.domains.deadlines.get(held.name)
@@ -192,7 +192,7 @@ def _total_timeout_us(machine: Machine, held: Held) -> int | None:
     return None if effect is None else effect.total_timeout_us
 
 
-def _send(machine: Machine, run: Run, number: int, params: bytes) -> None:
+def _send(machine: Machine, run: LiveRun, number: int, params: bytes) -> None:
     """A run's SEND or ASK. The role delivers the message with this step's commit and answers a SEND with a receipt."""
     op = run.record.ops[number]
     context = machine.now.context
@@ -229,7 +229,7 @@ def _send(machine: Machine, run: Run, number: int, params: bytes) -> None:
     machine.now.outgoing.append(step.Outgoing(intent, to.world, None, item, content.data, key))
 
 
-def _send_away(machine: Machine, run: Run | None, held: Held) -> None:
+def _send_away(machine: Machine, run: LiveRun | None, held: DeferredOperation) -> None:
     """A message for a world of another universe is an effect, which any host performs. So is an answer to one."""
     want = functools.partial(machine.work.want, _EFFECT_WORK, due_us=held.due_us, deadline_us=0, op=held.op)
     if run is None:
@@ -256,7 +256,7 @@ def reply_away(machine: Machine, asked: inbox.Message, *, ok: bool, data: bytes)
         {"universe": asked.from_universe, "world": asked.from_world, "question": asked.message, "ok": ok, "data": data}
     )
     params = values.pack([arguments, b""])
-    ask_for(machine, Held("", -1, OpKind.SEND, messages.REPLY, params, machine.now.context.store_us))
+    ask_for(machine, DeferredOperation("", -1, OpKind.SEND, messages.REPLY, params, machine.now.context.store_us))
 
 
 # --- Of forks --------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def _scripted(machine: Machine, run_id: str, number: int, arguments: dict[str, A
     return outcome is not None
 
 
-def _scripted_requirement(machine: Machine, held: Held) -> bool:
+def _scripted_requirement(machine: Machine, held: DeferredOperation) -> bool:
     """Whether the script of a fork has answered what a flow domain requires."""
     assert machine.branch is not None
     if held.run or not held.id:
@@ -337,7 +337,7 @@ def start_run(
     parent: str = "",
     parent_op: int = -1,
     correlation_id: str = "",
-) -> Run:
+) -> LiveRun:
     """A new run. Its code runs for the first time later in this step."""
     record = Record(
         run_id,
@@ -360,7 +360,7 @@ def start_run(
     return run
 
 
-def _start_child(machine: Machine, held: Held) -> None:
+def _start_child(machine: Machine, held: DeferredOperation) -> None:
     """A run whose end is the outcome of a CHILD or START operation."""
     if held.id in machine.runs:
         _attach(machine, machine.runs[held.id], held)
@@ -390,7 +390,7 @@ def correlation_id_of(machine: Machine, run_id: str) -> str:
     return machine.now.correlation_id if run is None else run.record.correlation_id
 
 
-def _too_many(machine: Machine, held: Held) -> str:
+def _too_many(machine: Machine, held: DeferredOperation) -> str:
     """Why no further run is started for a run, and what to do; empty if one may be."""
     children = machine.children
     if children.count >= limits.WORLD_CHILDREN_MAX:
@@ -416,7 +416,7 @@ def _depth(machine: Machine, run_id: str) -> int:
     return depth
 
 
-def _attach(machine: Machine, known: Run, held: Held) -> None:
+def _attach(machine: Machine, known: LiveRun, held: DeferredOperation) -> None:
     """The id is taken: by the same call, then its run is the one that was asked for; else the operation has failed.
 
     The operation waits for the run and does not own it: if the operation is given up, the run continues.
@@ -434,7 +434,7 @@ def _attach(machine: Machine, known: Run, held: Held) -> None:
         known.follow(held.run, held.op)
 
 
-def interrupt(machine: Machine, run: Run, scope: int, reason: str, kind: CancelKind) -> None:
+def interrupt(machine: Machine, run: LiveRun, scope: int, reason: str, kind: CancelKind) -> None:
     """Cancel a scope of a run, or the whole run (0), when no shield is in the way."""
     pending = [each.scope for each in run.record.interrupts]
     if run.live and scope not in pending:
@@ -459,7 +459,7 @@ def arrive(machine: Machine, run_id: str, number: int, outcome: Outcome) -> None
     machine.now.ready.append(run_id)
 
 
-def cancel_op(machine: Machine, run: Run, number: int, reason: str) -> None:
+def cancel_op(machine: Machine, run: LiveRun, number: int, reason: str) -> None:
     """Give up an operation that its run does not wait for any more."""
     op = run.record.ops[number]
     if run.rebuilding or op.outcome is not None:
@@ -474,7 +474,7 @@ def cancel_op(machine: Machine, run: Run, number: int, reason: str) -> None:
     now.end_change()
 
 
-def end_op(machine: Machine, run: Run, number: int, reason: str, kind: CancelKind) -> None:
+def end_op(machine: Machine, run: LiveRun, number: int, reason: str, kind: CancelKind) -> None:
     """Cancel an operation. A child is told to end, and the operation is done when it has ended; anything else, and a
     child that has not begun, is given up.
     """
@@ -488,7 +488,7 @@ def end_op(machine: Machine, run: Run, number: int, reason: str, kind: CancelKin
         _cancel_child(machine, child, reason, kind)
 
 
-def _cancel_child(machine: Machine, child: Run | None, reason: str, kind: CancelKind) -> None:
+def _cancel_child(machine: Machine, child: LiveRun | None, reason: str, kind: CancelKind) -> None:
     """Once: a run that was cancelled before is left to clean up."""
     if child is not None and not child.record.was_cancelled:
         interrupt(machine, child, 0, reason, kind)

@@ -16,7 +16,7 @@ from worldline.model import blob, ids
 
 _CAS = space.part(space.InUniverse.CAS)
 
-BLOB = space.Value(space.ValueKind.BLOB, blob.Blob)
+BLOB = space.ValueCodec(space.ValueKind.BLOB, blob.Blob)
 
 
 def blob_key(universe: ids.UniverseId, digest: bytes) -> bytes:

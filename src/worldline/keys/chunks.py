@@ -25,8 +25,8 @@ from worldline.model import blob, ids
 _CHUNK = space.part(space.InUniverse.CHUNK)
 _UPLOAD = space.part(space.InUniverse.UPLOAD)
 
-CHUNK = space.Value(space.ValueKind.CHUNK, blob.Chunk)
-UPLOAD = space.Value(space.ValueKind.UPLOAD, blob.Upload)
+CHUNK = space.ValueCodec(space.ValueKind.CHUNK, blob.BlobChunk)
+UPLOAD = space.ValueCodec(space.ValueKind.UPLOAD, blob.Upload)
 
 
 def chunk_key(universe: ids.UniverseId, digest: bytes, nonce: bytes, number: int) -> bytes:

@@ -28,10 +28,10 @@ _MADE = 0
 _CHOSEN = 1
 _HASHED = 2
 
-ITEM: space.Value[inbox.Item] = space.Value(space.ValueKind.INBOX, inbox.Item)  # type: ignore[arg-type]
-SEEN = space.Value(space.ValueKind.SEEN, inbox.Seen)
-DEAD = space.Value(space.ValueKind.DEAD, inbox.Dead)
-BROUGHT = space.Value(space.ValueKind.BROUGHT, inbox.Brought)
+ITEM: space.ValueCodec[inbox.Item] = space.ValueCodec(space.ValueKind.INBOX, inbox.Item)  # type: ignore[arg-type]
+SEEN = space.ValueCodec(space.ValueKind.SEEN, inbox.SeenId)
+DEAD = space.ValueCodec(space.ValueKind.DEAD, inbox.DeadItem)
+BROUGHT = space.ValueCodec(space.ValueKind.BROUGHT, inbox.Brought)
 
 
 def item_prefix(at: ids.Address) -> bytes:

@@ -35,7 +35,7 @@ _JOURNAL = space.part(space.InWorld.JOURNAL)
 _KIND: Final = int(space.ValueKind.JOURNAL)
 _HEADER: Final = struct.Struct(">HB")
 
-HEAD = space.Value(space.ValueKind.HEAD, journal.Head)
+HEAD = space.ValueCodec(space.ValueKind.HEAD, journal.Head)
 PARTS_MAX: Final = 255
 HEADER_BYTES: Final = _HEADER.size
 

@@ -26,15 +26,15 @@ _ASSIGNMENT = space.part(space.InWorld.ASSIGNMENT)
 _WORKERS = space.part(space.Root.WORKER)
 
 
-class Held(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class HeldRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     epoch: int
 
 
-EPOCH = space.Value(space.ValueKind.EPOCH, lease.Epoch)
-HOLDER = space.Value(space.ValueKind.HOLDER, lease.Holder)
-ASSIGNMENT = space.Value(space.ValueKind.ASSIGNMENT, lease.Assignment)
-WORKER = space.Value(space.ValueKind.WORKER, lease.Worker)
-HELD = space.Value(space.ValueKind.HELD, Held)
+EPOCH = space.ValueCodec(space.ValueKind.EPOCH, lease.Epoch)
+HOLDER = space.ValueCodec(space.ValueKind.HOLDER, lease.Holder)
+ASSIGNMENT = space.ValueCodec(space.ValueKind.ASSIGNMENT, lease.Assignment)
+WORKER = space.ValueCodec(space.ValueKind.WORKER, lease.Worker)
+HELD = space.ValueCodec(space.ValueKind.HELD, HeldRecord)
 
 
 def epoch_key(at: ids.Address) -> bytes:

@@ -21,8 +21,8 @@ _LINEAGE = space.part(space.InWorld.LINEAGE)
 _COUNT = space.part(space.InWorld.RETAIN) + tuples.pack((0,))
 _PIN = space.part(space.InWorld.RETAIN) + tuples.pack((1,))
 
-LINEAGE = space.Value(space.ValueKind.LINEAGE, worlds.Lineage)
-PIN = space.Value(space.ValueKind.PIN, worlds.Pin)
+LINEAGE = space.ValueCodec(space.ValueKind.LINEAGE, worlds.Lineage)
+PIN = space.ValueCodec(space.ValueKind.PIN, worlds.Pin)
 
 
 def lineage_key(at: ids.Address) -> bytes:

@@ -23,11 +23,11 @@ _STAMP = b"\x33"  # the tuple layer's type code of a stamp, which the engine com
 BLOCKED = 3  # the priority of the hint that says that a run is blocked
 
 
-class Hint(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class HintRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     world: bytes
 
 
-HINT = space.Value(space.ValueKind.HINT, Hint)
+HINT = space.ValueCodec(space.ValueKind.HINT, HintRecord)
 
 
 def hint_prefix(universe: ids.UniverseId, priority: int) -> bytes:
@@ -74,7 +74,7 @@ def hint_value(world: ids.WorldId) -> bytes:
 
 @functools.lru_cache(maxsize=65536)
 def _hint_value(world: ids.WorldId) -> bytes:
-    return HINT.pack(Hint(ids.check_id(world, "a world id")))
+    return HINT.pack(HintRecord(ids.check_id(world, "a world id")))
 
 
 def hint_world(raw: bytes) -> ids.WorldId:

@@ -14,4 +14,4 @@ from worldline.keys import space
 from worldline.model import world as worlds
 
 KEY = tuples.pack((int(space.Root.STORE), int(space.InStore.SCHEMA)))
-VALUE = space.Value(space.ValueKind.SCHEMA, worlds.Schema)
+VALUE = space.ValueCodec(space.ValueKind.SCHEMA, worlds.Schema)

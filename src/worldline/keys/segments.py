@@ -21,8 +21,8 @@ from worldline.model import ids, journal
 
 _SEGMENT = space.part(space.InWorld.SEGMENT)
 
-SEGMENT = space.Value(space.ValueKind.SEGMENT, journal.Segment)
-DROPPED = space.Value(space.ValueKind.DROPPED, journal.Dropped)
+SEGMENT = space.ValueCodec(space.ValueKind.SEGMENT, journal.Segment)
+DROPPED = space.ValueCodec(space.ValueKind.DROPPED, journal.DroppedEntries)
 
 
 def segment_key(at: ids.Address, last_height: int) -> bytes:
@@ -36,7 +36,7 @@ def segments(at: ids.Address, *, above: int = 0) -> tuple[bytes, bytes]:
     return prefix + tuples.pack((above + 1,)), tuples.prefix_range(prefix)[1]
 
 
-def unpack(raw: bytes) -> journal.Segment | journal.Dropped:
+def unpack(raw: bytes) -> journal.Segment | journal.DroppedEntries:
     """A record of the index, of either kind."""
     return DROPPED.unpack(raw) if frame.kind_of(raw) == space.ValueKind.DROPPED else SEGMENT.unpack(raw)
 

@@ -17,8 +17,8 @@ from worldline.model import ids, snapshot
 _SNAPSHOT = space.part(space.InWorld.SNAPSHOT)
 _BASELINE = space.part(space.InWorld.BASELINE)
 
-SNAPSHOT = space.Value(space.ValueKind.SNAPSHOT, snapshot.Snapshot)
-BASELINE = space.Value(space.ValueKind.BASELINE, snapshot.Snapshot)
+SNAPSHOT = space.ValueCodec(space.ValueKind.SNAPSHOT, snapshot.StateSnapshot)
+BASELINE = space.ValueCodec(space.ValueKind.BASELINE, snapshot.StateSnapshot)
 
 
 def snapshot_key(at: ids.Address, step: int) -> bytes:

@@ -156,7 +156,7 @@ class ValueKind(enum.IntEnum):
     LEDGER = 82
 
 
-class Value(Generic[T]):
+class ValueCodec(Generic[T]):
     """How one keyspace's values are stored: the record's type in an envelope of its kind."""
 
     __slots__ = ("_kind", "_type")

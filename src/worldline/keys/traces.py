@@ -18,7 +18,7 @@ from worldline.model import ids, trace
 
 _TRACE = space.part(space.InWorld.TRACE)
 
-KEPT = space.Value(space.ValueKind.TRACE, trace.Kept)
+KEPT = space.ValueCodec(space.ValueKind.TRACE, trace.StepTraces)
 
 
 def trace_key(at: ids.Address, step: int) -> bytes:

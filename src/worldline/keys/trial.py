@@ -14,7 +14,7 @@ from worldline.model import ids, lease
 
 _TRIAL = space.part(space.InWorld.TRIAL)
 
-TRIAL = space.Value(space.ValueKind.TRIAL, lease.Trial)
+TRIAL = space.ValueCodec(space.ValueKind.TRIAL, lease.CrashTrial)
 
 
 def trial_key(at: ids.Address) -> bytes:

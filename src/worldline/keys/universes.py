@@ -38,11 +38,11 @@ class UniverseName(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
             raise ValueError("a universe id has 16 bytes")
 
 
-NAME = space.Value(space.ValueKind.UNIVERSE_NAME, UniverseName)
-META = space.Value(space.ValueKind.UNIVERSE_META, worlds.UniverseMeta)
-GENERATION = space.Value(space.ValueKind.GENERATION, blob.Generation)
-GRANTS = space.Value(space.ValueKind.GRANTS, worlds.Grants)
-GRANT_CHANGE = space.Value(space.ValueKind.GRANT_CHANGE, worlds.GrantChange)
+NAME = space.ValueCodec(space.ValueKind.UNIVERSE_NAME, UniverseName)
+META = space.ValueCodec(space.ValueKind.UNIVERSE_META, worlds.UniverseMeta)
+GENERATION = space.ValueCodec(space.ValueKind.GENERATION, blob.Generation)
+GRANTS = space.ValueCodec(space.ValueKind.GRANTS, worlds.Grants)
+GRANT_CHANGE = space.ValueCodec(space.ValueKind.GRANT_CHANGE, worlds.GrantChange)
 
 
 def name_key(name: str) -> bytes:

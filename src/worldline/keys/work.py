@@ -41,8 +41,8 @@ class Pointer(msgspec.Struct, frozen=True):
     intent: ids.IntentId
 
 
-WORK = space.Value(space.ValueKind.WORK, work.Work)
-DUE = space.Value(space.ValueKind.DUE, Due)
+WORK = space.ValueCodec(space.ValueKind.WORK, work.Work)
+DUE = space.ValueCodec(space.ValueKind.DUE, Due)
 DUES = {kind: DUE.pack(Due(kind)) for kind in work.WorkKind}  # there are few, and each is stored very often
 
 

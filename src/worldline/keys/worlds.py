@@ -26,7 +26,7 @@ _NAME = space.part(space.InUniverse.NAME)
 _INDEX = space.part(space.InUniverse.INDEX)
 
 
-class Named(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class NameRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     world: bytes
 
     def __post_init__(self) -> None:
@@ -34,9 +34,9 @@ class Named(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
             raise ValueError("a world id has 16 bytes")
 
 
-META = space.Value(space.ValueKind.WORLD_META, worlds.WorldMeta)
-NAME = space.Value(space.ValueKind.NAME, Named)
-INDEX = space.Value(space.ValueKind.INDEX, worlds.WorldMeta)
+META = space.ValueCodec(space.ValueKind.WORLD_META, worlds.WorldMeta)
+NAME = space.ValueCodec(space.ValueKind.NAME, NameRecord)
+INDEX = space.ValueCodec(space.ValueKind.INDEX, worlds.WorldMeta)
 
 
 def all_worlds(universe: ids.UniverseId) -> tuple[bytes, bytes]:

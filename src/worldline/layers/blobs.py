@@ -55,7 +55,7 @@ class BadBlob(errors.Corrupt):
         self.why = why
 
 
-class Reading(Protocol):
+class BlobReader(Protocol):
     """Blobs that can be read: of a universe, or of a file."""
 
     async def get(self, of: bytes, /) -> bytes: ...
@@ -88,13 +88,13 @@ class Blobs:
         """Where large bodies are: of this universe, those in its folder."""
         return self._objects
 
-    async def generation(self) -> universes.Generation:
+    async def generation(self) -> universes.GenerationRecord:
         """To be read before what a batch refers to is put, and to be expected by that batch."""
         while (raw := (await self._engine.read(universes.get_generation(self._universe))).value(0)) is None:
             first = kv.Batch()
             universes.expect_generation(first, self._universe, None)
             await self._commit(first)
-        return universes.Generation(self._universe, raw)
+        return universes.GenerationRecord(self._universe, raw)
 
     async def put(self, data: bytes, *, expected: bytes | None = None) -> ids.Digest:
         """Durable and readable on return. A caller that names the address gets `DigestMismatch` if it is wrong."""
@@ -130,7 +130,7 @@ class Blobs:
             page = addresses[start : start + limits.BLOBS_TOUCH_MAX]
             await transact.run(self._engine, self._env, functools.partial(self._attempt_touch, page))
 
-    async def _attempt_touch(self, addresses: Sequence[bytes]) -> transact.Done[None] | transact.Write[None]:
+    async def _attempt_touch(self, addresses: Sequence[bytes]) -> transact.NothingToWrite[None] | transact.Write[None]:
         wanted = [cas.get(self._universe, of) for of in addresses]
         read = await self._engine.read(universes.get_generation(self._universe), *wanted)
         generation = universes.decode_generation(read.value(0))
@@ -140,7 +140,7 @@ class Blobs:
             if raw is None:
                 raise errors.NotFound(f"no blob {of.hex()} in this universe")
             cas.touch(batch, self._universe, of, raw, generation=generation)
-        return transact.Write(batch, lambda _: None) if batch.puts else transact.Done(None)
+        return transact.Write(batch, lambda _: None) if batch.puts else transact.NothingToWrite(None)
 
     async def get(self, of: bytes) -> bytes:
         """The bytes behind an address, verified. `NotFound` if there are none, `Corrupt` if they are bad or gone."""
@@ -209,7 +209,7 @@ class Blobs:
 
     # --- Putting ----------------------------------------------------------------------------------------------
 
-    async def _attempt(self, putting: _Putting) -> transact.Done[bool] | transact.Write[bool]:
+    async def _attempt(self, putting: _Putting) -> transact.NothingToWrite[bool] | transact.Write[bool]:
         """The batch that publishes the blob, or raises it to the present generation. Whether it was published."""
         of, upload = putting.of, putting.upload
         wanted = [cas.get(self._universe, of), universes.get_generation(self._universe)]
@@ -218,7 +218,7 @@ class Blobs:
         batch = kv.Batch()
         if raw is not None:
             if not cas.touch(batch, self._universe, of, raw, generation=generation):
-                return transact.Done(False)
+                return transact.NothingToWrite(False)
             return transact.Write(batch, lambda _: False)
         if upload is not None and read.value(2) != upload.raw:
             probes.hit("blobs.upload-swept")
@@ -237,7 +237,7 @@ class Blobs:
 
     async def _attempt_many(
         self, addresses: Sequence[bytes], bodies: Sequence[bytes]
-    ) -> transact.Done[None] | transact.Write[None]:
+    ) -> transact.NothingToWrite[None] | transact.Write[None]:
         wanted = [cas.get(self._universe, of) for of in addresses]
         read = await self._engine.read(universes.get_generation(self._universe), *wanted)
         generation = universes.decode_generation(read.value(0))
@@ -248,7 +248,7 @@ class Blobs:
                 cas.touch(batch, self._universe, of, raw, generation=generation)
             else:
                 cas.publish(batch, self._universe, of, blob.Blob(len(data), generation, inline=data))
-        return transact.Write(batch, lambda _: None) if batch.puts else transact.Done(None)
+        return transact.Write(batch, lambda _: None) if batch.puts else transact.NothingToWrite(None)
 
     async def _place(self, putting: _Putting, *, time_us: int) -> bool:
         """Write what has to be there before the record is. Whether that took any time."""
@@ -308,7 +308,7 @@ class Blobs:
             with contextlib.suppress(errors.StoreError):
                 await self._discard(putting.upload)
 
-    async def _discard(self, upload: chunks.Upload) -> bool:
+    async def _discard(self, upload: chunks.UploadRecord) -> bool:
         batch = kv.Batch()
         chunks.discard(batch, self._universe, upload)
         return await self._commit(batch)
@@ -398,7 +398,7 @@ def _place(record: blob.Blob) -> str:
     return f"object {record.object}" if record.chunks is None else f"upload {record.chunks.hex()}"
 
 
-async def load(blobs: Reading, carried: payload.Payload) -> bytes:
+async def load(blobs: BlobReader, carried: payload.Payload) -> bytes:
     """The bytes of a payload, wherever they are."""
     if carried.inline is not None:
         return carried.inline
@@ -417,4 +417,4 @@ class _Putting:
         self.data = data
         self.object: str | None = None  # its name, once the object is there
         self.began: bytes | None = None  # the generation, as it was read before the object was put
-        self.upload: chunks.Upload | None = None  # of chunks; it may have been swept since
+        self.upload: chunks.UploadRecord | None = None  # of chunks; it may have been swept since

@@ -74,7 +74,7 @@ _LOOKS_EACH: Final = 16  # entries that are searched for each row of a step, on 
 Blobs = Mapping[bytes, bytes]
 
 
-class Committed(msgspec.Struct, frozen=True, array_like=True):
+class RowCommitment(msgspec.Struct, frozen=True, array_like=True):
     """A row whose value is kept apart: the hash of salt and value, and the salt."""
 
     key: bytes
@@ -110,7 +110,7 @@ class Book:
 
 def encode(
     changes: Sequence[Change],
-    drafts: Sequence[journal.Draft],
+    drafts: Sequence[journal.EntryDraft],
     book: Book | None,
     large: list[bytes],
     *,
@@ -155,7 +155,7 @@ class _Search:
 
     __slots__ = ("_drafts", "_looks", "_next")
 
-    def __init__(self, drafts: Sequence[journal.Draft], rows: int) -> None:
+    def __init__(self, drafts: Sequence[journal.EntryDraft], rows: int) -> None:
         self._drafts = drafts
         self._next = 0
         self._looks = _LOOKS_EACH * (rows + len(drafts))
@@ -330,9 +330,9 @@ def _no_rows(_: bytes) -> None:
     return None
 
 
-def decode(stored: bytes) -> list[Committed | list[Any]]:
+def decode(stored: bytes) -> list[RowCommitment | list[Any]]:
     """Every change as it is stored, a committed one as its record: to look at, not to apply."""
-    return [Committed(*fields[1:]) if fields[0] == COMMITTED else fields for fields in _forms(parse(stored))]
+    return [RowCommitment(*fields[1:]) if fields[0] == COMMITTED else fields for fields in _forms(parse(stored))]
 
 
 def bases(stored: bytes) -> list[bytes]:

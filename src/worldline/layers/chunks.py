@@ -22,7 +22,7 @@ CHUNK = limits.CHUNK_BYTES
 PART = CHUNK * limits.CHUNKS_BATCH_MAX  # bytes of one batch
 
 
-class Upload(msgspec.Struct, frozen=True):
+class UploadRecord(msgspec.Struct, frozen=True):
     """An upload under way. `raw`: its record as stored."""
 
     of: bytes
@@ -44,14 +44,14 @@ def put(batch: kv.Batch, universe: ids.UniverseId, of: bytes, nonce: bytes, data
 
 def begin(
     batch: kv.Batch, universe: ids.UniverseId, of: bytes, nonce: bytes, data: bytes, *, time_us: int, age_us: int
-) -> Upload:
+) -> UploadRecord:
     """The first part of an upload. Guard: its nonce was never used."""
     key = keys.upload_key(universe, of, nonce)
     raw = keys.UPLOAD.pack(blob.Upload(len(data), time_us, age_us))
     batch.absent(key)
     batch.put(key, raw)
     _put(batch, universe, of, nonce, data[:PART], first=0)
-    return Upload(of, nonce, age_us, key, raw)
+    return UploadRecord(of, nonce, age_us, key, raw)
 
 
 def later_parts(data: bytes) -> range:
@@ -59,7 +59,7 @@ def later_parts(data: bytes) -> range:
     return range(PART, len(data), PART)
 
 
-def extend(batch: kv.Batch, universe: ids.UniverseId, upload: Upload, data: bytes, start: int) -> None:
+def extend(batch: kv.Batch, universe: ids.UniverseId, upload: UploadRecord, data: bytes, start: int) -> None:
     """The part that begins at `start`. Guard: its first chunk is not there. Expects that the upload goes on."""
     batch.expect(upload.key, upload.raw)
     first = start // CHUNK
@@ -67,17 +67,17 @@ def extend(batch: kv.Batch, universe: ids.UniverseId, upload: Upload, data: byte
     _put(batch, universe, upload.of, upload.nonce, data[start : start + PART], first=first)
 
 
-def get_upload(upload: Upload) -> kv.Get:
+def get_upload(upload: UploadRecord) -> kv.Get:
     return kv.Get(upload.key)
 
 
-def finish(batch: kv.Batch, upload: Upload) -> None:
+def finish(batch: kv.Batch, upload: UploadRecord) -> None:
     """All parts are there: in the batch that publishes the blob. Expects that the upload was not given up."""
     batch.expect(upload.key, upload.raw)
     batch.delete(upload.key)
 
 
-def discard(batch: kv.Batch, universe: ids.UniverseId, upload: Upload) -> None:
+def discard(batch: kv.Batch, universe: ids.UniverseId, upload: UploadRecord) -> None:
     """Give an upload up: its record and all its chunks go. Guard: its record, which carries a nonce."""
     batch.expect(upload.key, upload.raw)
     batch.delete(upload.key)
@@ -90,16 +90,16 @@ def uploads_range(universe: ids.UniverseId, *, after: bytes = b"", count_max: in
     return kv.Range(tuples.successor(after) if after else begin, end, count_max=count_max)
 
 
-def decode_uploads(universe: ids.UniverseId, page: kv.Page) -> list[Upload]:
+def decode_uploads(universe: ids.UniverseId, page: kv.Page) -> list[UploadRecord]:
     """One whose record is damaged counts as old: it can be given up, and if it is under way, it begins again."""
-    found: list[Upload] = []
+    found: list[UploadRecord] = []
     for key, raw in page.items:
         of, nonce = keys.upload_name(universe, key)
         try:
             age_us = keys.UPLOAD.unpack(raw).age_us
         except errors.DecodeError:
             age_us = 0
-        found.append(Upload(of, nonce, age_us, key, raw))
+        found.append(UploadRecord(of, nonce, age_us, key, raw))
     return found
 
 
@@ -126,5 +126,5 @@ def decode(universe: ids.UniverseId, of: bytes, nonce: bytes, page: kv.Page, *, 
 
 def _put(batch: kv.Batch, universe: ids.UniverseId, of: bytes, nonce: bytes, data: bytes, *, first: int) -> None:
     for number, start in enumerate(range(0, len(data), CHUNK), first):
-        piece = blob.Chunk(data[start : start + CHUNK])
+        piece = blob.BlobChunk(data[start : start + CHUNK])
         batch.put(keys.chunk_key(universe, of, nonce, number), keys.CHUNK.pack(piece))

@@ -26,13 +26,13 @@ RECEIPT_BEHIND = 1  # the receipt of a message that was posted has the next stam
 class Buried(msgspec.Struct, frozen=True):
     """An item that became a dead letter, and the step that said so."""
 
-    unread: inboxes.Unread
+    unread: inboxes.UnreadItem
     reason: str
     step: int
     time_us: int
 
 
-class Seen(msgspec.Struct, frozen=True):
+class SeenInput(msgspec.Struct, frozen=True):
     """The client id of an input that its step took without the inbox, and the stamp made for that input."""
 
     item: inbox.Item
@@ -49,21 +49,21 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     until_us: int
 
 
-class Opened(msgspec.Struct, frozen=True, gc=False):
+class OpenedWork(msgspec.Struct, frozen=True, gc=False):
     intent: ids.IntentId
     work: work_model.Work
     claim: Claim | None = None
-    refused: inbox.Receipt | None = None  # no adapter gets it: this is its answer
+    refused: inbox.EffectReceipt | None = None  # no adapter gets it: this is its answer
 
 
-class Cancelled(msgspec.Struct, frozen=True):
+class CancelledWork(msgspec.Struct, frozen=True):
     """Work the world no longer wants, as it was asked for."""
 
     intent: ids.IntentId
     work: work_model.Work
 
 
-class Sent(msgspec.Struct, frozen=True):
+class AddressedMessage(msgspec.Struct, frozen=True):
     """An outgoing message: `destination` is the world it goes to, as it was read.
 
     None: it cannot be delivered, and `receipt` tells the sender why. A delivered message has a receipt too, unless its
@@ -71,8 +71,8 @@ class Sent(msgspec.Struct, frozen=True):
     """
 
     message: inbox.Message
-    destination: worlds.World | None
-    receipt: inbox.Receipt | None = None
+    destination: worlds.WorldRecord | None
+    receipt: inbox.EffectReceipt | None = None
 
 
 class Steps(msgspec.Struct, frozen=True):
@@ -87,19 +87,19 @@ class Steps(msgspec.Struct, frozen=True):
     """
 
     head_raw: bytes
-    sealed: journals.Sealed
+    sealed: journals.SealedSteps
     consumed: list[bytes] = []
     brought: list[inbox.Message] = []  # of what was consumed or buried, what other universes had brought
     buried: list[Buried] = []
-    seen: list[Seen] = []
-    opened: list[Opened] = []
+    seen: list[SeenInput] = []
+    opened: list[OpenedWork] = []
     closed: list[ids.IntentId] = []
     settled: list[work.Open] = []
-    cancelled: list[Cancelled] = []
-    sent: list[Sent] = []
+    cancelled: list[CancelledWork] = []
+    sent: list[AddressedMessage] = []
     hints: Sequence[ready.Hint] = ()
     unfinished: inbox.Control | None = None
-    traces: Sequence[trace.Kept] = ()
+    traces: Sequence[trace.StepTraces] = ()
 
 
 def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> tuple[list[work.Open], bytes]:
@@ -129,7 +129,7 @@ def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> tuple[list[work.Ope
     return claimed, head_raw
 
 
-def keep_traces(batch: kv.Batch, at: ids.Address, steps: Sequence[trace.Kept]) -> None:
+def keep_traces(batch: kv.Batch, at: ids.Address, steps: Sequence[trace.StepTraces]) -> None:
     """Keep where user code failed in these steps, beside the journal."""
     for key, kept in {trace_keys.trace_key(at, each.step): each for each in steps}.items():
         assert 0 < len(kept.traces) <= limits.STEP_TRACES_MAX
@@ -160,7 +160,7 @@ def _settle(batch: kv.Batch, done: Steps) -> None:
         work.settle_in_step(batch, held)
 
 
-def _send(batch: kv.Batch, at: ids.Address, sent: list[Sent]) -> None:
+def _send(batch: kv.Batch, at: ids.Address, sent: list[AddressedMessage]) -> None:
     """Messages into their destinations' inboxes, and receipts into the sender's own, in the order of sending.
 
     Each other world gets one ready hint, behind its messages. The sender needs none: its holder reads its inbox next.
@@ -187,7 +187,7 @@ def lost(conflict: kv.Conflict, held: leases.Lease) -> errors.Lost:
     return errors.Conflicted(f"world {held.at.world.hex()}: changed since it was read: {changed}")
 
 
-def _open(batch: kv.Batch, at: ids.Address, opened: Opened) -> work.Open | None:
+def _open(batch: kv.Batch, at: ids.Address, opened: OpenedWork) -> work.Open | None:
     if opened.refused is not None:
         work.open_refused(batch, at, opened.intent, opened.work)
         inboxes.enqueue_once(batch, at, opened.refused)

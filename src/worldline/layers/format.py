@@ -31,13 +31,13 @@ async def ensure(engine: kv.Engine, env: envs.Env, *, create: bool, encoded: Enc
     what its values are encoded with, if they are.
     """
 
-    async def attempt() -> transact.Done[world.Schema] | transact.Write[world.Schema]:
+    async def attempt() -> transact.NothingToWrite[world.Schema] | transact.Write[world.Schema]:
         read = await engine.read(kv.Get(schema.KEY), kv.Range(_FIRST, _END, count_max=1), encryption.get())
         raw = read.value(0)
         if raw is not None:
             found = check(raw)
             encryption.check(read.value(2), "" if encoded is None else encoded.codec)
-            return transact.Done(found) if found == CURRENT else _raised(raw)
+            return transact.NothingToWrite(found) if found == CURRENT else _raised(raw)
         if read.page(1).items:
             raise errors.StoreVersion(
                 "there is data here but no format marker: either another program's, or a damaged store; "

@@ -30,7 +30,7 @@ from worldline.store import kv
 _DEAD_ITEM_BYTES_MAX = limits.VALUE_BYTES_MAX - 4 * limits.REASON_CHARACTERS_MAX - limits.KIB
 
 
-class Unread(msgspec.Struct, frozen=True):
+class UnreadItem(msgspec.Struct, frozen=True):
     """One inbox item as it was read. `item` is None if the bytes cannot be decoded; `error` says why."""
 
     stamp: kv.Stamp
@@ -41,12 +41,12 @@ class Unread(msgspec.Struct, frozen=True):
     tried: str = ""  # the attempts at it, if they are kept
 
 
-class Letter(msgspec.Struct, frozen=True):
+class DeadLetterRecord(msgspec.Struct, frozen=True):
     """A dead letter as it was read."""
 
     stamp: kv.Stamp
     raw: bytes
-    dead: inbox.Dead
+    dead: inbox.DeadItem
 
 
 def enqueue(
@@ -84,7 +84,7 @@ def record_seen(
     """Record the id of an item that its step took without the inbox, under a stamp made for it. Guard: it is new."""
     key = keys.seen_key(at, client_id)
     batch.absent(key)
-    batch.put(key, keys.SEEN.pack(inbox.Seen(digest.sha256(keys.ITEM.pack(item)), time_us)) + stamp)
+    batch.put(key, keys.SEEN.pack(inbox.SeenId(digest.sha256(keys.ITEM.pack(item)), time_us)) + stamp)
 
 
 def get_seen(at: ids.Address, client_id: bytes | str) -> kv.Get:
@@ -141,7 +141,7 @@ def next_mark(page: kv.Page) -> kv.Stamp:
     return min(kv.Stamp(keys.stamp_of(page.items[0][0])), page.stable)
 
 
-def decode(items: Iterable[tuple[bytes, bytes]]) -> list[Unread]:
+def decode(items: Iterable[tuple[bytes, bytes]]) -> list[UnreadItem]:
     return [_unread(kv.Stamp(keys.stamp_of(key)), raw) for key, raw in items]
 
 
@@ -151,7 +151,7 @@ def consume(batch: kv.Batch, at: ids.Address, stamps: Iterable[bytes]) -> None:
         batch.delete(keys.item_key(at, stamp))
 
 
-def bury(batch: kv.Batch, at: ids.Address, unread: Unread, *, reason: str, step: int, time_us: int) -> None:
+def bury(batch: kv.Batch, at: ids.Address, unread: UnreadItem, *, reason: str, step: int, time_us: int) -> None:
     """Move an item that the world cannot take to the dead letters. In the step's own batch, and it always fits.
 
     The reason may be any text, as an exception's may be. Bytes that no `enqueue` would have taken are cut.
@@ -160,7 +160,7 @@ def bury(batch: kv.Batch, at: ids.Address, unread: Unread, *, reason: str, step:
     if len(unread.raw) > _DEAD_ITEM_BYTES_MAX:
         reason = f"cut from {len(unread.raw)} bytes: {reason}"
     text = reason[: limits.REASON_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()
-    letter = inbox.Dead(unread.raw[:_DEAD_ITEM_BYTES_MAX], text[: limits.REASON_CHARACTERS_MAX], step, time_us)
+    letter = inbox.DeadItem(unread.raw[:_DEAD_ITEM_BYTES_MAX], text[: limits.REASON_CHARACTERS_MAX], step, time_us)
     batch.put(keys.dead_key(at, unread.stamp), keys.DEAD.pack(letter))
 
 
@@ -172,16 +172,16 @@ def dead_range(at: ids.Address, *, after: bytes = b"", count_max: int) -> kv.Ran
     return kv.Range(begin, end, count_max=count_max)
 
 
-def decode_dead(items: Iterable[tuple[bytes, bytes]]) -> list[Letter]:
-    return [Letter(kv.Stamp(keys.stamp_of(key)), raw, keys.DEAD.unpack(raw)) for key, raw in items]
+def decode_dead(items: Iterable[tuple[bytes, bytes]]) -> list[DeadLetterRecord]:
+    return [DeadLetterRecord(kv.Stamp(keys.stamp_of(key)), raw, keys.DEAD.unpack(raw)) for key, raw in items]
 
 
-def get_dead(at: ids.Address, letter: Letter) -> kv.Get:
+def get_dead(at: ids.Address, letter: DeadLetterRecord) -> kv.Get:
     """The letter's record, as it is now."""
     return kv.Get(keys.dead_key(at, letter.stamp))
 
 
-def refers_to(letter: inbox.Dead) -> bytes | None:
+def refers_to(letter: inbox.DeadItem) -> bytes | None:
     """The address of what a dead letter carries, if that is large. Bytes that are no item refer to nothing."""
     try:
         item = keys.ITEM.unpack(letter.item)
@@ -195,7 +195,7 @@ def item_refers_to(item: inbox.Item) -> bytes | None:
     return item.payload.ref if hasattr(item, "payload") else None
 
 
-def retry_dead(batch: kv.Batch, at: ids.Address, letter: Letter, *, client_id: bytes, time_us: int) -> int:
+def retry_dead(batch: kv.Batch, at: ids.Address, letter: DeadLetterRecord, *, client_id: bytes, time_us: int) -> int:
     """Put a dead letter back as a new input, under a new id. Returns the append's index. The caller expects the meta.
 
     Guards: the letter is still there, and the id is new. The letter alone would not do: that it is gone, found after a
@@ -205,7 +205,7 @@ def retry_dead(batch: kv.Batch, at: ids.Address, letter: Letter, *, client_id: b
     return _append_seen(batch, at, _check_size(letter.dead.item), client_id=client_id, time_us=time_us)
 
 
-def drop_dead(batch: kv.Batch, at: ids.Address, letter: Letter) -> None:
+def drop_dead(batch: kv.Batch, at: ids.Address, letter: DeadLetterRecord) -> None:
     """Forget a dead letter. Guard: it is still there."""
     key = keys.dead_key(at, letter.stamp)
     batch.expect(key, letter.raw)
@@ -253,7 +253,7 @@ def _append_seen(
     index = batch.append(keys.item_prefix(at), raw)
     key = keys.seen_key(at, client_id)
     batch.absent(key)
-    batch.put(key, keys.SEEN.pack(inbox.Seen(digest.sha256(compared or raw), time_us)), stamp=index)
+    batch.put(key, keys.SEEN.pack(inbox.SeenId(digest.sha256(compared or raw), time_us)), stamp=index)
     return index
 
 
@@ -268,8 +268,8 @@ def item_of(raw: bytes) -> inbox.Item | None:
     return _unread(kv.ZERO_STAMP, raw).item
 
 
-def _unread(stamp: kv.Stamp, raw: bytes) -> Unread:
+def _unread(stamp: kv.Stamp, raw: bytes) -> UnreadItem:
     try:
-        return Unread(stamp, raw, keys.ITEM.unpack(raw))
+        return UnreadItem(stamp, raw, keys.ITEM.unpack(raw))
     except errors.DecodeError as error:
-        return Unread(stamp, raw, None, str(error))
+        return UnreadItem(stamp, raw, None, str(error))

@@ -31,11 +31,11 @@ from worldline.keys import journal as keys
 from worldline.layers import changes as stored_changes
 from worldline.model import ids, journal
 from worldline.model.change import Change, changes_digest
-from worldline.model.journal import Entry
+from worldline.model.journal import JournalEntry
 from worldline.store import kv
 
 # The last fields of an entry are digests, or empty: they can be put in and taken out without encoding the rest again.
-assert journal.Entry.__struct_fields__[-3:] == ("state", "chain", "blob")
+assert journal.JournalEntry.__struct_fields__[-3:] == ("state", "chain", "blob")
 _EMPTY: Final = canonical.encode(b"")
 # `digest.hash_parts`, its constant parts worked out: the domain, and the lengths of digests.
 _LENGTH_BYTES: Final = digest.LENGTH_BYTES
@@ -63,14 +63,14 @@ def pack_head(head: journal.Head) -> bytes:
     return keys.HEAD.pack(head)
 
 
-class Sealed(msgspec.Struct, frozen=True):
+class SealedSteps(msgspec.Struct, frozen=True):
     """Steps as they will stand in the journal: what they follow, their entries, the same as bytes, the head after, and
     the changes of each step as they are stored. `large` must be in the CAS before the commit: what entries and changes
     refer to.
     """
 
     before: journal.Head
-    entries: list[journal.Entry]
+    entries: list[journal.JournalEntry]
     data: list[bytes]
     after: journal.Head
     changes: list[bytes]
@@ -79,7 +79,7 @@ class Sealed(msgspec.Struct, frozen=True):
 
 def seal(
     before: journal.Head,
-    drafts: Sequence[journal.Draft],
+    drafts: Sequence[journal.EntryDraft],
     changes: Sequence[Change],
     *,
     state: bytes,
@@ -87,7 +87,7 @@ def seal(
     covered: bytes | None = None,
     plain: bytes = b"",
     book: stored_changes.Book | None = None,
-) -> Sealed:
+) -> SealedSteps:
     """Give a step's drafts their heights, logical time and digests, and its changes their stored form.
 
     `time_us` is the store's time, or the due time of what the step consumes if that is later; the logical time is not
@@ -100,7 +100,7 @@ def seal(
     logical_us = max(before.time_us, time_us)
     step, height, size = before.step + 1, before.height, 0
     last, last_height, blob = drafts[-1], height + len(drafts), b""
-    entries: list[journal.Entry] = []
+    entries: list[journal.JournalEntry] = []
     data: list[bytes] = []
     large: list[bytes] = []
     for draft in drafts:
@@ -114,7 +114,7 @@ def seal(
             carried = b""
         data.append(encode_flat([height, step, int(kind), logical_us, carried, stamp, correlation, b"", b"", blob]))
         if height < last_height:
-            entries.append(Entry(height, step, kind, logical_us, carried, stamp, correlation, b"", b"", blob))
+            entries.append(JournalEntry(height, step, kind, logical_us, carried, stamp, correlation, b"", b"", blob))
             blob = b""
     if size > limits.STEP_BYTES_MAX:
         raise errors.TooLarge("a step's payloads", size=size, limit=limits.STEP_BYTES_MAX)
@@ -126,10 +126,10 @@ def seal(
     data[-1] = with_state + _DIGEST_HEAD + chain + behind
     carried = b"" if blob else last.payload
     entries.append(
-        Entry(height, step, last.kind, logical_us, carried, last.stamp, last.correlation, state, chain, blob)
+        JournalEntry(height, step, last.kind, logical_us, carried, last.stamp, last.correlation, state, chain, blob)
     )
     stored = stored_changes.encode(changes, drafts, book, large, plain=plain)
-    return Sealed(before, entries, data, journal.Head(step, height, chain, state, logical_us), [stored], large)
+    return SealedSteps(before, entries, data, journal.Head(step, height, chain, state, logical_us), [stored], large)
 
 
 def opened(data: bytes, *, has_blob: bool) -> bytes:
@@ -158,14 +158,14 @@ def step_digest(data: Sequence[bytes], changed: bytes) -> bytes:
     return sha256(b"".join(pieces)).digest()
 
 
-def chain_digest(previous: bytes, entries: Sequence[journal.Entry], changed: bytes) -> bytes:
+def chain_digest(previous: bytes, entries: Sequence[journal.JournalEntry], changed: bytes) -> bytes:
     """The same of decoded entries; the last one's own chain field does not count."""
     *others, last = entries
     open_ended = [*others, msgspec.structs.replace(last, chain=b"")]
     return chain_of(previous, [structs.encode(entry) for entry in open_ended], changed)
 
 
-def append(batch: kv.Batch, at: ids.Address, sealed: Sealed, *, before_raw: bytes) -> bytes:
+def append(batch: kv.Batch, at: ids.Address, sealed: SealedSteps, *, before_raw: bytes) -> bytes:
     """Write a sealed step (or several, one after the other) and move the head. Guard: the head as it was read. Returns
     the bytes of the new head.
     """
@@ -203,9 +203,9 @@ def read_range(at: ids.Address, *, above: int = 0, bytes_max: int = limits.RANGE
     return kv.Range(begin, end, bytes_max=bytes_max)
 
 
-def decode(at: ids.Address, items: Iterable[tuple[bytes, bytes]], *, above: int) -> list[journal.Entry]:
+def decode(at: ids.Address, items: Iterable[tuple[bytes, bytes]], *, above: int) -> list[journal.JournalEntry]:
     """The entries above a height, from frames that were read. A gap, a repeat or a misfiled frame is corruption."""
-    entries: list[journal.Entry] = []
+    entries: list[journal.JournalEntry] = []
     expected: int | None = None
     for key, raw in items:
         last_height, part = keys.frame_place(at, key)
@@ -220,14 +220,14 @@ def decode(at: ids.Address, items: Iterable[tuple[bytes, bytes]], *, above: int)
     return entries
 
 
-def verify(before: journal.Head, entries: Sequence[journal.Entry], changed: Sequence[bytes]) -> journal.Head:
+def verify(before: journal.Head, entries: Sequence[journal.JournalEntry], changed: Sequence[bytes]) -> journal.Head:
     """Recompute the chain over whole steps that follow `before`. Returns the head they lead to. `changed`: the digest
     of each step's changes (`change.changes_digest`).
 
     `DecodeError` for entries that do not follow each other, `DigestMismatch` for a chain that is not theirs.
     """
     head = before
-    step: list[journal.Entry] = []
+    step: list[journal.JournalEntry] = []
     for entry in entries:
         if entry.height != head.height + len(step) + 1 or entry.step != head.step + 1:
             raise errors.DecodeError(f"entry {entry.height} of step {entry.step} does not follow step {head.step}")
@@ -253,9 +253,9 @@ def verify(before: journal.Head, entries: Sequence[journal.Entry], changed: Sequ
     return head
 
 
-def _decode_frame(last_height: int, raw: bytes) -> list[journal.Entry]:
+def _decode_frame(last_height: int, raw: bytes) -> list[journal.JournalEntry]:
     """The entries of one frame: contiguous, and up to the height the frame is filed under."""
-    found = [structs.decode(journal.Entry, data) for data in keys.unpack_frame(raw).entries]
+    found = [structs.decode(journal.JournalEntry, data) for data in keys.unpack_frame(raw).entries]
     first = last_height - len(found) + 1
     if not found or any(entry.height != first + index for index, entry in enumerate(found)):
         raise errors.DecodeError(f"the frame filed under height {last_height} does not hold the entries up to there")
@@ -271,7 +271,7 @@ class _Cut(msgspec.Struct):
     size: int = 0
 
 
-def _cut(sealed: Sealed) -> Iterator[_Cut]:
+def _cut(sealed: SealedSteps) -> Iterator[_Cut]:
     """Entries, each step's last one with the step's changes, in frames as full as can be. Changes that no frame has
     room for go with their entry all the same: what is too much stands in parts.
     """

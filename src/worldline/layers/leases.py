@@ -31,7 +31,7 @@ from worldline.model import ids, lease
 from worldline.store import kv
 
 
-class State(msgspec.Struct, frozen=True):
+class LeaseState(msgspec.Struct, frozen=True):
     """What is known of a world's lease, as it was read."""
 
     at: ids.Address
@@ -43,7 +43,7 @@ class State(msgspec.Struct, frozen=True):
     raw_assignment: bytes | None
 
 
-class Heartbeat(msgspec.Struct, frozen=True):
+class HeartbeatRecord(msgspec.Struct, frozen=True):
     """A worker's heartbeat record as it was read. `stale`: its reader has seen it unchanged for longer than its TTL."""
 
     worker: ids.WorkerId
@@ -67,7 +67,7 @@ class Lease(msgspec.Struct, frozen=True):
     epoch: int
     raw_epoch: bytes
     raw_holder: bytes
-    trial: lease.Trial | None = None  # the world is on trial: its holder before did not release it
+    trial: lease.CrashTrial | None = None  # the world is on trial: its holder before did not release it
     incarnation: bytes = b""
 
 
@@ -76,10 +76,10 @@ def reads(at: ids.Address) -> tuple[kv.Get, kv.Get, kv.Get]:
     return kv.Get(keys.epoch_key(at)), kv.Get(keys.holder_key(at)), kv.Get(keys.assignment_key(at))
 
 
-def decode(at: ids.Address, epoch: bytes | None, holder: bytes | None, assignment: bytes | None) -> State:
+def decode(at: ids.Address, epoch: bytes | None, holder: bytes | None, assignment: bytes | None) -> LeaseState:
     if epoch is None:
         raise errors.NotFound(f"no world {at.world.hex()} in this universe")
-    state = State(
+    state = LeaseState(
         at,
         keys.EPOCH.unpack(epoch),
         epoch,
@@ -106,15 +106,15 @@ def get_heartbeat(worker: ids.WorkerId) -> kv.Get:
     return kv.Get(keys.worker_key(worker))
 
 
-def decode_heartbeat(worker: ids.WorkerId, raw: bytes | None) -> Heartbeat | None:
-    return None if raw is None else Heartbeat(worker, keys.WORKER.unpack(raw), raw)
+def decode_heartbeat(worker: ids.WorkerId, raw: bytes | None) -> HeartbeatRecord | None:
+    return None if raw is None else HeartbeatRecord(worker, keys.WORKER.unpack(raw), raw)
 
 
 def may_acquire(
-    state: State,
+    state: LeaseState,
     *,
-    me: Heartbeat,
-    holder_heartbeat: Heartbeat | None,
+    me: HeartbeatRecord,
+    holder_heartbeat: HeartbeatRecord | None,
     now_us: int,
     proven_dead: bool = False,
     assignment_void: bool = False,
@@ -151,10 +151,10 @@ def may_acquire(
 
 def acquire(
     batch: kv.Batch,
-    state: State,
+    state: LeaseState,
     *,
-    me: Heartbeat,
-    holder_heartbeat: Heartbeat | None,
+    me: HeartbeatRecord,
+    holder_heartbeat: HeartbeatRecord | None,
     now_us: int,
     proven_dead: bool = False,
     assignment_void: bool = False,
@@ -187,7 +187,7 @@ def acquire(
         batch.expect(keys.holder_key(state.at), state.raw_holder)
     batch.put(keys.holder_key(state.at), raw_holder)
     batch.expect(keys.worker_key(me.worker), me.raw)
-    batch.put(keys.held_key(me.worker, state.at), keys.HELD.pack(keys.Held(number)))
+    batch.put(keys.held_key(me.worker, state.at), keys.HELD.pack(keys.HeldRecord(number)))
     if state.holder is not None and state.holder.worker != me.worker:
         batch.delete(keys.held_key(ids.WorkerId(state.holder.worker), state.at))
         if holder_heartbeat is not None and not proven_dead:
@@ -195,7 +195,7 @@ def acquire(
     return Lease(state.at, me.worker, number, raw_epoch, raw_holder, incarnation=me.sign.incarnation)
 
 
-def lease_of(state: State, worker: ids.WorkerId, incarnation: ids.Incarnation) -> Lease | None:
+def lease_of(state: LeaseState, worker: ids.WorkerId, incarnation: ids.Incarnation) -> Lease | None:
     """The lease that this incarnation holds, if it does."""
     holder = state.holder
     if holder is None or state.raw_holder is None or (holder.worker, holder.incarnation) != (worker, incarnation):
@@ -221,7 +221,7 @@ def release(batch: kv.Batch, held: Lease) -> None:
     batch.delete(keys.held_key(held.worker, held.at))
 
 
-def revoke(batch: kv.Batch, state: State, *, token: bytes) -> None:
+def revoke(batch: kv.Batch, state: LeaseState, *, token: bytes) -> None:
     """Take the lease from its holder, so that a world which must stop does so at once. Guard: the epoch as read.
 
     `token`: an id made for this, in the place of an incarnation, so that no other process writes the same epoch.
@@ -235,7 +235,7 @@ def revoke(batch: kv.Batch, state: State, *, token: bytes) -> None:
         batch.delete(keys.held_key(ids.WorkerId(state.holder.worker), state.at))
 
 
-def fence_off(batch: kv.Batch, state: State, *, token: bytes) -> None:
+def fence_off(batch: kv.Batch, state: LeaseState, *, token: bytes) -> None:
     """Have the holder bring its world back before it writes again: it is fenced, and is the holder all the same. For
     what a holder knows of a world, and what has changed. Guard: the epoch as read. `token`: as in `revoke`.
     """
@@ -246,14 +246,14 @@ def fence_off(batch: kv.Batch, state: State, *, token: bytes) -> None:
     batch.put(keys.epoch_key(state.at), keys.EPOCH.pack(lease.Epoch(number, ids.check_id(token, "a token"))))
     batch.expect(keys.holder_key(state.at), state.raw_holder)
     batch.put(keys.holder_key(state.at), keys.HOLDER.pack(msgspec.structs.replace(state.holder, epoch=number)))
-    batch.put(keys.held_key(ids.WorkerId(state.holder.worker), state.at), keys.HELD.pack(keys.Held(number)))
+    batch.put(keys.held_key(ids.WorkerId(state.holder.worker), state.at), keys.HELD.pack(keys.HeldRecord(number)))
 
 
 def heartbeat(
     batch: kv.Batch,
     worker: ids.WorkerId,
     *,
-    before: Heartbeat | None,
+    before: HeartbeatRecord | None,
     incarnation: ids.Incarnation,
     now_us: int,
     ttl_us: int,
@@ -261,7 +261,7 @@ def heartbeat(
     labels: dict[str, str],
     draining: bool = False,
     proven_dead: bool = False,
-) -> Heartbeat:
+) -> HeartbeatRecord:
     """The first heartbeat of an incarnation, or the next. Guard: the heartbeat as this worker last wrote it.
 
     Another incarnation's heartbeat may be replaced only once it has expired, or its process is known to be gone
@@ -282,19 +282,19 @@ def heartbeat(
     sign = lease.Worker(incarnation, beat, now_us, ttl_us, capacity, dict(labels), draining)
     raw = keys.WORKER.pack(sign)
     batch.put(key, raw)
-    return Heartbeat(worker, sign, raw)
+    return HeartbeatRecord(worker, sign, raw)
 
 
-def drain(batch: kv.Batch, life: Heartbeat, *, draining: bool) -> Heartbeat:
+def drain(batch: kv.Batch, life: HeartbeatRecord, *, draining: bool) -> HeartbeatRecord:
     """Have a worker drained, or used again. Guard: the heartbeat as it was read; its time stays."""
     sign = msgspec.structs.replace(life.sign, beat=life.sign.beat + 1, draining=draining)
     raw = keys.WORKER.pack(sign)
     batch.expect(keys.worker_key(life.worker), life.raw)
     batch.put(keys.worker_key(life.worker), raw)
-    return Heartbeat(life.worker, sign, raw)
+    return HeartbeatRecord(life.worker, sign, raw)
 
 
-def goodbye(batch: kv.Batch, life: Heartbeat) -> None:
+def goodbye(batch: kv.Batch, life: HeartbeatRecord) -> None:
     """Delete the heartbeat record. Guard: it is this worker's own."""
     batch.expect(keys.worker_key(life.worker), life.raw)
     batch.delete(keys.worker_key(life.worker))
@@ -330,7 +330,7 @@ def workers_range(*, after: ids.WorkerId | None = None) -> kv.Range:
     return kv.Range(begin, end, count_max=1)
 
 
-def decode_worker(page: kv.Page) -> tuple[ids.WorkerId, Heartbeat | None] | None:
+def decode_worker(page: kv.Page) -> tuple[ids.WorkerId, HeartbeatRecord | None] | None:
     """The worker of such a page, with its heartbeat if it has one; None if there is no worker left."""
     for key, raw in page.items:
         worker = keys.owner_of(key)
@@ -338,7 +338,7 @@ def decode_worker(page: kv.Page) -> tuple[ids.WorkerId, Heartbeat | None] | None
     return None
 
 
-def release_for(batch: kv.Batch, state: State, dead: Heartbeat, *, epoch: int) -> None:
+def release_for(batch: kv.Batch, state: LeaseState, dead: HeartbeatRecord, *, epoch: int) -> None:
     """Let go on behalf of a worker that cannot any more. `epoch`: what its held record says.
 
     Guard: the holder's record; the heartbeat is expected too, so that a worker that turns out to live keeps its worlds.
@@ -354,10 +354,10 @@ def release_for(batch: kv.Batch, state: State, dead: Heartbeat, *, epoch: int) -
         batch.expect(keys.holder_key(state.at), state.raw_holder)
         batch.delete(keys.holder_key(state.at))
     else:
-        batch.expect(key, keys.HELD.pack(keys.Held(epoch)))
+        batch.expect(key, keys.HELD.pack(keys.HeldRecord(epoch)))
 
 
-def forget_held(batch: kv.Batch, state: State, worker: ids.WorkerId, *, epoch: int) -> bool:
+def forget_held(batch: kv.Batch, state: LeaseState, worker: ids.WorkerId, *, epoch: int) -> bool:
     """Drop a record that a worker held a world which has moved on since. Guard: the record, of that epoch.
 
     Returns False for one that is true: what a worker holds is given back by the worker, or for one that is dead.
@@ -365,12 +365,12 @@ def forget_held(batch: kv.Batch, state: State, worker: ids.WorkerId, *, epoch: i
     if state.holder is not None and state.holder.worker == worker:
         return False
     key = keys.held_key(worker, state.at)
-    batch.expect(key, keys.HELD.pack(keys.Held(epoch)))
+    batch.expect(key, keys.HELD.pack(keys.HeldRecord(epoch)))
     batch.delete(key)
     return True
 
 
-def assign(batch: kv.Batch, state: State, worker: ids.WorkerId, *, priority: int, reason: str) -> None:
+def assign(batch: kv.Batch, state: LeaseState, worker: ids.WorkerId, *, priority: int, reason: str) -> None:
     """Say where the world is wanted. `priority`: of the worlds that a worker may take, those with the lowest first.
     Guard: the assignment as it was read. The epoch is expected, too: a world that was
     deleted meanwhile has another one.
@@ -395,7 +395,7 @@ def assignee(raw: bytes | None) -> ids.WorkerId | None:
     return None if assignment is None else ids.WorkerId(assignment.worker)
 
 
-def unassign(batch: kv.Batch, state: State) -> None:
+def unassign(batch: kv.Batch, state: LeaseState) -> None:
     """Any worker may try again. Guard: the assignment as it was read; the epoch is expected, as in `assign`."""
     batch.expect(keys.epoch_key(state.at), state.raw_epoch)
     if state.raw_assignment is None:

@@ -33,14 +33,14 @@ from worldline.store import kv
 _ITEM_BYTES = 256  # of a message without its payload, about
 
 
-class Unread(msgspec.Struct, frozen=True):
+class ForeignBacklog(msgspec.Struct, frozen=True):
     """How much of an inbox is unread messages of other universes."""
 
     items: int = 0
     bytes: int = 0
 
 
-def check_destination(destination: worlds.World | None) -> str | None:
+def check_destination(destination: worlds.WorldRecord | None) -> str | None:
     """Why a message cannot be sent there, or None if it can. The reason goes into the sender's error receipt."""
     if destination is None:
         return "no such world"
@@ -61,14 +61,16 @@ def check_name(message: inbox.Message) -> str | None:
     return None
 
 
-def post(batch: kv.Batch, destination: worlds.World, message: inbox.Message) -> int:
+def post(batch: kv.Batch, destination: worlds.WorldRecord, message: inbox.Message) -> int:
     """Add a message to the sender's step. Returns the append's index; the batch's guard is the sender's head."""
     _check(message)
     worlds.expect_open(batch, destination)
     return inboxes.enqueue_once(batch, destination.at, message)
 
 
-def deliver(batch: kv.Batch, destination: worlds.World, message: inbox.Message, *, time_us: int, window_us: int) -> int:
+def deliver(
+    batch: kv.Batch, destination: worlds.WorldRecord, message: inbox.Message, *, time_us: int, window_us: int
+) -> int:
     """Add a message by itself. Returns the append's index. Guard: its id is new at the destination."""
     _check(message)
     worlds.expect_open(batch, destination)
@@ -92,15 +94,15 @@ def brought_range(destination: ids.Address, *, count_max: int) -> kv.Range:
     return kv.Range(begin, end, count_max=count_max)
 
 
-def brought(destination: ids.Address, page: kv.Page, universe: ids.UniverseId) -> tuple[Unread, Unread]:
+def brought(destination: ids.Address, page: kv.Page, universe: ids.UniverseId) -> tuple[ForeignBacklog, ForeignBacklog]:
     """What one universe has brought, and what all others have; both are estimates from below if there is more."""
-    mine, every = Unread(), Unread()
+    mine, every = ForeignBacklog(), ForeignBacklog()
     prefix = keys.brought_prefix(destination, universe)
     for key, raw in page.items:
         size = keys.BROUGHT.unpack(raw).size
-        every = Unread(every.items + 1, every.bytes + size)
+        every = ForeignBacklog(every.items + 1, every.bytes + size)
         if key.startswith(prefix):
-            mine = Unread(mine.items + 1, mine.bytes + size)
+            mine = ForeignBacklog(mine.items + 1, mine.bytes + size)
     return mine, every
 
 

@@ -21,7 +21,7 @@ from worldline.model import world as model
 from worldline.store import kv
 
 
-class Found(msgspec.Struct, frozen=True):
+class PolicyRecords(msgspec.Struct, frozen=True):
     """What was read of a policy and of the world that it is for."""
 
     at: ids.Address
@@ -31,12 +31,12 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def reads(at: ids.Address) -> tuple[kv.Get, kv.Get, kv.Range]:
-    """What a `Found` is made of, in order."""
+    """What a `PolicyRecords` is made of, in order."""
     universe = at.universe
     return worlds.get(at), universes.get_grants(universe), universes.newest_grant_change(universe)
 
 
-def bounds(found: Found, *, program: str) -> policy.Bounds | None:
+def bounds(found: PolicyRecords, *, program: str) -> policy.Bounds | None:
     """What the world may do; None if there is nothing that it may not. `Corrupt` as in `universes.decode_grants`."""
     record = universes.decode_grants(found.at.universe, found.grants, found.newest).grants
     if not record.rules:
@@ -46,7 +46,9 @@ def bounds(found: Found, *, program: str) -> policy.Bounds | None:
     return policy.bounds_of(record.rules, world=name, program=program)
 
 
-def add_rule(batch: kv.Batch, record: universes.Granted, wanted: policy.Rule, *, time_us: int) -> policy.Rule:
+def add_rule(
+    batch: kv.Batch, record: universes.Granted, wanted: policy.PolicyRule, *, time_us: int
+) -> policy.PolicyRule:
     """Add a rule, and give it its number. Guard: the record as it was read."""
     if len(record.grants.rules) >= limits.RULES_MAX:
         raise errors.TooLarge("the rules of a universe", size=limits.RULES_MAX + 1, limit=limits.RULES_MAX)
@@ -55,7 +57,7 @@ def add_rule(batch: kv.Batch, record: universes.Granted, wanted: policy.Rule, *,
     return added
 
 
-def drop_rule(batch: kv.Batch, record: universes.Granted, rule: policy.Rule, *, time_us: int) -> None:
+def drop_rule(batch: kv.Batch, record: universes.Granted, rule: policy.PolicyRule, *, time_us: int) -> None:
     """Take a rule away. Guard: the record as it was read."""
     left = [each for each in record.grants.rules if each.number != rule.number]
     _change(batch, record, left, rule, added=False, time_us=time_us)
@@ -64,8 +66,8 @@ def drop_rule(batch: kv.Batch, record: universes.Granted, rule: policy.Rule, *, 
 def _change(
     batch: kv.Batch,
     record: universes.Granted,
-    rules: list[policy.Rule],
-    changed: policy.Rule,
+    rules: list[policy.PolicyRule],
+    changed: policy.PolicyRule,
     *,
     added: bool,
     time_us: int,

@@ -70,7 +70,7 @@ def get_blocked(at: ids.Address) -> kv.Get:
 
 def priority_of(item: inbox.Item) -> int:
     """How urgent an input from outside is."""
-    asked = isinstance(item, inbox.Control) or (isinstance(item, inbox.Event) and bool(item.correlation))
+    asked = isinstance(item, inbox.Control) or (isinstance(item, inbox.InboxEvent) and bool(item.correlation))
     return URGENT if asked else NORMAL
 
 

@@ -25,16 +25,16 @@ class Signer:
         self._private = private
         self.public = ed25519.public_of(private)
 
-    def sign(self, at: ids.Address, receipt: inbox.Receipt) -> inbox.SignedReceipt:
+    def sign(self, at: ids.Address, receipt: inbox.EffectReceipt) -> inbox.SignedReceipt:
         """The receipt with a signature, for the world of this address."""
-        fields = {name: getattr(receipt, name) for name in inbox.Receipt.__struct_fields__}
+        fields = {name: getattr(receipt, name) for name in inbox.EffectReceipt.__struct_fields__}
         found = inbox.SignedReceipt(
             **fields, correlation_id=inbox.correlation_id_of(receipt), key=self.public, signature=bytes(SIGNATURE_BYTES)
         )
         return msgspec.structs.replace(found, signature=ed25519.sign(self._private, _signed(at, found)))
 
 
-def why_not(at: ids.Address, receipt: inbox.Receipt, keys: Collection[bytes]) -> str:
+def why_not(at: ids.Address, receipt: inbox.EffectReceipt, keys: Collection[bytes]) -> str:
     """Why a receipt is not one of these keys'; empty if it is. Without keys: only that its own signature is right."""
     if not isinstance(receipt, inbox.SignedReceipt):
         return "the receipt is not signed by an adapter" if keys else ""

@@ -25,22 +25,22 @@ from worldline.model import ids, journal, snapshot, world
 from worldline.store import kv
 
 
-class Saved(msgspec.Struct, frozen=True):
+class StoredSnapshot(msgspec.Struct, frozen=True):
     """A snapshot's record as it was read, or as this batch writes it."""
 
-    record: snapshot.Snapshot
+    record: snapshot.StateSnapshot
     raw: bytes
 
 
-def save(batch: kv.Batch, at: ids.Address, taken: snapshot.Snapshot) -> Saved:
+def save(batch: kv.Batch, at: ids.Address, taken: snapshot.StateSnapshot) -> StoredSnapshot:
     """Record a snapshot. Guard: none of that step yet. The caller fences, and has put the blob."""
-    saved = Saved(taken, keys.SNAPSHOT.pack(taken))
+    saved = StoredSnapshot(taken, keys.SNAPSHOT.pack(taken))
     batch.absent(keys.snapshot_key(at, taken.step))
     batch.put(keys.snapshot_key(at, taken.step), saved.raw)
     return saved
 
 
-def promote(batch: kv.Batch, at: ids.Address, *, before_raw: bytes, to: Saved) -> None:
+def promote(batch: kv.Batch, at: ids.Address, *, before_raw: bytes, to: StoredSnapshot) -> None:
     """Make a snapshot the baseline: a recorded one, or the one this batch records. The caller fences.
 
     Guard: the baseline as it was read. A recorded snapshot is expected to be still there.
@@ -60,7 +60,7 @@ def promote(batch: kv.Batch, at: ids.Address, *, before_raw: bytes, to: Saved) -
 def pin(
     batch: kv.Batch,
     owner: ids.Address,
-    saved: Saved,
+    saved: StoredSnapshot,
     lineage: world.Lineage,
     fork: ids.WorldId,
     *,
@@ -123,12 +123,12 @@ def decode_pins(at: ids.Address, page: kv.Page) -> list[tuple[ids.WorldId, world
     return [(lineage_keys.pin_fork(at, key), lineage_keys.PIN.unpack(raw)) for key, raw in page.items]
 
 
-def at_head(head: journal.Head, *, root: bytes, size: int, program_hash: bytes) -> snapshot.Snapshot:
+def at_head(head: journal.Head, *, root: bytes, size: int, program_hash: bytes) -> snapshot.StateSnapshot:
     """The record of a state saved at the end of the head's step."""
-    return snapshot.Snapshot(head.step, head.height, head.chain, root, size, program_hash, head.time_us)
+    return snapshot.StateSnapshot(head.step, head.height, head.chain, root, size, program_hash, head.time_us)
 
 
-def head_of(taken: snapshot.Snapshot, *, state: bytes) -> journal.Head:
+def head_of(taken: snapshot.StateSnapshot, *, state: bytes) -> journal.Head:
     """The head a restored snapshot stands at."""
     return journal.Head(taken.step, taken.height, taken.chain, state, taken.time_us)
 
@@ -137,7 +137,7 @@ def get_baseline(at: ids.Address) -> kv.Get:
     return kv.Get(keys.baseline_key(at))
 
 
-def decode_baseline(raw: bytes | None) -> snapshot.Snapshot:
+def decode_baseline(raw: bytes | None) -> snapshot.StateSnapshot:
     if raw is None:
         raise errors.NotFound("no baseline: the world does not exist, or is deleted")
     return keys.BASELINE.unpack(raw)
@@ -149,14 +149,14 @@ def latest_range(at: ids.Address, *, up_to: int, count_max: int = 1) -> kv.Range
     return kv.Range(begin, end, count_max=count_max, reverse=True)
 
 
-def decode(at: ids.Address, page: kv.Page) -> list[Saved]:
+def decode(at: ids.Address, page: kv.Page) -> list[StoredSnapshot]:
     """The records of a page, in its order. One filed under another step is corruption."""
     return [_decode(at, key, raw) for key, raw in page.items]
 
 
-def _decode(at: ids.Address, key: bytes, raw: bytes) -> Saved:
+def _decode(at: ids.Address, key: bytes, raw: bytes) -> StoredSnapshot:
     record = keys.SNAPSHOT.unpack(raw)
     filed = keys.snapshot_step(at, key)
     if record.step != filed:
         raise errors.DecodeError(f"the snapshot filed under step {filed} is of step {record.step}")
-    return Saved(record, raw)
+    return StoredSnapshot(record, raw)

@@ -44,17 +44,17 @@ from worldline.keys import leases as lease_keys
 from worldline.keys import trial as keys
 from worldline.layers import leases
 from worldline.model import ids, journal
-from worldline.model.lease import Blamed, Raised, Running, Trial
+from worldline.model.lease import Blamed, CrashTrial, HolderActivity, Raised
 from worldline.store import kv
 
 BLAMED_MAX = 16  # kept by name; of more deaths than that, the earliest cannot be taken off any more
 
 
-class Known(msgspec.Struct, frozen=True):
+class TrialAndHead(msgspec.Struct, frozen=True):
     """A world's trial and head, as they were read."""
 
     at: ids.Address
-    trial: Trial | None
+    trial: CrashTrial | None
     raw: bytes | None
     head: journal.Head
     head_raw: bytes
@@ -69,20 +69,20 @@ def get(at: ids.Address) -> kv.Get:
     return kv.Get(keys.trial_key(at))
 
 
-def decode_trial(raw: bytes | None) -> Trial | None:
+def decode_trial(raw: bytes | None) -> CrashTrial | None:
     return keys.TRIAL.get(raw)
 
 
-def decode(at: ids.Address, raw: bytes | None, head_raw: bytes | None) -> Known:
+def decode(at: ids.Address, raw: bytes | None, head_raw: bytes | None) -> TrialAndHead:
     if head_raw is None:  # a world has a head from its creation until it is deleted
         raise errors.NotFound(f"world {at.world.hex()} is deleted")
-    return Known(at, keys.TRIAL.get(raw), raw, journal_keys.HEAD.unpack(head_raw), head_raw)
+    return TrialAndHead(at, keys.TRIAL.get(raw), raw, journal_keys.HEAD.unpack(head_raw), head_raw)
 
 
 # --- Who is blamed -------------------------------------------------------------------------------------------------
 
 
-def workers_of(trial: Trial | None) -> list[ids.WorkerId]:
+def workers_of(trial: CrashTrial | None) -> list[ids.WorkerId]:
     """The workers whose heartbeats tell whether the holders live that are blamed, or would be now."""
     if trial is None:
         return []
@@ -91,12 +91,17 @@ def workers_of(trial: Trial | None) -> list[ids.WorkerId]:
 
 
 def after(
-    known: Known, state: leases.State, me: leases.Heartbeat, *, living: Collection[bytes] = (), beside: bool = False
-) -> Trial | None:
+    known: TrialAndHead,
+    state: leases.LeaseState,
+    me: leases.HeartbeatRecord,
+    *,
+    living: Collection[bytes] = (),
+    beside: bool = False,
+) -> CrashTrial | None:
     """The trial that a world is on once `me` has acquired its lease. None: its last holder released it.
 
     A holder that has lost its memory of a world, and not its life, has not died: `me`, and the incarnations in
-    `living`. `beside`: see `Trial`.
+    `living`. `beside`: see `CrashTrial`.
     """
     before, epoch, incarnation = known.trial, state.epoch.number + 1, me.sign.incarnation
     ours = state.holder is not None and state.holder.incarnation == incarnation
@@ -104,19 +109,21 @@ def after(
         released = state.holder is None or ours
         if released:
             return None
-        return Trial(epoch, known.head.step, Running.RESTORE, worker=me.worker, incarnation=incarnation, beside=beside)
+        return CrashTrial(
+            epoch, known.head.step, HolderActivity.RESTORE, worker=me.worker, incarnation=incarnation, beside=beside
+        )
     alive = (*living, incarnation)
     same_head = before.step == known.head.step
     kept = acquitted_by(before, alive)
     if not same_head:
-        kept = _forgotten(kept, Running.STEP)
+        kept = _forgotten(kept, HolderActivity.STEP)
     if not (ours or before.beside or before.incarnation in alive):
         kept = _counted(kept, before.running)
     return msgspec.structs.replace(
         kept,
         epoch=epoch,
         step=known.head.step,
-        running=Running.RESTORE,
+        running=HolderActivity.RESTORE,
         worker=me.worker,
         incarnation=incarnation,
         beside=beside,
@@ -125,7 +132,7 @@ def after(
     )
 
 
-def acquitted_by(trial: Trial, living: Collection[bytes]) -> Trial:
+def acquitted_by(trial: CrashTrial, living: Collection[bytes]) -> CrashTrial:
     """Without the deaths of holders that live."""
     kept = [each for each in trial.blamed if each.incarnation not in living]
     if len(kept) == len(trial.blamed):
@@ -134,14 +141,14 @@ def acquitted_by(trial: Trial, living: Collection[bytes]) -> Trial:
     return msgspec.structs.replace(
         trial,
         blamed=kept,
-        step_deaths=max(0, trial.step_deaths - gone.count(Running.STEP)),
-        restore_deaths=max(0, trial.restore_deaths - gone.count(Running.RESTORE)),
+        step_deaths=max(0, trial.step_deaths - gone.count(HolderActivity.STEP)),
+        restore_deaths=max(0, trial.restore_deaths - gone.count(HolderActivity.RESTORE)),
     )
 
 
-def _counted(trial: Trial, running: Running) -> Trial:
+def _counted(trial: CrashTrial, running: HolderActivity) -> CrashTrial:
     """With the death of the holder that said this."""
-    if running is Running.NOTHING or (running is Running.STEP and not trial.input):
+    if running is HolderActivity.NOTHING or (running is HolderActivity.STEP and not trial.input):
         return trial
     blamed = trial.blamed
     if trial.incarnation:  # else it was written by a release that did not say who it was
@@ -149,23 +156,23 @@ def _counted(trial: Trial, running: Running) -> Trial:
     return msgspec.structs.replace(
         trial,
         blamed=blamed,
-        step_deaths=trial.step_deaths + (running is Running.STEP),
-        restore_deaths=trial.restore_deaths + (running is Running.RESTORE),
+        step_deaths=trial.step_deaths + (running is HolderActivity.STEP),
+        restore_deaths=trial.restore_deaths + (running is HolderActivity.RESTORE),
     )
 
 
-def _forgotten(trial: Trial, running: Running) -> Trial:
+def _forgotten(trial: CrashTrial, running: HolderActivity) -> CrashTrial:
     """Without the deaths of one kind: what they were about is past."""
     blamed = [each for each in trial.blamed if each.running is not running]
-    if running is Running.RESTORE:
+    if running is HolderActivity.RESTORE:
         return msgspec.structs.replace(trial, blamed=blamed, restore_deaths=0, quarantines=0, verdict="")
     return msgspec.structs.replace(
         trial, blamed=blamed, step_deaths=0, input=b"", acquitted=0, running=_not_step(trial.running)
     )
 
 
-def _not_step(running: Running) -> Running:
-    return Running.NOTHING if running is Running.STEP else running
+def _not_step(running: HolderActivity) -> HolderActivity:
+    return HolderActivity.NOTHING if running is HolderActivity.STEP else running
 
 
 def acquit(batch: kv.Batch, at: ids.Address, raw: bytes | None, incarnation: bytes) -> bool:
@@ -182,96 +189,101 @@ def acquit(batch: kv.Batch, at: ids.Address, raw: bytes | None, incarnation: byt
     return True
 
 
-def is_suspect(trial: Trial | None) -> bool:
+def is_suspect(trial: CrashTrial | None) -> bool:
     """Whether a process may have died of restoring this world. It may have died of something else it did meanwhile."""
-    return trial is not None and (trial.running is Running.RESTORE or trial.restore_deaths > 0)
+    return trial is not None and (trial.running is HolderActivity.RESTORE or trial.restore_deaths > 0)
 
 
 # --- What a holder says ----------------------------------------------------------------------------------------------
 
 
-def begin(batch: kv.Batch, known: Known, trial: Trial) -> None:
+def begin(batch: kv.Batch, known: TrialAndHead, trial: CrashTrial) -> None:
     """Part of an acquire. Expects trial and head as they were read: the holder before may still be alive."""
     expect(batch, known)
     keep(batch, known.at, trial)
 
 
-def expect(batch: kv.Batch, known: Known) -> None:
+def expect(batch: kv.Batch, known: TrialAndHead) -> None:
     """Nothing has changed since this was read."""
     _expect(batch, known.at, known.raw)
     batch.expect(journal_keys.head_key(known.at), known.head_raw)
 
 
-def expect_silent(batch: kv.Batch, heartbeat: leases.Heartbeat) -> None:
+def expect_silent(batch: kv.Batch, heartbeat: leases.HeartbeatRecord) -> None:
     """Part of an acquire that counts a worker as dead: its heartbeat has expired, and is as it was read."""
     batch.expect(lease_keys.worker_key(heartbeat.worker), heartbeat.raw)
 
 
-def left_behind(batch: kv.Batch, known: Known, *, epoch: int) -> None:
+def left_behind(batch: kv.Batch, known: TrialAndHead, *, epoch: int) -> None:
     """Part of a release on behalf of a dead holder: the next one must see that it did not release the world."""
     _expect(batch, known.at, known.raw)
     if known.raw is None:
-        batch.put(keys.trial_key(known.at), keys.TRIAL.pack(Trial(epoch, known.head.step, Running.NOTHING)))
+        batch.put(keys.trial_key(known.at), keys.TRIAL.pack(CrashTrial(epoch, known.head.step, HolderActivity.NOTHING)))
 
 
-def restored(batch: kv.Batch, held: leases.Lease, trial: Trial) -> Trial:
+def restored(batch: kv.Batch, held: leases.Lease, trial: CrashTrial) -> CrashTrial:
     """The world is back in memory. Guard: the trial as this holder wrote it."""
-    done = _forgotten(trial, Running.RESTORE)
-    return _change(batch, held, trial, msgspec.structs.replace(done, running=Running.NOTHING))
+    done = _forgotten(trial, HolderActivity.RESTORE)
+    return _change(batch, held, trial, msgspec.structs.replace(done, running=HolderActivity.NOTHING))
 
 
 def mark(
-    batch: kv.Batch, held: leases.Lease, trial: Trial | None, *, step: int, given: bytes, beside: bool = False
-) -> Trial:
+    batch: kv.Batch, held: leases.Lease, trial: CrashTrial | None, *, step: int, given: bytes, beside: bool = False
+) -> CrashTrial:
     """Code runs from now on, in the step over this input. Guard: the trial as this holder wrote it."""
     about = _about(held, trial, step=step, given=given)
-    return _change(batch, held, trial, msgspec.structs.replace(about, running=Running.STEP, beside=beside))
+    return _change(batch, held, trial, msgspec.structs.replace(about, running=HolderActivity.STEP, beside=beside))
 
 
-def returned(batch: kv.Batch, held: leases.Lease, trial: Trial) -> Trial:
+def returned(batch: kv.Batch, held: leases.Lease, trial: CrashTrial) -> CrashTrial:
     """The code that was marked has returned. Guard: as for `mark`."""
-    return _change(batch, held, trial, msgspec.structs.replace(trial, running=Running.NOTHING))
+    return _change(batch, held, trial, msgspec.structs.replace(trial, running=HolderActivity.NOTHING))
 
 
-def hold_against(batch: kv.Batch, held: leases.Lease, trial: Trial | None, *, step: int, given: bytes) -> Trial:
+def hold_against(
+    batch: kv.Batch, held: leases.Lease, trial: CrashTrial | None, *, step: int, given: bytes
+) -> CrashTrial:
     """A step over this input did not end in order, though its process lives. Guard: as for `mark`."""
     about = _about(held, trial, step=step, given=given)
     return _change(
-        batch, held, trial, msgspec.structs.replace(about, running=Running.NOTHING, step_deaths=about.step_deaths + 1)
+        batch,
+        held,
+        trial,
+        msgspec.structs.replace(about, running=HolderActivity.NOTHING, step_deaths=about.step_deaths + 1),
     )
 
 
-def innocent(batch: kv.Batch, held: leases.Lease, trial: Trial, running: Running) -> Trial:
+def innocent(batch: kv.Batch, held: leases.Lease, trial: CrashTrial, running: HolderActivity) -> CrashTrial:
     """A last attempt in a child process has survived a step or a restore: what was counted was not its fault. Guard: as
     for `mark`.
     """
-    if running is Running.RESTORE:
-        after = _forgotten(trial, Running.RESTORE)
+    if running is HolderActivity.RESTORE:
+        after = _forgotten(trial, HolderActivity.RESTORE)
     else:
-        blamed = [each for each in trial.blamed if each.running is not Running.STEP]
+        blamed = [each for each in trial.blamed if each.running is not HolderActivity.STEP]
         after = msgspec.structs.replace(trial, step_deaths=0, blamed=blamed, acquitted=trial.acquitted + 1)
     return _change(batch, held, trial, after)
 
 
-def take_off(batch: kv.Batch, held: leases.Lease, trial: Trial, living: Collection[bytes]) -> Trial:
+def take_off(batch: kv.Batch, held: leases.Lease, trial: CrashTrial, living: Collection[bytes]) -> CrashTrial:
     """Holders that were counted as dead live. Guard: as for `mark`."""
     return _change(batch, held, trial, acquitted_by(trial, living))
 
 
-def raised_over(trial: Trial | None, *, step: int, given: bytes) -> Raised | None:
+def raised_over(trial: CrashTrial | None, *, step: int, given: bytes) -> Raised | None:
     """How often, and what, the kernel raised in the step over this input at this head."""
     raised = None if trial is None else trial.raised
     return raised if raised is not None and (raised.step, raised.input) == (step, given) else None
 
 
 def count_raised(
-    batch: kv.Batch, held: leases.Lease, trial: Trial | None, *, step: int, given: bytes, said: str
-) -> Trial:
+    batch: kv.Batch, held: leases.Lease, trial: CrashTrial | None, *, step: int, given: bytes, said: str
+) -> CrashTrial:
     """The kernel raised in the step over this input. Guard: as for `mark`."""
     known = raised_over(trial, step=step, given=given)
     raised = Raised(step, given, 1 if known is None else known.times + 1, said)
     before = _about(held, None, step=step, given=given) if trial is None else trial
-    return _change(batch, held, trial, msgspec.structs.replace(before, running=Running.NOTHING, raised=raised))
+    return _change(batch, held, trial, msgspec.structs.replace(before, running=HolderActivity.NOTHING, raised=raised))
 
 
 def clear(batch: kv.Batch, at: ids.Address) -> None:
@@ -279,12 +291,12 @@ def clear(batch: kv.Batch, at: ids.Address) -> None:
     batch.delete(keys.trial_key(at))
 
 
-def pause(batch: kv.Batch, at: ids.Address, trial: Trial) -> None:
+def pause(batch: kv.Batch, at: ids.Address, trial: CrashTrial) -> None:
     """Part of a release by a holder that could not run the world: what was counted stays."""
-    batch.put(keys.trial_key(at), keys.TRIAL.pack(msgspec.structs.replace(trial, running=Running.NOTHING)))
+    batch.put(keys.trial_key(at), keys.TRIAL.pack(msgspec.structs.replace(trial, running=HolderActivity.NOTHING)))
 
 
-def keep(batch: kv.Batch, at: ids.Address, trial: Trial) -> None:
+def keep(batch: kv.Batch, at: ids.Address, trial: CrashTrial) -> None:
     """Part of a batch that expects what this is made of."""
     batch.put(keys.trial_key(at), keys.TRIAL.pack(trial))
 
@@ -292,18 +304,18 @@ def keep(batch: kv.Batch, at: ids.Address, trial: Trial) -> None:
 # --- Quarantine ------------------------------------------------------------------------------------------------------
 
 
-def quarantined(trial: Trial, *, until_us: int, verdict: str) -> Trial:
+def quarantined(trial: CrashTrial, *, until_us: int, verdict: str) -> CrashTrial:
     """What is kept while a world is paused because processes die restoring it."""
     return msgspec.structs.replace(
-        trial, running=Running.NOTHING, until_us=until_us, quarantines=trial.quarantines + 1, verdict=verdict
+        trial, running=HolderActivity.NOTHING, until_us=until_us, quarantines=trial.quarantines + 1, verdict=verdict
     )
 
 
-def is_quarantined(trial: Trial | None) -> bool:
+def is_quarantined(trial: CrashTrial | None) -> bool:
     return trial is not None and trial.until_us > 0
 
 
-def is_over(trial: Trial | None, *, now_us: int, longest_us: int) -> bool:
+def is_over(trial: CrashTrial | None, *, now_us: int, longest_us: int) -> bool:
     """Whether the time of a quarantine is over. One that would last longer than any does was written by a clock that
     was ahead.
     """
@@ -319,18 +331,20 @@ def end_quarantine(batch: kv.Batch, at: ids.Address, raw: bytes, *, restore_deat
     batch.put(keys.trial_key(at), keys.TRIAL.pack(trial))
 
 
-def _about(held: leases.Lease, trial: Trial | None, *, step: int, given: bytes) -> Trial:
+def _about(held: leases.Lease, trial: CrashTrial | None, *, step: int, given: bytes) -> CrashTrial:
     """The trial of this holder over this input: deaths over another one, or at another head, do not count."""
     if trial is None:
-        return Trial(held.epoch, step, Running.NOTHING, given, worker=held.worker, incarnation=held.incarnation)
+        return CrashTrial(
+            held.epoch, step, HolderActivity.NOTHING, given, worker=held.worker, incarnation=held.incarnation
+        )
     same = (trial.step, trial.input) == (step, given)
-    about = trial if same else _forgotten(trial, Running.STEP)
+    about = trial if same else _forgotten(trial, HolderActivity.STEP)
     return msgspec.structs.replace(
         about, epoch=held.epoch, step=step, input=given, worker=held.worker, incarnation=held.incarnation, beside=False
     )
 
 
-def _change(batch: kv.Batch, held: leases.Lease, before: Trial | None, after: Trial) -> Trial:
+def _change(batch: kv.Batch, held: leases.Lease, before: CrashTrial | None, after: CrashTrial) -> CrashTrial:
     leases.fence(batch, held)
     _expect(batch, held.at, None if before is None else keys.TRIAL.pack(before))
     batch.put(keys.trial_key(held.at), keys.TRIAL.pack(after))

@@ -110,7 +110,7 @@ def is_marking(raw: bytes | None) -> bool:
     return found is not None and found.marking
 
 
-class Generation(msgspec.Struct, frozen=True):
+class GenerationRecord(msgspec.Struct, frozen=True):
     """A universe's generation as it was read: before anything was put that a batch is going to refer to."""
 
     universe: ids.UniverseId

@@ -58,7 +58,7 @@ class Open(msgspec.Struct, frozen=True, gc=False):
     raw: bytes
 
 
-class Found(msgspec.Struct, frozen=True):
+class DuePointer(msgspec.Struct, frozen=True):
     """A due pointer as it was read, before its authority is known."""
 
     key: bytes
@@ -145,8 +145,8 @@ def queues_prefix(universe: ids.UniverseId, beginning: str) -> bytes:
     return keys.queues_prefix(universe, beginning)
 
 
-def decode_due(universe: ids.UniverseId, page: kv.Page) -> list[Found]:
-    return [Found(key, raw, keys.pointer(universe, key)) for key, raw in page.items]
+def decode_due(universe: ids.UniverseId, page: kv.Page) -> list[DuePointer]:
+    return [DuePointer(key, raw, keys.pointer(universe, key)) for key, raw in page.items]
 
 
 def get(at: ids.Address, intent: ids.IntentId) -> kv.Get:
@@ -169,7 +169,7 @@ def decode_open(at: ids.Address, page: kv.Page) -> list[Open]:
     return [Open(at, keys.open_intent(at, key), keys.WORK.unpack(raw), raw) for key, raw in page.items]
 
 
-def matches(found: Found, authority: Open | None) -> bool:
+def matches(found: DuePointer, authority: Open | None) -> bool:
     """Whether a pointer still says what its authority says. If not, `discard` it."""
     if authority is not None:
         assert (authority.at, authority.intent) == (found.pointer.at, found.pointer.intent), (
@@ -178,7 +178,7 @@ def matches(found: Found, authority: Open | None) -> bool:
     return authority is not None and authority.work.state in CLAIMABLE and _due_key(authority) == found.key
 
 
-def discard(batch: kv.Batch, found: Found, authority: Open | None) -> None:
+def discard(batch: kv.Batch, found: DuePointer, authority: Open | None) -> None:
     """Delete a pointer that does not match. Guards: it is still there, and its authority still says otherwise."""
     assert not matches(found, authority)
     batch.expect(found.key, found.raw)
@@ -226,11 +226,11 @@ def acquit(batch: kv.Batch, opened: Open, worker: ids.WorkerId) -> bool:
     return True
 
 
-def receipt(claim: Open, status: inbox.ReceiptStatus, carried: payload.Payload) -> inbox.Receipt:
+def receipt(claim: Open, status: inbox.ReceiptStatus, carried: payload.Payload) -> inbox.EffectReceipt:
     """The answer to claimed work, with the correlation id of what it was asked for in the course of."""
     found = claim.work
     if not found.correlation_id:
-        return inbox.Receipt(claim.intent, status, carried, found.attempt, found.correlation)
+        return inbox.EffectReceipt(claim.intent, status, carried, found.attempt, found.correlation)
     return inbox.CorrelatedReceipt(
         claim.intent, status, carried, found.attempt, found.correlation, found.correlation_id
     )
@@ -492,7 +492,7 @@ def repair(
     head_raw: bytes,
     now_us: int,
     authority: Open | None,
-    pointers: Sequence[Found] = (),
+    pointers: Sequence[DuePointer] = (),
 ) -> bool:
     """Write what is missing of an intent that the journal says is open. Returns whether anything was.
 
@@ -526,7 +526,7 @@ def _is_at_work(opened: Open, now_us: int) -> bool:
 
 
 def _unused_due_us(
-    at: ids.Address, intent: ids.IntentId, wanted: work.Work, now_us: int, pointers: Sequence[Found]
+    at: ids.Address, intent: ids.IntentId, wanted: work.Work, now_us: int, pointers: Sequence[DuePointer]
 ) -> int:
     """A due time, not before the wanted one, that no earlier pointer of this intent has had.
 

@@ -27,7 +27,7 @@ from worldline.model import world as model
 from worldline.store import kv
 
 
-class World(msgspec.Struct, frozen=True):
+class WorldRecord(msgspec.Struct, frozen=True):
     """A world's meta as it was read. `raw` is what producers expect."""
 
     at: ids.Address
@@ -39,7 +39,7 @@ def get(at: ids.Address) -> kv.Get:
     return kv.Get(keys.meta_key(at))
 
 
-def decode(at: ids.Address, raw: bytes | None) -> World:
+def decode(at: ids.Address, raw: bytes | None) -> WorldRecord:
     """The world, which must exist. A deleted one does not."""
     world = find(at, raw)
     if world is None:
@@ -54,11 +54,11 @@ def gone(at: ids.Address, raw: bytes | None) -> errors.NotFound:
     return errors.NotFound(f"world {at.world.hex()} is deleted")
 
 
-def find(at: ids.Address, raw: bytes | None) -> World | None:
+def find(at: ids.Address, raw: bytes | None) -> WorldRecord | None:
     if raw is None:
         return None
     meta = keys.META.unpack(raw)
-    return None if meta.status is model.Status.DELETED else World(at, meta, raw)
+    return None if meta.status is model.Status.DELETED else WorldRecord(at, meta, raw)
 
 
 def get_name(universe: ids.UniverseId, name: str) -> kv.Get:
@@ -104,9 +104,9 @@ def create(
     program: str,
     program_hash: bytes,
     labels: dict[str, str],
-    baseline: snapshot.Snapshot,
+    baseline: snapshot.StateSnapshot,
     time_us: int,
-) -> World:
+) -> WorldRecord:
     """A new world with a name of its own, an empty journal and a baseline from birth.
 
     Guards: the id and the name are free. The caller has put the baseline's blob, or puts it in this batch.
@@ -129,15 +129,15 @@ def create(
 
 def fork(
     batch: kv.Batch,
-    parent: World,
+    parent: WorldRecord,
     at: ids.Address,
     *,
     meta: model.WorldMeta,
     lineage: model.Lineage,
     head: journal.Head,
-    baseline: snapshot.Snapshot,
-    owners: Sequence[World] = (),
-) -> World:
+    baseline: snapshot.StateSnapshot,
+    owners: Sequence[WorldRecord] = (),
+) -> WorldRecord:
     """A new world that goes on where the history of another ends at `head`, from its own journal on.
 
     Guards: the id and the name are free. The parent's meta is expected, and that of the `owners` of what the fork
@@ -155,8 +155,8 @@ def imported(
     meta: model.WorldMeta,
     lineage: model.Lineage,
     head: journal.Head,
-    baseline: snapshot.Snapshot,
-) -> World:
+    baseline: snapshot.StateSnapshot,
+) -> WorldRecord:
     """A new world that goes on where a history ends at `head` that is in the store already. Guards: the id and the name
     are free.
     """
@@ -168,27 +168,27 @@ def imported(
     return made
 
 
-def _new(batch: kv.Batch, at: ids.Address, meta: model.WorldMeta) -> World:
+def _new(batch: kv.Batch, at: ids.Address, meta: model.WorldMeta) -> WorldRecord:
     """A world's record, its name and its listing, and an epoch that no lease has had."""
     raw = keys.META.pack(meta)
     batch.absent(keys.meta_key(at))
     batch.put(keys.meta_key(at), raw)
     batch.absent(keys.name_key(at.universe, meta.name))
-    batch.put(keys.name_key(at.universe, meta.name), keys.NAME.pack(keys.Named(at.world)))
+    batch.put(keys.name_key(at.universe, meta.name), keys.NAME.pack(keys.NameRecord(at.world)))
     batch.put(keys.index_key(at), keys.INDEX.pack(meta))
     batch.put(lease_keys.epoch_key(at), lease_keys.EPOCH.pack(lease.Epoch(0, b"")))
-    return World(at, meta, raw)
+    return WorldRecord(at, meta, raw)
 
 
 def change(
     batch: kv.Batch,
-    world: World,
+    world: WorldRecord,
     *,
     status: model.Status | None = None,
     labels: dict[str, str] | None = None,
     program: tuple[str, bytes] | None = None,
     name: str | None = None,
-) -> World:
+) -> WorldRecord:
     """Change what is given. A status that may not follow the present one is refused; a world is deleted by `bury`, with
     all it has. Guard: the meta as it was read.
 
@@ -215,10 +215,10 @@ def change(
     batch.expect(keys.meta_key(world.at), world.raw)
     batch.put(keys.meta_key(world.at), raw)
     batch.put(keys.index_key(world.at), keys.INDEX.pack(meta))
-    return World(world.at, meta, raw)
+    return WorldRecord(world.at, meta, raw)
 
 
-def bury(batch: kv.Batch, world: World) -> World:
+def bury(batch: kv.Batch, world: WorldRecord) -> WorldRecord:
     """Delete a world: from now on there is none of this id, for good. Guard: the meta as it was read.
 
     What stays of the meta says that, and when the world was made; name, program and labels go.
@@ -232,7 +232,7 @@ def bury(batch: kv.Batch, world: World) -> World:
     raw = keys.META.pack(gone)
     batch.put(keys.meta_key(world.at), raw)
     batch.delete(keys.index_key(world.at))
-    return World(world.at, gone, raw)
+    return WorldRecord(world.at, gone, raw)
 
 
 def is_deleted(raw: bytes | None) -> bool:
@@ -240,7 +240,7 @@ def is_deleted(raw: bytes | None) -> bool:
     return raw is not None and keys.META.unpack(raw).status is model.Status.DELETED
 
 
-def rename(batch: kv.Batch, world: World, name: str, *, raw: bytes) -> World:
+def rename(batch: kv.Batch, world: WorldRecord, name: str, *, raw: bytes) -> WorldRecord:
     """Give a world another name and free its old one, whose record is `raw`.
 
     Guards: the meta as it was read, the new name is free, the old one still points here.
@@ -262,7 +262,7 @@ def free_name(batch: kv.Batch, universe: ids.UniverseId, name: str, *, raw: byte
     batch.delete(keys.name_key(universe, name))
 
 
-def point_name(batch: kv.Batch, universe: ids.UniverseId, name: str, to: World, *, raw: bytes | None) -> None:
+def point_name(batch: kv.Batch, universe: ids.UniverseId, name: str, to: WorldRecord, *, raw: bytes | None) -> None:
     """Make a name point to a world of its universe: a new name, or one that points elsewhere (`raw`) now.
 
     Guard: the name as it was read. The world's meta is expected, so that no name is given to a world deleted meanwhile.
@@ -275,23 +275,23 @@ def point_name(batch: kv.Batch, universe: ids.UniverseId, name: str, to: World, 
         raise errors.Exists(f"the name {name!r} points to world {to.at.world.hex()} already")
     else:
         batch.expect(key, raw)
-    batch.put(key, keys.NAME.pack(keys.Named(to.at.world)))
+    batch.put(key, keys.NAME.pack(keys.NameRecord(to.at.world)))
     batch.expect(keys.meta_key(to.at), to.raw)
 
 
-def expect_there(batch: kv.Batch, world: World) -> None:
+def expect_there(batch: kv.Batch, world: WorldRecord) -> None:
     """The world is not deleted, now and at the commit."""
     batch.expect(keys.meta_key(world.at), world.raw)
 
 
-def expect_open(batch: kv.Batch, world: World) -> None:
+def expect_open(batch: kv.Batch, world: WorldRecord) -> None:
     """What every producer does: the world must take input, now and at the commit."""
     if world.meta.status not in model.TAKES_INPUT:
         raise errors.Closed(f"world {world.meta.name!r} is {world.meta.status.name.lower()} and takes no input")
     batch.expect(keys.meta_key(world.at), world.raw)
 
 
-def expect_running(batch: kv.Batch, world: World) -> None:
+def expect_running(batch: kv.Batch, world: WorldRecord) -> None:
     """For a worker that takes the lease to run a world: it must be one that runs, now and at the commit."""
     if world.meta.status is not model.Status.ACTIVE:
         raise errors.Closed(f"world {world.meta.name!r} is {world.meta.status.name.lower()} and does not run")

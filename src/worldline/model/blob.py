@@ -29,7 +29,7 @@ class Blob(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
             raise ValueError(f"the nonce of an upload has {limits.ID_BYTES} bytes")
 
 
-class Chunk(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class BlobChunk(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A piece of a blob that is kept in the store itself."""
 
     data: bytes

@@ -30,14 +30,14 @@ class Reply(enum.IntEnum):
     RECEIPT = 2  # as the receipt of the effect that has sent the question, delivered by an effect
 
 
-class Event(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1, gc=False):
+class InboxEvent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1, gc=False):
     schema: str
     payload: Payload
     to: str = ""  # a run, or a key; empty: every handler of the schema
     correlation: str = ""
 
 
-class CorrelatedEvent(Event, frozen=True, array_like=True, forbid_unknown_fields=True, tag=7, gc=False):
+class CorrelatedEvent(InboxEvent, frozen=True, array_like=True, forbid_unknown_fields=True, tag=7, gc=False):
     """An event with what its sender calls what it belongs to: an order, a request. `correlation` is something else: the
     caller that waits for an answer.
     """
@@ -45,7 +45,7 @@ class CorrelatedEvent(Event, frozen=True, array_like=True, forbid_unknown_fields
     correlation_id: str = ""
 
 
-class Receipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2, gc=False):
+class EffectReceipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2, gc=False):
     intent: bytes
     status: ReceiptStatus
     payload: Payload
@@ -53,7 +53,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     correlation: str = ""
 
 
-class CorrelatedReceipt(Receipt, frozen=True, array_like=True, forbid_unknown_fields=True, tag=8, gc=False):
+class CorrelatedReceipt(EffectReceipt, frozen=True, array_like=True, forbid_unknown_fields=True, tag=8, gc=False):
     """A receipt of an effect that was asked for in the course of something that has a correlation id."""
 
     correlation_id: str = ""
@@ -126,7 +126,17 @@ class Control(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     correlation: str = ""
 
 
-Item = Event | Receipt | TimerFired | Message | Control | Vouched | CorrelatedEvent | CorrelatedReceipt | SignedReceipt
+Item = (
+    InboxEvent
+    | EffectReceipt
+    | TimerFired
+    | Message
+    | Control
+    | Vouched
+    | CorrelatedEvent
+    | CorrelatedReceipt
+    | SignedReceipt
+)
 
 
 def correlation_id_of(item: Item | None) -> str:
@@ -138,7 +148,7 @@ def correlation_id_of(item: Item | None) -> str:
     return ""
 
 
-class Seen(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class SeenId(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """That a client id was used, for what (sha256 of the item's stored value), and when.
 
     `age_us`: the age of the universe when a janitor came across it; 0: none has. The stored value ends in the item's
@@ -160,7 +170,7 @@ class Brought(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     size: int
 
 
-class Dead(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class DeadItem(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """An item the world could not take. `item` is the inbox value as it stood, decodable or not."""
 
     item: bytes

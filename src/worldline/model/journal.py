@@ -54,7 +54,7 @@ _DIGEST_SIZES = (0, limits.DIGEST_BYTES)
 _STAMP_SIZES = (0, limits.STAMP_BYTES)
 
 
-class Draft(msgspec.Struct, frozen=True, gc=False):
+class EntryDraft(msgspec.Struct, frozen=True, gc=False):
     """An entry before it has a height: what the step says happened."""
 
     kind: Kind
@@ -63,7 +63,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     correlation: str = ""
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class JournalEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """One journal record. `chain` and `state` are set on the last entry of a step and empty on the others.
 
     The chain is made of these bytes and is recomputed from the decoded record, so this record never gets another field:
@@ -143,7 +143,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
             raise ValueError("a body is not empty")
 
 
-class Dropped(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class DroppedEntries(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The entries from `first_height` on, up to the head `end`, are not kept any more. The chain goes on from there."""
 
     first_height: int

@@ -50,7 +50,7 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     revision: int
 
 
-class Running(enum.IntEnum):
+class HolderActivity(enum.IntEnum):
     """What a holder on trial is doing. Numbers are stored and never reused."""
 
     NOTHING = 1
@@ -74,10 +74,10 @@ class Blamed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
     worker: bytes
     incarnation: bytes
-    running: Running
+    running: HolderActivity
 
 
-class Trial(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class CrashTrial(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The crash budget of a world whose last holder did not release it.
 
     `step` is that of the head when this was written; `input` the digest of the input that `step_deaths` is about.
@@ -91,7 +91,7 @@ class Trial(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     epoch: int
     step: int
-    running: Running
+    running: HolderActivity
     input: bytes = b""
     step_deaths: int = 0
     restore_deaths: int = 0

@@ -31,7 +31,7 @@ class Verb(enum.IntEnum):
     ONLY = 2
 
 
-class Scope(enum.IntEnum):
+class PolicyScope(enum.IntEnum):
     """What a rule is about. Numbers are stored and never reused."""
 
     SEND = 1
@@ -39,14 +39,14 @@ class Scope(enum.IntEnum):
     EFFECT = 3
 
 
-class Rule(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class PolicyRule(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One rule. `number` is that of the change that added it. The rest are patterns: text that must be equal, or that
     ends in `*` and must be the beginning.
     """
 
     number: int
     verb: Verb
-    scope: Scope
+    scope: PolicyScope
     worlds: str  # whose, by name
     programs: str  # of which programs; any for RECEIVE
     peers: str  # with which worlds: a name, or as a sender writes it, `universe/world`; any for EFFECT
@@ -63,9 +63,9 @@ class Bounds(msgspec.Struct, frozen=True):
     """What one world may do, by the rules that concern it. A world without any has no such record."""
 
     world: str
-    sends: list[Rule]
-    receives: list[Rule]  # of the worlds that it may send to
-    effects: list[Rule]
+    sends: list[PolicyRule]
+    receives: list[PolicyRule]  # of the worlds that it may send to
+    effects: list[PolicyRule]
 
     def why_no_message(self, *, to: str, name: str, near: bool) -> str | None:
         """Why the world may not send this there. `near`: to a world of the same universe, which rules may protect."""
@@ -81,21 +81,23 @@ class Bounds(msgspec.Struct, frozen=True):
         return None if why is None else f"world {self.world!r} may not use {name}: {why}"
 
 
-def bounds_of(rules: list[Rule], *, world: str, program: str) -> Bounds | None:
+def bounds_of(rules: list[PolicyRule], *, world: str, program: str) -> Bounds | None:
     """What is left of a policy for one world; None if nothing of it concerns this one."""
-    mine = [each for each in rules if each.scope is not Scope.RECEIVE and each.is_about(world=world, program=program)]
+    mine = [
+        each for each in rules if each.scope is not PolicyScope.RECEIVE and each.is_about(world=world, program=program)
+    ]
     found = Bounds(
         world,
-        sends=[each for each in mine if each.scope is Scope.SEND],
-        receives=[each for each in rules if each.scope is Scope.RECEIVE],
-        effects=[each for each in mine if each.scope is Scope.EFFECT],
+        sends=[each for each in mine if each.scope is PolicyScope.SEND],
+        receives=[each for each in rules if each.scope is PolicyScope.RECEIVE],
+        effects=[each for each in mine if each.scope is PolicyScope.EFFECT],
     )
     return found if found.sends or found.receives or found.effects else None
 
 
-def _refusal(rules: list[Rule], *, peer: str, name: str) -> str | None:
+def _refusal(rules: list[PolicyRule], *, peer: str, name: str) -> str | None:
     """Which of the rules that are about a world is against this, in words."""
-    only: list[Rule] = []
+    only: list[PolicyRule] = []
     for each in rules:
         if each.verb is Verb.ONLY:
             only.append(each)

@@ -21,7 +21,7 @@ VARIABLE = "WORLDLINE_SET_"  # before the name of a setting, in the environment
 FOLLOWING = {"worker.heartbeat_ms": ("worker.lease_ttl_ms", 4), "adapter.renew_ms": ("adapter.claim_ttl_ms", 3)}
 
 
-class Named(msgspec.Struct, frozen=True):
+class SettingName(msgspec.Struct, frozen=True):
     """One setting. `section` is empty for those of a whole process."""
 
     name: str
@@ -48,16 +48,16 @@ class Named(msgspec.Struct, frozen=True):
                 return " or ".join(model.ON_HANG) if self.name == "on_hang" else "text"
 
 
-def _all() -> dict[str, Named]:
-    found: dict[str, Named] = {}
+def _all() -> dict[str, SettingName]:
+    found: dict[str, SettingName] = {}
     for field in model.fields(Settings):
         if isinstance(field.type, msgspec.inspect.StructType):
             part = getattr(Settings(), field.name)
             for inner in model.fields(field.type.cls):
                 name = f"{field.name}.{inner.name}"
-                found[name] = Named(name, field.name, inner.name, inner.type, getattr(part, inner.name))
+                found[name] = SettingName(name, field.name, inner.name, inner.type, getattr(part, inner.name))
         else:
-            found[field.name] = Named(field.name, "", field.name, field.type, getattr(Settings(), field.name))
+            found[field.name] = SettingName(field.name, "", field.name, field.type, getattr(Settings(), field.name))
     return found
 
 

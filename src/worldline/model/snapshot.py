@@ -7,7 +7,7 @@ import msgspec
 from worldline.base import limits
 
 
-class Snapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class StateSnapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The state at the end of `step`, as a blob in the CAS. `chain` ties it to one history. `age_us`: how old the
     universe was when it was saved; 0 if that is not known.
     """

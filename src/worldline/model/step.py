@@ -13,12 +13,12 @@ import msgspec
 
 from worldline.model import ids, inbox, journal
 from worldline.model.change import NO_CHANGES, Change
-from worldline.model.trace import Trace
+from worldline.model.trace import TracedFailure
 from worldline.model.upkeep.sealed import New
 from worldline.model.work import WorkKind
 
 
-class Entropy(Protocol):
+class EntropySource(Protocol):
     """Bytes that only this process knows (`envs.Entropy`): the same at every call."""
 
     def bytes(self) -> bytes: ...
@@ -48,7 +48,7 @@ class Input(msgspec.Struct, frozen=True):
     secret: bytes = b""  # of a step that is replayed: what it drew for the names of questions
 
 
-class Context(msgspec.Struct, frozen=True, gc=False):
+class StepContext(msgspec.Struct, frozen=True, gc=False):
     """Where and when a step happens. `time_us` is logical time, already not below the step's before.
 
     `behind_us`: by how much the store's time is behind that, because the store's clock was ahead before. Due times are
@@ -59,7 +59,7 @@ class Context(msgspec.Struct, frozen=True, gc=False):
     step: int
     time_us: int
     behind_us: int = 0
-    entropy: Entropy | None = None  # none in a replay: what was drawn then is given with the input
+    entropy: EntropySource | None = None  # none in a replay: what was drawn then is given with the input
 
     @property
     def store_us(self) -> int:
@@ -67,7 +67,7 @@ class Context(msgspec.Struct, frozen=True, gc=False):
         return self.time_us - self.behind_us
 
 
-class Wanted(msgspec.Struct, frozen=True, gc=False):
+class WorkRequest(msgspec.Struct, frozen=True, gc=False):
     """An effect or timer the step asks for. The role turns it into open work."""
 
     intent: ids.IntentId
@@ -120,10 +120,10 @@ class Halted(msgspec.Struct, frozen=True):
         return self.runs[0] if self.runs else ""
 
 
-class Letter(msgspec.Struct, frozen=True):
+class BuriedEvent(msgspec.Struct, frozen=True):
     """An event that becomes a dead letter, with the bytes of its payload."""
 
-    event: inbox.Event
+    event: inbox.InboxEvent
     data: bytes
 
 
@@ -132,18 +132,18 @@ class Stepped(msgspec.Struct, frozen=True):
     becomes a dead letter then, if it is not the input itself.
     """
 
-    drafts: list[journal.Draft]
+    drafts: list[journal.EntryDraft]
     state: bytes
-    wanted: list[Wanted] = []
+    wanted: list[WorkRequest] = []
     closed: list[ids.IntentId] = []  # answered: the answer was this step's input
-    cancelled: list[Wanted] = []
+    cancelled: list[WorkRequest] = []
     outgoing: list[Outgoing] = []
     dead: str = ""
-    letter: Letter | None = None
+    letter: BuriedEvent | None = None
     changes: list[Change] = []  # of the state's rows, in the order of `worldline.model.change`
     covered: bytes = NO_CHANGES  # what the chain covers of them: `change.changes_digest`
     plain: bytes = b""  # the changes as they may be stored, if nothing more is to be said of them: `change.digests`
-    traces: list[Trace] = []  # where user code failed: no part of the history, and none in a replay
+    traces: list[TracedFailure] = []  # where user code failed: no part of the history, and none in a replay
     sealed: list[New] = []  # personal values, kept apart
     halted: list[Halted] = []
     warnings: Sequence[str] = ()  # for the host's log: no part of the history

@@ -7,7 +7,7 @@ import enum
 import msgspec
 
 
-class Source(enum.IntEnum):
+class TraceSource(enum.IntEnum):
     """What failed. Numbers are stored and never reused."""
 
     RUN = 1
@@ -17,17 +17,17 @@ class Source(enum.IntEnum):
     ATTEMPTS = 5  # at an effect of a run: no traceback, but a `work.EffectHistory` as JSON
 
 
-class Trace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class TracedFailure(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """`subject`: the id of the run whose code, `where=` or effect it was, `Reducer.method`, or the effect's intent."""
 
-    source: Source
+    source: TraceSource
     subject: str
     text: str
 
 
-class Kept(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class StepTraces(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The traces of one step, in the order in which things failed."""
 
     step: int
     time_us: int
-    traces: list[Trace]
+    traces: list[TracedFailure]

@@ -62,7 +62,7 @@ class WorldMeta(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     dry: bool = False  # a fork whose effects do not leave it
 
 
-class Policy(enum.IntEnum):
+class ForkPolicy(enum.IntEnum):
     """What becomes of the effects and questions that are open where a world is forked or reverted to. Timers are set
     again under every policy. Numbers are stored and never reused.
     """
@@ -112,7 +112,7 @@ class Lineage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     step: int
     height: int
     sections: list[Section]
-    policy: Policy
+    policy: ForkPolicy
     live: bool
     created_us: int
     request: bytes
@@ -181,7 +181,7 @@ class Grants(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
     changes: int
     grants: list[Grant]
-    rules: list[policy.Rule] = []
+    rules: list[policy.PolicyRule] = []
 
     def __post_init__(self) -> None:
         if len(self.grants) > limits.GRANTS_MAX:
@@ -199,13 +199,13 @@ class GrantChange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     allowed: bool
     grants: list[Grant]
     time_us: int
-    rules: list[policy.Rule] = []
+    rules: list[policy.PolicyRule] = []
 
 
 # --- What a universe may have ----------------------------------------------------------------------------
 
 
-class Quota(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class QuotaRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a universe may have. None: without bound."""
 
     worlds: int | None  # not deleted
@@ -218,7 +218,7 @@ class Quota(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
             raise ValueError("a quota is not negative")
 
 
-UNBOUNDED = Quota(None, None, None, None)
+UNBOUNDED = QuotaRecord(None, None, None, None)
 
 
 class Quotas(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -228,17 +228,17 @@ class Quotas(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     """
 
     changes: int
-    quota: Quota
+    quota: QuotaRecord
     worlds: int | None = None
     pins: int | None = None
     made: int = 0
 
 
-class QuotaChange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class QuotaChangeRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One change: the number of the change, the quota from then on, and the store's time of it."""
 
     change: int
-    quota: Quota
+    quota: QuotaRecord
     time_us: int
 
 

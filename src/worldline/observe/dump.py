@@ -22,18 +22,18 @@ LISTED_MAX = 100
 STACKS_CHARACTERS_MAX = 16_384
 
 
-class Role(msgspec.Struct, frozen=True):
+class RoleDump(msgspec.Struct, frozen=True):
     name: str
     ticks: int
     last_error: str
 
 
-class Cycle(msgspec.Struct, frozen=True):
+class CycleDump(msgspec.Struct, frozen=True):
     worlds: int
     age_ms: int
 
 
-class World(msgspec.Struct, frozen=True):
+class WorldDump(msgspec.Struct, frozen=True):
     world: str
     name: str
     epoch: int
@@ -43,14 +43,14 @@ class World(msgspec.Struct, frozen=True):
     unread: bool  # there may be something in the inbox
 
 
-class Effect(msgspec.Struct, frozen=True):
+class EffectDump(msgspec.Struct, frozen=True):
     intent: str
     effect: str
     world: str
     attempt: int
 
 
-class Diverged(msgspec.Struct, frozen=True):
+class DivergedDump(msgspec.Struct, frozen=True):
     """A world whose code did not do the same again."""
 
     world: str
@@ -63,13 +63,13 @@ class Dump(msgspec.Struct, frozen=True):
 
     worker: str
     name: str
-    roles: list[Role]
-    cycles: list[Cycle]
-    worlds: list[World]
+    roles: list[RoleDump]
+    cycles: list[CycleDump]
+    worlds: list[WorldDump]
     worlds_omitted: int
-    effects: list[Effect]
+    effects: list[EffectDump]
     effects_omitted: int
-    diverged: list[Diverged]
+    diverged: list[DivergedDump]
     stacks: str = ""
 
 
@@ -89,12 +89,12 @@ def dump(
     return Dump(
         worker,
         name,
-        [Role(each.name, each.ticks, "" if each.last_error is None else repr(each.last_error)) for each in loops],
-        [Cycle(len(each.worlds), (now_us - each.began_us) // 1000) for each in cycles],
+        [RoleDump(each.name, each.ticks, "" if each.last_error is None else repr(each.last_error)) for each in loops],
+        [CycleDump(len(each.worlds), (now_us - each.began_us) // 1000) for each in cycles],
         [_world(each) for each in held[:LISTED_MAX]],
         max(0, len(held) - LISTED_MAX),
         [
-            Effect(each.intent.hex(), each.work.name, each.at.world.hex(), each.work.attempt)
+            EffectDump(each.intent.hex(), each.work.name, each.at.world.hex(), each.work.attempt)
             for each in claims[:LISTED_MAX]
         ],
         max(0, len(claims) - LISTED_MAX),
@@ -102,15 +102,15 @@ def dump(
     )
 
 
-def _world(each: held_world.HeldWorld) -> World:
-    return World(
+def _world(each: held_world.HeldWorld) -> WorldDump:
+    return WorldDump(
         each.at.world.hex(), each.name, each.lease.epoch, each.head.height, each.busy, len(each.handed), each.unread
     )
 
 
-def _diverged(proved: proofs.Proofs) -> list[Diverged]:
+def _diverged(proved: proofs.Proofs) -> list[DivergedDump]:
     latest = list(proved.diverged.items())[-LISTED_MAX:]
-    return [Diverged(at.world.hex(), each.name, each.height) for at, each in latest]
+    return [DivergedDump(at.world.hex(), each.name, each.height) for at, each in latest]
 
 
 def stacks() -> str:

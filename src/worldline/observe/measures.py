@@ -138,11 +138,11 @@ def _entered(meter: Meter, fact: telemetry.Entered) -> None:
     meter.observe("worldline_input_entry_seconds", _seconds(fact.ended_wall_us - fact.began_wall_us), via)
 
 
-def _refused(meter: Meter, fact: telemetry.Refused) -> None:
+def _refused(meter: Meter, fact: telemetry.InputRefused) -> None:
     meter.add("worldline_inputs_refused_total", 1, fact.why)
 
 
-def _committed(meter: Meter, fact: telemetry.Committed) -> None:
+def _committed(meter: Meter, fact: telemetry.StepsCommitted) -> None:
     kinds: dict[Kind, int] = {}
     for entry in fact.entries:
         kinds[entry.kind] = kinds.get(entry.kind, 0) + 1
@@ -167,7 +167,7 @@ def _committed(meter: Meter, fact: telemetry.Committed) -> None:
     _work(meter, fact)
 
 
-def _work(meter: Meter, fact: telemetry.Committed) -> None:
+def _work(meter: Meter, fact: telemetry.StepsCommitted) -> None:
     for wanted in fact.wanted:
         if wanted.kind is WorkKind.TIMER:
             meter.add("worldline_timers_set_total", 1)
@@ -193,7 +193,7 @@ def _cycled(meter: Meter, fact: telemetry.Cycled) -> None:
     meter.add("worldline_cold_misses_total", fact.misses)
 
 
-def _dropped(meter: Meter, fact: telemetry.Dropped) -> None:
+def _dropped(meter: Meter, fact: telemetry.WorldDropped) -> None:
     meter.add("worldline_worlds_dropped_total", 1, fact.why)
 
 
@@ -217,7 +217,7 @@ def _last_attempt(meter: Meter, fact: telemetry.LastAttempt) -> None:
     meter.add("worldline_last_attempts_total", 1, fact.ended)
 
 
-def _taken(meter: Meter, fact: telemetry.Taken) -> None:
+def _taken(meter: Meter, fact: telemetry.WorldTaken) -> None:
     meter.add("worldline_leases_acquired_total", 1)
     meter.add("worldline_failovers_total", int(fact.failover))
     meter.observe("worldline_restore_seconds", _seconds(fact.us))
@@ -228,7 +228,7 @@ def _released(meter: Meter, fact: telemetry.Released) -> None:
     meter.add("worldline_leases_released_total", 1)
 
 
-def _saved(meter: Meter, fact: telemetry.Saved) -> None:
+def _saved(meter: Meter, fact: telemetry.BaselineSaved) -> None:
     meter.add("worldline_snapshots_total", 1)
     meter.observe("worldline_snapshot_seconds", _seconds(fact.us))
     meter.observe("worldline_snapshot_bytes", fact.size)
@@ -239,7 +239,7 @@ def _save_failed(meter: Meter, fact: telemetry.SaveFailed) -> None:
     meter.add("worldline_snapshots_failed_total", 1)
 
 
-def _compacted(meter: Meter, fact: telemetry.Compacted) -> None:
+def _compacted(meter: Meter, fact: telemetry.WorldCompacted) -> None:
     meter.add("worldline_segments_total", fact.segments)
     meter.add("worldline_segment_bytes_total", fact.bytes)
     meter.add("worldline_frames_deleted_total", fact.frames)
@@ -271,17 +271,17 @@ def _self_fenced(meter: Meter, fact: telemetry.SelfFenced) -> None:
     meter.add("worldline_self_fences_total", 1)
 
 
-def _claimed(meter: Meter, fact: telemetry.Claimed) -> None:
+def _claimed(meter: Meter, fact: telemetry.ClaimsMade) -> None:
     meter.add("worldline_effects_claimed_total", fact.count, "queue")
 
 
-def _attempted(meter: Meter, fact: telemetry.Attempted) -> None:
+def _attempted(meter: Meter, fact: telemetry.AttemptEnded) -> None:
     name = fact.claim.work.name
     meter.add("worldline_effect_attempts_total", 1, name, fact.outcome)
     meter.observe("worldline_effect_attempt_seconds", _seconds(fact.ended_wall_us - fact.began_wall_us), name)
 
 
-def _answered(meter: Meter, fact: telemetry.Answered) -> None:
+def _answered(meter: Meter, fact: telemetry.EffectAnswered) -> None:
     meter.add("worldline_effects_answered_total", 1, fact.claim.work.name, fact.status.name.lower())
 
 
@@ -293,7 +293,7 @@ def _fired(meter: Meter, fact: telemetry.Fired) -> None:
 # --- The cluster, and its backlog -------------------------------------------------------------------------------
 
 
-def _placed(meter: Meter, fact: telemetry.Placed) -> None:
+def _placed(meter: Meter, fact: telemetry.WorldPlaced) -> None:
     meter.add("worldline_placements_total", 1, fact.why.replace(" ", "_"))
     if fact.moves:
         meter.add("worldline_moves_total", 1, fact.moves)
@@ -312,7 +312,7 @@ def _cleared(meter: Meter, fact: telemetry.Cleared) -> None:
     meter.add("worldline_janitor_cleared_total", fact.count, fact.what)
 
 
-def _collected(meter: Meter, fact: telemetry.Collected) -> None:
+def _collected(meter: Meter, fact: telemetry.GarbageCollected) -> None:
     meter.add("worldline_collections_total", 1)
     meter.observe("worldline_collection_seconds", _seconds(fact.us))
     for what in ("condemned", "spared", "deleted", "orphans"):
@@ -325,7 +325,7 @@ def _collect_failed(meter: Meter, fact: telemetry.CollectFailed) -> None:
     meter.add("worldline_collections_failed_total", 1, fact.why)
 
 
-def _swept(meter: Meter, fact: telemetry.Swept) -> None:
+def _swept(meter: Meter, fact: telemetry.JanitorRound) -> None:
     meter.observe("worldline_janitor_round_seconds", _seconds(fact.us))
 
 
@@ -372,7 +372,7 @@ def _store_read(meter: Meter, fact: telemetry.StoreRead) -> None:
     meter.observe("worldline_store_read_seconds", _seconds(fact.us), fact.engine)
 
 
-def _stored(meter: Meter, fact: telemetry.Stored) -> None:
+def _stored(meter: Meter, fact: telemetry.CommitAnswered) -> None:
     meter.observe("worldline_store_commit_seconds", _seconds(fact.us), fact.engine)
     outcomes = {"ok": 0, "conflict": 0, "unknown": 0}
     written: dict[str, int] = {}
@@ -402,7 +402,7 @@ def _add_written(written: dict[str, int], batch: kv.Batch) -> None:
         written[kind] = written.get(kind, 0) + len(key) + limits.COUNTER_BYTES
 
 
-def _store_failed(meter: Meter, fact: telemetry.StoreFailed) -> None:
+def _store_failed(meter: Meter, fact: telemetry.StoreCallFailed) -> None:
     meter.add("worldline_store_errors_total", 1, fact.engine, fact.call, fact.code)
 
 
@@ -434,43 +434,43 @@ def _not_counted(meter: Meter, fact: telemetry.Fact) -> None:
 
 _MEASURES: dict[type[telemetry.Fact], Callable[[Meter, Any], None]] = {
     telemetry.Entered: _entered,
-    telemetry.Refused: _refused,
-    telemetry.Committed: _committed,
+    telemetry.InputRefused: _refused,
+    telemetry.StepsCommitted: _committed,
     telemetry.Cycled: _cycled,
-    telemetry.Dropped: _dropped,
+    telemetry.WorldDropped: _dropped,
     telemetry.WorldRefused: _world_refused,
     telemetry.StepDied: _step_died,
     telemetry.RestoreDied: _restore_died,
     telemetry.WorldQuarantined: _quarantined,
     telemetry.LastAttempt: _last_attempt,
-    telemetry.Taken: _taken,
+    telemetry.WorldTaken: _taken,
     telemetry.Released: _released,
-    telemetry.Saved: _saved,
+    telemetry.BaselineSaved: _saved,
     telemetry.SaveFailed: _save_failed,
-    telemetry.Compacted: _compacted,
+    telemetry.WorldCompacted: _compacted,
     telemetry.CompactFailed: _compact_failed,
     telemetry.Proved: _proved,
     telemetry.Unproved: _unproved,
     telemetry.Beat: _beat,
     telemetry.SelfFenced: _self_fenced,
-    telemetry.Claimed: _claimed,
-    telemetry.Attempted: _attempted,
-    telemetry.Answered: _answered,
+    telemetry.ClaimsMade: _claimed,
+    telemetry.AttemptEnded: _attempted,
+    telemetry.EffectAnswered: _answered,
     telemetry.Fired: _fired,
-    telemetry.Placed: _placed,
+    telemetry.WorldPlaced: _placed,
     telemetry.Orchestrated: _orchestrated,
     telemetry.Reaped: _reaped,
     telemetry.Cleared: _cleared,
-    telemetry.Swept: _swept,
-    telemetry.Collected: _collected,
+    telemetry.JanitorRound: _swept,
+    telemetry.GarbageCollected: _collected,
     telemetry.CollectFailed: _collect_failed,
     telemetry.WorldsCounted: _worlds_counted,
     telemetry.OpenCounted: _open_counted,
     telemetry.DueCounted: _due_counted,
     telemetry.UsageCounted: _usage_counted,
     telemetry.StoreRead: _store_read,
-    telemetry.Stored: _stored,
-    telemetry.StoreFailed: _store_failed,
+    telemetry.CommitAnswered: _stored,
+    telemetry.StoreCallFailed: _store_failed,
     telemetry.ObjectDone: _object_done,
     telemetry.ObjectFailed: _object_failed,
     telemetry.Hung: _hung,

@@ -18,7 +18,7 @@ from worldline.observe import measures, metric_list
 LOCAL = "127.0.0.1"
 
 
-class Collector(registry.Collector):
+class MeterCollector(registry.Collector):
     """What Prometheus reads of a meter."""
 
     def __init__(self, meter: measures.Meter) -> None:
@@ -103,7 +103,7 @@ def serve_metrics(meter: measures.Meter, address: str) -> Server:
     """Offer a meter at `HOST:PORT`, `:PORT` or `PORT`; without a host only to this machine. Port 0 picks a free one."""
     host, port = parse(address)
     found = registry.CollectorRegistry()
-    found.register(Collector(meter))
+    found.register(MeterCollector(meter))
     try:
         server, thread = prometheus_client.start_http_server(port, host, found)
     except OSError as error:

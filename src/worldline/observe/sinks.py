@@ -67,7 +67,7 @@ class Journaled(msgspec.Struct, frozen=True):
 
     address: ids.Address
     name: str
-    entries: list[journal.Entry]
+    entries: list[journal.JournalEntry]
 
 
 DisposedKind = Literal["effect", "timer", "input", "step"]
@@ -172,7 +172,7 @@ def _each(of: Callable[[telemetry.Fact], list[T]], sink: Callable[[T], None]) ->
 
 def _replaying(sink: Callable[[Journaled], None]) -> telemetry.Listener:
     def tell(fact: telemetry.Fact) -> None:
-        if isinstance(fact, telemetry.Committed):
+        if isinstance(fact, telemetry.StepsCommitted):
             for entries in replays.steps(fact.entries):
                 sink(Journaled(fact.at, fact.name, entries))
 
@@ -182,16 +182,16 @@ def _replaying(sink: Callable[[Journaled], None]) -> telemetry.Listener:
 def notices(fact: telemetry.Fact) -> list[Notice]:
     """What an operator wants to know of a fact; mostly nothing."""
     match fact:
-        case telemetry.Committed():
+        case telemetry.StepsCommitted():
             world = fact.at.world.hex()
             return [Notice("dead_letter", each.reason, world, each.step) for each in fact.buried]
-        case telemetry.Attempted():
+        case telemetry.AttemptEnded():
             return _of_attempt(fact)
-        case telemetry.Taken():
+        case telemetry.WorldTaken():
             return [Notice("lease_acquired", fact.name, fact.at.world.hex(), detail=fact.epoch)]
         case telemetry.Released():
             return [Notice("lease_released", "", fact.at.world.hex())]
-        case telemetry.Dropped():
+        case telemetry.WorldDropped():
             return [Notice("world_dropped", fact.message, fact.at.world.hex(), code=fact.why)]
         case telemetry.WorldRefused():
             return [Notice("world_refused", fact.message, fact.at.world.hex(), code=fact.kind, detail=fact.tries)]
@@ -211,7 +211,7 @@ def notices(fact: telemetry.Fact) -> list[Notice]:
             return [Notice("last_attempt", said, fact.at.world.hex(), code=fact.ended)]
         case telemetry.SelfFenced():
             return [Notice("self_fenced", f"the heartbeat is {fact.late_us // 1000} ms old", detail=fact.worlds)]
-        case telemetry.Refused():
+        case telemetry.InputRefused():
             return [Notice("refused", "overloaded", fact.at.world.hex(), code=fact.why)]
         case telemetry.Hung():
             message = f"no step of {', '.join(fact.worlds[:5])} for {fact.us // 1_000_000} s"
@@ -225,16 +225,16 @@ def notices(fact: telemetry.Fact) -> list[Notice]:
 def dispositions(fact: telemetry.Fact) -> list[Disposed]:
     """What became of attempts, by a fact; mostly nothing."""
     match fact:
-        case telemetry.Attempted(claim=claim):
+        case telemetry.AttemptEnded(claim=claim):
             work, intent = claim.work, claim.intent.hex()
             return [
                 Disposed("effect", fact.outcome, claim.at, work.step, work.name, intent, work.attempt, fact.message)
             ]
         case telemetry.Fired(timer=timer):
             return [Disposed("timer", "fired", timer.at, timer.work.step, timer.work.name, timer.intent.hex())]
-        case telemetry.Committed():
+        case telemetry.StepsCommitted():
             return [Disposed("input", "dead_letter", fact.at, each.step, message=each.reason) for each in fact.buried]
-        case telemetry.Dropped():
+        case telemetry.WorldDropped():
             return [Disposed("step", fact.why, fact.at, message=fact.message)]
         case telemetry.StepDied():
             return [Disposed("step", fact.how, fact.at, attempt=fact.deaths)]
@@ -258,7 +258,7 @@ def host_events(fact: telemetry.Fact) -> list[HostEvent]:
             return []
 
 
-def _of_attempt(fact: telemetry.Attempted) -> list[Notice]:
+def _of_attempt(fact: telemetry.AttemptEnded) -> list[Notice]:
     kinds: dict[telemetry.Outcome, NoticeKind] = {
         "retried": "effect_retried",
         "parked": "effect_parked",

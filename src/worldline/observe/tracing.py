@@ -41,7 +41,7 @@ TRACES_MAX = 16  # of one step
 _RUN_KINDS = (Kind.RUN_STARTED, Kind.RUN_FINISHED)
 
 
-class Place(msgspec.Struct, frozen=True):
+class SpanPlace(msgspec.Struct, frozen=True):
     """Where a span is: its trace and its own id."""
 
     trace: int
@@ -63,21 +63,21 @@ def message_trace(message: bytes) -> int:
     return _number(16, b"message", message)
 
 
-def enqueued(of: int) -> Place:
+def enqueued(of: int) -> SpanPlace:
     """The span that gave the input which a trace begins with."""
-    return Place(of, _number(8, b"enqueue", of.to_bytes(16, "big")))
+    return SpanPlace(of, _number(8, b"enqueue", of.to_bytes(16, "big")))
 
 
-def stepped(of: int, at: ids.Address, step: int) -> Place:
-    return Place(of, _number(8, b"step", of.to_bytes(16, "big"), at.world, step.to_bytes(8, "big")))
+def stepped(of: int, at: ids.Address, step: int) -> SpanPlace:
+    return SpanPlace(of, _number(8, b"step", of.to_bytes(16, "big"), at.world, step.to_bytes(8, "big")))
 
 
-def attempted(of: int, intent: bytes, attempt: int) -> Place:
-    return Place(of, _number(8, b"attempt", intent, attempt.to_bytes(8, "big")))
+def attempted(of: int, intent: bytes, attempt: int) -> SpanPlace:
+    return SpanPlace(of, _number(8, b"attempt", intent, attempt.to_bytes(8, "big")))
 
 
-def fired(of: int, intent: bytes) -> Place:
-    return Place(of, _number(8, b"timer", intent))
+def fired(of: int, intent: bytes) -> SpanPlace:
+    return SpanPlace(of, _number(8, b"timer", intent))
 
 
 def trace_of_work(opened: works.Open) -> int:
@@ -86,10 +86,10 @@ def trace_of_work(opened: works.Open) -> int:
     return run_trace(opened.at, run) if run else input_trace(opened.at, opened.intent)
 
 
-def trace_of_input(at: ids.Address, item: inbox.Item | None, data: bytes, stamp: bytes) -> tuple[int, Place | None]:
+def trace_of_input(at: ids.Address, item: inbox.Item | None, data: bytes, stamp: bytes) -> tuple[int, SpanPlace | None]:
     """The trace that an input belongs to, and the span it comes from."""
     match item:
-        case inbox.Receipt():
+        case inbox.EffectReceipt():
             of = run_trace(at, item.correlation) if item.correlation else input_trace(at, item.intent)
             return of, attempted(of, item.intent, item.attempt)
         case inbox.TimerFired():
@@ -109,7 +109,7 @@ def trace_of_input(at: ids.Address, item: inbox.Item | None, data: bytes, stamp:
             return of, enqueued(of)
 
 
-def _context(place: Place) -> trace.SpanContext:
+def _context(place: SpanPlace) -> trace.SpanContext:
     flags = trace.TraceFlags(trace.TraceFlags.SAMPLED)
     return trace.SpanContext(place.trace, place.span, is_remote=True, trace_flags=flags)
 
@@ -137,20 +137,20 @@ class HasIds(Protocol):
 class _Wanted(threading.local):
     """The place of the span that this thread begins next."""
 
-    place: Place | None = None
+    place: SpanPlace | None = None
 
-    def set(self, place: Place | None) -> None:
+    def set(self, place: SpanPlace | None) -> None:
         self.place = place
 
 
-class Ids:
+class SpanIds:
     """Gives a span the ids that were derived for it. Spans of other scopes never come here."""
 
     def __init__(self, before: IdGenerator) -> None:
         self._before = before
         self._wanted = _Wanted()
 
-    def want(self, place: Place | None) -> None:
+    def want(self, place: SpanPlace | None) -> None:
         self._wanted.set(place)
 
     def generate_span_id(self) -> int:
@@ -170,10 +170,10 @@ class Tracing:
 
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
-        self._ids: Ids | None = None
+        self._ids: SpanIds | None = None
         if isinstance(tracer, HasIds):
             given = tracer.id_generator
-            self._ids = given if isinstance(given, Ids) else Ids(given)
+            self._ids = given if isinstance(given, SpanIds) else SpanIds(given)
             tracer.id_generator = self._ids
 
     def tell(self, fact: telemetry.Fact) -> None:
@@ -184,12 +184,12 @@ class Tracing:
     def span(
         self,
         name: str,
-        place: Place,
-        parent: Place | None,
+        place: SpanPlace,
+        parent: SpanPlace | None,
         wall_us: tuple[int, int],
         *,
         kind: trace.SpanKind = trace.SpanKind.INTERNAL,
-        links: Sequence[Place] = (),
+        links: Sequence[SpanPlace] = (),
         failed: str | None = None,
         correlation_id: str = "",
         **attributes: str | int,
@@ -245,12 +245,12 @@ def _entered(tracing: Tracing, fact: telemetry.Entered) -> None:
     )
 
 
-def _committed(tracing: Tracing, fact: telemetry.Committed) -> None:
+def _committed(tracing: Tracing, fact: telemetry.StepsCommitted) -> None:
     runs: dict[int, dict[int, None]] = {}  # traces of runs that each step went on with
     for wanted in fact.wanted:
         if wanted.correlation:
             runs.setdefault(wanted.step, {})[run_trace(fact.at, wanted.correlation)] = None
-    here: dict[int, Place] = {}
+    here: dict[int, SpanPlace] = {}
     for entries in replays.steps(fact.entries):
         touched = runs.get(entries[0].step, {})
         for entry in entries:
@@ -274,14 +274,14 @@ def _committed(tracing: Tracing, fact: telemetry.Committed) -> None:
 
 
 def _stepped(
-    tracing: Tracing, fact: telemetry.Committed, entries: Sequence[journal.Entry], touched: Sequence[int]
-) -> Place:
+    tracing: Tracing, fact: telemetry.StepsCommitted, entries: Sequence[journal.JournalEntry], touched: Sequence[int]
+) -> SpanPlace:
     """A span in each trace that the step belongs to. Returns the one in the trace of its input."""
     first = entries[0]
     item = replays.item_of(first) if first.kind in journal.INPUTS and not first.blob else None
     carried = getattr(item, "payload", None)
     data = b"" if carried is None or carried.inline is None else carried.inline
-    stamp = first.stamp or handover.handed_stamp(handover.Applied(first.height, first.step))
+    stamp = first.stamp or handover.handed_stamp(handover.JournalPlace(first.height, first.step))
     main, parent = trace_of_input(fact.at, item, data, stamp)
     bad = next((each for each in entries if each.kind in (Kind.HANDLER_FAILED, Kind.UNDECODABLE_INPUT)), None)
     here = stepped(main, fact.at, first.step)
@@ -304,7 +304,7 @@ def _stepped(
     return here
 
 
-def _attempted(tracing: Tracing, fact: telemetry.Attempted) -> None:
+def _attempted(tracing: Tracing, fact: telemetry.AttemptEnded) -> None:
     work = fact.claim.work
     of = trace_of_work(fact.claim)
     tracing.span(
@@ -351,13 +351,13 @@ def _correlation_of(item: inbox.Item | None, data: bytes) -> str:
 
 def _title(item: inbox.Item) -> str:
     match item:
-        case inbox.Event():
+        case inbox.InboxEvent():
             return f"event {item.schema}"
         case inbox.Control():
             return f"control {item.command}"
         case inbox.Message():
             return f"message {item.name}"
-        case inbox.Receipt():
+        case inbox.EffectReceipt():
             return "effect_result"
         case inbox.TimerFired():
             return "timer_fired"
@@ -365,7 +365,7 @@ def _title(item: inbox.Item) -> str:
 
 _SPANS: dict[type[telemetry.Fact], Callable[[Tracing, Any], None]] = {
     telemetry.Entered: _entered,
-    telemetry.Committed: _committed,
-    telemetry.Attempted: _attempted,
+    telemetry.StepsCommitted: _committed,
+    telemetry.AttemptEnded: _attempted,
     telemetry.Fired: _fired,
 }

@@ -19,11 +19,13 @@ def dump(effect: str, intent: ids.IntentId, tried: Sequence[EffectAttempt]) -> s
     return msgspec.json.encode(EffectHistory(effect, intent.hex(), [*tried])).decode()
 
 
-def of_run(kept: Sequence[trace.Kept], run: str) -> list[EffectHistory]:
+def of_run(kept: Sequence[trace.StepTraces], run: str) -> list[EffectHistory]:
     """Those of a run's effects that are kept, the newest first."""
     found: list[EffectHistory] = []
     for each in kept:
-        for text in [one.text for one in each.traces if one.source is trace.Source.ATTEMPTS and one.subject == run]:
+        for text in [
+            one.text for one in each.traces if one.source is trace.TraceSource.ATTEMPTS and one.subject == run
+        ]:
             try:
                 found.append(msgspec.json.decode(text, type=EffectHistory))
             except (msgspec.DecodeError, msgspec.ValidationError):

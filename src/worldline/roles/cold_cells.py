@@ -24,7 +24,7 @@ import msgspec
 from worldline.base import errors, probes
 from worldline.codec import canonical, structs
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.authoring.reducers import Handler
+from worldline.kernel.authoring.reducers import EventHandler
 from worldline.layers import blobs as blob_layer
 from worldline.layers.stored import saved_state
 from worldline.model import inbox, row_keys
@@ -38,7 +38,7 @@ WAIT_SECONDS = 10  # for one cell; less than a step may take
 T = TypeVar("T")
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ColdRequest(msgspec.Struct, frozen=True):
     """What the kernel's thread waits for, so that another process can read it."""
 
     what: Literal["cells", "nodes", "personal"]
@@ -65,9 +65,9 @@ class ColdCells:
             return self._ahead[key]
         self.misses += 1
         probes.hit("cells.cold-miss")
-        return self._wait(functools.partial(self.lookup, [key]), Wanted("cells", [key]), row_keys.describe(key)).get(
-            key
-        )
+        return self._wait(
+            functools.partial(self.lookup, [key]), ColdRequest("cells", [key]), row_keys.describe(key)
+        ).get(key)
 
     def root(self, rows: list[tuple[bytes, Row | None]]) -> bytes:
         """From the trie that was saved and what has changed since: it costs no more than that."""
@@ -76,11 +76,11 @@ class ColdCells:
         updating = Update(self._unsaved.root, self._unsaved.changed_to(rows))
         while wanted := updating.wanted:
             read = functools.partial(self._blobs.get_many, wanted)
-            updating.take(self._wait(read, Wanted("nodes", list(wanted)), "the saved state"))
+            updating.take(self._wait(read, ColdRequest("nodes", list(wanted)), "the saved state"))
             updating.written()  # no node is needed again
         return updating.result().root.address
 
-    def _wait(self, read: Callable[[], Coroutine[Any, Any, T]], wanted: Wanted, name: str) -> T:
+    def _wait(self, read: Callable[[], Coroutine[Any, Any, T]], wanted: ColdRequest, name: str) -> T:
         try:
             return blocking(self._loop, read, wanted, name)
         except errors.Corrupt as error:
@@ -127,7 +127,7 @@ _SUPPLIED: dict[bytes, object] = {}
 
 
 def blocking(
-    loop: asyncio.AbstractEventLoop, read: Callable[[], Coroutine[Any, Any, T]], wanted: Wanted, name: str
+    loop: asyncio.AbstractEventLoop, read: Callable[[], Coroutine[Any, Any, T]], wanted: ColdRequest, name: str
 ) -> T:
     """Have the event loop read something, and block this thread, which is the kernel's, until it has. `wanted` says the
     same as `read`.
@@ -147,7 +147,7 @@ def blocking(
         raise errors.CannotRead(f"{name} cannot be read now: {said}") from error
 
 
-def _supplied(wanted: Wanted, name: str) -> object:
+def _supplied(wanted: ColdRequest, name: str) -> object:
     packed = structs.encode(wanted)
     if packed not in _SUPPLIED:
         raise errors.CannotRead(f"{name} is not in memory, and cannot be read in a child process", wanted=packed)
@@ -157,7 +157,7 @@ def _supplied(wanted: Wanted, name: str) -> object:
 def reached(program: Program, item: inbox.Item | None, data: bytes) -> list[tuple[str, str]]:
     """The cells that an input is for, as far as that shows without running any code: reducer and key of each."""
     match item:
-        case inbox.Event(schema=schema):
+        case inbox.InboxEvent(schema=schema):
             pass
         case inbox.Message(name=schema, mode=MessageMode.TYPED):
             pass
@@ -168,7 +168,7 @@ def reached(program: Program, item: inbox.Item | None, data: bytes) -> list[tupl
     return _reached(program.routes.handlers.get(schema, []), program, data)
 
 
-def _reached(handlers: Iterable[Handler], program: Program, data: bytes) -> list[tuple[str, str]]:
+def _reached(handlers: Iterable[EventHandler], program: Program, data: bytes) -> list[tuple[str, str]]:
     try:
         fields = canonical.decode(data)
     except errors.DecodeError:

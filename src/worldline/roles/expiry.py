@@ -23,15 +23,15 @@ MARGIN = 4  # a part of the TTL, for clocks that do not run equally fast
 SIGNS_MAX = 4_096  # of workers that are remembered; those that were not looked at for longest are forgotten
 
 
-class Witness:
+class DeathWitness:
     def __init__(self, env: envs.Env, is_dead: Callable[[ids.WorkerId], bool] = lambda _: False) -> None:
         self._env = env
         self._signs: dict[ids.WorkerId, tuple[bytes, int]] = {}  # the bytes, and since when they were seen
         self.is_dead = is_dead  # proof: its process is certainly gone
 
-    async def lives(self, engine: kv.Engine) -> tuple[list[leases.Heartbeat], int]:
+    async def lives(self, engine: kv.Engine) -> tuple[list[leases.HeartbeatRecord], int]:
         """Every worker that has a heartbeat, looked at; and the store's time."""
-        lives: list[leases.Heartbeat] = []
+        lives: list[leases.HeartbeatRecord] = []
         after: ids.WorkerId | None = None
         while True:
             read = await engine.read(leases.workers_range(after=after))
@@ -43,7 +43,7 @@ class Witness:
             if life is not None:
                 lives.append(life)
 
-    def look(self, life: leases.Heartbeat | None) -> leases.Heartbeat | None:
+    def look(self, life: leases.HeartbeatRecord | None) -> leases.HeartbeatRecord | None:
         """A heartbeat that was read just now, marked `stale` if it was seen unchanged for too long."""
         if life is None:
             return None

@@ -66,7 +66,7 @@ class HintScan:
         for at in [at for at in self._known if at.universe == universe]:
             del self._known[at]
 
-    async def read(self) -> kv.Snapshot:
+    async def read(self) -> kv.ReadResult:
         """Read the hints since the last scan, the most urgent priority first. Returns the first snapshot."""
         one = self._universes.one
         chosen = list(self._touched) if one is None else [one]
@@ -82,8 +82,8 @@ class HintScan:
         assert first is not None
         return first
 
-    async def _read(self, chosen: Sequence[ids.UniverseId]) -> kv.Snapshot:
-        first: kv.Snapshot | None = None
+    async def _read(self, chosen: Sequence[ids.UniverseId]) -> kv.ReadResult:
+        first: kv.ReadResult | None = None
         ranges = {
             (universe, each): ready.read_range(
                 universe, priority=each, start=self._marks.get((universe, each), b""), count_max=PAGE

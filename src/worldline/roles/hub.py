@@ -21,7 +21,7 @@ from worldline.model.journal import Kind
 
 FOLLOWER_QUEUE_MAX = 10_000
 
-Waiting = dict[tuple[Kind, str], list[asyncio.Future[journal.Entry]]]
+Waiting = dict[tuple[Kind, str], list[asyncio.Future[journal.JournalEntry]]]
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Chunk(msgspec.Struct, frozen=True):
     value: Any
 
 
-Live = journal.Entry | Chunk | None
+Live = journal.JournalEntry | Chunk | None
 
 
 class RunHalted(Exception):
@@ -50,9 +50,9 @@ class Expecting:
         self._everywhere = everywhere
         self._at = at
         self._key = key
-        self._future: asyncio.Future[journal.Entry] = asyncio.get_running_loop().create_future()
+        self._future: asyncio.Future[journal.JournalEntry] = asyncio.get_running_loop().create_future()
 
-    def __enter__(self) -> asyncio.Future[journal.Entry]:
+    def __enter__(self) -> asyncio.Future[journal.JournalEntry]:
         self._everywhere.setdefault(self._at, {}).setdefault(self._key, []).append(self._future)
         return self._future
 
@@ -93,7 +93,7 @@ class Hub:
             if not followers:
                 del self._followers[at]
 
-    def publish(self, at: ids.Address, entries: Sequence[journal.Entry]) -> None:
+    def publish(self, at: ids.Address, entries: Sequence[journal.JournalEntry]) -> None:
         if not self._expected and not self._followers:
             return
         waiting = self._expected.get(at)
@@ -141,14 +141,14 @@ class Hub:
         self._loop.call_soon_threadsafe(self.stream, at, chunk)
 
 
-def ends_wait(entry: journal.Entry, kind: Kind, correlation: str) -> bool:
+def ends_wait(entry: journal.JournalEntry, kind: Kind, correlation: str) -> bool:
     """Whether a caller that waits for an entry of this kind and correlation has to be told of this one."""
     if entry.kind is Kind.REVERTED and kind is Kind.RUN_FINISHED:
         return True
     return entry.kind is kind and entry.correlation == correlation
 
 
-def _went_back(waiting: Waiting, entry: journal.Entry) -> None:
+def _went_back(waiting: Waiting, entry: journal.JournalEntry) -> None:
     for key in [each for each in waiting if ends_wait(entry, *each)]:
         for future in waiting.pop(key):
             if not future.done():

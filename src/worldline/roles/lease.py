@@ -36,13 +36,13 @@ async def beat(
     *,
     labels: dict[str, str] | None = None,
     told: Callable[[int], None] = lambda _: None,
-) -> leases.Heartbeat:
+) -> leases.HeartbeatRecord:
     """Write the worker's heartbeat, the first or the next. Whether it is draining is for others to say.
 
     `told`: gets the store's time as soon as it is read.
     """
 
-    async def attempt() -> transact.Write[leases.Heartbeat]:
+    async def attempt() -> transact.Write[leases.HeartbeatRecord]:
         read = await engine.read(leases.get_heartbeat(worker))
         told(read.time_us)
         known = leases.decode_heartbeat(worker, read.value(0))
@@ -64,13 +64,13 @@ async def beat(
     return await transact.run(engine, env, attempt)
 
 
-async def say_goodbye(engine: kv.Engine, env: envs.Env, me: leases.Heartbeat) -> None:
+async def say_goodbye(engine: kv.Engine, env: envs.Env, me: leases.HeartbeatRecord) -> None:
     """Delete the heartbeat, whatever others have written into it since."""
 
-    async def attempt() -> transact.Done[None] | transact.Write[None]:
+    async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         known = leases.decode_heartbeat(me.worker, (await engine.read(leases.get_heartbeat(me.worker))).value(0))
         if known is None or known.sign.incarnation != me.sign.incarnation:
-            return transact.Done(None)
+            return transact.NothingToWrite(None)
         batch = kv.Batch()
         leases.goodbye(batch, known)
         return transact.Write(batch, lambda _: None)
@@ -78,16 +78,16 @@ async def say_goodbye(engine: kv.Engine, env: envs.Env, me: leases.Heartbeat) ->
     await transact.run(engine, env, attempt)
 
 
-async def drain(engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, *, draining: bool) -> leases.Heartbeat:
+async def drain(engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, *, draining: bool) -> leases.HeartbeatRecord:
     """Have a worker emptied, or used again. `NotFound` if it is not alive."""
 
-    async def attempt() -> transact.Done[leases.Heartbeat] | transact.Write[leases.Heartbeat]:
+    async def attempt() -> transact.NothingToWrite[leases.HeartbeatRecord] | transact.Write[leases.HeartbeatRecord]:
         read = await engine.read(leases.get_heartbeat(worker))
         life = leases.decode_heartbeat(worker, read.value(0))
         if life is None or not life.alive(read.time_us):
             raise errors.NotFound(f"no worker {worker.hex()} is alive")
         if life.sign.draining == draining:
-            return transact.Done(life)
+            return transact.NothingToWrite(life)
         batch = kv.Batch()
         changed = leases.drain(batch, life, draining=draining)
         return transact.Write(batch, lambda _: changed)
@@ -99,23 +99,23 @@ async def acquire(
     engine: kv.Engine,
     env: envs.Env,
     at: ids.Address,
-    me: leases.Heartbeat,
-    others: expiry.Witness,
+    me: leases.HeartbeatRecord,
+    others: expiry.DeathWitness,
     *,
     anyway: bool = False,
-    why_not: Callable[[worlds.World, leases.State], Awaitable[str | None]] | None = None,
-    budget: quarantine.Budget = DEFAULT_BUDGET,
+    why_not: Callable[[worlds.WorldRecord, leases.LeaseState], Awaitable[str | None]] | None = None,
+    budget: quarantine.DeathBudget = DEFAULT_BUDGET,
     beside: Callable[[], bool] = lambda: False,
     telemetry: telemetry.Telemetry = telemetry.NOTHING,
 ) -> leases.Lease:
     """Take the lease under the next epoch. `Exists` if a living worker has it, or it is wanted by one that stands, or
     `why_not` says why this worker leaves it alone. `Quarantined` if so many processes have died while they restored the
-    world that this one does not try. `beside`: see `model.lease.Trial`.
+    world that this one does not try. `beside`: see `model.lease.CrashTrial`.
 
     `anyway`: wherever it is wanted, because it is not to be run but to be mended.
     """
-    known: trial.Known | None = None
-    found: lease_model.Trial | None = None
+    known: trial.TrialAndHead | None = None
+    found: lease_model.CrashTrial | None = None
 
     async def attempt() -> transact.Write[leases.Lease | quarantine.Quarantined]:
         nonlocal known, found
@@ -167,8 +167,8 @@ async def acquire(
 
 
 async def _look(
-    engine: kv.Engine, holder: ids.WorkerId, others: expiry.Witness
-) -> tuple[kv.Snapshot, leases.Heartbeat | None, bool]:
+    engine: kv.Engine, holder: ids.WorkerId, others: expiry.DeathWitness
+) -> tuple[kv.ReadResult, leases.HeartbeatRecord | None, bool]:
     """Read another holder's heartbeat, and whether it is proven to be dead. The time of this read is the later one."""
     read = await engine.read(leases.get_heartbeat(holder))
     return read, others.look(leases.decode_heartbeat(holder, read.value(0))), others.is_dead(holder)
@@ -179,7 +179,7 @@ def _tell_quarantine(told: telemetry.Telemetry, at: ids.Address, why: quarantine
 
 
 def _tell_deaths(
-    told: telemetry.Telemetry, at: ids.Address, before: lease_model.Trial | None, after: lease_model.Trial
+    told: telemetry.Telemetry, at: ids.Address, before: lease_model.CrashTrial | None, after: lease_model.CrashTrial
 ) -> None:
     if before is not None and after.step_deaths > before.step_deaths:
         told.tell(telemetry.StepDied(at, "died", after.step_deaths))
@@ -188,8 +188,8 @@ def _tell_deaths(
 
 
 async def lives_of(
-    engine: kv.Engine, found: lease_model.Trial | None, others: expiry.Witness
-) -> dict[ids.WorkerId, leases.Heartbeat]:
+    engine: kv.Engine, found: lease_model.CrashTrial | None, others: expiry.DeathWitness
+) -> dict[ids.WorkerId, leases.HeartbeatRecord]:
     """The heartbeats of the holders that are blamed in a trial, or would be, as far as there are any. Of a worker whose
     death is proven there is none.
     """
@@ -203,10 +203,10 @@ async def lives_of(
 
 def _expect_silent(
     batch: kv.Batch,
-    known: trial.Known,
-    state: leases.State,
-    lives: dict[ids.WorkerId, leases.Heartbeat],
-    me: leases.Heartbeat,
+    known: trial.TrialAndHead,
+    state: leases.LeaseState,
+    lives: dict[ids.WorkerId, leases.HeartbeatRecord],
+    me: leases.HeartbeatRecord,
 ) -> None:
     """Expect that the holder whose mark stands has given no sign since it was looked at. Taking the lease expects that
     already of the holder that it is taken from, and of ourselves.
@@ -216,19 +216,19 @@ def _expect_silent(
         trial.expect_silent(batch, silent)
 
 
-def alive_among(lives: dict[ids.WorkerId, leases.Heartbeat], now_us: int) -> list[bytes]:
+def alive_among(lives: dict[ids.WorkerId, leases.HeartbeatRecord], now_us: int) -> list[bytes]:
     """The incarnations that live, of these heartbeats."""
     return [life.sign.incarnation for life in lives.values() if life.alive(now_us)]
 
 
 def _quarantine(
     env: envs.Env,
-    world: worlds.World,
-    state: leases.State,
-    known: trial.Known,
-    found: lease_model.Trial,
+    world: worlds.WorldRecord,
+    state: leases.LeaseState,
+    known: trial.TrialAndHead,
+    found: lease_model.CrashTrial,
     *,
-    budget: quarantine.Budget,
+    budget: quarantine.DeathBudget,
     now_us: int,
 ) -> transact.Write[leases.Lease | quarantine.Quarantined]:
     """Pause the world instead of taking it. Its trial stays, and says why."""
@@ -241,9 +241,9 @@ def _quarantine(
 
 async def may_take(
     engine: kv.Engine,
-    found: Sequence[tuple[worlds.World, leases.State]],
-    me: leases.Heartbeat | None,
-    others: expiry.Witness,
+    found: Sequence[tuple[worlds.WorldRecord, leases.LeaseState]],
+    me: leases.HeartbeatRecord | None,
+    others: expiry.DeathWitness,
 ) -> list[ids.Address]:
     """Those of these worlds that it makes sense to try for, in the order of their assignments' priorities. Most that
     have a hint are held by other workers, and one look at all of them costs less than a try at each.
@@ -259,7 +259,7 @@ async def may_take(
         worker: others.look(leases.decode_heartbeat(worker, read.value(index))) for index, worker in enumerate(workers)
     }
     dead = [worker for worker in workers if worker != me.worker and others.is_dead(worker)]
-    free: list[leases.State] = []
+    free: list[leases.LeaseState] = []
     for world, each in found:
         holder = None if each.holder is None else ids.WorkerId(each.holder.worker)
         wanted = None if each.assignment is None else ids.WorkerId(each.assignment.worker)
@@ -278,11 +278,11 @@ async def may_take(
     return [each.at for each in sorted(free, key=_priority)]
 
 
-def _priority(state: leases.State) -> int:
+def _priority(state: leases.LeaseState) -> int:
     return ready.NORMAL if state.assignment is None else state.assignment.priority
 
 
-def _wants(world: worlds.World, life: leases.Heartbeat, now_us: int) -> bool:
+def _wants(world: worlds.WorldRecord, life: leases.HeartbeatRecord, now_us: int) -> bool:
     """Whether an assignment of the world to this worker counts: it takes worlds, and can run this one. Otherwise the
     world would wait for a worker that leaves it alone.
     """
@@ -290,7 +290,7 @@ def _wants(world: worlds.World, life: leases.Heartbeat, now_us: int) -> bool:
 
 
 async def wanted_there(
-    engine: kv.Engine, assigned: Mapping[ids.Address, ids.WorkerId], others: expiry.Witness
+    engine: kv.Engine, assigned: Mapping[ids.Address, ids.WorkerId], others: expiry.DeathWitness
 ) -> list[ids.Address]:
     """Those of these worlds whose assignment counts: the worker stands, and can run the world."""
     if not assigned:
@@ -320,7 +320,7 @@ async def release(
     lease: leases.Lease,
     *,
     hint: bool = False,
-    kept: lease_model.Trial | None = None,
+    kept: lease_model.CrashTrial | None = None,
     mended: bool = False,
 ) -> None:
     """Let go of a lease, and leave a hint if something is unread, or if a `hint` is wanted whatever there is.

@@ -15,8 +15,8 @@ to a program that is loaded, with a machine made of those rows; if what they cha
 A step that had a personal value which was erased since cannot be run again, by any code: what it changed is taken as
 the journal has it, its heights are named (`erased`), and the proof goes on behind it.
 
-Nothing here writes a store, and nothing reads one but `Cold` and `Sealed`. User code runs: it belongs into a thread of
-its own.
+Nothing here writes a store, and nothing reads one but `Cold` and `PersonalValuePlace`. User code runs: it belongs into
+a thread of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from worldline.kernel import commands, replay, snapshots
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.branches import fork
 from worldline.kernel.domains import acting
-from worldline.kernel.replay import Difference
+from worldline.kernel.replay import CodeDifference
 from worldline.kernel.rows.vault import Vault
 from worldline.kernel.state import Machine
 from worldline.layers import blobs as blob_layer
@@ -68,14 +68,14 @@ class Cold(msgspec.Struct, frozen=True):
     bytes_max: int
 
     @staticmethod
-    def of(blobs: blob_layer.Blobs, base: saved_state.Loaded, bytes_max: int) -> Cold:
+    def of(blobs: blob_layer.Blobs, base: saved_state.LoadedState, bytes_max: int) -> Cold:
         """The cells of a saved state stay where they are, save those that steps reach. Called on the event loop."""
         unsaved = Unsaved(base.header)
         unsaved.track()
         return Cold(ColdCells(asyncio.get_running_loop(), blobs, unsaved), unsaved, bytes_max)
 
 
-class Sealed(msgspec.Struct, frozen=True):
+class PersonalValuePlace(msgspec.Struct, frozen=True):
     """Where the personal values of a world are. `erased`: whether some were: then the rows are kept beside the machine,
     for the steps that cannot be run again.
     """
@@ -93,15 +93,15 @@ class Prover:
 
     def __init__(
         self,
-        line: lines.Line,
+        line: lines.HistoryLine,
         programs: Mapping[bytes, Program],
         head: journal.Head,
         rows: Rows,
         *,
-        saved: Mapping[int, snapshot.Snapshot] | None = None,
+        saved: Mapping[int, snapshot.StateSnapshot] | None = None,
         folded_to: int = 0,
         cold: Cold | None = None,
-        sealed: Sealed,
+        sealed: PersonalValuePlace,
     ) -> None:
         assert not (saved and cold), "a snapshot is compared with all rows"
         self._cold = cold
@@ -117,7 +117,7 @@ class Prover:
         self._machine: Machine | None = None
         self._hash = program_of(rows)
         self.head = head
-        self.difference: Difference | None = None
+        self.difference: CodeDifference | None = None
         self.derived: list[Change] = []  # what the code changed in the last step that was run
         self.spans: list[Span] = []
         self.erased: list[Span] = []  # heights of steps that had personal values which were erased
@@ -125,7 +125,7 @@ class Prover:
 
     def take(
         self,
-        steps: Sequence[history.Stored],
+        steps: Sequence[history.StoredStep],
         loaded: dict[bytes, bytes],
         *,
         until: Callable[[], bool] = lambda: False,
@@ -143,7 +143,7 @@ class Prover:
         return len(steps)
 
     @property
-    def wanted_snapshot(self) -> snapshot.Snapshot | None:
+    def wanted_snapshot(self) -> snapshot.StateSnapshot | None:
         """Behind steps that could be neither run nor folded: the snapshot here, if there is one. `stand` on it."""
         return self._saved.get(self.head.height) if self._lost else None
 
@@ -153,7 +153,7 @@ class Prover:
         self.head, self._rows, self._lost = head, rows, False
         self._hash = program_of(rows)
 
-    def _one(self, step: history.Stored, loaded: dict[bytes, bytes]) -> None:
+    def _one(self, step: history.StoredStep, loaded: dict[bytes, bytes]) -> None:
         entries = [restore.filled(entry, loaded) for entry in step.entries()]
         changed = _changed_to(entries)
         owner = self._line.identity(step.height)
@@ -178,7 +178,7 @@ class Prover:
             self.close()
         self._at, self._hash = owner, program_hash
 
-    def _stand(self, entries: Sequence[journal.Entry], loaded: dict[bytes, bytes]) -> None:
+    def _stand(self, entries: Sequence[journal.JournalEntry], loaded: dict[bytes, bytes]) -> None:
         """Have a machine, if the program of the next step is loaded, or nothing of it is needed."""
         program = self._programs.get(self._hash)
         if program is None and self._machine is None and not self._lost and self._is_alone(entries, loaded):
@@ -192,20 +192,20 @@ class Prover:
             if not self._sealed.erased:
                 self._rows = Rows()
 
-    def _is_alone(self, entries: Sequence[journal.Entry], loaded: dict[bytes, bytes]) -> bool:
+    def _is_alone(self, entries: Sequence[journal.JournalEntry], loaded: dict[bytes, bytes]) -> bool:
         """Whether the world has nothing but flow domains, whose documents are in its journal. As long as a world has
         done nothing, that it begins as a fork, or that its program has changed, needs no code either.
         """
         given = replay.input_of(entries, functools.partial(_load, loaded))
         if isinstance(given.item, inbox.Control) and given.item.command == acting.DOMAINS:
-            return structs.decode(acting.Declared, given.data).alone
+            return structs.decode(acting.DomainDeclarations, given.data).alone
         begins = isinstance(given.item, inbox.Control) and given.item.command in (fork.FORKED, commands.PROGRAM)
         if begins and all(key in _BLANK or key.startswith(row_keys.SCRIPT) for key, _ in self._rows.items()):
             return True
         row = self._rows.get(row_keys.DOMAINS)
         return row is not None and canonical.decode(row.meaning)[0] is True  # type: ignore[index]
 
-    def _fold(self, step: history.Stored, loaded: dict[bytes, bytes], *, erased: bool = False) -> None:
+    def _fold(self, step: history.StoredStep, loaded: dict[bytes, bytes], *, erased: bool = False) -> None:
         if step.dropped or self._lost:
             self._behind_erased = erased or (self._lost and self._behind_erased)
             self.head, self._rows, self._lost = step.head(), Rows(), True
@@ -227,7 +227,11 @@ class Prover:
         spans.append(Span(first, last, self._hash.hex()))
 
     def _run(
-        self, machine: Machine, step: history.Stored, entries: list[journal.Entry], loaded: dict[bytes, bytes]
+        self,
+        machine: Machine,
+        step: history.StoredStep,
+        entries: list[journal.JournalEntry],
+        loaded: dict[bytes, bytes],
     ) -> None:
         try:
             stepped = replay.stepped_again(machine, entries, self._at, functools.partial(_load, loaded))
@@ -298,15 +302,15 @@ def program_of(rows: Rows) -> bytes:
             raise errors.DecodeError("the state does not say which program it runs under")
 
 
-def _changed_to(entries: Sequence[journal.Entry]) -> bytes | None:
+def _changed_to(entries: Sequence[journal.JournalEntry]) -> bytes | None:
     for entry in entries:
         if entry.kind is Kind.PROGRAM_CHANGED:
             return structs.decode(commands.ChangeProgram, entry.payload).after
     return None
 
 
-def _same_snapshot(machine: Machine, record: snapshot.Snapshot) -> Difference | None:
+def _same_snapshot(machine: Machine, record: snapshot.StateSnapshot) -> CodeDifference | None:
     root = saved_state.whole(machine.state, snapshots.rows_of(machine)).root
     if root == record.root:
         return None
-    return Difference(record.height, record.step, f"snapshot {record.root.hex()}", f"snapshot {root.hex()}")
+    return CodeDifference(record.height, record.step, f"snapshot {record.root.hex()}", f"snapshot {root.hex()}")

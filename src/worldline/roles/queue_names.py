@@ -14,7 +14,7 @@ _TIMER = WorkKind.TIMER
 TIMER_QUEUE = "worldline/timers"
 
 
-def queue_of(program: Program, wanted: step.Wanted) -> str:
+def queue_of(program: Program, wanted: step.WorkRequest) -> str:
     """Timers have a queue of their own; an effect goes to the one it declares, under its program's name."""
     if wanted.kind is _TIMER:
         return TIMER_QUEUE

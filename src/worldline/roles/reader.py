@@ -49,7 +49,7 @@ async def head(engine: kv.Engine, at: ids.Address) -> journal.Head:
 
 async def entries(
     engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, *, above: int
-) -> AsyncIterator[journal.Entry | None]:
+) -> AsyncIterator[journal.JournalEntry | None]:
     """Every entry above a height, and those to come. None now and then, when nothing has come for a while."""
     line = await line_of(engine, at)
     while True:
@@ -81,22 +81,24 @@ async def entries(
             yield entry
 
 
-async def line_of(engine: kv.Engine, at: ids.Address) -> lines.Line:
+async def line_of(engine: kv.Engine, at: ids.Address) -> lines.HistoryLine:
     """In whose journals a world's history stands."""
     return lines.decode(at, (await engine.read(lines.get(at))).value(0))
 
 
-async def kept(engine: kv.Engine, at: ids.Address) -> journal_pages.Kept:
+async def kept(engine: kv.Engine, at: ids.Address) -> journal_pages.RetainedRange:
     """From where on the entries of a world's history are kept."""
     return await journal_pages.kept(engine, await line_of(engine, at))
 
 
-async def saved_below(engine: kv.Engine, line: lines.Line, height: int) -> snapshot_model.Snapshot:
+async def saved_below(engine: kv.Engine, line: lines.HistoryLine, height: int) -> snapshot_model.StateSnapshot:
     """The latest snapshot at or below a height: the world's own, or one of those that it comes from."""
     return (await owned_below(engine, line, height))[0].record
 
 
-async def owned_below(engine: kv.Engine, line: lines.Line, height: int) -> tuple[snapshot_layer.Saved, ids.Address]:
+async def owned_below(
+    engine: kv.Engine, line: lines.HistoryLine, height: int
+) -> tuple[snapshot_layer.StoredSnapshot, ids.Address]:
     """The same, and whose it is."""
     for piece in reversed(line.owners()):
         if piece.above < height:
@@ -106,7 +108,7 @@ async def owned_below(engine: kv.Engine, line: lines.Line, height: int) -> tuple
     raise await not_retained(engine, line, height)
 
 
-async def _saved_in(engine: kv.Engine, at: ids.Address, height: int) -> snapshot_layer.Saved | None:
+async def _saved_in(engine: kv.Engine, at: ids.Address, height: int) -> snapshot_layer.StoredSnapshot | None:
     """The latest snapshot of one world at or below a height. Steps are never above their heights, so later ones are
     skipped; most often there are none.
     """
@@ -120,7 +122,7 @@ async def _saved_in(engine: kv.Engine, at: ids.Address, height: int) -> snapshot
         step, count = page[-1].record.step - 1, SNAPSHOTS_PAGE
 
 
-async def not_retained(engine: kv.Engine, line: lines.Line, height: int) -> errors.NotRetained:
+async def not_retained(engine: kv.Engine, line: lines.HistoryLine, height: int) -> errors.NotRetained:
     """The error that says which states of a history are kept, if that at a height is not."""
     above = await journal_pages.changes_above(engine, line)
     heights = [each.height for each in await records(engine, line)]
@@ -130,9 +132,9 @@ async def not_retained(engine: kv.Engine, line: lines.Line, height: int) -> erro
     return errors.NotRetained(height, f"its state is not kept any more: states are kept from height {first} on{also}")
 
 
-async def records(engine: kv.Engine, line: lines.Line) -> list[snapshot_model.Snapshot]:
+async def records(engine: kv.Engine, line: lines.HistoryLine) -> list[snapshot_model.StateSnapshot]:
     """Every snapshot of a history that is kept, earliest first."""
-    found: list[snapshot_model.Snapshot] = []
+    found: list[snapshot_model.StateSnapshot] = []
     for piece in line.owners():
         begin, end = snapshot_keys.snapshots(piece.at)
         more = True
@@ -160,7 +162,7 @@ class Past:
         engine: kv.Engine,
         blobs: blob_layer.Blobs,
         executor: Executor,
-        saved: snapshot_model.Snapshot,
+        saved: snapshot_model.StateSnapshot,
         header: Header,
     ) -> None:
         self._engine = engine
@@ -173,15 +175,15 @@ class Past:
         self.rows = Overlay(self._known)
         self.head = snapshot_layer.head_of(saved, state=header.state)
 
-    async def catch_up(self, line: lines.Line, height: int) -> None:
+    async def catch_up(self, line: lines.HistoryLine, height: int) -> None:
         """Go from the snapshot to the last step end at or below a height."""
         async for steps, loaded in self.above(line, up_to=height):
             await self.fetch((await self.run(history.named, steps)).bases)
             self.head = await self.run(history.fold, self.head, steps, self.rows, loaded)
 
     async def above(
-        self, line: lines.Line, *, up_to: int
-    ) -> AsyncIterator[tuple[list[history.Stored], dict[bytes, bytes]]]:
+        self, line: lines.HistoryLine, *, up_to: int
+    ) -> AsyncIterator[tuple[list[history.StoredStep], dict[bytes, bytes]]]:
         """The steps of a history that goes on from here, page by page, with the blobs that their changes need."""
         pages = restore.step_pages(self._engine, self._blobs, line, above=self.head.height, up_to=up_to)
         try:
@@ -237,7 +239,7 @@ class Past:
         return await asyncio.get_running_loop().run_in_executor(self._executor, do, *given)
 
 
-class Reader:
+class WorldReader:
     """The rows of one world, read only and kept up to date, and a machine that is made of them. No user code runs."""
 
     def __init__(
@@ -325,7 +327,7 @@ class Reader:
                 await self._read()
 
     async def _catch_up(self, rows: Rows, top: journal.Head) -> None:
-        line = lines.Line(self._at)  # what was read reaches into its own journal
+        line = lines.HistoryLine(self._at)  # what was read reaches into its own journal
         steps = await restore.read_steps(self._engine, self._blobs, line, above=self._head.height, up_to=top.height)
         loaded: dict[bytes, bytes] = {}
         steps = await restore.load_changes(self._blobs, steps, loaded)

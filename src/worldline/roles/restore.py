@@ -35,11 +35,11 @@ PAGE_BYTES = journal_pages.PAGE_BYTES
 GATHERS_MAX = 5  # of a world whose baseline moves on, and is compacted, while it is read
 
 
-class Restored(msgspec.Struct, frozen=True):
+class RestoredWorld(msgspec.Struct, frozen=True):
     machine: Machine
     head: journal.Head
     head_raw: bytes
-    baseline: snapshot_model.Snapshot
+    baseline: snapshot_model.StateSnapshot
     baseline_raw: bytes
     entries: int  # above the baseline
     unsaved: Unsaved  # what has changed since
@@ -55,14 +55,14 @@ class Material(msgspec.Struct, frozen=True):
     at: ids.Address
     head: journal.Head
     head_raw: bytes
-    baseline: snapshot_model.Snapshot
+    baseline: snapshot_model.StateSnapshot
     baseline_raw: bytes
-    base: saved_state.Loaded
-    steps: list[history.Stored]
+    base: saved_state.LoadedState
+    steps: list[history.StoredStep]
     loaded: dict[bytes, bytes]
     lineage: Lineage | None = None
     bases: dict[bytes, Row] = {}  # cells that were left out of `base`, and that deltas of the steps start from
-    policy: policies.Found | None = None
+    policy: policies.PolicyRecords | None = None
 
 
 async def restore(
@@ -73,7 +73,7 @@ async def restore(
     executor: Executor,
     *,
     strict: bool = False,
-) -> Restored:
+) -> RestoredWorld:
     """The world as it stands at its head."""
     material = await gather(engine, blobs, at)
     return await asyncio.get_running_loop().run_in_executor(executor, build, material, program, strict)
@@ -81,7 +81,7 @@ async def restore(
 
 def build(
     material: Material, program: Program, strict: bool = False, cells_of: Callable[[Unsaved], Fetch] | None = None
-) -> Restored:
+) -> RestoredWorld:
     """Make a machine of the baseline's rows and the changes above it. No user code runs. `cells_of`: where it gets the
     cells from that were left out, and the trie that they are saved in.
     """
@@ -95,7 +95,7 @@ def build(
     machine = snapshots.machine_of(program, head.state, rows.items(), material.at, strict=strict, fetch=fetch)
     if fetch is None and cells_of is not None:
         machine.cells.save_in(cells_of(unsaved))
-    return Restored(
+    return RestoredWorld(
         machine,
         material.head,
         material.head_raw,
@@ -129,7 +129,7 @@ async def gather(
     blobs: blob_layer.Blobs,
     at: ids.Address,
     *,
-    baseline: snapshot_model.Snapshot | None = None,
+    baseline: snapshot_model.StateSnapshot | None = None,
     up_to: int | None = None,
     cells_max: int | None = None,
 ) -> Material:
@@ -152,12 +152,12 @@ async def _gather(
     blobs: blob_layer.Blobs,
     at: ids.Address,
     *,
-    baseline: snapshot_model.Snapshot | None,
+    baseline: snapshot_model.StateSnapshot | None,
     up_to: int | None,
     cells_max: int | None,
 ) -> Material:
     read = await engine.read(snapshot_layer.get_baseline(at), journals.get_head(at), lines.get(at), *policies.reads(at))
-    policy = policies.Found(at, read.value(3), read.value(4), read.page(5))
+    policy = policies.PolicyRecords(at, read.value(3), read.value(4), read.page(5))
     baseline_raw, head_raw = read.value(0), read.value(1)
     lineage = lines.decode_lineage(read.value(2))
     line = lines.line_of(at, lineage)
@@ -183,8 +183,8 @@ async def _gather(
 
 
 async def read_steps(
-    engine: kv.Engine, blobs: blob_layer.Blobs, line: lines.Line, *, above: int, up_to: int
-) -> list[history.Stored]:
+    engine: kv.Engine, blobs: blob_layer.Blobs, line: lines.HistoryLine, *, above: int, up_to: int
+) -> list[history.StoredStep]:
     """Whole steps in (above, up_to]. `above` is the end of a step."""
     return [step async for page in step_pages(engine, blobs, line, above=above, up_to=up_to) for step in page]
 
@@ -192,12 +192,12 @@ async def read_steps(
 async def step_pages(
     engine: kv.Engine,
     blobs: blob_layer.Blobs,
-    line: lines.Line,
+    line: lines.HistoryLine,
     *,
     above: int,
     up_to: int,
     changes: bool = True,
-) -> AsyncIterator[list[history.Stored]]:
+) -> AsyncIterator[list[history.StoredStep]]:
     """The same, page by page. `NotRetained` for a step whose changes were dropped, unless they are not asked for."""
     pages = journal_pages.Pages(engine, blobs, line, above=above)
     reader = pages.reader
@@ -219,8 +219,8 @@ async def step_pages(
 async def _damage(
     engine: kv.Engine,
     blobs: blob_layer.Blobs,
-    line: lines.Line,
-    start: tuple[snapshot_model.Snapshot, saved_state.Loaded],
+    line: lines.HistoryLine,
+    start: tuple[snapshot_model.StateSnapshot, saved_state.LoadedState],
     up_to: int,
 ) -> str:
     """Where a journal that cannot be read is damaged: once more, value by value."""
@@ -247,7 +247,7 @@ async def _damage(
 
 async def explain(
     blobs: blob_layer.Blobs,
-    reader: history.Reader,
+    reader: history.StepReader,
     items: Sequence[history.Item],
     head: journal.Head,
     rows: Rows,
@@ -269,12 +269,12 @@ async def explain(
 
 
 async def load_changes(
-    blobs: blob_layer.Reading, steps: Sequence[history.Stored], loaded: dict[bytes, bytes]
-) -> list[history.Stored]:
+    blobs: blob_layer.BlobReader, steps: Sequence[history.StoredStep], loaded: dict[bytes, bytes]
+) -> list[history.StoredStep]:
     """Add the blobs that the changes of these steps need to `loaded`. Returns the steps, with the changes of those in
     place that are a blob as a whole. `Corrupt` says which step's blob is missing.
     """
-    found: list[history.Stored] = []
+    found: list[history.StoredStep] = []
     for each in steps:
         step = each
         if not step.needs_blobs:
@@ -290,14 +290,14 @@ async def load_changes(
     return found
 
 
-async def _load_for(blobs: blob_layer.Reading, step: history.Stored, address: bytes) -> bytes:
+async def _load_for(blobs: blob_layer.BlobReader, step: history.StoredStep, address: bytes) -> bytes:
     try:
         return await blobs.get(address)
     except (errors.Corrupt, errors.NotFound) as error:
         raise errors.Corrupt(f"changes of step {step.step}, which ends at height {step.height}: {error}") from error
 
 
-def standing(saved: snapshot_model.Snapshot, base: saved_state.Loaded) -> tuple[journal.Head, Rows]:
+def standing(saved: snapshot_model.StateSnapshot, base: saved_state.LoadedState) -> tuple[journal.Head, Rows]:
     """The head that a snapshot was taken at, and the rows of its state: what steps above it are folded into."""
     return snapshot_layer.head_of(saved, state=base.state), Rows(base.rows())
 
@@ -305,7 +305,7 @@ def standing(saved: snapshot_model.Snapshot, base: saved_state.Loaded) -> tuple[
 read_entries = journal_pages.entries
 
 
-async def load_referenced(blobs: blob_layer.Reading, entries: Sequence[journal.Entry]) -> dict[bytes, bytes]:
+async def load_referenced(blobs: blob_layer.BlobReader, entries: Sequence[journal.JournalEntry]) -> dict[bytes, bytes]:
     """The large payloads that these entries refer to, by address."""
     loaded: dict[bytes, bytes] = {}
     for entry in entries:
@@ -318,6 +318,6 @@ async def load_referenced(blobs: blob_layer.Reading, entries: Sequence[journal.E
     return loaded
 
 
-def filled(entry: journal.Entry, loaded: dict[bytes, bytes]) -> journal.Entry:
+def filled(entry: journal.JournalEntry, loaded: dict[bytes, bytes]) -> journal.JournalEntry:
     """The entry with its payload in place, if that was stored apart."""
     return msgspec.structs.replace(entry, payload=loaded[entry.blob], blob=b"") if entry.blob else entry

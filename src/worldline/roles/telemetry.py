@@ -47,7 +47,7 @@ class Entered(msgspec.Struct, frozen=True, gc=False):
 Why = Literal["inbox", "effects", "world", "process", "quota"]
 
 
-class Refused(msgspec.Struct, frozen=True, gc=False):
+class InputRefused(msgspec.Struct, frozen=True, gc=False):
     """An input from outside was not taken, because there is too much to do already, or the universe has all it may."""
 
     at: ids.Address
@@ -58,19 +58,19 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 # --- Worlds --------------------------------------------------------------------------------------------------------
 
 
-class Committed(msgspec.Struct, frozen=True):
+class StepsCommitted(msgspec.Struct, frozen=True):
     """Steps of one world are durable, with everything they derived."""
 
     at: ids.Address
     name: str
-    entries: Sequence[journal.Entry]
+    entries: Sequence[journal.JournalEntry]
     steps: int
     read: int  # inputs that came by the inbox
     handed: int  # inputs that were handed over in this process
     buried: Sequence[commit.Buried]
-    wanted: Sequence[step.Wanted]
+    wanted: Sequence[step.WorkRequest]
     closed: Sequence[ids.IntentId]
-    cancelled: Sequence[step.Wanted]
+    cancelled: Sequence[step.WorkRequest]
     outgoing: Sequence[step.Outgoing]
     claimed: int  # effects that an adapter in this process got with the commit
     waited_us: Sequence[int]  # of each input: since this process knew of it
@@ -91,7 +91,7 @@ class Cycled(msgspec.Struct, frozen=True, gc=False):
 DropReason = Literal["fenced", "conflict", "store", "unfit", "step", "cannot_step", "act"]
 
 
-class Dropped(msgspec.Struct, frozen=True, gc=False):
+class WorldDropped(msgspec.Struct, frozen=True, gc=False):
     """A world's memory was thrown away: its commit was lost, or its lease is not ours any more."""
 
     at: ids.Address
@@ -150,7 +150,7 @@ class LastAttempt(msgspec.Struct, frozen=True, gc=False):
     ended: TriedEnd
 
 
-class Taken(msgspec.Struct, frozen=True, gc=False):
+class WorldTaken(msgspec.Struct, frozen=True, gc=False):
     """A lease was acquired, and its world is back in memory."""
 
     at: ids.Address
@@ -167,7 +167,7 @@ class Released(msgspec.Struct, frozen=True, gc=False):
     at: ids.Address
 
 
-class Saved(msgspec.Struct, frozen=True, gc=False):
+class BaselineSaved(msgspec.Struct, frozen=True, gc=False):
     """A snapshot is the new baseline."""
 
     at: ids.Address
@@ -182,7 +182,7 @@ class SaveFailed(msgspec.Struct, frozen=True, gc=False):
     message: str
 
 
-class Compacted(msgspec.Struct, frozen=True, gc=False):
+class WorldCompacted(msgspec.Struct, frozen=True, gc=False):
     """Old entries of a world were moved from frames into segments, and old snapshots dropped."""
 
     at: ids.Address
@@ -248,14 +248,14 @@ class SelfFenced(msgspec.Struct, frozen=True, gc=False):
 Outcome = Literal["ok", "error", "timeout", "retried", "parked", "lost"]
 
 
-class Claimed(msgspec.Struct, frozen=True, gc=False):
+class ClaimsMade(msgspec.Struct, frozen=True, gc=False):
     """Due effects were claimed from the queue."""
 
     name: str
     count: int
 
 
-class Attempted(msgspec.Struct, frozen=True):
+class AttemptEnded(msgspec.Struct, frozen=True):
     """One attempt at an effect has ended, and what becomes of it is durable."""
 
     claim: works.Open
@@ -266,7 +266,7 @@ class Attempted(msgspec.Struct, frozen=True):
     trace: str = ""  # where in its code it failed
 
 
-class Answered(msgspec.Struct, frozen=True, gc=False):
+class EffectAnswered(msgspec.Struct, frozen=True, gc=False):
     """A receipt is on its way into its world, or in it."""
 
     claim: works.Open
@@ -288,7 +288,7 @@ class Fired(msgspec.Struct, frozen=True, gc=False):
 Move = Literal["", "drain", "failover", "balance", "needs"]
 
 
-class Placed(msgspec.Struct, frozen=True, gc=False):
+class WorldPlaced(msgspec.Struct, frozen=True, gc=False):
     """A world is assigned to a worker, or to none. `moves`: another worker holds it, and why it is to let go."""
 
     at: ids.Address
@@ -329,7 +329,7 @@ class Cleared(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
-class Collected(msgspec.Struct, frozen=True, gc=False):
+class GarbageCollected(msgspec.Struct, frozen=True, gc=False):
     """A garbage collection has ended: blobs that are referred to, condemned, spared and deleted, with their bytes, and
     objects without a record that were deleted.
     """
@@ -357,7 +357,7 @@ class CollectFailed(msgspec.Struct, frozen=True, gc=False):
     message: str
 
 
-class Swept(msgspec.Struct, frozen=True, gc=False):
+class JanitorRound(msgspec.Struct, frozen=True, gc=False):
     """The janitor has been through everything once."""
 
     us: int
@@ -416,7 +416,7 @@ class StoreRead(msgspec.Struct, frozen=True, gc=False):
     us: int
 
 
-class Stored(msgspec.Struct, frozen=True):
+class CommitAnswered(msgspec.Struct, frozen=True):
     """A commit call was answered: an outcome for each batch."""
 
     engine: str
@@ -428,7 +428,7 @@ class Stored(msgspec.Struct, frozen=True):
 StoreCall = Literal["read", "commit"]
 
 
-class StoreFailed(msgspec.Struct, frozen=True, gc=False):
+class StoreCallFailed(msgspec.Struct, frozen=True, gc=False):
     """A call to the store failed: it cannot be reached, is full, or has lost its footing."""
 
     engine: str
@@ -480,16 +480,16 @@ class Troubled(msgspec.Struct, frozen=True, gc=False):
 
 Fact = (
     Entered
-    | Refused
-    | Committed
+    | InputRefused
+    | StepsCommitted
     | Cycled
-    | Dropped
+    | WorldDropped
     | WorldRefused
-    | Taken
+    | WorldTaken
     | Released
-    | Saved
+    | BaselineSaved
     | SaveFailed
-    | Compacted
+    | WorldCompacted
     | CompactFailed
     | Proved
     | Unproved
@@ -500,24 +500,24 @@ Fact = (
     | RestoreDied
     | WorldQuarantined
     | LastAttempt
-    | Claimed
-    | Attempted
-    | Answered
+    | ClaimsMade
+    | AttemptEnded
+    | EffectAnswered
     | Fired
-    | Placed
+    | WorldPlaced
     | Orchestrated
     | Reaped
     | Cleared
-    | Collected
+    | GarbageCollected
     | CollectFailed
-    | Swept
+    | JanitorRound
     | WorldsCounted
     | OpenCounted
     | DueCounted
     | UsageCounted
     | StoreRead
-    | Stored
-    | StoreFailed
+    | CommitAnswered
+    | StoreCallFailed
     | ObjectDone
     | ObjectFailed
     | Hung

@@ -3,11 +3,11 @@
 The pools of the standard library join their threads when Python exits, so one function that does not return keeps the
 process alive for ever. The threads here are daemons, and none is joined.
 
-`Interrupt` ends Python code in another thread by an exception that is raised in it, again and again until the thread's
-own loop has it back, so code that catches everything does not win. It is first sent while the innermost frame is
-neither this package's own nor one that may hold a lock of the process (logging, imports): a thread gets it in the frame
-where it stands. What waits in C (`time.sleep`, a socket, a regular expression) does not get it before it returns to
-Python.
+`ThreadInterrupt` ends Python code in another thread by an exception that is raised in it, again and again until the
+thread's own loop has it back, so code that catches everything does not win. It is first sent while the innermost frame
+is neither this package's own nor one that may hold a lock of the process (logging, imports): a thread gets it in the
+frame where it stands. What waits in C (`time.sleep`, a socket, a regular expression) does not get it before it returns
+to Python.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ async def run_within(
         return waiting.result()
     waiting.cancel()
     place = place_of(thread.ident or 0)
-    interrupt = Interrupt(thread)
+    interrupt = ThreadInterrupt(thread)
     for _ in range(INTERRUPTS_MAX):
         interrupt.send()
         await asyncio.sleep(INTERRUPT_SECONDS)
@@ -157,7 +157,7 @@ def _run_alone(
         outcome.set_exception(error)
 
 
-class Interrupt:
+class ThreadInterrupt:
     """Raises `Interrupted` in one thread, at every instruction that can be interrupted, until that thread quells it."""
 
     def __init__(self, thread: threading.Thread) -> None:

@@ -28,8 +28,8 @@ from worldline.roles.cluster import placement
 from worldline.roles.universes import looks
 from worldline.roles.universes.served import Universes
 from worldline.roles.world.cycle import step_batch
-from worldline.roles.world.cycle.steps import Done
-from worldline.roles.world.handover import Handover
+from worldline.roles.world.cycle.steps import StepsDone
+from worldline.roles.world.handover import WaitingInput
 from worldline.roles.world.held_world import HeldWorld
 from worldline.roles.world.worker import WorldWorker
 from worldline.store import kv, transact
@@ -69,7 +69,7 @@ class TimerWorker:
         self._local: WorldWorker | None = None
         one = universes.one
         prefixes = [] if one is None else [works.next_range(one, queue=queue_names.TIMER_QUEUE).begin]
-        self._watch = wakeup.Watch(engine, env, prefixes)
+        self._watch = wakeup.Wakeup(engine, env, prefixes)
         self._looks = looks.Looks(env, scan_us=settings.scan_ms * 1000)
         self._active: dict[ids.UniverseId, UniverseTimers] = {} if one is None else {one: self._timers_of(one)}
         self._fired = 0  # in universes that are not active any more
@@ -115,7 +115,7 @@ class TimerWorker:
         gone = self._active.pop(universe, None)
         self._fired += 0 if gone is None else gone.fired
 
-    def _on_act(self, hosted: HeldWorld, done: Done, built: step_batch.Built) -> None:
+    def _on_act(self, hosted: HeldWorld, done: StepsDone, built: step_batch.Built) -> None:
         """A timer set in this process that is due before all we know of: do not oversleep it."""
         del built
         for wanted in done.wanted.values():
@@ -184,7 +184,7 @@ class UniverseTimers:
         *,
         settings: TimerSettings,
         worker: ids.WorkerId,
-        watch: wakeup.Watch,
+        watch: wakeup.Wakeup,
         looks: looks.Looks,
         local: WorldWorker | None,
         telemetry: telemetry.Telemetry,
@@ -321,7 +321,7 @@ class UniverseTimers:
             return False
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         fired = inbox.TimerFired(timer.intent, timer.work.due_us, timer.work.correlation)
-        if not self._local.hand_over(timer.at, Handover(fired, b"", done=done, claim=timer)):  # type: ignore[arg-type]
+        if not self._local.hand_over(timer.at, WaitingInput(fired, b"", done=done, claim=timer)):  # type: ignore[arg-type]
             return False
         self._firing[timer.intent] = timer.at
         self.fired += 1
@@ -374,7 +374,9 @@ class UniverseTimers:
                 for timer in fired:
                     self._tell(timer, now_us)
 
-    def _fire(self, batch: kv.Batch, world: worlds.World, timers: list[works.Open], now_us: int) -> list[works.Open]:
+    def _fire(
+        self, batch: kv.Batch, world: worlds.WorldRecord, timers: list[works.Open], now_us: int
+    ) -> list[works.Open]:
         """Fire timers of one world, as many as a batch should hold. The others are still due, and follow."""
         worlds.expect_open(batch, world)
         size = 0

@@ -1,6 +1,6 @@
 """Resting until something may have happened: woken by this process, by a hint from the store, or by time.
 
-One `Watch` serves one role. A task of its own listens to the store's hints, so a role that is busy pays nothing for
+One `Wakeup` serves one role. A task of its own listens to the store's hints, so a role that is busy pays nothing for
 them; the role looks at `hinted` when it next has time. It says what it has `looked` at: only what comes after that is
 news, and it is told of news once.
 """
@@ -18,7 +18,7 @@ LISTEN_MS = 5_000
 PAUSE_SECONDS = 0.2
 
 
-class Watch:
+class Wakeup:
     def __init__(self, engine: kv.Engine, env: envs.Env, prefixes: Sequence[bytes]) -> None:
         self._engine = engine
         self._env = env

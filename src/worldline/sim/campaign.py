@@ -35,7 +35,7 @@ NOTHING = (
 )
 
 
-class Job(msgspec.Struct, frozen=True):
+class CampaignJob(msgspec.Struct, frozen=True):
     """What is run for every seed. `target`: a user's FILE or FILE:SCENARIO. `suite`: MODULE or MODULE:NAME of one, with
     its guards; its programs and hosts are run where there is no target.
     """
@@ -53,10 +53,10 @@ class Job(msgspec.Struct, frozen=True):
         return profiles.changed(drawn, self.profile)
 
 
-ORDINARY = Job()
+ORDINARY = CampaignJob()
 
 
-class Failure(msgspec.Struct, frozen=True):
+class SeedFailure(msgspec.Struct, frozen=True):
     seed: int
     invariant: str
     what: str
@@ -66,14 +66,14 @@ class Campaign(msgspec.Struct, frozen=True):
     """What came of many seeds. `trace`: a hash over all of theirs."""
 
     seeds: int
-    failures: list[Failure]
+    failures: list[SeedFailure]
     hit: int
     of: int
     missed: list[boundaries.Cell]
     trace: str
 
 
-def load(job: Job) -> Suite:
+def load(job: CampaignJob) -> Suite:
     """What a job names."""
     named = suites.load(job.suite) if job.suite else None
     if job.target:
@@ -98,14 +98,14 @@ def campaign(
     seeds: Sequence[int],
     suite: Suite,
     *,
-    job: Job = ORDINARY,
+    job: CampaignJob = ORDINARY,
     jobs: int = 1,
     keep_going: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Campaign:
     """Run seeds. `job`: how; in several processes it has the suite's name, by which each of them loads it."""
     cells: Counter[boundaries.Cell] = Counter()
-    failures: list[Failure] = []
+    failures: list[SeedFailure] = []
     trace = hashlib.sha256()
     count = 0
     with _results(seeds, suite, job, jobs) as results:
@@ -113,7 +113,7 @@ def campaign(
             count += 1
             cells.update(result.cells)
             trace.update(result.trace.encode())
-            failures += [Failure(result.seed, each.invariant, each.what) for each in result.failures[:1]]
+            failures += [SeedFailure(result.seed, each.invariant, each.what) for each in result.failures[:1]]
             if progress is not None:
                 progress(count, len(seeds))
             if failures and not keep_going:
@@ -124,7 +124,7 @@ def campaign(
 
 
 @contextlib.contextmanager
-def _results(seeds: Sequence[int], suite: Suite, job: Job, jobs: int) -> Iterator[Iterator[run.Result]]:
+def _results(seeds: Sequence[int], suite: Suite, job: CampaignJob, jobs: int) -> Iterator[Iterator[run.SeedResult]]:
     """The results of all seeds, in order. On leaving, no process runs one any more."""
     processes = min(jobs, len(seeds) // SEEDS_AT_ONCE_MIN)
     if processes <= 1:
@@ -139,9 +139,9 @@ def _results(seeds: Sequence[int], suite: Suite, job: Job, jobs: int) -> Iterato
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _in_order(pool: ProcessPoolExecutor, seeds: Sequence[int], *, ahead: int) -> Iterator[run.Result]:
+def _in_order(pool: ProcessPoolExecutor, seeds: Sequence[int], *, ahead: int) -> Iterator[run.SeedResult]:
     """The results of all seeds. A few are given away at a time: all of many would keep a signal waiting for seconds."""
-    running: deque[Future[run.Result]] = deque()
+    running: deque[Future[run.SeedResult]] = deque()
     for seed in seeds:
         if len(running) == ahead:
             yield running.popleft().result()
@@ -162,7 +162,7 @@ def _held_back(number: signal.Signals) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def one(seed: int, suite: Suite, job: Job = ORDINARY) -> run.Result:
+def one(seed: int, suite: Suite, job: CampaignJob = ORDINARY) -> run.SeedResult:
     """One of them. It ends at the first violation."""
     return run.run(seed, suite, without=job.without, profile=job.profile_of(seed, suite.guards), halt=True)
 
@@ -170,15 +170,15 @@ def one(seed: int, suite: Suite, job: Job = ORDINARY) -> run.Result:
 class _Process:
     """What a process of a campaign keeps from seed to seed."""
 
-    job: Job
+    job: CampaignJob
     suite: Suite
 
 
-def _begin(job: Job) -> None:
+def _begin(job: CampaignJob) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     _Process.job = job
     _Process.suite = load(job)
 
 
-def _one(seed: int) -> run.Result:
+def _one(seed: int) -> run.SeedResult:
     return one(seed, _Process.suite, _Process.job)

@@ -26,14 +26,14 @@ from worldline.sim.check.promises import Promises
 from worldline.sim.faults import profiles, segment_bodies
 from worldline.sim.faults.faulty_store import Struck
 from worldline.sim.hosts.cluster import LOOK_SECONDS, Cluster
-from worldline.sim.runtime.loop import Deadlock, Halted, SimLoop, Stuck
+from worldline.sim.runtime.loop import Deadlock, SimLoop, SimulationHalted, SimulationStuck
 from worldline.sim.suite import Suite
 
 SECONDS_MAX = 3_000.0
 CHUNK_BYTES = 4_096
 
 
-class Result(msgspec.Struct, frozen=True):
+class SeedResult(msgspec.Struct, frozen=True):
     """What came of one seed."""
 
     seed: int
@@ -61,7 +61,7 @@ def run(
     profile: profiles.Profile | None = None,
     keep: int = 0,
     halt: bool = False,
-) -> Result:
+) -> SeedResult:
     """Run one seed. `without`: with one guard switched off. `keep`: so many lines of the trace in words. `halt`: end at
     the first violation.
     """
@@ -78,15 +78,15 @@ def run(
     with _calm(), _placeless(), switched_off, _verified(audit), _small(), its_own, damaged:
         try:
             loop.run(_phases(cluster, audit, promises), seconds=SECONDS_MAX)
-        except Halted:
+        except SimulationHalted:
             pass
-        except (Deadlock, Stuck) as error:
+        except (Deadlock, SimulationStuck) as error:
             audit.broken("V1", str(error)[:500])
         except (errors.Error, AssertionError) as error:
             audit.broken("BUG", f"{type(error).__name__}: {error}"[:500])
         finally:
             loop.finish()
-    return Result(
+    return SeedResult(
         seed=seed,
         trace=cluster.trace.hex(),
         failures=audit.violations,
@@ -107,7 +107,7 @@ async def _phases(cluster: Cluster, audit: Audit, promises: Promises) -> None:
     audit.on_entry.append(cluster.history.look)
     born = forks.Forks(audit.broken, audit.asked_by, lambda: cluster.truth.copy)
     company.on_call(born.called)
-    tried = trials.Trials(
+    tried = trials.TrialAudit(
         company.crash_budget(cluster.settings),
         audit.broken,
         is_dead=audit.is_dead,
@@ -126,7 +126,7 @@ async def _phases(cluster: Cluster, audit: Audit, promises: Promises) -> None:
     elsewhere = segments.Segments(audit.broken, lambda: cluster.truths()[-1].copy)
     gone = deletions.Deletions(audit.broken, lambda: cluster.truth.copy)
     swept = garbage.Sweeps(audit.broken, lambda: cluster.truth.copy)
-    put = questions.Questions(audit.broken)
+    put = questions.QuestionAudit(audit.broken)
     audit.on_step.append(put.step)
     await cluster.boot(
         [sent.look, put.look, audit.look, tried.look, born.look, compacted.look, gone.look]

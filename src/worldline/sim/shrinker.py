@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import msgspec
 
 from worldline.sim import run
-from worldline.sim.campaign import ORDINARY, Job
+from worldline.sim.campaign import ORDINARY, CampaignJob
 from worldline.sim.faults import profiles
 from worldline.sim.faults.faulty_store import Struck
 from worldline.sim.faults.profiles import Profile
@@ -35,7 +35,7 @@ class Shrunk(msgspec.Struct, frozen=True):
     runs: int
 
 
-def shrink(seed: int, suite: Suite, *, job: Job = ORDINARY, runs_max: int = RUNS_MAX) -> Shrunk | None:
+def shrink(seed: int, suite: Suite, *, job: CampaignJob = ORDINARY, runs_max: int = RUNS_MAX) -> Shrunk | None:
     """Make a failing seed smaller. None if it does not fail."""
     search = _Search(seed, suite, job, runs_max)
     if not search.begin():
@@ -43,7 +43,7 @@ def shrink(seed: int, suite: Suite, *, job: Job = ORDINARY, runs_max: int = RUNS
     search.fewer_faults()
     search.less_around()
     failure = search.result.failures[0]
-    base = Job(without=job.without).profile_of(seed, suite.guards)
+    base = CampaignJob(without=job.without).profile_of(seed, suite.guards)
     return Shrunk(
         seed,
         failure.invariant,
@@ -57,13 +57,13 @@ def shrink(seed: int, suite: Suite, *, job: Job = ORDINARY, runs_max: int = RUNS
 
 
 class _Search:
-    def __init__(self, seed: int, suite: Suite, job: Job, runs_max: int) -> None:
+    def __init__(self, seed: int, suite: Suite, job: CampaignJob, runs_max: int) -> None:
         self._seed = seed
         self._suite = suite
         self._job = job
         self._runs_max = runs_max
         self.profile = job.profile_of(seed, suite.guards)
-        self.result: run.Result
+        self.result: run.SeedResult
         self.drawn = 0
         self.runs = 0
 
@@ -118,7 +118,7 @@ class _Search:
         self.profile, self.result = profile, tried
         return True
 
-    def _run(self, profile: Profile) -> run.Result:
+    def _run(self, profile: Profile) -> run.SeedResult:
         self.runs += 1
         return run.run(self._seed, self._suite, without=self._job.without, profile=profile, halt=True)
 
@@ -140,7 +140,7 @@ def background(profile: Profile) -> list[str]:
     return said
 
 
-def command(seed: int, job: Job, profile: str | None = None) -> str:
+def command(seed: int, job: CampaignJob, profile: str | None = None) -> str:
     """What to type to see a seed again, as it was asked for or under another profile."""
     words = ["worldline", "simulate", *([job.target] if job.target else [])]
     words += [*(["--suite", job.suite] if job.suite else []), "--seed", str(seed)]
@@ -161,7 +161,7 @@ def described(failure: Shrunk) -> list[str]:
     return lines + [f"    {each}" for each in failure.background]
 
 
-def report(failure: Shrunk, job: Job) -> list[str]:
+def report(failure: Shrunk, job: CampaignJob) -> list[str]:
     """The same, with what to type to see it again."""
     return [
         *described(failure),

@@ -20,7 +20,7 @@ from worldline.store import kv
 FEW = 16
 
 
-class Hints:
+class HintBoard:
     """Belongs to one event loop; `note` must be called on that loop."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Hints:
 class Hinting(Protocol):
     """An engine whose hints can be listened to."""
 
-    hints: Hints
+    hints: HintBoard
 
 
 def written(batch: kv.Batch) -> list[bytes]:

@@ -74,7 +74,7 @@ class Page(msgspec.Struct, frozen=True):
     stable: Stamp
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class ReadResult(msgspec.Struct, frozen=True):
     """The answers of one `read`, in the order of the requests.
 
     `time_us` is the store's time, the only clock for expiry, due times and logical time. It follows the clock it is
@@ -240,7 +240,7 @@ class Scrubbed(msgspec.Struct, frozen=True):
 class Engine(Protocol):
     """An engine belongs to the event loop that opened it."""
 
-    async def read(self, *requests: Request) -> Snapshot: ...
+    async def read(self, *requests: Request) -> ReadResult: ...
 
     async def commit(self, *batches: Batch) -> list[Outcome]:
         """One outcome for each batch, in order.
@@ -265,7 +265,7 @@ class Frozen(Protocol):
     is open: close it soon. `StoreUnavailable` if it is lost: freeze again and begin anew.
     """
 
-    async def read(self, *requests: Request) -> Snapshot: ...
+    async def read(self, *requests: Request) -> ReadResult: ...
 
     async def close(self) -> None:
         """Closing twice is closing once."""

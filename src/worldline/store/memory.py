@@ -22,10 +22,10 @@ class MemoryEngine:
         self._keys: list[bytes] = []
         self._version = 0
         self._appended = 1  # changes with every append
-        self.hints = hints.Hints()
+        self.hints = hints.HintBoard()
         self._closed = False
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         self._check_open()
         kv.check_requests(requests)
         stable = kv.stamp(self._version + 1, 0)
@@ -35,7 +35,7 @@ class MemoryEngine:
                 answers.append(self._values.get(request.key))
             else:
                 answers.append(self._page(request, stable))
-        return kv.Snapshot(answers, self._env.wall_us(), self.hints.seen, self._appended)
+        return kv.ReadResult(answers, self._env.wall_us(), self.hints.seen, self._appended)
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
         self._check_open()

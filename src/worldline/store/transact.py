@@ -26,7 +26,7 @@ T = TypeVar("T")
 Certain = kv.Ok | kv.Conflict
 
 
-class Done(msgspec.Struct, Generic[T], frozen=True):
+class NothingToWrite(msgspec.Struct, Generic[T], frozen=True):
     """Nothing to write: this is the answer."""
 
     value: T
@@ -39,7 +39,7 @@ class Write(msgspec.Struct, Generic[T], frozen=True):
     result: Callable[[kv.Ok], T]
 
 
-async def run(engine: kv.Engine, env: envs.Env, attempt: Callable[[], Awaitable[Done[T] | Write[T]]]) -> T:
+async def run(engine: kv.Engine, env: envs.Env, attempt: Callable[[], Awaitable[NothingToWrite[T] | Write[T]]]) -> T:
     """Call `attempt` until it is done or its batch is committed.
 
     `attempt` reads what it needs and builds a batch from that; it is called anew after each conflict, so it must not
@@ -47,7 +47,7 @@ async def run(engine: kv.Engine, env: envs.Env, attempt: Callable[[], Awaitable[
     """
     for turn in range(limits.TRANSACT_ATTEMPTS_MAX):
         plan = await attempt()
-        if isinstance(plan, Done):
+        if isinstance(plan, NothingToWrite):
             return plan.value
         [outcome] = await commit(engine, env, plan.batch)
         if isinstance(outcome, kv.Ok):

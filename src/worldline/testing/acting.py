@@ -12,15 +12,15 @@ from worldline.client.flow.looking import Explained, Preview
 from worldline.client.flow.tracing import wanted_of
 from worldline.codec import structs
 from worldline.kernel.domains import acting
-from worldline.kernel.domains.tracing import Recorder, Trace, told
+from worldline.kernel.domains.tracing import Trace, TraceRecorder, told
 from worldline.kernel.events import Answer
 from worldline.kernel.flow import jobs, snapshots
-from worldline.kernel.flow.authoring.acts import Acted, Answered, acted_of, checked, event_of
+from worldline.kernel.flow.authoring.acts import Acted, IntentAnswer, acted_of, checked, event_of
 from worldline.kernel.flow.authoring.documents import name_of
 from worldline.kernel.flow.authoring.domains import Act, Action
 from worldline.kernel.flow.exporting.tools import Shape, Tools
 from worldline.kernel.flow.patches import Patch
-from worldline.kernel.rows.records import Failure
+from worldline.kernel.rows.records import JournaledFailure
 from worldline.model import inbox, journal
 from worldline.model.journal import Kind
 from worldline.testing import stage
@@ -51,8 +51,8 @@ class Acting:
             raise Unended(f"{name_of(act.domain)}.{act.action} has not ended: an effect that it needs has no answer")
         answer = structs.decode(Answer, found.payload)
         if not answer.ok:
-            raise answers.error_of(structs.decode(Failure, answer.data))
-        said = structs.decode(Answered, answer.data)
+            raise answers.error_of(structs.decode(JournaledFailure, answer.data))
+        said = structs.decode(IntentAnswer, answer.data)
         state = self.snapshot(act.domain, key) if said.state is None else snapshots.decoded(said.state)
         return acted_of(act, said, state)
 
@@ -60,7 +60,7 @@ class Acting:
         """Send an intent without waiting for its end. Returns the correlation of its answer."""
         correlation = self._correlation()
         schema, data = event_of(checked(act), key=key, id=id or correlation, named=id is not None)
-        item = inbox.Event(schema, self._actor.life.carry(data), correlation=correlation)
+        item = inbox.InboxEvent(schema, self._actor.life.carry(data), correlation=correlation)
         self._stage.step(self._actor, item, data)
         return correlation
 
@@ -113,7 +113,7 @@ class Acting:
         if above is not None and above < first:
             raise errors.NotRetained(above, f"other code or another world did this; steps can be run from {first} on")
         top = life.head.height if up_to is None else up_to
-        recorder = Recorder(wanted_of(domain, key, intent, graphs=graphs), above=first if above is None else above)
+        recorder = TraceRecorder(wanted_of(domain, key, intent, graphs=graphs), above=first if above is None else above)
         for entries, machine in life.replaying():
             if entries[-1].height <= (above or 0):
                 life.check(machine, entries)
@@ -126,7 +126,7 @@ class Acting:
                 recorder.end(entries)
         return recorder.trace()
 
-    def _answer(self, correlation: str) -> journal.Entry | None:
+    def _answer(self, correlation: str) -> journal.JournalEntry | None:
         found = (
             each for each in self._actor.life.filled() if each.kind is Kind.ANSWERED and each.correlation == correlation
         )

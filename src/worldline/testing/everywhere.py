@@ -12,7 +12,7 @@ from worldline.kernel.authoring.calls import Seconds
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.scripts import Script
 from worldline.kernel.operations import OpKind
-from worldline.kernel.rows.records import Failure
+from worldline.kernel.rows.records import JournaledFailure
 from worldline.kernel.state import Machine
 from worldline.model import ids, inbox
 from worldline.model.inbox import ReceiptStatus
@@ -132,14 +132,14 @@ def _answers(world: TestWorld) -> list[dict[str, Any]]:
             asked[intent] = (name, params)
         elif entry.kind is Kind.EFFECT_RESULT:
             receipt = replay.item_of(entry)
-            if isinstance(receipt, inbox.Receipt) and receipt.intent in asked:
+            if isinstance(receipt, inbox.EffectReceipt) and receipt.intent in asked:
                 rules.append(_rule(*asked[receipt.intent], receipt, world.life.load(receipt.payload)))
     return rules
 
 
-def _rule(name: str, params: bytes, receipt: inbox.Receipt, data: bytes) -> dict[str, Any]:
+def _rule(name: str, params: bytes, receipt: inbox.EffectReceipt, data: bytes) -> dict[str, Any]:
     rule: dict[str, Any] = {"effect": name, "arguments": work.effect_arguments(params), "times": 1}
     if receipt.status is ReceiptStatus.OK:
         return {**rule, "answer": canonical.decode(data)}
-    why = structs.decode(Failure, data)
+    why = structs.decode(JournaledFailure, data)
     return {**rule, "error": why.message, "code": why.code}

@@ -15,13 +15,13 @@ import msgspec
 
 from worldline.codec import canonical, structs
 from worldline.kernel import commands, events, replay
-from worldline.kernel.branches.fork import FORKED, Forked
+from worldline.kernel.branches.fork import FORKED, ForkBeginning
 from worldline.kernel.repair import ways_out
 from worldline.kernel.rows.records import Pending
 from worldline.kernel.state import Machine
 from worldline.model import ids, inbox, journal, payload
 from worldline.model.inbox import ReceiptStatus
-from worldline.model.world import Policy
+from worldline.model.world import ForkPolicy
 from worldline.testing.life import Life
 
 Name = tuple[Any, ...]  # of open work, the same in a world and its forks
@@ -37,7 +37,7 @@ _NAMING: dict[str, Any] = {  # the commands that name open work by its id
 class Lived(msgspec.Struct, frozen=True):
     """What a world has lived since its baseline: the entries of each step, and the names of all work that it had."""
 
-    steps: list[list[journal.Entry]]
+    steps: list[list[journal.JournalEntry]]
     names: dict[bytes, Name]
 
 
@@ -57,7 +57,9 @@ def follow(fork: Life, parent: Life, what: Lived) -> bool:
     """
     same, start = True, fork.head
     owner = fork.line.sections[-1].world
-    said = structs.encode(Forked(fork.at.world, owner, "", start.step, start.height, Policy.REISSUE, live=False))
+    said = structs.encode(
+        ForkBeginning(fork.at.world, owner, "", start.step, start.height, ForkPolicy.REISSUE, live=False)
+    )
     fork.step(inbox.Control(FORKED, fork.carry(said)), said, time_us=start.time_us)
     _go_on(fork)
     for entries in what.steps:
@@ -113,7 +115,7 @@ def _name(pending: Pending) -> Name:
 
 def _translated(fork: Life, names: dict[bytes, Name], item: inbox.Item, data: bytes) -> tuple[inbox.Item, bytes] | None:
     """An input as the fork gets it; None if it has no place there."""
-    if isinstance(item, inbox.Receipt | inbox.TimerFired):
+    if isinstance(item, inbox.EffectReceipt | inbox.TimerFired):
         mine = _intent(fork, names, item.intent)
         return None if mine is None else (msgspec.structs.replace(item, intent=mine), data)
     if isinstance(item, inbox.Message) and item.name == events.REPLY:
@@ -147,4 +149,4 @@ def _intent(fork: Life, names: dict[bytes, Name], intent: bytes) -> ids.IntentId
 
 
 def _is_failure(item: inbox.Item) -> bool:
-    return isinstance(item, inbox.Receipt) and item.status is not ReceiptStatus.OK
+    return isinstance(item, inbox.EffectReceipt) and item.status is not ReceiptStatus.OK

@@ -14,22 +14,22 @@ from worldline.client.branches import rules
 from worldline.codec import canonical
 from worldline.kernel import runs, work
 from worldline.kernel.authoring import scripts
-from worldline.kernel.branches.fork import Forked
+from worldline.kernel.branches.fork import ForkBeginning
 from worldline.kernel.operations import OpKind
-from worldline.kernel.rows.branch import Rule
+from worldline.kernel.rows.branch import ScriptRule
 from worldline.kernel.rows.records import Op
 from worldline.kernel.state import Machine
 from worldline.model import journal
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import WorkKind
-from worldline.model.world import Policy
+from worldline.model.world import ForkPolicy
 from worldline.roles.cluster import forks as cluster_forks
 from worldline.roles.effects import attempt as attempts
 from worldline.testing import effect_loop, stage
-from worldline.testing.life import Life, Standing
+from worldline.testing.life import Life, WorldStanding
 
 
-def start(life: Life, name: str, *, at: int | None, before: str | None) -> Standing:
+def start(life: Life, name: str, *, at: int | None, before: str | None) -> WorldStanding:
     """Where the fork begins: now, at the step end at or below a height, or before something happened last."""
     if before is not None:
         if at is not None:
@@ -41,7 +41,7 @@ def start(life: Life, name: str, *, at: int | None, before: str | None) -> Stand
     return life.standing_at(life.head.height if height is None else height)
 
 
-def _height_before(entries: list[journal.Entry], name: str, what: str) -> int:
+def _height_before(entries: list[journal.JournalEntry], name: str, what: str) -> int:
     kind, named = cluster_forks.named_before(what)
     for entry in reversed(entries):
         if cluster_forks.happened(entry, kind, named):
@@ -63,15 +63,15 @@ def enter(
     policy = forks.policy_of(effects, script)
     data, played = script.parted() if isinstance(script, scripts.Script) else (script, scripts.Script())
     given = rules.rules_of(data, life.program)
-    reading = parent.reading.also(played) if live else scripts.Reading(played)
-    if policy is Policy.SCRIPT:
+    reading = parent.reading.also(played) if live else scripts.ScriptProgress(played)
+    if policy is ForkPolicy.SCRIPT:
         given = [*_played_now(life.machine, played, reading), *given]
     head, owner = life.head, life.line.sections[-1].world
-    said = Forked(life.at.world, owner, parent.name, head.step, head.height, policy, live, given)
+    said = ForkBeginning(life.at.world, owner, parent.name, head.step, head.height, policy, live, given)
     return around.fork(name, life, reading, said)
 
 
-def _played_now(machine: Machine, played: scripts.Script, reading: scripts.Reading) -> list[bytes]:
+def _played_now(machine: Machine, played: scripts.Script, reading: scripts.ScriptProgress) -> list[bytes]:
     """Rules for the effects that are open: what the functions of the script answer to them now."""
     found: list[bytes] = []
     for pending in machine.work.open.values():
@@ -97,10 +97,10 @@ def _played_now(machine: Machine, played: scripts.Script, reading: scripts.Readi
     return found
 
 
-def _rule(name: str, params: bytes, answer: scripts.Scripted) -> Rule:
+def _rule(name: str, params: bytes, answer: scripts.Scripted) -> ScriptRule:
     given: dict[str, Any] = work.effect_arguments(params)
     exactly = {key: canonical.encode(value) for key, value in given.items()}
     if answer.ok:
-        return Rule(name, False, exactly, ReceiptStatus.OK, answer.data, times=1)
+        return ScriptRule(name, False, exactly, ReceiptStatus.OK, answer.data, times=1)
     why = runs.failure(answer.code, answer.message, attempts=1, data=answer.failed_with)
-    return Rule(name, False, exactly, ReceiptStatus.ERROR, why, times=1)
+    return ScriptRule(name, False, exactly, ReceiptStatus.ERROR, why, times=1)

@@ -22,19 +22,19 @@ from worldline.kernel.state import Machine
 from worldline.layers import cas
 from worldline.layers import journal as journals
 from worldline.layers.stored import export, history
-from worldline.layers.stored.lines import Line
+from worldline.layers.stored.lines import HistoryLine
 from worldline.model import ids, inbox, journal, payload
 from worldline.model import step as steps
 from worldline.model.change import changes_digest
 from worldline.model.rows import Rows
-from worldline.model.trace import Kept
+from worldline.model.trace import StepTraces
 from worldline.testing import loopless, twins
 
 DROP_CHANCE = 0.5
 _ENTROPY = envs.Entropy(envs.FixedEnv())
 
 
-class Standing(msgspec.Struct, frozen=True):
+class WorldStanding(msgspec.Struct, frozen=True):
     """A world at the end of a step: the head of its journal, and its rows as the parts of a snapshot."""
 
     head: journal.Head
@@ -53,15 +53,15 @@ class Life:
         twice: bool = True,
         drops: Random | None = None,
         before: Life | None = None,
-        start: Standing | None = None,
+        start: WorldStanding | None = None,
     ) -> None:
         self.program = program
-        self.line = Line(at)
+        self.line = HistoryLine(at)
         self.head = journal.GENESIS
-        self.entries: list[journal.Entry] = []  # sealed, as a store would have them
+        self.entries: list[journal.JournalEntry] = []  # sealed, as a store would have them
         self.blobs: dict[bytes, bytes] = {}
-        self.changed: list[export.Changed] = []  # of each step
-        self.traces: list[Kept] = []  # where user code failed
+        self.changed: list[export.StepChanges] = []  # of each step
+        self.traces: list[StepTraces] = []  # where user code failed
         self.crash_at: list[int] = []
         self.crashes = 0
         self._strict = strict
@@ -69,7 +69,7 @@ class Life:
         self._drops = drops
         self.machine = Machine(program, strict=strict)
         self._saved = snapshots.save(self.machine)
-        self._baselines = [Standing(self.head, self._saved)]  # the last one is where a replay begins
+        self._baselines = [WorldStanding(self.head, self._saved)]  # the last one is where a replay begins
         self._blocked: dict[str, str] = {}  # runs that are expected to be
         if before is not None and start is not None:
             self._inherit(before, start)
@@ -79,14 +79,14 @@ class Life:
         return self.line.at
 
     @property
-    def baseline(self) -> Standing:
+    def baseline(self) -> WorldStanding:
         """Where a replay begins: other code, or another world, has done what is below."""
         return self._baselines[-1]
 
-    def _inherit(self, before: Life, start: Standing) -> None:
+    def _inherit(self, before: Life, start: WorldStanding) -> None:
         """The history up to a fork is the parent's. Its steps are not made again under the fork's address."""
         head = start.head
-        self.line = Line(self.at, before.line.up_to(step=head.step, height=head.height))
+        self.line = HistoryLine(self.at, before.line.up_to(step=head.step, height=head.height))
         self.head = head
         self.entries = [each for each in before.entries if each.height <= head.height]
         self.blobs = dict(before.blobs)
@@ -112,7 +112,7 @@ class Life:
         given = steps.Input(item, data, raw_digest=b"" if item else digest.sha256(data), error=error, trace=trace)
         logical_us = max(self.head.time_us, time_us)
         behind_us = logical_us - time_us
-        context = steps.Context(self.at, self.head.step + 1, logical_us, behind_us, _ENTROPY)
+        context = steps.StepContext(self.at, self.head.step + 1, logical_us, behind_us, _ENTROPY)
         stepped, sealed = self._do(self.machine, given, context)
         after = sealed.after
         if any(sealed.entries[0].height <= height < after.height for height in self.crash_at):
@@ -121,10 +121,10 @@ class Life:
         if self._twice:
             self._again(msgspec.structs.replace(given, trace=""), context, stepped)  # which no journal has
         if stepped.traces:
-            self.traces.append(Kept(context.step, context.time_us, stepped.traces))
+            self.traces.append(StepTraces(context.step, context.time_us, stepped.traces))
         self.blobs |= {digest.sha256(each): each for each in sealed.large}
         self.entries += sealed.entries
-        self.changed.append(export.Changed(sealed.changes[0], changes_digest(stepped.changes)))
+        self.changed.append(export.StepChanges(sealed.changes[0], changes_digest(stepped.changes)))
         self.head = after
         if after.height in self.crash_at:
             self.restore()
@@ -132,8 +132,8 @@ class Life:
         return stepped
 
     def _do(
-        self, machine: Machine, given: steps.Input, context: steps.Context
-    ) -> tuple[steps.Stepped, journals.Sealed]:
+        self, machine: Machine, given: steps.Input, context: steps.StepContext
+    ) -> tuple[steps.Stepped, journals.SealedSteps]:
         with loopless.loopless():
             stepped = kernel_step.step(machine, given, context)
         sealed = journals.seal(
@@ -147,7 +147,7 @@ class Life:
         )
         return stepped, sealed
 
-    def _again(self, given: steps.Input, context: steps.Context, stepped: steps.Stepped) -> None:
+    def _again(self, given: steps.Input, context: steps.StepContext, stepped: steps.Stepped) -> None:
         """The same step on a copy that was saved and loaded."""
         twin = snapshots.load(self.program, self._saved, self.at, strict=self._strict)
         twin.begin_replay()
@@ -194,10 +194,10 @@ class Life:
         head, rows = self._folded(height)
         return snapshots.machine_of(self.program, head.state, rows.items(), self.at, strict=self._strict)
 
-    def standing_at(self, height: int) -> Standing:
+    def standing_at(self, height: int) -> WorldStanding:
         """The world at the last step end at or below a height. No code of it runs."""
         head, rows = self._folded(height)
-        return Standing(head, snapshots.parts_of(head.state, rows.items()))
+        return WorldStanding(head, snapshots.parts_of(head.state, rows.items()))
 
     def _folded(self, height: int) -> tuple[journal.Head, Rows]:
         index = max(number for number, each in enumerate(self._baselines) if not number or each.head.height <= height)
@@ -224,13 +224,13 @@ class Life:
             raise failures.Diverged("the journal, replayed from its beginning, leads to another state")
         return count
 
-    def replayed(self) -> Iterator[tuple[list[journal.Entry], Machine]]:
+    def replayed(self) -> Iterator[tuple[list[journal.JournalEntry], Machine]]:
         """Every step above the baseline, and the machine behind it. `Diverged` at the first difference."""
         for entries, machine in self.replaying():
             self.check(machine, entries)
             yield entries, machine
 
-    def replaying(self) -> Iterator[tuple[list[journal.Entry], Machine]]:
+    def replaying(self) -> Iterator[tuple[list[journal.JournalEntry], Machine]]:
         """Every step above the baseline, and the machine before it: `check` runs it, before the next is asked for."""
         machine = self._start()
         try:
@@ -260,11 +260,11 @@ class Life:
 
     def rebase(self) -> None:
         """Nothing below is replayed any more: other code has done it."""
-        self._baselines.append(Standing(self.head, snapshots.save(self.machine)))
+        self._baselines.append(WorldStanding(self.head, snapshots.save(self.machine)))
 
-    def _export(self, name: str, baseline: int) -> export.Exported:
+    def _export(self, name: str, baseline: int) -> export.ExportedJournal:
         head, parts = self._baselines[baseline].head, self._baselines[baseline].parts
-        return export.Exported(
+        return export.ExportedJournal(
             name=name,
             program=self.program.name,
             program_hash=self.program.hash,
@@ -276,10 +276,10 @@ class Life:
             parts=parts if head.height else (),
         )
 
-    def export(self, name: str) -> export.Exported:
+    def export(self, name: str) -> export.ExportedJournal:
         return self._export(name, len(self._baselines) - 1)
 
-    def filled(self, *, above: int = 0) -> list[journal.Entry]:
+    def filled(self, *, above: int = 0) -> list[journal.JournalEntry]:
         """The entries above a height, payloads in place."""
         return [
             msgspec.structs.replace(each, payload=self.blobs[each.blob], blob=b"") if each.blob else each
@@ -289,7 +289,7 @@ class Life:
     def load(self, carried: payload.Payload) -> bytes:
         return carried.inline if carried.inline is not None else self.blobs[carried.ref or b""]
 
-    def check(self, machine: Machine, entries: list[journal.Entry]) -> None:
+    def check(self, machine: Machine, entries: list[journal.JournalEntry]) -> None:
         """Run a step again. `Diverged` if it does not come out as it is journaled."""
         with loopless.loopless():
             replay.check(machine, entries, self.at, self.load)
@@ -297,6 +297,6 @@ class Life:
     def _start(self) -> Machine:
         return snapshots.load(self.program, self.baseline.parts, self.at, strict=self._strict)
 
-    def _above(self) -> list[journal.Entry]:
+    def _above(self) -> list[journal.JournalEntry]:
         """The entries above the baseline, payloads in place."""
         return self.filled(above=self.baseline.head.height)

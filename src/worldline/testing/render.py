@@ -9,21 +9,21 @@ from worldline.base import errors, grammar
 from worldline.codec import canonical, structs
 from worldline.kernel import commands, replay
 from worldline.kernel.events import Answer
-from worldline.kernel.rows.records import Failure
-from worldline.kernel.state import Ended
+from worldline.kernel.rows.records import JournaledFailure
+from worldline.kernel.state import RunFinished
 from worldline.model import inbox, journal
 from worldline.model.journal import Kind
 
 LINE_CHARACTERS_MAX = 160
 
 
-def lines(entries: Sequence[journal.Entry], *, start_us: int, count: int = 20) -> list[str]:
+def lines(entries: Sequence[journal.JournalEntry], *, start_us: int, count: int = 20) -> list[str]:
     """The last entries: height, step, seconds since the start, kind, what."""
     shown = [_line(entry, start_us) for entry in entries[-count:]]
     return [f"... {grammar.count(len(entries) - count, 'entry')} before", *shown] if len(entries) > count else shown
 
 
-def _line(entry: journal.Entry, start_us: int) -> str:
+def _line(entry: journal.JournalEntry, start_us: int) -> str:
     seconds = (entry.time_us - start_us) / 1_000_000
     try:
         what = _what(entry)
@@ -33,25 +33,25 @@ def _line(entry: journal.Entry, start_us: int) -> str:
     return text if len(text) <= LINE_CHARACTERS_MAX else text[: LINE_CHARACTERS_MAX - 3] + "..."
 
 
-def _what(entry: journal.Entry) -> str:
+def _what(entry: journal.JournalEntry) -> str:
     if entry.kind in journal.INPUTS:
         return _input(replay.item_of(entry))
     if entry.kind is Kind.RUN_FINISHED:
-        ended = structs.decode(Ended, entry.payload)
+        ended = structs.decode(RunFinished, entry.payload)
         return f"{ended.run} {ended.status.name.lower()} {_value(ended.data)}"
     if entry.kind is Kind.ANSWERED:
         answer = structs.decode(Answer, entry.payload)
         return f"{'ok' if answer.ok else 'no'} {_value(answer.data)}"
     if entry.kind is Kind.HANDLER_FAILED:
-        failure = structs.decode(Failure, entry.payload)
+        failure = structs.decode(JournaledFailure, entry.payload)
         return f"{failure.code}: {failure.message}"
     return " ".join(_value(each) for each in _list(entry.payload))
 
 
 def _input(item: inbox.Item) -> str:
-    if isinstance(item, inbox.Event):
+    if isinstance(item, inbox.InboxEvent):
         return f"{item.schema} {_carried(item)}" + (f" to {item.to}" if item.to else "")
-    if isinstance(item, inbox.Receipt):
+    if isinstance(item, inbox.EffectReceipt):
         return f"{item.status.name.lower()} {_carried(item)}" + (f" for {item.correlation}" if item.correlation else "")
     if isinstance(item, inbox.TimerFired):
         return f"for {item.correlation}" if item.correlation else "for the world"
@@ -63,7 +63,7 @@ def _input(item: inbox.Item) -> str:
     return f"{item.command} {_carried(item)}"
 
 
-def _carried(item: inbox.Event | inbox.Receipt | inbox.Message | inbox.Control) -> str:
+def _carried(item: inbox.InboxEvent | inbox.EffectReceipt | inbox.Message | inbox.Control) -> str:
     return f"<{item.payload.size} bytes>" if item.payload.inline is None else _value(item.payload.inline)
 
 

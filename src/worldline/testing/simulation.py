@@ -43,7 +43,7 @@ def simulate(
 
     programs = [program] if isinstance(program, Program) else list(program)
     made = suite.of(scenarios.Scenario(programs, scenario, script))
-    job = campaign.Job(profile=profile)
+    job = campaign.CampaignJob(profile=profile)
     ran = campaign.campaign(range(seed, seed + seeds), made, job=job, keep_going=False)
     for failure in ran.failures:
         smaller = shrinker.shrink(failure.seed, made, job=job)

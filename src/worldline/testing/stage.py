@@ -46,16 +46,16 @@ class Restless(errors.Error):
     code = "restless"
 
 
-class Asked(msgspec.Struct):
+class StagedWork(msgspec.Struct):
     """An effect or timer that a world has asked for, as the outside knows it."""
 
-    wanted: steps.Wanted
+    wanted: steps.WorkRequest
     attempt: int = 0
     parked: str = ""
     trace: str = ""  # where the last attempt failed
     looked: int = 0  # of an answer that is shared: up to this height, the other world has none
 
-    def judged_by(self, policy: policies.Policy) -> Callable[[BaseException], failure.Verdict]:
+    def judged_by(self, policy: policies.RetryPolicy) -> Callable[[BaseException], failure.Verdict]:
         """What becomes of an attempt that raises; where it did is kept."""
 
         def judge(error: BaseException) -> failure.Verdict:
@@ -67,7 +67,7 @@ class Asked(msgspec.Struct):
 
     def cleaned(self, effect: Effect[..., Any], answer: scripts.Scripted) -> scripts.Scripted:
         """What a function of the test said, without values of secrets, as an adapter cleans it."""
-        said = attempts.Ended(
+        said = attempts.AttemptResult(
             answer.ok, answer.data, answer.code, answer.message, failed_with=answer.failed_with, trace=self.trace
         )
         left = attempts.clean(effect, said)
@@ -86,12 +86,12 @@ class Asked(msgspec.Struct):
 class Actor:
     """One world on the stage, with the script of its effects."""
 
-    def __init__(self, name: str, life: Life, reading: scripts.Reading, random: Random) -> None:
+    def __init__(self, name: str, life: Life, reading: scripts.ScriptProgress, random: Random) -> None:
         self.name = name
         self.life = life
         self.reading = reading
         self.random = random
-        self.asked: dict[ids.IntentId, Asked] = {}
+        self.asked: dict[ids.IntentId, StagedWork] = {}
         self.dead: list[str] = []
         self.sharing: list[Callable[[], None]] = []  # forks that wait for an answer that this world gets
 
@@ -115,11 +115,11 @@ class Stage:
         for each in script.effects:
             if life.program.find_effect(each) is None:
                 raise errors.BadInput(f"the script answers {each}(), which program {life.program.name!r} does not have")
-        actor = self._add(Actor(name, life, scripts.Reading(script), self._random))
+        actor = self._add(Actor(name, life, scripts.ScriptProgress(script), self._random))
         self.declare(actor)
         return actor
 
-    def fork(self, name: str, life: Life, reading: scripts.Reading, said: fork.Forked) -> Actor:
+    def fork(self, name: str, life: Life, reading: scripts.ScriptProgress, said: fork.ForkBeginning) -> Actor:
         """A world that begins as a fork. Its first step says so, as in a store. It draws nothing that others would."""
         actor = self._add(Actor(name, life, reading, Random(name)))
         data = structs.encode(said)
@@ -208,8 +208,8 @@ class Stage:
 
     # --- Effects and timers ----------------------------------------------------------------------------------
 
-    def _take_up(self, actor: Actor, wanted: steps.Wanted) -> None:
-        actor.asked[wanted.intent] = asked = Asked(wanted)
+    def _take_up(self, actor: Actor, wanted: steps.WorkRequest) -> None:
+        actor.asked[wanted.intent] = asked = StagedWork(wanted)
         if wanted.kind is WorkKind.TIMER:
             self._at(wanted.due_us, lambda: self._fire(actor, asked))
         elif wanted.name == fork.SHARE:
@@ -221,15 +221,15 @@ class Stage:
         else:
             self._at(wanted.due_us, lambda: self._attempt(actor, asked), effect_of=actor)
 
-    def _is_open(self, actor: Actor, asked: Asked) -> bool:
+    def _is_open(self, actor: Actor, asked: StagedWork) -> bool:
         return actor.asked.get(asked.wanted.intent) is asked
 
-    def _fire(self, actor: Actor, asked: Asked) -> None:
+    def _fire(self, actor: Actor, asked: StagedWork) -> None:
         if self._is_open(actor, asked):
             wanted = asked.wanted
             self.step(actor, inbox.TimerFired(wanted.intent, wanted.due_us, wanted.correlation), b"")
 
-    def _attempt(self, actor: Actor, asked: Asked) -> None:
+    def _attempt(self, actor: Actor, asked: StagedWork) -> None:
         if not self._is_open(actor, asked):
             return
         effect = actor.life.program.find_effect(asked.wanted.name)
@@ -257,7 +257,9 @@ class Stage:
                 self.now_us + answer.after_us, lambda: self._conclude(actor, asked, policy, answer), effect_of=actor
             )
 
-    def _conclude(self, actor: Actor, asked: Asked, policy: policies.Policy, answer: scripts.Scripted) -> None:
+    def _conclude(
+        self, actor: Actor, asked: StagedWork, policy: policies.RetryPolicy, answer: scripts.Scripted
+    ) -> None:
         """One attempt is over: answer, pause and try again, or give up, as the adapter worker does."""
         if not self._is_open(actor, asked):
             return
@@ -279,12 +281,12 @@ class Stage:
             failed = runs.failure(answer.code, answer.message, attempts=asked.attempt, data=answer.failed_with)
             self._answer(actor, asked, status, failed)
 
-    def _look(self, actor: Actor, asked: Asked) -> None:
+    def _look(self, actor: Actor, asked: StagedWork) -> None:
         """A fork looks for the answer in its parent's journal, now and after each step of the parent."""
         if not self._is_open(actor, asked):
             return
         arguments, _ = work.unpack_effect(asked.wanted.params)
-        shared = values.load(shared_answers.Shared, arguments)
+        shared = values.load(shared_answers.SharedWork, arguments)
         parent = next(each for each in self.actors.values() if each.life.at.world == shared.world)
         asked.attempt = 1
         for step in replay.steps(parent.life.filled(above=max(shared.above, asked.looked))):
@@ -323,16 +325,16 @@ class Stage:
             self._at(self.now_us, functools.partial(self._attempt, actor, asked), effect_of=actor)
         return len(chosen)
 
-    def _answer(self, actor: Actor, asked: Asked, status: ReceiptStatus, data: bytes) -> None:
+    def _answer(self, actor: Actor, asked: StagedWork, status: ReceiptStatus, data: bytes) -> None:
         wanted = asked.wanted
         carried = actor.life.carry(data)
         trace = asked.trace if status is not ReceiptStatus.OK else ""
-        receipt = inbox.Receipt(wanted.intent, status, carried, asked.attempt, wanted.correlation)
+        receipt = inbox.EffectReceipt(wanted.intent, status, carried, asked.attempt, wanted.correlation)
         self.step(actor, receipt, data, trace=trace)
 
     # --- Messages to other universes --------------------------------------------------------------------------
 
-    def _carry(self, actor: Actor, asked: Asked) -> None:
+    def _carry(self, actor: Actor, asked: StagedWork) -> None:
         """Bring a message to a world that is on this stage as `universe/world`, or an answer back from there."""
         if not self._is_open(actor, asked):
             return
@@ -371,7 +373,7 @@ class Stage:
         if not asks:
             self._answer(actor, asked, ReceiptStatus.OK, messages.receipt_data(intent, b""))
 
-    def _carry_back(self, actor: Actor, asked: Asked, said: dict[str, Any]) -> None:
+    def _carry_back(self, actor: Actor, asked: StagedWork, said: dict[str, Any]) -> None:
         """An answer becomes the receipt of the question, if that is still open."""
         asker = next((each for each in self.actors.values() if each.life.at.world == said["world"]), None)
         question = None if asker is None else asker.asked.get(ids.IntentId(said["question"]))
@@ -409,7 +411,7 @@ class Stage:
             if reserved is not None:
                 code, why = messages.RESERVED, f"message to {outgoing.to_name!r}: {reserved}"
             status, data = ReceiptStatus.ERROR, runs.failure(code, why, attempts=1)
-        receipt = inbox.Receipt(outgoing.intent, status, actor.life.carry(data), 1)
+        receipt = inbox.EffectReceipt(outgoing.intent, status, actor.life.carry(data), 1)
         self._at(self.now_us, lambda: self._deliver(actor, receipt, data))
 
     def _deliver(self, actor: Actor, item: inbox.Item, data: bytes) -> None:

@@ -38,19 +38,19 @@ from worldline.kernel.flow.authoring.documents import Document
 from worldline.kernel.flow.authoring.domains import Domain
 from worldline.kernel.operations import OpKind
 from worldline.kernel.repair import ways_out
-from worldline.kernel.rows.records import ENDED, Failure, RunStatus
+from worldline.kernel.rows.records import ENDED, JournaledFailure, RunStatus
 from worldline.kernel.schedules import Scheduled
 from worldline.kernel.state import Machine
 from worldline.layers.stored import export
 from worldline.model import ids, inbox, journal
 from worldline.model import step as steps
 from worldline.model.journal import Kind
-from worldline.model.trace import Kept, Source
+from worldline.model.trace import StepTraces, TraceSource
 from worldline.model.upkeep.sealed import Erase
 from worldline.roles import traces
 from worldline.testing import forks, render, sealing, stage
 from worldline.testing.acting import Acting
-from worldline.testing.life import Life, Standing
+from worldline.testing.life import Life, WorldStanding
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -112,7 +112,7 @@ class TestRun(Generic[R_co]):
                 return found
             result: R_co = call_checks.result_of(self._call, record.data)
             return result
-        why = structs.decode(Failure, record.data)
+        why = structs.decode(JournaledFailure, record.data)
         kind = failures.RunCancelled if record.status is RunStatus.CANCELLED else failures.RunFailed
         error = kind(f"run {self.id!r}: {why.message}", code=why.code, data=why.data)
         raise traces.note(error, traces.find_run(self._world.traces[::-1], self.id))
@@ -179,7 +179,7 @@ class TestWorld(Acting):
         wanted = commands.StartRun(
             id or f"run-{self._made}", call.target.name, call.pack_checked(), seed, named=id is not None
         )
-        standing = structs.decode(commands.Standing, self.command(commands.RUN, wanted))
+        standing = structs.decode(commands.RunStanding, self.command(commands.RUN, wanted))
         return TestRun(self, call, standing.run)
 
     def attach(self, run_id: str, /) -> TestRun[Any]:
@@ -191,16 +191,16 @@ class TestWorld(Acting):
     def send(self, event: object, /, *, to: str | None = None) -> None:
         """Send an event, and let everything happen that is due now. `NotTaken` if the world cannot take it."""
         schema, data = _sent(event)
-        item = inbox.Event(schema, self._actor.life.carry(data), to or "")
+        item = inbox.InboxEvent(schema, self._actor.life.carry(data), to or "")
         stepped = self.step(item, data)
         if stepped.dead:
-            raise traces.note(NotTaken(stepped.dead), traces.find(stepped.traces, Source.HANDLER))
+            raise traces.note(NotTaken(stepped.dead), traces.find(stepped.traces, TraceSource.HANDLER))
 
     def ask(self, request: Request[R], /) -> R:
         """Ask the world. `Refused` if that is the answer."""
         reducers.check_request(type(request))
         schema, data = _sent(request)
-        item = inbox.Event(schema, self._actor.life.carry(data), correlation=self._correlation())
+        item = inbox.InboxEvent(schema, self._actor.life.carry(data), correlation=self._correlation())
         answer: R = call_checks.answer_of(type(request), self._answered(item, data))
         return answer
 
@@ -211,11 +211,11 @@ class TestWorld(Acting):
         spec = schedule_spec.spec_of(what, every=every, cron=cron, tz=tz)
         if not spec.starts:
             events.check_outside(spec.name, spec.data)
-        return bool(values.load(bool, self.command(commands.SCHEDULE, schedules.Put(id, spec))))
+        return bool(values.load(bool, self.command(commands.SCHEDULE, schedules.ScheduleChange(id, spec))))
 
     def unschedule(self, id: str, /) -> bool:
         """End a schedule. False if there is none of this id."""
-        return bool(values.load(bool, self.command(commands.SCHEDULE, schedules.Put(id, None))))
+        return bool(values.load(bool, self.command(commands.SCHEDULE, schedules.ScheduleChange(id, None))))
 
     def trigger(self, id: str, /) -> str | None:
         """Let a schedule happen now, once, besides its times, which stay. Returns the id of the run that it started."""
@@ -413,7 +413,7 @@ class TestWorld(Acting):
         return [journal_entry.of(each) for each in self._actor.life.filled()]
 
     @property
-    def traces(self) -> list[Kept]:
+    def traces(self) -> list[StepTraces]:
         """The tracebacks of user code that failed, by step. They are beside the journal: no digest covers them."""
         return list(self._actor.life.traces)
 
@@ -452,7 +452,7 @@ class TestWorld(Acting):
         self._made += 1
         return f"test-{self._made}"
 
-    def _answered(self, item: inbox.Event | inbox.Control, data: bytes) -> bytes:
+    def _answered(self, item: inbox.InboxEvent | inbox.Control, data: bytes) -> bytes:
         stepped = self.step(item, data)
         found = [each for each in stepped.drafts if each.kind is Kind.ANSWERED and each.correlation == item.correlation]
         if not found:
@@ -460,8 +460,8 @@ class TestWorld(Acting):
         answer = structs.decode(Answer, found[0].payload)
         if answer.ok:
             return answer.data
-        error = answers.error_of(structs.decode(Failure, answer.data))
-        raise traces.note(error, traces.find(stepped.traces, Source.HANDLER))
+        error = answers.error_of(structs.decode(JournaledFailure, answer.data))
+        raise traces.note(error, traces.find(stepped.traces, TraceSource.HANDLER))
 
     def __repr__(self) -> str:
         return f"TestWorld({self._actor.name!r}, height {self.head.height})"
@@ -511,7 +511,7 @@ def _life(
     options: dict[str, Any],
     *,
     before: Life | None = None,
-    start: Standing | None = None,
+    start: WorldStanding | None = None,
 ) -> Life:
     return Life(
         program,

@@ -14,7 +14,7 @@ from worldline.client.world import World
 from worldline.sim.check import checkers, messages
 from worldline.sim.check.audit import Audit
 from worldline.sim.hosts.cluster import Cluster
-from worldline.sim.load.history import Op
+from worldline.sim.load.history import ClientOp
 from worldline.sim.load.scenarios import UNIVERSE
 
 UNCERTAIN = ("expired",)  # whether it was taken before cannot be known
@@ -46,7 +46,9 @@ async def at_end(cluster: Cluster, audit: Audit, sent: messages.Messages, left: 
         _kept(op, cluster.history.answered.get(op.id), ledgers, audit, sent)
 
 
-def _kept(op: Op, answer: object, ledgers: dict[str, offices.Ledger], audit: Audit, sent: messages.Messages) -> None:
+def _kept(
+    op: ClientOp, answer: object, ledgers: dict[str, offices.Ledger], audit: Audit, sent: messages.Messages
+) -> None:
     if not isinstance(answer, list):
         return  # J1 says so
     ledger = ledgers[op.to]

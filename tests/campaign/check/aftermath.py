@@ -20,7 +20,7 @@ from worldline.kernel.rows.records import Record, RunStatus
 from worldline.kernel.state import Machine
 from worldline.sim.check.audit import Audit
 from worldline.sim.hosts.cluster import Cluster
-from worldline.sim.load.history import Op
+from worldline.sim.load.history import ClientOp
 from worldline.sim.runtime import keyspaces
 
 WAKING = "wakes "  # what the ids of events begin with that have the worlds taken by hosts with the mended code
@@ -55,40 +55,40 @@ async def mend(cluster: Cluster, universe: Connection, audit: Audit) -> list[str
     return left
 
 
-async def _edit(cluster: Cluster, universe: Connection, worlds: list[str]) -> list[Op]:
+async def _edit(cluster: Cluster, universe: Connection, worlds: list[str]) -> list[ClientOp]:
     """Runs that are under way when the code becomes another one, and get what they wait for under that. It may not have
     their workflow any more.
     """
-    runs = [Op(f"late-{name}", "claim", name) for name in worlds]
+    runs = [ClientOp(f"late-{name}", "claim", name) for name in worlds]
     for op in runs:
         await _do(cluster, universe, op)
     await cluster.quiesce()
     crew = crews.of(cluster)
     crew.upgrade(crew.fragile.drawn("late"))
-    nudges = [Op(f"nudge-{run.id}", "nudge", run.world, to=run.id) for run in runs]
+    nudges = [ClientOp(f"nudge-{run.id}", "nudge", run.world, to=run.id) for run in runs]
     for op in nudges:
         await _do(cluster, universe, op)
     return [*runs, *nudges]
 
 
-async def _do(cluster: Cluster, universe: Connection, op: Op) -> None:
+async def _do(cluster: Cluster, universe: Connection, op: ClientOp) -> None:
     history = cluster.history
     history.begin(op, "operator")
     history.answer(op, await workloads.insist(lambda: workloads.do(universe, op, history)))
 
 
-def _of(name: str, ops: list[Op]) -> list[Op]:
+def _of(name: str, ops: list[ClientOp]) -> list[ClientOp]:
     return [op for op in ops if op.world == name]
 
 
-def _runs(machine: Machine, ops: list[Op], cluster: Cluster) -> list[tuple[Op, Record]]:
+def _runs(machine: Machine, ops: list[ClientOp], cluster: Cluster) -> list[tuple[ClientOp, Record]]:
     """The runs that were started, with their records."""
     answered = cluster.history.answered
     started = [op for op in ops if op.kind in fragile.RUNS and answered.get(op.id) == workloads.STARTED]
     return [(op, machine.runs[op.id].record) for op in started if op.id in machine.runs]
 
 
-def _settled(name: str, machine: Machine, ops: list[Op], cluster: Cluster, audit: Audit) -> None:
+def _settled(name: str, machine: Machine, ops: list[ClientOp], cluster: Cluster, audit: Audit) -> None:
     poisoned = cluster.history.poisoned
     for op in ops:
         if op.kind in fragile.EVENTS and not op.amount and op.id in poisoned:
@@ -111,7 +111,7 @@ def _fits(record: Record) -> bool:
     return recorded == fragile.OPERATIONS[record.workflow][: len(recorded)]
 
 
-async def _wake(world: World, ops: list[Op], cluster: Cluster) -> None:
+async def _wake(world: World, ops: list[ClientOp], cluster: Cluster) -> None:
     """An event for the world, and one for every run whose own was never sent or is a dead letter."""
     history = cluster.history
     await world.send(fragile.Put(WAKING + world.name), id=WAKING + world.name)
@@ -121,7 +121,7 @@ async def _wake(world: World, ops: list[Op], cluster: Cluster) -> None:
             await world.send(fragile.Nudge(op.id, f"again {op.id}"), id=f"again {op.id}")
 
 
-async def _reset(universe: Connection, name: str, ops: list[Op], audit: Audit) -> None:
+async def _reset(universe: Connection, name: str, ops: list[ClientOp], audit: Audit) -> None:
     machine = await Handle(universe, name).machine()
     for op in ops:
         run = machine.runs.get(op.id)
@@ -136,7 +136,7 @@ async def _reset(universe: Connection, name: str, ops: list[Op], audit: Audit) -
             await (await World(universe, name).attach(op.id)).reset()
 
 
-async def _ended(universe: Connection, name: str, ops: list[Op], cluster: Cluster, audit: Audit) -> None:
+async def _ended(universe: Connection, name: str, ops: list[ClientOp], cluster: Cluster, audit: Audit) -> None:
     poisoned = cluster.history.poisoned
     ledger = await World(universe, name).state(fragile.ledger())
     puts = [op.id for op in ops if op.kind == "put" and op.id in cluster.history.answered]

@@ -21,21 +21,21 @@ from worldline.codec import structs
 from worldline.inspect import prove
 from worldline.kernel import values
 from worldline.kernel.domains import kept
-from worldline.kernel.domains.asking import Target
+from worldline.kernel.domains.asking import AnsweredRequirement
 from worldline.kernel.flow import slots, snapshots
 from worldline.keys import lineage as lineage_keys
 from worldline.keys import worlds as world_keys
 from worldline.layers.stored import history
-from worldline.layers.stored.lines import Line
+from worldline.layers.stored.lines import HistoryLine
 from worldline.model import ids, inbox, row_keys
 from worldline.model.change import Change, Row
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.rows import Rows
 from worldline.model.world import WorldMeta
-from worldline.sim.load.history import Broken, Op
+from worldline.sim.load.history import Broken, ClientOp
 from worldline.sim.runtime import keyspaces
-from worldline.sim.runtime.truth import Applied
+from worldline.sim.runtime.truth import AppliedBatch
 
 _PARALLEL = ("Crate",)  # domains whose effects are performed at once
 
@@ -58,9 +58,9 @@ class Life:
         self.past.setdefault(height, dict(self.rows.items()))
         self.failed: dict[str, int] = {each: at for each, at in failed.items() if at <= height}
         self.is_known: bool = parent is None or parent.is_known
-        self._reader = history.Reader(Line(at), above=height)
+        self._reader = history.StepReader(HistoryLine(at), above=height)
 
-    def take(self, frames: list[tuple[bytes, bytes]]) -> list[history.Stored]:
+    def take(self, frames: list[tuple[bytes, bytes]]) -> list[history.StoredStep]:
         return self._reader.take(frames)
 
     def open(self) -> dict[str, bytes]:
@@ -91,7 +91,7 @@ class FlowDomains:
 
     # --- Each commit -------------------------------------------------------------------------------------------------
 
-    def look(self, applied: Applied) -> None:
+    def look(self, applied: AppliedBatch) -> None:
         frames: dict[ids.Address, list[tuple[bytes, bytes]]] = {}
         for key, put in sorted(applied.batch.puts.items()):
             where = keyspaces.place(key)
@@ -107,7 +107,7 @@ class FlowDomains:
                 for stored in life.take(its):
                     self._stepped(life, stored)
 
-    def _is_born(self, applied: Applied, at: ids.Address, raw: bytes) -> None:
+    def _is_born(self, applied: AppliedBatch, at: ids.Address, raw: bytes) -> None:
         meta = world_keys.META.unpack(raw)
         if meta.program not in (flow_domains.NAME, clerks.NAME):
             return
@@ -119,7 +119,7 @@ class FlowDomains:
             parent = self.lives[ids.Address(at.universe, ids.WorldId(forked.parent))]
             self.lives[at] = Life(at, meta, forked.height, parent)
 
-    def _stepped(self, life: Life, stored: history.Stored) -> None:
+    def _stepped(self, life: Life, stored: history.StoredStep) -> None:
         step = Step(life.at, stored.entries())
         before = life.open()
         try:
@@ -139,14 +139,14 @@ class FlowDomains:
         self._open_is_pending(life, stored.step, cells)
         self._stale_changes_nothing(life, step, changed)
 
-    def _cells(self, life: Life) -> dict[Name, tuple[kept.Kept, snapshots.Snapshot]]:
+    def _cells(self, life: Life) -> dict[Name, tuple[kept.DomainCell, snapshots.Snapshot]]:
         found = {}
         for key, row in life.rows.under(row_keys.CELL):
             domain, name = row_keys.parse(key).texts
             found[domain, name] = _decoded(row.meaning)
         return found
 
-    def _like_model(self, life: Life, step: int, cells: dict[Name, tuple[kept.Kept, snapshots.Snapshot]]) -> None:
+    def _like_model(self, life: Life, step: int, cells: dict[Name, tuple[kept.DomainCell, snapshots.Snapshot]]) -> None:
         """H3. A cell that the model has and that is not there yet has done nothing."""
         for name, (own, head) in cells.items():
             modelled = life.model.cells.get(name) or Cell(name[0], flow_domains.FIRST)
@@ -162,7 +162,9 @@ class FlowDomains:
             if [each.id for each in own.queue] != [each.id for each in modelled.queue]:
                 self._broken("H3", f"{where}: other intents wait than in the model")
 
-    def _open_is_pending(self, life: Life, step: int, cells: dict[Name, tuple[kept.Kept, snapshots.Snapshot]]) -> None:
+    def _open_is_pending(
+        self, life: Life, step: int, cells: dict[Name, tuple[kept.DomainCell, snapshots.Snapshot]]
+    ) -> None:
         """H1."""
         wanted: dict[str, None] = {}
         for (domain, key), (own, head) in cells.items():
@@ -172,7 +174,7 @@ class FlowDomains:
                 pending = [each for each in head.system.pending_requirements if each.intent_id == id]
                 waiting = [each for each in pending if slots.early(head, id, each.id) is None]
                 due = waiting if domain in _PARALLEL else waiting[:1]
-                wanted |= {Target(domain, key, id, each.id).text(): None for each in due}
+                wanted |= {AnsweredRequirement(domain, key, id, each.id).text(): None for each in due}
         found = life.open()
         for each in {**wanted, **found}:
             if each not in found:
@@ -202,7 +204,7 @@ class FlowDomains:
 
     # --- At the end --------------------------------------------------------------------------------------------------
 
-    async def at_end(self, universe: Connection, ops: Sequence[Op], answered: dict[str, object]) -> None:
+    async def at_end(self, universe: Connection, ops: Sequence[ClientOp], answered: dict[str, object]) -> None:
         """H2, H6: what clients were told, and proofs by a process that does not have the program."""
         named = {life.name: life for life in self.lives.values()}
         for op in ops:
@@ -221,11 +223,11 @@ class FlowDomains:
             if cell.current is not None or cell.queue:
                 self._broken("H2", f"{life.name}: {domain}[{key}] has intents that have not ended")
 
-    def _commissioned(self, ops: Sequence[Op]) -> list[str]:
+    def _commissioned(self, ops: Sequence[ClientOp]) -> list[str]:
         """The ids that messages of other worlds have used: these may have come first."""
         return [op.to.partition(" ")[2] for op in ops if op.kind == "commission"]
 
-    def _promised(self, op: Op, life: Life, ops: Sequence[Op], answered: dict[str, object]) -> None:
+    def _promised(self, op: ClientOp, life: Life, ops: Sequence[ClientOp], answered: dict[str, object]) -> None:
         if not life.is_known:
             return
         answer = answered[op.id]
@@ -244,7 +246,7 @@ class FlowDomains:
             if answer != wanted and flow_domains.NOT_KEPT not in (answer, wanted):
                 self._broken("H2", f"{op.world}: the intent {id} was repeated and ended as {answer}, not {wanted}")
 
-    def _run_told(self, op: Op, life: Life, answer: object) -> None:
+    def _run_told(self, op: ClientOp, life: Life, answer: object) -> None:
         """What a run was told of its intents, its client was told. All of them have ended, also those that it has not
         waited for.
         """
@@ -261,7 +263,7 @@ class FlowDomains:
             if told[0] != clerks.REFUSED and ends.get(id) != told and (told[0] != clerks.LATE or id not in ends):
                 self._broken("H2", f"{op.world}: the run {op.id} was told {told} of {id}, which is {ends.get(id)}")
 
-    def _ended(self, life: Life, op: Op, kind: str, answer: object) -> None:
+    def _ended(self, life: Life, op: ClientOp, kind: str, answer: object) -> None:
         act, key = flow_domains.act_of(kind, op.amount)
         cell = life.model.cells.get((flow_domains.name_of(act), key))
         end: End | None = None if cell is None else cell.ends.get(op.id)
@@ -286,7 +288,7 @@ class FlowDomains:
 
 
 @functools.lru_cache(maxsize=256)
-def _decoded(meaning: bytes) -> tuple[kept.Kept, snapshots.Snapshot]:
+def _decoded(meaning: bytes) -> tuple[kept.DomainCell, snapshots.Snapshot]:
     _, data = _fields(meaning)
     return kept.decode(data)
 
@@ -302,5 +304,5 @@ def _failed_by(step: Step) -> bytes:
     if first.kind is not Kind.EFFECT_RESULT:
         return b""
     item: inbox.Item = structs.decode(inbox.Item, first.payload)  # type: ignore[arg-type]
-    assert isinstance(item, inbox.Receipt)
+    assert isinstance(item, inbox.EffectReceipt)
     return b"" if item.status is ReceiptStatus.OK else item.intent

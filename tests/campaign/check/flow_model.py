@@ -23,11 +23,11 @@ from worldline.kernel import work as kernel_work
 from worldline.kernel.branches import fork
 from worldline.kernel.domains import acting
 from worldline.kernel.events import Answer
-from worldline.kernel.flow.authoring.acts import Answered, StartIntent
+from worldline.kernel.flow.authoring.acts import IntentAnswer, IntentEvent
 from worldline.kernel.flow.authoring.documents import schema_of
 from worldline.kernel.repair import ways_out
-from worldline.kernel.rows.records import Failure, RunStatus
-from worldline.kernel.state import Ended
+from worldline.kernel.rows.records import JournaledFailure, RunStatus
+from worldline.kernel.state import RunFinished
 from worldline.model import ids, inbox, journal, payload
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
@@ -55,7 +55,7 @@ class Step(msgspec.Struct, frozen=True):
     """One step of a world: its entries, in the journal of this world."""
 
     at: ids.Address
-    entries: list[journal.Entry]
+    entries: list[journal.JournalEntry]
 
     @property
     def height(self) -> int:
@@ -354,12 +354,12 @@ class Model:
 
     def _input(self, step: Step) -> None:
         item = _item(step.entries[0])
-        if isinstance(item, inbox.Event) and item.schema in _SCHEMAS:
+        if isinstance(item, inbox.InboxEvent) and item.schema in _SCHEMAS:
             self._submit(_SCHEMAS[item.schema], _inline(item.payload), item.correlation, None)
         elif isinstance(item, inbox.Message) and item.name in _SCHEMAS:
             asked = item.message.hex() if item.reply else ""
             self._submit(_SCHEMAS[item.name], _inline(item.payload), asked, step.at)
-        elif isinstance(item, inbox.Receipt) and item.intent in self._asked:
+        elif isinstance(item, inbox.EffectReceipt) and item.intent in self._asked:
             name, label = self._asked[item.intent]
             if name in self.cells and label[0] in self.cells[name].abandoned:  # a world that goes back may lack it
                 self.cells[name].late[label[0]] = None
@@ -374,7 +374,7 @@ class Model:
 
     def _submit(self, called: tuple[str, str], data: bytes, correlation: str, asked: ids.Address | None) -> None:
         domain, action = called
-        wanted = structs.decode(StartIntent, data)
+        wanted = structs.decode(IntentEvent, data)
         name = (domain, wanted.key)
         intent = Intent(wanted.intent, action, dict(wanted.input[0]) if wanted.input else {}, wanted.named)
         cell = self._cell(name)
@@ -394,7 +394,7 @@ class Model:
     def _command(self, command: str, data: bytes) -> None:
         match command:
             case acting.DOMAINS:
-                given = structs.decode(acting.Declared, data).domains
+                given = structs.decode(acting.DomainDeclarations, data).domains
                 self._declared = {name: _VERSIONS.get(each.hash, FIRST) for name, each in given.items()}
                 for name in self.cells:
                     self._go_on(name)
@@ -421,7 +421,7 @@ class Model:
 
     # --- What follows from them ---
 
-    def _derived(self, step: Step, entry: journal.Entry) -> None:
+    def _derived(self, step: Step, entry: journal.JournalEntry) -> None:
         match entry.kind:
             case Kind.EFFECT_REQUESTED:
                 self._requested(step.at, entry)
@@ -440,7 +440,7 @@ class Model:
                 if name in _SCHEMAS:  # a run acts
                     self._submit(_SCHEMAS[name], data, "", None)
             case Kind.RUN_FINISHED:
-                self._finished(structs.decode(Ended, _payload(entry)))
+                self._finished(structs.decode(RunFinished, _payload(entry)))
             case Kind.REVERTED:
                 _, height = values.load(list[Any], _payload(entry))
                 self._go_back(height)
@@ -451,7 +451,7 @@ class Model:
             case _:
                 pass
 
-    def _finished(self, ended: Ended) -> None:
+    def _finished(self, ended: RunFinished) -> None:
         """A run has ended: what it was told of its intents is how these have ended."""
         if ended.status is not RunStatus.FINISHED:
             return
@@ -461,7 +461,7 @@ class Model:
             if told not in found and told[0] not in (clerks.LATE, clerks.REFUSED):
                 self.wrong.append(("H2", f"run {ended.run} was told {told} of {id}, which has ended as {found}"))
 
-    def _requested(self, at: ids.Address, entry: journal.Entry) -> None:
+    def _requested(self, at: ids.Address, entry: journal.JournalEntry) -> None:
         ordinal, effect, _, _, params, _ = values.load(tuple[int, str, str, int, bytes, int], _payload(entry))
         work = ids.intent_id(at, step=entry.step, ordinal=ordinal, kind=effect, params=params)
         if effect == fork.SHARE:
@@ -537,20 +537,20 @@ class Model:
         wanted = self._due.pop(correlation)
         found: End | None = None
         if answer.ok:
-            acted = structs.decode(Answered, answer.data)
+            acted = structs.decode(IntentAnswer, answer.data)
             found = acted.status, "" if acted.error is None else acted.error["code"]
         if found != wanted:
             self.wrong.append(("H2", f"{correlation} was told {found} instead of {wanted}"))
 
 
-def _item(entry: journal.Entry) -> inbox.Item | None:
+def _item(entry: journal.JournalEntry) -> inbox.Item | None:
     if entry.kind is Kind.UNDECODABLE_INPUT:
         return None
     item: inbox.Item = structs.decode(inbox.Item, _payload(entry))  # type: ignore[arg-type]
     return item
 
 
-def _payload(entry: journal.Entry) -> bytes:
+def _payload(entry: journal.JournalEntry) -> bytes:
     if entry.blob:
         raise Unknown
     return entry.payload
@@ -578,5 +578,5 @@ def _label(effect: str, params: bytes) -> Label:
 def _outcome(status: ReceiptStatus, data: bytes) -> Outcome:
     if status is ReceiptStatus.OK:
         return Outcome(canonical.decode(data) if data else None)
-    why = structs.decode(Failure, data)
+    why = structs.decode(JournaledFailure, data)
     return Outcome(None, _CODES[status] or why.code, why.message)

@@ -21,11 +21,11 @@ from worldline.model import ids, inbox, journal
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.rows import Rows
-from worldline.model.world import Policy
+from worldline.model.world import ForkPolicy
 from worldline.roles import reader, restore
 from worldline.sim.check.forks import Born, Forks
 from worldline.sim.hosts import remaining
-from worldline.sim.load.history import Broken, Op
+from worldline.sim.load.history import Broken, ClientOp
 
 _WAITS_FOR_WORK = (OpKind.EFFECT, OpKind.SEND, OpKind.ASK, OpKind.TIMER)
 
@@ -112,7 +112,7 @@ class ForkEnds:
         asked = [each["intent"] for each in wanted.values()]
         if not _was_reverted(own) and len(asked) != len(dict.fromkeys(asked)):
             self._broken("W2", f"{born.meta.name} shares an answer twice")
-        if wanted and born.lineage.policy is not Policy.SHARE:
+        if wanted and born.lineage.policy is not ForkPolicy.SHARE:
             self._broken("W2", f"{born.meta.name} shares its parent's answers, and nothing said so")
         for entry in own:
             receipt = _receipt_of(entry)
@@ -120,7 +120,7 @@ class ForkEnds:
                 await self._is_parents(universe, born, wanted[receipt.intent], receipt)
 
     async def _is_parents(
-        self, universe: Connection, born: Born, wanted: dict[str, Any], receipt: inbox.Receipt
+        self, universe: Connection, born: Born, wanted: dict[str, Any], receipt: inbox.EffectReceipt
     ) -> None:
         if receipt.status is not ReceiptStatus.OK:
             return
@@ -151,7 +151,7 @@ class ForkEnds:
         if said != [forks.FIRST if number < forks.FIRST_TIMES else forks.REST for number in range(len(said))]:
             self._broken("FORK", f"{born.meta.name}: its script has said {said}")
 
-    async def promised(self, universe: Connection, ops: list[Op], answered: dict[str, object]) -> None:
+    async def promised(self, universe: Connection, ops: list[ClientOp], answered: dict[str, object]) -> None:
         """What clients were told is so."""
         made = {each.meta.name: each.at for each in self._forks.born.values()}
         reverted = [op.world for op in ops if op.kind == "revert"]
@@ -176,7 +176,7 @@ async def _stood(universe: Connection, at: ids.Address, height: int) -> tuple[jo
     return restore.fold(material)
 
 
-async def _entries(universe: Connection, at: ids.Address, *, above: int) -> list[journal.Entry]:
+async def _entries(universe: Connection, at: ids.Address, *, above: int) -> list[journal.JournalEntry]:
     engine = universe.store.engine
     found = await restore.read_entries(
         engine, universe.blobs, at, above=above, up_to=(await reader.head(engine, at)).height
@@ -185,15 +185,15 @@ async def _entries(universe: Connection, at: ids.Address, *, above: int) -> list
     return [restore.filled(each, loaded) for each in found]
 
 
-def _was_reverted(entries: list[journal.Entry]) -> bool:
+def _was_reverted(entries: list[journal.JournalEntry]) -> bool:
     return any(entry.kind is Kind.REVERTED for entry in entries)
 
 
-def _receipt_of(entry: journal.Entry) -> inbox.Receipt | None:
+def _receipt_of(entry: journal.JournalEntry) -> inbox.EffectReceipt | None:
     if entry.kind is not Kind.EFFECT_RESULT:
         return None
     item: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
-    assert isinstance(item, inbox.Receipt)
+    assert isinstance(item, inbox.EffectReceipt)
     return item
 
 

@@ -16,11 +16,11 @@ from worldline.kernel.branches import fork
 from worldline.keys import work as work_keys
 from worldline.model.work import WorkState
 from worldline.sim.check.audit import Audit
-from worldline.sim.load.history import Outcome
+from worldline.sim.load.history import ClientOutcome
 from worldline.sim.runtime import keyspaces
 
 # How often an anonymous operation may count, by how it ended.
-TIMES = {Outcome.ACKED: (1,), Outcome.UNCERTAIN: (0, 1), Outcome.REFUSED: (0,)}
+TIMES = {ClientOutcome.ACKED: (1,), ClientOutcome.UNCERTAIN: (0, 1), ClientOutcome.REFUSED: (0,)}
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ async def _counted(universe: Connection, name: str, kept: Kept, audit: Audit) ->
         times = counter.ids.get(op.id, 0)
         if op.kind in workloads.COUNTED and times != 1:
             audit.broken("J1", f"{name}: operation {op.id} counted {times} times")
-        elif op.kind in workloads.ANONYMOUS and times not in TIMES[Outcome(str(kept.answered[op.id]))]:
+        elif op.kind in workloads.ANONYMOUS and times not in TIMES[ClientOutcome(str(kept.answered[op.id]))]:
             audit.broken("ONCE", f"{name}: {op.kind} {op.id} ended {kept.answered[op.id]} and counted {times} times")
     if counter.total != sum(op.amount * counter.ids.get(op.id, 0) for op in ops):
         audit.broken("PROGRAM", f"{name}: the total is {counter.total}")

@@ -16,7 +16,7 @@ from worldline.sim.check.forks import Forks
 from worldline.sim.check.messages import Messages
 from worldline.sim.check.promises import Promises
 from worldline.sim.hosts.cluster import Cluster
-from worldline.sim.runtime.truth import Applied
+from worldline.sim.runtime.truth import AppliedBatch
 
 
 class Verdicts(Promises):
@@ -27,7 +27,7 @@ class Verdicts(Promises):
         self._crew = crews.of(cluster)
         self._flows = flow_domains.FlowDomains(audit.broken)
 
-    def looks(self) -> list[Callable[[Applied], None]]:
+    def looks(self) -> list[Callable[[AppliedBatch], None]]:
         return [self._flows.look] if self.cluster.profile.flows else []
 
     async def at_rest(self, universe: Connection) -> bool:

@@ -20,7 +20,7 @@ from worldline.client import answers
 from worldline.codec import digest, tuples
 from worldline.kernel import step as kernel_step
 from worldline.kernel import user_errors
-from worldline.kernel.runs import Run
+from worldline.kernel.runs import LiveRun
 from worldline.kernel.state import Machine
 from worldline.keys import leases as lease_keys
 from worldline.layers.stored import history
@@ -31,7 +31,7 @@ from worldline.roles import expiry
 from worldline.roles.world.cycle import cycle, intake, stepping, turn
 from worldline.sim.faults.guards import Guard, Guards, Intact
 from worldline.sim.runtime import keyspaces
-from worldline.sim.runtime.loop import Host
+from worldline.sim.runtime.loop import SimMachine
 from worldline.sim.runtime.truth import Truth
 from worldline.store import kv
 
@@ -312,7 +312,7 @@ class Ablated(Intact):
     def patched(self) -> contextlib.AbstractContextManager[None]:
         return patched(self.name)
 
-    def seen(self, found: kv.Snapshot, env: envs.Env) -> kv.Snapshot | None:
+    def seen(self, found: kv.ReadResult, env: envs.Env) -> kv.ReadResult | None:
         if self.name == "store-time":
             return msgspec.structs.replace(found, time_us=env.wall_us())
         return msgspec.structs.replace(found, version=1) if self.name == "appended" else None
@@ -326,7 +326,7 @@ class Ablated(Intact):
             return super().unanswered(truth, batches, why)
         return [pretended(truth, batch) for batch in batches]
 
-    async def apply(self, truth: Truth, host: Host, batch: kv.Batch, version: int | None = None) -> kv.Outcome:
+    async def apply(self, truth: Truth, host: SimMachine, batch: kv.Batch, version: int | None = None) -> kv.Outcome:
         match self.name:
             case "epoch":
                 batch = relaxed(truth, batch, ("epoch",), unless_put=True)
@@ -404,10 +404,10 @@ def patched(without: str) -> Iterator[None]:
             with mock.patch.object(answers, "_already", _nothing):
                 yield
         case "due":
-            with mock.patch.object(step.Context, "store_us", property(lambda self: self.time_us)):
+            with mock.patch.object(step.StepContext, "store_us", property(lambda self: self.time_us)):
                 yield
         case "witness":
-            with mock.patch.object(expiry.Witness, "look", lambda _, life: life):
+            with mock.patch.object(expiry.DeathWitness, "look", lambda _, life: life):
                 yield
         case "unprintable":
             with mock.patch.object(user_errors, "text_at", _careless):
@@ -436,18 +436,18 @@ def _careless(error: BaseException, attribute: str) -> str:
     return str(getattr(error, attribute, ""))
 
 
-def _escape(each: turn.Turn, worked: list[turn.Worked], raised: BaseException) -> None:
+def _escape(each: turn.WorldTurn, worked: list[turn.Worked], raised: BaseException) -> None:
     raise raised
 
 
-def _unchecked(before: list[Any], step: history.Stored, changed: Sequence[Change]) -> list[Any]:
+def _unchecked(before: list[Any], step: history.StoredStep, changed: Sequence[Change]) -> list[Any]:
     """Where a step says that it leads to."""
     head = step.head()
     return [head.step, head.height, head.time_us, head.state, head.chain]
 
 
-def _by_present_code(real: Callable[[Machine, str], list[Run]]) -> Callable[[Machine, str], list[Run]]:
-    def interested(machine: Machine, schema: str) -> list[Run]:
+def _by_present_code(real: Callable[[Machine, str], list[LiveRun]]) -> Callable[[Machine, str], list[LiveRun]]:
+    def interested(machine: Machine, schema: str) -> list[LiveRun]:
         return [run for run in real(machine, schema) if run.record.workflow in machine.program.workflows]
 
     return interested
@@ -457,10 +457,10 @@ async def _nothing(*_: object) -> None:
     pass
 
 
-def _not_first(real: Callable[[intake.Intake, Sequence[turn.Turn]], Awaitable[int]]) -> Callable[..., object]:
+def _not_first(real: Callable[[intake.Intake, Sequence[turn.WorldTurn]], Awaitable[int]]) -> Callable[..., object]:
     """An inbox that holds nothing new as far as is known is not read because of what was handed over."""
 
-    async def read(self: intake.Intake, turns: Sequence[turn.Turn]) -> int:
+    async def read(self: intake.Intake, turns: Sequence[turn.WorldTurn]) -> int:
         handed = [(each, each.take_handed()) for each in turns if each.handed and not each.held.unread]
         time_us = await real(self, turns)
         for each, its in handed:
@@ -478,10 +478,10 @@ def _unscoped(real: Callable[..., ids.IntentId]) -> Callable[..., ids.IntentId]:
     return unscoped
 
 
-def _taking_all(real: Callable[[Machine, inbox.Receipt, bytes], str]) -> Callable[..., str]:
+def _taking_all(real: Callable[[Machine, inbox.EffectReceipt, bytes], str]) -> Callable[..., str]:
     """An answer is an answer, asked for or not."""
 
-    def receipt(machine: Machine, item: inbox.Receipt, data: bytes) -> str:
+    def receipt(machine: Machine, item: inbox.EffectReceipt, data: bytes) -> str:
         return real(machine, item, data) if ids.IntentId(item.intent) in machine.work.open else ""
 
     return receipt
@@ -530,7 +530,7 @@ def _not_putting(batch: kv.Batch, what: str) -> kv.Batch:
     return _copy(batch, puts=lambda put: keyspaces.place(put.key).what != what)
 
 
-async def _out_of_order(truth: Truth, host: Host, batch: kv.Batch) -> kv.Outcome:
+async def _out_of_order(truth: Truth, host: SimMachine, batch: kv.Batch) -> kv.Outcome:
     """Commit under a version that is not the next: every other time, one of long ago that was left out then."""
     engine = vars(truth.engine)
     version = engine["_version"] = engine["_version"] + STAMPS_APART
@@ -549,7 +549,7 @@ def _forgetting_epoch(batch: kv.Batch) -> kv.Batch:
     return made
 
 
-async def _leaving_first(truth: Truth, host: Host, batch: kv.Batch) -> kv.Outcome:
+async def _leaving_first(truth: Truth, host: SimMachine, batch: kv.Batch) -> kv.Outcome:
     """Open what flow domains require first, commit their cells afterwards."""
     opened = kv.Batch()
     for put in filter(flow_ablations.is_required, batch.puts.values()):
@@ -560,7 +560,7 @@ async def _leaving_first(truth: Truth, host: Host, batch: kv.Batch) -> kv.Outcom
     return await truth.commit(host, rest) if isinstance(first, kv.Ok) else first
 
 
-async def _in_two(truth: Truth, host: Host, batch: kv.Batch) -> kv.Outcome:
+async def _in_two(truth: Truth, host: SimMachine, batch: kv.Batch) -> kv.Outcome:
     """Settle first, answer afterwards."""
     settled, answered = _copy(batch, puts=lambda put: put.stamp is None, appends=False), kv.Batch()
     first = await truth.commit(host, settled)

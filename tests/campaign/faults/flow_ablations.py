@@ -23,7 +23,7 @@ from worldline.model.work import WorkKind
 from worldline.sim.runtime import keyspaces
 from worldline.store import kv
 
-_Receipt = Callable[[Machine, inbox.Receipt, bytes], str]
+_Receipt = Callable[[Machine, inbox.EffectReceipt, bytes], str]
 
 
 @contextlib.contextmanager
@@ -54,7 +54,7 @@ def _taking_late(real: _Receipt) -> _Receipt:
     """An outcome is taken by its cell, whether its effect is still open or not."""
     targets: dict[bytes, str] = {}
 
-    def receipt(machine: Machine, item: inbox.Receipt, data: bytes) -> str:
+    def receipt(machine: Machine, item: inbox.EffectReceipt, data: bytes) -> str:
         pending = machine.work.find_open(ids.IntentId(item.intent))
         if pending is not None and pending.event:
             targets[item.intent] = pending.event

@@ -41,7 +41,7 @@ def patched(without: str) -> Iterator[None]:
             with mock.patch.object(share, "share", _from_head(share.share)):
                 yield
         case "read-back":
-            with mock.patch.object(writing.Writer, "check", _nothing):
+            with mock.patch.object(writing.SegmentWriter, "check", _nothing):
                 yield
         case "delete-fence":
             with mock.patch.object(deletion, "fence", return_value=None):

@@ -48,6 +48,6 @@ def _at_once(real: Callable[..., int]) -> Callable[..., int]:
     return lambda batch, items, *, now, window_us: real(batch, items, now=now, window_us=window_us // 100)
 
 
-def _by_the_clock(since: age.Anchor, *, monotonic_us: int, time_us: int) -> int:
+def _by_the_clock(since: age.AgeAnchor, *, monotonic_us: int, time_us: int) -> int:
     """What the store's clock alone says has passed."""
     return since.age_us + max(0, time_us - since.time_us)

@@ -18,7 +18,7 @@ def patched(without: str) -> Iterator[None]:
     """Switched off for the length of a block. What is no guard of the crash budget stays on."""
     match without:
         case "returned":
-            with mock.patch.object(trials.Trials, "_returned", _nothing):
+            with mock.patch.object(trials.TrialJudge, "_returned", _nothing):
                 yield
         case "acquittal":
             with mock.patch.object(world_lease, "alive_among", return_value=[]):
@@ -51,5 +51,5 @@ async def _none(*_: object) -> list[object]:
     return []
 
 
-async def _unasked(*_: object) -> child_process.Attempted:
-    return child_process.Attempted(False, "no child was asked")
+async def _unasked(*_: object) -> child_process.LastAttemptOutcome:
+    return child_process.LastAttemptOutcome(False, "no child was asked")

@@ -9,7 +9,7 @@ from worldline.kernel import values
 from worldline.layers import inbox as inboxes
 from worldline.layers import worlds
 from worldline.model import ids, inbox, payload
-from worldline.sim.load.history import History, Op
+from worldline.sim.load.history import ClientOp, History
 from worldline.sim.runtime.truth import Truth
 from worldline.store import kv
 
@@ -18,7 +18,7 @@ DEDUPE_US = 10**12
 
 
 async def fill(
-    engine: kv.Engine, ops: Sequence[Op], addresses: Mapping[str, ids.Address], history: History, truth: Truth
+    engine: kv.Engine, ops: Sequence[ClientOp], addresses: Mapping[str, ids.Address], history: History, truth: Truth
 ) -> None:
     for first in range(0, len(ops), AT_ONCE):
         part, batch = ops[first : first + AT_ONCE], kv.Batch()
@@ -28,7 +28,7 @@ async def fill(
             history.begin(op)
             event = programs.Add(op.id, op.amount)
             history.sends(op, event)
-            item = inbox.Event(values.schema_name(programs.Add), payload.inline(values.dump(event)))
+            item = inbox.InboxEvent(values.schema_name(programs.Add), payload.inline(values.dump(event)))
             now_us = truth.time_us()
             inboxes.enqueue(batch, at, item, client_id=op.id, time_us=now_us, window_us=DEDUPE_US)
         await engine.commit(batch)

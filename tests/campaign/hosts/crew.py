@@ -36,12 +36,12 @@ from worldline.sim.faults import faulty_objects
 from worldline.sim.faults.profiles import Profile
 from worldline.sim.hosts.cluster import LAG_SECONDS, Cluster, serve
 from worldline.sim.hosts.company import Company, Find, Main
-from worldline.sim.hosts.machines import Away, Member, hosting
-from worldline.sim.load.history import Called, Op
+from worldline.sim.hosts.machines import Away, ClusterMember, hosting
+from worldline.sim.load.history import Called, ClientOp
 from worldline.sim.load.scenarios import UNIVERSE
 from worldline.sim.runtime.env import SimEnv
-from worldline.sim.runtime.loop import Host
-from worldline.sim.runtime.truth import Applied, Truth
+from worldline.sim.runtime.loop import SimMachine
+from worldline.sim.runtime.truth import AppliedBatch, Truth
 
 OP_SECONDS = 2.0  # of a client, on the average, when nothing goes wrong
 QUEUED_SECONDS = 6.0  # so much longer takes an intent of a flow domain that is behind others, whose effects are slow
@@ -91,7 +91,7 @@ class Crew(Company):
         hostile.ENDLESS.clear()
         fragile.begin()
 
-    async def boot(self, others: Sequence[Callable[[Applied], None]]) -> None:
+    async def boot(self, others: Sequence[Callable[[AppliedBatch], None]]) -> None:
         cluster = self._cluster
         if self.elsewhere is not None:
             home = Away(UNIVERSE, cluster.universe, cluster.truth, cluster.bodies, cluster.objects)
@@ -100,21 +100,21 @@ class Crew(Company):
         engine = cluster.calm().engine
         await backlog.fill(engine, self.plan.backlog, cluster.addresses, cluster.history, cluster.truth)
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[ClusterMember]:
         return self.fragile.members(serve) + self.flows.members(serve)
 
-    def clients(self, hosting: Callable[[], Sequence[Role]]) -> list[Member]:
+    def clients(self, hosting: Callable[[], Sequence[Role]]) -> list[ClusterMember]:
         """Some of them host as well."""
         found, ops_max = [], self._profile.ops_max
         for number, ops in enumerate(self.plan.ops):
             name, runs = f"client-{number}", hosting()
-            found.append(Member(name, self._client(name, ops[:ops_max]), runs=runs, client=True))
+            found.append(ClusterMember(name, self._client(name, ops[:ops_max]), runs=runs, client=True))
         for number, ops in enumerate(self.plan.doors):
             name = f"{workloads.DOORS}-{number}"
-            found.append(Member(name, self._two_doors(name, ops[:ops_max]), client=True, steady=True))
+            found.append(ClusterMember(name, self._two_doors(name, ops[:ops_max]), client=True, steady=True))
         return found if self.elsewhere is None else found + self.elsewhere.members(serve)
 
-    def _client(self, name: str, ops: list[Op]) -> Main:
+    def _client(self, name: str, ops: list[ClientOp]) -> Main:
         async def main(universe: Connection) -> None:
             await workloads.client(
                 universe,
@@ -128,7 +128,7 @@ class Crew(Company):
 
         return main
 
-    def _two_doors(self, name: str, ops: list[Op]) -> Main:
+    def _two_doors(self, name: str, ops: list[ClientOp]) -> Main:
         async def main(universe: Connection) -> None:
             cluster = self._cluster
             await doors.client(universe, name, ops, cluster.history, seed=cluster.seed, members=cluster.members)
@@ -147,7 +147,7 @@ class Crew(Company):
 
     # --- While it runs --------------------------------------------------------------------------------------
 
-    def peers(self, store: Store, member: Member, host: Host, env: SimEnv) -> peers.Peers | None:
+    def peers(self, store: Store, member: ClusterMember, host: SimMachine, env: SimEnv) -> peers.Peers | None:
         return None if self.elsewhere is None else self.elsewhere.peers(store, member, host, env)
 
     def chaos(self) -> None:
@@ -205,7 +205,7 @@ class Crew(Company):
     def left(self) -> list[str]:
         return [] if self.elsewhere is None else self.elsewhere.left(self._cluster.history)
 
-    def waited_for(self, op: Op) -> list[str]:
+    def waited_for(self, op: ClientOp) -> list[str]:
         return flow_domains.worlds_of(op)
 
     def on_call(self, look: Callable[[Called], None]) -> None:
@@ -217,12 +217,12 @@ class Crew(Company):
     def complaints(self) -> list[tuple[str, str]]:
         return [("BUG", f"run {name} would never have ended when its world was let go") for name in hostile.ENDLESS]
 
-    def planned(self) -> list[Op]:
+    def planned(self) -> list[ClientOp]:
         """All that clients had to do."""
         ops_max = self._profile.ops_max
         return [op for each in (*self.plan.ops, *self.plan.doors) for op in each[:ops_max]] + self.plan.backlog
 
-    def acted(self) -> list[Op]:
+    def acted(self) -> list[ClientOp]:
         """What of it ordinary clients had to do."""
         return [op for each in self.plan.ops for op in each[: self._profile.ops_max]]
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from tests.campaign.load import workloads
 from worldline.client.connection import Connection
-from worldline.sim.hosts.machines import Member
-from worldline.sim.load.history import History, Op, Outcome
+from worldline.sim.hosts.machines import ClusterMember
+from worldline.sim.load.history import ClientOp, ClientOutcome, History
 from worldline.sim.runtime.loop import SimLoop
 
 LOOK_SECONDS = 0.3
@@ -22,11 +22,11 @@ PAUSE_SECONDS = (0, 0, 0.01, 0.3)
 
 
 async def client(
-    own: Connection, name: str, ops: list[Op], history: History, *, seed: int, members: Sequence[Member]
+    own: Connection, name: str, ops: list[ClientOp], history: History, *, seed: int, members: Sequence[ClusterMember]
 ) -> None:
     """Work through a plan. `members`: the processes that may be the other door."""
     draws = random.Random(f"{seed}:{name}")
-    door: Member | None = None
+    door: ClusterMember | None = None
     for number, op in enumerate(ops):
         if door is None or not _is_open(door):
             door = await _another(draws, members)
@@ -38,11 +38,11 @@ async def client(
         await asyncio.sleep(draws.choice(PAUSE_SECONDS))
 
 
-def _is_open(member: Member) -> bool:
+def _is_open(member: ClusterMember) -> bool:
     return member.alive and member.universe is not None and not member.steady and member.away is None
 
 
-async def _another(draws: random.Random, members: Sequence[Member]) -> Member:
+async def _another(draws: random.Random, members: Sequence[ClusterMember]) -> ClusterMember:
     while True:
         found = [each for each in members if _is_open(each)]
         hosting = [each for each in found if each.universe is not None and each.universe.host is not None]
@@ -51,14 +51,14 @@ async def _another(draws: random.Random, members: Sequence[Member]) -> Member:
         await asyncio.sleep(LOOK_SECONDS)
 
 
-async def _through(door: Member, op: Op, history: History) -> Outcome:
+async def _through(door: ClusterMember, op: ClientOp, history: History) -> ClientOutcome:
     """Let a process make an operation. If it dies, how that ended stays unknown."""
     host, universe = door.host, door.universe
     assert host is not None
     assert universe is not None
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
-    ended: asyncio.Future[Outcome] = loop.create_future()
+    ended: asyncio.Future[ClientOutcome] = loop.create_future()
 
     async def inside() -> None:
         outcome = await workloads.once(universe, op, history)
@@ -69,4 +69,4 @@ async def _through(door: Member, op: Op, history: History) -> Outcome:
         done, _ = await asyncio.wait([ended], timeout=LOOK_SECONDS)
         if done:
             return ended.result()
-    return Outcome.UNCERTAIN
+    return ClientOutcome.UNCERTAIN

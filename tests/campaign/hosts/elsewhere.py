@@ -25,12 +25,12 @@ from worldline.layers import universes
 from worldline.model import ids
 from worldline.model.settings import Settings
 from worldline.sim.faults.faulty_store import Faults, HostEngine
-from worldline.sim.hosts.machines import Away, Member
+from worldline.sim.hosts.machines import Away, ClusterMember
 from worldline.sim.hosts.remaining import Remaining
 from worldline.sim.load.history import History
 from worldline.sim.runtime.env import SimEnv
-from worldline.sim.runtime.loop import Host, SimLoop
-from worldline.sim.runtime.truth import Applied, Trace, Truth
+from worldline.sim.runtime.loop import SimLoop, SimMachine
+from worldline.sim.runtime.truth import AppliedBatch, SimTrace, Truth
 from worldline.store import kv
 from worldline.store.objects import interface as objects
 
@@ -39,11 +39,11 @@ URLS = {HOME: "memory://home", offices.OVERSEAS: "memory://overseas"}
 SKEW_SECONDS_MAX = 2.0  # of the other store's clock
 CHANGE_SECONDS = 3.0
 
-Audit = Callable[[Applied], None]
+Audit = Callable[[AppliedBatch], None]
 
 
 class Elsewhere:
-    def __init__(self, loop: SimLoop, seed: int, faults: Faults, quiet: Faults, trace: Trace) -> None:
+    def __init__(self, loop: SimLoop, seed: int, faults: Faults, quiet: Faults, trace: SimTrace) -> None:
         self._loop = loop
         self._faults = faults
         self._quiet = quiet
@@ -96,16 +96,16 @@ class Elsewhere:
         link.knows(offices.offices)
         return link
 
-    def members(self, serve: Callable[[Connection], Awaitable[None]]) -> list[Member]:
+    def members(self, serve: Callable[[Connection], Awaitable[None]]) -> list[ClusterMember]:
         """Hosts of both universes, and a janitor abroad, which forgets ids when their time has come."""
         found = [
-            Member(f"{away.name}-{number}", serve, runs=EMBEDDED, away=away)
+            ClusterMember(f"{away.name}-{number}", serve, runs=EMBEDDED, away=away)
             for away in (self.next, self.abroad)
             for number in range(1 if away is self.next else 2)
         ]
-        return [*found, Member("abroad-janitor", serve, runs=(Role.JANITOR,), away=self.abroad)]
+        return [*found, ClusterMember("abroad-janitor", serve, runs=(Role.JANITOR,), away=self.abroad)]
 
-    def peers(self, store: compose.Store, member: Member, host: Host, env: SimEnv) -> peers.Peers:
+    def peers(self, store: compose.Store, member: ClusterMember, host: SimMachine, env: SimEnv) -> peers.Peers:
         """The other store, as one life of a host sees it."""
         is_abroad = member.away is self.abroad
         other = self._home if is_abroad else self.abroad

@@ -26,8 +26,8 @@ from worldline.model.settings import Settings
 from worldline.model.world import Status
 from worldline.sim.faults.faulty_store import Faults
 from worldline.sim.faults.profiles import Profile
-from worldline.sim.hosts.machines import Code, Member, hosting
-from worldline.sim.runtime.loop import Host
+from worldline.sim.hosts.machines import ClusterMember, Code, hosting
+from worldline.sim.runtime.loop import SimMachine
 
 DEPLOYMENT_SECONDS = (2.0, 8.0)
 WAKING = "wakes "  # what the ids of the operator's inputs begin with
@@ -41,16 +41,18 @@ class FlowHosts:
         self._count = 0  # of deployments, the first one too, with which they begin
         self.code = Code(self._version_of, settings)
 
-    def members(self, main: Callable[[Connection], Awaitable[None]]) -> list[Member]:
+    def members(self, main: Callable[[Connection], Awaitable[None]]) -> list[ClusterMember]:
         count = random.Random(f"{self._seed}:flow hosts").randint(1, 2) if self._profile.flows else 0
-        return [Member(f"flows-{number}", main, runs=EMBEDDED, code=self.code) for number in range(count)]
+        return [ClusterMember(f"flows-{number}", main, runs=EMBEDDED, code=self.code) for number in range(count)]
 
-    def _version_of(self, host: Host) -> Program:
+    def _version_of(self, host: SimMachine) -> Program:
         draws = random.Random(f"{self._seed}:flow version:{host.label}")
         first = self._settled or host.life % 2
         return flow_domains.VERSIONS[flow_domains.FIRST if first else draws.choice(flow_domains.UPGRADES)]
 
-    async def deploy(self, members: Sequence[Member], faults: Faults, start_again: Callable[[Member], None]) -> None:
+    async def deploy(
+        self, members: Sequence[ClusterMember], faults: Faults, start_again: Callable[[ClusterMember], None]
+    ) -> None:
         """Until the faults end: they are started again, one after the other, maybe with other documents."""
         draws = random.Random(f"{self._seed}:deployments")
         while faults.active:
@@ -61,7 +63,7 @@ class FlowHosts:
             self._count += 1
             await asyncio.sleep(draws.uniform(*DEPLOYMENT_SECONDS))
 
-    def settle(self, members: Sequence[Member], start_again: Callable[[Member], None]) -> None:
+    def settle(self, members: Sequence[ClusterMember], start_again: Callable[[ClusterMember], None]) -> None:
         """All get the first version, now."""
         self._settled = True
         for each in hosting(members, self.code):

@@ -21,8 +21,8 @@ from worldline.model.world import TAKES_INPUT
 from worldline.sim.faults.faulty_store import Faults
 from worldline.sim.hosts import remaining
 from worldline.sim.runtime import keyspaces
-from worldline.sim.runtime.loop import ROGUE, Host, SimLoop
-from worldline.sim.runtime.truth import Applied, Truth
+from worldline.sim.runtime.loop import ROGUE, SimLoop, SimMachine
+from worldline.sim.runtime.truth import AppliedBatch, Truth
 from worldline.store import kv
 
 
@@ -36,7 +36,7 @@ class Forger:
         self._others = others
         self._draws = random.Random(f"{seed}:forger")
 
-    def look(self, applied: Applied) -> None:
+    def look(self, applied: AppliedBatch) -> None:
         """A batch was applied: questions in it may be answered in another's place."""
         for append in applied.batch.appends:
             where = keyspaces.place(append.prefix + kv.ZERO_STAMP)
@@ -44,7 +44,7 @@ class Forger:
                 continue
             item = inbox_keys.ITEM.unpack(append.value)
             if isinstance(item, inbox.Message) and item.reply is Reply.MESSAGE and self._draws.random() < 0.5:
-                self._loop.start(Host(ROGUE), self._answer(item), name="forges")
+                self._loop.start(SimMachine(ROGUE), self._answer(item), name="forges")
 
     async def _answer(self, question: inbox.Message) -> None:
         await asyncio.sleep(self._draws.choice([0, 0, 0.01, 1]))
@@ -71,4 +71,4 @@ class Forger:
         client_id = f"forged-{self._draws.randbytes(8).hex()}"
         now_us = self._truth.time_us()
         inboxes.enqueue(batch, asker, reply, client_id=client_id, time_us=now_us, window_us=DEDUPE_US)
-        await self._truth.commit(Host(ROGUE), batch)
+        await self._truth.commit(SimMachine(ROGUE), batch)

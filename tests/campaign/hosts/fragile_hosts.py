@@ -18,8 +18,8 @@ from worldline.host.process import EMBEDDED
 from worldline.kernel.authoring.program import Program
 from worldline.model.settings import Settings
 from worldline.sim.faults.profiles import Profile
-from worldline.sim.hosts.machines import Code, Member
-from worldline.sim.runtime.loop import Host
+from worldline.sim.hosts.machines import ClusterMember, Code
+from worldline.sim.runtime.loop import SimMachine
 
 CRASHES_MAX = 1_000  # as good as no budget
 TAKEOVER_SECONDS = 15.0  # besides the lease's TTL: the host is started again, and finds its worlds
@@ -35,11 +35,11 @@ class FragileHosts:
         self._profile = profile
         self._version = ""  # of all of them; none: drawn for each life
 
-    def members(self, main: Callable[[Connection], Awaitable[None]]) -> list[Member]:
+    def members(self, main: Callable[[Connection], Awaitable[None]]) -> list[ClusterMember]:
         count = random.Random(f"{self._seed}:fragile").randint(1, 2) if self._profile.fragile else 0
-        return [Member(f"fragile-{number}", main, runs=EMBEDDED, code=self.code) for number in range(count)]
+        return [ClusterMember(f"fragile-{number}", main, runs=EMBEDDED, code=self.code) for number in range(count)]
 
-    def _program_of(self, host: Host) -> Program:
+    def _program_of(self, host: SimMachine) -> Program:
         return fragile.VERSIONS[self._version or (fragile.FIRST if host.life % 2 else self.drawn(host.label))]
 
     def drawn(self, what: str) -> str:

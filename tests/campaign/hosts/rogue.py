@@ -15,7 +15,7 @@ from worldline.sim.faults.faulty_store import Faults
 from worldline.sim.hosts import remaining
 from worldline.sim.hosts.company import Find
 from worldline.sim.load.history import Called
-from worldline.sim.runtime.loop import ROGUE, Host, SimLoop
+from worldline.sim.runtime.loop import ROGUE, SimLoop, SimMachine
 from worldline.sim.runtime.truth import Truth
 from worldline.store import kv
 
@@ -35,7 +35,7 @@ class Rogue:
     def called(self, call: Called) -> None:
         """An effect has reached the outside; it may be answered a second time."""
         if self._faults.active and self._draws.random() * 100 < self._faults.profile.adapters.double:
-            self._loop.start(Host(ROGUE), self._answer_again(call), name="answers again")
+            self._loop.start(SimMachine(ROGUE), self._answer_again(call), name="answers again")
 
     async def _answer_again(self, call: Called) -> None:
         await asyncio.sleep(self._draws.choice([5, 15]))
@@ -43,11 +43,11 @@ class Rogue:
         at, open_still = self._find(intent)
         if at is None or (open_still and not wrong) or remaining.status(self._truth, at) not in TAKES_INPUT:
             return  # an early answer would be an answer
-        receipt = inbox.Receipt(
+        receipt = inbox.EffectReceipt(
             self._draws.randbytes(16) if wrong else intent, inbox.ReceiptStatus.OK, payload.EMPTY, call.attempt
         )
         batch = kv.Batch()
         client_id = f"rogue-{self._draws.randbytes(8).hex()}"
         now_us = self._truth.time_us()
         inboxes.enqueue(batch, at, receipt, client_id=client_id, time_us=now_us, window_us=DEDUPE_US)
-        await self._truth.commit(Host(ROGUE), batch)
+        await self._truth.commit(SimMachine(ROGUE), batch)

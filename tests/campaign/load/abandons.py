@@ -22,7 +22,7 @@ from worldline.kernel.domains import acting, kept
 from worldline.kernel.flow import slots
 from worldline.kernel.flow.authoring.acts import event_of
 from worldline.kernel.state import Machine
-from worldline.sim.load.history import History, Op
+from worldline.sim.load.history import ClientOp, History
 
 KINDS = ("drop", "reap")
 DROPPED = ("settle", "pack", "pay")  # actions that ask for effects
@@ -32,22 +32,22 @@ LOOK_SECONDS = 0.1
 LOOKS_MAX = 8
 
 
-def plan(lot: str, draws: random.Random, forks: list[str]) -> list[Op]:
+def plan(lot: str, draws: random.Random, forks: list[str]) -> list[ClientOp]:
     """What one client does. `forks`: that other clients make."""
     ops = []
     for number in range(draws.randint(2, 4)):
         kind = draws.choice(["drop", "drop", "reap"])
         worlds = [*flow_domains.WORLDS, clerks.WORLD, *(forks if kind == "reap" else [])]
-        ops.append(Op(f"{lot}-c{number}", kind, draws.choice(worlds), draws.randrange(1_000)))
+        ops.append(ClientOp(f"{lot}-c{number}", kind, draws.choice(worlds), draws.randrange(1_000)))
     return ops
 
 
-def dropped_as(op: Op) -> str:
+def dropped_as(op: ClientOp) -> str:
     """The action of the intent that is abandoned."""
     return DROPPED[op.amount // 14 % len(DROPPED)]
 
 
-async def do(universe: Connection, op: Op, told: History) -> object:
+async def do(universe: Connection, op: ClientOp, told: History) -> object:
     """One operation, to its answer. Each may be repeated."""
     try:
         return await (_drop if op.kind == "drop" else _reap)(universe, op, told)
@@ -55,7 +55,7 @@ async def do(universe: Connection, op: Op, told: History) -> object:
         return flow_domains.GONE
 
 
-async def _drop(universe: Connection, op: Op, told: History) -> object:
+async def _drop(universe: Connection, op: ClientOp, told: History) -> object:
     kind = dropped_as(op)
     act, key = flow_domains.act_of(kind, op.amount)
     schema, data = event_of(act, key=key, id=op.id, named=True)
@@ -71,14 +71,14 @@ async def _drop(universe: Connection, op: Op, told: History) -> object:
     return ended
 
 
-async def _send(universe: Connection, op: Op, id: str, kind: str) -> None:
+async def _send(universe: Connection, op: ClientOp, id: str, kind: str) -> None:
     """Another intent of the same cell, for which its client does not wait."""
     act, key = flow_domains.act_of(kind, op.amount)
     schema, data = event_of(act, key=key, id=id, named=True)
     await Handle(universe, op.world).send(schema, data, id=id)
 
 
-async def _abandon_soon(universe: Connection, op: Op) -> None:
+async def _abandon_soon(universe: Connection, op: ClientOp) -> None:
     """A failure is no harm: without this, the intent ends by itself."""
     act, key = flow_domains.act_of(dropped_as(op), op.amount)
     with contextlib.suppress(errors.Error):
@@ -87,7 +87,7 @@ async def _abandon_soon(universe: Connection, op: Op) -> None:
         await wl.World(universe, op.world).abandon(act.domain, op.id, key=key)
 
 
-async def _reap(universe: Connection, op: Op, told: History) -> str:
+async def _reap(universe: Connection, op: ClientOp, told: History) -> str:
     del told
     world = Handle(universe, op.world)
     for _ in range(LOOKS_MAX):

@@ -15,7 +15,7 @@ import worldline as wl
 from tests.campaign.load import flow_domains
 from worldline import flow
 from worldline.client.connection import Connection
-from worldline.sim.load.history import History, Op
+from worldline.sim.load.history import ClientOp, History
 
 NAME = "clerks"
 WORLD = "clerk-0"
@@ -71,9 +71,9 @@ def _told(id: str, end: wl.Acted[Any]) -> Told:
 # --- Plans -------------------------------------------------------------------------------------------------------
 
 
-def plan(lot: str, draws: random.Random) -> list[Op]:
+def plan(lot: str, draws: random.Random) -> list[ClientOp]:
     """What one client does: it starts runs that act, and forks their world."""
-    ops: list[Op] = []
+    ops: list[ClientOp] = []
     forks: list[str] = []
     for number in range(draws.randint(3, 4)):
         id, amount = f"{lot}-d{number}", draws.randrange(1_000)
@@ -81,21 +81,21 @@ def plan(lot: str, draws: random.Random) -> list[Op]:
         match kind:
             case "branch":
                 forks.append(f"branch-{id}")
-                ops.append(Op(id, kind, WORLD, amount, forks[-1]))
+                ops.append(ClientOp(id, kind, WORLD, amount, forks[-1]))
             case "go back":
-                ops.append(Op(id, kind, draws.choice(forks), amount))
+                ops.append(ClientOp(id, kind, draws.choice(forks), amount))
             case _:
                 world = WORLD if kind == "assist" else draws.choice(forks)
-                ops.append(Op(id, "assist", world, amount, draws.choice(MODES)))
+                ops.append(ClientOp(id, "assist", world, amount, draws.choice(MODES)))
     return ops
 
 
-def action_of(op: Op) -> str:
+def action_of(op: ClientOp) -> str:
     """The action that the run of an operation does."""
     return ACTIONS[op.amount // 14 % len(ACTIONS)]
 
 
-async def do(universe: Connection, op: Op, told: History) -> object:
+async def do(universe: Connection, op: ClientOp, told: History) -> object:
     """One run, to its answer. May be repeated. A run in a fork is not waited for: a dry fork has no answers, and a
     fork that goes back has no such run.
     """

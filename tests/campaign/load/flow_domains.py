@@ -30,7 +30,7 @@ from worldline.kernel.flow.authoring import documents
 from worldline.kernel.flow.authoring.acts import event_of
 from worldline.kernel.flow.schema import sealed
 from worldline.model.work import WorkState
-from worldline.sim.load.history import History, Op
+from worldline.sim.load.history import ClientOp, History
 
 NAME = "bills"
 COURIERS = "couriers"
@@ -319,12 +319,12 @@ def worlds() -> list[tuple[str, str]]:
     return [*((each, NAME) for each in WORLDS), (COURIER, COURIERS)]
 
 
-def plan(lot: str, draws: random.Random) -> list[list[Op]]:
+def plan(lot: str, draws: random.Random) -> list[list[ClientOp]]:
     """What two clients do: one acts; the other acts, too, and does everything else."""
-    acting: list[Op] = []
+    acting: list[ClientOp] = []
     for number in range(draws.randint(6, 9)):
         acting.append(_drawn(f"{lot}-a{number}", draws, acting))
-    others = [Op(f"{lot}-region", "region", draws.choice(WORLDS), draws.randrange(1_000))]
+    others = [ClientOp(f"{lot}-region", "region", draws.choice(WORLDS), draws.randrange(1_000))]
     branches: list[str] = []
     for number in range(draws.randint(7, 11)):
         id = f"{lot}-b{number}"
@@ -336,37 +336,39 @@ def plan(lot: str, draws: random.Random) -> list[list[Op]]:
     return [acting, others]
 
 
-def _drawn(id: str, draws: random.Random, before: list[Op]) -> Op:
+def _drawn(id: str, draws: random.Random, before: list[ClientOp]) -> ClientOp:
     """An intent, or one of before once more."""
     done = [each for each in before if each.kind in ACTS]
     kind = draws.choice(["fill", "fill", "pay", "pay", "settle", "pack", "pack", "ring", "locate"])
     if done and draws.random() < 0.2:
         earlier = draws.choice(done)
-        return Op(id, draws.choice(["again", "other"]), earlier.world, earlier.amount, f"{earlier.kind} {earlier.id}")
-    return Op(id, kind, draws.choice(WORLDS), draws.randrange(1_000))
+        return ClientOp(
+            id, draws.choice(["again", "other"]), earlier.world, earlier.amount, f"{earlier.kind} {earlier.id}"
+        )
+    return ClientOp(id, kind, draws.choice(WORLDS), draws.randrange(1_000))
 
 
-def _other(id: str, kind: str, draws: random.Random, acting: list[Op], branches: list[str]) -> Op:
+def _other(id: str, kind: str, draws: random.Random, acting: list[ClientOp], branches: list[str]) -> ClientOp:
     world, amount = draws.choice(WORLDS), draws.randrange(1_000)
     match kind:
         case "branch":
             branches.append(f"branch-{id}")
-            return Op(id, kind, draws.choice([world, *branches[:-1]]), amount, branches[-1])
+            return ClientOp(id, kind, draws.choice([world, *branches[:-1]]), amount, branches[-1])
         case "abandon":
             intent = draws.choice([each for each in acting if each.kind in ACTS])
-            return Op(id, kind, intent.world, intent.amount, f"{intent.kind} {intent.id}")
+            return ClientOp(id, kind, intent.world, intent.amount, f"{intent.kind} {intent.id}")
         case "commission":
             reused = [each.id for each in acting if each.kind == "fill" and each.world == world]
-            return Op(id, kind, COURIER, amount, f"{world} {draws.choice([id, id, *reused[:1]])}")
+            return ClientOp(id, kind, COURIER, amount, f"{world} {draws.choice([id, id, *reused[:1]])}")
         case "submit":
-            return Op(id, kind, draws.choice([world, *branches]), amount)
+            return ClientOp(id, kind, draws.choice([world, *branches]), amount)
         case "prune" | "go back":
-            return Op(id, kind, draws.choice(branches), amount)
+            return ClientOp(id, kind, draws.choice(branches), amount)
         case _:
-            return Op(id, kind, world, amount)
+            return ClientOp(id, kind, world, amount)
 
 
-def worlds_of(op: Op) -> list[str]:
+def worlds_of(op: ClientOp) -> list[str]:
     """The worlds whose work an operation waits for."""
     return [op.world, op.to.partition(" ")[0]] if op.kind == "commission" else [op.world]
 
@@ -394,7 +396,7 @@ def name_of(act: flow.Act[Any]) -> str:
     return documents.name_of(act.domain)
 
 
-def repeated(op: Op) -> int:
+def repeated(op: ClientOp) -> int:
     """The amount of the intent that an operation repeats. `other`: of the same key, most often with another input."""
     return op.amount + 2 * (op.kind == "other")
 
@@ -402,7 +404,7 @@ def repeated(op: Op) -> int:
 SUBMITTED = ("fill", "pay", "pack", "ring")
 
 
-def submitted_as(op: Op) -> str:
+def submitted_as(op: ClientOp) -> str:
     """What is submitted by an operation that waits for nothing."""
     return SUBMITTED[op.amount // 14 % len(SUBMITTED)]
 
@@ -410,7 +412,7 @@ def submitted_as(op: Op) -> str:
 # --- Doing it ----------------------------------------------------------------------------------------------------
 
 
-async def do(universe: Connection, op: Op, told: History) -> object:
+async def do(universe: Connection, op: ClientOp, told: History) -> object:
     """One operation, to its answer. Each may be repeated."""
     world = wl.World(universe, op.world)
     try:
@@ -419,7 +421,7 @@ async def do(universe: Connection, op: Op, told: History) -> object:
         return GONE
 
 
-async def _do(universe: Connection, world: wl.World, op: Op, told: History) -> object:
+async def _do(universe: Connection, world: wl.World, op: ClientOp, told: History) -> object:
     match op.kind:
         case "again" | "other":
             kind, _, id = op.to.partition(" ")
@@ -474,7 +476,7 @@ async def acted(world: wl.World, kind: str, amount: int, id: str) -> list[str] |
     return [done.status, "" if done.error is None else done.error.code]
 
 
-async def _submitted(universe: Connection, op: Op, told: History) -> str:
+async def _submitted(universe: Connection, op: ClientOp, told: History) -> str:
     act, key = act_of(submitted_as(op), op.amount)
     schema, data = event_of(act, key=key, id=op.id, named=True)
     told.sends_raw(op, schema, data)
@@ -487,7 +489,7 @@ async def _submitted(universe: Connection, op: Op, told: History) -> str:
     return "submitted"
 
 
-async def _branch(universe: Connection, op: Op, told: History) -> str:
+async def _branch(universe: Connection, op: ClientOp, told: History) -> str:
     policy = forks.POLICIES[op.amount % 4]
     at = await _height(universe, op, told)
     live = op.amount // 4 % 2 == 0
@@ -508,7 +510,7 @@ def rules() -> list[dict[str, Any]]:
     ]
 
 
-async def _height(universe: Connection, op: Op, told: History) -> int | None:
+async def _height(universe: Connection, op: ClientOp, told: History) -> int | None:
     """Where to fork, or to go back to: as it was chosen once. None: at the head, where something is on its way."""
     if op.id not in told.chosen:
         head = (await Handle(universe, op.world).head()).height
@@ -516,7 +518,7 @@ async def _height(universe: Connection, op: Op, told: History) -> int | None:
     return told.chosen[op.id]
 
 
-async def _go_back(universe: Connection, op: Op, told: History) -> str:
+async def _go_back(universe: Connection, op: ClientOp, told: History) -> str:
     """A fork goes back to an older state."""
     head = (await Handle(universe, op.world).head()).height
     at = told.chosen.setdefault(op.id, head * (op.amount % 7) // 7)

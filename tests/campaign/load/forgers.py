@@ -20,7 +20,7 @@ from worldline.codec import structs
 from worldline.kernel import events, values
 from worldline.kernel.authoring import messages
 from worldline.model import ids
-from worldline.sim.load.history import Op
+from worldline.sim.load.history import ClientOp
 
 NAME = "court"
 ASKERS = ("asker-0", "asker-1")
@@ -105,20 +105,22 @@ def worlds() -> list[tuple[str, str]]:
     return [(each, NAME) for each in (*ASKERS, *JUDGES, FORGER)]
 
 
-def plan(lot: str, draws: random.Random) -> list[list[Op]]:
+def plan(lot: str, draws: random.Random) -> list[list[ClientOp]]:
     """What two clients do: one has askers ask, the other forges at the same time."""
     pleas = [
-        Op(f"{lot}-{number}", "plead", draws.choice(ASKERS), number, draws.choice(JUDGES))
+        ClientOp(f"{lot}-{number}", "plead", draws.choice(ASKERS), number, draws.choice(JUDGES))
         for number in range(draws.randint(4, 9))
     ]
     forged = [
-        Op(f"{lot}-forged-{number}", draws.choice(["forge", "forge", "pose"]), FORGER, number, draws.choice(ASKERS))
+        ClientOp(
+            f"{lot}-forged-{number}", draws.choice(["forge", "forge", "pose"]), FORGER, number, draws.choice(ASKERS)
+        )
         for number in range(draws.randint(3, 6))
     ]
     return [pleas, forged]
 
 
-async def do(universe: Connection, op: Op) -> object:
+async def do(universe: Connection, op: ClientOp) -> object:
     """One operation, to its answer."""
     if op.kind == "plead":
         return await wl.World(universe, op.world).run(plead(op.id, op.to), id=op.id)
@@ -133,7 +135,7 @@ async def do(universe: Connection, op: Op) -> object:
     return await wl.World(universe, op.world).run(call, id=f"{op.id}-{head.step}")
 
 
-async def _pose(asker: Handle, op: Op) -> str:
+async def _pose(asker: Handle, op: ClientOp) -> str:
     """A client that would be another world, or the runtime."""
     answer = structs.encode(events.Answer(True, values.dump(FORGED)))
     letter = values.dump(wl.Envelope("letters", b"", {}, "ab" * 16, 1))

@@ -21,7 +21,7 @@ from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.client.universe import Universe
 from worldline.roles.cluster import forks
-from worldline.sim.load.history import History, Op
+from worldline.sim.load.history import ClientOp, History
 
 NAME = "branches"
 TRUNKS = ("trunk-0", "trunk-1")
@@ -124,19 +124,19 @@ def worlds(lot: str) -> list[tuple[str, str]]:
     return [(each, NAME) for each in (*TRUNKS, ORACLE, felled(lot))]
 
 
-def plan(lot: str, draws: random.Random) -> list[list[Op]]:
+def plan(lot: str, draws: random.Random) -> list[list[ClientOp]]:
     """What two clients do: one runs errands, the other forks the worlds that they are in."""
     sources = [*TRUNKS, felled(lot)]
     errands = [
-        Op(f"{lot}-errand-{number}", "errand", draws.choice(sources), draws.randint(0, 1), sources[-1])
+        ClientOp(f"{lot}-errand-{number}", "errand", draws.choice(sources), draws.randint(0, 1), sources[-1])
         for number in range(draws.randint(3, 5))
     ]
     if draws.random() < 0.3:
-        errands.insert(draws.randint(0, 2), Op(f"{lot}-choir", "choir", draws.choice(sources)))
+        errands.insert(draws.randint(0, 2), ClientOp(f"{lot}-choir", "choir", draws.choice(sources)))
     on_felled = [op.id for op in errands if op.world == sources[-1] and op.kind == "errand"]
     if on_felled:
-        errands.append(Op(f"{lot}-cancel", "cancel", sources[-1], to=draws.choice(on_felled)))
-    ops: list[Op] = []
+        errands.append(ClientOp(f"{lot}-cancel", "cancel", sources[-1], to=draws.choice(on_felled)))
+    ops: list[ClientOp] = []
     forks: list[str] = []
     for number in range(draws.randint(7, 11)):
         id = f"{lot}-{number}"
@@ -147,24 +147,24 @@ def plan(lot: str, draws: random.Random) -> list[list[Op]]:
         )
         match kind:
             case "fork" | "seed":
-                ops.append(Op(id, kind, draws.choice(sources + forks), draws.randrange(1_000), f"{kind}-{id}"))
+                ops.append(ClientOp(id, kind, draws.choice(sources + forks), draws.randrange(1_000), f"{kind}-{id}"))
                 forks.append(f"{kind}-{id}")
             case "prune":
-                ops.append(Op(id, kind, forks.pop(draws.randrange(len(forks)))))
+                ops.append(ClientOp(id, kind, forks.pop(draws.randrange(len(forks)))))
             case "hush":
-                ops.append(Op(id, kind, ORACLE))
+                ops.append(ClientOp(id, kind, ORACLE))
             case "revert":
-                ops.append(Op(id, kind, draws.choice([*forks, felled(lot)]), draws.randrange(7)))
+                ops.append(ClientOp(id, kind, draws.choice([*forks, felled(lot)]), draws.randrange(7)))
             case _:
-                ops.append(Op(id, kind, draws.choice(forks)))
-    ops.insert(draws.randint(2, len(ops)), Op(f"{lot}-felling", "prune", felled(lot)))
+                ops.append(ClientOp(id, kind, draws.choice(forks)))
+    ops.insert(draws.randint(2, len(ops)), ClientOp(f"{lot}-felling", "prune", felled(lot)))
     return [errands, ops]
 
 
 # --- Doing it ----------------------------------------------------------------------------------------------------
 
 
-async def do(universe: Connection, op: Op, told: History) -> object:
+async def do(universe: Connection, op: ClientOp, told: History) -> object:
     """One operation, to its answer. Each may be repeated."""
     world = wl.World(universe, op.world)
     try:
@@ -205,7 +205,7 @@ async def do(universe: Connection, op: Op, told: History) -> object:
         return GONE
 
 
-async def _fork(universe: Connection, op: Op, told: History) -> str:
+async def _fork(universe: Connection, op: ClientOp, told: History) -> str:
     policy = POLICIES[op.amount % 4]
     at = await _height(universe, op, told)
     live = op.amount // 4 % 3 == 0
@@ -224,7 +224,7 @@ async def _prune(world: wl.World) -> str:
     return "kept"
 
 
-async def _revert(universe: Connection, op: Op, told: History) -> str:
+async def _revert(universe: Connection, op: ClientOp, told: History) -> str:
     at = await _height(universe, op, told)
     assert at is not None
     await wl.World(universe, op.world).revert(at, effects="reissue" if op.amount % 2 else "drop")
@@ -240,7 +240,7 @@ def rules() -> list[dict[str, Any]]:
     ]
 
 
-async def _height(universe: Connection, op: Op, told: History) -> int | None:
+async def _height(universe: Connection, op: ClientOp, told: History) -> int | None:
     """Where to fork: as it was chosen once. None: at the head."""
     if op.id in told.chosen:
         return told.chosen[op.id]

@@ -17,7 +17,7 @@ from typing import Any
 
 import worldline as wl
 from tests.campaign.load.programs import EFFECT_SECONDS, OUTSIDE, PATIENT
-from worldline.sim.load.history import Op
+from worldline.sim.load.history import ClientOp
 from worldline.sim.runtime.loop import HOST
 
 NAME = "fragile"
@@ -207,29 +207,29 @@ VERSIONS = {version: _made(version) for version in (FIRST, "before", "at", "afte
 EDITED = [version for version in VERSIONS if version != MENDED]
 
 
-def plan(client: str, draws: random.Random) -> list[Op]:
+def plan(client: str, draws: random.Random) -> list[ClientOp]:
     """Some operations, of which few are deadly, and one or two without end."""
     deadly = [ALWAYS, 1, draws.choice([1, 2, ALWAYS])]
     kinds = ["claim", "put", "claim", draws.choice(RUNS), "put", draws.choice(RUNS)]
-    ops: list[Op] = []
+    ops: list[ClientOp] = []
     for number, kind in enumerate(kinds):
         id, world = f"{client}-{number}", draws.choice(WORLDS)
         can_die = kind in ("put", "suicidal") and deadly
-        ops.append(Op(id, kind, world, deadly.pop() if can_die else 0))
+        ops.append(ClientOp(id, kind, world, deadly.pop() if can_die else 0))
     for op in [each for each in ops if each.kind in ("claim", "erratic")]:
         times = deadly.pop() if deadly and draws.random() < 0.3 else 0
         ops.insert(
-            draws.randint(ops.index(op) + 2, len(ops) + 1), Op(f"nudge-{op.id}", "nudge", op.world, times, op.id)
+            draws.randint(ops.index(op) + 2, len(ops) + 1), ClientOp(f"nudge-{op.id}", "nudge", op.world, times, op.id)
         )
     return ops
 
 
-def event(op: Op) -> Put | Nudge:
+def event(op: ClientOp) -> Put | Nudge:
     """What an operation sends."""
     return Put(op.id, op.amount) if op.kind == "put" else Nudge(op.to, op.id, op.amount)
 
 
-def call(op: Op) -> wl.Call[str]:
+def call(op: ClientOp) -> wl.Call[str]:
     """What an operation starts."""
     args = (op.id, op.amount) if op.kind == "suicidal" else (op.id,)
     called: wl.Call[str] = VERSIONS[FIRST].workflows[op.kind](*args)

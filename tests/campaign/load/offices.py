@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass, field
 
 import worldline as wl
-from worldline.sim.load.history import Op
+from worldline.sim.load.history import ClientOp
 
 NAME = "offices"
 OFFICES = ("office-0", "office-1")
@@ -80,15 +80,15 @@ def worlds() -> list[tuple[str, str]]:
     return [(each, NAME) for each in OFFICES]
 
 
-def plan(lot: str, draws: random.Random) -> list[Op]:
+def plan(lot: str, draws: random.Random) -> list[ClientOp]:
     """What one client does."""
     ops = []
     for number in range(draws.randint(4, 9)):
         to = draws.choice([f"{NEXT}/", f"{OVERSEAS}:{ABROAD}/", f"{OVERSEAS}:{ABROAD}/"]) + draws.choice(WORLDS)
         kind = draws.choice(["dispatch", "dispatch", "enquire"])
-        ops.append(Op(f"{lot}-{number}", kind, draws.choice(OFFICES), draws.randrange(4), to))
+        ops.append(ClientOp(f"{lot}-{number}", kind, draws.choice(OFFICES), draws.randrange(4), to))
     return ops
 
 
-def call(op: Op) -> wl.Call[list[str]]:
+def call(op: ClientOp) -> wl.Call[list[str]]:
     return enquire(op.id, op.to) if op.kind == "enquire" else dispatch(op.id, op.to, 0 if op.amount else LARGE)

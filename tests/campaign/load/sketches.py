@@ -16,7 +16,7 @@ import worldline as wl
 from tests.campaign.load.programs import EFFECT_SECONDS, OUTSIDE, PATIENT
 from worldline.client.connection import Connection
 from worldline.client.universe import Universe
-from worldline.sim.load.history import Op
+from worldline.sim.load.history import ClientOp
 
 NAME = "sketches"
 TEXTS = 6
@@ -62,21 +62,21 @@ def text(number: int) -> str:
     return f"text {number} " * WORDS
 
 
-def second(op: Op) -> int:
+def second(op: ClientOp) -> int:
     """The text that its world is left with."""
     return (op.amount + 1) % TEXTS
 
 
-def plan(lot: str, draws: random.Random) -> list[Op]:
+def plan(lot: str, draws: random.Random) -> list[ClientOp]:
     """What one client does. The last world is kept."""
     ops = []
     for number in range(draws.randint(10, 18)):
         how = draws.choice(["", HASTY])
-        ops.append(Op(f"{lot}-{number}", "sketch", f"sketch-{lot}-{number}", draws.randrange(TEXTS), how))
-    return [*ops, Op(f"{lot}-last", "sketch", f"sketch-{lot}-last", draws.randrange(TEXTS), KEPT)]
+        ops.append(ClientOp(f"{lot}-{number}", "sketch", f"sketch-{lot}-{number}", draws.randrange(TEXTS), how))
+    return [*ops, ClientOp(f"{lot}-last", "sketch", f"sketch-{lot}-last", draws.randrange(TEXTS), KEPT)]
 
 
-async def do(universe: Connection, op: Op) -> str:
+async def do(universe: Connection, op: ClientOp) -> str:
     """The life of one world. May be repeated: it goes on with what is there, or once more with a new world."""
     world = wl.World(universe, op.world)
     try:

@@ -37,10 +37,10 @@ from worldline.client.handle import Handle
 from worldline.kernel import values
 from worldline.model.world import Status
 from worldline.sim.load import history as histories
-from worldline.sim.load.history import Outcome
+from worldline.sim.load.history import ClientOutcome
 from worldline.sim.load.scenarios import UNIVERSE
 
-Op = histories.Op
+Op = histories.ClientOp
 History = histories.History
 
 LARGE = 6_000  # words of a note that is too large for the store and goes to the objects
@@ -221,7 +221,7 @@ async def client(
         died = op.id in history.begun
         history.begin(op, name)
         if op.kind in ANONYMOUS:
-            history.answer(op, Outcome.UNCERTAIN if died else await once(universe, op, history))
+            history.answer(op, ClientOutcome.UNCERTAIN if died else await once(universe, op, history))
         else:
             waits = patient and op.kind != "doom"  # who waits for a world that another client deletes waits for ever
             seconds = None if waits else PATIENCE_SECONDS
@@ -248,15 +248,15 @@ async def insist(
             await asyncio.sleep(0.3)
 
 
-async def once(universe: Connection, op: Op, history: History) -> Outcome:
+async def once(universe: Connection, op: Op, history: History) -> ClientOutcome:
     """An anonymous operation: no second try, and what its error says is taken at its word."""
     try:
         await do(universe, op, history)
     except (errors.StoreUncertain, errors.Corrupt):  # what was damaged on the way was read after the sending
-        return Outcome.UNCERTAIN
+        return ClientOutcome.UNCERTAIN
     except (wl.StoreError, wl.Conflicted, wl.Closed):
-        return Outcome.REFUSED
-    return Outcome.ACKED
+        return ClientOutcome.REFUSED
+    return ClientOutcome.ACKED
 
 
 async def do(universe: Connection, op: Op, history: History | None = None) -> object:

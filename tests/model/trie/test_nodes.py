@@ -13,10 +13,10 @@ from worldline.base import errors
 from worldline.codec import canonical
 from worldline.model.change import Row
 from worldline.model.trie import nodes, update
-from worldline.model.trie.nodes import Branch, Far, Header, Leaf, Ref
+from worldline.model.trie.nodes import BranchNode, Far, Header, Leaf, NodeRef
 
 A, B = bytes(range(32)), bytes(range(96, 128))
-CHILDREN = {2: Ref(A, 3, 70), 31: Ref(B, 200, 70_000)}
+CHILDREN = {2: NodeRef(A, 3, 70), 31: NodeRef(B, 200, 70_000)}
 ROWS: dict[bytes, nodes.Stored] = {
     b"C\x00\x01n\x00\x00": Row(b"\x82\x01\x03"),
     b"MR": Row(b"\x81\x02"),
@@ -40,7 +40,7 @@ GOLDEN = {
     "empty leaf": "83030180",
 }
 SAMPLES = {
-    "header": lambda: nodes.encode_header(Header(A, Ref(B, 3, 70), 90)),
+    "header": lambda: nodes.encode_header(Header(A, NodeRef(B, 3, 70), 90)),
     "branch": lambda: nodes.encode_branch(CHILDREN),
     "leaf": lambda: nodes.encode_leaf(ROWS),
     "empty leaf": lambda: nodes.encode_leaf({}),
@@ -65,8 +65,8 @@ def test_golden_roots(count: int) -> None:
 
 
 def test_nodes_are_read_as_they_were_written() -> None:
-    assert nodes.decode_header(SAMPLES["header"]()) == Header(A, Ref(B, 3, 70), 90)
-    assert nodes.decode(SAMPLES["branch"]()) == Branch(CHILDREN)
+    assert nodes.decode_header(SAMPLES["header"]()) == Header(A, NodeRef(B, 3, 70), 90)
+    assert nodes.decode(SAMPLES["branch"]()) == BranchNode(CHILDREN)
     assert nodes.decode(SAMPLES["leaf"]()) == Leaf(ROWS)
     assert nodes.decode(SAMPLES["empty leaf"]()) == Leaf({})
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from worldline.base import errors
 from worldline.model.change import Row
 from worldline.model.trie import difference, nodes, paths, update, walk
-from worldline.model.trie.nodes import Far, Ref
+from worldline.model.trie.nodes import Far, NodeRef
 
 Rows = dict[bytes, Row]
 
@@ -40,7 +40,7 @@ class Store:
         self.gets: list[bytes] = []
         self.root = self.put(update.build(()))
 
-    def put(self, result: update.Result) -> Ref:
+    def put(self, result: update.UpdatedTrie) -> NodeRef:
         for data in [*result.new.values(), *result.blobs.values()]:
             self.kept[hashlib.sha256(data).digest()] = data
         self.root = result.root
@@ -53,7 +53,7 @@ class Store:
         self.gets.append(address)
         return self.kept[address]
 
-    def change(self, changes: Mapping[bytes, Row | None]) -> update.Result:
+    def change(self, changes: Mapping[bytes, Row | None]) -> update.UpdatedTrie:
         changing = update.Update(self.root, changes.items())
         nodes.answer(changing, self.get)
         result = changing.result()
@@ -61,7 +61,7 @@ class Store:
         return result
 
     def rows(self) -> Rows:
-        walking = walk.Walk(self.root, strict=True)
+        walking = walk.TrieWalk(self.root, strict=True)
         nodes.answer(walking, self.get)
         return dict(sorted(walking.rows()))
 
@@ -226,7 +226,7 @@ def test_children_are_written_before_their_parents() -> None:
 def test_a_branch_that_becomes_light_reads_its_other_children() -> None:
     store, rows = Store(), many(120)
     store.change(rows)
-    assert isinstance(nodes.decode(store.kept[store.root.address]), nodes.Branch)
+    assert isinstance(nodes.decode(store.kept[store.root.address]), nodes.BranchNode)
     rest = {key: rows[key] for key in list(rows)[:10]}
     store.change({key: None for key in rows if key not in rest})
     assert store.root == update.build(rest.items()).root
@@ -242,7 +242,7 @@ def test_a_large_meaning_is_a_blob_that_the_leaf_refers_to() -> None:
     [leaf] = result.new.values()
     address = hashlib.sha256(large.meaning).digest()
     assert result.blobs == {address: large.meaning}
-    assert nodes.references(leaf) == nodes.References([], [address])
+    assert nodes.references(leaf) == nodes.NodeReferences([], [address])
     node = nodes.decode(leaf)
     assert isinstance(node, nodes.Leaf)
     assert node.rows == {b"large": Far(address, 5_000, b"\x81\x01"), b"small": Row(b"s")}
@@ -305,7 +305,7 @@ def test_paths_that_prove_nothing_are_refused() -> None:
 def test_a_difference_names_every_key_whose_row_is_another(before: Rows, after: Rows) -> None:
     store = Store()
     one, other = store.put(update.build(before.items())), store.put(update.build(after.items()))
-    comparing = difference.Difference(one.address, other.address)
+    comparing = difference.TrieDifference(one.address, other.address)
     nodes.answer(comparing, store.get)
     found = {
         each.key: (each.before and store.near(each.before), each.after and store.near(each.after))
@@ -324,12 +324,12 @@ def test_a_difference_costs_what_differs() -> None:
     before = store.root
     store.change({b"Cell 5": Row(b"other"), b"Cell 77": None, b"new": Row(b"new")})
     store.gets = []
-    comparing = difference.Difference(before.address, store.root.address)
+    comparing = difference.TrieDifference(before.address, store.root.address)
     nodes.answer(comparing, store.get)
     assert [each.key for each in comparing.changed()] == [b"Cell 5", b"Cell 77", b"new"]
     assert len(store.gets) <= 2 * 3 * 5
     store.gets = []
-    nodes.answer(difference.Difference(before.address, before.address), store.get)
+    nodes.answer(difference.TrieDifference(before.address, before.address), store.get)
     assert not store.gets
 
 
@@ -339,7 +339,7 @@ def test_a_difference_costs_what_differs() -> None:
 def test_a_walk_asks_for_a_bounded_number_of_nodes() -> None:
     store, rows = Store(), many(5_000)
     store.change(rows)
-    walking = walk.Walk(store.root, page=50)
+    walking = walk.TrieWalk(store.root, page=50)
     while wanted := walking.wanted:
         assert len(wanted) <= 50
         walking.take({each: store.kept[each] for each in wanted})
@@ -349,7 +349,7 @@ def test_a_walk_asks_for_a_bounded_number_of_nodes() -> None:
 def test_a_walk_tells_where_a_node_lies() -> None:
     store = Store()
     store.change(many(3_000))
-    walking = walk.Walk(store.root)
+    walking = walk.TrieWalk(store.root)
     walking.take({store.root.address: store.kept[store.root.address]})
     address = walking.wanted[0]
     place = walking.place(address)
@@ -360,8 +360,8 @@ def test_a_walk_tells_where_a_node_lies() -> None:
         walking.take({**{each: store.kept[each] for each in walking.wanted}, address: b"\x80"})
 
 
-def ref(data: bytes, count: int, weight: int) -> Ref:
-    return Ref(hashlib.sha256(data).digest(), count, weight)
+def ref(data: bytes, count: int, weight: int) -> NodeRef:
+    return NodeRef(hashlib.sha256(data).digest(), count, weight)
 
 
 def test_a_strict_walk_refuses_what_has_another_form() -> None:
@@ -373,10 +373,10 @@ def test_a_strict_walk_refuses_what_has_another_form() -> None:
     light = nodes.encode_leaf({first: row})
     weight = nodes.weight_of(first, row)
     at = nodes.lowest_of(nodes.path_of(first), 0)
-    other = Ref(bytes(32), 50, 5_000)
+    other = NodeRef(bytes(32), 50, 5_000)
     beside = next(key for key in map(b"Cb%d".__mod__, range(99)) if nodes.lowest_of(nodes.path_of(key), 0) == at ^ 1)
 
-    def branch(**children: Ref) -> bytes:
+    def branch(**children: NodeRef) -> bytes:
         return nodes.encode_branch({int(place[1:]): child for place, child in children.items()})
 
     one = ref(light, 1, weight)
@@ -387,13 +387,13 @@ def test_a_strict_walk_refuses_what_has_another_form() -> None:
         "the node above it": (59, 9_000, [branch(**{f"_{at}": ref(light, 9, 4_000), f"_{at ^ 1}": other}), light]),
         "count or weight": (2, weight, [light]),
         "too heavy": (100, 10_000, [branch(_2=other, _3=other)]),
-        "are one leaf": (52, weight + 5_009, [branch(_8=one, _9=Ref(bytes(32), 1, 9), _31=other)]),
+        "are one leaf": (52, weight + 5_009, [branch(_8=one, _9=NodeRef(bytes(32), 1, 9), _31=other)]),
     }
     for said, (count, total, kept) in cases.items():
         found = {hashlib.sha256(data).digest(): data for data in kept}
         found[bytes(32)] = nodes.encode_leaf({beside: row})
         with pytest.raises(errors.DecodeError, match=said):
-            nodes.answer(walk.Walk(ref(kept[0], count, total), strict=True), found.__getitem__)
+            nodes.answer(walk.TrieWalk(ref(kept[0], count, total), strict=True), found.__getitem__)
 
 
 def test_a_walk_leaves_cells_out() -> None:
@@ -401,13 +401,13 @@ def test_a_walk_leaves_cells_out() -> None:
     others = {b"R%d" % number: Row(b"r" * 40) for number in range(300)}
     store.change({**many(20_000), **others})
     store.gets = []
-    walking = walk.Walk(store.root, cells=False)
+    walking = walk.TrieWalk(store.root, cells=False)
     nodes.answer(walking, store.get)
     assert dict(walking.rows()) == others
     assert len(store.gets) < 20
     small = Store()
     small.change({b"Cell": Row(b"c"), b"R": Row(b"r")})
-    walking = walk.Walk(small.root, cells=False)
+    walking = walk.TrieWalk(small.root, cells=False)
     nodes.answer(walking, small.get)
     assert dict(walking.rows()) == {b"Cell": Row(b"c"), b"R": Row(b"r")}
 
@@ -415,9 +415,9 @@ def test_a_walk_leaves_cells_out() -> None:
 def test_a_walk_skips_what_an_earlier_one_has_seen() -> None:
     store, known = Store(), dict[bytes, None]()
     store.change(many(3_000))
-    nodes.answer(walk.Walk(store.root, strict=True, known=known), store.get)
+    nodes.answer(walk.TrieWalk(store.root, strict=True, known=known), store.get)
     assert len(known) > 50
     changed = store.change({b"Cell 5": Row(b"other"), b"large": Row(bytes(5_000))})
     store.gets = []
-    nodes.answer(walk.Walk(store.root, strict=True, known=known), store.get)
+    nodes.answer(walk.TrieWalk(store.root, strict=True, known=known), store.get)
     assert sorted(store.gets) == sorted([*changed.new, *changed.blobs])

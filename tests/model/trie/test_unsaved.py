@@ -43,7 +43,7 @@ class Saving:
         self.rows.apply(changes)
         self.unsaved.take(changes)
 
-    def save(self) -> update.Result:
+    def save(self) -> update.UpdatedTrie:
         updating = update.Update(self.unsaved.root, self.unsaved.changed())
         nodes.answer(updating, self._get)
         result = updating.result()

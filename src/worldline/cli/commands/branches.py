@@ -11,7 +11,7 @@ import click
 from worldline.base import errors
 from worldline.cli import common, payloads
 from worldline.cli.commands import talk
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client import snapshots
 from worldline.client.branches import fork as forks
 from worldline.client.branches import revert as reverts
@@ -33,7 +33,7 @@ LEFT_SHOWN = 10
 @click.option("--live", is_flag=True, help="Let effects and messages out. Without, nothing leaves the fork.")
 @click.option("--label", "labels", multiple=True, metavar="NAME[=VALUE]", help="Instead of the parent's labels.")
 async def fork(
-    desk: Desk,
+    desk: CommandSession,
     *,
     source: str,
     name: str,
@@ -94,7 +94,7 @@ async def fork(
 @click.option("--to", type=int, required=True, metavar="HEIGHT", help="The last step end at or below it.")
 @click.option("--effects", type=click.Choice([*reverts.POLICIES]), default="drop", help="What was open then.")
 @common.TIMEOUT
-async def revert(desk: Desk, *, world: str, to: int, effects: str, timeout: float | None) -> None:
+async def revert(desk: CommandSession, *, world: str, to: int, effects: str, timeout: float | None) -> None:
     """Set a world's state to what it was. Its journal goes on, and says so.
 
     Effects and messages that have left since then are listed: they have happened. To keep both histories, fork the
@@ -126,7 +126,7 @@ def _read(file: Path) -> Any:
 
 @common.command("tree")
 @click.argument("world", required=False)
-async def tree(desk: Desk, world: str | None) -> None:
+async def tree(desk: CommandSession, world: str | None) -> None:
     """Show which worlds were forked from which.
 
     Of one world, the whole tree that it belongs to.

@@ -10,7 +10,7 @@ import click
 
 from worldline.base import errors, grammar, private_files
 from worldline.cli import common, output
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.cli.flow import findings
 from worldline.cli.upkeep import anchors, world_files
 from worldline.client.connection import Connection
@@ -27,7 +27,7 @@ from worldline.model.settings import WorkerSettings
 @click.option("--prove", is_flag=True, help="From the very beginning, and every snapshot on the way.")
 @click.option("--from", "since", type=click.IntRange(min=0), metavar="HEIGHT", help="From the snapshot at or below.")
 @click.option("--at", type=click.IntRange(min=0), metavar="HEIGHT", help="Up to this height.")
-async def replay(desk: Desk, *, world: str, prove: bool, since: int | None, at: int | None) -> int:
+async def replay(desk: CommandSession, *, world: str, prove: bool, since: int | None, at: int | None) -> int:
     """Run a world's journal again and compare every digest."""
     programs = program_files.load_all(desk.place.apps)
     async with desk.open(programs=programs) as universe:
@@ -75,7 +75,7 @@ def _proof_lines(world: str, proof: proofs.Proof) -> list[str]:
     return [*lines, f"chain {proof.chain}", f"state {proof.state}"]
 
 
-def _say_damaged(desk: Desk, world: str, error: verification.Damaged) -> int:
+def _say_damaged(desk: CommandSession, world: str, error: verification.Damaged) -> int:
     said = {"world": world, "holds": False, "height": error.height, "damage": str(error)}
     desk.out.one(said, [f"{world}: {error}"])
     return output.NEGATIVE
@@ -90,7 +90,7 @@ def _say_damaged(desk: Desk, world: str, error: verification.Damaged) -> int:
 @click.option("--out", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write the proof to a file.")
 @common.TIMEOUT
 async def prove_(
-    desk: Desk,
+    desk: CommandSession,
     *,
     world: str,
     height: int | None,
@@ -122,7 +122,7 @@ async def prove_(
     await _prove_state(desk, world, key or "", file, timeout)
 
 
-async def _prove_entry(desk: Desk, world: str, height: int, at: int | None, file: Path | None) -> None:
+async def _prove_entry(desk: CommandSession, world: str, height: int, at: int | None, file: Path | None) -> None:
     async with desk.open(programs=[]) as universe:
         found = await inclusion.prove_entry(await desk.world(universe, world), height, up_to=at)
     said = {"world": world, "height": height, "step": found.step, "chain": found.chain.hex(), "file": str(file)}
@@ -131,7 +131,7 @@ async def _prove_entry(desk: Desk, world: str, height: int, at: int | None, file
     _say_proof(desk, file, found.text(), said, lines)
 
 
-async def _prove_state(desk: Desk, world: str, key: str, file: Path | None, timeout: float | None) -> None:
+async def _prove_state(desk: CommandSession, world: str, key: str, file: Path | None, timeout: float | None) -> None:
     row_keys.named(key)  # what names no row is said before the world is asked
     async with desk.open(programs=[]) as universe:
         there = await desk.world(universe, world)
@@ -159,7 +159,7 @@ async def _prove_state(desk: Desk, world: str, key: str, file: Path | None, time
     _say_proof(desk, file, found.text(), said, lines)
 
 
-def _say_proof(desk: Desk, file: Path | None, text: str, said: dict[str, Any], lines: list[str]) -> None:
+def _say_proof(desk: CommandSession, file: Path | None, text: str, said: dict[str, Any], lines: list[str]) -> None:
     """The proof itself is the answer, unless it goes to a file."""
     if file is None:
         output.write(text, nl=False)
@@ -183,7 +183,7 @@ def _say_proof(desk: Desk, file: Path | None, text: str, said: dict[str, Any], l
     help="A public key of adapters: one of these must have signed the receipt of every effect.",
 )
 async def verify(
-    desk: Desk,
+    desk: CommandSession,
     *,
     world: str | None,
     every: bool,
@@ -219,7 +219,9 @@ async def verify(
     return max(codes, default=0)
 
 
-async def _since(desk: Desk, universe: Connection, names: list[str], file: Path, key: str, *, every: bool) -> int:
+async def _since(
+    desk: CommandSession, universe: Connection, names: list[str], file: Path, key: str, *, every: bool
+) -> int:
     found = anchors.read(file)
     worlds = [await desk.world(universe, name) for name in names]
     if every:
@@ -229,11 +231,11 @@ async def _since(desk: Desk, universe: Connection, names: list[str], file: Path,
     return await anchors.check(desk, world, own, key)
 
 
-async def _all(universe: Connection) -> list[queries.World]:
+async def _all(universe: Connection) -> list[queries.WorldRow]:
     return await queries.list_worlds(universe, label=None, status=None, program=None, limit=2**62)
 
 
-async def _verify(desk: Desk, universe: Connection, name: str, receipt_keys: tuple[bytes, ...]) -> int:
+async def _verify(desk: CommandSession, universe: Connection, name: str, receipt_keys: tuple[bytes, ...]) -> int:
     at = await desk.address(universe, name)
     with desk.out.progress(f"verifying {name}") as progress:
         try:
@@ -259,7 +261,7 @@ async def _verify(desk: Desk, universe: Connection, name: str, receipt_keys: tup
 
 @common.command("check")
 @click.argument("files", nargs=-1, required=True, metavar="FILE|CLASS...")
-async def check(desk: Desk, *, files: tuple[str, ...]) -> int:
+async def check(desk: CommandSession, *, files: tuple[str, ...]) -> int:
     """Find code that would not replay, and slips in flow domains.
 
     Clocks, randomness, sets, I/O. The source is read and not run. A flow domain is named as its JSON file, or as
@@ -276,7 +278,7 @@ async def check(desk: Desk, *, files: tuple[str, ...]) -> int:
     return output.NEGATIVE if count else 0
 
 
-def _of_source(desk: Desk, file: Path) -> list[lint.Finding]:
+def _of_source(desk: CommandSession, file: Path) -> list[lint.LintFinding]:
     text = _source(file)
     found = lint.lint(text, str(file))
     for name in lint.domain_classes(text):
@@ -295,12 +297,12 @@ def _source(file: Path) -> str:
 
 @common.command("doctor", app=True)
 @click.option("--repair", is_flag=True, help="Write the derived queues anew where they are wrong.")
-async def doctor_(desk: Desk, *, repair: bool) -> int:
+async def doctor_(desk: CommandSession, *, repair: bool) -> int:
     """Check the whole store; with --repair, rebuild queues.
 
     Records, history, leases, and derived queues against journals.
     """
-    reports: list[doctor.Report] = []
+    reports: list[doctor.DoctorReport] = []
     for name in await desk.universes():
         with desk.out.progress("looking") as progress:
             async with desk.open(universe=name) as universe:
@@ -310,12 +312,12 @@ async def doctor_(desk: Desk, *, repair: bool) -> int:
     return 0 if all(report.healthy for report in reports) else output.NEGATIVE
 
 
-def _say_report(desk: Desk, report: doctor.Report) -> None:
+def _say_report(desk: CommandSession, report: doctor.DoctorReport) -> None:
     said = {**render.plain(report), "healthy": report.healthy}
     desk.out.one(said, _report_lines(report))
 
 
-def _report_lines(report: doctor.Report) -> list[str]:
+def _report_lines(report: doctor.DoctorReport) -> list[str]:
     lines = []
     for finding in report.findings:
         done = "repaired" if finding.repaired else finding.advice or "type `worldline doctor --repair`"
@@ -353,7 +355,7 @@ def _report_lines(report: doctor.Report) -> list[str]:
 @click.option("--seconds", type=float, default=5.0, show_default=True, help="How long each takes.")
 @click.option("--cluster", is_flag=True, help="Roles as processes of their own, on the server that --store names.")
 @click.option("--check", is_flag=True, help="With --cluster: exit code 1 if a promised p95 is missed.")
-def bench(desk: Desk, *, only: str, seconds: float, cluster: bool, check: bool) -> int:
+def bench(desk: CommandSession, *, only: str, seconds: float, cluster: bool, check: bool) -> int:
     """Measure this machine: throughput, latency, timers, restore."""
     from worldline import bench as benches  # noqa: PLC0415 - its workloads are loaded when asked for
 

@@ -10,11 +10,11 @@ import click
 
 from worldline.base import grammar
 from worldline.cli import common
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client import refs
 from worldline.client.connection import Connection
 from worldline.client.diff import reading
-from worldline.client.diff.result import Cell, Diff, Effect, EffectSide, Entries, Field, How, Run, RunSide
+from worldline.client.diff.result import CellDiff, Diff, EffectDiff, EffectSide, Entries, Field, How, RunDiff, RunSide
 from worldline.client.handle import Handle
 from worldline.codec.differences import path_text
 from worldline.inspect import render
@@ -28,7 +28,7 @@ _STYLES = {"+": "green", "-": "red", "~": "yellow"}
 _PLACE = re.compile(r"(.+)@([0-9]{1,20})", re.ASCII | re.DOTALL)
 
 
-class Line(NamedTuple):
+class DiffLine(NamedTuple):
     text: str
     style: str = ""
 
@@ -37,7 +37,7 @@ class Line(NamedTuple):
 @click.argument("left", metavar="WORLD[@HEIGHT]")
 @click.argument("right", metavar="WORLD[@HEIGHT]")
 @click.option("--all", "every", is_flag=True, help="Everything that differs, values in full.")
-async def diff(desk: Desk, *, left: str, right: str, every: bool) -> None:
+async def diff(desk: CommandSession, *, left: str, right: str, every: bool) -> None:
     """Compare two worlds, or two heights of one.
 
     Cells and runs field by field, effects with arguments and answers, since the state that both have come from. A world
@@ -54,7 +54,7 @@ async def diff(desk: Desk, *, left: str, right: str, every: bool) -> None:
     terminal.print_lines(lines(found, every=every))
 
 
-async def _place(desk: Desk, universe: Connection, text: str) -> tuple[Handle, int | None]:
+async def _place(desk: CommandSession, universe: Connection, text: str) -> tuple[Handle, int | None]:
     """A world and a height in it. A world whose very name this is comes first."""
     match = _PLACE.fullmatch(text)
     if match is None or await refs.named(universe, text) is not None:
@@ -62,18 +62,18 @@ async def _place(desk: Desk, universe: Connection, text: str) -> tuple[Handle, i
     return await desk.world(universe, match.group(1)), int(match.group(2))
 
 
-def lines(found: Diff, *, every: bool) -> list[Line]:
+def lines(found: Diff, *, every: bool) -> list[DiffLine]:
     """A comparison for people: at most about forty lines, unless `every` one is asked for."""
     said = [
-        Line(f"since {found.ancestor}@{found.height} (step {found.step})"),
-        Line(f"- {_entries(found.entries.left)}", _STYLES["-"]),
-        Line(f"+ {_entries(found.entries.right)}", _STYLES["+"]),
+        DiffLine(f"since {found.ancestor}@{found.height} (step {found.step})"),
+        DiffLine(f"- {_entries(found.entries.left)}", _STYLES["-"]),
+        DiffLine(f"+ {_entries(found.entries.right)}", _STYLES["+"]),
     ]
     cut = _Cut(every)
     said += cut.section("cells", [cut.cell(each) for each in found.cells], found.cells)
     said += cut.section("runs", [cut.run(each) for each in found.runs], found.runs)
     said += cut.section("effects", [cut.effect(each) for each in found.effects], found.effects)
-    return [*said, Line("no cell, run or effect differs")] if found.same else said
+    return [*said, DiffLine("no cell, run or effect differs")] if found.same else said
 
 
 def _entries(side: Entries) -> str:
@@ -91,19 +91,21 @@ class _Cut:
     def __init__(self, every: bool) -> None:
         self._every = every
 
-    def section(self, title: str, items: Sequence[list[Line]], changes: Sequence[Cell | Run | Effect]) -> list[Line]:
+    def section(
+        self, title: str, items: Sequence[list[DiffLine]], changes: Sequence[CellDiff | RunDiff | EffectDiff]
+    ) -> list[DiffLine]:
         """Whole items, as long as there is room; the first one always."""
         if not items:
             return []
         counts = [(how, sum(each.change == how for each in changes)) for how in _MARKS]
-        said = [Line(f"{title}: {', '.join(f'{count} {how}' for how, count in counts if count)}")]
+        said = [DiffLine(f"{title}: {', '.join(f'{count} {how}' for how, count in counts if count)}")]
         for index, item in enumerate(items):
             if index and not self._every and len(said) + len(item) > SECTION_LINES_MAX + 1:
-                return [*said, Line(f"  ... and {len(items) - index} more {title}")]
+                return [*said, DiffLine(f"  ... and {len(items) - index} more {title}")]
             said += item
         return said
 
-    def cell(self, cell: Cell) -> list[Line]:
+    def cell(self, cell: CellDiff) -> list[DiffLine]:
         name = f"{cell.reducer}[{cell.key!r}]" if cell.key else cell.reducer
         if cell.change == "changed":
             return self._item("~", name, self._fields(cell.fields))
@@ -111,7 +113,7 @@ class _Cut:
             _MARKS[cell.change], f"{name} {self._text(cell.right if cell.change == 'added' else cell.left)}"
         )
 
-    def run(self, run: Run) -> list[Line]:
+    def run(self, run: RunDiff) -> list[DiffLine]:
         side = run.right or run.left
         assert side is not None
         name = f"{run.id} ({side.workflow})"
@@ -127,7 +129,7 @@ class _Cut:
         waits = f", waits for {', '.join(side.waits_for)}" if side.waits_for else ""
         return f"{side.status}, {side.done} of {grammar.count(side.operations or 0, 'operation')} done{waits}"
 
-    def effect(self, effect: Effect) -> list[Line]:
+    def effect(self, effect: EffectDiff) -> list[DiffLine]:
         side = effect.right or effect.left
         assert side is not None
         name = f"{side.name} of run {effect.run}, operation {effect.operation}"
@@ -137,8 +139,8 @@ class _Cut:
             f"{each.name} " if effect.left.name != effect.right.name else "" for each in (effect.left, effect.right)
         ]
         both = [
-            Line(f"    - {names[0]}{self._effect_side(effect.left)}", _STYLES["-"]),
-            Line(f"    + {names[1]}{self._effect_side(effect.right)}", _STYLES["+"]),
+            DiffLine(f"    - {names[0]}{self._effect_side(effect.left)}", _STYLES["-"]),
+            DiffLine(f"    + {names[1]}{self._effect_side(effect.right)}", _STYLES["+"]),
         ]
         return self._item("~", name, both)
 
@@ -146,21 +148,21 @@ class _Cut:
         answer = f" {self._text(side.answer)}" if side.status in ("ok", "error", "timeout") else ""
         return f"{self._text(side.args)} {side.status}{answer}"
 
-    def _item(self, mark: str, text: str, below: Iterable[Line] = ()) -> list[Line]:
-        return [Line(f"  {mark} {text}", _STYLES[mark]), *below]
+    def _item(self, mark: str, text: str, below: Iterable[DiffLine] = ()) -> list[DiffLine]:
+        return [DiffLine(f"  {mark} {text}", _STYLES[mark]), *below]
 
-    def _fields(self, fields: Sequence[Field]) -> list[Line]:
+    def _fields(self, fields: Sequence[Field]) -> list[DiffLine]:
         most = len(fields) if self._every or len(fields) == FIELDS_MAX + 1 else FIELDS_MAX
         said = [self._field(field) for field in fields[:most]]
         more = grammar.count(len(fields) - most, "more field")
-        return said if most >= len(fields) else [*said, Line(f"    ... and {more}")]
+        return said if most >= len(fields) else [*said, DiffLine(f"    ... and {more}")]
 
-    def _field(self, field: Field) -> Line:
+    def _field(self, field: Field) -> DiffLine:
         name = path_text(field.path) or "value"
         if field.change == "changed":
-            return Line(f"    {name}: {self._text(field.left)} -> {self._text(field.right)}")
+            return DiffLine(f"    {name}: {self._text(field.left)} -> {self._text(field.right)}")
         mark = _MARKS[field.change]
-        return Line(f"    {mark} {name}: {self._text(field.right if mark == '+' else field.left)}", _STYLES[mark])
+        return DiffLine(f"    {mark} {name}: {self._text(field.right if mark == '+' else field.left)}", _STYLES[mark])
 
     def _text(self, value: Any) -> str:
         text = render.canonical_text(value)

@@ -12,7 +12,7 @@ import click
 
 from worldline.base import errors
 from worldline.cli import common, configuration, output, places, shutdown
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 
 
 @common.command("dev")
@@ -22,7 +22,7 @@ from worldline.cli.common import Desk
 @click.option("--entries", "rows", is_flag=True, help="Show journal entries, one a line, and not runs.")
 @configuration.option
 async def dev(
-    desk: Desk, *, target: str | None, names: tuple[str, ...], reload: bool, rows: bool, sets: tuple[str, ...]
+    desk: CommandSession, *, target: str | None, names: tuple[str, ...], reload: bool, rows: bool, sets: tuple[str, ...]
 ) -> int:
     """Host the programs of FILE, and show their runs.
 
@@ -35,7 +35,7 @@ async def dev(
     from worldline.cli.dev import show as dev_show  # noqa: PLC0415 - the same
 
     settings = configuration.configure(desk.place, sets).settings
-    session = dev_session.Session(desk, chosen, names, dev_show.Show(desk.out, rows=rows), settings)
+    session = dev_session.DevSession(desk, chosen, names, dev_show.Show(desk.out, rows=rows), settings)
     with session.show.logging(), session.shutdown.signals():
         await session.run(reload=reload)
     return shutdown.leave(output.INTERRUPTED if session.shutdown.number is signal.SIGINT else 0)

@@ -11,7 +11,7 @@ import msgspec
 
 from worldline.base import errors, grammar
 from worldline.cli import common, output, suggest
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.cli.entries import Names
 from worldline.client import snapshots
 from worldline.client.connection import Connection
@@ -20,7 +20,7 @@ from worldline.client.personal import sealing
 from worldline.client.snapshots import SnapshotRecord
 from worldline.inspect import export, queries, render
 from worldline.inspect import why as reasons
-from worldline.model.journal import Entry
+from worldline.model.journal import JournalEntry
 from worldline.model.world import Status
 from worldline.roles import reader as readers
 from worldline.roles.erasure import checking
@@ -29,7 +29,7 @@ from worldline.roles.hub import Chunk
 STATUSES = [status.name.lower() for status in Status if status is not Status.DELETED]
 
 
-class Cell(msgspec.Struct, frozen=True):
+class CellRow(msgspec.Struct, frozen=True):
     """One cell of a world's state."""
 
     reducer: str
@@ -41,7 +41,9 @@ class Cell(msgspec.Struct, frozen=True):
 @click.option("--label", metavar="NAME[=VALUE]", help="Only worlds with this label.")
 @click.option("--status", type=click.Choice(STATUSES), help="Only worlds of this status.")
 @click.option("--program", metavar="NAME", help="Only worlds of this program.")
-async def list_(desk: Desk, *, label: str | None, status: str | None, program: str | None, limit: int) -> None:
+async def list_(
+    desk: CommandSession, *, label: str | None, status: str | None, program: str | None, limit: int
+) -> None:
     """List worlds, newest first."""
     async with desk.open(programs=[]) as universe:
         found = await queries.list_worlds(
@@ -68,11 +70,11 @@ async def list_(desk: Desk, *, label: str | None, status: str | None, program: s
             desk.out.note(f"{each.name} is {_quarantined(each)}; it goes on at once with `{each.resume}`")
 
 
-def _status(found: queries.World) -> str:
+def _status(found: queries.WorldRow) -> str:
     return "quarantined" if found.resume else found.status
 
 
-def _quarantined(found: queries.World | queries.Whole) -> str:
+def _quarantined(found: queries.WorldRow | queries.Whole) -> str:
     """That a world is paused because processes die while they restore it, and until when."""
     until = found.quarantined_until
     lasting = "until it is resumed" if until is None else f"until {output.local(until)}"
@@ -89,7 +91,7 @@ async def _programs_like(universe: Connection, program: str | None) -> str:
 
 @common.command("show")
 @click.argument("world")
-async def show(desk: Desk, world: str) -> None:
+async def show(desk: CommandSession, world: str) -> None:
     """Show a world: its program, head, lease and open work."""
     async with desk.open(programs=[]) as universe:
         found = await queries.show_world(universe, await desk.address(universe, world), option=desk.option)
@@ -113,7 +115,7 @@ async def show(desk: Desk, world: str) -> None:
 
 @common.command("why")
 @click.argument("world")
-async def why(desk: Desk, world: str) -> None:
+async def why(desk: CommandSession, world: str) -> None:
     """Say what a world waits for, and what to type.
 
     Each reason says since when, what went wrong, when the next attempt is, and the command that helps.
@@ -128,7 +130,7 @@ async def why(desk: Desk, world: str) -> None:
 @click.argument("reducer", required=False)
 @click.argument("key", required=False)
 @click.option("--at", type=click.IntRange(min=0), metavar="HEIGHT", help="As it was at this height.")
-async def state(desk: Desk, *, world: str, reducer: str | None, key: str | None, at: int | None) -> None:
+async def state(desk: CommandSession, *, world: str, reducer: str | None, key: str | None, at: int | None) -> None:
     """Show a world's state.
 
     All cells, those of REDUCER, or the one cell KEY of it, as plain data: no program is needed.
@@ -146,7 +148,7 @@ async def state(desk: Desk, *, world: str, reducer: str | None, key: str | None,
 @click.argument("world")
 @click.option("--above", type=click.IntRange(min=0), metavar="HEIGHT", help="Entries above a height, oldest first.")
 @click.option("--export", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write it all to a file.")
-async def journal(desk: Desk, *, world: str, above: int | None, file: Path | None, limit: int) -> None:
+async def journal(desk: CommandSession, *, world: str, above: int | None, file: Path | None, limit: int) -> None:
     """Show a world's journal, newest entries first.
 
     With --above, the entries above a height, oldest first. `log` is the same command.
@@ -187,7 +189,7 @@ async def journal(desk: Desk, *, world: str, above: int | None, file: Path | Non
 @click.option("--timeout", type=float, metavar="SECONDS", help="End, with exit code 6, after so long.")
 @click.option("--snapshots", "with_saved", is_flag=True, help="Also each state that is saved.")
 async def follow(
-    desk: Desk, *, world: str, above: int | None, count: int | None, timeout: float | None, with_saved: bool
+    desk: CommandSession, *, world: str, above: int | None, count: int | None, timeout: float | None, with_saved: bool
 ) -> None:
     """Show entries as they are journaled, until interrupted."""
     async with desk.open(programs=[]) as universe, asyncio.timeout(timeout):
@@ -212,7 +214,7 @@ async def follow(
 
 @common.command("snapshots", many=True)
 @click.argument("world")
-async def list_snapshots(desk: Desk, *, world: str, limit: int) -> None:
+async def list_snapshots(desk: CommandSession, *, world: str, limit: int) -> None:
     """List a world's saved states, newest first.
 
     Of a fork, those of the world that it comes from, too.
@@ -223,14 +225,14 @@ async def list_snapshots(desk: Desk, *, world: str, limit: int) -> None:
     desk.out.many(found[::-1][:limit], columns, none="no snapshots are kept", key="hash")
 
 
-async def _cells(world: Handle, reducer: str | None, key: str | None, at: int | None) -> list[Cell]:
+async def _cells(world: Handle, reducer: str | None, key: str | None, at: int | None) -> list[CellRow]:
     if reducer is not None and key is not None:
         data = await world.cell(reducer, key, at=at)
         if data is not None:
-            return [Cell(reducer, key, render.plain(await sealing.plain(world, data)))]
+            return [CellRow(reducer, key, render.plain(await sealing.plain(world, data)))]
     cells = await world.cells(at=at)
     chosen = {name: data for name, data in cells.items() if reducer in (None, name[0])}
-    found = [Cell(*name, render.plain(await sealing.plain(world, data))) for name, data in chosen.items()]
+    found = [CellRow(*name, render.plain(await sealing.plain(world, data))) for name, data in chosen.items()]
     if reducer is not None and not found:
         known = dict.fromkeys(name for name, _ in cells)
         said = f"it has {', '.join(known)}" if known else "it has no cells yet"
@@ -240,13 +242,13 @@ async def _cells(world: Handle, reducer: str | None, key: str | None, at: int | 
     return found
 
 
-async def _marked(world: Handle, entry: Entry) -> Entry:
+async def _marked(world: Handle, entry: JournalEntry) -> JournalEntry:
     """An entry that says which of its personal values were erased."""
     shown = await checking.marked(world.universe.store.engine, await world.address(), entry.payload)
     return msgspec.structs.replace(entry, payload=shown) if shown is not entry.payload else entry
 
 
-def _holder(holder: queries.Holder | None) -> str:
+def _holder(holder: queries.HolderRow | None) -> str:
     if holder is None:
         return "none"
     sign = "" if holder.last_sign is None else f", last heartbeat {output.aged(holder.last_sign)}"
@@ -279,7 +281,7 @@ def _indented(value: str) -> str:
     return value.strip().replace("\n", "\n           ")
 
 
-async def _export(desk: Desk, world: Handle, above: int, file: Path) -> None:
+async def _export(desk: CommandSession, world: Handle, above: int, file: Path) -> None:
     """All of a world's journal in one file, for `worldline.testing.replay`."""
     with desk.out.progress(f"exporting {world.name}") as progress:
         exported = await export.collect(world, above=above, progress=progress)

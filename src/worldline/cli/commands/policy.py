@@ -7,7 +7,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.cli import common, output
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client.access import policy
 from worldline.inspect.render import rfc3339, when
 
@@ -36,7 +36,7 @@ def _rule(function: common.Function) -> common.Function:
 
 @common.command("deny")
 @_rule
-async def deny(desk: Desk, *, scope: str, names: str, world: str, program: str, peer: str) -> None:
+async def deny(desk: CommandSession, *, scope: str, names: str, world: str, program: str, peer: str) -> None:
     """Take something away from worlds: messages that they send or receive, or effects.
 
     When it returns, it holds for every step that is stored from then on.
@@ -46,7 +46,7 @@ async def deny(desk: Desk, *, scope: str, names: str, world: str, program: str, 
 
 @common.command("only")
 @_rule
-async def only(desk: Desk, *, scope: str, names: str, world: str, program: str, peer: str) -> None:
+async def only(desk: CommandSession, *, scope: str, names: str, world: str, program: str, peer: str) -> None:
     """Name all that worlds may send, receive or use, together with other such rules about them.
 
     When it returns, it holds for every step that is stored from then on.
@@ -54,7 +54,7 @@ async def only(desk: Desk, *, scope: str, names: str, world: str, program: str, 
     await _add(desk, "only", scope, names, world=world, program=program, peer=peer)
 
 
-async def _add(desk: Desk, verb: str, scope: str, names: str, *, world: str, program: str, peer: str) -> None:
+async def _add(desk: CommandSession, verb: str, scope: str, names: str, *, world: str, program: str, peer: str) -> None:
     async with desk.open(programs=[]) as universe:
         rule = await policy.add_rule(universe, verb, scope, worlds=world, program=program, peers=peer, names=names)
     desk.out.one({"rule": rule}, [f"rule {rule.number} holds: {_said(rule)}"])
@@ -62,7 +62,7 @@ async def _add(desk: Desk, verb: str, scope: str, names: str, *, world: str, pro
 
 @common.command("drop")
 @click.argument("number", type=int)
-async def drop(desk: Desk, *, number: int) -> None:
+async def drop(desk: CommandSession, *, number: int) -> None:
     """Take a rule away, by its number."""
     async with desk.open(programs=[]) as universe:
         rule = await policy.drop_rule(universe, number)
@@ -71,7 +71,7 @@ async def drop(desk: Desk, *, number: int) -> None:
 
 @common.command("list", many=True)
 @click.option("--log", "shows_changes", is_flag=True, help="Which rules were added and dropped when, the newest first.")
-async def list_rules(desk: Desk, *, shows_changes: bool, limit: int) -> None:
+async def list_rules(desk: CommandSession, *, shows_changes: bool, limit: int) -> None:
     """List the rules over what worlds of the universe may send, receive and use."""
     async with desk.open(programs=[]) as universe:
         found = [] if shows_changes else await policy.rules(universe)
@@ -98,7 +98,7 @@ async def list_rules(desk: Desk, *, shows_changes: bool, limit: int) -> None:
 @click.option("--effect", metavar="NAME", help="May it use this effect?")
 @click.option("--to", metavar="WORLD", help="May it send to this world?")
 @click.option("--event", metavar="NAME", default="", help="With --to: a schema, or inbox:NAME.")
-async def check(desk: Desk, *, world: str, effect: str | None, to: str | None, event: str) -> int:
+async def check(desk: CommandSession, *, world: str, effect: str | None, to: str | None, event: str) -> int:
     """Say whether a world may use an effect, or send a message, and which rule is against it."""
     if to is not None and not event:
         raise errors.BadInput("--to needs --event: which message, by schema, or inbox:NAME")

@@ -8,7 +8,7 @@ import click
 
 from worldline.base import errors
 from worldline.cli import common
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 
 APP = '''"""A greeter: the smallest world that does something, waits, and survives anything in between."""
 
@@ -108,7 +108,7 @@ FILES = {
 
 @common.command("init")
 @click.argument("folder", default=".", type=click.Path(path_type=Path), metavar="[DIR]")
-def init(desk: Desk, *, folder: Path) -> None:
+def init(desk: CommandSession, *, folder: Path) -> None:
     """Write a project that runs: a program, its test, a README."""
     there = [name for name in FILES if (folder / name).exists() and name != ".gitignore"]
     if there:

@@ -10,7 +10,7 @@ import click
 
 from worldline.base import errors, grammar, limits, private_files
 from worldline.cli import common, output, shutdown
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.cli.relay import inlet, lines, signing, webhook
 
 PROGRESS_LINES = 1_000
@@ -89,7 +89,7 @@ PROGRESS_LINES = 1_000
     help="Webhooks: a proxy in front, whose X-Forwarded-For names the sender.",
 )
 async def relay(
-    desk: Desk,
+    desk: CommandSession,
     *,
     world: str,
     inbox: str | None,
@@ -108,14 +108,16 @@ async def relay(
     if listen is None:
         if field is not None and name is not None:
             raise errors.BadInput("an id comes from --id FIELD or from --ids NAME, not from both")
-        return await _lines(desk, world, inbox, event, lines.Ids(name, field))
+        return await _lines(desk, world, inbox, event, lines.LineIdSource(name, field))
     if field is not None or name is not None:
         raise errors.BadInput("the id of a webhook comes from --id-header")
     settings = _settings(**webhooks)
     return await _webhook(desk, world, settings, inbox=inbox, event=event, listen=listen)
 
 
-async def _lines(desk: Desk, world: str, inbox: str | None, event: str | None, ids: lines.Ids) -> int:
+async def _lines(
+    desk: CommandSession, world: str, inbox: str | None, event: str | None, ids: lines.LineIdSource
+) -> int:
     ending = shutdown.Shutdown(lambda *_: None, as_json=desk.out.as_json)
     async with desk.open() as universe:
         found = await desk.world(universe, world)
@@ -153,7 +155,7 @@ async def _lines(desk: Desk, world: str, inbox: str | None, event: str | None, i
     return output.NEGATIVE if count.refused else 0
 
 
-def _tell(desk: Desk, count: lines.Count) -> None:
+def _tell(desk: CommandSession, count: lines.Count) -> None:
     if count.lines % PROGRESS_LINES == 0:
         desk.out.note(f"{grammar.count(count.lines, 'line')}, {count.sent} sent, {count.refused} refused")
 
@@ -172,12 +174,12 @@ def _settings(
     rate: float,
     address_rate: float,
     proxies: tuple[str, ...],
-) -> webhook.Settings:
+) -> webhook.WebhookSettings:
     if not secret_files:
         raise errors.BadInput("webhooks are signed: name the file that holds the secret with --secret-file")
     if timestamp_field and not body_only:
         raise errors.BadInput("--timestamp-field goes with --body-only; else the timestamp is in --timestamp-header")
-    return webhook.Settings(
+    return webhook.WebhookSettings(
         secrets=[_secret(each) for each in secret_files],
         path=path,
         headers=signing.Headers(id_header.lower(), timestamp_header.lower(), signature_header.lower()),
@@ -200,7 +202,13 @@ def _secret(file: str) -> bytes:
 
 
 async def _webhook(
-    desk: Desk, world: str, settings: webhook.Settings, *, inbox: str | None, event: str | None, listen: str
+    desk: CommandSession,
+    world: str,
+    settings: webhook.WebhookSettings,
+    *,
+    inbox: str | None,
+    event: str | None,
+    listen: str,
 ) -> int:
     host, _, port = listen.rpartition(":")
     if not host or not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
@@ -211,7 +219,7 @@ async def _webhook(
         program = universe.programs.get((await found.describe()).meta.program)
         counted = {"taken": 0, "repeated": 0, "refused": 0}
 
-        def told(answer: webhook.Answer) -> None:
+        def told(answer: webhook.WebhookAnswer) -> None:
             counted[{webhook.TAKEN: "taken", webhook.TAKEN_BEFORE: "repeated"}.get(answer.status, "refused")] += 1
 
         server = webhook.Webhook(inlet.Inlet(found, inbox, event, program), settings, universe.store.env, told=told)

@@ -22,7 +22,7 @@ from worldline.adapters.egress import Egress
 from worldline.base import errors
 from worldline.cli import common, configuration, observe, places, shutdown
 from worldline.cli.commands import talk
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client import connection
 from worldline.client.hosting import many
 from worldline.host import process as hosts
@@ -119,7 +119,7 @@ _allow = click.option("--allow", multiple=True, metavar="HOST", help="A host tha
 @_prove
 @configuration.option
 @observe.options
-async def worker(desk: Desk, *, targets: tuple[str, ...], **options: Any) -> None:
+async def worker(desk: CommandSession, *, targets: tuple[str, ...], **options: Any) -> None:
     """Run worlds of the programs in FILE.
 
     Adapters perform their effects, timer workers fire their timers.
@@ -137,7 +137,7 @@ async def worker(desk: Desk, *, targets: tuple[str, ...], **options: Any) -> Non
 @configuration.option
 @observe.options
 async def adapter(
-    desk: Desk, *, targets: tuple[str, ...], allow: tuple[str, ...], capacity: int | None, **options: Any
+    desk: CommandSession, *, targets: tuple[str, ...], allow: tuple[str, ...], capacity: int | None, **options: Any
 ) -> None:
     """Perform effects of the programs in FILE.
 
@@ -153,7 +153,7 @@ async def adapter(
 @_scan
 @configuration.option
 @observe.options
-async def timer(desk: Desk, **options: Any) -> None:
+async def timer(desk: CommandSession, **options: Any) -> None:
     """Fire timers when they are due, for all worlds of the universe, or of many."""
     await _serve(desk, "timer", [Role.TIMERS], _settings(desk, **options))
 
@@ -164,7 +164,7 @@ async def timer(desk: Desk, **options: Any) -> None:
 @click.option("--moves", type=click.IntRange(min=0), metavar="N", help="Worlds moved for balance in one turn at most.")
 @configuration.option
 @observe.options
-async def orchestrator(desk: Desk, **options: Any) -> None:
+async def orchestrator(desk: CommandSession, **options: Any) -> None:
     """Place worlds on workers.
 
     By capacity, labels, pins and load. Any number of orchestrators may run.
@@ -178,7 +178,7 @@ async def orchestrator(desk: Desk, **options: Any) -> None:
 @_seconds("--round", "Between two rounds.")
 @configuration.option
 @observe.options
-async def janitor(desk: Desk, **options: Any) -> None:
+async def janitor(desk: CommandSession, **options: Any) -> None:
     """Delete what has expired.
 
     Ids beyond the dedupe window, leases and claims of dead workers, leftover files.
@@ -198,20 +198,20 @@ async def janitor(desk: Desk, **options: Any) -> None:
 @_allow
 @configuration.option
 @observe.options
-async def up(desk: Desk, *, targets: tuple[str, ...], allow: tuple[str, ...], **options: Any) -> None:
+async def up(desk: CommandSession, *, targets: tuple[str, ...], allow: tuple[str, ...], **options: Any) -> None:
     """Run all roles in one process, for the programs in FILE."""
     programs = _load(desk, targets)
     await _serve(desk, "up", hosts.ALL, _settings(desk, **options), programs, egress=_egress(desk, targets, allow))
 
 
-def _load(desk: Desk, targets: Sequence[str]) -> list[Program]:
+def _load(desk: CommandSession, targets: Sequence[str]) -> list[Program]:
     chosen = list(targets) or desk.place.apps
     if not chosen:
         raise errors.BadInput(f'name the file that declares your program, or set app = "FILE" in {places.FILE}')
     return program_files.load_all(chosen)
 
 
-def _egress(desk: Desk, targets: Sequence[str], allow: Sequence[str]) -> Egress | None:
+def _egress(desk: CommandSession, targets: Sequence[str], allow: Sequence[str]) -> Egress | None:
     """What `--allow` says; without it, what the files themselves say. Credentials are theirs in either case."""
     declared = program_files.egress_of(list(targets) or desk.place.apps)
     if not allow:
@@ -220,7 +220,7 @@ def _egress(desk: Desk, targets: Sequence[str], allow: Sequence[str]) -> Egress 
 
 
 def _settings(
-    desk: Desk,
+    desk: CommandSession,
     *,
     sets: tuple[str, ...] = (),
     name: str | None = None,
@@ -285,7 +285,7 @@ def _ms(seconds: float | None) -> int | None:
 
 
 async def _serve(
-    desk: Desk,
+    desk: CommandSession,
     what: str,
     roles: Sequence[Role],
     settings: Settings,
@@ -315,8 +315,8 @@ async def _serve(
 
 @asynccontextmanager
 async def _one(
-    desk: Desk, roles: Sequence[Role], settings: Settings, programs: Sequence[Program], egress: Egress | None
-) -> AsyncIterator[tuple[hosts.Host, int | None]]:
+    desk: CommandSession, roles: Sequence[Role], settings: Settings, programs: Sequence[Program], egress: Egress | None
+) -> AsyncIterator[tuple[hosts.ProcessHost, int | None]]:
     """A host of one universe, which is made if there is none; and where its metrics are."""
     place = desk.place
     opened = connection.open(
@@ -330,7 +330,7 @@ async def _one(
         settings=settings,
     )
     async with opened as universe:
-        host = hosts.Host(
+        host = hosts.ProcessHost(
             universe.store,
             served.Universes.only(universe.id, universe.name),
             programs,
@@ -349,8 +349,8 @@ async def _one(
 
 @asynccontextmanager
 async def _many(
-    desk: Desk, roles: Sequence[Role], settings: Settings, programs: Sequence[Program], egress: Egress | None
-) -> AsyncIterator[tuple[hosts.Host, int | None]]:
+    desk: CommandSession, roles: Sequence[Role], settings: Settings, programs: Sequence[Program], egress: Egress | None
+) -> AsyncIterator[tuple[hosts.ProcessHost, int | None]]:
     """The same for many: those that are named are made if they are missing."""
     place = desk.place
     opened = many.prepared(
@@ -370,12 +370,16 @@ async def _many(
         yield hosting.host, hosting.metrics_port
 
 
-def _say_ending(desk: Desk, what: str, detail: str) -> None:
+def _say_ending(desk: CommandSession, what: str, detail: str) -> None:
     desk.out.note(f"[{what}] {detail}")
 
 
 async def _until_stopped(
-    desk: Desk, record: dict[str, Any], host: hosts.Host, programs: Sequence[Program], stopped: asyncio.Event
+    desk: CommandSession,
+    record: dict[str, Any],
+    host: hosts.ProcessHost,
+    programs: Sequence[Program],
+    stopped: asyncio.Event,
 ) -> None:
     """Say so when others can count on this process, and notice if a bug stops a role."""
     said = False
@@ -391,7 +395,9 @@ async def _until_stopped(
             pass
 
 
-def _say_ready(desk: Desk, record: dict[str, Any], host: hosts.Host, programs: Sequence[Program]) -> None:
+def _say_ready(
+    desk: CommandSession, record: dict[str, Any], host: hosts.ProcessHost, programs: Sequence[Program]
+) -> None:
     names = [program.name for program in programs]
     record |= {
         "name": host.name,

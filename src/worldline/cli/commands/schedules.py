@@ -12,7 +12,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.cli import common, output, suggest
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.inspect import queries
@@ -21,7 +21,7 @@ from worldline.model import ids
 from worldline.model.work import WorkKind
 
 
-class Shown(msgspec.Struct, frozen=True):
+class ScheduleRow(msgspec.Struct, frozen=True):
     """A schedule, as it is listed."""
 
     id: str
@@ -34,11 +34,11 @@ class Shown(msgspec.Struct, frozen=True):
 
 @common.command("list", many=True)
 @click.argument("world", required=False)
-async def list_schedules(desk: Desk, *, world: str | None, limit: int) -> None:
+async def list_schedules(desk: CommandSession, *, world: str | None, limit: int) -> None:
     """List schedules, of one world or of all, by world and id."""
     async with desk.open(programs=[]) as universe:
         named = [await desk.world(universe, world)] if world is not None else await _with_schedules(universe)
-        found: list[Shown] = []
+        found: list[ScheduleRow] = []
         for each in named:
             if len(found) < limit:
                 found += [_shown(each.name, one) for one in schedules.listed(await each.machine())]
@@ -50,13 +50,13 @@ async def list_schedules(desk: Desk, *, world: str | None, limit: int) -> None:
 @click.argument("world")
 @click.argument("schedule")
 @common.TIMEOUT
-async def cancel_schedule(desk: Desk, *, world: str, schedule: str, timeout: float | None) -> None:
+async def cancel_schedule(desk: CommandSession, *, world: str, schedule: str, timeout: float | None) -> None:
     """End a schedule. What it has started goes on."""
     async with desk.open(programs=[]) as universe:
         found = await desk.world(universe, world)
         await _check(found, schedule)
         desk.confirm(f"Cancel schedule {schedule!r} of world {world!r}?")
-        asked = found.command(commands.SCHEDULE, schedules.Put(schedule, None))
+        asked = found.command(commands.SCHEDULE, schedules.ScheduleChange(schedule, None))
         answer, _ = await desk.answer(found, asked, timeout)
     if not values.load(bool, answer):
         raise errors.NotFound(f"world {world!r} has no schedule {schedule!r} any more")
@@ -68,7 +68,7 @@ async def cancel_schedule(desk: Desk, *, world: str, schedule: str, timeout: flo
 @click.argument("world")
 @click.argument("schedule")
 @common.TIMEOUT
-async def trigger_schedule(desk: Desk, *, world: str, schedule: str, timeout: float | None) -> None:
+async def trigger_schedule(desk: CommandSession, *, world: str, schedule: str, timeout: float | None) -> None:
     """Let a schedule happen now, once. Its times stay as they are."""
     async with desk.open(programs=[]) as universe:
         found = await desk.world(universe, world)
@@ -96,9 +96,9 @@ async def _check(world: Handle, schedule: str) -> None:
         raise errors.NotFound(f"world {world.name!r} has no schedule {schedule!r}{suggest.near(schedule, known)}")
 
 
-def _shown(world: str, found: schedules.Scheduled) -> Shown:
+def _shown(world: str, found: schedules.Scheduled) -> ScheduleRow:
     when = f"every {output.lasting(found.every.total_seconds())}" if found.every else f"{found.cron} ({found.tz})"
-    return Shown(found.id, world, found.what, when, found.next, found.fired)
+    return ScheduleRow(found.id, world, found.what, when, found.next, found.fired)
 
 
 COMMANDS: list[click.Command] = [

@@ -11,7 +11,7 @@ import click
 from worldline.base import errors
 from worldline.cli import common, configuration, suggest
 from worldline.cli.commands import roles
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client.access import universe_settings
 from worldline.client.access.universe_settings import UniverseSetting
 from worldline.model import setting_names
@@ -23,7 +23,7 @@ OWN = "default"  # instead of a value: each process goes by its own again
 @click.argument("names", nargs=-1, metavar="[SECTION|NAME]...")
 @click.option("--changed", is_flag=True, help="Only those that are not the default.")
 @configuration.option
-async def settings(desk: Desk, *, names: tuple[str, ...], changed: bool, sets: tuple[str, ...]) -> None:
+async def settings(desk: CommandSession, *, names: tuple[str, ...], changed: bool, sets: tuple[str, ...]) -> None:
     """List all settings: value, origin, default, range.
 
     As `worldline worker`, `up` and the other roles would have them if they were started here. What is stored with the
@@ -54,7 +54,7 @@ async def settings(desk: Desk, *, names: tuple[str, ...], changed: bool, sets: t
     desk.out.many(rows, columns, none="no setting is changed", key="name")
 
 
-async def _stored(desk: Desk) -> list[UniverseSetting]:
+async def _stored(desk: CommandSession) -> list[UniverseSetting]:
     """What the universe has, if there is one. Settings are shown also where the store cannot be read."""
     try:
         async with desk.open(programs=[]) as universe:
@@ -68,7 +68,7 @@ async def _stored(desk: Desk) -> list[UniverseSetting]:
 
 @common.command("settings")
 @click.argument("sets", nargs=-1, metavar="[NAME=VALUE]...")
-async def of_universe(desk: Desk, *, sets: tuple[str, ...]) -> None:
+async def of_universe(desk: CommandSession, *, sets: tuple[str, ...]) -> None:
     """Show or choose the settings that are stored with the universe.
 
     Every process goes by them, whatever its own settings say: what is kept of worlds, and when inputs are refused.
@@ -97,7 +97,7 @@ def _default(name: str) -> Any:
     return setting_names.ALL[name].default
 
 
-def _shown(desk: Desk, value: Any) -> Any:
+def _shown(desk: CommandSession, value: Any) -> Any:
     return value if desk.out.as_json else setting_names.text_of(value)
 
 

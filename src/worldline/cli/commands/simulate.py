@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 
 from worldline.cli import common
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 
 LIST = "list"
 
@@ -26,7 +26,7 @@ LIST = "list"
 @click.option("--keep-going", is_flag=True, help="Do not end at the first failure.")
 @click.option("--every-cell", is_flag=True, help="Fail if a boundary and fault that can meet never did.")
 def simulate(
-    desk: Desk,
+    desk: CommandSession,
     *,
     file: str | None,
     seeds: int | None,
@@ -50,7 +50,7 @@ def simulate(
 
     if without == LIST:
         return campaigns.list_guards(desk, suite)
-    asked = campaigns.Asked(
+    asked = campaigns.CampaignRequest(
         file or "",
         suite,
         without,

@@ -9,7 +9,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.cli import common, output, payloads, suggest
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client import answers, delivery
 from worldline.client import run as runs
 from worldline.client.connection import Connection
@@ -30,7 +30,7 @@ CORRELATION = click.option(
 DATA = click.option("--data", metavar="JSON|@FILE|-", help="All fields as JSON: here, from a file, or from stdin.")
 
 
-class Answered(msgspec.Struct, frozen=True):
+class RunStatusRow(msgspec.Struct, frozen=True):
     """How a run stands, as it is shown."""
 
     world: str
@@ -45,7 +45,7 @@ class Answered(msgspec.Struct, frozen=True):
 @click.option("--program", "name", metavar="NAME", help="Which program, if the file declares several.")
 @click.option("--label", "labels", multiple=True, metavar="NAME[=VALUE]", help="Label it; may be repeated.")
 @click.option("--seed", metavar="WORLD[@HEIGHT]", help="Begin with the state of this world.")
-async def create(desk: Desk, world: str, name: str | None, labels: tuple[str, ...], seed: str | None) -> None:
+async def create(desk: CommandSession, world: str, name: str | None, labels: tuple[str, ...], seed: str | None) -> None:
     """Make a new world."""
     async with desk.open(create=True) as universe:
         program = _chosen(universe, name)
@@ -67,7 +67,7 @@ async def create(desk: Desk, world: str, name: str | None, labels: tuple[str, ..
 @click.option("--wait", "waits", is_flag=True, help="Wait until the world has taken it, or not.")
 @common.TIMEOUT
 async def send(
-    desk: Desk,
+    desk: CommandSession,
     *,
     world: str,
     event: str,
@@ -109,7 +109,7 @@ async def send(
 @CORRELATION
 @common.TIMEOUT
 async def ask(
-    desk: Desk,
+    desk: CommandSession,
     *,
     world: str,
     request: str,
@@ -144,7 +144,7 @@ async def ask(
 @click.option("--detach", is_flag=True, help="Do not wait for its result.")
 @common.TIMEOUT
 async def run(
-    desk: Desk,
+    desk: CommandSession,
     *,
     world: str,
     workflow: str,
@@ -168,7 +168,7 @@ async def run(
         wanted = _start(universe, workflow, packed, run_id, correlation)
         if detach:
             await _enqueue(found, wanted)
-            answered = Answered(world, wanted.run, workflow, "started")
+            answered = RunStatusRow(world, wanted.run, workflow, "started")
             desk.out.one(answered, [wanted.run])
             return
         waiting = (
@@ -176,7 +176,7 @@ async def run(
             f"same with --id {wanted.run}"
         )
         result = await desk.answer(found, _result(found, wanted), timeout, waiting=waiting)
-    desk.out.one(Answered(world, wanted.run, workflow, "finished", result), [_shown(result)])
+    desk.out.one(RunStatusRow(world, wanted.run, workflow, "finished", result), [_shown(result)])
 
 
 def labels_of(words: tuple[str, ...]) -> dict[str, str]:
@@ -231,7 +231,7 @@ async def _enqueue(world: Handle, wanted: commands.StartRun) -> None:
 
 async def _result(world: Handle, wanted: commands.StartRun) -> Any:
     data, since = await world.command(commands.RUN, wanted)
-    standing = structs.decode(commands.Standing, data)
+    standing = structs.decode(commands.RunStanding, data)
     origin = kernel_runs.origin(wanted.workflow, wanted.args)
     result: Any = await runs.result_of(world, await runs.ended(world, standing, since=since, origin=origin), None)
     return render.plain(result)

@@ -8,7 +8,7 @@ import msgspec
 from worldline.base import errors, grammar
 from worldline.cli import common
 from worldline.cli.commands import talk
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client import changes, refs
 from worldline.client.copies import release
 from worldline.inspect import compact as compaction
@@ -21,7 +21,7 @@ HEIGHTS_SHOWN = 8
 
 @common.command("pause")
 @click.argument("world")
-async def pause(desk: Desk, world: str) -> None:
+async def pause(desk: CommandSession, world: str) -> None:
     """Stop a world. Its inbox still accepts input, and it goes on when it is resumed."""
     await _change(desk, world, Status.PAUSED)
 
@@ -29,7 +29,7 @@ async def pause(desk: Desk, world: str) -> None:
 @common.command("resume", asks=True)
 @click.argument("world", required=False)
 @click.option("--all", "every", is_flag=True, help="Every copy that was restored or imported and is not used yet.")
-async def resume(desk: Desk, world: str | None, every: bool) -> None:
+async def resume(desk: CommandSession, world: str | None, every: bool) -> None:
     """Let a paused or archived world go on.
 
     With --all, every world that was restored or imported becomes what it was: do so only if no other copy runs.
@@ -52,7 +52,7 @@ async def resume(desk: Desk, world: str | None, every: bool) -> None:
 
 @common.command("archive")
 @click.argument("world")
-async def archive(desk: Desk, world: str) -> None:
+async def archive(desk: CommandSession, world: str) -> None:
     """Stop a world and refuse input. It can be read, and resumed."""
     await _change(desk, world, Status.ARCHIVED)
 
@@ -60,7 +60,7 @@ async def archive(desk: Desk, world: str) -> None:
 @common.command("label")
 @click.argument("world")
 @click.argument("labels", nargs=-1, metavar="[NAME=VALUE | NAME-]...")
-async def label(desk: Desk, world: str, labels: tuple[str, ...]) -> None:
+async def label(desk: CommandSession, world: str, labels: tuple[str, ...]) -> None:
     """Set and remove labels of a world.
 
     NAME=VALUE or NAME sets a label, NAME- removes it.
@@ -81,7 +81,7 @@ async def label(desk: Desk, world: str, labels: tuple[str, ...]) -> None:
 @common.command("compact")
 @click.argument("world")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-async def compact(desk: Desk, world: str, dry_run: bool) -> None:
+async def compact(desk: CommandSession, world: str, dry_run: bool) -> None:
     """Move old entries of a world into segments.
 
     For a world that no process runs: workers do so by themselves with those that they run.
@@ -105,7 +105,7 @@ async def compact(desk: Desk, world: str, dry_run: bool) -> None:
     desk.out.one({"name": world, **msgspec.to_builtins(planned if done is None else done)}, said)
 
 
-def _would_go(planned: compaction.Plan) -> list[str]:
+def _would_go(planned: compaction.CompactionPlan) -> list[str]:
     """What a compaction would drop, and by which policy."""
     said: list[str] = []
     if planned.dropped:
@@ -118,7 +118,7 @@ def _would_go(planned: compaction.Plan) -> list[str]:
     return [*said, f"policy: {kept}; `worldline universe settings` changes it"]
 
 
-async def _change(desk: Desk, world: str, status: Status) -> None:
+async def _change(desk: CommandSession, world: str, status: Status) -> None:
     async with desk.open(programs=[]) as universe:
         changed = await changes.change(universe, await desk.address(universe, world), status=status)
     name = changed.meta.status.name.lower()
@@ -126,7 +126,7 @@ async def _change(desk: Desk, world: str, status: Status) -> None:
 
 
 @common.command("list", many=True)
-async def list_refs(desk: Desk, limit: int) -> None:
+async def list_refs(desk: CommandSession, limit: int) -> None:
     """List names and the worlds they point to."""
     async with desk.open(programs=[]) as universe:
         found = [each async for each in refs.refs(universe)]
@@ -137,7 +137,7 @@ async def list_refs(desk: Desk, limit: int) -> None:
 @common.command("set", asks=True)
 @click.argument("name")
 @click.argument("world")
-async def set_ref(desk: Desk, name: str, world: str) -> None:
+async def set_ref(desk: CommandSession, name: str, world: str) -> None:
     """Make a name point to a world. One that points elsewhere is moved."""
     async with desk.open(programs=[]) as universe:
         at = await desk.address(universe, world)
@@ -152,7 +152,7 @@ async def set_ref(desk: Desk, name: str, world: str) -> None:
 @common.command("rename", asks=True)
 @click.argument("world")
 @click.argument("name")
-async def rename_ref(desk: Desk, world: str, name: str) -> None:
+async def rename_ref(desk: CommandSession, world: str, name: str) -> None:
     """Give a world another name of its own."""
     async with desk.open(programs=[]) as universe:
         at = await desk.address(universe, world)
@@ -163,7 +163,7 @@ async def rename_ref(desk: Desk, world: str, name: str) -> None:
 
 @common.command("delete", asks=True)
 @click.argument("name")
-async def delete_ref(desk: Desk, name: str) -> None:
+async def delete_ref(desk: CommandSession, name: str) -> None:
     """Remove a name. The world stays."""
     async with desk.open(programs=[]) as universe:
         desk.confirm(f"Remove the name {name!r}?")

@@ -13,7 +13,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.cli import common, output
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client.access import grants, quotas, store_universes
 from worldline.inspect.render import rfc3339, when
 
@@ -38,7 +38,7 @@ def _patterns(default: str | None) -> Callable[[Function], Function]:
 @common.command("allow")
 @click.argument("sender", metavar="UNIVERSE")
 @_patterns("*")
-async def allow(desk: Desk, *, sender: str, world: str, to: str, event: str) -> None:
+async def allow(desk: CommandSession, *, sender: str, world: str, to: str, event: str) -> None:
     """Let worlds of another universe send messages here.
 
     UNIVERSE is one of this store, or `peer:universe`, or an id.
@@ -52,7 +52,7 @@ async def allow(desk: Desk, *, sender: str, world: str, to: str, event: str) -> 
 @common.command("deny")
 @click.argument("sender", metavar="UNIVERSE")
 @_patterns(None)
-async def deny(desk: Desk, *, sender: str, world: str | None, to: str | None, event: str | None) -> int:
+async def deny(desk: CommandSession, *, sender: str, world: str | None, to: str | None, event: str | None) -> int:
     """Take back what was allowed to a universe: all, or that with these very patterns."""
     async with desk.open(programs=[]) as universe:
         taken = await grants.deny(universe, sender, worlds=world, to=to, events=event)
@@ -65,7 +65,7 @@ async def deny(desk: Desk, *, sender: str, world: str | None, to: str | None, ev
 
 @common.command("allowed", many=True)
 @click.option("--log", "shows_changes", is_flag=True, help="What was allowed and denied when, the newest first.")
-async def allowed(desk: Desk, *, shows_changes: bool, limit: int) -> None:
+async def allowed(desk: CommandSession, *, shows_changes: bool, limit: int) -> None:
     """List what other universes may send here."""
     async with desk.open(programs=[]) as universe:
         found = [] if shows_changes else await grants.allowed(universe)
@@ -98,7 +98,7 @@ def _fields(what: grants.Allowed) -> dict[str, str]:
 
 @common.command("list", many=True)
 @click.option("--count", is_flag=True, help="Count the bytes now: reads all of the store.")
-async def list_universes(desk: Desk, *, count: bool, limit: int) -> None:
+async def list_universes(desk: CommandSession, *, count: bool, limit: int) -> None:
     """List the universes of the store: worlds, bytes, and how much of its quota each uses.
 
     Bytes are as they were last counted.
@@ -120,7 +120,7 @@ async def list_universes(desk: Desk, *, count: bool, limit: int) -> None:
 
 @common.command("create")
 @click.argument("name")
-async def create(desk: Desk, *, name: str) -> int:
+async def create(desk: CommandSession, *, name: str) -> int:
     """Make a universe.
 
     Workers that serve its name, or all universes, find it by themselves.
@@ -161,7 +161,7 @@ def _quotas(function: Function) -> Function:
 @_quotas
 @click.option("--count", is_flag=True, help="Count the bytes now: reads all of the universe.")
 @click.option("--log", "shows_changes", is_flag=True, help="What the quota was from when on, the newest first.")
-async def quota(desk: Desk, *, count: bool, shows_changes: bool, **given: str | None) -> None:
+async def quota(desk: CommandSession, *, count: bool, shows_changes: bool, **given: str | None) -> None:
     """Show what the universe has and may have, or change what it may have.
 
     Beyond its quota, what comes from outside and asks for more is refused; what runs already goes on.
@@ -180,7 +180,7 @@ async def quota(desk: Desk, *, count: bool, shows_changes: bool, **given: str | 
     desk.out.one({"universe": universe.name, **_use(found), "changed": changed}, lines)
 
 
-def _show_changes(desk: Desk, found: list[quotas.QuotaChange]) -> None:
+def _show_changes(desk: CommandSession, found: list[quotas.QuotaChange]) -> None:
     rows = [
         {"change": each.change, "time": rfc3339(when(each.time_us)), **msgspec.structs.asdict(each.quota)}
         for each in found

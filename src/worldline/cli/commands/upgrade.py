@@ -9,7 +9,7 @@ import click
 
 from worldline.base import errors
 from worldline.cli import common, output, suggest
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client.connection import Connection
 from worldline.host import holders, program_files
 from worldline.inspect import queries, shadow
@@ -27,7 +27,9 @@ from worldline.roles.shadow import try_out
 )
 @click.option("--shadow", "dry", is_flag=True, help="Change nothing: say what would differ under the code of --app.")
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="With --shadow: over the last N steps.")
-async def upgrade(desk: Desk, *, worlds: tuple[str, ...], every: bool, code: str, dry: bool, last: int | None) -> int:
+async def upgrade(
+    desk: CommandSession, *, worlds: tuple[str, ...], every: bool, code: str, dry: bool, last: int | None
+) -> int:
     """Move worlds to other code, or only try it.
 
     Moving works also while workers with their present code still run. Without it, a world stays under its code until
@@ -74,7 +76,7 @@ async def _all(universe: Connection, programs: dict[str, Program]) -> list[str]:
     return names
 
 
-async def _program_of(desk: Desk, universe: Connection, name: str, programs: dict[str, Program]) -> Program:
+async def _program_of(desk: CommandSession, universe: Connection, name: str, programs: dict[str, Program]) -> Program:
     meta = (await (await desk.world(universe, name)).describe()).meta
     program = programs.get(meta.program)
     if program is None:
@@ -87,7 +89,13 @@ async def _program_of(desk: Desk, universe: Connection, name: str, programs: dic
 
 
 async def _try(
-    desk: Desk, universe: Connection, name: str, programs: dict[str, Program], *, last: int | None, or_fewer: bool
+    desk: CommandSession,
+    universe: Connection,
+    name: str,
+    programs: dict[str, Program],
+    *,
+    last: int | None,
+    or_fewer: bool,
 ) -> int:
     program = await _program_of(desk, universe, name, programs)
     described = await (await desk.world(universe, name)).describe()
@@ -100,12 +108,12 @@ async def _try(
     return output.NEGATIVE if report.differs else 0
 
 
-async def _move(desk: Desk, universe: Connection, name: str, programs: dict[str, Program], code: str) -> int:
+async def _move(desk: CommandSession, universe: Connection, name: str, programs: dict[str, Program], code: str) -> int:
     """Have a world go on under other code: that of a file, if one is named."""
     store, at = universe.store, await desk.address(universe, name)
     if programs and not code:
         code = placement.code_of((await _program_of(desk, universe, name, programs)).hash)
-    others = expiry.Witness(store.env, lambda worker: holders.is_gone(store, worker))
+    others = expiry.DeathWitness(store.env, lambda worker: holders.is_gone(store, worker))
     life, changed = await versions.upgrade(store.engine, store.env, others, at, code=code)
     worker = life.sign.labels.get(placement.NAME) or life.worker.hex()
     said = {"name": name, "worker": life.worker.hex(), "changed": changed}

@@ -8,7 +8,7 @@ import click
 
 from worldline.base import errors
 from worldline.cli import common, payloads
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.inspect import queries, render
@@ -27,7 +27,7 @@ TWICE_SHOWN_MAX = 20
 @click.argument("world")
 @click.argument("run")
 @common.TIMEOUT
-async def retry_run(desk: Desk, *, world: str, run: str, timeout: float | None) -> None:
+async def retry_run(desk: CommandSession, *, world: str, run: str, timeout: float | None) -> None:
     """Try a blocked run again, under the code that is hosted now."""
     async with desk.open() as universe:
         found = await desk.world(universe, world)
@@ -40,7 +40,7 @@ async def retry_run(desk: Desk, *, world: str, run: str, timeout: float | None) 
 @click.argument("run")
 @click.option("--to", default=START, metavar="start|OP", show_default=True, help="The first operation to drop.")
 @common.TIMEOUT
-async def reset_run(desk: Desk, *, world: str, run: str, to: str, timeout: float | None) -> None:
+async def reset_run(desk: CommandSession, *, world: str, run: str, to: str, timeout: float | None) -> None:
     """Drop operations of a run, and let it go on from there.
 
     OP is the number of an operation, as reports and `runs show` have it. What the run asks for again may happen twice:
@@ -63,7 +63,7 @@ async def reset_run(desk: Desk, *, world: str, run: str, to: str, timeout: float
 @click.argument("run")
 @click.option("--reason", default="terminated by hand", show_default=True, help="What is journaled as its failure.")
 @common.TIMEOUT
-async def terminate_run(desk: Desk, *, world: str, run: str, reason: str, timeout: float | None) -> None:
+async def terminate_run(desk: CommandSession, *, world: str, run: str, reason: str, timeout: float | None) -> None:
     """End a run at once, with the runs it waits for. None of its code runs: it cannot clean up."""
     async with desk.open() as universe:
         found = await desk.world(universe, world)
@@ -80,7 +80,7 @@ async def terminate_run(desk: Desk, *, world: str, run: str, reason: str, timeou
 @click.option("--error", metavar="TEXT", help="Answer with an error instead.")
 @common.TIMEOUT
 async def answer_run(
-    desk: Desk, *, world: str, run: str, op: int, value: str | None, error: str | None, timeout: float | None
+    desk: CommandSession, *, world: str, run: str, op: int, value: str | None, error: str | None, timeout: float | None
 ) -> None:
     """Answer an open operation of a run by hand, with VALUE as JSON (or text), or with --error.
 
@@ -103,7 +103,7 @@ async def answer_run(
 @click.option("--running", is_flag=True, help="Also if it is not parked. An attempt is stopped, and not undone.")
 @common.TIMEOUT
 async def answer_effect(
-    desk: Desk, *, effect: str, value: str | None, error: str | None, running: bool, timeout: float | None
+    desk: CommandSession, *, effect: str, value: str | None, error: str | None, running: bool, timeout: float | None
 ) -> None:
     """Answer a parked effect by hand, with VALUE as JSON (or text), or with --error."""
     _check_answer(value, error)
@@ -178,7 +178,7 @@ def _data(kind: Any, value: str | None, error: str | None) -> bytes:
         raise errors.BadInput(f"the answer: {wrong}") from wrong
 
 
-def _say(desk: Desk, world: str, run: str, record: Record | None, what: str, **more: Any) -> None:
+def _say(desk: CommandSession, world: str, run: str, record: Record | None, what: str, **more: Any) -> None:
     """What was done, and how the run stands then."""
     status = "" if record is None else record.status.name.lower()
     said = {"world": world, "run": run, "status": status or None, **more}

@@ -12,7 +12,7 @@ from worldline.base import errors, grammar
 from worldline.base.failures import CancelKind
 from worldline.cli import common, output, suggest
 from worldline.cli.commands import roles, ways_out
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client import attempts, dead_letters, listing
 from worldline.client import effect as effects
 from worldline.client.connection import Connection
@@ -63,13 +63,13 @@ class EffectTried(msgspec.Struct, frozen=True):
     effect: str
     id: str
     open: bool
-    attempts: list[queries.Attempted]
+    attempts: list[queries.AttemptRow]
 
 
 @common.command("list", many=True)
 @click.argument("world")
 @click.option("--status", type=click.Choice(RUN_STATES), help="Only runs of this status.")
-async def list_runs(desk: Desk, *, world: str, status: str | None, limit: int) -> None:
+async def list_runs(desk: CommandSession, *, world: str, status: str | None, limit: int) -> None:
     """List a world's runs, newest first."""
     async with desk.open(programs=[]) as universe:
         there = await desk.world(universe, world)
@@ -85,7 +85,7 @@ async def list_runs(desk: Desk, *, world: str, status: str | None, limit: int) -
 @common.command("show", app=True)
 @click.argument("world")
 @click.argument("run")
-async def show_run(desk: Desk, *, world: str, run: str) -> None:
+async def show_run(desk: CommandSession, *, world: str, run: str) -> None:
     """Show a run: its arguments, its operations, what it waits for, its result.
 
     With --app FILE, also where the code passes other arguments now.
@@ -95,7 +95,7 @@ async def show_run(desk: Desk, *, world: str, run: str) -> None:
         shown = _shown_run(await _marked(found, await _find_run(found, run)))
         histories = await attempts.of_run(found, run)
     tried = [
-        EffectTried(each.effect, each.id, each.open, [queries.Attempted.of(one) for one in each.attempts])
+        EffectTried(each.effect, each.id, each.open, [queries.AttemptRow.of(one) for one in each.attempts])
         for each in histories
     ]
     shown = msgspec.structs.replace(shown, attempts=tried)
@@ -118,7 +118,9 @@ def _operation_lines(found: list[inspect_ways.Operation]) -> list[str]:
     "--kind", type=click.Choice(CANCELS), default="user", show_default=True, help="What it is told cancels it."
 )
 @common.TIMEOUT
-async def cancel_run(desk: Desk, *, world: str, run: str, reason: str, kind: str, timeout: float | None) -> None:
+async def cancel_run(
+    desk: CommandSession, *, world: str, run: str, reason: str, kind: str, timeout: float | None
+) -> None:
     """Cancel a run where it waits. It may still clean up."""
     async with desk.open(programs=[]) as universe:
         found = await desk.world(universe, world)
@@ -126,14 +128,14 @@ async def cancel_run(desk: Desk, *, world: str, run: str, reason: str, kind: str
         desk.confirm(f"Cancel run {run!r} of world {world!r}?")
         asked = found.command(commands.CANCEL, commands.CancelRun(run, reason, CancelKind[kind.upper()]))
         answer, _ = await desk.answer(found, asked, timeout)
-    blocked = structs.decode(commands.Standing, answer).status is RunStatus.BLOCKED
+    blocked = structs.decode(commands.RunStanding, answer).status is RunStatus.BLOCKED
     what = f"run {run} is being cancelled"
     if blocked:
         what = f"run {run} is blocked: it is cancelled when it goes on; `worldline runs terminate` ends it at once"
     desk.out.one({"world": world, "run": run, "cancelled": True, "pending": blocked}, [what])
 
 
-def _lines(shown: RunShown | queries.Work) -> list[str]:
+def _lines(shown: RunShown | queries.WorkRow) -> list[str]:
     """What is known of a run or an effect, and below it where in its code it failed."""
     apart = ("trace", "operations", "ways", "attempts")
     said = {name: getattr(shown, name) for name in shown.__struct_fields__ if name not in apart}
@@ -148,7 +150,7 @@ def _lines(shown: RunShown | queries.Work) -> list[str]:
     return [*lines, "", *shown.trace.rstrip().splitlines()] if shown.trace else lines
 
 
-async def _find_run(world: Handle, run: str) -> why.Run:
+async def _find_run(world: Handle, run: str) -> why.WaitingRun:
     try:
         return await why.find_run(world, run)
     except errors.NotFound as error:
@@ -156,14 +158,14 @@ async def _find_run(world: Handle, run: str) -> why.Run:
         raise errors.NotFound(f"{error}{suggest.near(run, known)}") from error
 
 
-async def _marked(world: Handle, run: why.Run) -> why.Run:
+async def _marked(world: Handle, run: why.WaitingRun) -> why.WaitingRun:
     """A run that says which of its personal values were erased."""
     engine, at = world.universe.store.engine, await world.address()
     args, data = [await checking.marked(engine, at, each) for each in (run.args, run.data)]
     return msgspec.structs.replace(run, args=args, data=data)
 
 
-def _shown_run(run: why.Run) -> RunShown:
+def _shown_run(run: why.WaitingRun) -> RunShown:
     ok = run.status == "finished"
     failed = run.status in ("failed", "cancelled") and run.data
     return RunShown(
@@ -193,7 +195,7 @@ def _shown_run(run: why.Run) -> RunShown:
 @common.command("list", many=True)
 @click.argument("world", required=False)
 @click.option("--state", type=click.Choice(WORK_STATES), help="Only effects in this state.")
-async def list_effects(desk: Desk, *, world: str | None, state: str | None, limit: int) -> None:
+async def list_effects(desk: CommandSession, *, world: str | None, state: str | None, limit: int) -> None:
     """List open effects, of one world or of all, newest first."""
     async with desk.open(programs=[]) as universe:
         at = None if world is None else await desk.address(universe, world)
@@ -213,7 +215,7 @@ async def list_effects(desk: Desk, *, world: str | None, state: str | None, limi
 
 @common.command("show")
 @click.argument("effect")
-async def show_effect(desk: Desk, *, effect: str) -> None:
+async def show_effect(desk: CommandSession, *, effect: str) -> None:
     """Show an open effect, by its id or the beginning of it."""
     async with desk.open(programs=[]) as universe:
         opened = await desk.find_work(universe, effect, WorkKind.EFFECT)
@@ -223,7 +225,7 @@ async def show_effect(desk: Desk, *, effect: str) -> None:
 
 @common.command("retry")
 @click.argument("effect")
-async def retry_effect(desk: Desk, *, effect: str) -> None:
+async def retry_effect(desk: CommandSession, *, effect: str) -> None:
     """Try a parked effect again, or one that waits for its next attempt now."""
     async with desk.open(programs=[]) as universe:
         opened = await desk.find_work(universe, effect, WorkKind.EFFECT)
@@ -233,7 +235,7 @@ async def retry_effect(desk: Desk, *, effect: str) -> None:
 
 @common.command("park")
 @click.argument("effect")
-async def park_effect(desk: Desk, *, effect: str) -> None:
+async def park_effect(desk: CommandSession, *, effect: str) -> None:
     """Park an effect before its next attempt. `effect retry` tries it again."""
     async with desk.open(programs=[]) as universe:
         opened = await desk.find_work(universe, effect, WorkKind.EFFECT)
@@ -246,7 +248,7 @@ async def park_effect(desk: Desk, *, effect: str) -> None:
 
 @common.command("list", many=True)
 @click.argument("world", required=False)
-async def list_timers(desk: Desk, *, world: str | None, limit: int) -> None:
+async def list_timers(desk: CommandSession, *, world: str | None, limit: int) -> None:
     """List timers, of one world or of all; the next to fire first."""
     async with desk.open(programs=[]) as universe:
         at = None if world is None else await desk.address(universe, world)
@@ -259,7 +261,7 @@ async def list_timers(desk: Desk, *, world: str | None, limit: int) -> None:
 @click.argument("timer")
 @click.option("--reason", default="cancelled by hand", show_default=True, help="What a run that sleeps is told.")
 @common.TIMEOUT
-async def cancel_timer(desk: Desk, *, timer: str, reason: str, timeout: float | None) -> None:
+async def cancel_timer(desk: CommandSession, *, timer: str, reason: str, timeout: float | None) -> None:
     """Cancel a timer. A run that sleeps gets an error, a limit is lifted, a schedule ends."""
     async with desk.open(programs=[]) as universe:
         opened = await desk.find_work(universe, timer, WorkKind.TIMER)
@@ -277,7 +279,7 @@ async def cancel_timer(desk: Desk, *, timer: str, reason: str, timeout: float | 
 
 @common.command("list", many=True)
 @click.argument("world", required=False)
-async def list_dead(desk: Desk, *, world: str | None, limit: int) -> None:
+async def list_dead(desk: CommandSession, *, world: str | None, limit: int) -> None:
     """List dead letters, of one world or of all, newest first."""
     async with desk.open(programs=[]) as universe:
         found = await queries.list_dead(universe, await _addresses(desk, universe, world), limit=limit)
@@ -289,7 +291,7 @@ async def list_dead(desk: Desk, *, world: str | None, limit: int) -> None:
 @click.argument("world")
 @click.argument("letter", required=False)
 @click.option("--all", "every", is_flag=True, help="All of them.")
-async def retry_dead(desk: Desk, *, world: str, letter: str | None, every: bool) -> None:
+async def retry_dead(desk: CommandSession, *, world: str, letter: str | None, every: bool) -> None:
     """Put a dead letter back into the world's inbox, as a new input."""
     async with desk.open(programs=[]) as universe:
         at = await desk.address(universe, world)
@@ -303,7 +305,7 @@ async def retry_dead(desk: Desk, *, world: str, letter: str | None, every: bool)
 @click.argument("world")
 @click.argument("letter", required=False)
 @click.option("--all", "every", is_flag=True, help="All of them.")
-async def drop_dead(desk: Desk, *, world: str, letter: str | None, every: bool) -> None:
+async def drop_dead(desk: CommandSession, *, world: str, letter: str | None, every: bool) -> None:
     """Delete a dead letter."""
     async with desk.open(programs=[]) as universe:
         at = await desk.address(universe, world)
@@ -315,13 +317,15 @@ async def drop_dead(desk: Desk, *, world: str, letter: str | None, every: bool) 
     _say_letters(desk, world, chosen, "dropped")
 
 
-def _say_letters(desk: Desk, world: str, chosen: list[inboxes.Letter], what: str) -> None:
+def _say_letters(desk: CommandSession, world: str, chosen: list[inboxes.DeadLetterRecord], what: str) -> None:
     letters = [each.stamp.hex() for each in chosen]
     said = f"{grammar.count(len(letters), 'dead letter')} {what}"
     desk.out.one({"world": world, "letters": letters, "done": what}, [said])
 
 
-async def _letters(universe: Connection, at: ids.Address, text: str | None, *, every: bool) -> list[inboxes.Letter]:
+async def _letters(
+    universe: Connection, at: ids.Address, text: str | None, *, every: bool
+) -> list[inboxes.DeadLetterRecord]:
     if every == (text is not None):
         raise errors.BadInput("name a dead letter by its id, or all with --all")
     found = [each async for each in dead_letters.letters(universe, at)]
@@ -335,7 +339,7 @@ async def _letters(universe: Connection, at: ids.Address, text: str | None, *, e
     return chosen
 
 
-async def _addresses(desk: Desk, universe: Connection, world: str | None) -> list[ids.Address]:
+async def _addresses(desk: CommandSession, universe: Connection, world: str | None) -> list[ids.Address]:
     if world is not None:
         return [await desk.address(universe, world)]
     found: list[ids.Address] = []

@@ -13,7 +13,7 @@ import msgspec
 from worldline.base import errors
 from worldline.cli import common, output, suggest
 from worldline.cli.commands import roles
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client.connection import Connection
 from worldline.host import holders
 from worldline.inspect import render
@@ -27,7 +27,7 @@ from worldline.roles.universes import served
 ID_CHARACTERS_MIN = 4
 
 
-class Worker(msgspec.Struct, frozen=True):
+class WorkerRow(msgspec.Struct, frozen=True):
     """A line of the listing."""
 
     name: str
@@ -42,7 +42,7 @@ class Worker(msgspec.Struct, frozen=True):
 
 
 @common.command("list", many=True)
-async def list_workers(desk: Desk, limit: int) -> None:
+async def list_workers(desk: CommandSession, limit: int) -> None:
     """List the workers of this universe: their state, and what they run."""
     async with desk.open(programs=[]) as universe:
         found = [await _shown(universe, life) for life in (await _lives(universe))[:limit]]
@@ -60,7 +60,7 @@ async def list_workers(desk: Desk, limit: int) -> None:
     desk.out.many(found, columns, none="no workers here")
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldWorldRow(msgspec.Struct, frozen=True):
     """A world that a worker holds."""
 
     name: str
@@ -71,10 +71,10 @@ class Held(msgspec.Struct, frozen=True):
     epoch: int
 
 
-class WholeWorker(Worker, frozen=True):
+class WholeWorker(WorkerRow, frozen=True):
     """A worker, and the worlds that it holds. `more`: how many are left out of the list."""
 
-    held: list[Held] = []
+    held: list[HeldWorldRow] = []
     more: int = 0
 
 
@@ -87,7 +87,7 @@ class WholeWorker(Worker, frozen=True):
     show_default=True,
     help="How many worlds at most.",
 )
-async def show(desk: Desk, *, worker: str, limit: int) -> None:
+async def show(desk: CommandSession, *, worker: str, limit: int) -> None:
     """Show a worker and the worlds that it holds, each with its epoch. WORKER is a name or an id."""
     async with desk.open(programs=[]) as universe:
         found = [await _whole(universe, life, limit) for life in _find(await _lives(universe), worker)]
@@ -102,14 +102,14 @@ async def show(desk: Desk, *, worker: str, limit: int) -> None:
 
 @common.command("drain")
 @click.argument("worker")
-async def drain(desk: Desk, worker: str) -> None:
+async def drain(desk: CommandSession, worker: str) -> None:
     """Drain a worker: it saves and releases its worlds and takes none. WORKER is a name or an id."""
     await _drain(desk, worker, draining=True)
 
 
 @common.command("undrain")
 @click.argument("worker")
-async def undrain(desk: Desk, worker: str) -> None:
+async def undrain(desk: CommandSession, worker: str) -> None:
     """Let a drained worker take worlds again."""
     await _drain(desk, worker, draining=False)
 
@@ -117,7 +117,7 @@ async def undrain(desk: Desk, worker: str) -> None:
 @common.command("revoke")
 @click.argument("world")
 @click.option("--epoch", type=click.IntRange(min=1), metavar="N", help="Only if it is held at this epoch.")
-async def revoke(desk: Desk, *, world: str, epoch: int | None) -> None:
+async def revoke(desk: CommandSession, *, world: str, epoch: int | None) -> None:
     """Take the lease of a world from its holder, which can write no more. Another worker goes on.
 
     With --epoch, only the lease of that epoch (`worldline show` says it): a repeat takes it from no other holder.
@@ -142,7 +142,7 @@ async def revoke(desk: Desk, *, world: str, epoch: int | None) -> None:
     metavar="N",
     help="A worker that has many worlds to take begins with the lowest.",
 )
-async def assign(desk: Desk, *, world: str, worker: str, priority: int) -> None:
+async def assign(desk: CommandSession, *, world: str, worker: str, priority: int) -> None:
     """Say which worker should run a world: any other gives it back, saved. WORKER is its name or its id.
 
     A worker that does not have its program, or the labels that it needs, is refused.
@@ -162,7 +162,7 @@ async def assign(desk: Desk, *, world: str, worker: str, priority: int) -> None:
 
 @common.command("unassign")
 @click.argument("world")
-async def unassign(desk: Desk, world: str) -> None:
+async def unassign(desk: CommandSession, world: str) -> None:
     """Let any worker run a world again."""
     async with desk.open(programs=[]) as universe:
         at = await desk.address(universe, world)
@@ -170,23 +170,23 @@ async def unassign(desk: Desk, world: str) -> None:
     desk.out.one({"name": world, "worker": None}, [f"any worker may run {world}"])
 
 
-async def _whole(universe: Connection, life: leases.Heartbeat, limit: int) -> WholeWorker:
+async def _whole(universe: Connection, life: leases.HeartbeatRecord, limit: int) -> WholeWorker:
     every = await operations.list_worker_worlds(universe.store.engine, life.worker)
     shown = every[:limit]
     read = await universe.store.engine.read(*(worlds.get(at) for at, _ in shown))
     names = {each.id: each.name for each in await served.read_all(universe.store.engine)}
-    held: list[Held] = []
+    held: list[HeldWorldRow] = []
     for index, (at, epoch) in enumerate(shown):
         world = worlds.find(at, read.value(index))
         if world is not None:  # else it was deleted just now
             meta = world.meta
             where = names.get(at.universe, at.universe.hex())
-            held.append(Held(meta.name, at.world.hex(), meta.program, meta.status.name.lower(), where, epoch))
+            held.append(HeldWorldRow(meta.name, at.world.hex(), meta.program, meta.status.name.lower(), where, epoch))
     line = msgspec.structs.asdict(await _shown(universe, life))
     return WholeWorker(**line, held=held, more=len(every) - len(shown))
 
 
-async def _drain(desk: Desk, named: str, *, draining: bool) -> None:
+async def _drain(desk: CommandSession, named: str, *, draining: bool) -> None:
     async with desk.open(programs=[]) as universe:
         engine, env = universe.store.engine, universe.store.env
         chosen = _find(await _lives(universe), named)
@@ -198,16 +198,16 @@ async def _drain(desk: Desk, named: str, *, draining: bool) -> None:
         desk.out.one(each, [f"worker {each.name} ({each.id}) {done}"])
 
 
-def _ids(lives: list[leases.Heartbeat]) -> list[ids.WorkerId]:
+def _ids(lives: list[leases.HeartbeatRecord]) -> list[ids.WorkerId]:
     return [life.worker for life in lives]
 
 
-async def _lives(universe: Connection) -> list[leases.Heartbeat]:
+async def _lives(universe: Connection) -> list[leases.HeartbeatRecord]:
     found = await operations.list_workers(universe.store.engine)
     return [life for life in found if worker_labels.serves(life.sign.labels, universe.id)]
 
 
-def _find(lives: list[leases.Heartbeat], named: str) -> list[leases.Heartbeat]:
+def _find(lives: list[leases.HeartbeatRecord], named: str) -> list[leases.HeartbeatRecord]:
     """The workers of a name, or the one whose id begins or ends so."""
     by_name = [life for life in lives if life.sign.labels.get(placement.NAME) == named]
     text = named.lower()
@@ -221,12 +221,12 @@ def _find(lives: list[leases.Heartbeat], named: str) -> list[leases.Heartbeat]:
     return by_name or by_id
 
 
-async def _shown(universe: Connection, life: leases.Heartbeat) -> Worker:
+async def _shown(universe: Connection, life: leases.HeartbeatRecord) -> WorkerRow:
     now_us = (await universe.store.engine.read()).time_us
     held = await operations.list_worker_worlds(universe.store.engine, life.worker)
     gone = holders.is_gone(universe.store, life.worker)
     state = "dead" if gone or not life.alive(now_us) else "draining" if life.sign.draining else "alive"
-    return Worker(
+    return WorkerRow(
         life.sign.labels.get(placement.NAME, ""),
         life.worker.hex(),
         state,

@@ -40,7 +40,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Line(msgspec.Struct, frozen=True):
+class BlockLine(msgspec.Struct, frozen=True):
     """A line of a block. `fresh`: the heading is shown in any case. No text: the heading alone."""
 
     block: str
@@ -50,12 +50,12 @@ class Line(msgspec.Struct, frozen=True):
     fresh: bool = False
 
 
-class Run(msgspec.Struct, frozen=True):
+class RunBlock(msgspec.Struct, frozen=True):
     block: str
     started_us: int
 
 
-class Work(msgspec.Struct):
+class WorkBlock(msgspec.Struct):
     """An effect or a timer that is open."""
 
     at: ids.Address
@@ -77,12 +77,12 @@ class Blocks:
 
     def __init__(self, place_of: Callable[[str], str] = lambda _: "") -> None:
         self._place_of = place_of
-        self._runs: dict[tuple[ids.Address, str], Run] = {}
-        self._work: dict[ids.IntentId, Work] = {}
+        self._runs: dict[tuple[ids.Address, str], RunBlock] = {}
+        self._work: dict[ids.IntentId, WorkBlock] = {}
 
     # --- What is shown -----------------------------------------------------------------------------------------
 
-    def step(self, at: ids.Address, world: str, entries: Sequence[journal.Entry]) -> list[Line]:
+    def step(self, at: ids.Address, world: str, entries: Sequence[journal.JournalEntry]) -> list[BlockLine]:
         """What one step did."""
         first, *derived = entries
         lines, block = self._input(at, world, first)
@@ -95,7 +95,7 @@ class Blocks:
                 lines += self._derived(at, world, entry, block, first)
         return lines
 
-    def notice(self, said: sinks.Notice, time_us: int) -> list[Line]:
+    def notice(self, said: sinks.Notice, time_us: int) -> list[BlockLine]:
         """An attempt that failed and will be repeated; the journal tells only how the last one ended."""
         if said.kind != "effect_retried":
             return []
@@ -103,36 +103,41 @@ class Blocks:
         for work in self._work.values():
             if (work.at.world.hex(), work.step, work.name) == (said.world, said.step, name):
                 text = f"{work.said} attempt {said.detail} failed: {self._failure(message)}; it is tried again"
-                return [Line(work.block, time_us, text, _BAD)]
+                return [BlockLine(work.block, time_us, text, _BAD)]
         return []
 
-    def chunk(self, given: hub.Chunk, time_us: int) -> list[Line]:
+    def chunk(self, given: hub.Chunk, time_us: int) -> list[BlockLine]:
         """A piece of what an effect streams. Text is put together to lines."""
         work = self._work.get(given.intent)
         if work is None:
             return []
         if not isinstance(given.value, str):
-            return [*self._rest(work, time_us), Line(work.block, time_us, f"{work.name} streams {_short(given.value)}")]
+            return [
+                *self._rest(work, time_us),
+                BlockLine(work.block, time_us, f"{work.name} streams {_short(given.value)}"),
+            ]
         work.chunks += given.value
         whole, newline, rest = work.chunks.rpartition("\n")
         if not newline and len(rest) >= CHUNK_CHARACTERS:
             whole, rest = rest, ""
         work.chunks = rest
-        return [Line(work.block, time_us, f"{work.name} streams {_short(each)}") for each in whole.splitlines() if each]
+        return [
+            BlockLine(work.block, time_us, f"{work.name} streams {_short(each)}") for each in whole.splitlines() if each
+        ]
 
-    def idle(self, time_us: int) -> list[Line]:
+    def idle(self, time_us: int) -> list[BlockLine]:
         """What lasts: the rest of what is streamed, and operations that have not ended."""
-        lines: list[Line] = []
+        lines: list[BlockLine] = []
         for work in self._work.values():
             if not work.announced:
                 work.announced = True
-                lines.append(Line(work.block, time_us, f"{work.said} ...", _QUIET))
+                lines.append(BlockLine(work.block, time_us, f"{work.said} ...", _QUIET))
             lines += self._rest(work, time_us)
         return lines
 
     # --- Inputs ------------------------------------------------------------------------------------------------
 
-    def _input(self, at: ids.Address, world: str, entry: journal.Entry) -> tuple[list[Line], str]:
+    def _input(self, at: ids.Address, world: str, entry: journal.JournalEntry) -> tuple[list[BlockLine], str]:
         """What an input is shown as, and the block of what it brings about."""
         said = render.fields(entry)
         match entry.kind:
@@ -148,12 +153,12 @@ class Blocks:
                 return self._command(at, world, entry, said)
             case _:
                 text = f"undecodable input: {said.get('reason', '')}"
-                return [Line(world, entry.time_us, text, _BAD, fresh=True)], world
-        return [Line(block, entry.time_us, fresh=True)], block
+                return [BlockLine(world, entry.time_us, text, _BAD, fresh=True)], world
+        return [BlockLine(block, entry.time_us, fresh=True)], block
 
     def _command(
-        self, at: ids.Address, world: str, entry: journal.Entry, said: dict[str, Any]
-    ) -> tuple[list[Line], str]:
+        self, at: ids.Address, world: str, entry: journal.JournalEntry, said: dict[str, Any]
+    ) -> tuple[list[BlockLine], str]:
         if said.get("command") in (commands.RUN, commands.PROGRAM, commands.CONTINUE):
             return [], world  # what follows says it better
         if "intent" in said:
@@ -161,29 +166,31 @@ class Blocks:
             if work is not None and said["command"] == commands.PARK:
                 why = self._failure(str(said.get("error", "")))
                 text = f"{work.said} is parked after {grammar.count(int(said.get('attempts', 0)), 'attempt')}: {why}"
-                return [Line(work.block, entry.time_us, text, _BAD)], work.block
+                return [BlockLine(work.block, entry.time_us, text, _BAD)], work.block
             if work is not None:
-                return [Line(work.block, entry.time_us, f"{said['command']} {work.said}")], work.block
+                return [BlockLine(work.block, entry.time_us, f"{said['command']} {work.said}")], work.block
         run = str(said.get("run", ""))
         block = self._block(at, world, run) if run else f"{world} {said.get('command', 'command')}"
         reason = f": {said['reason']}" if said.get("reason") else ""
         text = f"{said.get('command')}{reason}" if run else ""
-        return [Line(block, entry.time_us, text, fresh=not run)], block
+        return [BlockLine(block, entry.time_us, text, fresh=not run)], block
 
-    def _ended(self, at: ids.Address, world: str, entry: journal.Entry, said: dict[str, Any]) -> tuple[list[Line], str]:
+    def _ended(
+        self, at: ids.Address, world: str, entry: journal.JournalEntry, said: dict[str, Any]
+    ) -> tuple[list[BlockLine], str]:
         """The end of an effect or timer."""
         intent = ids.IntentId(bytes.fromhex(said["intent"])) if "intent" in said else None
         work = None if intent is None else self._work.pop(intent, None)
         if work is None:  # asked for before this process began
             what = "effect" if entry.kind is Kind.EFFECT_RESULT else "timer"
-            work = Work(at, 0, 0, "", what, what, entry.time_us, self._block(at, world, entry.correlation))
+            work = WorkBlock(at, 0, 0, "", what, what, entry.time_us, self._block(at, world, entry.correlation))
         lines = self._rest(work, entry.time_us)
         lasted = duration(entry.time_us - work.started_us) if work.step else ""
         text, style = work.said, ""
         if entry.kind is Kind.EFFECT_RESULT:
             text, style = self._outcome(work.said, said)
         if entry.kind is Kind.EFFECT_RESULT or work.run:  # a schedule's timer brings its own block about
-            lines.append(Line(work.block, entry.time_us, f"{text}  {lasted}".rstrip(), style))
+            lines.append(BlockLine(work.block, entry.time_us, f"{text}  {lasted}".rstrip(), style))
         return lines, work.block
 
     def _outcome(self, what: str, said: dict[str, Any]) -> tuple[str, str]:
@@ -194,16 +201,16 @@ class Blocks:
 
     # --- What a step derives -----------------------------------------------------------------------------------
 
-    def _started(self, at: ids.Address, world: str, entry: journal.Entry) -> Line:
+    def _started(self, at: ids.Address, world: str, entry: journal.JournalEntry) -> BlockLine:
         said = render.fields(entry)
         run = str(said.get("run", entry.correlation))
         block = f"{world}/{run} {_call(str(said.get('workflow', 'workflow')), said.get('args'))}"
-        _keep(self._runs, (at, run), Run(block, entry.time_us))
-        return Line(block, entry.time_us, fresh=True)
+        _keep(self._runs, (at, run), RunBlock(block, entry.time_us))
+        return BlockLine(block, entry.time_us, fresh=True)
 
     def _derived(
-        self, at: ids.Address, world: str, entry: journal.Entry, block: str, first: journal.Entry
-    ) -> list[Line]:
+        self, at: ids.Address, world: str, entry: journal.JournalEntry, block: str, first: journal.JournalEntry
+    ) -> list[BlockLine]:
         said = render.fields(entry)
         text, style = "", ""
         match entry.kind:
@@ -230,9 +237,11 @@ class Blocks:
             case Kind.ANSWERED if first.kind is Kind.EVENT:
                 bad = said.get("error")
                 text = f"refused: {bad.get('message')}" if bad else f"answered {_short(said.get('answer'))}"
-        return [Line(block, entry.time_us, text, style)] if text else []
+        return [BlockLine(block, entry.time_us, text, style)] if text else []
 
-    def _asked(self, at: ids.Address, world: str, entry: journal.Entry, said: dict[str, Any], block: str) -> None:
+    def _asked(
+        self, at: ids.Address, world: str, entry: journal.JournalEntry, said: dict[str, Any], block: str
+    ) -> None:
         """Remember an effect or timer until it ends."""
         try:
             ordinal, name, run, _, params, _ = values.load(tuple[int, str, str, int, bytes, int], entry.payload)
@@ -243,25 +252,25 @@ class Blocks:
             _call(name, said.get("args")) if "effect" in said else f"{name} {output.lasting(said.get('seconds', 0))}"
         )
         block = self._block(at, world, run) if run else block
-        _keep(self._work, intent, Work(at, entry.step, ordinal, run, name, shown, entry.time_us, block))
+        _keep(self._work, intent, WorkBlock(at, entry.step, ordinal, run, name, shown, entry.time_us, block))
 
-    def _cancelled(self, at: ids.Address, entry: journal.Entry, said: dict[str, Any]) -> list[Line]:
+    def _cancelled(self, at: ids.Address, entry: journal.JournalEntry, said: dict[str, Any]) -> list[BlockLine]:
         where = (at, said.get("of_step"), said.get("ordinal"))
         for intent, work in list(self._work.items()):
             if (work.at, work.step, work.ordinal) == where:
                 del self._work[intent]
                 if entry.kind is Kind.EFFECT_CANCELLED:  # a limit that was not reached is not worth a line
-                    return [Line(work.block, entry.time_us, f"{work.said} is cancelled", _QUIET)]
+                    return [BlockLine(work.block, entry.time_us, f"{work.said} is cancelled", _QUIET)]
         return []
 
-    def _finished(self, at: ids.Address, world: str, entry: journal.Entry, said: dict[str, Any]) -> Line:
+    def _finished(self, at: ids.Address, world: str, entry: journal.JournalEntry, said: dict[str, Any]) -> BlockLine:
         run = str(said.get("run", entry.correlation))
         known = self._runs.pop((at, run), None)
         lasted = "" if known is None else f"  in {duration(entry.time_us - known.started_us)}"
         status, bad = str(said.get("status", "finished")), said.get("error")
         end = self._failure(str(bad.get("message"))) if bad else _short(said.get("result"))
         style = _BAD if status == "failed" else _GOOD if status == "finished" else _QUIET
-        return Line(known.block if known else f"{world}/{run}", entry.time_us, f"{status} {end}{lasted}", style)
+        return BlockLine(known.block if known else f"{world}/{run}", entry.time_us, f"{status} {end}{lasted}", style)
 
     # --- Helpers -----------------------------------------------------------------------------------------------
 
@@ -274,10 +283,10 @@ class Blocks:
         shown = _cut(" ".join(message.split()))
         return f"{shown} ({place})" if place else shown
 
-    def _rest(self, work: Work, time_us: int) -> list[Line]:
+    def _rest(self, work: WorkBlock, time_us: int) -> list[BlockLine]:
         """What an effect has streamed since the last whole line."""
         rest, work.chunks = work.chunks, ""
-        return [Line(work.block, time_us, f"{work.name} streams {_short(rest)}")] if rest.strip() else []
+        return [BlockLine(work.block, time_us, f"{work.name} streams {_short(rest)}")] if rest.strip() else []
 
 
 def duration(us: int) -> str:
@@ -293,7 +302,7 @@ def _call(name: str, args: Any) -> str:
     return f"{name}({'' if args is None else _short(args)})"
 
 
-def _report(entry: journal.Entry, world: str) -> str:
+def _report(entry: journal.JournalEntry, world: str) -> str:
     """Why a run was blocked, with the commands to type."""
     try:
         return reports.addressed(structs.decode(Blocked, entry.payload).report, world)

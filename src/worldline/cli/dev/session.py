@@ -12,7 +12,7 @@ from pathlib import Path
 
 from worldline.base import errors, grammar
 from worldline.cli import shutdown
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.cli.dev import show as dev_show
 from worldline.client import connection
 from worldline.client.connection import Connection
@@ -25,10 +25,12 @@ from worldline.model.settings import Settings
 POLL_SECONDS = 0.25
 
 
-class Session:
+class DevSession:
     """One `dev`, over all reloads."""
 
-    def __init__(self, desk: Desk, target: str, names: Sequence[str], show: dev_show.Show, settings: Settings) -> None:
+    def __init__(
+        self, desk: CommandSession, target: str, names: Sequence[str], show: dev_show.Show, settings: Settings
+    ) -> None:
         self._desk = desk
         self._settings = settings
         self._target = target
@@ -43,8 +45,8 @@ class Session:
             before, loaded = loaded.programs, following
 
     async def _host(
-        self, loaded: program_files.Loaded, before: Sequence[Program], *, reload: bool
-    ) -> program_files.Loaded | None:
+        self, loaded: program_files.LoadedPrograms, before: Sequence[Program], *, reload: bool
+    ) -> program_files.LoadedPrograms | None:
         """Host these programs until they change or all is over. Returns what to host next."""
         place = self._desk.place
         self.show.mute(muted=bool(before))
@@ -71,7 +73,9 @@ class Session:
             self.show.say("stopped", f"worlds are saved, leases are free{shutdown.abandoned()}")
         return following
 
-    async def _begin(self, universe: Connection, loaded: program_files.Loaded, before: Sequence[Program]) -> None:
+    async def _begin(
+        self, universe: Connection, loaded: program_files.LoadedPrograms, before: Sequence[Program]
+    ) -> None:
         for name in self._names:
             await Universe(universe).ensure(name, loaded.programs[0])
         if not before:
@@ -113,8 +117,8 @@ class Session:
         return "\n".join(["; ".join([said, *refused[:5]]), *list(unfit.values())[:1]])
 
     async def _watch(
-        self, universe: Connection, loaded: program_files.Loaded, *, reload: bool
-    ) -> program_files.Loaded | None:
+        self, universe: Connection, loaded: program_files.LoadedPrograms, *, reload: bool
+    ) -> program_files.LoadedPrograms | None:
         """Until the end (None), or until the file holds something new that can be loaded."""
         assert universe.host is not None
         seen = _marks(loaded.files)

@@ -46,7 +46,7 @@ class Show:
         self._rows = rows
         self._screen = terminal.screen()
         self._env = env_os.OsEnv()
-        self._places = Places()
+        self._places = FailurePlaces()
         self._blocks = blocks.Blocks(self._places.of)
         self._names: dict[ids.Address, entries.Names] = {}
         self._heading = ""  # of the block that was written last
@@ -157,7 +157,7 @@ class Show:
     # --- Writing -----------------------------------------------------------------------------------------------
 
     async def _step(self, universe: Connection, step: sinks.Journaled) -> None:
-        found: list[trace.Trace] = []
+        found: list[trace.TracedFailure] = []
         if any(_fails(entry) for entry in step.entries):
             found = await traces.of_step(universe.store.engine, step.address, step.entries[0].step)
         if self._out.as_json:
@@ -181,7 +181,7 @@ class Show:
             lines = "\n".join(f"{2 * INDENT}{line}" for line in given.rstrip().splitlines())
             self._screen.print(terminal.styled(lines, "dim"))
 
-    def _lines(self, lines: list[blocks.Line]) -> None:
+    def _lines(self, lines: list[blocks.BlockLine]) -> None:
         if self._out.as_json or self._rows:
             return
         for line in lines:
@@ -193,22 +193,22 @@ class Show:
                 self._screen.print(terminal.styled(f"{INDENT}{line.text}", line.style))
 
 
-def _fails(entry: journal.Entry) -> bool:
+def _fails(entry: journal.JournalEntry) -> bool:
     """Whether an entry says that user code failed."""
     if entry.kind is Kind.HANDLER_FAILED:
         return True
     return entry.kind in (Kind.RUN_FINISHED, Kind.EFFECT_RESULT) and "error" in render.fields(entry)
 
 
-def _traced(entry: journal.Entry, found: list[trace.Trace]) -> dict[str, str]:
+def _traced(entry: journal.JournalEntry, found: list[trace.TracedFailure]) -> dict[str, str]:
     """The traceback of a failure, as a field of its entry."""
     text = ""
     if entry.kind is Kind.HANDLER_FAILED:
-        text = traces.find(found, trace.Source.HANDLER)
+        text = traces.find(found, trace.TraceSource.HANDLER)
     elif entry.kind is Kind.RUN_FINISHED:
-        text = traces.find(found, trace.Source.RUN, entry.correlation)
+        text = traces.find(found, trace.TraceSource.RUN, entry.correlation)
     elif entry.kind is Kind.EFFECT_RESULT:
-        text = traces.find(found, trace.Source.EFFECT)
+        text = traces.find(found, trace.TraceSource.EFFECT)
     return {"trace": text} if text else {}
 
 
@@ -219,7 +219,7 @@ async def _pass_on(queue: asyncio.Queue[hub.Live], put: Callable[[hub.Chunk], No
             put(item)
 
 
-class Places:
+class FailurePlaces:
     """Where user code raised what failures say: file and line, by the text of the failure."""
 
     def __init__(self) -> None:
@@ -238,7 +238,7 @@ class Places:
 class _Handler(logging.Handler):
     """Shows what the roles and the user's own `wl.log` say."""
 
-    def __init__(self, show: Show, places: Places) -> None:
+    def __init__(self, show: Show, places: FailurePlaces) -> None:
         super().__init__()
         self._show = show
         self._places = places

@@ -11,7 +11,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.cli import common, output, payloads
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client.flow import looking
 from worldline.client.handle import Handle
 from worldline.client.world import World
@@ -23,7 +23,7 @@ _DATA = click.option("--data", metavar="JSON|@FILE|-", help="The input as JSON: 
 KEY = click.option("--key", default="", metavar="KEY", help="The cell, if the domain has one for each key.")
 
 
-class Shown(msgspec.Struct, frozen=True):
+class ActOutcome(msgspec.Struct, frozen=True):
     """What came of an action, or would."""
 
     world: str
@@ -44,7 +44,7 @@ class Shown(msgspec.Struct, frozen=True):
 @click.option("--preview", is_flag=True, help="Only say what it would do now, up to its first effect.")
 @common.TIMEOUT
 async def act(
-    desk: Desk,
+    desk: CommandSession,
     *,
     world: str,
     action: str,
@@ -66,10 +66,12 @@ async def act(
         found = World(universe, world)
         if preview:
             would = await found.preview(called, key=key)
-            shown = Shown(world, action, would.status, would.state, _plain(would.error), [list(a) for a in would.asks])
+            shown = ActOutcome(
+                world, action, would.status, would.state, _plain(would.error), [list(a) for a in would.asks]
+            )
         else:
             done = await desk.answer(handle, found.act(called, key=key, id=intent), timeout)
-            shown = Shown(world, action, done.status, done.state, _plain(done.error))
+            shown = ActOutcome(world, action, done.status, done.state, _plain(done.error))
     desk.out.one(shown, _lines(shown))
     return output.NEGATIVE if shown.status == "error" else 0
 
@@ -78,7 +80,7 @@ async def act(
 @click.argument("world")
 @click.argument("action", metavar="DOMAIN.ACTION")
 @KEY
-async def explain(desk: Desk, *, world: str, action: str, key: str) -> int:
+async def explain(desk: CommandSession, *, world: str, action: str, key: str) -> int:
     """Say whether an action may be done now, and if not, why.
 
     `worldline explain shop Order.pay --key o-7`
@@ -148,7 +150,7 @@ def _plain(error: snapshots.ErrorValue | None) -> Any:
     return None if error is None else snapshots.plain(error)
 
 
-def _lines(shown: Shown) -> list[str]:
+def _lines(shown: ActOutcome) -> list[str]:
     said = [shown.status]
     if shown.error is not None:
         said[0] += f": {shown.error['code']}: {shown.error['message']}"

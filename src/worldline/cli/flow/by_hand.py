@@ -6,7 +6,7 @@ import click
 
 from worldline.base import errors
 from worldline.cli import common, output
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.cli.flow.act import KEY, json_or_text, state_lines
 from worldline.client.handle import Handle
 from worldline.kernel.domains import acting, kept
@@ -19,7 +19,9 @@ from worldline.kernel.flow import jobs, patches, snapshots
 @click.argument("intent")
 @KEY
 @common.TIMEOUT
-async def abandon(desk: Desk, *, world: str, domain: str, intent: str, key: str, timeout: float | None) -> None:
+async def abandon(
+    desk: CommandSession, *, world: str, domain: str, intent: str, key: str, timeout: float | None
+) -> None:
     """End an intent of a flow domain, with an error.
 
     Its effects are given up: what they answer later changes nothing. Intents that waited for it go on.
@@ -41,7 +43,7 @@ async def abandon(desk: Desk, *, world: str, domain: str, intent: str, key: str,
 @KEY
 @common.TIMEOUT
 async def patch(
-    desk: Desk,
+    desk: CommandSession,
     *,
     world: str,
     domain: str,

@@ -10,7 +10,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.cli import common, output
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.cli.flow import targets
 from worldline.kernel.flow import core, faults, fields, schema, snapshots, validation
 from worldline.kernel.flow.compiled import Compiled
@@ -21,7 +21,7 @@ _TARGET = click.argument("target", metavar="FILE|CLASS")
 
 @common.command("show")
 @_TARGET
-def show(desk: Desk, *, target: str) -> None:
+def show(desk: CommandSession, *, target: str) -> None:
     """Show the fields, computed values and actions of a domain."""
     found = outline.outline(targets.compiled(target))
     desk.out.one(found, outline.lines(found))
@@ -29,7 +29,7 @@ def show(desk: Desk, *, target: str) -> None:
 
 @common.command("validate")
 @_TARGET
-def validate(desk: Desk, *, target: str) -> int:
+def validate(desk: CommandSession, *, target: str) -> int:
     """Say everything that is wrong with a document, one problem a line."""
     try:
         problems = tuple(validation.validate(targets.document(target)))
@@ -54,7 +54,7 @@ def validate(desk: Desk, *, target: str) -> int:
     help="Whose tools.  [default: openai]",
 )
 @click.option("--data", type=click.Path(path_type=Path), metavar="FILE", help="Tools for this data; else the defaults.")
-def export(desk: Desk, *, target: str, form: str | None, shape: str | None, data: Path | None) -> None:
+def export(desk: CommandSession, *, target: str, form: str | None, shape: str | None, data: Path | None) -> None:
     """Write a domain in another form; without one, its document."""
     if form != "tools" and (shape or data):
         raise errors.BadInput("--shape and --data go with --tools")
@@ -85,7 +85,7 @@ def _tools(found: Compiled, shape: str, file: Path | None) -> dict[str, Any]:
     every = schema.FieldSpec("object", True, fields=found.fields)
     if wrong := fields.misfit(every, data, "data", partial=True) if data is not None else "data is null":
         raise errors.BadInput(f"{file} is no data of this domain: {wrong}")
-    said = tools.tools(found, core.created(found, data, snapshots.Context()), shape=chosen)
+    said = tools.tools(found, core.created(found, data, snapshots.JobContext()), shape=chosen)
     return {"tools": said.documents, "unavailable": said.unavailable}
 
 

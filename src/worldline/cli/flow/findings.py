@@ -9,7 +9,7 @@ from worldline.kernel.flow import faults, validation
 from worldline.kernel.flow.analysis import document_lint
 
 
-class Found(msgspec.Struct, frozen=True):
+class FileFinding(msgspec.Struct, frozen=True):
     """A finding in a domain, which has paths and no lines."""
 
     file: str
@@ -23,10 +23,10 @@ class Found(msgspec.Struct, frozen=True):
         return f"{where}{self.what}; {self.instead}" if self.instead else f"{where}{self.what}"
 
 
-def of_domain(target: str) -> list[Found]:
+def of_domain(target: str) -> list[FileFinding]:
     """All that is found. A document that is not valid is not looked at any further."""
     try:
         domain = validation.load(targets.document(target))
     except faults.SchemaRefused as refused:
-        return [Found(target, each.path, each.code, each.message, "") for each in refused.problems]
-    return [Found(target, each.path, each.rule, each.what, each.instead) for each in document_lint.lint(domain)]
+        return [FileFinding(target, each.path, each.code, each.message, "") for each in refused.problems]
+    return [FileFinding(target, each.path, each.rule, each.what, each.instead) for each in document_lint.lint(domain)]

@@ -9,9 +9,9 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.cli import common
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client.flow import tracing
-from worldline.kernel.domains.tracing import GRAPH, Trace, TraceEvent, Wanted
+from worldline.kernel.domains.tracing import GRAPH, Trace, TraceEvent, TraceFilter
 from worldline.model import row_keys
 
 _HEIGHT = click.IntRange(min=0)
@@ -29,7 +29,7 @@ _APART = ("intentId", "jobId", "job", "graph")  # fields that are said otherwise
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Of the last N entries.  [default: 1000]")
 @click.option("--graph", is_flag=True, help="With Core's trace of every compute, node by node.")
 async def trace(
-    desk: Desk,
+    desk: CommandSession,
     *,
     world: str,
     domain: str,
@@ -49,7 +49,7 @@ async def trace(
     async with desk.open() as universe:
         found = await tracing.trace(
             await desk.world(universe, world),
-            Wanted(domain, key, intent, graph),
+            TraceFilter(domain, key, intent, graph),
             above=above,
             up_to=up_to,
             last=last or limits.FLOW_TRACE_ENTRIES,

@@ -56,7 +56,7 @@ class Rates:
         return rate.allows()
 
 
-class Place(msgspec.Struct, eq=False):
+class ConnectionSlot(msgspec.Struct, eq=False):
     """One connection. `clock` runs while the server waits for the client; then it may be dropped for another."""
 
     address: str
@@ -77,15 +77,15 @@ class Place(msgspec.Struct, eq=False):
         self.clock = None
 
 
-class Places:
+class OpenConnections:
     """The connections there are. `shared` addresses, those of proxies, stand for many senders and have no share."""
 
     def __init__(self, shared: tuple[str, ...] = ()) -> None:
         self._shared = shared
-        self._of: dict[str, dict[Place, None]] = {}  # for each address, the oldest first
+        self._of: dict[str, dict[ConnectionSlot, None]] = {}  # for each address, the oldest first
         self._count = 0
 
-    def enter(self, address: str) -> Place | None:
+    def enter(self, address: str) -> ConnectionSlot | None:
         """A place for a new connection. None: all are taken by requests that are being answered."""
         own = self._of.get(address, {})
         if len(own) >= limits.WEBHOOK_ADDRESS_CONNECTIONS_MAX and address not in self._shared:
@@ -95,12 +95,12 @@ class Places:
             self._drop_one(each) for each in sorted(self._of.values(), key=len, reverse=True)
         ):
             return None
-        place = Place(address)
+        place = ConnectionSlot(address)
         self._of.setdefault(address, {})[place] = None
         self._count += 1
         return place
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: ConnectionSlot) -> None:
         own = self._of.get(place.address, {})
         if place not in own:
             return  # it was dropped
@@ -109,7 +109,7 @@ class Places:
         if not own:
             del self._of[place.address]
 
-    def _drop_one(self, own: dict[Place, None]) -> bool:
+    def _drop_one(self, own: dict[ConnectionSlot, None]) -> bool:
         """Drop the oldest that waits for its client."""
         for place in own:
             if place.clock is not None:

@@ -22,7 +22,7 @@ OF_A_LINE = (errors.BadInput, errors.EncodeError, errors.IdReused)
 TRIES_MAX = 1_000
 
 
-class Ids(msgspec.Struct, frozen=True):
+class LineIdSource(msgspec.Struct, frozen=True):
     """Where the id of a line comes from: a name and the number of the line, or a field of the value."""
 
     name: str | None = None
@@ -56,7 +56,7 @@ class Lines:
         self,
         stream: BinaryIO,
         goes: inlet.Inlet,
-        ids: Ids,
+        ids: LineIdSource,
         *,
         complain: Callable[[int, str], None],
         tell: Callable[[Count], None] = lambda _: None,

@@ -55,7 +55,7 @@ _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _LENGTH = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`rate`: requests a second of each secret, `address_rate` of each address before its signature is checked; both
     with as many at once. `proxies`: addresses whose `X-Forwarded-For` is believed. `time_field`: where a body that is
     signed alone has its timestamp.
@@ -78,23 +78,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Answer(msgspec.Struct, frozen=True):
+class WebhookAnswer(msgspec.Struct, frozen=True):
     status: int
     body: dict[str, Any]
     retry_after: int = 0
 
 
-FULL = Answer(503, {"error": "too many connections"}, 1)
-DROPPED = Answer(503, {"error": "dropped for a newer connection: the request did not arrive"}, 1)
-SLOW = Answer(408, {"error": "the request took too long to arrive"})
+FULL = WebhookAnswer(503, {"error": "too many connections"}, 1)
+DROPPED = WebhookAnswer(503, {"error": "dropped for a newer connection: the request did not arrive"}, 1)
+SLOW = WebhookAnswer(408, {"error": "the request took too long to arrive"})
 
-EARLY = Answer(400, {"error": "the request ended too early"})
+EARLY = WebhookAnswer(400, {"error": "the request ended too early"})
 
 
 class _Refused(Exception):
     def __init__(self, status: int, why: str, *, retry_after: int = 0) -> None:
         super().__init__(why)
-        self.answer = Answer(status, {"error": why}, retry_after)
+        self.answer = WebhookAnswer(status, {"error": why}, retry_after)
 
 
 class Webhook:
@@ -103,10 +103,10 @@ class Webhook:
     def __init__(
         self,
         goes: inlet.Inlet,
-        settings: Settings,
+        settings: WebhookSettings,
         env: envs.Env,
         *,
-        told: Callable[[Answer], None] = lambda _: None,
+        told: Callable[[WebhookAnswer], None] = lambda _: None,
     ) -> None:
         self._goes = goes
         self._settings = settings
@@ -114,7 +114,7 @@ class Webhook:
         self._told = told
         self._verifier = settings.verifier()
         self._proxies = tuple(_proxy(each) for each in settings.proxies)
-        self._places = admission.Places(self._proxies)
+        self._places = admission.OpenConnections(self._proxies)
         self._address_rates = admission.Rates(env, settings.address_rate)
         self._secret_rates = [admission.Rate(env, settings.rate) for _ in settings.secrets]
         self._server: asyncio.Server | None = None
@@ -142,7 +142,9 @@ class Webhook:
         assert task is not None
         self._busy[task] = None
         place = self._places.enter(admission.address_of(writer.get_extra_info("peername")))
-        answer: Answer | None = Answer(500, {"error": "the server failed"})  # of a bug, which goes on to the loop's log
+        answer: WebhookAnswer | None = WebhookAnswer(
+            500, {"error": "the server failed"}
+        )  # of a bug, which goes on to the loop's log
         try:
             answer = FULL if place is None else await self._one(reader, place)
         finally:
@@ -156,7 +158,7 @@ class Webhook:
             writer.close()
             del self._busy[task]
 
-    async def _one(self, reader: asyncio.StreamReader, place: admission.Place) -> Answer | None:
+    async def _one(self, reader: asyncio.StreamReader, place: admission.ConnectionSlot) -> WebhookAnswer | None:
         """The answer to one request. None: the client is gone, and nothing was taken."""
         try:
             return await self._answer(reader, place)
@@ -171,7 +173,7 @@ class Webhook:
         finally:
             place.work()
 
-    async def _answer(self, reader: asyncio.StreamReader, place: admission.Place) -> Answer:
+    async def _answer(self, reader: asyncio.StreamReader, place: admission.ConnectionSlot) -> WebhookAnswer:
         async with asyncio.timeout(limits.WEBHOOK_HEAD_SECONDS) as clock:
             place.wait(clock)
             method, path, headers = await _head(reader)
@@ -205,7 +207,7 @@ class Webhook:
     def _now_seconds(self) -> int:
         return self._env.wall_us() // 1_000_000
 
-    async def _take(self, id: str, body: bytes) -> Answer:
+    async def _take(self, id: str, body: bytes) -> WebhookAnswer:
         try:
             value = inlet.decoded(body, "the body")
             if self._settings.time_field:
@@ -228,7 +230,7 @@ class Webhook:
         except (errors.StoreError, errors.Conflicted) as error:
             raise _Refused(503, "the store is out of reach, or too busy", retry_after=1) from error
         said = {"id": sending.id, "stamp": sending.stamp.hex(), "already_enqueued": sending.repeated}
-        return Answer(TAKEN_BEFORE if sending.repeated else TAKEN, said)
+        return WebhookAnswer(TAKEN_BEFORE if sending.repeated else TAKEN, said)
 
 
 def _proxy(text: str) -> str:
@@ -269,7 +271,7 @@ def _length(headers: dict[str, str], bytes_max: int) -> int:
     return int(length)
 
 
-async def _write(writer: asyncio.StreamWriter, answer: Answer) -> None:
+async def _write(writer: asyncio.StreamWriter, answer: WebhookAnswer) -> None:
     body = json.dumps(answer.body).encode() + b"\n"
     lines = [
         f"HTTP/1.1 {answer.status} {REASONS[answer.status]}",
@@ -286,7 +288,7 @@ async def _write(writer: asyncio.StreamWriter, answer: Answer) -> None:
             await writer.drain()
 
 
-async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: admission.Place) -> None:
+async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: admission.ConnectionSlot) -> None:
     """Read on for a moment: closing a connection with unread data resets it, and the client may lose its answer."""
     with contextlib.suppress(OSError):  # TimeoutError is one; so is the end of a connection that is gone already
         async with asyncio.timeout(limits.WEBHOOK_LINGER_SECONDS) as clock:

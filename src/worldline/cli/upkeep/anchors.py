@@ -11,9 +11,9 @@ import msgspec
 
 from worldline.base import env_os, errors, grammar, private_files
 from worldline.cli import common, output
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client.anchors import anchoring, extension, signing
-from worldline.client.anchors.anchoring import Verdict
+from worldline.client.anchors.anchoring import AnchorVerdict
 from worldline.client.connection import Connection
 from worldline.client.handle import Handle
 from worldline.inspect import queries
@@ -34,7 +34,7 @@ KEY = click.option("--key", default="", metavar="HEX", help="The public key that
 @click.option("--out", type=_FILE, metavar="FILE", help="Write them to a new file.")
 @click.option("--new-key", type=_FILE, metavar="FILE", help="Make a key that signs, and say its public key.")
 async def anchor(
-    desk: Desk, *, world: str | None, every: bool, sign: Path | None, out: Path | None, new_key: Path | None
+    desk: CommandSession, *, world: str | None, every: bool, sign: Path | None, out: Path | None, new_key: Path | None
 ) -> None:
     """Write where worlds stand, to be kept elsewhere.
 
@@ -63,7 +63,7 @@ async def anchor(
     desk.out.one({"file": str(out), "anchors": len(found)}, [f"{grammar.count(len(found), 'anchor')} written to {out}"])
 
 
-async def _all(universe: Connection) -> list[queries.World]:
+async def _all(universe: Connection) -> list[queries.WorldRow]:
     return await queries.list_worlds(universe, label=None, status=None, program=None, limit=2**62)
 
 
@@ -75,7 +75,7 @@ def read(file: Path) -> list[Anchor]:
         raise errors.BadInput(f"{file} cannot be read: {error.strerror}") from error
 
 
-async def check(desk: Desk, world: Handle, found: Sequence[Anchor], key: str) -> int:
+async def check(desk: CommandSession, world: Handle, found: Sequence[Anchor], key: str) -> int:
     """Say of each anchor of a world what became of its history. Those that are not kept any more do not count if a
     later one holds.
     """
@@ -85,12 +85,12 @@ async def check(desk: Desk, world: Handle, found: Sequence[Anchor], key: str) ->
         signed = f", signed by {each.anchor.key}" if each.anchor.is_signed else ""
         line = f"{world.name}: {each.verdict.replace('_', ' ')} since height {each.anchor.height}{signed}: {each.why}"
         desk.out.one({**said, "why": each.why, "key": each.anchor.key}, [line])
-    verdicts = [each.verdict for each in checks if each.verdict is not Verdict.NOT_KEPT]
-    return 0 if verdicts and all(each is Verdict.HOLDS for each in verdicts) else output.NEGATIVE
+    verdicts = [each.verdict for each in checks if each.verdict is not AnchorVerdict.NOT_KEPT]
+    return 0 if verdicts and all(each is AnchorVerdict.HOLDS for each in verdicts) else output.NEGATIVE
 
 
 async def check_all(
-    desk: Desk, universe: Connection, worlds: Sequence[Handle], found: Sequence[Anchor], key: str
+    desk: CommandSession, universe: Connection, worlds: Sequence[Handle], found: Sequence[Anchor], key: str
 ) -> int:
     """The same of many worlds. An anchor of a world that is not there is said, too."""
     code = 0
@@ -110,7 +110,7 @@ async def check_all(
     return code
 
 
-async def prove(desk: Desk, world: str, since: Path, at: int | None) -> tuple[str, dict[str, Any], list[str]]:
+async def prove(desk: CommandSession, world: str, since: Path, at: int | None) -> tuple[str, dict[str, Any], list[str]]:
     """The proof that a world's history goes on from the last of its anchors in a file: its text, and what to say."""
     async with desk.open(programs=[]) as universe:
         there = await desk.world(universe, world)

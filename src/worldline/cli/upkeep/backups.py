@@ -9,7 +9,7 @@ import msgspec
 
 from worldline.base import errors, grammar
 from worldline.cli import common, output
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.cli.upkeep.world_files import BYTES_MAX
 from worldline.client.copies import backups
 from worldline.host import compose
@@ -19,7 +19,7 @@ from worldline.store import urls
 _BACKUP = click.option("--backup", "id", default="", metavar="ID", help="One of them, by its id.")
 
 
-class Shown(msgspec.Struct, frozen=True):
+class BackupRow(msgspec.Struct, frozen=True):
     """A backup, as a line of a list."""
 
     id: str
@@ -34,7 +34,7 @@ class Shown(msgspec.Struct, frozen=True):
 @click.argument("places", nargs=-1, required=True, metavar="[STORE] FOLDER")
 @click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Delete all but the last N backups there.")
 @click.option("--only", "names", multiple=True, metavar="UNIVERSE", help="Not all universes; may be given again.")
-async def create(desk: Desk, places: tuple[str, ...], keep: int | None, names: tuple[str, ...]) -> None:
+async def create(desk: CommandSession, places: tuple[str, ...], keep: int | None, names: tuple[str, ...]) -> None:
     """Back up a store, which may run, into a folder or s3://bucket/prefix.
 
     All worlds are copied as they are at one moment. Blobs that an earlier backup in the folder has are not copied
@@ -59,10 +59,10 @@ async def create(desk: Desk, places: tuple[str, ...], keep: int | None, names: t
 
 @common.command("list", many=True)
 @click.argument("folder")
-async def list_(desk: Desk, folder: str, limit: int) -> None:
+async def list_(desk: CommandSession, folder: str, limit: int) -> None:
     """List the backups of a folder, the oldest first."""
     found = [
-        Shown(each.id, render.when(each.time_us), ", ".join(each.universes), each.keys, each.blobs, each.size)
+        BackupRow(each.id, render.when(each.time_us), ", ".join(each.universes), each.keys, each.blobs, each.size)
         for each in await backups.list_all(folder, codec=desk.place.codec())
     ]
     columns = {"ID": "id", "TIME": "time", "UNIVERSES": "universes", "KEYS": "keys", "BLOBS": "blobs", "BYTES": "size"}
@@ -73,7 +73,7 @@ async def list_(desk: Desk, folder: str, limit: int) -> None:
 @click.argument("folder")
 @_BACKUP
 @BYTES_MAX
-async def verify(desk: Desk, folder: str, id: str, bytes_max: int | None) -> None:
+async def verify(desk: CommandSession, folder: str, id: str, bytes_max: int | None) -> None:
     """Check every byte of backups, without a store."""
     with desk.out.progress("verifying") as progress:
         found = await backups.verify(folder, id=id, codec=desk.place.codec(), progress=progress, bytes_max=bytes_max)
@@ -98,7 +98,7 @@ async def verify(desk: Desk, folder: str, id: str, bytes_max: int | None) -> Non
 )
 @BYTES_MAX
 async def restore(
-    desk: Desk, *, folder: str, target: str, id: str, live: bool, ledger: Path | None, bytes_max: int | None
+    desk: CommandSession, *, folder: str, target: str, id: str, live: bool, ledger: Path | None, bytes_max: int | None
 ) -> int:
     """Make a store of a backup, the last one in a folder.
 

@@ -7,7 +7,7 @@ import msgspec
 
 from worldline.base import grammar
 from worldline.cli import common
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client.upkeep import collection
 from worldline.client.upkeep.collection import Collected, Garbage
 
@@ -23,7 +23,7 @@ _WHY = {
 @click.option("--dry-run", is_flag=True, help="Say what would go, and why. Nothing is written.")
 @click.option("--now", is_flag=True, help="Without a grace: delete at once what nothing refers to.")
 @click.option("--grace", type=float, metavar="SECONDS", help="How long what nothing refers to stays (3600).")
-async def gc(desk: Desk, dry_run: bool, now: bool, grace: float | None) -> None:
+async def gc(desk: CommandSession, dry_run: bool, now: bool, grace: float | None) -> None:
     """Delete blobs and objects that nothing refers to any more.
 
     Hosts collect by themselves, every hour. What nothing refers to is condemned, and deleted by a later collection,

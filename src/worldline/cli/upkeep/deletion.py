@@ -6,7 +6,7 @@ import click
 
 from worldline.base import errors
 from worldline.cli import common
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client.connection import Connection
 from worldline.client.upkeep import deletion, universe_deletion
 from worldline.model import ids
@@ -16,7 +16,7 @@ from worldline.model import ids
 @click.argument("world")
 @click.option("--wait", is_flag=True, help="Until nothing of it is left: remove it here and now.")
 @click.option("--after-forks", is_flag=True, help="First wait until each fork has saved a state of its own.")
-async def delete(desk: Desk, world: str, wait: bool, after_forks: bool) -> None:
+async def delete(desk: CommandSession, world: str, wait: bool, after_forks: bool) -> None:
     """Delete a world and everything it has.
 
     It is gone at once. What it had is removed by the janitor of any process that hosts worlds, or here with --wait.
@@ -42,7 +42,7 @@ async def delete(desk: Desk, world: str, wait: bool, after_forks: bool) -> None:
     )
 
 
-async def _address(desk: Desk, universe: Connection, world: str) -> ids.Address:
+async def _address(desk: CommandSession, universe: Connection, world: str) -> ids.Address:
     """By name; or by id, of a world that was deleted: it has no name any more."""
     try:
         return await desk.address(universe, world)
@@ -56,7 +56,7 @@ async def _address(desk: Desk, universe: Connection, world: str) -> ids.Address:
 @common.command("delete", asks=True)
 @click.argument("name")
 @click.option("--with-worlds", is_flag=True, help="Also if it has worlds: they go with it.")
-async def delete_universe(desk: Desk, *, name: str, with_worlds: bool) -> None:
+async def delete_universe(desk: CommandSession, *, name: str, with_worlds: bool) -> None:
     """Delete a universe with everything in it.
 
     Refused while it has worlds, unless they go with it, and while workers run some of them.

@@ -8,7 +8,7 @@ import click
 
 from worldline.base import errors, grammar
 from worldline.cli import common, output
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client.personal import erase as erasing
 from worldline.client.upkeep import destruction
 from worldline.inspect import render
@@ -22,7 +22,9 @@ from worldline.store import kv
 @click.option("--payload", "height", type=int, metavar="HEIGHT", help="The values in the payload at this height.")
 @click.option("--all", "whole", is_flag=True, help="All of the world, by destroying its key; for encrypted stores.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be erased.")
-async def erase(desk: Desk, *, world: str, key: str | None, height: int | None, whole: bool, dry_run: bool) -> None:
+async def erase(
+    desk: CommandSession, *, world: str, key: str | None, height: int | None, whole: bool, dry_run: bool
+) -> None:
     """Erase personal values for good, with those of forks.
 
     What was declared as `wl.Personal` goes; the journal, its digests and proofs stay as they are, and every reader says
@@ -53,7 +55,7 @@ async def erase(desk: Desk, *, world: str, key: str | None, height: int | None, 
     desk.out.one(said, lines)
 
 
-async def _erase_whole(desk: Desk, world: str) -> None:
+async def _erase_whole(desk: CommandSession, world: str) -> None:
     async with desk.open(programs=[]) as universe:
         at = await desk.address(universe, world)
         desk.confirm(f"Destroy the key of world {world!r}? Its data can never be read again.")
@@ -65,7 +67,7 @@ async def _erase_whole(desk: Desk, world: str) -> None:
 
 
 @common.command("scrub")
-async def scrub(desk: Desk) -> int:
+async def scrub(desk: CommandSession) -> int:
     """Overwrite what was erased, in the store's files.
 
     `erase`, and `delete` with --wait, do it themselves; what other processes have erased, their janitor scrubs within

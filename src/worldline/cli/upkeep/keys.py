@@ -9,7 +9,7 @@ import msgspec
 
 from worldline.base import env_os, errors, grammar, limits, private_files
 from worldline.cli import common, output
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.host.encryption import data_rotation, rotation
 from worldline.store.encryption import master_keys
 
@@ -17,7 +17,7 @@ from worldline.store.encryption import master_keys
 @common.command("new-key")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--id", "key_id", metavar="ID", required=True, help="What the key is called: a month, a number.")
-def new_key(desk: Desk, file: Path, key_id: str) -> None:
+def new_key(desk: CommandSession, file: Path, key_id: str) -> None:
     """Add a random key to a key file.
 
     The file is made if there is none. The key becomes the current one: processes that are started with the file from
@@ -38,7 +38,7 @@ def new_key(desk: Desk, file: Path, key_id: str) -> None:
 
 
 @common.command("keys", many=True)
-async def keys(desk: Desk, limit: int) -> None:
+async def keys(desk: CommandSession, limit: int) -> None:
     """Show which master keys an encrypted store was written with."""
     async with desk.open_store() as store:
         found = await rotation.in_use(rotation.ring_of(store.vault))
@@ -48,7 +48,7 @@ async def keys(desk: Desk, limit: int) -> None:
 
 @common.command("rotate-keys")
 @click.option("--data", is_flag=True, help="New data keys, too: all values are sealed anew.")
-async def rotate_keys(desk: Desk, data: bool) -> int:
+async def rotate_keys(desk: CommandSession, data: bool) -> int:
     """Move an encrypted store to its current key.
 
     All data keys are wrapped with the current master key, and the others are retired. First give every process a key

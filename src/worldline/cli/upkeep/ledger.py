@@ -8,7 +8,7 @@ import click
 
 from worldline.base import grammar
 from worldline.cli import common, output
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client.personal import ledger as ledgers
 
 _FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
@@ -16,7 +16,7 @@ _FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 
 @common.command("export")
 @_FILE
-async def export(desk: Desk, file: Path) -> None:
+async def export(desk: CommandSession, file: Path) -> None:
     """Write the ledger into a file, with what the file has already.
 
     It says by ids what was erased, and holds nothing of it. Keep it where neither the store nor its backups are:
@@ -29,7 +29,7 @@ async def export(desk: Desk, file: Path) -> None:
 
 @common.command("apply", asks=True)
 @_FILE
-async def apply(desk: Desk, file: Path) -> int:
+async def apply(desk: CommandSession, file: Path) -> int:
     """Erase again what a ledger says, in a store that was made of an older backup."""
     async with desk.open_store() as store:
         desk.confirm(f"Erase what {file} says was erased, for good?")

@@ -9,7 +9,7 @@ import msgspec
 
 from worldline.base import grammar
 from worldline.cli import common
-from worldline.cli.common import Desk
+from worldline.cli.common import CommandSession
 from worldline.client.copies import world_files
 from worldline.roles.copies.world_file import Contents
 
@@ -25,7 +25,7 @@ BYTES_MAX = click.option(
 @common.command("export")
 @click.argument("world")
 @click.argument("file", type=_FILE)
-async def export(desk: Desk, world: str, file: Path) -> None:
+async def export(desk: CommandSession, world: str, file: Path) -> None:
     """Write all of a world into one file.
 
     Its journal, saved states, blobs, dead letters and unread inputs, as they are at one moment; the world may run. The
@@ -56,7 +56,9 @@ async def export(desk: Desk, world: str, file: Path) -> None:
 )
 @click.option("--live/--dry", default=None, help="Whether its effects leave it; if not said, as in the file.")
 @BYTES_MAX
-async def import_(desk: Desk, *, file: Path, name: str, effects: str, live: bool | None, bytes_max: int | None) -> None:
+async def import_(
+    desk: CommandSession, *, file: Path, name: str, effects: str, live: bool | None, bytes_max: int | None
+) -> None:
     """Make a world of a file that `export` has written.
 
     All of the file is checked before there is a world. It has an id of its own, and begins archived: `resume` lets it
@@ -73,7 +75,7 @@ async def import_(desk: Desk, *, file: Path, name: str, effects: str, live: bool
     desk.out.one(msgspec.structs.asdict(made), lines)
 
 
-async def verify_file(desk: Desk, file: Path, bytes_max: int | None) -> int:
+async def verify_file(desk: CommandSession, file: Path, bytes_max: int | None) -> int:
     """`verify --file`. What is wrong is the command's error."""
     with desk.out.progress(f"verifying {file.name}"):
         found = await world_files.verify(file, bytes_max=bytes_max)

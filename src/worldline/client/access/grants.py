@@ -56,11 +56,11 @@ async def allow(universe: Connection, sender: str, *, worlds: str, to: str, even
         id_, label, patterns.check(worlds, "worlds"), patterns.check(to, "to"), patterns.check(events, "events")
     )
 
-    async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+    async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
         read = await universe.store.engine.read(*_reads(universe))
         record = universes.decode_grants(universe.id, read.value(0), read.page(1))
         if any(_same(each, wanted) for each in record.grants.grants):
-            return transact.Done(False)
+            return transact.NothingToWrite(False)
         batch = kv.Batch()
         universes.allow(batch, record, wanted, time_us=read.time_us)
         return transact.Write(batch, lambda _: True)
@@ -75,7 +75,7 @@ async def deny(
     id_ = await _known_sender(universe, sender)
     chosen = {"worlds": worlds, "to": to, "events": events}
 
-    async def attempt() -> transact.Done[list[Allowed]] | transact.Write[list[Allowed]]:
+    async def attempt() -> transact.NothingToWrite[list[Allowed]] | transact.Write[list[Allowed]]:
         read = await universe.store.engine.read(*_reads(universe))
         record = universes.decode_grants(universe.id, read.value(0), read.page(1))
         taken = [
@@ -85,7 +85,7 @@ async def deny(
             and all(value is None or getattr(each, name) == value for name, value in chosen.items())
         ]
         if not taken:
-            return transact.Done([])
+            return transact.NothingToWrite([])
         batch = kv.Batch()
         universes.deny(batch, record, taken, time_us=read.time_us)
         return transact.Write(batch, lambda _: _shown(taken))

@@ -64,7 +64,7 @@ async def add_rule(
     """Add a rule; the one that is there, if there is just such a one."""
     wanted = _wanted(verb, scope, worlds=worlds, program=program, peers=peers, names=names)
 
-    def change(batch: kv.Batch, record: universes.Granted, time_us: int) -> model.Rule:
+    def change(batch: kv.Batch, record: universes.Granted, time_us: int) -> model.PolicyRule:
         for each in record.grants.rules:
             if msgspec.structs.replace(each, number=0) == wanted:
                 return each
@@ -76,7 +76,7 @@ async def add_rule(
 async def drop_rule(universe: Connection, number: int) -> Rule:
     """Take a rule away. `NotFound` if there is none of this number."""
 
-    def change(batch: kv.Batch, record: universes.Granted, time_us: int) -> model.Rule:
+    def change(batch: kv.Batch, record: universes.Granted, time_us: int) -> model.PolicyRule:
         for each in record.grants.rules:
             if each.number == number:
                 layer.drop_rule(batch, record, each, time_us=time_us)
@@ -103,7 +103,9 @@ async def why_not(
         raise errors.NotFound(f"no world {world!r} in universe {universe.name!r}")
     read = await universe.store.engine.read(*layer.reads(at))
     found = worlds.decode(at, read.value(0))
-    bounds = layer.bounds(layer.Found(at, read.value(0), read.value(1), read.page(2)), program=found.meta.program)
+    bounds = layer.bounds(
+        layer.PolicyRecords(at, read.value(0), read.value(1), read.page(2)), program=found.meta.program
+    )
     if bounds is None:
         return None
     if effect is not None:
@@ -130,12 +132,12 @@ async def _change(universe: Connection, change: Callable[[kv.Batch, universes.Gr
     """
     engine, env = universe.store.engine, universe.store.env
 
-    async def attempt() -> transact.Done[T] | transact.Write[T]:
+    async def attempt() -> transact.NothingToWrite[T] | transact.Write[T]:
         read = await engine.read(universes.get_grants(universe.id), universes.newest_grant_change(universe.id))
         record = universes.decode_grants(universe.id, read.value(0), read.page(1))
         batch = kv.Batch()
         changed = change(batch, record, read.time_us)
-        return transact.Write(batch, lambda _: changed) if batch.puts else transact.Done(changed)
+        return transact.Write(batch, lambda _: changed) if batch.puts else transact.NothingToWrite(changed)
 
     changed = await transact.run(engine, env, attempt)
     await operations.fence_holders(engine, env, universe.id)
@@ -161,13 +163,13 @@ async def _record(universe: Connection) -> universes.Granted:
 # --- What callers give and see ----------------------------------------------------------------------------------------
 
 
-def _wanted(verb: Any, scope: Any, *, worlds: str, program: str, peers: str, names: str) -> model.Rule:
-    verbs, scopes = model.Verb.__members__, model.Scope.__members__
+def _wanted(verb: Any, scope: Any, *, worlds: str, program: str, peers: str, names: str) -> model.PolicyRule:
+    verbs, scopes = model.Verb.__members__, model.PolicyScope.__members__
     if not isinstance(verb, str) or verb.upper() not in verbs:
         raise errors.BadInput(f"a rule is 'deny' or 'only', not {verb!r}")
     if not isinstance(scope, str) or scope.upper() not in scopes:
         raise errors.BadInput(f"a rule is about 'send', 'receive' or 'effect', not {scope!r}")
-    wanted = model.Rule(
+    wanted = model.PolicyRule(
         0,
         verbs[verb.upper()],
         scopes[scope.upper()],
@@ -176,14 +178,14 @@ def _wanted(verb: Any, scope: Any, *, worlds: str, program: str, peers: str, nam
         patterns.check(peers, "peers"),
         patterns.check(names, "names"),
     )
-    if wanted.scope is model.Scope.EFFECT and wanted.peers != model.ANY:
+    if wanted.scope is model.PolicyScope.EFFECT and wanted.peers != model.ANY:
         raise errors.BadInput("a rule about effects names no other worlds: leave out peers=")
-    if wanted.scope is model.Scope.RECEIVE and wanted.programs != model.ANY:
+    if wanted.scope is model.PolicyScope.RECEIVE and wanted.programs != model.ANY:
         raise errors.BadInput("a rule about receiving names no program: leave out program=")
     return wanted
 
 
-def _rule(found: model.Rule) -> Rule:
+def _rule(found: model.PolicyRule) -> Rule:
     verb: Any = found.verb.name.lower()
     scope: Any = found.scope.name.lower()
     return Rule(found.number, verb, scope, found.worlds, found.programs, found.peers, found.names)

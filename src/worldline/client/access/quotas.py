@@ -67,12 +67,12 @@ async def change(
     wanted = {name: _checked(name, value) for name, value in given.items() if value is not KEEP}
     engine = universe.store.engine
 
-    async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+    async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
         read = await engine.read(quotas.get(universe.id))
         known = quotas.decode(universe.id, read.value(0))
         changed = msgspec.structs.replace(known.quota, **wanted)
         if changed == known.quota:
-            return transact.Done(False)
+            return transact.NothingToWrite(False)
         batch = kv.Batch()
         quotas.change(batch, known, changed, time_us=read.time_us)
         return transact.Write(batch, lambda _: True)
@@ -105,7 +105,7 @@ async def changes(universe: Connection) -> list[QuotaChange]:
     return [QuotaChange(each.change, _shown(each.quota), each.time_us) for each in found]
 
 
-def _shown(quota: model.Quota) -> Quota:
+def _shown(quota: model.QuotaRecord) -> Quota:
     return Quota(quota.worlds, quota.bytes, quota.effects, quota.pins)
 
 

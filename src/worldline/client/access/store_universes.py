@@ -58,10 +58,10 @@ async def listed(store: compose.Store, *, count: bool = False) -> list[UniverseI
 async def create(store: compose.Store, name: str) -> bool:
     ids.check_name(name, "a universe's name")
 
-    async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+    async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
         read = await store.engine.read(layer.get(name))
         if read.value(0) is not None:
-            return transact.Done(False)
+            return transact.NothingToWrite(False)
         batch = kv.Batch()
         layer.create(batch, ids.UniverseId(envs.new_id(store.env)), name=name, time_us=read.time_us)
         return transact.Write(batch, lambda _: True)

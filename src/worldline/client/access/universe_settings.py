@@ -44,19 +44,19 @@ async def choose(universe: Connection, wanted: Mapping[str, Any]) -> bool:
     texts = {name: None if value is None else setting_names.text_of(value) for name, value in wanted.items()}
     engine = universe.store.engine
 
-    async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+    async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
         read = await engine.read(universe_settings.get(universe.id))
         known = universe_settings.decode(universe.id, read.value(0))
         _check(universe, wanted, known)
         batch = kv.Batch()
         if not universe_settings.choose(batch, known, texts, time_us=read.time_us):
-            return transact.Done(False)
+            return transact.NothingToWrite(False)
         return transact.Write(batch, lambda _: True)
 
     return await transact.run(engine, universe.store.env, attempt)
 
 
-def _check(universe: Connection, wanted: Mapping[str, Any], known: universe_settings.Stored) -> None:
+def _check(universe: Connection, wanted: Mapping[str, Any], known: universe_settings.UniverseSettingsRecord) -> None:
     """Refuse a name that is not for a universe, and values that no process could work with."""
     for name in wanted:
         if name not in setting_names.OF_UNIVERSE:

@@ -31,7 +31,7 @@ from worldline.roles import reader, restore
 from worldline.store import frozen, kv
 
 
-class Verdict(enum.StrEnum):
+class AnchorVerdict(enum.StrEnum):
     """What became of the history that an anchor is of."""
 
     HOLDS = "holds"
@@ -44,7 +44,7 @@ class Verdict(enum.StrEnum):
 class AnchorCheck(msgspec.Struct, frozen=True):
     """What was found. `height`: of the world now; `why`: for people."""
 
-    verdict: Verdict
+    verdict: AnchorVerdict
     anchor: Anchor
     height: int
     why: str
@@ -52,7 +52,7 @@ class AnchorCheck(msgspec.Struct, frozen=True):
     @property
     def holds(self) -> bool:
         """Whether the history goes on from the anchor."""
-        return self.verdict is Verdict.HOLDS
+        return self.verdict is AnchorVerdict.HOLDS
 
 
 async def make(world: Handle, sign: SigningKey | None = None) -> Anchor:
@@ -87,27 +87,27 @@ async def check(world: Handle, given: Anchor | str, key: str = "") -> AnchorChec
     return found or await _above(world, line, anchor, head)
 
 
-async def _above(world: Handle, line: lines.Line, anchor: Anchor, head: journal.Head) -> AnchorCheck:
+async def _above(world: Handle, line: lines.HistoryLine, anchor: Anchor, head: journal.Head) -> AnchorCheck:
     """The same of a world that goes at least as far as the anchor."""
     found = await _end_at(world, line, anchor.height)
     if found is None:
         above = (await journal_pages.kept(world.universe.store.engine, line)).above
         why = f"entries up to height {above} are not kept any more: an anchor of height {above} or above can be checked"
-        return AnchorCheck(Verdict.NOT_KEPT, anchor, head.height, why)
+        return AnchorCheck(AnchorVerdict.NOT_KEPT, anchor, head.height, why)
     step, chain = found
     if (step, chain.hex()) != (anchor.step, anchor.chain):
         has = f"step {step} ends there with the chain {chain.hex()}" if chain else "no step ends there"
         why = f"at height {anchor.height} it is another history: {has}; it was changed at or below that height"
-        return AnchorCheck(Verdict.REWRITTEN, anchor, head.height, why)
+        return AnchorCheck(AnchorVerdict.REWRITTEN, anchor, head.height, why)
     last = anchored_head(anchor)
     async for passed in steps_above(world, last, head.height):
         last = passed.head
     if last.chain != head.chain:
         raise errors.DigestMismatch("the journal's head", expected=head.chain, actual=last.chain)
-    return AnchorCheck(Verdict.HOLDS, anchor, head.height, f"the history goes on from height {anchor.height}")
+    return AnchorCheck(AnchorVerdict.HOLDS, anchor, head.height, f"the history goes on from height {anchor.height}")
 
 
-async def _ends(engine: kv.Engine, line: lines.Line, anchor: Anchor, head: journal.Head) -> AnchorCheck | None:
+async def _ends(engine: kv.Engine, line: lines.HistoryLine, anchor: Anchor, head: journal.Head) -> AnchorCheck | None:
     """What is to be said of a journal that does not reach the anchor: whether its own records speak of more."""
     at, above = line.at, min(anchor.height - 1, head.height)
     read = await engine.read(
@@ -118,18 +118,18 @@ async def _ends(engine: kv.Engine, line: lines.Line, anchor: Anchor, head: journ
         if is_there or anchor.height <= line.forked_at:
             return None
         why = f"its head says height {head.height}, and no entry from {anchor.height} on is there"
-        return AnchorCheck(Verdict.TRUNCATED, anchor, head.height, why)
+        return AnchorCheck(AnchorVerdict.TRUNCATED, anchor, head.height, why)
     saved = [each.height for each in await reader.records(engine, line) if each.height > head.height]
     ends = f"it ends at height {head.height}"
     if saved or is_there:
         more = f"a state of height {saved[-1]} is" if saved else "entries above that are"
         why = f"{ends}, and {more} still there: the end of its journal is gone"
-        return AnchorCheck(Verdict.TRUNCATED, anchor, head.height, why)
+        return AnchorCheck(AnchorVerdict.TRUNCATED, anchor, head.height, why)
     why = f"{ends}, and the anchor is of height {anchor.height}: it is as it was before that, as from an older copy"
-    return AnchorCheck(Verdict.ROLLED_BACK, anchor, head.height, why)
+    return AnchorCheck(AnchorVerdict.ROLLED_BACK, anchor, head.height, why)
 
 
-async def _end_at(world: Handle, line: lines.Line, height: int) -> tuple[int, bytes] | None:
+async def _end_at(world: Handle, line: lines.HistoryLine, height: int) -> tuple[int, bytes] | None:
     """The step and the chain digest that the entry at a height says, empty if it ends no step; None if it is not kept
     any more.
     """
@@ -153,7 +153,7 @@ def anchored_head(anchor: Anchor) -> journal.Head:
 class Passed(msgspec.Struct, frozen=True):
     """A step that was passed, the digest of its changes, and the head behind it."""
 
-    step: history.Stored
+    step: history.StoredStep
     covered: bytes
     head: journal.Head
 

@@ -14,9 +14,9 @@ from worldline.layers.stored import lines
 from worldline.model import ids
 from worldline.model import world as model
 from worldline.roles.cluster import forks
-from worldline.roles.cluster.forks import Wanted
+from worldline.roles.cluster.forks import ForkRequest
 
-POLICIES = {policy.name.lower(): policy for policy in model.Policy}
+POLICIES = {policy.name.lower(): policy for policy in model.ForkPolicy}
 
 
 def wanted(
@@ -30,7 +30,7 @@ def wanted(
     universe: Connection,
     program: str,
     before: object = None,
-) -> Wanted:
+) -> ForkRequest:
     """Check what is asked for."""
     if before is not None:
         if at is not None:
@@ -40,7 +40,7 @@ def wanted(
     changes.check_labels(labels)
     policy, height = policy_of(effects, script), check_height(at)
     given = rules.rules_of(script, universe.programs.get(program))
-    return Wanted(
+    return ForkRequest(
         name,
         height,
         policy,
@@ -58,11 +58,11 @@ async def height_of_snapshot(source: Handle, snapshot: str, *, at: object, befor
     return await snapshots.height_of(source, snapshot)
 
 
-def policy_of(effects: object, script: object) -> model.Policy:
+def policy_of(effects: object, script: object) -> model.ForkPolicy:
     policy = POLICIES.get(effects) if isinstance(effects, str) else None
     if policy is None:
         raise errors.BadInput(f"effects must be one of {', '.join(POLICIES)}; not {effects!r}")
-    if policy is model.Policy.SCRIPT and script is None:
+    if policy is model.ForkPolicy.SCRIPT and script is None:
         raise errors.BadInput('effects="script" needs a script: script=[{"effect": ..., "answer": ...}]')
     return policy
 
@@ -73,7 +73,7 @@ def check_height(at: object) -> int | None:
     return at
 
 
-async def fork(source: Handle, asked: Callable[[str], Wanted]) -> ids.Address:
+async def fork(source: Handle, asked: Callable[[str], ForkRequest]) -> ids.Address:
     """Make the fork. Returns its address. `Exists` if the name is taken by something else. `asked`: what is asked for,
     of a world of this program.
     """
@@ -91,7 +91,7 @@ async def fork(source: Handle, asked: Callable[[str], Wanted]) -> ids.Address:
     return made
 
 
-async def _made_before(source: Handle, asked: Callable[[str], Wanted]) -> ids.Address | None:
+async def _made_before(source: Handle, asked: Callable[[str], ForkRequest]) -> ids.Address | None:
     """The fork, if the same call has made it already, of a world that is deleted by now."""
     engine, universe = source.universe.store.engine, source.universe.id
     at = worlds.named(universe, (await engine.read(worlds.get_name(universe, asked("").name))).value(0))

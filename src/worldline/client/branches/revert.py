@@ -18,14 +18,14 @@ from worldline.kernel.branches import revert
 from worldline.layers.stored.overlay import Overlay
 from worldline.model import journal
 from worldline.model.journal import Kind
-from worldline.model.world import Policy
+from worldline.model.world import ForkPolicy
 from worldline.roles import reader, restore
 
 ATTEMPTS_MAX = 20
-POLICIES = {"drop": Policy.DROP, "reissue": Policy.REISSUE}
+POLICIES = {"drop": ForkPolicy.DROP, "reissue": ForkPolicy.REISSUE}
 
 
-class Left(msgspec.Struct, frozen=True):
+class RevertLeftover(msgspec.Struct, frozen=True):
     """Something that had left the world before it went back: an effect that was asked for, or a message."""
 
     height: int
@@ -40,10 +40,10 @@ class Reverted(msgspec.Struct, frozen=True):
     step: int
     height: int
     at: int
-    left: list[Left]
+    left: list[RevertLeftover]
 
 
-async def left_since(world: Handle, height: int) -> list[Left]:
+async def left_since(world: Handle, height: int) -> list[RevertLeftover]:
     """What has left the world above a height: it happened, whatever becomes of the state."""
     engine, at = world.universe.store.engine, await world.address()
     top = await reader.head(engine, at)
@@ -76,7 +76,7 @@ async def revert_to(world: Handle, to: object, effects: object) -> Reverted:
     )
 
 
-async def _compare(world: Handle, to: int, policy: Policy) -> revert.Revert:
+async def _compare(world: Handle, to: int, policy: ForkPolicy) -> revert.Revert:
     """The rows that differ between the world's head and the last step end at or below a height."""
     then = await world.past(to)
     now = await world.past((await world.head()).height)
@@ -98,12 +98,12 @@ def different(keys: Sequence[bytes], then: Overlay, now: Overlay) -> list[list[b
     return found + gone
 
 
-def _left(entry: journal.Entry) -> Left:
+def _left(entry: journal.JournalEntry) -> RevertLeftover:
     said = values.load(list[Any], entry.payload)
     if entry.kind is Kind.EFFECT_REQUESTED:
-        return Left(entry.height, "effect", str(said[1]), str(said[2]))
+        return RevertLeftover(entry.height, "effect", str(said[1]), str(said[2]))
     to = said[1].hex() if isinstance(said[1], bytes) else str(said[1])
-    return Left(entry.height, "message", f"{said[2]} to {to}")
+    return RevertLeftover(entry.height, "message", f"{said[2]} to {to}")
 
 
 _LEAVING = (Kind.EFFECT_REQUESTED, Kind.MESSAGE_SENT)

@@ -21,7 +21,7 @@ from worldline.codec import canonical
 from worldline.kernel import failure, runs, values
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.scripts import Later, Script
-from worldline.kernel.rows.branch import RULES_MAX, Rule
+from worldline.kernel.rows.branch import RULES_MAX, ScriptRule
 from worldline.model.inbox import ReceiptStatus
 
 Given: TypeAlias = "Script | Iterable[Mapping[str, Any]]"
@@ -48,7 +48,7 @@ def rules_of(script: object, program: Program | None) -> list[bytes]:
     return [canonical.encode(rule.write()[0]) for rule in rules]
 
 
-def _of_script(script: Script, name: str) -> Iterable[Rule]:
+def _of_script(script: Script, name: str) -> Iterable[ScriptRule]:
     answers = script.answers[name]
     for number, answer in enumerate(answers, 1):
         times = 0 if number == len(answers) else 1
@@ -57,17 +57,17 @@ def _of_script(script: Script, name: str) -> Iterable[Rule]:
         if isinstance(answer, Exception):
             said = failure.judge(answer)
             data = runs.failure(said.code, said.message, attempts=1, data=said.data)
-            yield Rule(name, False, {}, ReceiptStatus.ERROR, data, times)
+            yield ScriptRule(name, False, {}, ReceiptStatus.ERROR, data, times)
         elif callable(answer) or isinstance(answer, Later):
             raise errors.BadInput(
                 f"script of {name}(): a fork is run by any worker, so its answers are values or exceptions; functions "
                 f"and `Script.later` belong into tests (worldline.testing)"
             )
         else:
-            yield Rule(name, False, {}, ReceiptStatus.OK, values.dump(answer), times)
+            yield ScriptRule(name, False, {}, ReceiptStatus.OK, values.dump(answer), times)
 
 
-def _of_mapping(given: object, number: int) -> Rule:
+def _of_mapping(given: object, number: int) -> ScriptRule:
     where = f"rule {number} of the script"
     if not isinstance(given, Mapping):
         raise errors.BadInput(f'{where} is no rule: write {{"effect": "charge", "answer": "ch_1"}}, not {given!r}')
@@ -90,13 +90,13 @@ def _of_mapping(given: object, number: int) -> Rule:
         wanted = {key: values.dump(value) for key, value in sorted(arguments.items())}
         if "error" in given:
             data = runs.failure(str(given.get("code", "scripted")), str(given["error"]), attempts=1)
-            return Rule(name, "ask" in given, wanted, ReceiptStatus.ERROR, data, times)
-        return Rule(name, "ask" in given, wanted, ReceiptStatus.OK, values.dump(given["answer"]), times)
+            return ScriptRule(name, "ask" in given, wanted, ReceiptStatus.ERROR, data, times)
+        return ScriptRule(name, "ask" in given, wanted, ReceiptStatus.OK, values.dump(given["answer"]), times)
     except errors.EncodeError as error:
         raise errors.BadInput(f"{where} cannot be stored, and a fork is run by any worker: {error}") from error
 
 
-def _check(rule: Rule, program: Program | None) -> None:
+def _check(rule: ScriptRule, program: Program | None) -> None:
     """Refuse answers to effects that there are none of, and of other types."""
     if program is None or rule.ask:
         return

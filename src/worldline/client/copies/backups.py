@@ -18,11 +18,11 @@ from worldline.roles.copies import backup as backups
 from worldline.roles.copies import backup_files, check_backup, store_restore
 from worldline.roles.copies.backup import Made
 from worldline.roles.copies.check_backup import Checked
-from worldline.roles.copies.store_restore import Restored
+from worldline.roles.copies.store_restore import RestoredStore
 from worldline.roles.copies.world_export import Progress, no_progress
 
 
-class Listed(msgspec.Struct, frozen=True):
+class BackupListing(msgspec.Struct, frozen=True):
     """A backup of a folder. `size`: of all that it consists of, also if others share it."""
 
     id: str
@@ -45,7 +45,7 @@ async def backup(
     if not 0 <= keep <= limits.BACKUPS_MAX:
         raise errors.BadInput(f"a folder keeps 1 to {limits.BACKUPS_MAX} backups, not {keep}")
     async with opened(folder, create=True, codec=store.codec) as found:
-        source = backups.Source(store.engine, store.objects, store.env)
+        source = backups.BackupSource(store.engine, store.objects, store.env)
         return await backups.backup(source, found, names=universes, keep=keep, progress=progress)
 
 
@@ -58,7 +58,7 @@ async def restore(
     ledger: Path | None = None,
     progress: Progress = no_progress,
     bytes_max: int | None = None,
-) -> Restored:
+) -> RestoredStore:
     """Make a store, which must be empty, of a backup: the last one, or one by its id. A backup of an encrypted store is
     restored into one with the same codec. `ledger`: a file that says what was erased since then.
     """
@@ -71,7 +71,7 @@ async def restore(
 
     async with opened(folder, codec=store.codec) as found:
         manifest = await found.manifest(id) if id else await found.latest()
-        target = store_restore.Target(store.engine, store.env, blobs)
+        target = store_restore.RestoreTarget(store.engine, store.env, blobs)
         return await store_restore.restore(
             target, found, manifest, live=live, erased=erased, progress=progress, bytes_max=bytes_max
         )
@@ -94,12 +94,12 @@ async def verify(
         ]
 
 
-async def list_all(folder: str, *, codec: opening.AnyCodec | None = None) -> list[Listed]:
+async def list_all(folder: str, *, codec: opening.AnyCodec | None = None) -> list[BackupListing]:
     """The backups of a folder, the oldest first."""
     async with opened(folder, codec=codec) as found:
         manifests = [await found.manifest(each) for each in await found.ids()]
     return [
-        Listed(
+        BackupListing(
             each.id,
             each.head.time_us,
             [one.name for one in each.universes],
@@ -114,10 +114,10 @@ async def list_all(folder: str, *, codec: opening.AnyCodec | None = None) -> lis
 @asynccontextmanager
 async def opened(
     folder: str, *, create: bool = False, codec: opening.AnyCodec | None = None
-) -> AsyncIterator[backup_files.Folder]:
+) -> AsyncIterator[backup_files.BackupFolder]:
     """The backups of a folder. `codec`: of the store that they are of, if that is encrypted."""
     bodies = await compose.open_objects(folder, env_os.OsEnv(), create=create)
     try:
-        yield backup_files.Folder(sealed_files.SealedFiles(bodies, codec), folder)
+        yield backup_files.BackupFolder(sealed_files.SealedFiles(bodies, codec), folder)
     finally:
         await bodies.close()

@@ -14,12 +14,12 @@ from worldline.store import kv, transact
 PAGE = 500
 
 
-async def held_copies(universe: Connection) -> list[tuple[ids.Address, str, copies.Held]]:
+async def held_copies(universe: Connection) -> list[tuple[ids.Address, str, copies.DormantCopy]]:
     """Every copy that is not used yet, with its name."""
     archived = [
         (at, meta.name) async for at, meta in listing.worlds_of(universe, listing.Filter(status=Status.ARCHIVED))
     ]
-    found: list[tuple[ids.Address, str, copies.Held]] = []
+    found: list[tuple[ids.Address, str, copies.DormantCopy]] = []
     for start in range(0, len(archived), PAGE):
         page = archived[start : start + PAGE]
         read = await universe.store.engine.read(*(held.get(at) for at, _ in page))
@@ -30,23 +30,25 @@ async def held_copies(universe: Connection) -> list[tuple[ids.Address, str, copi
     return found
 
 
-async def release_all(universe: Connection) -> list[worlds.World]:
+async def release_all(universe: Connection) -> list[worlds.WorldRecord]:
     """Let every copy become what it was. Those that are not copies stay as they are. May be repeated."""
     released = [await _release(universe, at) for at, _, _ in await held_copies(universe)]
     universe.wake()
     return [each for each in released if each is not None]
 
 
-async def _release(universe: Connection, at: ids.Address) -> worlds.World | None:
+async def _release(universe: Connection, at: ids.Address) -> worlds.WorldRecord | None:
     engine = universe.store.engine
 
-    async def attempt() -> transact.Done[worlds.World | None] | transact.Write[worlds.World | None]:
+    async def attempt() -> (
+        transact.NothingToWrite[worlds.WorldRecord | None] | transact.Write[worlds.WorldRecord | None]
+    ):
         read = await engine.read(worlds.get(at), held.get(at))
         world = worlds.find(at, read.value(0))
         batch = kv.Batch()
         released = None if world is None else held.release(batch, world, read.value(1))
         if released is None:
-            return transact.Done(None)
+            return transact.NothingToWrite(None)
         if released.meta.status is Status.ACTIVE:
             ready.leave(batch, at, priority=ready.NORMAL)
         return transact.Write(batch, lambda _: released)

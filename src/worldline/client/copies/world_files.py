@@ -20,7 +20,7 @@ from worldline.client.handle import Handle
 from worldline.codec import pack
 from worldline.layers import blobs as blob_layer
 from worldline.model import ids
-from worldline.model.world import Policy
+from worldline.model.world import ForkPolicy
 from worldline.roles.copies import file_blobs, holding, world_check, world_export, world_import
 from worldline.roles.copies.world_export import Exported, Progress, no_progress
 from worldline.store import frozen, kv
@@ -41,7 +41,7 @@ async def export(world: Handle, path: str | os.PathLike[str], *, progress: Progr
     return exporter.result
 
 
-class Imported(world_check.CheckedContents, frozen=True):
+class ImportedWorld(world_check.CheckedContents, frozen=True):
     """The world that was made of a file."""
 
     id: str = ""
@@ -55,17 +55,17 @@ async def import_world(
     effects: str = "drop",
     live: bool | None = None,
     bytes_max: int | None = None,
-) -> Imported:
+) -> ImportedWorld:
     """Make a world of a file. It begins archived, and goes on when it is resumed."""
     file = Path(path)
     policy = forks.POLICIES.get(effects)
-    if policy not in (Policy.DROP, Policy.REISSUE):
+    if policy not in (ForkPolicy.DROP, ForkPolicy.REISSUE):
         raise errors.BadInput(f"effects must be drop or reissue; not {effects!r}")
     if name:
         ids.check_name(name, "a world's name")
     store = universe.store
     await world_import.sweep(store.engine, store.env, universe.id)
-    asked = world_import.Wanted(name, policy, live, f"the file {file.name}")
+    asked = world_import.ImportRequest(name, policy, live, f"the file {file.name}")
     async with _held(universe, f"import of {file.name}") as keep:
         with _opened(file) as opened:
             world, data = world_check.header(opened, str(file))
@@ -77,9 +77,9 @@ async def import_world(
                 await importer.admit()
             checked = await world_check.check_file(opened, str(file), bytes_max=bytes_max, keep=keep)
             if made is None:
-                made = await importer.read(pack.Reader(pack.Kind.WORLD, file_blobs.reading(opened)), checked)
+                made = await importer.read(pack.PackReader(pack.PackKind.WORLD, file_blobs.reading(opened)), checked)
     contents = msgspec.structs.replace(checked.contents, name=name or world.name)
-    return Imported(**msgspec.structs.asdict(contents), id=made.world.hex())
+    return ImportedWorld(**msgspec.structs.asdict(contents), id=made.world.hex())
 
 
 async def verify(path: str | os.PathLike[str], *, bytes_max: int | None = None) -> world_check.CheckedContents:

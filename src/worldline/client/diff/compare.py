@@ -11,7 +11,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.client.diff import effects, open_effects
-from worldline.client.diff.result import Cell, Diff, Effect, EffectSide, How, Run, RunSide, Sides
+from worldline.client.diff.result import CellDiff, Diff, EffectDiff, EffectSide, How, RunDiff, RunSide, Sides
 from worldline.client.diff.sides import Side
 from worldline.codec import canonical
 from worldline.codec.differences import Field, differences, same
@@ -61,7 +61,7 @@ def _fields(row: Row) -> list[Any]:
 # --- Cells -----------------------------------------------------------------------------------------------------
 
 
-def _cell(key: bytes, left: Overlay, right: Overlay) -> Cell | None:
+def _cell(key: bytes, left: Overlay, right: Overlay) -> CellDiff | None:
     """How often a cell was folded is not its value."""
     before, after = (_cell_data(rows.get(key)) for rows in (left, right))
     if before == after:
@@ -69,9 +69,9 @@ def _cell(key: bytes, left: Overlay, right: Overlay) -> Cell | None:
     reducer, name = row_keys.parse(key).texts
     if before is None or after is None:
         values = [None if data is None else canonical.decode(data) for data in (before, after)]
-        return Cell(reducer, name, _how(before, after), values[0], values[1])
+        return CellDiff(reducer, name, _how(before, after), values[0], values[1])
     found = differences(canonical.decode(before), canonical.decode(after))
-    return Cell(reducer, name, "changed", fields=tuple(found))
+    return CellDiff(reducer, name, "changed", fields=tuple(found))
 
 
 def _cell_data(row: Row | None) -> bytes | None:
@@ -85,13 +85,13 @@ def _cell_data(row: Row | None) -> bytes | None:
 # --- Runs ------------------------------------------------------------------------------------------------------
 
 
-def _run(run: str, left: Overlay, right: Overlay) -> Run | None:
+def _run(run: str, left: Overlay, right: Overlay) -> RunDiff | None:
     before, after = _run_side(run, left), _run_side(run, right)
     if _same(before, after):
         return None
     if before is None or after is None:
-        return Run(run, _how(before, after), before, after)
-    return Run(run, "changed", before, after, tuple(_run_fields(before, after)))
+        return RunDiff(run, _how(before, after), before, after)
+    return RunDiff(run, "changed", before, after, tuple(_run_fields(before, after)))
 
 
 def _run_fields(left: RunSide, right: RunSide) -> Iterator[Field]:
@@ -156,14 +156,14 @@ def _progress(run: str, rows: Overlay) -> tuple[int, int, list[str]]:
 # --- Effects ---------------------------------------------------------------------------------------------------
 
 
-def _effects(left: Side, right: Side) -> list[Effect]:
-    found: list[Effect] = []
+def _effects(left: Side, right: Side) -> list[EffectDiff]:
+    found: list[EffectDiff] = []
     for place in sorted({**left.effects.seen, **right.effects.seen}):
         both = [_of_place(side, other, place) for side, other in ((left, right), (right, left))]
         for index in range(max(map(len, both))):
             before, after = (side[index] if index < len(side) else None for side in both)
             if not _same(before, after):
-                found.append(Effect(place[0], place[1] + 1, _how(before, after), before, after))
+                found.append(EffectDiff(place[0], place[1] + 1, _how(before, after), before, after))
     return found
 
 

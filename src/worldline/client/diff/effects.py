@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from worldline.base import errors, limits
-from worldline.client.diff.open_effects import Asked, Get, Place, asked, touched
+from worldline.client.diff.open_effects import Get, OpenEffectRow, Place, asked, touched
 from worldline.client.diff.result import EffectSide
 from worldline.codec import canonical, digest, structs
 from worldline.kernel import replay, values, work
 from worldline.kernel.branches import fork
 from worldline.kernel.operations import OpKind
 from worldline.kernel.repair import ways_out
-from worldline.kernel.rows.records import Failure, Outcome
+from worldline.kernel.rows.records import JournaledFailure, Outcome
 from worldline.layers.stored.overlay import Overlay
 from worldline.model import ids, inbox, journal
 from worldline.model.change import Change
@@ -42,7 +42,7 @@ _SCRIPTED = tuple[str, int, int, str, bytes, int, bytes]
 Key = tuple[int, int]  # the step that asked for it, and the ordinal there
 
 
-class Seen:
+class SeenEffect:
     """One effect, as far as the side has got with it."""
 
     __slots__ = ("answer", "args", "disowned", "key", "name", "place", "shared", "status", "was_open")
@@ -88,10 +88,10 @@ class Effects:
     def __init__(self, worlds: Sequence[ids.Address], base: Get) -> None:
         self._worlds = worlds
         self._base = base
-        self._by_intent: dict[bytes, Seen] = {}
-        self._by_key: dict[Key, Seen] = {}
+        self._by_intent: dict[bytes, SeenEffect] = {}
+        self._by_key: dict[Key, SeenEffect] = {}
         self._open: dict[Place, Key] = {}  # before the step that is taken: the open effects that it may be about
-        self.seen: dict[Place, list[Seen]] = {}
+        self.seen: dict[Place, list[SeenEffect]] = {}
 
     def look(self, changed: Sequence[Change], rows: Overlay) -> None:
         """What a step is going to change in these rows: effects that were open at the ancestor come into sight."""
@@ -106,17 +106,17 @@ class Effects:
                     # One that is open again since the world was taken back was not open at the ancestor.
                     there = asked(place, self._base)
                     was_open = there is not None and (there.step, there.ordinal) == key
-                    seen = Seen(place, found.name, found.params, was_open=was_open)
+                    seen = SeenEffect(place, found.name, found.params, was_open=was_open)
                     self._add(seen, key, found.asked_name, found.asked_params)
 
-    def take(self, entries: Sequence[journal.Entry], get: Get) -> None:
+    def take(self, entries: Sequence[journal.JournalEntry], get: Get) -> None:
         """The same step. `get`: the rows behind it. Entries of the kinds in `READ` have their payloads in place."""
         for place, key in self._open.items():
             found = asked(place, get)
             if found is None or (found.step, found.ordinal) != key:
                 self._by_key[key].disown()  # unless an entry says more
         late = any(entry.kind is Kind.LATE_ANSWER for entry in entries)
-        by_hand: tuple[Seen, str, Any] | None = None
+        by_hand: tuple[SeenEffect, str, Any] | None = None
         for entry in entries:
             match entry.kind:
                 case Kind.EFFECT_REQUESTED:
@@ -132,21 +132,21 @@ class Effects:
                 case _:
                     pass
 
-    def _requested(self, entry: journal.Entry) -> None:
+    def _requested(self, entry: journal.JournalEntry) -> None:
         ordinal, name, run, op, params, _ = values.load(_REQUESTED, entry.payload)
         seen = self._disowned((run, op))
         if seen is None:
-            seen = Seen((run, op), name, params)
+            seen = SeenEffect((run, op), name, params)
         elif seen.key is not None:
             del self._by_key[seen.key]
         self._add(seen, (entry.step, ordinal), name, params)
 
-    def _disowned(self, place: Place) -> Seen | None:
+    def _disowned(self, place: Place) -> SeenEffect | None:
         """The last effect of an operation, if it is not open any more and has no answer."""
         last = self.seen.get(place, [None])[-1]
         return last if last is not None and last.disowned and last.status == OPEN else None
 
-    def _add(self, seen: Seen, key: Key, name: str, params: bytes) -> None:
+    def _add(self, seen: SeenEffect, key: Key, name: str, params: bytes) -> None:
         """It is asked for under this name."""
         seen.ask(key, shared=name == fork.SHARE)
         self._by_key[key] = seen
@@ -157,24 +157,24 @@ class Effects:
         if seen not in known:
             known.append(seen)
 
-    def _scripted(self, entry: journal.Entry) -> None:
+    def _scripted(self, entry: journal.JournalEntry) -> None:
         """A fork answers an operation itself: one that it has inherited, or one that it has just asked for."""
         run, op, kind, name, params, status, data = values.load(_SCRIPTED, entry.payload)
         if kind != OpKind.EFFECT:
             return
         seen = self._disowned((run, op))
         if seen is None:
-            seen = Seen((run, op), name, params)
+            seen = SeenEffect((run, op), name, params)
             self.seen.setdefault(seen.place, []).append(seen)
         seen.end(*_outcome(Outcome(ReceiptStatus(status), data)))
 
     def _answered(self, item: inbox.Item) -> None:
-        seen = self._by_intent.get(item.intent) if isinstance(item, inbox.Receipt) else None
+        seen = self._by_intent.get(item.intent) if isinstance(item, inbox.EffectReceipt) else None
         if seen is not None:
-            assert isinstance(item, inbox.Receipt)
+            assert isinstance(item, inbox.EffectReceipt)
             seen.end(*_received(item, shared=seen.shared))
 
-    def _by_hand(self, item: inbox.Item) -> tuple[Seen, str, Any] | None:
+    def _by_hand(self, item: inbox.Item) -> tuple[SeenEffect, str, Any] | None:
         """The effect that a person answers with this command, and how. It counts if the effect is closed with it."""
         if not isinstance(item, inbox.Control) or item.payload.inline is None:
             return None
@@ -191,7 +191,7 @@ class Effects:
             return None
         return (seen, "ok", shown(given.data)) if given.error is None else (seen, "error", {"message": given.error})
 
-    def _cancelled(self, entry: journal.Entry, by_hand: tuple[Seen, str, Any] | None) -> None:
+    def _cancelled(self, entry: journal.JournalEntry, by_hand: tuple[SeenEffect, str, Any] | None) -> None:
         step, ordinal, _ = values.load(tuple[int, int, str], entry.payload)
         seen = self._by_key.get((step, ordinal))
         if seen is not None and by_hand is not None and by_hand[0] is seen:
@@ -200,7 +200,7 @@ class Effects:
             seen.end(_CANCELLED)
 
 
-def run_of(entry: journal.Entry) -> str:
+def run_of(entry: journal.JournalEntry) -> str:
     """The run that an entry names, of those kinds that name an effect by its run. Empty: another kind."""
     run = ""
     if entry.kind is Kind.EFFECT_REQUESTED:
@@ -210,7 +210,7 @@ def run_of(entry: journal.Entry) -> str:
     return run
 
 
-def status_of(found: Asked) -> str:
+def status_of(found: OpenEffectRow) -> str:
     """Of an open effect."""
     return PARKED if found.parked else OPEN
 
@@ -234,13 +234,13 @@ def shown(data: bytes) -> Any:
 
 def failure(data: bytes) -> Any:
     try:
-        why = structs.decode(Failure, data)
+        why = structs.decode(JournaledFailure, data)
     except errors.DecodeError:
         return shown(data)
     return {"code": why.code, "message": why.message, **({"data": why.data} if why.data else {})}
 
 
-def _received(receipt: inbox.Receipt, *, shared: bool) -> tuple[str, Any]:
+def _received(receipt: inbox.EffectReceipt, *, shared: bool) -> tuple[str, Any]:
     """How an effect ended, and with what. What is shared is the parent's status and answer, inside of another one."""
     status, data = receipt.status, receipt.payload.inline
     if data is None:

@@ -19,7 +19,7 @@ Get = Callable[[bytes], Row | None]
 Place = tuple[str, int]  # a run, and the number of its operation
 
 
-class Asked(msgspec.Struct, frozen=True):
+class OpenEffectRow(msgspec.Struct, frozen=True):
     """An open effect: what the operation wants, and what was asked for by which step, as its intent has it. In a fork
     these may differ.
     """
@@ -33,7 +33,7 @@ class Asked(msgspec.Struct, frozen=True):
     parked: bool
 
 
-def asked(place: Place, get: Get) -> Asked | None:
+def asked(place: Place, get: Get) -> OpenEffectRow | None:
     """The open effect of an operation, if it has one."""
     run, op = place
     group, number = row_keys.PROGRESS + row_keys.text(run), row_keys.number(op)
@@ -45,7 +45,7 @@ def asked(place: Place, get: Get) -> Asked | None:
         return None
     _, step, ordinal, *_ = fields(row.placement)
     _, asked_name, asked_params = other or (kind, name, params)
-    return Asked(
+    return OpenEffectRow(
         name, params, step, ordinal, asked_name, asked_params, get(group + row_keys.PARKED + number) is not None
     )
 

@@ -28,7 +28,7 @@ class Point(msgspec.Struct, frozen=True):
 
     world: Handle
     height: int
-    line: lines.Line
+    line: lines.HistoryLine
 
 
 async def diff(left: Handle, right: Handle, *, at: int | None = None, to: int | None = None) -> Diff:
@@ -98,7 +98,9 @@ async def _side(point: Point, base: reader.Past) -> Side:
     return side
 
 
-def needed(steps: Sequence[history.Stored], entries: Sequence[journal.Entry]) -> tuple[list[bytes], list[str]]:
+def needed(
+    steps: Sequence[history.StoredStep], entries: Sequence[journal.JournalEntry]
+) -> tuple[list[bytes], list[str]]:
     """What must be known of the ancestor to take these steps and to compare what they lead to: rows by their keys, and
     runs. `entries`: those of the kinds in `READ`.
     """
@@ -110,8 +112,8 @@ def needed(steps: Sequence[history.Stored], entries: Sequence[journal.Entry]) ->
 
 
 async def _load_payloads(
-    universe: Connection, steps: Sequence[history.Stored], loaded: dict[bytes, bytes]
-) -> list[journal.Entry]:
+    universe: Connection, steps: Sequence[history.StoredStep], loaded: dict[bytes, bytes]
+) -> list[journal.JournalEntry]:
     """The entries of the kinds in `READ`, with their payloads in place."""
     found = [entry for step in steps for entry in step.entries() if entry.kind in READ]
     for entry in found:

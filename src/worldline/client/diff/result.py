@@ -15,10 +15,10 @@ import msgspec
 
 from worldline.codec.differences import Field, How
 
-__all__ = ["Cell", "Diff", "Effect", "EffectSide", "Entries", "Field", "How", "Run", "RunSide", "Sides"]
+__all__ = ["CellDiff", "Diff", "EffectDiff", "EffectSide", "Entries", "Field", "How", "RunDiff", "RunSide", "Sides"]
 
 
-class Cell(msgspec.Struct, frozen=True):
+class CellDiff(msgspec.Struct, frozen=True):
     """A cell that differs. One that both sides have is compared field by field; of others, the value is given."""
 
     reducer: str
@@ -42,7 +42,7 @@ class RunSide(msgspec.Struct, frozen=True):
     restarts: int  # how often it has continued as new, or was reset
 
 
-class Run(msgspec.Struct, frozen=True):
+class RunDiff(msgspec.Struct, frozen=True):
     """A run that differs. A side that does not keep it is None."""
 
     id: str
@@ -63,7 +63,7 @@ class EffectSide(msgspec.Struct, frozen=True):
     answer: Any = None
 
 
-class Effect(msgspec.Struct, frozen=True):
+class EffectDiff(msgspec.Struct, frozen=True):
     """An effect that differs: asked for, or answered, since the common ancestor, and not in the same way. Effects of
     both sides are matched by the run and the number of its operation, counted from 1.
     """
@@ -97,10 +97,10 @@ class Diff(msgspec.Struct, frozen=True):
     ancestor: str
     step: int
     height: int
-    cells: list[Cell]
-    runs: list[Run]
+    cells: list[CellDiff]
+    runs: list[RunDiff]
     entries: Sides
-    effects: list[Effect]
+    effects: list[EffectDiff]
 
     @property
     def same(self) -> bool:

@@ -27,7 +27,7 @@ class Side:
         self.rows = Overlay(base)
         self.effects = Effects(worlds, base.get)
 
-    def take(self, steps: Sequence[history.Stored], loaded: Mapping[bytes, bytes]) -> None:
+    def take(self, steps: Sequence[history.StoredStep], loaded: Mapping[bytes, bytes]) -> None:
         """Steps that follow each other. Their digests are recomputed. `loaded`: what their changes need, and the
         payloads of entries of the kinds in `READ`.
         """
@@ -49,5 +49,5 @@ class Side:
         return Entries(self._world, self.head.step, self.head.height, self._first if count else None, count, kinds)
 
 
-def _filled(entry: journal.Entry, blobs: dict[bytes, bytes]) -> journal.Entry:
+def _filled(entry: journal.JournalEntry, blobs: dict[bytes, bytes]) -> journal.JournalEntry:
     return restore.filled(entry, blobs) if entry.kind in READ else entry

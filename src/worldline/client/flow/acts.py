@@ -16,7 +16,7 @@ from worldline.kernel.authoring.calls import Seconds
 from worldline.kernel.domains import acting, kept
 from worldline.kernel.domains.tracing import Trace
 from worldline.kernel.flow import jobs, snapshots
-from worldline.kernel.flow.authoring.acts import Acted, Answered, acted_of, checked, event_of
+from worldline.kernel.flow.authoring.acts import Acted, IntentAnswer, acted_of, checked, event_of
 from worldline.kernel.flow.authoring.documents import name_of
 from worldline.kernel.flow.authoring.domains import Act, Action
 from worldline.kernel.flow.exporting.tools import Shape, Tools
@@ -59,7 +59,7 @@ class Acts:
 
     async def _acted(self, act: Act[S], answered: tuple[bytes, int], key: str) -> Acted[S]:
         """The end of an intent, by its answer and the height at which that stands."""
-        said = structs.decode(Answered, answered[0])
+        said = structs.decode(IntentAnswer, answered[0])
         if said.state is None:
             behind = await self._handle.step_end(answered[1])
             return acted_of(act, said, await snapshot_at(self._handle, act.domain, key, at=behind))
@@ -72,7 +72,7 @@ class Acts:
         caller's correlation, too.
         """
         domain, _, _ = schema.partition(".")
-        halts = halted_acts.Watch(self._handle, halted_acts.Wanted(schema, domain, key, id or drawn))
+        halts = halted_acts.ActWatch(self._handle, halted_acts.AwaitedIntent(schema, domain, key, id or drawn))
         if id is None:
             return await self._handle.ask_at(schema, data, correlation=drawn, halts=halts)
         once = digest.hash_parts(b"act", domain.encode(), key.encode(), id.encode()).hex()

@@ -29,7 +29,7 @@ LOOK_SECONDS = 2.0  # between two looks while nothing says that something is par
 EFFECTS_MAX = 64  # of the cell that a look reads
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class AwaitedIntent(msgspec.Struct, frozen=True):
     """The intent that is waited for."""
 
     schema: str  # its domain and action
@@ -38,12 +38,12 @@ class Wanted(msgspec.Struct, frozen=True):
     intent: str
 
 
-class Watch:
+class ActWatch:
     """One caller that waits for the end of an intent."""
 
     __slots__ = ("_look_us", "_said", "_wanted", "_world", "is_due")
 
-    def __init__(self, world: Handle, wanted: Wanted) -> None:
+    def __init__(self, world: Handle, wanted: AwaitedIntent) -> None:
         self._world = world
         self._wanted = wanted
         self.is_due = False
@@ -54,7 +54,7 @@ class Watch:
         """The world came to this process, or left it: what was said meanwhile was not heard."""
         self.is_due = True
 
-    def saw(self, entry: journal.Entry) -> None:
+    def saw(self, entry: journal.JournalEntry) -> None:
         """An entry of the world's journal that may say that something waits for a person."""
         if halted_runs.parks(entry):
             self.is_due = True

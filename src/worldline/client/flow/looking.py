@@ -61,7 +61,7 @@ def snapshot_of(machine: Machine, domain: Any, key: str, *, now_us: int) -> snap
     """The snapshot of a cell; of one that does not exist yet, the first that it would have."""
     cell = machine.cells.get((name_of(domain), key))
     if cell is None:
-        context = snapshots.Context(now_us // 1_000, "initial", machine.domains.env)
+        context = snapshots.JobContext(now_us // 1_000, "initial", machine.domains.env)
         return cores.created(document_of(machine, domain), {}, context)
     return kept.decode(cell.data)[1]
 
@@ -69,7 +69,7 @@ def snapshot_of(machine: Machine, domain: Any, key: str, *, now_us: int) -> snap
 def stuck(machine: Machine, domain: str, key: str) -> str:
     """Why a cell takes nothing, or goes on with nothing; empty if it does."""
     cell = machine.cells.get((domain, key))
-    found = kept.Kept() if cell is None else kept.decode(cell.data)[0]
+    found = kept.DomainCell() if cell is None else kept.decode(cell.data)[0]
     if found.fatal:
         return f"it takes nothing any more: {found.fatal}"
     return f"it is blocked, its data does not fit the document of now: {found.blocked}" if found.blocked else ""
@@ -106,7 +106,7 @@ def preview(machine: Machine, act: Act[S], key: str, *, now_us: int) -> Preview[
     domain = act.domain
     head = snapshot_of(machine, domain, key, now_us=now_us)
     intent = snapshots.Intent(act.action, _ID, input_of(act))
-    context = snapshots.Context(now_us // 1_000, _ID, machine.domains.env)
+    context = snapshots.JobContext(now_us // 1_000, _ID, machine.domains.env)
     found = cores.Core().compute(document_of(machine, domain), head, intent, context)
     asks = [(each.type, each.params) for each in found.requirements]
     error = found.snapshot.system.last_error if found.status == "error" else None

@@ -15,20 +15,20 @@ from worldline.client.handle import Handle
 from worldline.codec import canonical
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.domains import tracing
-from worldline.kernel.domains.tracing import Gap, Recorder, Trace, Wanted
+from worldline.kernel.domains.tracing import Gap, Trace, TraceFilter, TraceRecorder
 from worldline.kernel.flow.authoring.documents import name_of
 from worldline.layers import worlds
 from worldline.layers.stored import history, journal_pages, lines, saved_state
 from worldline.model import row_keys, snapshot
 from worldline.roles import reader, restore
 from worldline.roles.erasure import vault as vaults
-from worldline.roles.proof import Cold, Prover, Sealed
+from worldline.roles.proof import Cold, PersonalValuePlace, Prover
 
 CELLS_BYTES_MAX = 16 * limits.MIB  # of the world, in memory; of a larger one the cells stay in the store
 
 
 async def trace(
-    world: Handle, wanted: Wanted, *, above: int | None = None, up_to: int | None = None, last: int | None = None
+    world: Handle, wanted: TraceFilter, *, above: int | None = None, up_to: int | None = None, last: int | None = None
 ) -> Trace:
     """The events of the steps that end in (above, up_to]; if it is not said above what, of the last entries, as far as
     states are kept. `NotRetained` if they are not kept from there on, `BadInput` if a program is needed and not known.
@@ -51,9 +51,9 @@ async def trace(
         rows,
         folded_to=above,
         cold=Cold.of(universe.blobs, base, CELLS_BYTES_MAX) if base.cold else None,
-        sealed=Sealed(vault, await vault.has_erased()),
+        sealed=PersonalValuePlace(vault, await vault.has_erased()),
     )
-    recorder = Recorder(wanted, above=above)
+    recorder = TraceRecorder(wanted, above=above)
     try:
         async for page in restore.step_pages(engine, universe.blobs, line, above=saved.height, up_to=up_to):
             loaded: dict[bytes, bytes] = {}
@@ -71,15 +71,15 @@ async def trace(
     return recorder.trace(_gaps(prover))
 
 
-def wanted_of(domain: Any, key: str | None, intent: str | None, *, graphs: bool) -> Wanted:
+def wanted_of(domain: Any, key: str | None, intent: str | None, *, graphs: bool) -> TraceFilter:
     """What users ask for: a domain is a class, a document, or its name."""
     name = domain if isinstance(domain, str) else "" if domain is None else name_of(domain)
-    return Wanted(name, key, intent or "", graphs)
+    return TraceFilter(name, key, intent or "", graphs)
 
 
 async def _start(
-    world: Handle, line: lines.Line, above: int | None, up_to: int, last: int
-) -> tuple[snapshot.Snapshot, int]:
+    world: Handle, line: lines.HistoryLine, above: int | None, up_to: int, last: int
+) -> tuple[snapshot.StateSnapshot, int]:
     """The saved state that steps are run from, and the height above which they are told of."""
     engine = world.universe.store.engine
     lost = max(await journal_pages.changes_above(engine, line), (await journal_pages.kept(engine, line)).above)
@@ -116,7 +116,7 @@ async def _is_alone(world: Handle) -> bool:
 
 
 def _take(
-    prover: Prover, recorder: Recorder, steps: Sequence[history.Stored], loaded: dict[bytes, bytes], above: int
+    prover: Prover, recorder: TraceRecorder, steps: Sequence[history.StoredStep], loaded: dict[bytes, bytes], above: int
 ) -> None:
     """In the thread."""
     for step in steps:

@@ -35,7 +35,7 @@ class Hosting:
     def __init__(
         self,
         store: compose.Store,
-        host: process.Host,
+        host: process.ProcessHost,
         settings: Settings,
         *,
         observed: observers.Observed,
@@ -125,7 +125,7 @@ async def prepared(
             for name in universes:
                 if not served.is_pattern(name):
                     await connection.find_universe(store, name, create=create)
-            host = process.Host(
+            host = process.ProcessHost(
                 store,
                 served.Universes(patterns=universes),
                 programs,

@@ -137,18 +137,18 @@ async def _erase(universe: Connection, root: ids.Address, wanted: _Wanted) -> in
 async def _erase_once(universe: Connection, root: ids.Address, wanted: _Wanted) -> Erasures:
     engine = universe.store.engine
 
-    async def attempt() -> transact.Done[Erasures] | transact.Write[Erasures]:
+    async def attempt() -> transact.NothingToWrite[Erasures] | transact.Write[Erasures]:
         values = [sealed.get(root, wanted.subject, each) for each in wanted.values or []]
         read = await engine.read(
             sealed.get_subject(root, wanted.subject), sealed.subject_range(root, wanted.subject, count_max=1), *values
         )
-        was = sealed.Subject(wanted.subject, read.value(0))
+        was = sealed.SubjectRecord(wanted.subject, read.value(0))
         if wanted.values is None:
             there = bool(read.page(1).items)
         else:
             there = any(read.value(2 + index) is not None for index in range(len(values)))
         if not there:
-            return transact.Done(was.erasures)
+            return transact.NothingToWrite(was.erasures)
         batch = kv.Batch()
         if wanted.values is None:
             made = sealed.erase_subject(batch, root, was, time_us=read.time_us)

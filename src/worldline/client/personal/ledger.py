@@ -14,7 +14,7 @@ import msgspec
 
 from worldline.base import errors, limits, private_files
 from worldline.host import compose
-from worldline.model.upkeep.ledger import Erased, LedgerEntry
+from worldline.model.upkeep.ledger import ErasedKind, LedgerEntry
 from worldline.roles.deletion import ledger
 from worldline.roles.erasure import scrubbing
 
@@ -73,7 +73,7 @@ def _known(path: Path) -> list[LedgerEntry]:
 
 def _entry(line: _Line) -> LedgerEntry:
     return LedgerEntry(
-        Erased[line.erased.upper()],
+        ErasedKind[line.erased.upper()],
         bytes.fromhex(line.universe),
         bytes.fromhex(line.world),
         bytes.fromhex(line.subject),
@@ -95,7 +95,7 @@ async def keep(store: compose.Store) -> None:
         await export(store, Path(store.ledger))
 
 
-async def apply(store: compose.Store, path: Path) -> ledger.Applied:
+async def apply(store: compose.Store, path: Path) -> ledger.ErasuresApplied:
     """Do again what a ledger says, in a store that was made of an older backup: entries that it does not know."""
     known = {msgspec.msgpack.encode(each): None for each in await ledger.read_all(store.engine)}
     entries = read(path)

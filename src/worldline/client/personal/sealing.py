@@ -23,7 +23,7 @@ async def through(
     at = await world.address()
     root = await sealing.root_of(store.engine, at)
     seed = store.env.random_bytes(16) if id is None else digest.hash_parts(b"personal", at.world, id.encode())
-    desk = sealing.Collector(store.env, seed)
+    desk = sealing.CollectingDesk(store.env, seed)
     data = desk.at(write)
     replaced = await sealing.keep(store.engine, store.env, root, desk.new)
     if replaced is None:
@@ -49,7 +49,7 @@ async def opened(world: Handle, data: bytes, load: Callable[[], T]) -> T:
         return load()
     store = world.universe.store
     values, _ = await sealing.read(store.engine, await sealing.root_of(store.engine, await world.address()), found)
-    return sealing.Collector(store.env, b"", values).at(load)
+    return sealing.CollectingDesk(store.env, b"", values).at(load)
 
 
 async def plain(world: Handle, data: bytes) -> Any:

@@ -11,7 +11,7 @@ from worldline.client.connection import Connection
 from worldline.host import holders
 from worldline.kernel.authoring.calls import Seconds, to_us
 from worldline.roles.collection import collector
-from worldline.roles.collection.sweeper import Tally
+from worldline.roles.collection.sweeper import SweepTally
 from worldline.roles.erasure import scrubbing
 from worldline.store import kv
 
@@ -80,5 +80,5 @@ async def collect(universe: Connection, *, dry_run: bool = False, grace: Seconds
     )
 
 
-def _garbage(tally: Tally) -> Garbage:
+def _garbage(tally: SweepTally) -> Garbage:
     return Garbage(tally.count, tally.bytes, list(tally.examples))

@@ -58,7 +58,7 @@ async def delete(
     await ledger.keep(universe.store)
     if wait:
         is_dead = functools.partial(holders.is_gone, universe.store)
-        await deletions.Removal(engine, env, at.universe, only=at, is_dead=is_dead).run(progress)
+        await deletions.WorldRemoval(engine, env, at.universe, only=at, is_dead=is_dead).run(progress)
         await scrubbing.scrub(engine, env)  # what is in the way now is owed
     return begun
 
@@ -68,7 +68,7 @@ async def _wait_for_forks(universe: Connection, at: ids.Address) -> None:
     runs one of them.
     """
     engine = universe.store.engine
-    watches: dict[ids.Address, no_host.Watch] = {}
+    watches: dict[ids.Address, no_host.HostWatch] = {}
     while True:
         pins = snapshots.pins_range(at, count_max=PAGE)
         read = await engine.read(pins)
@@ -77,7 +77,7 @@ async def _wait_for_forks(universe: Connection, at: ids.Address) -> None:
             return
         universe.wake()
         await engine.wait(pins.begin, read.seen, FORKS_WAIT_MS)
-        watches = {fork: watches.get(fork) or no_host.Watch(universe, fork) for fork in forks}
+        watches = {fork: watches.get(fork) or no_host.HostWatch(universe, fork) for fork in forks}
         for watch in watches.values():
             try:
                 await watch.look()
@@ -120,10 +120,10 @@ async def queue(universe: Connection, at: ids.Address) -> None:
     """Have such a world removed."""
     engine = universe.store.engine
 
-    async def attempt() -> transact.Done[None] | transact.Write[None]:
+    async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         read = await engine.read(worlds.get(at), deletion.get(at))
         if read.value(1) is not None:
-            return transact.Done(None)
+            return transact.NothingToWrite(None)
         batch = kv.Batch()
         deletion.queue(batch, at, meta_raw=read.value(0) or b"", time_us=read.time_us)
         return transact.Write(batch, lambda _: None)

@@ -22,7 +22,7 @@ from worldline.layers import snapshots, worlds
 from worldline.layers.stored import lines
 from worldline.layers.upkeep import data_keys, ledger, sealed
 from worldline.model import ids
-from worldline.model.upkeep.ledger import Erased
+from worldline.model.upkeep.ledger import ErasedKind
 from worldline.model.world import Status
 from worldline.roles.erasure import sealing
 from worldline.store import kv, transact
@@ -40,7 +40,7 @@ async def destroy_key(universe: Connection, at: ids.Address) -> bool:
     known = await universe.store.engine.read(*map(data_keys.get, others))
     is_last = all(data_keys.is_destroyed(known.value(index)) for index in range(len(others)))
 
-    async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+    async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
         read = await universe.store.engine.read(
             data_keys.get(at),
             snapshots.get_pin_count(at),
@@ -51,8 +51,8 @@ async def destroy_key(universe: Connection, at: ids.Address) -> bool:
         await _check_pins(universe, at, read.page(2))
         batch = kv.Batch()
         if not data_keys.destroy(batch, keys.world_key(at), read.value(0), time_us=read.time_us):
-            return transact.Done(False)
-        ledger.note(batch, Erased.KEY, at, time_us=read.time_us)
+            return transact.NothingToWrite(False)
+        ledger.note(batch, ErasedKind.KEY, at, time_us=read.time_us)
         if is_last:
             sealed.drop_lineage(batch, root)
         snapshots.expect_pins(batch, at, read.value(1))

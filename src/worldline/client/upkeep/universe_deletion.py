@@ -27,10 +27,10 @@ async def delete(
 ) -> None:
     ids.check_name(name, "a universe's name")
 
-    async def hosted(states: Sequence[leases.State]) -> list[bool]:
+    async def hosted(states: Sequence[leases.LeaseState]) -> list[bool]:
         return [each is not None and each.alive for each in await holders.of_states(store, states)]
 
     universe = await deletions.begin(store.engine, store.env, name, with_worlds=with_worlds, hosted=hosted)
-    await deletions.Removal(store.engine, store.env, compose.bodies_of(store), only=universe).run(progress)
+    await deletions.UniverseRemoval(store.engine, store.env, compose.bodies_of(store), only=universe).run(progress)
     await ledger.keep(store)
     await scrubbing.scrub(store.engine, store.env)  # what is in the way now is owed

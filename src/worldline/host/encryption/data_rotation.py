@@ -29,7 +29,7 @@ from worldline.layers.upkeep import data_keys, encryption
 from worldline.model import ids
 from worldline.store import kv, transact
 from worldline.store.encryption import aes_gcm, envelope
-from worldline.store.encryption.interface import Known
+from worldline.store.encryption.interface import KnownCipher
 
 PAGE = 256
 
@@ -70,12 +70,12 @@ async def rotate(
 
 
 async def _follow(ring: KeyRing, scope: bytes) -> bool:
-    async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+    async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
         read = await ring.engine.read(encryption.get(), kv.Get(scope))
         marker, raw = read.value(0), read.value(1)
         found = data_keys.decode(raw)
         if marker is None or raw is None or found is None or not found.wrapped or found.rewriting:
-            return transact.Done(False)
+            return transact.NothingToWrite(False)
         batch = kv.Batch()
         data_keys.follow(batch, scope, raw, ring.followed(scope, found, made_us=read.time_us), marker=marker)
         return transact.Write(batch, lambda _: True)
@@ -113,7 +113,7 @@ async def _rewrite_once(ring: KeyRing, scope: bytes) -> tuple[int, bool]:
     return count, True
 
 
-def _anew(ring: KeyRing, scope: bytes, known: Known, key: bytes, stored: bytes) -> kv.Batch | None:
+def _anew(ring: KeyRing, scope: bytes, known: KnownCipher, key: bytes, stored: bytes) -> kv.Batch | None:
     """The batch that replaces a value by itself, sealed with the current key. None if it is so."""
     assert isinstance(known.cipher, aes_gcm.RotatedCipher)
     try:
@@ -147,11 +147,11 @@ async def _pages(ring: KeyRing, scope: bytes) -> AsyncIterator[list[tuple[bytes,
 
 
 async def _end(ring: KeyRing, scope: bytes) -> None:
-    async def attempt() -> transact.Done[None] | transact.Write[None]:
+    async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         raw = (await ring.engine.read(kv.Get(scope))).value(0)
         found = data_keys.decode(raw)
         if raw is None or found is None or not found.rewriting:
-            return transact.Done(None)
+            return transact.NothingToWrite(None)
         batch = kv.Batch()
         data_keys.rewritten(batch, scope, raw, keep=not keys.is_world(scope))
         return transact.Write(batch, lambda _: None)

@@ -20,7 +20,7 @@ from worldline.keys.upkeep.encryption import MasterKey
 from worldline.layers.upkeep import data_keys, encryption
 from worldline.store import kv, transact
 from worldline.store.encryption import aes_gcm
-from worldline.store.encryption.interface import Cipher, Known
+from worldline.store.encryption.interface import Cipher, KnownCipher
 from worldline.store.encryption.master_keys import AesGcm
 
 log = logging.getLogger("worldline.encryption")
@@ -45,14 +45,14 @@ class KeyRing:
         del self, scope
         return True
 
-    def known(self, scope: bytes, raw: bytes | None) -> Known:
+    def known(self, scope: bytes, raw: bytes | None) -> KnownCipher:
         found = data_keys.checked(scope, raw)
         assert raw is not None
         current = aes_gcm.AesCipher(self._unwrap(scope, found.master, found.wrapped))
         if not found.older:
-            return Known(current, raw)
+            return KnownCipher(current, raw)
         older = [aes_gcm.AesCipher(self._unwrap(scope, found.master, each)) for each in found.older]
-        return Known(aes_gcm.RotatedCipher(current, older), raw)
+        return KnownCipher(aes_gcm.RotatedCipher(current, older), raw)
 
     def check_count(self, scope: bytes, count: int) -> None:
         universe, world = keys.owner(scope)
@@ -75,11 +75,11 @@ class KeyRing:
         for start in range(0, len(scopes), limits.DATA_KEYS_PAGE):
             page = scopes[start : start + limits.DATA_KEYS_PAGE]
 
-            async def attempt(page: Sequence[bytes] = page) -> transact.Done[None] | transact.Write[None]:
+            async def attempt(page: Sequence[bytes] = page) -> transact.NothingToWrite[None] | transact.Write[None]:
                 read = await self.engine.read(encryption.get(), *map(kv.Get, page))
                 missing = [scope for n, scope in enumerate(page, 1) if read.value(n) is None]
                 if not missing:
-                    return transact.Done(None)
+                    return transact.NothingToWrite(None)
                 marker, batch = self._marker(read.value(0)), kv.Batch()
                 encryption.use(batch, marker, self._current())
                 for scope in missing:
@@ -92,7 +92,7 @@ class KeyRing:
     async def start(self) -> None:
         """Refuse a store that these keys do not open, and take the current one into use."""
 
-        async def attempt() -> transact.Done[None] | transact.Write[None]:
+        async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
             raw = self._marker((await self.engine.read(encryption.get())).value(0))
             found = encryption.decode(raw)
             assert found is not None
@@ -101,7 +101,7 @@ class KeyRing:
                     raise errors.WrongKey(each.id)
             batch = kv.Batch()
             changed = encryption.use(batch, raw, self._current())
-            return transact.Write(batch, lambda _: None) if changed else transact.Done(None)
+            return transact.Write(batch, lambda _: None) if changed else transact.NothingToWrite(None)
 
         await transact.run(self.engine, self.env, attempt)
 

@@ -9,12 +9,12 @@ from worldline.keys.upkeep.encryption import Encryption, MasterKey
 from worldline.layers.upkeep import encryption
 from worldline.store import kv
 from worldline.store.encryption import aes_gcm
-from worldline.store.encryption.interface import Codec, Context, Vault
+from worldline.store.encryption.interface import CipherVault, Codec, CodecContext
 from worldline.store.encryption.master_keys import AesGcm
 
 AnyCodec = AesGcm | Codec
 
-_NOWHERE = Context(b"", b"", b"")
+_NOWHERE = CodecContext(b"", b"", b"")
 
 
 def marker(codec: AnyCodec) -> Encryption:
@@ -25,7 +25,7 @@ def marker(codec: AnyCodec) -> Encryption:
     return Encryption(given.name, 0, [], user_codec.encode(given, user_codec.PROBE, _NOWHERE))
 
 
-async def vault(engine: kv.Engine, env: envs.Env, codec: AnyCodec) -> Vault:
+async def vault(engine: kv.Engine, env: envs.Env, codec: AnyCodec) -> CipherVault:
     """What seals and opens the values of a store, which has a marker of this codec."""
     if isinstance(codec, AesGcm):
         aes_gcm.load()

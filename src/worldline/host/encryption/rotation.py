@@ -30,7 +30,7 @@ class Rotated(msgspec.Struct, frozen=True):
     kept: list[str]
 
 
-class Use(msgspec.Struct, frozen=True):
+class MasterKeyUse(msgspec.Struct, frozen=True):
     """A master key in use, and how many data keys it wraps."""
 
     id: str
@@ -61,24 +61,24 @@ async def rotate(ring: KeyRing) -> Rotated:
     return Rotated(rewrapped, retired, kept)
 
 
-async def in_use(ring: KeyRing) -> list[Use]:
+async def in_use(ring: KeyRing) -> list[MasterKeyUse]:
     found = encryption.decode((await ring.engine.read(encryption.get())).value(0))
     assert found is not None
     counted = await _wrapped_by(ring)
-    return [Use(each.id, counted[each.id], each.id == ring.codec.current) for each in found.masters]
+    return [MasterKeyUse(each.id, counted[each.id], each.id == ring.codec.current) for each in found.masters]
 
 
 async def _retiring(ring: KeyRing) -> bytes:
     """The marker, which says that all master keys but the current one are retiring."""
 
-    async def attempt() -> transact.Done[bytes] | transact.Write[bytes]:
+    async def attempt() -> transact.NothingToWrite[bytes] | transact.Write[bytes]:
         raw = (await ring.engine.read(encryption.get())).value(0)
         found = encryption.decode(raw)
         assert raw is not None
         assert found is not None
         others = [each.id for each in found.masters if each.id != ring.codec.current and not each.retiring]
         if not others:
-            return transact.Done(raw)
+            return transact.NothingToWrite(raw)
         batch = kv.Batch()
         encryption.retire(batch, raw, others)
         return transact.Write(batch, lambda _: batch.puts[encryption.get().key].value)

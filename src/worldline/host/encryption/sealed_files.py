@@ -12,7 +12,7 @@ import hmac
 from worldline.base import errors
 from worldline.host.encryption import opening, user_codec
 from worldline.store.encryption import aes_gcm
-from worldline.store.encryption.interface import Cipher, Context
+from worldline.store.encryption.interface import Cipher, CodecContext
 from worldline.store.encryption.master_keys import AesGcm
 from worldline.store.objects import interface as objects
 
@@ -50,7 +50,7 @@ def _sealed(codec: opening.AnyCodec, name: str, body: bytes) -> bytes:
     head = MAGIC + _counted(codec.name)
     if isinstance(codec, AesGcm):
         return head + _counted(codec.current) + _cipher(codec, codec.current).seal(name.encode(), body)
-    return head + user_codec.encode(codec, body, Context(b"", b"", name.encode()))
+    return head + user_codec.encode(codec, body, CodecContext(b"", b"", name.encode()))
 
 
 def _opened(codec: opening.AnyCodec, name: str, data: bytes) -> bytes:
@@ -60,7 +60,7 @@ def _opened(codec: opening.AnyCodec, name: str, data: bytes) -> bytes:
     if isinstance(codec, AesGcm):
         key_id, sealed = _take(rest)
         return _cipher(codec, key_id).open(name.encode(), sealed)
-    return user_codec.decode(codec, rest, Context(b"", b"", name.encode()))
+    return user_codec.decode(codec, rest, CodecContext(b"", b"", name.encode()))
 
 
 def _cipher(codec: AesGcm, key_id: str) -> Cipher:

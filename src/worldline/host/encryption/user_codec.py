@@ -12,7 +12,7 @@ from typing import Any
 from worldline.base import errors, limits
 from worldline.keys.upkeep import data_keys as keys
 from worldline.store.encryption import envelope
-from worldline.store.encryption.interface import Cipher, Codec, Context, Known
+from worldline.store.encryption.interface import Cipher, Codec, CodecContext, KnownCipher
 
 PROBE = b"worldline"
 
@@ -24,7 +24,7 @@ class CodecVault:
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._known = Known(CodecCipher(codec), b"")
+        self._known = KnownCipher(CodecCipher(codec), b"")
 
     def scope(self, key: bytes) -> bytes | None:
         return None if keys.sealing(key) is None else b""
@@ -46,7 +46,7 @@ class CodecVault:
         del scope
         return False
 
-    def known(self, scope: bytes, raw: bytes | None) -> Known:
+    def known(self, scope: bytes, raw: bytes | None) -> KnownCipher:
         del scope, raw
         return self._known
 
@@ -75,10 +75,10 @@ class CacheCipher:
         self._codec = codec
 
     def seal(self, place: bytes, data: bytes) -> bytes:
-        return encode(self._codec, data, Context(b"", b"", place))
+        return encode(self._codec, data, CodecContext(b"", b"", place))
 
     def open(self, place: bytes, sealed: bytes) -> bytes:
-        return decode(self._codec, sealed, Context(b"", b"", place))
+        return decode(self._codec, sealed, CodecContext(b"", b"", place))
 
 
 def check(codec: Any) -> Codec:
@@ -92,7 +92,7 @@ def check(codec: Any) -> Codec:
     return found
 
 
-def encode(codec: Codec, data: bytes, context: Context) -> bytes:
+def encode(codec: Codec, data: bytes, context: CodecContext) -> bytes:
     """The bytes to be stored, which the codec decodes."""
     try:
         made: Any = codec.encode(data, context)
@@ -109,7 +109,7 @@ def encode(codec: Codec, data: bytes, context: Context) -> bytes:
     return made
 
 
-def decode(codec: Codec, stored: bytes, context: Context) -> bytes:
+def decode(codec: Codec, stored: bytes, context: CodecContext) -> bytes:
     try:
         data: Any = codec.decode(stored, context)
     except Exception as error:
@@ -121,9 +121,9 @@ def decode(codec: Codec, stored: bytes, context: Context) -> bytes:
     return data
 
 
-def _context(place: bytes) -> Context:
+def _context(place: bytes) -> CodecContext:
     form, where = place[1], place[envelope.HEAD_BYTES :]
     if form == envelope.OBJECT:
-        return Context(keys.whose_object(where.decode()), b"", where)
+        return CodecContext(keys.whose_object(where.decode()), b"", where)
     universe, world = keys.whose(where)
-    return Context(universe, world, where)
+    return CodecContext(universe, world, where)

@@ -27,7 +27,7 @@ class Queued(msgspec.Struct, frozen=True):
     action: str
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class WaitingCell(msgspec.Struct, frozen=True):
     """A cell. `fatal`: why it takes nothing any more; `blocked`: where its data does not fit the document of now."""
 
     domain: str
@@ -57,11 +57,11 @@ class Required(msgspec.Struct, frozen=True):
         return f"{row_keys.cell_name(self.domain, self.key)}: intent {self.intent} ({self.domain}.{self.action})"
 
 
-def waiting(machine: Machine) -> list[Waiting]:
+def waiting(machine: Machine) -> list[WaitingCell]:
     """Cells that take nothing any more, are blocked, or have intents in their queues."""
     if not machine.domains.had:
         return []
-    found: list[Waiting] = []
+    found: list[WaitingCell] = []
     for (domain, key), cell in sorted(machine.cells.items()):
         if not any(mark in cell.data for mark in _MARKS):
             continue
@@ -74,7 +74,7 @@ def waiting(machine: Machine) -> list[Waiting]:
             is_declared = domain in machine.domains.current
             since = when(head.meta.timestamp * 1_000)
             found.append(
-                Waiting(domain, key, since, has.fatal, has.blocked, is_declared, list(slots.every(head)), queue)
+                WaitingCell(domain, key, since, has.fatal, has.blocked, is_declared, list(slots.every(head)), queue)
             )
     return found
 

@@ -149,7 +149,7 @@ class Request(Generic[R_co]):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        with contextlib.suppress(stored_types.NotYet):  # where it is handled, it is checked again
+        with contextlib.suppress(stored_types.NotDefinedYet):  # where it is handled, it is checked again
             stored_types.check(answer_type(cls), f"the answer to {cls.__name__}")
 
 
@@ -495,7 +495,7 @@ def type_hints(
             function = _annotated(function, without)
         return typing.get_type_hints(function, globalns=names, localns=namespace)
     except NameError as error:
-        raise stored_types.NotYet(
+        raise stored_types.NotDefinedYet(
             f"{function.__name__}(): the annotation {error.name!r} names nothing known; define or import it at the top "
             f"level of its file, and not only for type checkers"
         ) from error

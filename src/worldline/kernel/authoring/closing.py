@@ -14,7 +14,7 @@ from worldline.base import errors, failures, limits
 from worldline.base.failures import CancelKind
 from worldline.kernel import context, user_errors
 from worldline.kernel.authoring.calls import Seconds, to_us
-from worldline.kernel.operations import Closing, OpKind
+from worldline.kernel.operations import OpKind, ScopeClosing
 
 GRACE_TIMER = "grace"
 GRACE_SECONDS = limits.GRACE_SECONDS
@@ -52,7 +52,7 @@ def close(numbers: Sequence[int], why: BaseException, grace_us: int | None, what
     children = tuple(number for number in numbers if run.end_op(number, reason, kind))
     if not children:
         return
-    if grace_us != 0 and not (yield Closing(children, brief=True)):
+    if grace_us != 0 and not (yield ScopeClosing(children, brief=True)):
         yield from _wait(children, grace_us)
     run = context.require("wl.scope()").workflow("wl.scope()")
     for number in children:
@@ -61,12 +61,12 @@ def close(numbers: Sequence[int], why: BaseException, grace_us: int | None, what
 
 def _wait(children: tuple[int, ...], grace_us: int | None) -> Generator[Any, Any, None]:
     if grace_us is None:
-        yield Closing(children)
+        yield ScopeClosing(children)
         return
     hands = context.require("wl.scope()")
     try:
         timer = hands.issue(OpKind.TIMER, GRACE_TIMER, grace_us.to_bytes(8, "big"), delay_us=grace_us)
     except errors.BadInput:  # the run may not ask for anything more: it does not wait
         return
-    yield Closing(children, timer=timer)
+    yield ScopeClosing(children, timer=timer)
     context.require("wl.scope()").workflow("wl.scope()").cancel_op(timer, "all have ended")

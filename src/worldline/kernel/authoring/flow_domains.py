@@ -18,7 +18,7 @@ from worldline.kernel.flow.compiled import Compiled
 from worldline.model import ids
 
 
-class Declared(msgspec.Struct, frozen=True):
+class DeclaredDomain(msgspec.Struct, frozen=True):
     """A flow domain of a program. `raw`: its document as RFC 8785 text."""
 
     name: str
@@ -29,7 +29,7 @@ class Declared(msgspec.Struct, frozen=True):
     raw: bytes
 
 
-def declare(what: Any, *, keyed: bool, name: str, parallel: bool) -> tuple[Declared, Any]:
+def declare(what: Any, *, keyed: bool, name: str, parallel: bool) -> tuple[DeclaredDomain, Any]:
     """A domain as data, and what its author calls it by: the class itself, or a `Document`."""
     is_class = isinstance(what, type) and issubclass(what, Domain)
     if not is_class and not isinstance(what, Mapping):
@@ -49,12 +49,12 @@ def declare(what: Any, *, keyed: bool, name: str, parallel: bool) -> tuple[Decla
             ids.check_event_name(effect)
     raw = hashing.canonical(given).encode()
     found = hashing.schema_hash(msgspec.json.decode(raw))  # of the text that worlds are given
-    made = Declared(name, found, keyed, parallel, sorted(schema.schema.actions), raw)
+    made = DeclaredDomain(name, found, keyed, parallel, sorted(schema.schema.actions), raw)
     return made, what if is_class else Document(name, given)
 
 
 def check(
-    program: str, domains: Mapping[str, Declared], known: Mapping[str, reducers.Reducer], routes: reducers.Routes
+    program: str, domains: Mapping[str, DeclaredDomain], known: Mapping[str, reducers.Reducer], routes: reducers.Routes
 ) -> None:
     """Refuse what could be taken for something else: a reducer of a domain's name, an event of an action's."""
     for domain in domains.values():

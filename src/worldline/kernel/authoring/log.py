@@ -42,7 +42,7 @@ ExcInfo = (
 Extra = Mapping[str, object] | None
 
 
-class Line(msgspec.Struct, frozen=True):
+class LogLine(msgspec.Struct, frozen=True):
     """What a call was given. The last four are `logging`'s own."""
 
     level: int
@@ -72,7 +72,7 @@ class Log:
         **fields: object,
     ) -> None:
         """Log a line, with these fields."""
-        _log(Line(logging.DEBUG, msg, args, fields, exc_info, stack_info, stacklevel, extra))
+        _log(LogLine(logging.DEBUG, msg, args, fields, exc_info, stack_info, stacklevel, extra))
 
     def info(
         self,
@@ -86,7 +86,7 @@ class Log:
         **fields: object,
     ) -> None:
         """Log a line, with these fields."""
-        _log(Line(logging.INFO, msg, args, fields, exc_info, stack_info, stacklevel, extra))
+        _log(LogLine(logging.INFO, msg, args, fields, exc_info, stack_info, stacklevel, extra))
 
     def warning(
         self,
@@ -100,7 +100,7 @@ class Log:
         **fields: object,
     ) -> None:
         """Log a line, with these fields."""
-        _log(Line(logging.WARNING, msg, args, fields, exc_info, stack_info, stacklevel, extra))
+        _log(LogLine(logging.WARNING, msg, args, fields, exc_info, stack_info, stacklevel, extra))
 
     def error(
         self,
@@ -114,7 +114,7 @@ class Log:
         **fields: object,
     ) -> None:
         """Log a line, with these fields."""
-        _log(Line(logging.ERROR, msg, args, fields, exc_info, stack_info, stacklevel, extra))
+        _log(LogLine(logging.ERROR, msg, args, fields, exc_info, stack_info, stacklevel, extra))
 
     def critical(
         self,
@@ -128,7 +128,7 @@ class Log:
         **fields: object,
     ) -> None:
         """Log a line, with these fields."""
-        _log(Line(logging.CRITICAL, msg, args, fields, exc_info, stack_info, stacklevel, extra))
+        _log(LogLine(logging.CRITICAL, msg, args, fields, exc_info, stack_info, stacklevel, extra))
 
     def exception(
         self,
@@ -142,7 +142,7 @@ class Log:
         **fields: object,
     ) -> None:
         """Log a line with the exception that is being handled."""
-        _log(Line(logging.ERROR, msg, args, fields, exc_info, stack_info, stacklevel, extra))
+        _log(LogLine(logging.ERROR, msg, args, fields, exc_info, stack_info, stacklevel, extra))
 
     def log(
         self,
@@ -157,14 +157,14 @@ class Log:
         **fields: object,
     ) -> None:
         """Log a line at a level, with these fields."""
-        _log(Line(level, msg, args, fields, exc_info, stack_info, stacklevel, extra))
+        _log(LogLine(level, msg, args, fields, exc_info, stack_info, stacklevel, extra))
 
     def isEnabledFor(self, level: int, /) -> bool:  # noqa: N802 - the name logging gave it
         """Whether a line of this level would be written now. For what is costly to compute; never to decide by."""
         return type(level) is int and not _is_silent(context.current.get()) and LOGGER.isEnabledFor(level)
 
 
-def _log(line: Line) -> None:
+def _log(line: LogLine) -> None:
     running = context.current.get()
     if _is_silent(running):
         return
@@ -179,10 +179,10 @@ def _log(line: Line) -> None:
 
 def _is_silent(running: context.Running | None) -> bool:
     """Whether this has happened before, or happens in a coroutine that is only dropped."""
-    return running is not None and (isinstance(running, context.Closing) or running.is_silent)
+    return running is not None and (isinstance(running, context.ClosingRun) or running.is_silent)
 
 
-def _outside(running: context.Running | None, line: Line) -> None:
+def _outside(running: context.Running | None, line: LogLine) -> None:
     """Write a line where no function of a workflow works: a replay makes no text, so making it must change nothing."""
     before = context.current.set(None)
     try:
@@ -191,7 +191,7 @@ def _outside(running: context.Running | None, line: Line) -> None:
         context.current.reset(before)
 
 
-def _write(running: context.Running | None, line: Line) -> None:
+def _write(running: context.Running | None, line: LogLine) -> None:
     shown = [(_name(name), _value(given), given) for name, given in line.fields.items()]
     words = (f"{name}={_word(value, given)}" for name, value, given in shown)
     text = " ".join([_text(line.msg, line.args), *words])

@@ -45,7 +45,7 @@ class Program:
         self.workflows: dict[str, Workflow[..., Any]] = {}
         self.reducers: dict[str, reducers.Reducer] = {}
         self.resources: dict[str, Resource[Any]] = {}
-        self.domains: dict[str, flow_domains.Declared] = {}
+        self.domains: dict[str, flow_domains.DeclaredDomain] = {}
         # What named types that were not defined yet, by where it stands.
         self._unchecked: list[tuple[Callable[..., Any], Callable[[], None]]] = []
         self._hash: bytes | None = None
@@ -139,7 +139,7 @@ class Program:
             begun = made = reducers.declare(cls, key=key, name=name or cls.__name__)
             try:
                 made = reducers.complete(begun, namespace)
-            except stored_types.NotYet:
+            except stored_types.NotDefinedYet:
                 self._unchecked.append((reducers.first_handler(cls), lambda: self._complete(begun, namespace)))
             self._take(self.reducers, made.name, made)
             return cls
@@ -270,7 +270,7 @@ class Program:
     def _check(self, function: Callable[..., Any], check: Callable[[], None]) -> None:
         try:
             check()
-        except stored_types.NotYet:
+        except stored_types.NotDefinedYet:
             self._unchecked.append((function, check))
 
     def _complete(self, begun: reducers.Reducer, namespace: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ _INBOX = "__worldline_inbox__"
 _SCALARS = (int, float, str, bytes, bool)
 
 
-class Handler(msgspec.Struct, frozen=True):
+class EventHandler(msgspec.Struct, frozen=True):
     """One `@wl.on` method: the event it takes and, for a request, the type of its answer."""
 
     reducer: str
@@ -47,7 +47,7 @@ class Reducer(msgspec.Struct, frozen=True):
     name: str
     cls: Any
     key: str | None
-    handlers: list[Handler]
+    handlers: list[EventHandler]
     scalars: list[tuple[str, type]] | None = None
     is_dataclass: bool = False  # so its fields are stored under their own names
 
@@ -76,11 +76,11 @@ class Routes(msgspec.Struct, frozen=True):
     `inboxes`: who takes what is sent to an inbox of which name.
     """
 
-    handlers: dict[str, list[Handler]]
+    handlers: dict[str, list[EventHandler]]
     flows: dict[str, list[str]]
     any_flows: list[str]
     types: dict[str, Any]
-    inboxes: dict[str, list[Handler]]
+    inboxes: dict[str, list[EventHandler]]
 
 
 class OnInbox:
@@ -130,7 +130,7 @@ def complete(begun: Reducer, namespace: dict[str, Any]) -> Reducer:
     """
     name, cls = begun.name, begun.cls
     stored_types.check(cls, f"reducer {name}")
-    outside = personal.desk.set(personal.Trial())
+    outside = personal.desk.set(personal.TrialDesk())
     try:
         values.load(cls, values.dump(cls()))
     finally:
@@ -187,7 +187,7 @@ def routes(reducers: Iterable[Reducer], interests: dict[str, list[Any] | None]) 
     return made
 
 
-def _handler(reducer: str, label: str, fn: Callable[..., Any], key: str | None, scope: dict[str, Any]) -> Handler:
+def _handler(reducer: str, label: str, fn: Callable[..., Any], key: str | None, scope: dict[str, Any]) -> EventHandler:
     hints = calls.type_hints(fn, scope)
     arguments = [name for name in hints if name != "return"]
     if len(arguments) != 1:
@@ -208,7 +208,7 @@ def _handler(reducer: str, label: str, fn: Callable[..., Any], key: str | None, 
         raise errors.BadInput(
             f"{reducer}.{label} takes messages to inbox {inbox!r}, which have no answer: {event.__name__} is a request"
         )
-    return Handler(reducer, label, event, values.schema_name(event), answers, is_request, inbox)
+    return EventHandler(reducer, label, event, values.schema_name(event), answers, is_request, inbox)
 
 
 def _scalars(cls: type) -> list[tuple[str, type]] | None:

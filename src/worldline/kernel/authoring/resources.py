@@ -77,7 +77,7 @@ class Resource(Generic[T]):
         return f"Resource({self.name!r})"
 
 
-class Use:
+class ResourceDefault:
     """The default of a parameter that a resource is passed to."""
 
     def __init__(self, resource: Resource[Any]) -> None:
@@ -97,13 +97,17 @@ def use(resource: Resource[T], /) -> T:
     if not isinstance(given, Resource):
         shown = user_errors.repr_of(resource)
         raise errors.BadInput(f"wl.use() takes what @app.resource has made, not {shown}")
-    return cast("T", Use(resource))
+    return cast("T", ResourceDefault(resource))
 
 
 def split(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Resource[Any]]]:
     """A function's parameters without those that resources are passed to, and these."""
     whole = signatures.of(function)
-    uses = {each.name: each.default.resource for each in whole.parameters.values() if isinstance(each.default, Use)}
+    uses = {
+        each.name: each.default.resource
+        for each in whole.parameters.values()
+        if isinstance(each.default, ResourceDefault)
+    }
     if not uses:
         return whole, {}
     kept: list[inspect.Parameter] = []

@@ -1,7 +1,7 @@
 """Scripts: answers to effects, given beforehand. Public as `worldline.Script`.
 
 The same object serves tests and dry runs: it says what each effect answers, without touching the outside. A script is
-only a description; who is how far in it is kept in a `Reading`, so one script can serve many worlds.
+only a description; who is how far in it is kept in a `ScriptProgress`, so one script can serve many worlds.
 
 The answers of an effect are used up one per attempt, and the last one stays: `on(charge, ConnectionError, "ch_1")`
 fails once and then always says "ch_1". An answer is a value, an exception (raised by that attempt, so retries are
@@ -101,7 +101,7 @@ class Script:
         return f"Script({', '.join(f'{name}: {answers!r}' for name, answers in self.answers.items())})"
 
 
-class Reading:
+class ScriptProgress:
     """How far one world is in a script."""
 
     def __init__(self, script: Script) -> None:
@@ -112,11 +112,11 @@ class Reading:
         """Whether the script says anything of an effect."""
         return name in self._script.answers
 
-    def also(self, script: Script) -> Reading:
+    def also(self, script: Script) -> ScriptProgress:
         """Another reading that is as far as this one, where `script` comes first."""
         both = Script()
         both.answers, both.effects = {**self._script.answers, **script.answers}, self._script.effects | script.effects
-        made = Reading(both)
+        made = ScriptProgress(both)
         made._used = {name: used for name, used in self._used.items() if name not in script.answers}
         return made
 

@@ -48,12 +48,12 @@ _SORTED = (*_KEYS, inspect.BoolType, inspect.BytesType, inspect.FrozenSetType)
 _ARRAYS = (inspect.TupleType, inspect.VarTupleType, inspect.NamedTupleType)
 
 
-class NotYet(errors.BadInput):
+class NotDefinedYet(errors.BadInput):
     """An annotation names something that is not defined, or not yet: a declaration may stand above its types."""
 
 
 def check(kind: Any, what: str) -> None:
-    """`BadInput` if values of a type cannot be stored; `NotYet` if it is made of types that are not defined yet.
+    """`BadInput` if values of a type cannot be stored; `NotDefinedYet` if it is made of types that are not defined yet.
     `what` says where it is annotated.
     """
     if any(kind is each for each in _ANYTHING):
@@ -108,7 +108,7 @@ def _shown(kind: Any) -> str:
 
 
 def _refusal(kind: Any) -> str:
-    """Why nothing can be read back as this type, or nothing. `NotYet` if it names what is not defined."""
+    """Why nothing can be read back as this type, or nothing. `NotDefinedYet` if it names what is not defined."""
     if any(kind is each for each in _ANYTHING):
         return ""
     try:
@@ -117,7 +117,7 @@ def _refusal(kind: Any) -> str:
         pass  # no value is a probe; that this can be said means that the type is understood
     except (NameError, AttributeError) as error:
         name = user_errors.text_of(error)
-        raise NotYet(
+        raise NotDefinedYet(
             f"{values.name_of(kind)}: an annotation of it names nothing known in its module: {name}; define it there"
         ) from error
     except Exception as error:  # noqa: BLE001 - the user's annotations: whatever they do, nothing can be read by them

@@ -23,7 +23,7 @@ from worldline.kernel.authoring.closing import GRACE_SECONDS
 from worldline.kernel.flow.authoring import acts
 from worldline.kernel.flow.authoring.domains import Act
 from worldline.kernel.operations import All, ContinueAsNew, Joined, OpKind
-from worldline.kernel.operations import Scope as Entered
+from worldline.kernel.operations import ScopeOperation as Entered
 from worldline.model import ids
 
 R = TypeVar("R")

@@ -38,18 +38,18 @@ from worldline.kernel.authoring import messages
 from worldline.kernel.domains import acting
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows.branch import RULES_MAX, Branch, Owner, rule_of
-from worldline.kernel.rows.records import Held, Op, Outcome, Pending
+from worldline.kernel.rows.records import DeferredOperation, Op, Outcome, Pending
 from worldline.kernel.state import Machine
 from worldline.model import ids
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import WorkKind
-from worldline.model.world import Policy
+from worldline.model.world import ForkPolicy
 
 FORKED: Final = "forked"
 SHARE: Final = "worldline.share"  # the effect that finds the parent's answer
 
 
-class Forked(msgspec.Struct, frozen=True, array_like=True):
+class ForkBeginning(msgspec.Struct, frozen=True, array_like=True):
     """A world begins as a fork. `owner`: the world in whose journal the fork begins, at the end of `step`."""
 
     fork: bytes
@@ -57,12 +57,12 @@ class Forked(msgspec.Struct, frozen=True, array_like=True):
     parent: str  # its name
     step: int
     height: int
-    policy: Policy
+    policy: ForkPolicy
     live: bool
     script: list[bytes] = []  # rules, each canonical bytes
 
 
-class Imported(Forked, frozen=True, array_like=True):
+class ImportBeginning(ForkBeginning, frozen=True, array_like=True):
     """The same where the steps before were made in another universe: the owner's."""
 
     universe: bytes = b""
@@ -70,7 +70,7 @@ class Imported(Forked, frozen=True, array_like=True):
 
 def forked(machine: Machine, data: bytes) -> bytes:
     """Begin as a fork. Only the first step of one does this."""
-    wanted = structs.decode(Imported, data)
+    wanted = structs.decode(ImportBeginning, data)
     context = machine.now.context
     if wanted.fork != context.address.world or wanted.owner == wanted.fork or wanted.step + 1 != context.step:
         raise errors.Closed("only the first step of a fork says that it is one")
@@ -128,12 +128,12 @@ def _settle(machine: Machine, branch: Branch, pending: Pending) -> None:
         run.park(pending.op, None)  # whatever becomes of it
     op = run.record.ops[pending.op]
     match branch.policy:
-        case Policy.REISSUE:
+        case ForkPolicy.REISSUE:
             run.opened(pending.op, None)
             work.issued(machine, run, pending.op, op.params)
-        case Policy.SHARE:
+        case ForkPolicy.SHARE:
             _share(machine, branch, pending)
-        case Policy.SCRIPT if (outcome := _scripted(branch, op.kind, op.name, op.params)) is not None:
+        case ForkPolicy.SCRIPT if (outcome := _scripted(branch, op.kind, op.name, op.params)) is not None:
             _answer(machine, pending, outcome)
         case _:
             _answer(machine, pending, runs.failed("cancelled", _why(machine, branch), status=ReceiptStatus.CANCELLED))
@@ -145,18 +145,18 @@ def _settle_requirement(machine: Machine, branch: Branch, pending: Pending) -> N
     """
     outcome: Outcome | None = None
     name, params = pending.name, pending.params
-    if name == SHARE and branch.policy is not Policy.SHARE:
+    if name == SHARE and branch.policy is not ForkPolicy.SHARE:
         probes.hit("fork.shared-requirement")
         name, params = acting.required(machine, pending.event)
-    if branch.policy is Policy.REISSUE:
+    if branch.policy is ForkPolicy.REISSUE:
         due_us = machine.now.context.store_us
         # Its snapshot goes with it, if the effect was asked for with one.
-        held = Held("", -1, OpKind.EFFECT, name, params, due_us, pending.event, attached=pending.attached)
+        held = DeferredOperation("", -1, OpKind.EFFECT, name, params, due_us, pending.event, attached=pending.attached)
         work.ask_for(machine, held)
-    elif branch.policy is Policy.SHARE:
+    elif branch.policy is ForkPolicy.SHARE:
         _share(machine, branch, pending)
     else:
-        if branch.policy is Policy.SCRIPT:
+        if branch.policy is ForkPolicy.SCRIPT:
             outcome = _scripted(branch, OpKind.EFFECT, name, params)
         outcome = outcome or runs.failed("cancelled", _why(machine, branch), status=ReceiptStatus.CANCELLED)
         work.scripted(machine, "", -1, Op(OpKind.EFFECT, name, params), outcome)

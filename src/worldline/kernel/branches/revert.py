@@ -24,7 +24,7 @@ from worldline.kernel.state import Machine
 from worldline.model import row_keys as keys
 from worldline.model.change import Row
 from worldline.model.journal import Kind
-from worldline.model.world import Policy
+from worldline.model.world import ForkPolicy
 
 REVERT: Final = "revert"
 
@@ -40,7 +40,7 @@ class Revert(msgspec.Struct, frozen=True, array_like=True):
     since: int
     step: int
     height: int
-    policy: Policy
+    policy: ForkPolicy
     rows: list[list[bytes]]
 
 
@@ -55,7 +55,7 @@ def revert(machine: Machine, data: bytes) -> bytes:
     context = machine.now.context
     if wanted.since != context.step - 1:
         raise Moved(f"the world has moved on to step {context.step - 1}: look again at what differs")
-    if wanted.policy not in (Policy.DROP, Policy.REISSUE):
+    if wanted.policy not in (ForkPolicy.DROP, ForkPolicy.REISSUE):
         raise errors.BadInput("what was open is dropped or reissued when a world goes back")
     for row in wanted.rows:  # before anything is changed: what is refused must leave the world as it is
         _check(row)

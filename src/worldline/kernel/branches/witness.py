@@ -26,11 +26,11 @@ from worldline.model.trie.update import root_of
 WITNESS: Final = "witness"
 
 
-class Witness(msgspec.Struct, frozen=True, array_like=True):
+class WitnessCommand(msgspec.Struct, frozen=True, array_like=True):
     """The command. There is nothing to say besides."""
 
 
-class Witnessed(msgspec.Struct, frozen=True, array_like=True):
+class WitnessedRoot(msgspec.Struct, frozen=True, array_like=True):
     """The payload of a WITNESSED entry. `step`: the one at whose end the state has this root."""
 
     step: int
@@ -38,8 +38,8 @@ class Witnessed(msgspec.Struct, frozen=True, array_like=True):
 
 
 def witness(machine: Machine, data: bytes) -> bytes:
-    structs.decode(Witness, data)
-    said = Witnessed(machine.now.context.step - 1, _root(machine))
+    structs.decode(WitnessCommand, data)
+    said = WitnessedRoot(machine.now.context.step - 1, _root(machine))
     machine.draft(Kind.WITNESSED, structs.encode(said))
     return values.NONE
 

@@ -29,7 +29,7 @@ Resolve = Callable[[ast.expr], Any]  # what an expression stands for
 _NOT_CODE = ("ctx", "type_comment", "kind", "lineno", "col_offset", "end_lineno", "end_col_offset")
 
 
-class Handler(Protocol):
+class HashedHandler(Protocol):
     @property
     def schema(self) -> str: ...
     @property
@@ -38,16 +38,16 @@ class Handler(Protocol):
     def inbox(self) -> str: ...
 
 
-class Reducer(Protocol):
+class HashedReducer(Protocol):
     @property
     def key(self) -> str | None: ...
     @property
     def cls(self) -> Any: ...
     @property
-    def handlers(self) -> Sequence[Handler]: ...
+    def handlers(self) -> Sequence[HashedHandler]: ...
 
 
-class Domain(Protocol):
+class HashedDomain(Protocol):
     @property
     def keyed(self) -> bool: ...
     @property
@@ -56,22 +56,22 @@ class Domain(Protocol):
     def raw(self) -> bytes: ...
 
 
-class Program(Protocol):
+class HashedProgram(Protocol):
     """What of a program has a hash. The program itself, in `authoring/program.py`, imports this file."""
 
     @property
     def name(self) -> str: ...
     @property
-    def effects(self) -> Mapping[str, source.Target]: ...
+    def effects(self) -> Mapping[str, source.CallTarget]: ...
     @property
-    def workflows(self) -> Mapping[str, source.Target]: ...
+    def workflows(self) -> Mapping[str, source.CallTarget]: ...
     @property
-    def reducers(self) -> Mapping[str, Reducer]: ...
+    def reducers(self) -> Mapping[str, HashedReducer]: ...
     @property
-    def domains(self) -> Mapping[str, Domain]: ...
+    def domains(self) -> Mapping[str, HashedDomain]: ...
 
 
-def program_hash(program: Program) -> bytes:
+def program_hash(program: HashedProgram) -> bytes:
     parts = [program.name.encode()]
     homes: source.Homes = {}
     for name, effect in sorted(program.effects.items()):
@@ -130,7 +130,7 @@ def _followed(thing: Any) -> Any:
 def _function(function: FunctionType, declared: str) -> tuple[bytes, list[Any]]:
     tree = source.tree_of(function)
     mentions = list(source.mentioned(function, tree))
-    scope = source.Scope(function, tree)
+    scope = source.NameScope(function, tree)
     if tree is None:
         return _code(function.__code__, scope), mentions
     return _syntax(_renamed(tree, declared) if declared else tree, scope.resolve), mentions
@@ -165,16 +165,16 @@ def _class(cls: type) -> tuple[bytes, list[Any]]:
         if method.__qualname__.startswith(cls.__qualname__ + "."):
             text = source.tree_of(method)
             mentions += source.mentioned(method, text)
-            scopes.append(source.Scope(method, text))
+            scopes.append(source.NameScope(method, text))
     mentions += _types(cls)
     if tree is not None:
         return _syntax(tree, functools.partial(_resolved, scopes)), mentions
     fields = [f"{name}: {kind}" for name, kind in signatures.annotations_of(cls).items()]
-    codes = [_code(each.__code__, source.Scope(each, None)) for each in methods]
+    codes = [_code(each.__code__, source.NameScope(each, None)) for each in methods]
     return digest.hash_parts(b"class", *map(str.encode, fields), *codes), mentions
 
 
-def _resolved(scopes: list[source.Scope], node: ast.expr) -> Any:
+def _resolved(scopes: list[source.NameScope], node: ast.expr) -> Any:
     """What an expression in a class stands for: an effect or workflow, if it is one to any of its methods."""
     for scope in scopes:
         found = scope.resolve(node)
@@ -208,7 +208,7 @@ def _annotation(cls: type, annotation: Any) -> Any:
     return type("Named", (), {"__args__": tuple(found)})()
 
 
-def _parameters(effect: source.Target) -> Iterator[bytes]:
+def _parameters(effect: source.CallTarget) -> Iterator[bytes]:
     """What an effect takes and answers. What it does, and with which resources, is not part of the world."""
     signature = effect.signature.parameters
     for name, parameter in signature.parameters.items():
@@ -284,7 +284,7 @@ def _body(node: ast.AST, statements: Any) -> Any:
     return statements
 
 
-def _code(code: CodeType, scope: source.Scope) -> bytes:
+def _code(code: CodeType, scope: source.NameScope) -> bytes:
     """Compiled code without where it stands."""
     constants = [_code(each, scope) if isinstance(each, CodeType) else _constant(each) for each in code.co_consts]
     found = {name: scope.named(name) for name in code.co_names}

@@ -22,7 +22,7 @@ class _Unknown(Exception):
     """Something about a workflow cannot be resolved."""
 
 
-def of(flow: source.Target) -> list[Any] | None:
+def of(flow: source.CallTarget) -> list[Any] | None:
     """The event classes that a workflow waits for, or None if that is unknown."""
     found: list[Any] = []
     todo, done = [flow.function], list[Any]()
@@ -45,7 +45,7 @@ def _read(function: FunctionType, module: str, homes: source.Homes) -> tuple[lis
     tree = source.tree_of(function)
     if tree is None:
         raise _Unknown
-    scope = source.Scope(function, tree)
+    scope = source.NameScope(function, tree)
     kinds = [_kind(scope, call) for call in _calls(tree) if _is_wait(scope.resolve(call.func))]
     mentions = [node for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)]
     waits = [node for node in mentions if _is_wait(scope.resolve(node))]
@@ -55,14 +55,14 @@ def _read(function: FunctionType, module: str, homes: source.Homes) -> tuple[lis
     return kinds, [thing for node in mentions if _may_wait(thing := scope.resolve(node), module, homes)]
 
 
-def _kind(scope: source.Scope, call: ast.Call) -> Any:
+def _kind(scope: source.NameScope, call: ast.Call) -> Any:
     kind = scope.resolve(call.args[0]) if call.args else source.UNKNOWN
     if not isinstance(kind, type):
         raise _Unknown
     return kind
 
 
-def _check_awaited(tree: ast.Module, scope: source.Scope) -> None:
+def _check_awaited(tree: ast.Module, scope: source.NameScope) -> None:
     """A function that is called and awaited at once must be known: an unknown one could wait for anything."""
     own = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     for call in _awaited(tree):
@@ -74,7 +74,7 @@ def _check_awaited(tree: ast.Module, scope: source.Scope) -> None:
             raise _Unknown
 
 
-def _is_known(scope: source.Scope, node: ast.expr) -> bool:
+def _is_known(scope: source.NameScope, node: ast.expr) -> bool:
     if isinstance(
         node, ast.Call
     ):  # what a call returns is known only of Worldline's own: charge.options(key="o1")("card", 5)
@@ -99,7 +99,7 @@ def _awaited(tree: ast.Module) -> list[ast.Call]:
     return [each for each in found if isinstance(each, ast.Call)]
 
 
-def _starts_in_scope(tree: ast.Module, scope: source.Scope, node: ast.expr) -> bool:
+def _starts_in_scope(tree: ast.Module, scope: source.NameScope, node: ast.expr) -> bool:
     """Whether this is `start` of something that `async with wl.scope()` has made."""
     if not (isinstance(node, ast.Attribute) and node.attr == "start" and isinstance(node.value, ast.Name)):
         return False

@@ -28,7 +28,7 @@ _CALLS = "worldline.kernel.authoring.calls"
 UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda _: "UNKNOWN"})()
 
 
-class Target(Protocol):
+class CallTarget(Protocol):
     """An effect or a workflow: an object of `authoring/calls.py` around a user's function."""
 
     @property
@@ -36,15 +36,15 @@ class Target(Protocol):
     @property
     def function(self) -> Any: ...
     @property
-    def signature(self) -> Signature: ...
+    def signature(self) -> TargetSignature: ...
 
 
-class Signature(Protocol):
+class TargetSignature(Protocol):
     @property
     def parameters(self) -> inspect.Signature: ...
 
 
-def is_target(thing: Any) -> TypeGuard[Target]:
+def is_target(thing: Any) -> TypeGuard[CallTarget]:
     """Whether it is an effect or a workflow. That file imports this one, so it is told by its name."""
     return any(each.__module__ == _CALLS and each.__qualname__ == "Target" for each in type(thing).__mro__)
 
@@ -144,7 +144,7 @@ def _home_of(module: str) -> str:
     return module
 
 
-class Scope:
+class NameScope:
     """What names mean inside a function."""
 
     def __init__(self, function: FunctionType, tree: ast.Module | None) -> None:
@@ -177,7 +177,7 @@ class Scope:
 
 def mentioned(function: FunctionType, tree: ast.Module | None) -> Iterator[Any]:
     """Every object that a function's code mentions by name, directly or as an attribute, as far as it is known."""
-    scope = Scope(function, tree)
+    scope = NameScope(function, tree)
     if tree is None:
         for name in _names(function.__code__):
             yield scope.named(name)

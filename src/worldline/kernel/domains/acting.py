@@ -16,16 +16,16 @@ from worldline.base import errors, limits
 from worldline.codec import canonical, structs
 from worldline.kernel import runs, values
 from worldline.kernel.domains import asking, kept
-from worldline.kernel.domains.asking import Target
-from worldline.kernel.domains.kept import Owed, Waiting
-from worldline.kernel.domains.telling import End, tell
-from worldline.kernel.domains.turn import Turn
+from worldline.kernel.domains.asking import AnsweredRequirement
+from worldline.kernel.domains.kept import IntentWaiter, WaitingIntent
+from worldline.kernel.domains.telling import EndAnswers, tell
+from worldline.kernel.domains.turn import CellTurn
 from worldline.kernel.events import Answer
 from worldline.kernel.flow import jobs, patches, snapshots
 from worldline.kernel.flow import values as flow_values
-from worldline.kernel.flow.authoring.acts import StartIntent
-from worldline.kernel.rows.domains import Domain
-from worldline.kernel.rows.records import Failure, Outcome
+from worldline.kernel.flow.authoring.acts import IntentEvent
+from worldline.kernel.rows.domains import DomainRow
+from worldline.kernel.rows.records import JournaledFailure, Outcome
 from worldline.kernel.state import Machine
 from worldline.model import inbox
 from worldline.model.inbox import ReceiptStatus
@@ -43,12 +43,12 @@ _CODES = {
 }
 
 
-class Declared(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class DomainDeclarations(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a program declares. `documents`: those that the world does not have yet, by hash; `snapshots`: the effects
     that are given the snapshot of the cell that asks for them.
     """
 
-    domains: dict[str, Domain]
+    domains: dict[str, DomainRow]
     documents: dict[str, bytes]
     alone: bool
     deadlines: dict[str, int]
@@ -75,16 +75,16 @@ class AbandonIntent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 # --- Inputs ----------------------------------------------------------------------------------------------------------
 
 
-def event(machine: Machine, item: inbox.Event, data: bytes) -> str:
+def event(machine: Machine, item: inbox.InboxEvent, data: bytes) -> str:
     """An intent from outside. Returns why it cannot be taken, or nothing."""
-    return _act(machine, item.schema, data, Owed(item.correlation))
+    return _act(machine, item.schema, data, IntentWaiter(item.correlation))
 
 
 def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
     """An intent from another world, which gets a reply if it waits for one."""
-    owed = Owed()
+    owed = IntentWaiter()
     if item.reply:
-        owed = Owed.to(item, here=machine.now.context.address.world)
+        owed = IntentWaiter.to(item, here=machine.now.context.address.world)
     return _act(machine, item.name, data, owed, derived=item.message.hex())
 
 
@@ -93,27 +93,27 @@ def take_wanted(machine: Machine) -> None:
     while machine.domains.wanted:
         held = machine.domains.take_wanted()
         if not held.run:
-            Turn(machine, held.name, held.id).finish()
+            CellTurn(machine, held.name, held.id).finish()
             take_answered(machine)
             continue
         machine.draft(Kind.EVENT_RAISED, values.pack([held.name, held.params]))
-        _act(machine, held.name, held.params, Owed(run=held.run, op=held.op), derived=held.id)
+        _act(machine, held.name, held.params, IntentWaiter(run=held.run, op=held.op), derived=held.id)
 
 
-def _act(machine: Machine, schema: str, data: bytes, owed: Owed, *, derived: str = "") -> str:
+def _act(machine: Machine, schema: str, data: bytes, owed: IntentWaiter, *, derived: str = "") -> str:
     """`derived`: the id of an intent whose caller gives none."""
     try:
-        wanted = structs.decode(StartIntent, data)
+        wanted = structs.decode(IntentEvent, data)
         if not wanted.intent:
             wanted = msgspec.structs.replace(wanted, intent=derived)
         domain, action = _action(machine, schema)
-        turn = Turn(machine, domain, _checked_key(machine, domain, wanted.key))
+        turn = CellTurn(machine, domain, _checked_key(machine, domain, wanted.key))
         turn.submit(_waiting(wanted, action), owed)
     except errors.CannotStep:
         raise
     except errors.Error as error:
         if owed.waits:
-            tell(machine, owed, End(Answer(False, runs.failure(error.code, str(error)))))
+            tell(machine, owed, EndAnswers(Answer(False, runs.failure(error.code, str(error)))))
             return ""
         machine.draft(Kind.UNDECODABLE_INPUT, values.dump([runs.storable(str(error))]))
         return f"{schema}: {error}"
@@ -129,12 +129,12 @@ def _action(machine: Machine, schema: str) -> tuple[str, str]:
     return found
 
 
-def _waiting(wanted: StartIntent, action: str) -> Waiting:
+def _waiting(wanted: IntentEvent, action: str) -> WaitingIntent:
     size = len(wanted.intent.encode(errors="surrogatepass"))
     if not 0 < size <= limits.CHOSEN_ID_BYTES_MAX or wanted.intent == flow_values.FORBIDDEN_KEY:
         raise errors.BadInput(f"the id of an intent is a text of 1 to {limits.CHOSEN_ID_BYTES_MAX} bytes")
     given = [flow_values.from_outside(each, "input") for each in wanted.input[:1]]
-    return Waiting(wanted.intent, action, wanted.named, given)
+    return WaitingIntent(wanted.intent, action, wanted.named, given)
 
 
 def _checked_key(machine: Machine, domain: str, key: str) -> str:
@@ -151,16 +151,16 @@ def _checked_key(machine: Machine, domain: str, key: str) -> str:
 
 def fulfil(machine: Machine, target: str, outcome: Outcome) -> None:
     """An effect that a requirement asked for has an outcome."""
-    to = Target.of(target)
-    turn = Turn(machine, to.domain, to.key)
+    to = AnsweredRequirement.of(target)
+    turn = CellTurn(machine, to.domain, to.key)
     turn.enqueue(_fulfilment(turn.head, to, outcome))
     turn.finish()
 
 
 def required(machine: Machine, target: str) -> tuple[str, bytes]:
     """The effect that a requirement asks for, and its parameters, as they leave the world."""
-    to = Target.of(target)
-    pending = Turn(machine, to.domain, to.key).head.system.pending_requirements
+    to = AnsweredRequirement.of(target)
+    pending = CellTurn(machine, to.domain, to.key).head.system.pending_requirements
     found = next((each for each in pending if each.id == to.requirement), None)
     assert found is not None, "what is open is pending"
     return asking.effect_of(found)
@@ -173,7 +173,7 @@ def take_answered(machine: Machine) -> None:
             fulfil(machine, target, outcome)
 
 
-def _fulfilment(head: snapshots.Snapshot, to: Target, outcome: Outcome) -> jobs.FulfillEffect:
+def _fulfilment(head: snapshots.Snapshot, to: AnsweredRequirement, outcome: Outcome) -> jobs.FulfillEffect:
     """What an outcome means: its value goes where `into` says, or it is patches; a failure goes where `fail` says."""
     pending = (each for each in head.system.pending_requirements if each.id == to.requirement)
     params = next((each.params for each in pending), {})
@@ -183,7 +183,7 @@ def _fulfilment(head: snapshots.Snapshot, to: Target, outcome: Outcome) -> jobs.
         if isinstance(into, str):
             return jobs.fulfilled(to.intent, to.requirement, [patches.set_(into, answer)])
         return jobs.fulfilled(to.intent, to.requirement, [] if answer is None else answer)
-    why = structs.decode(Failure, outcome.data)
+    why = structs.decode(JournaledFailure, outcome.data)
     code, target = _CODES[outcome.status], params.get("fail")
     if isinstance(target, str):
         said = {"code": why.code if outcome.status is ReceiptStatus.ERROR else code, "message": why.message}
@@ -193,7 +193,7 @@ def _fulfilment(head: snapshots.Snapshot, to: Target, outcome: Outcome) -> jobs.
 
 # --- Going back ------------------------------------------------------------------------------------------------------
 
-Cells = dict[tuple[str, str], kept.Kept]
+Cells = dict[tuple[str, str], kept.DomainCell]
 
 
 def waiting(machine: Machine, names: Sequence[tuple[str, str]]) -> Cells:
@@ -212,15 +212,15 @@ def went_back(machine: Machine, before: Cells, height: int) -> None:
     """
     after = waiting(machine, list(before))
     why = f"the world was reverted to height {height}, where there was no such intent; send it again under a new id"
-    gone = End(Answer(False, runs.failure("reverted", why)))
+    gone = EndAnswers(Answer(False, runs.failure("reverted", why)))
     for name, known in before.items():
-        there = after.get(name, kept.Kept()).owed
+        there = after.get(name, kept.DomainCell()).owed
         for id, owed in known.owed.items():
             for each in owed:
                 if each not in there.get(id, []) and not each.run and each.is_asked_of(machine.now.context.address):
                     tell(machine, each, gone)
     for name in after:
-        Turn(machine, *name).finish()
+        CellTurn(machine, *name).finish()
     take_answered(machine)
 
 
@@ -229,12 +229,12 @@ def went_back(machine: Machine, before: Cells, height: int) -> None:
 
 def declare(machine: Machine, data: bytes) -> bytes:
     """The documents of the program. Cells that were blocked are tried again; others move when they are idle."""
-    wanted = structs.decode(Declared, data)
+    wanted = structs.decode(DomainDeclarations, data)
     machine.domains.declared(
         wanted.domains, wanted.documents, alone=wanted.alone, deadlines=wanted.deadlines, snapshots=wanted.snapshots
     )
     for domain, key in list(machine.domains.blocked):
-        Turn(machine, domain, key).finish()
+        CellTurn(machine, domain, key).finish()
     take_answered(machine)
     return values.NONE
 
@@ -256,7 +256,7 @@ def patch(machine: Machine, data: bytes) -> bytes:
     """Patches from outside."""
     wanted = structs.decode(PatchCell, data)
     given = jobs.from_handler(wanted.patches)
-    turn = Turn(machine, wanted.domain, _checked_key(machine, wanted.domain, wanted.key))
+    turn = CellTurn(machine, wanted.domain, _checked_key(machine, wanted.domain, wanted.key))
     if turn.kept.fatal:
         raise errors.Closed(f"the cell takes nothing any more: {turn.kept.fatal}")
     turn.patch(given, wanted.source)
@@ -269,7 +269,7 @@ def patch(machine: Machine, data: bytes) -> bytes:
 def abandon(machine: Machine, data: bytes) -> bytes:
     """End an intent by hand, with an error."""
     wanted = structs.decode(AbandonIntent, data)
-    turn = Turn(machine, wanted.domain, _checked_key(machine, wanted.domain, wanted.key))
+    turn = CellTurn(machine, wanted.domain, _checked_key(machine, wanted.domain, wanted.key))
     turn.abandon(wanted.intent)
     turn.finish()
     take_answered(machine)

@@ -9,7 +9,7 @@ from worldline.codec import canonical
 from worldline.kernel import values
 from worldline.kernel.flow import snapshots
 from worldline.kernel.operations import OpKind
-from worldline.kernel.rows.records import Held, Pending
+from worldline.kernel.rows.records import DeferredOperation, Pending
 from worldline.kernel.state import Machine
 from worldline.model import ids
 from worldline.model.work import WorkKind
@@ -18,7 +18,7 @@ TARGETS = ("into", "fail")  # parameters of an effect that stay inside: where it
 Asked = tuple[snapshots.Requirement, snapshots.Snapshot]  # a requirement, and the head at its dispatch
 
 
-class Target(msgspec.Struct, frozen=True, array_like=True):
+class AnsweredRequirement(msgspec.Struct, frozen=True, array_like=True):
     """Which requirement an effect answers."""
 
     domain: str
@@ -30,25 +30,25 @@ class Target(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.json.encode(self).decode()
 
     @staticmethod
-    def of(text: str) -> Target:
-        return msgspec.json.decode(text, type=Target)
+    def of(text: str) -> AnsweredRequirement:
+        return msgspec.json.decode(text, type=AnsweredRequirement)
 
 
-def requirements(machine: Machine) -> list[tuple[ids.IntentId, Pending, Target]]:
+def requirements(machine: Machine) -> list[tuple[ids.IntentId, Pending, AnsweredRequirement]]:
     """What flow domains have required and is open, in the order in which it was asked for."""
     return [
-        (effect, pending, Target.of(pending.event))
+        (effect, pending, AnsweredRequirement.of(pending.event))
         for effect, pending in machine.work.open.items()
         if pending.event and not pending.run and pending.kind is WorkKind.EFFECT
     ]
 
 
-def leaving(machine: Machine, domain: str, key: str, asked: list[Asked]) -> list[Held]:
+def leaving(machine: Machine, domain: str, key: str, asked: list[Asked]) -> list[DeferredOperation]:
     """What was required, as effects of the world; the world's names for them are the keys outside. Whether the
     snapshot of its dispatch goes with one, the state says: no program is needed to run that again. `TooLarge` if
     all of these are.
     """
-    found: list[Held] = []
+    found: list[DeferredOperation] = []
     if not asked:
         return found
     last, attached, size = None, b"", 0
@@ -63,8 +63,10 @@ def leaving(machine: Machine, domain: str, key: str, asked: list[Asked]) -> list
             limit = limits.FLOW_ATTACHED_BYTES_MAX
             raise errors.TooLarge("the snapshots for effects that are asked for at once", size=size, limit=limit)
         name, params = effect_of(requirement)
-        target = Target(domain, key, requirement.intent_id, requirement.id).text()
-        found.append(Held("", -1, OpKind.EFFECT, name, params, due_us, target, b"", attached if wants else b""))
+        target = AnsweredRequirement(domain, key, requirement.intent_id, requirement.id).text()
+        found.append(
+            DeferredOperation("", -1, OpKind.EFFECT, name, params, due_us, target, b"", attached if wants else b"")
+        )
     return found
 
 
@@ -74,7 +76,9 @@ def effect_of(requirement: snapshots.Requirement) -> tuple[str, bytes]:
     return requirement.type, values.pack([values.dump(given), b""])
 
 
-def give_up(machine: Machine, domain: str, key: str, intent_id: str) -> list[tuple[ids.IntentId, Pending, Target]]:
+def give_up(
+    machine: Machine, domain: str, key: str, intent_id: str
+) -> list[tuple[ids.IntentId, Pending, AnsweredRequirement]]:
     """An intent has ended while effects of it are open, or held back: no job waits for them any more. Returns those
     that were open.
     """
@@ -87,8 +91,8 @@ def give_up(machine: Machine, domain: str, key: str, intent_id: str) -> list[tup
     return found
 
 
-def _is_of(held: Held, its: tuple[str, str, str]) -> bool:
+def _is_of(held: DeferredOperation, its: tuple[str, str, str]) -> bool:
     if held.run or held.kind is not OpKind.EFFECT or not held.id:
         return False
-    target = Target.of(held.id)
+    target = AnsweredRequirement.of(held.id)
     return (target.domain, target.key, target.intent) == its

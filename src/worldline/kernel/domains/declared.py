@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.domains.acting import Declared
-from worldline.kernel.rows.domains import Domain
+from worldline.kernel.domains.acting import DomainDeclarations
+from worldline.kernel.rows.domains import DomainRow
 from worldline.kernel.state import Machine
 
 
-def news(machine: Machine, program: Program) -> Declared | None:
+def news(machine: Machine, program: Program) -> DomainDeclarations | None:
     """What is to be told to the world; None if it has all of it, or never had a flow domain."""
     known = machine.domains
     if not program.domains and not known.had:
         return None
-    made = Declared(
-        {name: Domain(each.hash, each.keyed, each.parallel, each.actions) for name, each in program.domains.items()},
+    made = DomainDeclarations(
+        {name: DomainRow(each.hash, each.keyed, each.parallel, each.actions) for name, each in program.domains.items()},
         {each.hash: each.raw for each in program.domains.values() if each.hash not in known.documents},
         alone=not program.workflows and not program.reducers,
         deadlines={

@@ -8,11 +8,11 @@ from worldline.base import limits, probes
 from worldline.kernel import values, work
 from worldline.kernel.domains import asking, telling
 from worldline.kernel.domains.asking import Asked
-from worldline.kernel.domains.kept import Owed
-from worldline.kernel.domains.telling import End
+from worldline.kernel.domains.kept import IntentWaiter
+from worldline.kernel.domains.telling import EndAnswers
 from worldline.kernel.flow import jobs
 from worldline.kernel.operations import OpKind
-from worldline.kernel.rows.records import Held
+from worldline.kernel.rows.records import DeferredOperation
 from worldline.kernel.state import Machine
 from worldline.model.journal import Kind
 
@@ -27,13 +27,13 @@ class Derived:
     def __init__(self) -> None:
         self.jobs: deque[jobs.Job] = deque()
         self.asked: list[Asked] = []
-        self.ends: list[tuple[str, End]] = []
+        self.ends: list[tuple[str, EndAnswers]] = []
         self.stale: list[str] = []
         self.said: list[bytes] = []
         self.cut_off: list[str] = []
         self.told_bytes = 0  # that the ends take, about
         self.is_read = False  # a caller is told of an end, and reads the state as it is behind this step
-        self._told: dict[str, list[Owed]] = {}
+        self._told: dict[str, list[IntentWaiter]] = {}
         self._goes_on = False
 
     def copy(self) -> Derived:
@@ -44,14 +44,14 @@ class Derived:
         made.told_bytes, made.is_read = self.told_bytes, self.is_read
         return made
 
-    def add_end(self, intent_id: str, end: End, waiters: list[Owed]) -> None:
+    def add_end(self, intent_id: str, end: EndAnswers, waiters: list[IntentWaiter]) -> None:
         """An intent has ended, for which these wait."""
         self.ends.append((intent_id, end))
         self.told_bytes += len(waiters) * min(len(end.whole.data), limits.INLINE_BYTES_MAX)
         if end.brief is not None and any(each.correlation for each in waiters):
             self.is_read = True
 
-    def tell_to(self, told: dict[str, list[Owed]]) -> None:
+    def tell_to(self, told: dict[str, list[IntentWaiter]]) -> None:
         """The callers that are told of each end."""
         self._told = told
 
@@ -59,7 +59,9 @@ class Derived:
         """The next intent of the cell begins in another step."""
         self._goes_on = True
 
-    def carry_out(self, machine: Machine, domain: str, key: str, leaving: list[Held], *, emit: jobs.Emit) -> None:
+    def carry_out(
+        self, machine: Machine, domain: str, key: str, leaving: list[DeferredOperation], *, emit: jobs.Emit
+    ) -> None:
         """Do it: journal failures, give up and ask for effects, tell who waits. `leaving`: what `asked` becomes."""
         for failure in self.said:
             machine.draft(Kind.HANDLER_FAILED, failure)
@@ -81,7 +83,7 @@ class Derived:
             probes.hit("domains.queue-goes-on")
             if self.is_read:
                 machine.now.close()
-            machine.work.unsent.append(Held("", -1, OpKind.ACT, domain, b"", 0, key))
+            machine.work.unsent.append(DeferredOperation("", -1, OpKind.ACT, domain, b"", 0, key))
         for intent_id, end in self.ends:
             for owed in self._told[intent_id]:
                 if owed.is_asked_of(machine.now.context.address):

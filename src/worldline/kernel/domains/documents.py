@@ -16,7 +16,7 @@ from worldline.kernel.flow.compiled import Compiled
 from worldline.kernel.state import Machine
 
 
-class Recorder(Protocol):
+class JobListener(Protocol):
     """Told of what jobs do, as the standalone host's trace sink is: (domain, key, type, fields). A journal that is run
     again with one shows what happened (`tracing.py`); steps themselves record nothing. `graphs`: also of Core's traces.
     """
@@ -26,7 +26,7 @@ class Recorder(Protocol):
     def __call__(self, domain: str, key: str, type: str, fields: dict[str, Any], /) -> None: ...
 
 
-recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
+recorder: ContextVar[JobListener | None] = ContextVar("recorder", default=None)
 
 
 @functools.lru_cache(maxsize=256)
@@ -35,7 +35,7 @@ def compiled(raw: bytes) -> Compiled:
     return validation.load_unchecked(msgspec.json.decode(raw))
 
 
-def created(machine: Machine, domain: str, context: snapshots.Context) -> snapshots.Snapshot:
+def created(machine: Machine, domain: str, context: snapshots.JobContext) -> snapshots.Snapshot:
     """The first snapshot of a cell, under the domain's document of now."""
     found = machine.domains.current.get(domain)
     if found is None:
@@ -43,7 +43,7 @@ def created(machine: Machine, domain: str, context: snapshots.Context) -> snapsh
     return cores.created(compiled(machine.domains.documents[found.hash].raw), {}, context)
 
 
-def run_with(machine: Machine, domain: str, head: snapshots.Snapshot) -> jobs.Domain:
+def run_with(machine: Machine, domain: str, head: snapshots.Snapshot) -> jobs.DomainRuntime:
     """What jobs are run with: the document that the snapshot was made under."""
     current = machine.domains.current.get(domain)
     parallel = current is not None and current.parallel
@@ -52,9 +52,9 @@ def run_with(machine: Machine, domain: str, head: snapshots.Snapshot) -> jobs.Do
 
 
 @functools.lru_cache(maxsize=256)
-def _ready(raw: bytes, parallel: bool, traced: bool) -> jobs.Domain:
+def _ready(raw: bytes, parallel: bool, traced: bool) -> jobs.DomainRuntime:
     core = cores.Core(effects="parallel" if parallel else "serial", trace=traced)
-    return jobs.Domain(compiled(raw), core, parallel=parallel)
+    return jobs.DomainRuntime(compiled(raw), core, parallel=parallel)
 
 
 def completed(document: Compiled, data: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from worldline.base import errors, limits
 from worldline.codec import canonical, digest
-from worldline.kernel.domains.packing import Packer
+from worldline.kernel.domains.packing import CellPacker
 from worldline.kernel.flow import faults, slots, snapshots, values
 from worldline.model import ids, inbox, payload, row_keys
 from worldline.model.inbox import MessageMode, Reply
@@ -20,7 +20,7 @@ _only_snapshot = canonical.joiner("snapshot")
 _BOUNDED = ("owed", "named")  # no value of a user is in them
 
 
-class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class IntentWaiter(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Who waits for the end of an intent: a caller, by its correlation, a world that has asked, or an operation of a
     run of this world. `asked`: the world that was asked; a fork answers no question that was put to its parent.
     """
@@ -35,11 +35,13 @@ class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     asked: bytes = b""
 
     @staticmethod
-    def to(asker: inbox.Message, *, here: bytes) -> Owed:
+    def to(asker: inbox.Message, *, here: bytes) -> IntentWaiter:
         """The answer to a question of another world, put to the world `here`."""
         # The ticket stands behind the id, not in a field of its own: cells of before must have the bytes they had.
         ticket = asker.ticket if isinstance(asker, inbox.Vouched) else b""
-        return Owed("", asker.from_universe, asker.from_world, asker.message + ticket, int(asker.reply), asked=here)
+        return IntentWaiter(
+            "", asker.from_universe, asker.from_world, asker.message + ticket, int(asker.reply), asked=here
+        )
 
     def question(self) -> inbox.Message:
         """What of the question a reply needs."""
@@ -66,7 +68,7 @@ class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
         return bool(self.correlation or self.message or self.run)
 
 
-class Waiting(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class WaitingIntent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """An intent that waits for its turn. `input` has one value, or none."""
 
     id: str
@@ -78,7 +80,7 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         return snapshots.Intent(self.action, self.id, self.input[0] if self.input else values.MISSING)
 
 
-class Done(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class EndedIntent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """An intent that has ended, and what became of it."""
 
     id: str
@@ -87,24 +89,24 @@ class Done(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     error: dict[str, Any] | None
 
 
-class Kept(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class DomainCell(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """All of a cell. `snapshot`: only where it is stored. `named`: the bodies of intents under way whose ids their
     callers chose.
     """
 
     snapshot: dict[str, Any] = {}
-    queue: list[Waiting] = []
-    owed: dict[str, list[Owed]] = {}
+    queue: list[WaitingIntent] = []
+    owed: dict[str, list[IntentWaiter]] = {}
     named: dict[str, bytes] = {}
-    done: list[Done] = []
+    done: list[EndedIntent] = []
     fatal: str = ""
     blocked: str = ""
 
 
-def encode(kept: Kept, head: snapshots.Snapshot, limit: int | None, packer: Packer | None = None) -> bytes:
+def encode(kept: DomainCell, head: snapshots.Snapshot, limit: int | None, packer: CellPacker | None = None) -> bytes:
     """`TooLarge` for more than `limit` bytes, `EncodeError` for what has no bytes."""
     rest: dict[str, Any] = msgspec.to_builtins(kept, builtin_types=(bytes,))
-    snapshot = (packer or Packer()).pack(head)
+    snapshot = (packer or CellPacker()).pack(head)
     if rest:
         parts = {
             name: canonical.encode_flat(each) if name in _BOUNDED else canonical.encode(each, around=1)
@@ -118,10 +120,10 @@ def encode(kept: Kept, head: snapshots.Snapshot, limit: int | None, packer: Pack
     return data
 
 
-def decode(data: bytes) -> tuple[Kept, snapshots.Snapshot]:
+def decode(data: bytes) -> tuple[DomainCell, snapshots.Snapshot]:
     """`DecodeError` for what is no such cell."""
     try:
-        kept = msgspec.convert(canonical.decode(data), Kept, builtin_types=(bytes,))
+        kept = msgspec.convert(canonical.decode(data), DomainCell, builtin_types=(bytes,))
         return msgspec.structs.replace(kept, snapshot={}), snapshots.decoded(kept.snapshot)
     except (msgspec.ValidationError, faults.NotJson) as error:
         raise errors.DecodeError(f"this is no cell of a flow domain: {error}") from error
@@ -132,7 +134,7 @@ def body_of(action: str, given: list[Any]) -> bytes:
     return digest.hash_parts(b"intent", action.encode(), canonical.encode(given))
 
 
-def body_in(kept: Kept, head: snapshots.Snapshot, intent_id: str) -> bytes | None:
+def body_in(kept: DomainCell, head: snapshots.Snapshot, intent_id: str) -> bytes | None:
     """What an intent was submitted with, if the cell knows one of this id."""
     slot = slots.slot(head, intent_id)
     if slot is not None:
@@ -142,7 +144,7 @@ def body_in(kept: Kept, head: snapshots.Snapshot, intent_id: str) -> bytes | Non
     return next(iter(found), None)
 
 
-def queued(kept: Kept, wanted: Waiting, cell: tuple[str, str]) -> Kept:
+def queued(kept: DomainCell, wanted: WaitingIntent, cell: tuple[str, str]) -> DomainCell:
     """The cell with an intent more that waits."""
     if len(kept.queue) >= limits.FLOW_QUEUE_MAX:
         name = row_keys.cell_name(*cell)
@@ -153,7 +155,7 @@ def queued(kept: Kept, wanted: Waiting, cell: tuple[str, str]) -> Kept:
     return replace(kept, queue=[*kept.queue, wanted], named=named)
 
 
-def told_of(kept: Kept, intent_id: str, owed: Owed, cell: tuple[str, str]) -> Kept:
+def told_of(kept: DomainCell, intent_id: str, owed: IntentWaiter, cell: tuple[str, str]) -> DomainCell:
     """The cell with one more who is told of the end of an intent. All of them are told in one step."""
     found = kept.owed.get(intent_id, [])
     if len(found) >= limits.FLOW_WAITERS_MAX:

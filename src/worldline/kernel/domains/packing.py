@@ -24,7 +24,7 @@ _IDLE_PLAIN: Final = snapshots.plain(snapshots.IDLE)
 _IDLE_BYTES: Final = canonical.encode(_IDLE_PLAIN)
 
 
-class Packer:
+class CellPacker:
     """Of one cell. `size`: about how many bytes it takes, if that is known."""
 
     __slots__ = ("_fields", "_is_small", "_last")

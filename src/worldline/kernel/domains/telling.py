@@ -11,16 +11,16 @@ import msgspec
 from worldline.base import limits
 from worldline.codec import canonical, structs
 from worldline.kernel import events, work
-from worldline.kernel.domains.kept import Owed
+from worldline.kernel.domains.kept import IntentWaiter
 from worldline.kernel.events import Answer
-from worldline.kernel.flow.authoring.acts import Answered
+from worldline.kernel.flow.authoring.acts import IntentAnswer
 from worldline.kernel.rows.records import Outcome
 from worldline.kernel.state import Machine
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 
 
-class End(msgspec.Struct, frozen=True):
+class EndAnswers(msgspec.Struct, frozen=True):
     """`brief`: without the state, for clients, which can read it; None: the same as for others."""
 
     whole: Answer
@@ -28,23 +28,23 @@ class End(msgspec.Struct, frozen=True):
 
 
 def _said(status: str, error: dict[str, Any] | None) -> bytes:
-    """The bytes of an `Answered`, all but its state."""
+    """The bytes of an `IntentAnswer`, all but its state."""
     return canonical.join_list([canonical.encode(status), canonical.encode(error, around=1), b""])
 
 
 _COMPLETE: Final = _said("complete", None)
 
 
-def end_of(status: str, error: dict[str, Any] | None, state: bytes) -> End:
-    """The end of an intent, with the state: the bytes of a snapshot. As an `Answered`."""
+def end_of(status: str, error: dict[str, Any] | None, state: bytes) -> EndAnswers:
+    """The end of an intent, with the state: the bytes of a snapshot. As an `IntentAnswer`."""
     said = _COMPLETE if error is None and status == "complete" else _said(status, error)
     whole = said + state
     if len(whole) <= limits.FLOW_STATE_BYTES_MAX:
-        return End(Answer(True, whole))
-    return End(Answer(True, whole), Answer(True, structs.encode(Answered(status, error))))
+        return EndAnswers(Answer(True, whole))
+    return EndAnswers(Answer(True, whole), Answer(True, structs.encode(IntentAnswer(status, error))))
 
 
-def tell(machine: Machine, owed: Owed, end: End) -> None:
+def tell(machine: Machine, owed: IntentWaiter, end: EndAnswers) -> None:
     """Give the end of an intent to one that waits for it."""
     if owed.correlation:
         machine.draft(Kind.ANSWERED, structs.encode(end.brief or end.whole), correlation=owed.correlation)

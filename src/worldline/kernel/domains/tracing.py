@@ -1,5 +1,6 @@
 """What the jobs of flow domains did, as events of the Host contract. Steps record nothing: a journal is run again with
-a `Recorder`, and tells it. So a trace costs nothing until it is asked for, and goes back as far as states are kept.
+a `TraceRecorder`, and tells it. So a trace costs nothing until it is asked for, and goes back as far as states are
+kept.
 
 A recorder keeps whole steps, in their order, and no more than its bounds: `more` says that it stopped. It never changes
 what a step does, reads no store, and does not say whether the steps came out as they were journaled; its caller does.
@@ -57,7 +58,7 @@ class Trace(msgspec.Struct, frozen=True):
     gaps: list[Gap] = []
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class TraceFilter(msgspec.Struct, frozen=True):
     """Which events: of a domain, of a cell of it, of an intent; all, without one. `graphs`: with Core's own traces."""
 
     domain: str = ""
@@ -66,10 +67,10 @@ class Wanted(msgspec.Struct, frozen=True):
     graphs: bool = False
 
 
-class Recorder:
+class TraceRecorder:
     """Told of what jobs do, step by step: `begin`, the step, `end`."""
 
-    def __init__(self, wanted: Wanted, *, above: int, events_max: int = 0, bytes_max: int = 0) -> None:
+    def __init__(self, wanted: TraceFilter, *, above: int, events_max: int = 0, bytes_max: int = 0) -> None:
         self.graphs = wanted.graphs
         self._wanted = wanted
         self._events_max = events_max or limits.FLOW_TRACE_EVENTS_MAX
@@ -89,12 +90,12 @@ class Recorder:
         """Whether no further step is wanted."""
         return self._is_full
 
-    def begin(self, entries: Sequence[journal.Entry]) -> None:
+    def begin(self, entries: Sequence[journal.JournalEntry]) -> None:
         """A step is run, which the journal has so."""
         self._step, self._intent, self._receipt = [], "", b""
         self._number, self._ends = entries[0].step, entries[-1].height
         if entries[0].kind is Kind.EFFECT_RESULT:
-            self._receipt = structs.decode(inbox.Receipt, entries[0].payload).intent
+            self._receipt = structs.decode(inbox.EffectReceipt, entries[0].payload).intent
 
     def __call__(self, domain: str, key: str, type: str, fields: dict[str, Any]) -> None:
         if type == "job:start":
@@ -116,7 +117,7 @@ class Recorder:
         """The step could not be run, or not to its end."""
         self._step, self._height = [], self._ends
 
-    def end(self, entries: Sequence[journal.Entry]) -> None:
+    def end(self, entries: Sequence[journal.JournalEntry]) -> None:
         """The step was run: keep its events, if there is room for all of them."""
         for effect in _late(entries):
             if effect in self._answered:
@@ -151,7 +152,7 @@ class Recorder:
         return Trace(self._events, self._above, self._height, self._is_full, self._is_cut, list(gaps))
 
 
-def _late(entries: Sequence[journal.Entry]) -> Iterator[bytes]:
+def _late(entries: Sequence[journal.JournalEntry]) -> Iterator[bytes]:
     """The answers that no work was open for any more."""
     for entry in entries:
         if entry.kind is Kind.LATE_ANSWER:
@@ -161,7 +162,7 @@ def _late(entries: Sequence[journal.Entry]) -> Iterator[bytes]:
 
 
 @contextmanager
-def told(recorder: documents.Recorder) -> Iterator[None]:
+def told(recorder: documents.JobListener) -> Iterator[None]:
     """Within the block, steps tell it what jobs do. It is set for the thread alone."""
     token = documents.recorder.set(recorder)
     try:

@@ -17,16 +17,16 @@ from worldline.kernel import runs
 from worldline.kernel.domains import asking, documents, telling
 from worldline.kernel.domains import kept as cells_of
 from worldline.kernel.domains.derived import Derived
-from worldline.kernel.domains.kept import Done, Kept, Owed, Waiting
-from worldline.kernel.domains.packing import Packer
-from worldline.kernel.domains.telling import End
+from worldline.kernel.domains.kept import DomainCell, EndedIntent, IntentWaiter, WaitingIntent
+from worldline.kernel.domains.packing import CellPacker
+from worldline.kernel.domains.telling import EndAnswers
 from worldline.kernel.events import Answer
 from worldline.kernel.execution import stack
 from worldline.kernel.flow import core as cores
 from worldline.kernel.flow import jobs, patches, slots, snapshots
 from worldline.kernel.flow.compiled import Compiled
 from worldline.kernel.rows import cells
-from worldline.kernel.rows.records import UNREAD, Held
+from worldline.kernel.rows.records import UNREAD, DeferredOperation
 from worldline.kernel.state import Machine
 from worldline.model import row_keys
 
@@ -35,10 +35,10 @@ UNFIT = "cell_unfit"
 FATAL_CHARACTERS_MAX = 300  # of why a cell takes nothing any more
 
 
-_Progress = tuple[Kept, snapshots.Snapshot, Derived]
+_Progress = tuple[DomainCell, snapshots.Snapshot, Derived]
 
 
-class Turn:
+class CellTurn:
     """The work on one cell. `finish` ends it."""
 
     def __init__(self, machine: Machine, domain: str, key: str) -> None:
@@ -47,11 +47,11 @@ class Turn:
         self.key = key
         self._cell = machine.find_cell((domain, key))
         if self._cell is None:
-            self._kept, self.head = Kept(), documents.created(machine, domain, self._context("initial"))
-            self._packer = Packer()
+            self._kept, self.head = DomainCell(), documents.created(machine, domain, self._context("initial"))
+            self._packer = CellPacker()
         elif self._cell.value is UNREAD:
             self._kept, self.head = cells_of.decode(self._cell.data)
-            self._packer = Packer(len(self._cell.data))
+            self._packer = CellPacker(len(self._cell.data))
         else:
             self._kept, self.head, self._packer = self._cell.value
         self._derived = Derived()
@@ -62,17 +62,17 @@ class Turn:
     # --- What is to be done ---
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> DomainCell:
         return self._kept
 
     @property
     def name(self) -> str:
         return row_keys.cell_name(self.domain, self.key)
 
-    def submit(self, wanted: Waiting, owed: Owed) -> None:
+    def submit(self, wanted: WaitingIntent, owed: IntentWaiter) -> None:
         """An intent comes: it is queued, behind the one on its way; a repeat gets the same end."""
         if self._kept.fatal:
-            raise KeyFatal(f"{self.name} takes nothing any more: {self._kept.fatal}")
+            raise CellFatal(f"{self.name} takes nothing any more: {self._kept.fatal}")
         before = cells_of.body_in(self._kept, self.head, wanted.id)
         if before is not None and before != cells_of.body_of(wanted.action, wanted.input):
             raise errors.IdReused(wanted.id)
@@ -113,7 +113,7 @@ class Turn:
                 raise errors.NotFound(f"no intent {intent_id!r} is on its way in {self.name}")
             self._kept = replace(self._kept, queue=[each for each in self._kept.queue if each is not waiting])
             self._emit("intent:abandon", intentId=intent_id, code=ABANDONED)
-            self._end(jobs.Ended(intent_id, "error", _abandoned(waiting.action, self._now)))
+            self._end(jobs.IntentOutcome(intent_id, "error", _abandoned(waiting.action, self._now)))
             return
         head = cores.Core().abandon(
             self.head,
@@ -125,7 +125,7 @@ class Turn:
         )
         self.head = head
         self._emit("intent:abandon", intentId=intent_id, code=ABANDONED)
-        self._end(jobs.Ended(intent_id, "error", head.system.last_error))
+        self._end(jobs.IntentOutcome(intent_id, "error", head.system.last_error))
         self._derived.cut_off.append(intent_id)
 
     # --- Running it ---
@@ -149,7 +149,7 @@ class Turn:
         while (job := self._next()) is not None:
             self._settle(self._outcome(job))
 
-    def _leaving(self) -> list[Held]:
+    def _leaving(self) -> list[DeferredOperation]:
         return asking.leaving(self.machine, self.domain, self.key, self._derived.asked)
 
     def check_applied(self) -> None:
@@ -175,7 +175,7 @@ class Turn:
             self._stop(f"it has no room for the end of an intent: {error}")
             return self._closed(None)
 
-    def _outcome(self, job: jobs.Job) -> jobs.Outcome:
+    def _outcome(self, job: jobs.Job) -> jobs.JobOutcome:
         context = self._context(jobs.seed(job, self.head))
         try:
             found = jobs.run(job, self.head, self._document(), context, self._emit)
@@ -187,7 +187,7 @@ class Turn:
             self._emit("core:graph", intentId=job.intent_id, graph=found.trace)
         return found
 
-    def _failed(self, job: jobs.Job, error: Exception) -> jobs.Outcome:
+    def _failed(self, job: jobs.Job, error: Exception) -> jobs.JobOutcome:
         if job.intent_id:
             self._derived.cut_off.append(job.intent_id)
         else:
@@ -236,7 +236,7 @@ class Turn:
         self._kept = replace(self._kept, queue=others)
         return jobs.StartIntent(first.intent())
 
-    def _settle(self, outcome: jobs.Outcome) -> None:
+    def _settle(self, outcome: jobs.JobOutcome) -> None:
         self.head = outcome.head
         if outcome.fatal:
             self._stop(outcome.fatal)
@@ -248,14 +248,14 @@ class Turn:
         if outcome.ended is not None:
             self._end(outcome.ended)
 
-    def _end(self, ended: jobs.Ended) -> None:
+    def _end(self, ended: jobs.IntentOutcome) -> None:
         status = "error" if ended.status == "error" else "complete"
         error = None if ended.error is None or status != "error" else snapshots.plain(ended.error)
         self._add_end(ended.intent_id, status, error)
         if ended.intent_id in self._kept.named:
             body = self._kept.named[ended.intent_id]
             named = {id: each for id, each in self._kept.named.items() if id != ended.intent_id}
-            done = [*self._kept.done, Done(ended.intent_id, body, status, error)]
+            done = [*self._kept.done, EndedIntent(ended.intent_id, body, status, error)]
             self._kept = replace(self._kept, named=named, done=done[-limits.FLOW_DONE_KEPT_MAX :])
 
     def _add_end(self, intent_id: str, status: str, error: dict[str, Any] | None) -> None:
@@ -271,13 +271,13 @@ class Turn:
         self._derived.cut_off.extend(slots.every(self.head))
         self._kept = replace(self._kept, fatal=runs.storable(why), queue=[])
         ended = [intent_id for intent_id, _ in self._derived.ends]
-        end = End(Answer(False, said))
+        end = EndAnswers(Answer(False, said))
         self._derived.ends.extend((each, end) for each in self._kept.owed if each not in ended)
         self._derived.jobs.clear()
 
     # --- Its document ---
 
-    def _document(self) -> jobs.Domain:
+    def _document(self) -> jobs.DomainRuntime:
         return documents.run_with(self.machine, self.domain, self.head)
 
     def _fits(self) -> bool:
@@ -320,8 +320,8 @@ class Turn:
     def _now(self) -> int:
         return self.machine.now.context.time_us // 1_000
 
-    def _context(self, seed: str) -> snapshots.Context:
-        return snapshots.Context(self._now, seed, self.machine.domains.env)
+    def _context(self, seed: str) -> snapshots.JobContext:
+        return snapshots.JobContext(self._now, seed, self.machine.domains.env)
 
     def _tell(self, type: str, /, **said: Any) -> None:
         told = documents.recorder.get()
@@ -342,7 +342,7 @@ class Turn:
         machine.now.count_bytes(len(data))
 
 
-class KeyFatal(errors.Error):
+class CellFatal(errors.Error):
     """The cell takes nothing any more: one of its requirements could not be cleared."""
 
     code = FATAL
@@ -352,4 +352,4 @@ ABANDONED = "ABANDONED"
 
 
 def _abandoned(action: str, now: int) -> snapshots.ErrorValue:
-    return snapshots.ErrorValue(ABANDONED, "it was abandoned by hand", snapshots.Source(action, ""), now)
+    return snapshots.ErrorValue(ABANDONED, "it was abandoned by hand", snapshots.ErrorSource(action, ""), now)

@@ -14,20 +14,20 @@ from worldline.codec import structs
 from worldline.kernel import context, halts, user_errors
 from worldline.kernel.authoring import messages
 from worldline.kernel.execution import desk, reports, stack, workflow_calls
-from worldline.kernel.operations import All, Await, Closing, First, Joined, OpKind
-from worldline.kernel.rows.records import Failure, Op, Resume
-from worldline.kernel.runs import Run
+from worldline.kernel.operations import All, Await, First, Joined, OpKind, ScopeClosing
+from worldline.kernel.rows.records import JournaledFailure, Op, Resume
+from worldline.kernel.runs import LiveRun
 from worldline.kernel.state import Blocked, Machine
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 
 FOREIGN_AWAITS_MAX = 100
-_AWAITS = (All, First, Joined, Closing)
+_AWAITS = (All, First, Joined, ScopeClosing)
 _FED = (All, First)
 _OK = ReceiptStatus.OK
 
 
-def feed(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) -> Await:
+def feed(coroutine: Coroutine[Any, Any, Any], run: LiveRun, resume: Resume | None) -> Await:
     """Run a coroutine to its next await. Whatever its code raises is raised here, `StopIteration` at its end.
     `Diverged` for code that strays from the record, or gets an answer that does not fit; and for a run that was reset
     and does not come to where it turns live.
@@ -44,7 +44,7 @@ def feed(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) -
     return waiting
 
 
-def _check_fed(run: Run, error: BaseException | None, *, turning: bool) -> None:
+def _check_fed(run: LiveRun, error: BaseException | None, *, turning: bool) -> None:
     if run.strayed:
         raise failures.Diverged(run.strayed) from error
     if turning and run.rebuilding:
@@ -53,7 +53,7 @@ def _check_fed(run: Run, error: BaseException | None, *, turning: bool) -> None:
         run.turned()
 
 
-def _feed(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) -> Await:
+def _feed(coroutine: Coroutine[Any, Any, Any], run: LiveRun, resume: Resume | None) -> Await:
     yielded = _send(coroutine, run, resume)
     for _ in range(FOREIGN_AWAITS_MAX):
         if type(yielded) in _AWAITS and _is_possible(run, yielded):
@@ -65,13 +65,13 @@ def _feed(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) 
     raise failures.NotDurable(f"awaited {what} again and again: {user_errors.HINT}")
 
 
-def _is_possible(run: Run, waiting: Any) -> bool:
+def _is_possible(run: LiveRun, waiting: Any) -> bool:
     """Whether a record names operations that the run has issued. One that the kernel's own functions made always does;
     user code can make others.
     """
     ops = waiting.ops
     issued = run.issued
-    if type(waiting) is Closing and (type(waiting.timer) is not int or not -1 <= waiting.timer < issued):
+    if type(waiting) is ScopeClosing and (type(waiting.timer) is not int or not -1 <= waiting.timer < issued):
         ops = ()
     if type(ops) is tuple and ops and (type(waiting) is not First or len(ops) == 2):
         for number in ops:
@@ -83,7 +83,7 @@ def _is_possible(run: Run, waiting: Any) -> bool:
     return type(running) is context.Nowhere  # it was stopped, and what it awaits never happens
 
 
-def _send(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) -> Any:
+def _send(coroutine: Coroutine[Any, Any, Any], run: LiveRun, resume: Resume | None) -> Any:
     if resume is None:
         return stack.call(coroutine.send, None)
     ops = run.record.ops
@@ -100,7 +100,7 @@ def _send(coroutine: Coroutine[Any, Any, Any], run: Run, resume: Resume | None) 
             error.add_note(f"traceback of {what}:\n{trace}")
         return stack.call(coroutine.throw, error)
     waiting = run.waiting
-    if type(waiting) is Joined or type(waiting) is Closing:
+    if type(waiting) is Joined or type(waiting) is ScopeClosing:
         return stack.call(coroutine.send, not resume.waited)
     assert isinstance(waiting, _FED)
     fed: list[bytes | None] = []
@@ -115,9 +115,9 @@ def _error_of(op: Op) -> BaseException:
     """The exception that an operation's failure is raised as."""
     assert op.outcome is not None
     try:
-        why = structs.decode(Failure, op.outcome.data)
+        why = structs.decode(JournaledFailure, op.outcome.data)
     except errors.DecodeError:
-        why = Failure("error", "no reason was given")
+        why = JournaledFailure("error", "no reason was given")
     if op.kind is OpKind.WAIT:
         return failures.Failed(f"wl.wait({op.name}): {why.message}", code=why.code, data=why.data)
     if op.kind in (OpKind.CHILD, OpKind.START):
@@ -138,13 +138,13 @@ def _error_of(op: Op) -> BaseException:
 # --- Rebuilding --------------------------------------------------------------------------------------------------
 
 
-def rebuild(machine: Machine, run: Run) -> None:
+def rebuild(machine: Machine, run: LiveRun) -> None:
     """Make the coroutine anew and feed it everything it was fed before. `Diverged` if the code does something else."""
     with desk.at(machine):
         _rebuild(machine, run)
 
 
-def _rebuild(machine: Machine, run: Run) -> None:
+def _rebuild(machine: Machine, run: LiveRun) -> None:
     check_given(machine, run)
     record = run.record
     flow = machine.program.workflows.get(record.workflow)
@@ -179,7 +179,7 @@ def _rebuild(machine: Machine, run: Run) -> None:
     machine.rebuilt(run)
 
 
-def _feed_again(machine: Machine, run: Run, resume: Resume | None) -> None:
+def _feed_again(machine: Machine, run: LiveRun, resume: Resume | None) -> None:
     run.at(resume)
     assert run.coroutine is not None
     before = context.current.set(workflow_calls.WorkflowCalls(machine, run, _raised_before))
@@ -193,7 +193,7 @@ def _feed_again(machine: Machine, run: Run, resume: Resume | None) -> None:
         context.current.reset(before)
 
 
-def check_given(machine: Machine, run: Run) -> None:
+def check_given(machine: Machine, run: LiveRun) -> None:
     """`Diverged` if the step is replayed and had blocked the run: whether a run is rebuilt depends on what was in
     memory.
     """
@@ -202,12 +202,12 @@ def check_given(machine: Machine, run: Run) -> None:
         raise failures.Diverged(given)
 
 
-def _check_all_issued(run: Run) -> None:
+def _check_all_issued(run: LiveRun) -> None:
     if run.issued != len(run.record.ops):
         raise failures.Diverged(_stops(run, None))
 
 
-def _stops(run: Run, error: BaseException | None) -> str:
+def _stops(run: LiveRun, error: BaseException | None) -> str:
     """The report of code that asks for nothing more where the record goes on."""
     record = run.record
     how, at = "waits for something else", ""
@@ -222,7 +222,7 @@ def _raised_before(machine: Machine, schema: str, data: bytes, correlation_id: s
     """What a rebuilt run emits was raised when the code ran for the first time."""
 
 
-def block(machine: Machine, run: Run, report: str) -> None:
+def block(machine: Machine, run: LiveRun, report: str) -> None:
     """The code does not fit the record: keep the run as it is until the program has code that fits."""
     unfit = run.block(report)
     record = run.record

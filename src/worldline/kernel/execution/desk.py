@@ -17,10 +17,10 @@ from worldline.base import errors, failures, limits, probes
 from worldline.codec import digest, sealed
 from worldline.kernel import context, personal, values
 from worldline.kernel.rows import vault
-from worldline.kernel.runs import Run
+from worldline.kernel.runs import LiveRun
 from worldline.kernel.state import Machine
 from worldline.model.journal import Kind
-from worldline.model.upkeep.sealed import Kept, New
+from worldline.model.upkeep.sealed import New, PersonalRecord
 
 
 @contextmanager
@@ -71,7 +71,7 @@ class StepDesk:
         kept = self._kept(subject, value, data)
         return sealed.seal(subject, value, salt=kept.salt, data=data).pack()
 
-    def _kept(self, subject: bytes, value: bytes, data: bytes) -> Kept:
+    def _kept(self, subject: bytes, value: bytes, data: bytes) -> PersonalRecord:
         machine = self._machine
         try:
             if not machine.replaying:
@@ -86,12 +86,12 @@ class StepDesk:
             raise self._gone()
         return found
 
-    def _run(self) -> Run | None:
+    def _run(self) -> LiveRun | None:
         """The run whose code runs, if it is one's."""
         running = context.current.get()
         return None if running is None else self._machine.runs.get(running.run_id)
 
-    def _again(self, run: Run, subject: bytes) -> bytes:
+    def _again(self, run: LiveRun, subject: bytes) -> bytes:
         """The token that this very code wrote before. What has none is written nowhere, so any will do."""
         ops, next_op = run.record.ops, (run.record.id, run.issued)
         count = self._repeated[next_op] = self._repeated.get(next_op, 0) + 1

@@ -44,7 +44,7 @@ class HandlerCalls:
 
     run_id = ""
 
-    def __init__(self, machine: Machine, handler: reducers.Handler) -> None:
+    def __init__(self, machine: Machine, handler: reducers.EventHandler) -> None:
         self._machine = machine
         self._handler = handler
         self._cell = (b"", 0)
@@ -62,7 +62,7 @@ class HandlerCalls:
         return self._machine.now.context.store_us
 
     @property
-    def where(self) -> steps.Context | None:
+    def where(self) -> steps.StepContext | None:
         return self._machine.where
 
     @property

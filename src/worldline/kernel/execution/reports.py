@@ -47,7 +47,7 @@ _NAMES = {
 }
 
 
-class Asked(Protocol):
+class RecordedOperation(Protocol):
     """An operation: one recorded, or one that the code asks for."""
 
     @property
@@ -63,7 +63,9 @@ class Asked(Protocol):
 # --- Whole reports -------------------------------------------------------------------------------------------------
 
 
-def another(run: str, workflow: str, ops: Sequence[Asked], number: int, wanted: Asked, *, asked_at: str) -> str:
+def another(
+    run: str, workflow: str, ops: Sequence[RecordedOperation], number: int, wanted: RecordedOperation, *, asked_at: str
+) -> str:
     """The code asks for `wanted` as operation `number`, where the journal has another one, or none."""
     recorded = ops[number] if number < len(ops) else None
     journal = "nothing more" if recorded is None else _recorded(recorded)
@@ -76,7 +78,9 @@ def another(run: str, workflow: str, ops: Sequence[Asked], number: int, wanted: 
     return _whole(lines, asked_at, run, number + 1)
 
 
-def arguments_differ(run: str, workflow: str, number: int, recorded: Asked, wanted: Asked, *, asked_at: str) -> str:
+def arguments_differ(
+    run: str, workflow: str, number: int, recorded: RecordedOperation, wanted: RecordedOperation, *, asked_at: str
+) -> str:
     """Operation `number` is the same, with other arguments. That alone blocks no run; strict checks report it."""
     lines = [
         f"run {run!r} ({workflow}), operation {number + 1}: the code passes other arguments than the journal has",
@@ -86,7 +90,7 @@ def arguments_differ(run: str, workflow: str, number: int, recorded: Asked, want
     return "\n".join([*lines, *_asked(asked_at)])
 
 
-def stops(run: str, workflow: str, ops: Sequence[Asked], number: int, how: str, *, at: str) -> str:
+def stops(run: str, workflow: str, ops: Sequence[RecordedOperation], number: int, how: str, *, at: str) -> str:
     """The code does nothing more where the journal has operation `number`: `how` says what it does instead."""
     lines = [
         f"run {run!r} ({workflow}), operation {number + 1}: the code {how} where the journal goes on",
@@ -99,7 +103,7 @@ def stops(run: str, workflow: str, ops: Sequence[Asked], number: int, how: str, 
 
 
 def unfit_answer(
-    run: str, workflow: str, ops: Sequence[Asked], number: int, *, answer: bytes, why: str, asked_at: str
+    run: str, workflow: str, ops: Sequence[RecordedOperation], number: int, *, answer: bytes, why: str, asked_at: str
 ) -> str:
     """The answer of operation `number` is not of the type that the code has for it."""
     return "\n".join(
@@ -155,7 +159,7 @@ def _whole(lines: list[str], at: str, run: str, operation: int) -> str:
     return "\n".join([*lines, *_asked(at), *_advice(run, operation)])
 
 
-def _agreeing(ops: Sequence[Asked], number: int) -> list[str]:
+def _agreeing(ops: Sequence[RecordedOperation], number: int) -> list[str]:
     """The last operations before this one, which code and journal have both."""
     first = max(0, number - AGREEING_SHOWN)
     shown = [f"  ...   {first} more that agree"] if first else []
@@ -181,18 +185,18 @@ def _advice(run: str, operation: int) -> list[str]:
 # --- Operations ----------------------------------------------------------------------------------------------------
 
 
-def describe(op: Asked) -> str:
+def describe(op: RecordedOperation) -> str:
     """An operation with its arguments, on one line."""
     said = arguments(op)
     return f"{_NAMES[op.kind]} {op.name!r}{f' {said}' if said else ''}"
 
 
-def _recorded(op: Asked) -> str:
+def _recorded(op: RecordedOperation) -> str:
     """The same, with the step that asked for it."""
     return f"{describe(op)}{f' (step {op.step})' if op.step else ''}"
 
 
-def arguments(op: Asked) -> str:
+def arguments(op: RecordedOperation) -> str:
     """What an operation was asked with, as text: empty if there is nothing."""
     params = op.params
     if not params:

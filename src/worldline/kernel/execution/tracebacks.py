@@ -18,7 +18,7 @@ import msgspec
 from worldline.base import limits
 from worldline.kernel import user_errors
 from worldline.kernel.state import Machine
-from worldline.model.trace import Source, Trace
+from worldline.model.trace import TracedFailure, TraceSource
 
 FRAMES_SEEN_MAX: Final = 100_000
 FRAMES_LAST: Final = 12
@@ -42,7 +42,7 @@ _get_fields: Final[Any] = BaseException.__dict__["__dict__"].__get__
 _PLAIN: Final = (str, int, float, bool, bytes, type(None))
 
 
-class Frame(msgspec.Struct, frozen=True):
+class CodeFrame(msgspec.Struct, frozen=True):
     """Where a function was when the exception passed through it. `number` counts frames from the outermost."""
 
     number: int
@@ -51,7 +51,7 @@ class Frame(msgspec.Struct, frozen=True):
     function: str
 
 
-def record(machine: Machine, source: Source, subject: str, error: BaseException, message: str) -> str:
+def record(machine: Machine, source: TraceSource, subject: str, error: BaseException, message: str) -> str:
     """Keep where user code failed in this step, unless the step has happened before. Returns what is kept."""
     if machine.replaying or len(machine.now.traces) >= limits.STEP_TRACES_MAX:
         return ""
@@ -61,11 +61,11 @@ def record(machine: Machine, source: Source, subject: str, error: BaseException,
     return text
 
 
-def keep(machine: Machine, source: Source, subject: str, text: str) -> None:
+def keep(machine: Machine, source: TraceSource, subject: str, text: str) -> None:
     """Keep a traceback that was made elsewhere, of an effect."""
     if not machine.replaying and len(machine.now.traces) < limits.STEP_TRACES_MAX:
         cut = user_errors.plain_text(subject, characters_max=SUBJECT_CHARACTERS_MAX)
-        machine.now.traces.append(Trace(source, cut, _bounded(text, limits.TRACE_BYTES_MAX)))
+        machine.now.traces.append(TracedFailure(source, cut, _bounded(text, limits.TRACE_BYTES_MAX)))
 
 
 def of(error: BaseException, message: str) -> str:
@@ -127,16 +127,16 @@ def _one(error: BaseException, message: str, bytes_max: int) -> str:
     return head + "".join(frames) + ending + notes
 
 
-def _frames(trace: TracebackType | None) -> list[Frame]:
+def _frames(trace: TracebackType | None) -> list[CodeFrame]:
     """The frames that are shown: the last, and the last of the user's own."""
-    last: list[Frame] = []
-    own: list[Frame] = []
+    last: list[CodeFrame] = []
+    own: list[CodeFrame] = []
     number = 0
     while trace is not None and number < FRAMES_SEEN_MAX:
         code = trace.tb_frame.f_code
         file = user_errors.plain_text(code.co_filename)
         if not file.startswith(_OURS):
-            frame = Frame(number, file, trace.tb_lineno, user_errors.plain_text(code.co_name))
+            frame = CodeFrame(number, file, trace.tb_lineno, user_errors.plain_text(code.co_name))
             last.append(frame)
             if len(last) > FRAMES_LAST:
                 before = last.pop(0)
@@ -148,7 +148,7 @@ def _frames(trace: TracebackType | None) -> list[Frame]:
     return own + last
 
 
-def _lines(frames: list[Frame]) -> list[str]:
+def _lines(frames: list[CodeFrame]) -> list[str]:
     lines: list[str] = []
     expected = 0
     for frame in frames:
@@ -167,7 +167,7 @@ def shown(file: str) -> str:
     return file
 
 
-def _source(frame: Frame) -> str:
+def _source(frame: CodeFrame) -> str:
     if not frame.file.endswith(".py") and not frame.file.startswith("<"):
         return ""  # code can say that it is of any file, also of one that has no end
     linecache.checkcache(frame.file)  # `worldline dev` reads programs again when they are edited

@@ -6,20 +6,20 @@ from worldline.base import errors
 from worldline.kernel import failure, runs, user_errors, values, work
 from worldline.kernel.execution import stack, tracebacks
 from worldline.kernel.rows.records import Outcome
-from worldline.kernel.runs import Run
+from worldline.kernel.runs import LiveRun
 from worldline.kernel.state import Machine
 from worldline.model.inbox import ReceiptStatus
-from worldline.model.trace import Source
+from worldline.model.trace import TraceSource
 
 
-def check_all(machine: Machine, run: Run) -> None:
+def check_all(machine: Machine, run: LiveRun) -> None:
     """Events may have come for the waits of a run: now, or while the run was blocked."""
     for number in list(run.wheres):
         if run.record.ops[number].outcome is None:
             check(machine, run, number)
 
 
-def check(machine: Machine, run: Run, number: int) -> None:
+def check(machine: Machine, run: LiveRun, number: int) -> None:
     """Answer a wait with the first buffered event that fits it."""
     if run.rebuilding:
         return
@@ -35,7 +35,7 @@ def check(machine: Machine, run: Run, number: int) -> None:
             return
 
 
-def _try(machine: Machine, run: Run, number: int, data: bytes) -> Outcome | None:
+def _try(machine: Machine, run: LiveRun, number: int, data: bytes) -> Outcome | None:
     """An event as the outcome of a wait, if it fits. A condition that raises fails the wait. One that was kept under
     earlier code and is not of the type that the wait has now stays where it is: it may be for another wait.
     """
@@ -53,7 +53,7 @@ def _try(machine: Machine, run: Run, number: int, data: bytes) -> Outcome | None
                 raise
             message = user_errors.message_in_step(error)
             failed = runs.failed(user_errors.code_of(error), f"where= raised {message}", data=failure.data_of(error))
-            trace = tracebacks.record(machine, Source.WHERE, run.record.id, error, message)
+            trace = tracebacks.record(machine, TraceSource.WHERE, run.record.id, error, message)
             if trace:
                 run.traces.keep(number, failed.data, trace)
             return failed

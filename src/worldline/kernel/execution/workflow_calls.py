@@ -16,9 +16,9 @@ from worldline.kernel import context, runs, schedules, user_errors, values, work
 from worldline.kernel.authoring import calls, closing
 from worldline.kernel.authoring.schedule_spec import Spec
 from worldline.kernel.execution import draws, reports, waits
-from worldline.kernel.operations import All, First, OpKind, Scope
+from worldline.kernel.operations import All, First, OpKind, ScopeOperation
 from worldline.kernel.rows.records import Op, Outcome
-from worldline.kernel.runs import Run
+from worldline.kernel.runs import LiveRun
 from worldline.kernel.state import Machine
 from worldline.model import step as steps
 from worldline.model.inbox import ReceiptStatus
@@ -36,7 +36,7 @@ class WorkflowCalls:
 
     handler = None
 
-    def __init__(self, machine: Machine, run: Run, raise_event: RaiseEvent) -> None:
+    def __init__(self, machine: Machine, run: LiveRun, raise_event: RaiseEvent) -> None:
         self._machine = machine
         self._run = run
         self._raise_event = raise_event
@@ -53,7 +53,7 @@ class WorkflowCalls:
         return self.time_us if where is None else where.store_us
 
     @property
-    def where(self) -> steps.Context | None:
+    def where(self) -> steps.StepContext | None:
         return self._machine.where
 
     @property
@@ -297,18 +297,18 @@ class WorkflowCalls:
 
     # --- Scopes ----------------------------------------------------------------------------------------
 
-    def new_scope(self, *, shield: bool) -> Scope:
+    def new_scope(self, *, shield: bool) -> ScopeOperation:
         return self._run.new_scope(shield=shield)
 
-    def enter_scope(self, scope: Scope) -> None:
+    def enter_scope(self, scope: ScopeOperation) -> None:
         self._run.scopes.append(scope)
 
-    def cancel_scope(self, scope: Scope, reason: str) -> None:
+    def cancel_scope(self, scope: ScopeOperation, reason: str) -> None:
         """Cancel what the block waits for: it is left at its next await."""
         if not self._run.rebuilding:
             work.interrupt(self._machine, self._run, scope.number, reason, CancelKind.USER)
 
-    def failed_in(self, scope: Scope) -> list[tuple[int, str]]:
+    def failed_in(self, scope: ScopeOperation) -> list[tuple[int, str]]:
         found: list[tuple[int, str]] = []
         for number in scope.children:
             op = self._run.record.ops[number]
@@ -319,7 +319,7 @@ class WorkflowCalls:
         found.sort(key=lambda each: each[0] != scope.failing)
         return found
 
-    def leave_scope(self, scope: Scope) -> None:
+    def leave_scope(self, scope: ScopeOperation) -> None:
         """The block ends: so does everything that was started in it."""
         run = self._run
         run.scopes.remove(scope)
@@ -330,7 +330,7 @@ class WorkflowCalls:
             run.forget_interrupts(scope.number)
 
 
-def _check_same(machine: Machine, run: Run, number: int, wanted: Op) -> None:
+def _check_same(machine: Machine, run: LiveRun, number: int, wanted: Op) -> None:
     """Refuse to continue with code that asks for something else than was recorded: of another kind, or by another name.
     Other arguments are no obstacle, except where `Machine.is_exact` says so: what was asked for has been asked for.
     """
@@ -348,9 +348,9 @@ def _check_same(machine: Machine, run: Run, number: int, wanted: Op) -> None:
             )
 
 
-def _stray(run: Run, report: str, *, unfit: bool = False) -> context.Strayed:
+def _stray(run: LiveRun, report: str, *, unfit: bool = False) -> context.Strayed:
     """Record how a run departs from its record. From here on, until it awaits something, its calls have no effect."""
     first = run.stray(report, unfit=unfit)
-    closing: Any = context.Closing()
+    closing: Any = context.ClosingRun()
     context.current.set(closing)
     return context.Strayed(first)

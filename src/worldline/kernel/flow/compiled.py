@@ -33,7 +33,7 @@ class Compiled:
         """The computed values in their order."""
         return self._once(("computed", ""), self._evaluation)
 
-    def action(self, name: str) -> nodes.Action | None:
+    def action(self, name: str) -> nodes.ActionFlow | None:
         """The flow of an action, None if there is no such action."""
         if name not in self.schema.actions:
             return None

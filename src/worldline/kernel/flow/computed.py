@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from worldline.kernel.flow import faults, schema, snapshots, values
-from worldline.kernel.flow.expressions.scope import Run, Scope
+from worldline.kernel.flow.expressions.scope import EvalScope, Run
 
 _CONTAINERS = (dict, list)
 
@@ -38,7 +38,7 @@ def ordered(fields: Mapping[str, schema.ComputedField]) -> list[str]:
     return ready
 
 
-class Failed(Exception):
+class ComputedFailed(Exception):
     """A computed value could not be evaluated."""
 
     def __init__(self, key: str, fault: faults.Fault) -> None:
@@ -64,10 +64,10 @@ class Evaluation:
         self._last: tuple[list[Any], dict[str, Any], int] | None = None  # the fields, the values, what they cost
 
     def run(
-        self, snapshot: snapshots.Snapshot, data: dict[str, Any], given: Any, meter: values.Meter
+        self, snapshot: snapshots.Snapshot, data: dict[str, Any], given: Any, meter: values.EvaluationMeter
     ) -> dict[str, Any]:
-        """All of them, of this data and this input; the rest is the snapshot's. Raises `Failed`. Remembered ones cost
-        as much as others, and fail as others do.
+        """All of them, of this data and this input; the rest is the snapshot's. Raises `ComputedFailed`. Remembered
+        ones cost as much as others, and fail as others do.
         """
         if self._fields is None:
             return self._evaluated(replace(snapshot, data=data, input=given), meter)
@@ -82,8 +82,8 @@ class Evaluation:
             self._last = read, found.copy(), meter.work - begun
         return found
 
-    def _evaluated(self, snapshot: snapshots.Snapshot, meter: values.Meter) -> dict[str, Any]:
-        scope = Scope(snapshot)
+    def _evaluated(self, snapshot: snapshots.Snapshot, meter: values.EvaluationMeter) -> dict[str, Any]:
+        scope = EvalScope(snapshot)
         scope.begin_computed(meter)
         found = scope.computed
         for key, run in self._steps:
@@ -92,5 +92,5 @@ class Evaluation:
                 meter.spend(1)
                 found[key] = None if value is values.MISSING else values.checked(value, meter, key)
             except faults.Fault as fault:
-                raise Failed(key, fault) from None
+                raise ComputedFailed(key, fault) from None
         return found

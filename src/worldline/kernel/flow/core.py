@@ -24,7 +24,7 @@ from worldline.base import limits
 from worldline.kernel.flow import computed, faults, fields, nodes, patches, paths, snapshots, tracing, values
 from worldline.kernel.flow.compiled import Compiled
 from worldline.kernel.flow.expressions import compiler, lookups, reasons
-from worldline.kernel.flow.expressions.scope import Run, Scope
+from worldline.kernel.flow.expressions.scope import EvalScope, Run
 from worldline.kernel.flow.schema import defaults
 
 Effects = Literal["serial", "parallel"]
@@ -72,7 +72,7 @@ class Core:
         schema: Compiled,
         snapshot: snapshots.Snapshot,
         intent: snapshots.Intent,
-        context: snapshots.Context,
+        context: snapshots.JobContext,
         *,
         reentry: bool = False,
         closing: Sequence[patches.Patch] = (),
@@ -80,14 +80,14 @@ class Core:
         """Run an intent as far as it goes: to its end, or to the effects that it waits for. `closing`: patches of the
         host's own namespace that belong to the end of the intent; applied if it ends.
         """
-        meter = values.Meter()
+        meter = values.EvaluationMeter()
         try:
             snapshot = _with_computed(schema, snapshot, meter)
             action = _accepted(schema, snapshot, intent, meter, reentry=reentry)
-        except (faults.Fault, computed.Failed) as refused:
+        except (faults.Fault, computed.ComputedFailed) as refused:
             return self._refused(snapshot, intent, context, refused, closing)
         scope = _scope(snapshot, intent, meter)
-        recorder = tracing.Recorder(context.now) if self._trace else None
+        recorder = tracing.NodeRecorder(context.now) if self._trace else None
         flow = nodes.FlowRun(scope, context, action=intent.type, parallel=self._parallel, recorder=recorder)
         try:
             action.run(flow)
@@ -100,7 +100,7 @@ class Core:
         schema: Compiled,
         snapshot: snapshots.Snapshot,
         given: Sequence[patches.Patch],
-        context: snapshots.Context,
+        context: snapshots.JobContext,
     ) -> snapshots.Snapshot:
         """Return the snapshot after patches, with its computed values."""
         data, system = snapshot.data, snapshot.system
@@ -116,8 +116,8 @@ class Core:
             except faults.Fault as fault:
                 refused.append(_patch_error(snapshot, patch, fault, context))
         try:
-            derived = schema.evaluation().run(snapshot, data, snapshot.input, values.Meter())
-        except (faults.Fault, computed.Failed) as fault:
+            derived = schema.evaluation().run(snapshot, data, snapshot.input, values.EvaluationMeter())
+        except (faults.Fault, computed.ComputedFailed) as fault:
             derived = {}
             refused.append(_error(fault, "", context))
         if refused:
@@ -136,7 +136,7 @@ class Core:
         self,
         snapshot: snapshots.Snapshot,
         intent: snapshots.Intent,
-        context: snapshots.Context,
+        context: snapshots.JobContext,
         *,
         code: str,
         message: str,
@@ -147,7 +147,7 @@ class Core:
         error = snapshots.ErrorValue(
             code=code,
             message=message,
-            source=snapshots.Source(intent.type, f"actions.{intent.type}.flow"),
+            source=snapshots.ErrorSource(intent.type, f"actions.{intent.type}.flow"),
             timestamp=context.now,
             context=detail,
         )
@@ -157,11 +157,11 @@ class Core:
 
     def refusal(self, schema: Compiled, snapshot: snapshots.Snapshot, intent: snapshots.Intent) -> Refusal | None:
         """Say why the intent would be refused before anything of it is run; None if it would not. Changes nothing."""
-        meter = values.Meter()
+        meter = values.EvaluationMeter()
         try:
             snapshot = _with_computed(schema, snapshot, meter)
             _accepted(schema, snapshot, intent, meter, reentry=False)
-        except computed.Failed as failed:
+        except computed.ComputedFailed as failed:
             return Refusal(failed.fault.code, str(failed))
         except faults.Fault as fault:
             condition = (
@@ -169,7 +169,7 @@ class Core:
             )
             if not isinstance(condition, dict):
                 return Refusal(fault.code, fault.message)
-            scope = _scope(snapshot, intent, values.Meter())
+            scope = _scope(snapshot, intent, values.EvaluationMeter())
             return Refusal(fault.code, fault.message, reasons.why(condition, scope))
         return None
 
@@ -180,7 +180,7 @@ class Core:
         """
         if action not in schema.schema.actions:
             return Refusal(faults.UNKNOWN_ACTION, f"there is no action {action!r}")
-        meter = values.Meter()
+        meter = values.EvaluationMeter()
         condition = schema.schema.actions[action].available
         known = reasons.without_intent(condition) if isinstance(condition, dict) else None
         try:
@@ -190,18 +190,18 @@ class Core:
                 run = schema.available(action) if known is condition else compiler.Compiler().one(known)
                 assert run is not None
                 _require(run, scope, action)
-        except computed.Failed as failed:
+        except computed.ComputedFailed as failed:
             return Refusal(failed.fault.code, str(failed))
         except faults.Fault as fault:
             if fault.code != faults.ACTION_UNAVAILABLE or known is None:
                 return Refusal(fault.code, fault.message)
-            scope = _scope(snapshot, snapshots.Intent(action, ""), values.Meter())
+            scope = _scope(snapshot, snapshots.Intent(action, ""), values.EvaluationMeter())
             return Refusal(fault.code, fault.message, reasons.why(known, scope))
         return None
 
     def explain(self, schema: Compiled, snapshot: snapshots.Snapshot, path: str) -> Explanation:
         """Show a computed value with those it depends on; anything else as it is."""
-        recorder = tracing.Recorder(snapshot.meta.timestamp)
+        recorder = tracing.NodeRecorder(snapshot.meta.timestamp)
         value = _explained(schema, snapshot, path, recorder)
         field = schema.schema.computed.fields.get(path)
         deps = () if field is None else tuple(field.deps)
@@ -213,8 +213,8 @@ class Core:
         self,
         snapshot: snapshots.Snapshot,
         intent: snapshots.Intent,
-        context: snapshots.Context,
-        refused: faults.Fault | computed.Failed,
+        context: snapshots.JobContext,
+        refused: faults.Fault | computed.ComputedFailed,
         closing: Sequence[patches.Patch],
     ) -> Computed:
         """An early step said no: nothing was run, and requirements stay as they are."""
@@ -240,7 +240,7 @@ class Core:
         data, given = flow.scope.data, intent.input
         try:
             derived = schema.evaluation().run(before, data, given, flow.scope.meter)
-        except (faults.Fault, computed.Failed) as fault:
+        except (faults.Fault, computed.ComputedFailed) as fault:
             derived, status, requirements = {}, "error", ()
             error = _error(fault, intent.type, context)
         action = intent.type if status == "pending" else None
@@ -253,25 +253,30 @@ class Core:
         return Computed(status, after, requirements, graph)
 
 
-def created(schema: Compiled, data: dict[str, Any], context: snapshots.Context) -> snapshots.Snapshot:
+def created(schema: Compiled, data: dict[str, Any], context: snapshots.JobContext) -> snapshots.Snapshot:
     """The first snapshot of a host: the defaults, what is given, and the computed values of it."""
     made = snapshots.created({**defaults(schema.schema), **data}, schema.hash, context)
     try:
-        return _with_computed(schema, made, values.Meter())
-    except (faults.Fault, computed.Failed) as failed:
+        return _with_computed(schema, made, values.EvaluationMeter())
+    except (faults.Fault, computed.ComputedFailed) as failed:
         return msgspec.structs.replace(
             made, system=_system(made, _error(failed, "", context), status="error", pending=())
         )
 
 
-def _with_computed(schema: Compiled, snapshot: snapshots.Snapshot, meter: values.Meter) -> snapshots.Snapshot:
+def _with_computed(schema: Compiled, snapshot: snapshots.Snapshot, meter: values.EvaluationMeter) -> snapshots.Snapshot:
     derived = schema.evaluation().run(snapshot, snapshot.data, snapshot.input, meter)
     return snapshots.Snapshot(snapshot.data, derived, snapshot.system, snapshot.meta, snapshot.input)
 
 
 def _accepted(
-    schema: Compiled, snapshot: snapshots.Snapshot, intent: snapshots.Intent, meter: values.Meter, *, reentry: bool
-) -> nodes.Action:
+    schema: Compiled,
+    snapshot: snapshots.Snapshot,
+    intent: snapshots.Intent,
+    meter: values.EvaluationMeter,
+    *,
+    reentry: bool,
+) -> nodes.ActionFlow:
     """The action that an intent names, if it may be run now. Raises a fault."""
     action = schema.action(intent.type)
     if action is None:
@@ -286,14 +291,14 @@ def _accepted(
     return action
 
 
-def _scope(snapshot: snapshots.Snapshot, intent: snapshots.Intent, meter: values.Meter) -> Scope:
+def _scope(snapshot: snapshots.Snapshot, intent: snapshots.Intent, meter: values.EvaluationMeter) -> EvalScope:
     """What the expressions of an intent read."""
-    scope = Scope(snapshot, intent_id=intent.intent_id, action=intent.type)
+    scope = EvalScope(snapshot, intent_id=intent.intent_id, action=intent.type)
     scope.begin_flow(intent.input, meter)
     return scope
 
 
-def _require(condition: Run, scope: Scope, action: str) -> None:
+def _require(condition: Run, scope: EvalScope, action: str) -> None:
     """An action's condition holds. Raises a fault."""
     found = condition(scope)
     if found is not True and found is not False:
@@ -320,7 +325,7 @@ def _system(
 def _settled(
     snapshot: snapshots.Snapshot,
     system: snapshots.System,
-    context: snapshots.Context,
+    context: snapshots.JobContext,
     closing: Sequence[patches.Patch],
 ) -> snapshots.Snapshot:
     """The next version of a snapshot; the seed stays as it was."""
@@ -336,7 +341,7 @@ def _graph(
     recorded: dict[str, tracing.TraceNode],
     intent: snapshots.Intent,
     before: snapshots.Snapshot,
-    context: snapshots.Context,
+    context: snapshots.JobContext,
     *,
     ended: str,
 ) -> tracing.TraceGraph:
@@ -352,26 +357,28 @@ def _graph(
     )
 
 
-def _error(found: faults.Fault | computed.Failed, action: str, context: snapshots.Context) -> snapshots.ErrorValue:
-    fault = found.fault if isinstance(found, computed.Failed) else found
-    where = found.key if isinstance(found, computed.Failed) else ""  # of an early error: no node was run
+def _error(
+    found: faults.Fault | computed.ComputedFailed, action: str, context: snapshots.JobContext
+) -> snapshots.ErrorValue:
+    fault = found.fault if isinstance(found, computed.ComputedFailed) else found
+    where = found.key if isinstance(found, computed.ComputedFailed) else ""  # of an early error: no node was run
     return snapshots.ErrorValue(
         code=fault.code,
         message=fault.message,
-        source=snapshots.Source(action, where),
+        source=snapshots.ErrorSource(action, where),
         timestamp=context.now,
         context=None if fault.context is None else dict(fault.context),
     )
 
 
 def _patch_error(
-    snapshot: snapshots.Snapshot, patch: patches.Patch, fault: faults.Fault, context: snapshots.Context
+    snapshot: snapshots.Snapshot, patch: patches.Patch, fault: faults.Fault, context: snapshots.JobContext
 ) -> snapshots.ErrorValue:
     return snapshots.ErrorValue(
         code=fault.code,
         message=fault.message,
         timestamp=context.now,
-        source=snapshots.Source(snapshot.system.current_action or "", patch.path),
+        source=snapshots.ErrorSource(snapshot.system.current_action or "", patch.path),
         context={"patch": {"op": patch.op, "path": patch.path}},
     )
 
@@ -390,13 +397,13 @@ def _requirements(value: Any) -> tuple[snapshots.Requirement, ...]:
         raise faults.Fault(faults.TYPE_MISMATCH, f"these are no requirements: {refused}") from None
 
 
-def _explained(schema: Compiled, snapshot: snapshots.Snapshot, path: str, recorder: tracing.Recorder) -> Any:
+def _explained(schema: Compiled, snapshot: snapshots.Snapshot, path: str, recorder: tracing.NodeRecorder) -> Any:
     """The value at a path. Computed fields over others make chains as long as the document has fields, and one field
     may be in many of them: a loop instead of calls, and a bound on how much is recorded.
     """
     known = schema.schema.computed.fields
     derived, error = _derived(schema, snapshot)
-    meter = values.Meter()
+    meter = values.EvaluationMeter()
     within: dict[str, None] = {}
     value = None
     left = [(path, False)]
@@ -413,8 +420,8 @@ def _explained(schema: Compiled, snapshot: snapshots.Snapshot, path: str, record
             within[each] = None
             left += [(each, True), *((dep, False) for dep in reversed(known[each].deps))]
         else:
-            found = lookups.compiled(each)(Scope(snapshot))
-            value = None if found is values.MISSING else values.checked(found, values.Meter(), each)
+            found = lookups.compiled(each)(EvalScope(snapshot))
+            value = None if found is values.MISSING else values.checked(found, values.EvaluationMeter(), each)
             recorder.end("expr", each, {"path": each}, value)
     return value
 
@@ -422,6 +429,6 @@ def _explained(schema: Compiled, snapshot: snapshots.Snapshot, path: str, record
 def _derived(schema: Compiled, snapshot: snapshots.Snapshot) -> tuple[dict[str, Any], dict[str, str]]:
     """The computed values, or none of them and why."""
     try:
-        return _with_computed(schema, snapshot, values.Meter()).computed, {}
-    except (faults.Fault, computed.Failed) as failed:
+        return _with_computed(schema, snapshot, values.EvaluationMeter()).computed, {}
+    except (faults.Fault, computed.ComputedFailed) as failed:
         return {}, {"error": str(failed)}

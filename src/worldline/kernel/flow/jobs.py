@@ -94,7 +94,7 @@ Job = StartIntent | ContinueCompute | FulfillEffect | ApplyPatches
 Emit = Callable[..., None]
 
 
-class Ended(msgspec.Struct, frozen=True, rename="camel"):
+class IntentOutcome(msgspec.Struct, frozen=True, rename="camel"):
     """An intent has ended: complete, halted or error."""
 
     intent_id: str
@@ -102,13 +102,13 @@ class Ended(msgspec.Struct, frozen=True, rename="camel"):
     error: snapshots.ErrorValue | None
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class JobOutcome(msgspec.Struct, frozen=True):
     """The next head, and what is to be done once it is the head."""
 
     head: snapshots.Snapshot
     jobs: tuple[Job, ...] = ()
     effects: tuple[snapshots.Requirement, ...] = ()
-    ended: Ended | None = None
+    ended: IntentOutcome | None = None
     fatal: str = ""
     trace: tracing.TraceGraph | None = None
     dropped: str = ""  # the requirement whose outcome was stale
@@ -122,21 +122,25 @@ class CoreCalls(Protocol):
         schema: Compiled,
         snapshot: snapshots.Snapshot,
         intent: snapshots.Intent,
-        context: snapshots.Context,
+        context: snapshots.JobContext,
         *,
         reentry: bool = False,
         closing: Sequence[patches.Patch] = (),
     ) -> Computed: ...
 
     def apply(
-        self, schema: Compiled, snapshot: snapshots.Snapshot, given: Sequence[patches.Patch], context: snapshots.Context
+        self,
+        schema: Compiled,
+        snapshot: snapshots.Snapshot,
+        given: Sequence[patches.Patch],
+        context: snapshots.JobContext,
     ) -> snapshots.Snapshot: ...
 
     def abandon(
         self,
         snapshot: snapshots.Snapshot,
         intent: snapshots.Intent,
-        context: snapshots.Context,
+        context: snapshots.JobContext,
         *,
         code: str,
         message: str,
@@ -145,7 +149,7 @@ class CoreCalls(Protocol):
     ) -> snapshots.Snapshot: ...
 
 
-class Domain(msgspec.Struct, frozen=True):
+class DomainRuntime(msgspec.Struct, frozen=True):
     """What jobs are run with: a document, a Core, and the policy for what is pending."""
 
     schema: Compiled
@@ -168,7 +172,9 @@ def unheard(_type: str, /, **_fields: Any) -> None:
     """The `emit` of jobs that none is told of."""
 
 
-def run(job: Job, head: snapshots.Snapshot, domain: Domain, context: snapshots.Context, emit: Emit) -> Outcome:
+def run(
+    job: Job, head: snapshots.Snapshot, domain: DomainRuntime, context: snapshots.JobContext, emit: Emit
+) -> JobOutcome:
     """One job, from beginning to end."""
     if emit is unheard:
         return _done(_Turn(head, domain, context, emit), job)
@@ -178,7 +184,7 @@ def run(job: Job, head: snapshots.Snapshot, domain: Domain, context: snapshots.C
     return outcome
 
 
-def begun(job: Job, context: snapshots.Context, emit: Emit) -> None:
+def begun(job: Job, context: snapshots.JobContext, emit: Emit) -> None:
     """Tell which job is run, and under which context: enough to run it again."""
     emit("job:start", jobType=type(job).__name__, jobId=job.id, intentId=job.intent_id, job=job)
     emit("context:frozen", jobId=job.id, now=context.now, randomSeed=context.random_seed, env=context.env)
@@ -192,7 +198,7 @@ def told(fields: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _done(turn: _Turn, job: Job) -> Outcome:
+def _done(turn: _Turn, job: Job) -> JobOutcome:
     if isinstance(job, StartIntent):
         return turn.start(job.intent)
     if isinstance(job, ContinueCompute):
@@ -201,8 +207,14 @@ def _done(turn: _Turn, job: Job) -> Outcome:
 
 
 def failed(
-    job: Job, error: Exception, head: snapshots.Snapshot, domain: Domain, *, context: snapshots.Context, emit: Emit
-) -> Outcome:
+    job: Job,
+    error: Exception,
+    head: snapshots.Snapshot,
+    domain: DomainRuntime,
+    *,
+    context: snapshots.JobContext,
+    emit: Emit,
+) -> JobOutcome:
     """A job raised. Its intent ends with an error, so that the next can begin; if even that fails, the key is fatal."""
     said = f"{type(error).__name__}: {error}"
     emit("job:error", jobType=type(job).__name__, jobId=job.id, message=said)
@@ -210,21 +222,21 @@ def failed(
 
 
 def ended_by(
-    job: Job, said: str, head: snapshots.Snapshot, domain: Domain, *, context: snapshots.Context, emit: Emit
-) -> Outcome:
+    job: Job, said: str, head: snapshots.Snapshot, domain: DomainRuntime, *, context: snapshots.JobContext, emit: Emit
+) -> JobOutcome:
     """End the intent of a job that raised what is said."""
     intent = job.intent if isinstance(job, StartIntent) else slots.intent(head, job.intent_id)
     if intent is None:
-        return Outcome(head)
+        return JobOutcome(head)
     try:
         return _Turn(head, domain, context, emit).abandon(intent, faults.INTERNAL_ERROR, said)
     except Exception as again:  # noqa: BLE001 - an injected Core: then the key is fatal
         probes.hit("flow.abandon-failed")
         emit("fatal:escalate", intentId=intent.intent_id, reason="abandon_failed", message=str(again))
-        return Outcome(head, fatal=f"the intent {intent.intent_id} can neither go on nor end: {again}")
+        return JobOutcome(head, fatal=f"the intent {intent.intent_id} can neither go on nor end: {again}")
 
 
-def resumed(head: snapshots.Snapshot, domain: Domain, context: snapshots.Context) -> Outcome:
+def resumed(head: snapshots.Snapshot, domain: DomainRuntime, context: snapshots.JobContext) -> JobOutcome:
     """What is to be done about the intents on their way in a snapshot that a host begins with."""
     jobs: list[Job] = []
     effects: list[snapshots.Requirement] = []
@@ -239,7 +251,7 @@ def resumed(head: snapshots.Snapshot, domain: Domain, context: snapshots.Context
                 jobs.append(answered(each, context))
             else:
                 effects.append(each)
-    return Outcome(head, tuple(jobs), tuple(effects))
+    return JobOutcome(head, tuple(jobs), tuple(effects))
 
 
 def fulfilled(intent_id: str, requirement_id: str, given: object) -> FulfillEffect:
@@ -300,36 +312,38 @@ class _Turn:
 
     __slots__ = ("_context", "_domain", "_emit", "_head")
 
-    def __init__(self, head: snapshots.Snapshot, domain: Domain, context: snapshots.Context, emit: Emit) -> None:
+    def __init__(
+        self, head: snapshots.Snapshot, domain: DomainRuntime, context: snapshots.JobContext, emit: Emit
+    ) -> None:
         self._head = head
         self._domain = domain
         self._context = context
         self._emit = emit
 
-    def start(self, intent: snapshots.Intent) -> Outcome:
+    def start(self, intent: snapshots.Intent) -> JobOutcome:
         self._apply(slots.opened(intent), "host-intent-slot")
         if slots.slot(self._head, intent.intent_id) is None:
             raise RuntimeError("Core did not apply the slot of the intent")
         return self._compute(intent, reentry=False)
 
-    def go_on(self, intent_id: str) -> Outcome:
+    def go_on(self, intent_id: str) -> JobOutcome:
         intent = slots.intent(self._head, intent_id)
         if intent is None:
             self._emit("continue:drop", intentId=intent_id, reason="ended")
-            return Outcome(self._head)
+            return JobOutcome(self._head)
         pending = own_pending(self._head, intent_id)
         if not pending:
             return self._compute(intent, reentry=True)
         waits = slots.early(self._head, intent_id, pending[0].id) is not None
         return self._asked([] if self._domain.parallel or waits else pending[:1])
 
-    def patch(self, job: ApplyPatches) -> Outcome:
+    def patch(self, job: ApplyPatches) -> JobOutcome:
         self._apply(from_handler(job.patches), job.source)
-        return Outcome(self._head)
+        return JobOutcome(self._head)
 
     def abandon(
         self, intent: snapshots.Intent, code: str, message: str, detail: dict[str, Any] | None = None
-    ) -> Outcome:
+    ) -> JobOutcome:
         """The intent cannot be gone on with."""
         self._head = self._domain.core.abandon(
             self._head,
@@ -343,7 +357,7 @@ class _Turn:
         self._emit("intent:abandon", intentId=intent.intent_id, code=code)
         return self._over(intent, "error")
 
-    def _compute(self, intent: snapshots.Intent, *, reentry: bool) -> Outcome:
+    def _compute(self, intent: snapshots.Intent, *, reentry: bool) -> JobOutcome:
         intent_id = intent.intent_id
         iteration = slots.computes(self._head, intent_id)
         result = self._domain.core.compute(
@@ -372,11 +386,11 @@ class _Turn:
             self._asked(pending if self._domain.parallel else pending[:1]), trace=result.trace
         )
 
-    def _over(self, intent: snapshots.Intent, status: str, trace: tracing.TraceGraph | None = None) -> Outcome:
-        ended = Ended(intent.intent_id, status, self._head.system.last_error)
-        return Outcome(self._head, ended=ended, trace=trace)
+    def _over(self, intent: snapshots.Intent, status: str, trace: tracing.TraceGraph | None = None) -> JobOutcome:
+        ended = IntentOutcome(intent.intent_id, status, self._head.system.last_error)
+        return JobOutcome(self._head, ended=ended, trace=trace)
 
-    def _asked(self, requirements: list[snapshots.Requirement]) -> Outcome:
+    def _asked(self, requirements: list[snapshots.Requirement]) -> JobOutcome:
         """Effects to perform; what the context can answer is answered at once."""
         jobs: list[Job] = []
         effects = []
@@ -386,9 +400,9 @@ class _Turn:
                 jobs.append(answered(each, self._context))
             else:
                 effects.append(each)
-        return Outcome(self._head, tuple(jobs), tuple(effects))
+        return JobOutcome(self._head, tuple(jobs), tuple(effects))
 
-    def fulfill(self, job: FulfillEffect) -> Outcome:
+    def fulfill(self, job: FulfillEffect) -> JobOutcome:
         if not is_pending(self._head, job.requirement_id):
             return self._dropped(job, "dropped:stale")
         if not is_next(self._head, job):
@@ -404,23 +418,23 @@ class _Turn:
                 self._emit(
                     "fatal:escalate", intentId=job.intent_id, reason="requirement_clear_failed", message=str(error)
                 )
-                return Outcome(self._head, fatal=f"the requirement {job.requirement_id} cannot be cleared: {error}")
+                return JobOutcome(self._head, fatal=f"the requirement {job.requirement_id} cannot be cleared: {error}")
         if failure is not None:
             self._record(requirement, failure)
         return self._continued(job)
 
-    def _dropped(self, job: FulfillEffect, reason: str) -> Outcome:
+    def _dropped(self, job: FulfillEffect, reason: str) -> JobOutcome:
         self._emit("effect:fulfill:drop", requirementId=job.requirement_id, reason=reason)
-        return Outcome(self._head, dropped=job.requirement_id)
+        return JobOutcome(self._head, dropped=job.requirement_id)
 
-    def _waits(self, job: FulfillEffect) -> Outcome:
+    def _waits(self, job: FulfillEffect) -> JobOutcome:
         """An earlier requirement of the intent has no outcome yet: this one is kept in the slot."""
         if slots.early(self._head, job.intent_id, job.requirement_id) is not None:
             probes.hit("flow.early-twice")
             return self._dropped(job, "dropped:stale")
         self._apply(slots.kept_early(job.intent_id, job.requirement_id, _kept(job)), "ordering-buffer")
         self._emit("effect:fulfill:wait", requirementId=job.requirement_id)
-        return Outcome(self._head)
+        return JobOutcome(self._head)
 
     def _fulfilled(self, job: FulfillEffect) -> Failure | None:
         """Apply the result. What Core raises and what it records as an error are failures alike."""
@@ -471,7 +485,7 @@ class _Turn:
             self._head = before
             self._emit("effect:fulfill:error", requirementId=requirement.id, phase="error-patch", message=str(error))
 
-    def _continued(self, job: FulfillEffect) -> Outcome:
+    def _continued(self, job: FulfillEffect) -> JobOutcome:
         """ContinueCompute is always enqueued; an outcome that has waited for this one comes behind it."""
         jobs: list[Job] = [ContinueCompute(job.intent_id, slots.computes(self._head, job.intent_id))]
         self._emit("continue:enqueue", intentId=job.intent_id)
@@ -479,7 +493,7 @@ class _Turn:
             kept = slots.early(self._head, job.intent_id, each.id)
             if kept is not None:
                 jobs.append(_restored(job.intent_id, each.id, kept))
-        return Outcome(self._head, tuple(jobs))
+        return JobOutcome(self._head, tuple(jobs))
 
     def _apply(self, given: Sequence[patches.Patch], source: str) -> None:
         self._head = self._domain.core.apply(self._domain.schema, self._head, given, self._context)
@@ -504,7 +518,7 @@ def _restored(intent_id: str, requirement_id: str, kept: dict[str, Any]) -> Fulf
     return FulfillEffect(intent_id, requirement_id, tuple(kept.get("patches") or ()))
 
 
-def answered(requirement: snapshots.Requirement, context: snapshots.Context) -> FulfillEffect:
+def answered(requirement: snapshots.Requirement, context: snapshots.JobContext) -> FulfillEffect:
     """`system.get`: `uuid`, `timestamp` (a date as text), `now` (milliseconds), `seed` and `env.NAME`, into a path."""
     key, into = requirement.params.get("key"), requirement.params.get("into")
     known: dict[str, Any] = {

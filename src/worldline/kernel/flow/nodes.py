@@ -17,8 +17,8 @@ from typing import Any, Final
 from worldline.base import limits
 from worldline.kernel.flow import faults, fields, hashing, patches, paths, schema, snapshots, tracing, values
 from worldline.kernel.flow.expressions import compiler
+from worldline.kernel.flow.expressions.scope import EvalScope
 from worldline.kernel.flow.expressions.scope import Run as Expression
-from worldline.kernel.flow.expressions.scope import Scope
 
 RUNNING: Final = "running"
 INLINE: Final = {"array.map": "select", "array.filter": "where"}  # effects that Core evaluates by itself
@@ -46,12 +46,12 @@ class FlowRun:
 
     def __init__(
         self,
-        scope: Scope,
-        context: snapshots.Context,
+        scope: EvalScope,
+        context: snapshots.JobContext,
         *,
         action: str,
         parallel: bool,
-        recorder: tracing.Recorder | None,
+        recorder: tracing.NodeRecorder | None,
     ) -> None:
         self.scope = scope
         self.context = context
@@ -84,7 +84,7 @@ class FlowRun:
         self.error = snapshots.ErrorValue(
             code=code,
             message=message,
-            source=snapshots.Source(self.action, self.at(path)),
+            source=snapshots.ErrorSource(self.action, self.at(path)),
             timestamp=self.context.now,
             context=None if context is None else dict(context),
         )
@@ -112,7 +112,7 @@ class FlowRun:
         self.status = "pending"
         return found
 
-    def call(self, path: str, name: str, target: Action, depth: int) -> None:
+    def call(self, path: str, name: str, target: ActionFlow, depth: int) -> None:
         """Run the flow of another action on the same data."""
         if name in self._called:
             return self.fail(path, faults.CYCLIC_CALL, f"{' -> '.join([*self._called, name])} calls itself")
@@ -132,7 +132,7 @@ class FlowRun:
 Node = Callable[[FlowRun], None]
 
 
-class Action:
+class ActionFlow:
     """The flow of one action, ready to run. `height`: how deep its nodes are nested."""
 
     __slots__ = ("height", "run")
@@ -149,16 +149,16 @@ class Nodes:
         self,
         declared: Mapping[str, schema.FieldSpec],
         compile_: compiler.Compiler,
-        find: Callable[[str], Action | None],
+        find: Callable[[str], ActionFlow | None],
     ) -> None:
         self._declared = declared
         self._compiler = compile_
         self._find = find
         self._height = 0
 
-    def action(self, flow: Mapping[str, Any]) -> Action:
+    def action(self, flow: Mapping[str, Any]) -> ActionFlow:
         run = self._node(flow, "", 0)
-        return Action(run, self._height)
+        return ActionFlow(run, self._height)
 
     def _node(self, node: Mapping[str, Any], path: str, depth: int) -> Node:
         if wrong := schema.node_problem(node):
@@ -253,7 +253,7 @@ class Nodes:
 
         return run
 
-    def _writer(self, op: str, target: str) -> Callable[[Scope, Any], Any]:
+    def _writer(self, op: str, target: str) -> Callable[[EvalScope, Any], Any]:
         """Checks a value and writes it into the working data; gives what was written."""
         segments = paths.split(target)
         spec = fields.lookup(self._declared, segments)
@@ -264,7 +264,7 @@ class Nodes:
         declared, partial = spec, op == "merge"
         single = segments[0] if len(segments) == 1 and op == "set" else None
 
-        def write(scope: Scope, value: Any) -> Any:
+        def write(scope: EvalScope, value: Any) -> Any:
             if op != "unset":
                 if value is values.MISSING:
                     raise faults.Fault(faults.TYPE_MISMATCH, f"Value is required at {target}")
@@ -373,8 +373,8 @@ def _evaluated(flow: FlowRun, path: str, expression: Expression) -> Any:
         return None
 
 
-def _nowhere(target: str) -> Callable[[Scope, Any], Any]:
-    def write(_scope: Scope, _value: Any) -> Any:
+def _nowhere(target: str) -> Callable[[EvalScope, Any], Any]:
+    def write(_scope: EvalScope, _value: Any) -> Any:
         raise faults.Fault(faults.PATH_NOT_FOUND, f"no field is declared at {target}")
 
     return write

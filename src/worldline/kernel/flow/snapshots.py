@@ -19,7 +19,7 @@ from worldline.kernel.flow import faults, values
 HOST: Final = "$host"
 
 
-class Source(msgspec.Struct, frozen=True, rename="camel"):
+class ErrorSource(msgspec.Struct, frozen=True, rename="camel"):
     """Where an error comes from."""
 
     action_id: str
@@ -31,7 +31,7 @@ class ErrorValue(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
     code: str
     message: str
-    source: Source
+    source: ErrorSource
     timestamp: int
     context: dict[str, Any] | None = None
 
@@ -97,7 +97,7 @@ class Intent(msgspec.Struct, frozen=True, rename="camel"):
     input: Any = values.MISSING
 
 
-class Context(msgspec.Struct, frozen=True, rename="camel"):
+class JobContext(msgspec.Struct, frozen=True, rename="camel"):
     """What a host freezes at the start of a job: its time in ms, its seed, its environment."""
 
     now: int = 0
@@ -194,7 +194,7 @@ def copied_error(error: ErrorValue | None) -> ErrorValue | None:
     return None if error is None else replace(error, context=values.duplicate(error.context))
 
 
-def created(data: object, schema_hash: str, context: Context) -> Snapshot:
+def created(data: object, schema_hash: str, context: JobContext) -> Snapshot:
     """The first snapshot. Its computed values are empty until the first compute or apply."""
     return Snapshot(
         data=values.from_outside(data, "data"),

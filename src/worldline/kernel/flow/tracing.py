@@ -56,7 +56,7 @@ def refused(name: str, error: snapshots.ErrorValue) -> TraceNode:
     )
 
 
-class Recorder:
+class NodeRecorder:
     """Collects the nodes of one compute."""
 
     def __init__(self, timestamp: int) -> None:

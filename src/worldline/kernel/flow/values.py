@@ -32,7 +32,7 @@ _CONTAINERS: Final = (dict, list)
 Number = int | float
 
 
-class Meter:
+class EvaluationMeter:
     """How much one call of Core has evaluated, in nodes and items."""
 
     __slots__ = ("work",)
@@ -152,11 +152,11 @@ def text(value: object) -> str:
     if kind is bool:
         return "true" if value else "false"
     if kind is list:
-        return fused(",".join(_parts(value, Meter())))  # type: ignore[arg-type]
+        return fused(",".join(_parts(value, EvaluationMeter())))  # type: ignore[arg-type]
     return "[object Object]"
 
 
-def _parts(array: list[object], meter: Meter) -> list[str]:
+def _parts(array: list[object], meter: EvaluationMeter) -> list[str]:
     """The texts of the elements. Counted, because an array may have one other many times in it."""
     meter.spend(len(array))
     return [",".join(_parts(each, meter)) if type(each) is list else text(each) for each in array]
@@ -241,7 +241,7 @@ def short_enough(length: int) -> None:
 # --- The boundary ----------------------------------------------------------------------------------------------------
 
 
-def checked(value: object, meter: Meter, where: str = "") -> Any:
+def checked(value: object, meter: EvaluationMeter, where: str = "") -> Any:
     """A copy that a snapshot can keep: JSON, with numbers in their one form. `where` is said if it is not."""
     return value if _is_plain(value, type(value)) else _copied(value, meter, meter.work, where, 0)
 
@@ -255,7 +255,7 @@ def _is_plain(value: Any, kind: type) -> bool:
     return value is None or kind is bool
 
 
-def _copied(value: object, meter: Meter, begun: int, where: str, depth: int) -> Any:
+def _copied(value: object, meter: EvaluationMeter, begun: int, where: str, depth: int) -> Any:
     kind = type(value)
     if kind is str:
         found: str = value  # type: ignore[assignment]
@@ -316,7 +316,7 @@ def from_outside(value: object, where: str) -> Any:
     if _is_plain(value, type(value)):
         return value
     try:
-        return _copied(value, Meter(), 0, where, 0)
+        return _copied(value, EvaluationMeter(), 0, where, 0)
     except faults.Fault as refused:
         raise faults.NotJson(str(refused)) from None
 

@@ -37,8 +37,8 @@ from worldline.kernel.domains import acting
 from worldline.kernel.execution import reports
 from worldline.kernel.operations import OUTLIVE, OpKind
 from worldline.kernel.rows.current_step import ENTRY_BYTES
-from worldline.kernel.rows.records import ENDED, Buffered, Interrupt, Op, Outcome, Pending, Record, RunStatus
-from worldline.kernel.runs import Run
+from worldline.kernel.rows.records import ENDED, Buffered, Op, Outcome, Pending, PendingCancel, Record, RunStatus
+from worldline.kernel.runs import LiveRun
 from worldline.kernel.state import Machine
 from worldline.model import ids
 from worldline.model.inbox import ReceiptStatus
@@ -127,7 +127,7 @@ def twice(record: Record, to: int) -> list[Twice]:
 # --- The commands ----------------------------------------------------------------------------------------------------
 
 
-def retry(machine: Machine, data: bytes) -> Run:
+def retry(machine: Machine, data: bytes) -> LiveRun:
     """Let a blocked run be rebuilt under the code that there is now. One that runs is left alone."""
     wanted = structs.decode(RetryRun, data)
     run = find(machine, wanted.run)
@@ -139,7 +139,7 @@ def retry(machine: Machine, data: bytes) -> Run:
     return run
 
 
-def reset(machine: Machine, data: bytes) -> Run:
+def reset(machine: Machine, data: bytes) -> LiveRun:
     wanted = structs.decode(ResetRun, data)
     run = find(machine, wanted.run)
     record = run.record
@@ -161,7 +161,7 @@ def reset(machine: Machine, data: bytes) -> Run:
     return run
 
 
-def terminate(machine: Machine, data: bytes) -> Run:
+def terminate(machine: Machine, data: bytes) -> LiveRun:
     wanted = structs.decode(TerminateRun, data)
     run = find(machine, wanted.run)
     if run.record.status not in ENDED:
@@ -169,7 +169,7 @@ def terminate(machine: Machine, data: bytes) -> Run:
     return run
 
 
-def answer(machine: Machine, data: bytes) -> Run:
+def answer(machine: Machine, data: bytes) -> LiveRun:
     wanted = structs.decode(AnswerRun, data)
     run = find(machine, wanted.run)
     record = run.record
@@ -231,7 +231,7 @@ def _check_answered(machine: Machine, wanted: AnswerEffect) -> None:
         raise errors.Exists(f"effect {op.name} {wanted.intent.hex()[:12]} of run {wanted.run!r} has an answer")
 
 
-def _asked_as(machine: Machine, run: Run, intent: bytes) -> Op | None:
+def _asked_as(machine: Machine, run: LiveRun, intent: bytes) -> Op | None:
     """The operation that left the world under this name."""
     address = machine.now.context.address
     for op in run.record.ops:
@@ -240,7 +240,7 @@ def _asked_as(machine: Machine, run: Run, intent: bytes) -> Op | None:
     return None
 
 
-def find(machine: Machine, run_id: str) -> Run:
+def find(machine: Machine, run_id: str) -> LiveRun:
     run = machine.runs.get(run_id)
     if run is None:
         raise errors.NotFound(f"no run {run_id!r}")
@@ -263,7 +263,7 @@ def _index(record: Record, to: int) -> int:
     return max(0, to - 1)
 
 
-def _let_go_children(machine: Machine, run: Run, first: int, end: int = runs.OPS_END) -> None:
+def _let_go_children(machine: Machine, run: LiveRun, first: int, end: int = runs.OPS_END) -> None:
     """No operation of these waits for a run any more. Those that the code waited for are cancelled."""
     record = run.record
     for child in machine.live_runs():
@@ -273,7 +273,7 @@ def _let_go_children(machine: Machine, run: Run, first: int, end: int = runs.OPS
             machine.children.detach(child, record.id, first, end)
 
 
-def _waits_for(record: Record, child: Run) -> bool:
+def _waits_for(record: Record, child: LiveRun) -> bool:
     """Whether the code of a run waits for another that it started. One that has ended keeps no operations, and the runs
     that outlive it still name it.
     """
@@ -291,7 +291,7 @@ def _taken(dropped: list[Op]) -> list[Buffered]:
     ]
 
 
-def _pending(record: Record, first: int) -> list[Interrupt]:
+def _pending(record: Record, first: int) -> list[PendingCancel]:
     """The cancellations that wait to be delivered after a reset: those of the whole run that wait now, and the timeouts
     of scopes that the kept feedings have entered and not delivered.
     """
@@ -305,7 +305,7 @@ def _pending(record: Record, first: int) -> list[Interrupt]:
     return waiting
 
 
-def _terminate(machine: Machine, run: Run, why: bytes) -> None:
+def _terminate(machine: Machine, run: LiveRun, why: bytes) -> None:
     """End a run and the runs that it waits for, and those that these wait for: each before the one that waits for it.
     All of it is one step, so how many they may be is bounded by what a step may write.
     """
@@ -321,16 +321,16 @@ def _terminate(machine: Machine, run: Run, why: bytes) -> None:
         driver.terminate(machine, each, why)
 
 
-def _waited_for(machine: Machine, run: Run) -> list[Run]:
+def _waited_for(machine: Machine, run: LiveRun) -> list[LiveRun]:
     """A run and its children of all generations, in the order in which they are ended. A chain of them may be as long
     as users make it: no frame of Python's stack for each.
     """
-    children: dict[str, list[Run]] = {}
+    children: dict[str, list[LiveRun]] = {}
     for each in machine.live_runs():
         parent = machine.live.get(each.record.parent)
         if parent is not None and _waits_for(parent.record, each):
             children.setdefault(parent.record.id, []).append(each)
-    found: list[Run] = []
+    found: list[LiveRun] = []
     left = [run]
     while left:  # each is found before its children, the last child first: backwards, that is the order
         found.append(left.pop())

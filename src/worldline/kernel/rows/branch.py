@@ -15,16 +15,16 @@ import msgspec
 
 from worldline.base import errors
 from worldline.codec import canonical
-from worldline.kernel.rows.ledger import Ledger, Write, Written
+from worldline.kernel.rows.ledger import RowLedger, Write, Written
 from worldline.kernel.rows.records import Outcome, Pending
 from worldline.model import row_keys as keys
 from worldline.model.inbox import ReceiptStatus
-from worldline.model.world import Policy
+from worldline.model.world import ForkPolicy
 
 RULES_MAX = 10_000
 
 
-class Rule(msgspec.Struct):
+class ScriptRule(msgspec.Struct):
     """One answer: to an effect, or with `ask` to questions for a world. `arguments`: those that must be equal, as
     canonical bytes by name. `times`: how often; 0: always.
     """
@@ -52,13 +52,13 @@ class Rule(msgspec.Struct):
         return meaning, [], self.data
 
 
-def rule_of(meaning: Any) -> Rule:
+def rule_of(meaning: Any) -> ScriptRule:
     """What `Rule.write` wrote, or what a fork was given."""
     try:
         name, ask, arguments, status, data, times, used = meaning
-        rule = Rule(name, ask, arguments, ReceiptStatus(status), data, times, used)
+        rule = ScriptRule(name, ask, arguments, ReceiptStatus(status), data, times, used)
         canonical.decode(data)
-        return msgspec.convert(msgspec.to_builtins(rule, builtin_types=(bytes,)), Rule, builtin_types=(bytes,))
+        return msgspec.convert(msgspec.to_builtins(rule, builtin_types=(bytes,)), ScriptRule, builtin_types=(bytes,))
     except (TypeError, ValueError, msgspec.ValidationError) as error:
         raise errors.DecodeError(f"not a rule of a script: {error}") from error
 
@@ -82,11 +82,11 @@ class Branch:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: RowLedger,
         *,
         dry: bool,
         prefix: str,
-        policy: Policy,
+        policy: ForkPolicy,
         name: str,
         owners: list[Owner],
         unsettled: bool,
@@ -98,16 +98,16 @@ class Branch:
         self.name = name  # of the parent
         self.owners = owners  # the parent is the last
         self.unsettled = unsettled
-        self.rules: list[Rule] = []
+        self.rules: list[ScriptRule] = []
 
-    def begin(self, rules: list[Rule]) -> None:
+    def begin(self, rules: list[ScriptRule]) -> None:
         """The fork begins: note all its rows."""
         self.rules = rules
         self._rows.put(keys.BRANCH, self.write)
         for number, rule in enumerate(rules):
             self._rows.put(keys.SCRIPT + keys.number(number), rule.write)
 
-    def load(self, rule: Rule) -> None:
+    def load(self, rule: ScriptRule) -> None:
         """A rule that was loaded, in order."""
         self.rules.append(rule)
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from worldline.base import errors, probes
 from worldline.codec import canonical
-from worldline.kernel.rows.ledger import Ledger, row_of
+from worldline.kernel.rows.ledger import RowLedger, row_of
 from worldline.kernel.rows.records import UNREAD, Cell
 from worldline.model import row_keys as keys
 from worldline.model.change import DELTA_BYTES_MIN, Change, Row
@@ -201,7 +201,7 @@ def value_bytes(value: object) -> int:
     return size + len(waiting) * size // max(1, seen)
 
 
-def mark(ledger: Ledger, cell: Cell, before: tuple[int, bytes] | None) -> None:
+def mark(ledger: RowLedger, cell: Cell, before: tuple[int, bytes] | None) -> None:
     """A cell has changed. `before`: its folds and its bytes before, if there was one."""
     if before is None:
         ledger.top.put(cell.key, cell.write, is_new=True)

@@ -9,7 +9,7 @@ from worldline.base import errors, limits
 from worldline.model import ids, inbox, journal
 from worldline.model import step as steps
 from worldline.model.journal import Kind
-from worldline.model.trace import Trace
+from worldline.model.trace import TracedFailure
 from worldline.model.upkeep.sealed import New
 
 ENTRY_BYTES = 64  # of an entry without payload, about
@@ -78,7 +78,7 @@ class CurrentStep:
 
     def __init__(
         self,
-        context: steps.Context,
+        context: steps.StepContext,
         given_blocks: Mapping[str, str],
         given_erased: Collection[bytes] = (),
         given_secret: bytes = b"",
@@ -88,14 +88,14 @@ class CurrentStep:
         self.given_erased = given_erased  # likewise: the personal values that it found erased
         self.given_secret = given_secret  # likewise: what it drew for the names of questions
         self.correlation_id = ""  # of its input, if that has one
-        self.drafts: list[journal.Draft] = []
-        self.wanted: list[steps.Wanted] = []
+        self.drafts: list[journal.EntryDraft] = []
+        self.wanted: list[steps.WorkRequest] = []
         self.closed: list[ids.IntentId] = []
-        self.cancelled: list[steps.Wanted] = []
+        self.cancelled: list[steps.WorkRequest] = []
         self.outgoing: list[steps.Outgoing] = []
         self.raised: deque[tuple[str, bytes]] = deque()
         self.ready: deque[str] = deque()
-        self.traces: list[Trace] = []  # where user code failed
+        self.traces: list[TracedFailure] = []  # where user code failed
         self.halted: list[steps.Halted] = []  # what waits for a person from here on
         self.warnings: tuple[str, ...] = ()  # for the host's log
         self.patient: list[str] = []  # runs that continue when no other can
@@ -139,7 +139,7 @@ class CurrentStep:
         # A payload that is too large for an entry is stored apart, and only named in it.
         size = len(data)
         self.bytes += ENTRY_BYTES + len(correlation) + (size if size <= _INLINE_BYTES_MAX else 0)
-        self.drafts.append(journal.Draft(kind, data, stamp, correlation))
+        self.drafts.append(journal.EntryDraft(kind, data, stamp, correlation))
 
     def drop(self, why: errors.CannotStep) -> None:
         """Nothing of this step may be journaled."""

@@ -15,12 +15,12 @@ import msgspec
 
 from worldline.base import limits
 from worldline.kernel.flow.authoring.documents import schema_of
-from worldline.kernel.rows.ledger import Ledger, Write, Written
-from worldline.kernel.rows.records import Held, Outcome
+from worldline.kernel.rows.ledger import RowLedger, Write, Written
+from worldline.kernel.rows.records import DeferredOperation, Outcome
 from worldline.model import row_keys as keys
 
 
-class Document(msgspec.Struct, frozen=True):
+class DocumentRow(msgspec.Struct, frozen=True):
     """A document, as RFC 8785 text."""
 
     raw: bytes
@@ -29,7 +29,7 @@ class Document(msgspec.Struct, frozen=True):
         return [self.raw], [], self.raw
 
 
-class Domain(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class DomainRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A domain as its program declares it now."""
 
     hash: str  # of its document
@@ -59,11 +59,11 @@ class Domains:
         "wanted",
     )
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: RowLedger) -> None:
         self._rows = ledger.top
         self.had = False  # the world has, or had, domains
-        self.documents: dict[str, Document] = {}
-        self.current: dict[str, Domain] = {}
+        self.documents: dict[str, DocumentRow] = {}
+        self.current: dict[str, DomainRow] = {}
         self.actions: dict[str, tuple[str, str]] = {}  # by the schema of the event that is an intent
         self.alone = False  # the program has nothing but domains: no other code is needed to run the journal again
         self.deadlines: dict[str, int] = {}  # of effects that have a total timeout
@@ -71,7 +71,7 @@ class Domains:
         self.env: dict[str, Any] = {}
         self.blocked: dict[tuple[str, str], None] = {}
         self.answered: list[tuple[str, Outcome]] = []  # by a fork's script, in this step
-        self.wanted: deque[Held] = deque()  # intents of this world's runs, in this step
+        self.wanted: deque[DeferredOperation] = deque()  # intents of this world's runs, in this step
 
     def rows(self) -> Iterator[tuple[bytes, Write]]:
         if self.had:
@@ -99,16 +99,16 @@ class Domains:
         self.blocked = dict.fromkeys((domain, key) for domain, key in blocked)
         self.snapshots = list(snapshots)
 
-    def load_domain(self, name: str, domain: Domain) -> None:
+    def load_domain(self, name: str, domain: DomainRow) -> None:
         self.current[name] = domain
         self.actions |= {schema_of(name, each): (name, each) for each in domain.actions}
 
     def load_document(self, found: str, raw: bytes) -> None:
-        self.documents[found] = Document(raw)
+        self.documents[found] = DocumentRow(raw)
 
     def declared(
         self,
-        given: Mapping[str, Domain],
+        given: Mapping[str, DomainRow],
         documents: Mapping[str, bytes],
         *,
         alone: bool,
@@ -119,7 +119,7 @@ class Domains:
         self.had = True
         for found, raw in documents.items():
             if found not in self.documents:
-                self.documents[found] = Document(raw)
+                self.documents[found] = DocumentRow(raw)
                 self._rows.put(keys.DOCUMENT + keys.text(found), self.documents[found].write, is_new=True)
         for name in [each for each in self.current if each not in given]:
             self._rows.gone(keys.DOMAIN + keys.text(name))
@@ -154,11 +154,11 @@ class Domains:
         found, self.answered = self.answered, []
         return found
 
-    def want(self, held: Held) -> None:
+    def want(self, held: DeferredOperation) -> None:
         """A run asks for an intent: it is taken later in this step."""
         self.wanted.append(held)
 
-    def take_wanted(self) -> Held:
+    def take_wanted(self) -> DeferredOperation:
         return self.wanted.popleft()
 
     def _note(self) -> None:

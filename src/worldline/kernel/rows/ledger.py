@@ -29,7 +29,7 @@ class Group:
 
     __slots__ = ("_changed", "_dropped", "_is_new", "_ledger", "prefix")
 
-    def __init__(self, ledger: Ledger, prefix: bytes, *, is_new: bool = False) -> None:
+    def __init__(self, ledger: RowLedger, prefix: bytes, *, is_new: bool = False) -> None:
         self.prefix = prefix
         self._ledger = ledger
         self._changed: dict[bytes, tuple[Write | None, bool, bytes | None]] = {}
@@ -86,7 +86,7 @@ class Group:
         self._dropped = self._is_new = False
 
 
-class Ledger:
+class RowLedger:
     """The changes of one world's rows in the current step."""
 
     __slots__ = ("_groups", "top")
@@ -136,7 +136,7 @@ class Writable(Protocol):
 T = TypeVar("T", bound=Writable)
 
 
-class Queue(Generic[T]):
+class RecordQueue(Generic[T]):
     """Records in the order in which they came, each under a number of its own: one more than the last one's, from 0 if
     there is none. So the numbers depend on what is there alone.
     """
@@ -238,7 +238,7 @@ class Queue(Generic[T]):
         return self._made()[index][1]
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Queue):
+        if isinstance(other, RecordQueue):
             return list(self.items) == list(other.items)
         return isinstance(other, list) and list(self) == other
 

@@ -11,9 +11,9 @@ import msgspec
 from worldline.kernel import values
 from worldline.kernel.operations import OUTLIVE
 from worldline.kernel.rows.current_step import CurrentStep
-from worldline.kernel.rows.ledger import Ledger, Queue, Write, Written
-from worldline.kernel.rows.questions import Questions
-from worldline.kernel.rows.records import GivenUp, Held, Op, Parked, Pending, Record
+from worldline.kernel.rows.ledger import RecordQueue, RowLedger, Write, Written
+from worldline.kernel.rows.questions import QuestionRows
+from worldline.kernel.rows.records import DeferredOperation, GivenUp, Op, Parked, Pending, Record
 from worldline.model import ids
 from worldline.model import row_keys as keys
 from worldline.model import step as steps
@@ -35,14 +35,14 @@ class OpenWork:
 
     now: CurrentStep  # only while a step runs
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: RowLedger) -> None:
         self._rows = ledger.top
         self.open: dict[ids.IntentId, Pending] = {}  # in the order in which it was asked for
         self._numbered: dict[int, Pending] = {}  # of it, what has a row of its own: it belongs to no operation
-        self.unsent: Queue[Held] = Queue(ledger.top, keys.HELD)
-        self.closing: Queue[GivenUp] = Queue(ledger.top, keys.CLOSING)  # given up when the step was full
+        self.unsent: RecordQueue[DeferredOperation] = RecordQueue(ledger.top, keys.HELD)
+        self.closing: RecordQueue[GivenUp] = RecordQueue(ledger.top, keys.CLOSING)  # given up when the step was full
         self.count = 0
-        self.questions = Questions(ledger)
+        self.questions = QuestionRows(ledger)
 
     def begin_step(self, now: CurrentStep) -> None:
         self.now = now
@@ -118,7 +118,7 @@ class OpenWork:
             values.pack([ordinal, name, run, op, params, due_us - opened_us if due_us > opened_us else 0]),
         )
         now.wanted.append(
-            steps.Wanted(
+            steps.WorkRequest(
                 intent,
                 kind,
                 step,
@@ -251,9 +251,9 @@ class OpenWork:
         self.now.draft(_CANCELLED[pending.kind], values.dump([pending.step, pending.ordinal, pending.name]))
 
     @staticmethod
-    def wanted_again(pending: Pending, address: ids.Address) -> steps.Wanted:
+    def wanted_again(pending: Pending, address: ids.Address) -> steps.WorkRequest:
         """Open work as it was asked for."""
-        return steps.Wanted(
+        return steps.WorkRequest(
             pending.intent(address),
             pending.kind,
             pending.step,
@@ -273,7 +273,7 @@ class OpenWork:
     def release_held(self, record: Record) -> None:
         """A run has ended or starts over: of what it asked for and is held back, only what outlives it stays."""
 
-        def choose(held: Held) -> Held | None:
+        def choose(held: DeferredOperation) -> DeferredOperation | None:
             if held.run != record.id:
                 return held
             outlives = held.kind in OUTLIVE and record.ops[held.op].outcome is None

@@ -9,15 +9,15 @@ before.
 from __future__ import annotations
 
 from worldline.codec import digest
-from worldline.kernel.rows.ledger import Ledger, Written
+from worldline.kernel.rows.ledger import RowLedger, Written
 from worldline.model import ids
 from worldline.model import row_keys as keys
 
 
-class Origin:
+class OriginRows:
     __slots__ = ("_all", "_rows", "_seed", "program_hash", "salts", "since_step")
 
-    def __init__(self, ledger: Ledger, program_hash: bytes) -> None:
+    def __init__(self, ledger: RowLedger, program_hash: bytes) -> None:
         self._rows = ledger.top
         self.program_hash = program_hash  # of the program that the world's history says it runs under
         self.since_step = 0  # in which that began

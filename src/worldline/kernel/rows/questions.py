@@ -17,15 +17,15 @@ from collections.abc import Iterator, Sequence
 from worldline.codec import digest
 from worldline.kernel import values
 from worldline.kernel.rows.current_step import CurrentStep
-from worldline.kernel.rows.ledger import Ledger, Write, Written
+from worldline.kernel.rows.ledger import RowLedger, Write, Written
 from worldline.model import row_keys as keys
 from worldline.model.journal import Kind
 
 
-class Questions:
+class QuestionRows:
     __slots__ = ("_drawn", "_rows")
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: RowLedger) -> None:
         self._rows = ledger.top
         self._drawn: list[tuple[int, bytes]] = []  # since which step, what; nothing: none until the next is drawn
 

@@ -16,7 +16,7 @@ from worldline.base.failures import CancelKind
 from worldline.codec import canonical, structs
 from worldline.kernel.authoring.schedule_spec import Spec
 from worldline.kernel.operations import OpKind
-from worldline.kernel.rows.ledger import Queue, Written
+from worldline.kernel.rows.ledger import RecordQueue, Written
 from worldline.model import ids
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import WorkKind
@@ -38,7 +38,7 @@ class RunStatus(enum.IntEnum):
 ENDED = (RunStatus.FINISHED, RunStatus.FAILED, RunStatus.CANCELLED)
 
 
-class Failure(msgspec.Struct, frozen=True, array_like=True):
+class JournaledFailure(msgspec.Struct, frozen=True, array_like=True):
     """Why something failed, as it is journaled: a code, a message and plain data, never an exception."""
 
     code: str
@@ -48,8 +48,8 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The answer to an operation: canonical data if OK, else a `Failure`. `placed`: the data says only when and where
-    something came about, as the receipt of a message does, and two worlds that live the same have other ones.
+    """The answer to an operation: canonical data if OK, else a `JournaledFailure`. `placed`: the data says only when
+    and where something came about, as the receipt of a message does, and two worlds that live the same have other ones.
     """
 
     status: ReceiptStatus
@@ -141,7 +141,7 @@ _USER = CancelKind.USER
 _FED = canonical.encode_flat([-1, -1, "", int(_USER), False])  # with outcomes, as nearly always
 
 
-class Held(msgspec.Struct, frozen=True, gc=False):
+class DeferredOperation(msgspec.Struct, frozen=True, gc=False):
     """An effect, timer, intent or start of a run that did not fit into its step: it is asked for in the next one."""
 
     run: str
@@ -182,7 +182,7 @@ class Buffered(msgspec.Struct, frozen=True):
         return [self.schema, self.data], [], self.data
 
 
-class Interrupt(msgspec.Struct, frozen=True):
+class PendingCancel(msgspec.Struct, frozen=True):
     """A cancellation that has not been delivered yet."""
 
     scope: int
@@ -236,9 +236,9 @@ class Record(msgspec.Struct):
     blocked: str = ""  # the divergence, while BLOCKED
     ops: list[Op] = []
     log: list[Resume] = []
-    buffer: Queue[Buffered] = msgspec.field(default_factory=Queue)
-    interrupts: Queue[Interrupt] = msgspec.field(default_factory=Queue)
-    followers: Queue[Follower] = msgspec.field(default_factory=Queue)  # besides its parent
+    buffer: RecordQueue[Buffered] = msgspec.field(default_factory=RecordQueue)
+    interrupts: RecordQueue[PendingCancel] = msgspec.field(default_factory=RecordQueue)
+    followers: RecordQueue[Follower] = msgspec.field(default_factory=RecordQueue)  # besides its parent
 
     def numbered(self, number: int) -> None:
         """It is the youngest run of its world."""
@@ -305,7 +305,7 @@ class Record(msgspec.Struct):
         self.followers.keep(lambda each: None if each.run == parent and first <= each.op < end else each)
         return owned
 
-    def reset(self, first: int, fed: int, *, returned: list[Buffered], interrupts: list[Interrupt]) -> None:
+    def reset(self, first: int, fed: int, *, returned: list[Buffered], interrupts: list[PendingCancel]) -> None:
         """It runs again, with the operations before this one and so many feedings. `returned`: events that come first
         again; `interrupts`: the cancellations that wait.
         """

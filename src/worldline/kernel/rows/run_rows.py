@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from worldline.kernel.rows.ledger import Group, Ledger, Write
+from worldline.kernel.rows.ledger import Group, RowLedger, Write
 from worldline.kernel.rows.records import Record, RunStatus
 from worldline.model import row_keys as keys
 
@@ -14,7 +14,7 @@ class RunRows:
 
     __slots__ = ("_arrived", "_itself", "_progress", "_record")
 
-    def __init__(self, record: Record, ledger: Ledger, *, is_new: bool) -> None:
+    def __init__(self, record: Record, ledger: RowLedger, *, is_new: bool) -> None:
         self._record = record
         name = keys.text(record.id)
         self._itself = Group(ledger, keys.RUN + name, is_new=is_new)

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from worldline.codec import digest, sealed
 from worldline.codec.sealed import Token
 from worldline.kernel import context
-from worldline.model.upkeep.sealed import Kept
+from worldline.model.upkeep.sealed import PersonalRecord
 
 
 class Vault(Protocol):
@@ -16,13 +16,13 @@ class Vault(Protocol):
     def begin(self) -> None:
         """Steps begin, and those before are durable."""
 
-    def find(self, subject: bytes, value: bytes) -> Kept | None:
+    def find(self, subject: bytes, value: bytes) -> PersonalRecord | None:
         """A value; None if it is not there any more."""
 
-    def again(self, subject: bytes, value: bytes, data: bytes) -> Kept | None:
+    def again(self, subject: bytes, value: bytes, data: bytes) -> PersonalRecord | None:
         """A value that a step which is done again writes: as it was kept then; None if it is not there any more."""
 
-    def keep(self, subject: bytes, value: bytes, data: bytes) -> Kept:
+    def keep(self, subject: bytes, value: bytes, data: bytes) -> PersonalRecord:
         """Keep a value under a new salt: with the step that refers to it, or not at all."""
 
     def forget(self, subject: bytes) -> None:
@@ -33,19 +33,19 @@ class MemoryVault:
     """For worlds without a store. Salts are made of places, so that a step done twice comes out the same."""
 
     def __init__(self) -> None:
-        self.values: dict[tuple[bytes, bytes], Kept] = {}
+        self.values: dict[tuple[bytes, bytes], PersonalRecord] = {}
 
     def begin(self) -> None:
         pass
 
-    def find(self, subject: bytes, value: bytes) -> Kept | None:
+    def find(self, subject: bytes, value: bytes) -> PersonalRecord | None:
         return self.values.get((subject, value))
 
-    def again(self, subject: bytes, value: bytes, data: bytes) -> Kept | None:  # noqa: ARG002
+    def again(self, subject: bytes, value: bytes, data: bytes) -> PersonalRecord | None:  # noqa: ARG002
         return self.find(subject, value)
 
-    def keep(self, subject: bytes, value: bytes, data: bytes) -> Kept:
-        kept = self.values[subject, value] = Kept(digest.hash_parts(b"salt", subject, value), data)
+    def keep(self, subject: bytes, value: bytes, data: bytes) -> PersonalRecord:
+        kept = self.values[subject, value] = PersonalRecord(digest.hash_parts(b"salt", subject, value), data)
         return kept
 
     def forget(self, subject: bytes) -> None:
@@ -63,14 +63,14 @@ class TrialVault:
     def begin(self) -> None:
         self._kept.begin()
 
-    def find(self, subject: bytes, value: bytes) -> Kept | None:
+    def find(self, subject: bytes, value: bytes) -> PersonalRecord | None:
         return self._made.find(subject, value) or self._kept.find(subject, value)
 
-    def again(self, subject: bytes, value: bytes, data: bytes) -> Kept | None:
+    def again(self, subject: bytes, value: bytes, data: bytes) -> PersonalRecord | None:
         found = self._kept.find(subject, value)
         return found if found is not None and found.data == data else self.keep(subject, value, data)
 
-    def keep(self, subject: bytes, value: bytes, data: bytes) -> Kept:
+    def keep(self, subject: bytes, value: bytes, data: bytes) -> PersonalRecord:
         return self._made.keep(subject, value, data)
 
     def forget(self, subject: bytes) -> None:

@@ -90,8 +90,8 @@ class Ask(msgspec.Struct, frozen=True):
             return self.due_us == other.due_us if self.is_scheduled else self.delay_us == other.delay_us
         return True
 
-    def shown(self) -> report.Asked:
-        return report.Asked(self.what, self.name, *self._arguments(), self.op + 1, self.step, self.height)
+    def shown(self) -> report.RequestDiff:
+        return report.RequestDiff(self.what, self.name, *self._arguments(), self.op + 1, self.step, self.height)
 
     def _arguments(self) -> tuple[Any, str]:
         if self.what == EFFECT:
@@ -136,7 +136,7 @@ class Incarnations:
 
 def asks(
     said: Iterable[Said],
-    context: steps.Context,
+    context: steps.StepContext,
     incarnations: Incarnations,
     *,
     step: int,

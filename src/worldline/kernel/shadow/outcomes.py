@@ -8,7 +8,7 @@ from worldline.base import errors
 from worldline.codec import structs
 from worldline.kernel import events, values
 from worldline.kernel.execution import reports
-from worldline.kernel.rows.records import Failure
+from worldline.kernel.rows.records import JournaledFailure
 from worldline.kernel.shadow.asked import Said
 from worldline.model import inbox
 from worldline.model import step as steps
@@ -41,16 +41,22 @@ def _text(kind: Kind, data: bytes) -> str:
 
 
 def _failure(data: bytes) -> str:
-    found = structs.decode(Failure, data)
+    found = structs.decode(JournaledFailure, data)
     return f"{found.message} ({found.code})"
 
 
 def input_text(given: steps.Input) -> str:
     item = given.item
-    if isinstance(item, inbox.Event):
+    if isinstance(item, inbox.InboxEvent):
         return f"event {item.schema}{reports.value_text(given.data)}"
     if isinstance(item, inbox.Message):
         return f"message {item.name}{reports.value_text(given.data)}"
     if isinstance(item, inbox.Control):
         return f"command {item.command}"
-    return "an answer" if isinstance(item, inbox.Receipt) else "a timer" if item is not None else "an unreadable input"
+    return (
+        "an answer"
+        if isinstance(item, inbox.EffectReceipt)
+        else "a timer"
+        if item is not None
+        else "an unreadable input"
+    )

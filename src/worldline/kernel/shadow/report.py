@@ -18,7 +18,7 @@ LISTED_MAX = 100  # differences of one kind
 VALUE_BYTES_MAX = 2_048
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RequestDiff(msgspec.Struct, frozen=True):
     """What was asked for: an effect, a timer or a message. `operation` is counted from 1; 0: no run's. Step and height
     are those of the recorded step in which it was asked for.
     """
@@ -38,8 +38,8 @@ class AskedOtherwise(msgspec.Struct, frozen=True):
     """
 
     run: str
-    old: Asked | None
-    new: Asked | None
+    old: RequestDiff | None
+    new: RequestDiff | None
     answered: bool = False
     further: int = 0
 
@@ -109,7 +109,7 @@ class InputOtherwise(msgspec.Struct, frozen=True):
     height: int
 
 
-class Report(msgspec.Struct, frozen=True):
+class ShadowReport(msgspec.Struct, frozen=True):
     """What would differ. Of a world's journal, the steps from `first_step` to `last_step` were tried.
 
     `skipped`: answers and firings for which the other code had asked for nothing. `stopped`: why the trial ended before

@@ -23,12 +23,12 @@ from worldline.model.journal import Kind
 from worldline.model.rows import Rows
 
 
-class Step(msgspec.Struct, frozen=True):
+class RecordedStep(msgspec.Struct, frozen=True):
     """One recorded step: its input, when it was, its entries, whose messages it sent."""
 
     given: steps.Input
-    context: steps.Context
-    entries: list[journal.Entry]
+    context: steps.StepContext
+    entries: list[journal.JournalEntry]
     owners: asked.Owners = {}
 
     @property
@@ -49,11 +49,11 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def step_of(
-    entries: Sequence[journal.Entry], at: ids.Address, load: replay.Load, changes: Iterable[Change] = ()
-) -> Step:
+    entries: Sequence[journal.JournalEntry], at: ids.Address, load: replay.Load, changes: Iterable[Change] = ()
+) -> RecordedStep:
     """A step of these entries, whose payloads are in place, and changes."""
     given = replay.input_of(entries, load)
-    return Step(given, replay.context_of(entries, at), list(entries), asked.owners_of(changes))
+    return RecordedStep(given, replay.context_of(entries, at), list(entries), asked.owners_of(changes))
 
 
 class Recording(msgspec.Struct, frozen=True):
@@ -62,15 +62,15 @@ class Recording(msgspec.Struct, frozen=True):
     at: ids.Address
     before: journal.Head
     rows_before: Rows
-    steps: list[Step]
+    steps: list[RecordedStep]
     after: journal.Head
     rows_after: Rows
 
 
-class Script:
+class ShadowScript:
     """What the steps asked for, with the counterparts that other code's asks have found there."""
 
-    def __init__(self, recorded: Sequence[Step]) -> None:
+    def __init__(self, recorded: Sequence[RecordedStep]) -> None:
         self.by_intent: dict[bytes, Ask] = {}
         self.by_place: dict[tuple[int, int], Ask] = {}
         self._left: dict[Identity, deque[Ask]] = {}

@@ -27,8 +27,8 @@ from worldline.kernel.repair import ways_out
 from worldline.kernel.rows.vault import Vault
 from worldline.kernel.shadow import asked, outcomes, report
 from worldline.kernel.shadow.asked import Ask
-from worldline.kernel.shadow.script import Recording, Script, Step
-from worldline.kernel.state import Ended
+from worldline.kernel.shadow.script import RecordedStep, Recording, ShadowScript
+from worldline.kernel.state import RunFinished
 from worldline.model import ids, inbox, payload, row_keys
 from worldline.model import step as steps
 from worldline.model.journal import Kind
@@ -55,13 +55,13 @@ class Endless(errors.Error):
     code = "endless"
 
 
-class Trial:
+class ShadowMachine:
     """What came of it is in the attributes. `place`: the recorded step and height where it is now."""
 
     def __init__(self, program: Program, recording: Recording, vault: Vault) -> None:
         before = recording.before
         self._recording = recording
-        self.script = Script(recording.steps)
+        self.script = ShadowScript(recording.steps)
         self.machine = snapshots.machine_of(program, before.state, recording.rows_before.items(), recording.at)
         self.machine.keep_in(vault)
         self.machine.begin_replay()
@@ -85,7 +85,7 @@ class Trial:
         self.pairs: list[tuple[Ask, Ask]] = []  # recorded, and its counterpart
         self.added: list[Ask] = []  # without a counterpart in the journal
         self.started: dict[str, Place] = {}
-        self.ended: dict[str, tuple[Ended, Place]] = {}
+        self.ended: dict[str, tuple[RunFinished, Place]] = {}
         self.blocked: dict[str, Place] = {}
         self.inputs: list[report.InputOtherwise] = []
 
@@ -123,7 +123,7 @@ class Trial:
 
     # --- Inputs ------------------------------------------------------------------------------------------------
 
-    def _take(self, recorded: Step) -> None:
+    def _take(self, recorded: RecordedStep) -> None:
         self.place = recorded.place
         given = recorded.given if recorded.is_forged else self._translated(recorded.given)
         if given is None:
@@ -140,7 +140,7 @@ class Trial:
         item = given.item
         if isinstance(item, inbox.TimerFired):
             return self._fired(given, item)
-        if isinstance(item, inbox.Receipt):
+        if isinstance(item, inbox.EffectReceipt):
             return self._answer(given, item.intent)
         if isinstance(item, inbox.Message) and item.name == events.REPLY:
             try:
@@ -179,7 +179,7 @@ class Trial:
         if isinstance(item, inbox.Message):
             item = msgspec.structs.replace(item, correlation=intent.hex())
             return msgspec.structs.replace(given, item=events.as_if_asked(self.machine, item))
-        assert isinstance(item, inbox.Receipt | inbox.TimerFired)
+        assert isinstance(item, inbox.EffectReceipt | inbox.TimerFired)
         return msgspec.structs.replace(given, item=msgspec.structs.replace(item, intent=intent))
 
     def _command(self, given: steps.Input, kind: Any) -> steps.Input | None:
@@ -205,15 +205,19 @@ class Trial:
                 f"the code makes more than {STEPS_BETWEEN_MAX} steps by itself at height {self.place[1]}: a loop "
                 f"around a timer that is always due?"
             )
-        if isinstance(given.item, inbox.Receipt | inbox.Message):
-            old = given.item.intent if isinstance(given.item, inbox.Receipt) else bytes.fromhex(given.item.correlation)
+        if isinstance(given.item, inbox.EffectReceipt | inbox.Message):
+            old = (
+                given.item.intent
+                if isinstance(given.item, inbox.EffectReceipt)
+                else bytes.fromhex(given.item.correlation)
+            )
             given = self._with_intent(given, self._bound[old])
         self._do(given, self._time_us)
 
     def _do(self, given: steps.Input, time_us: int, behind_us: int = 0) -> steps.Stepped:
         self._step += 1
         self._time_us = time_us
-        context = steps.Context(self._recording.at, self._step, time_us, behind_us)
+        context = steps.StepContext(self._recording.at, self._step, time_us, behind_us)
         self._incarnations.takes(given)
         stepped = kernel_step.step(self.machine, given, context)
         step, height = self.place
@@ -233,7 +237,7 @@ class Trial:
             elif each.kind is Kind.RUN_BLOCKED:
                 self.blocked[each.correlation] = self.place
             elif each.kind is Kind.RUN_FINISHED:
-                self.ended[each.correlation] = (structs.decode(Ended, each.payload), self.place)
+                self.ended[each.correlation] = (structs.decode(RunFinished, each.payload), self.place)
         return stepped
 
     def _asked(self, ask: Ask) -> None:
@@ -264,7 +268,7 @@ class Trial:
                 self._time_us = max(self._time_us, due_us)
                 self._own(steps.Input(inbox.TimerFired(intent, pending.due_us), b""))
 
-    def _let_go(self, recorded: Step) -> None:
+    def _let_go(self, recorded: RecordedStep) -> None:
         """Timers that the recorded step cancelled fire by themselves from here on, if they are open here."""
         for place in recorded.cancelled_timers():
             old = self.script.by_place.get(place)

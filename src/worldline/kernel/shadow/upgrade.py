@@ -20,14 +20,14 @@ from worldline.kernel import snapshots
 from worldline.kernel.authoring import reducers
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.execution import coroutines, reports
-from worldline.kernel.rows.records import ENDED, Failure, Record, RunStatus
+from worldline.kernel.rows.records import ENDED, JournaledFailure, Record, RunStatus
 from worldline.kernel.rows.vault import TrialVault, Vault, in_memory
-from worldline.kernel.runs import Run
+from worldline.kernel.runs import LiveRun
 from worldline.kernel.shadow import asked, compare, report
-from worldline.kernel.shadow.report import BlockedRun, CellOtherwise, Report, RunEnd, RunOtherwise
+from worldline.kernel.shadow.report import BlockedRun, CellOtherwise, RunEnd, RunOtherwise, ShadowReport
 from worldline.kernel.shadow.script import Recording
-from worldline.kernel.shadow.trial import Begin, Endless, Trial
-from worldline.kernel.state import Ended, Machine
+from worldline.kernel.shadow.trial import Begin, Endless, ShadowMachine
+from worldline.kernel.state import Machine, RunFinished
 from worldline.model import row_keys
 from worldline.model.journal import Kind
 
@@ -38,7 +38,7 @@ _NOT_STARTED = "not started"
 _KIND_OF = {asked.EFFECT: "effects", asked.TIMER: "timers", asked.MESSAGE: "messages"}
 
 
-def would_differ(program: Program, recording: Recording, begin: Begin, vault: Vault | None = None) -> Report:
+def would_differ(program: Program, recording: Recording, begin: Begin, vault: Vault | None = None) -> ShadowReport:
     """Try a program on a recording. `begin` is told before each part that runs user code. `vault`: where the world's
     personal values are.
     """
@@ -47,7 +47,7 @@ def would_differ(program: Program, recording: Recording, begin: Begin, vault: Va
     head = snapshots.machine_of(program, after.state, recording.rows_after.items(), recording.at)
     try:
         head.keep_in(kept)
-        trial = Trial(program, recording, kept)
+        trial = ShadowMachine(program, recording, kept)
     except BaseException:
         head.close()
         raise
@@ -61,10 +61,10 @@ def would_differ(program: Program, recording: Recording, begin: Begin, vault: Va
         head.close()
 
 
-def of(program: Program, recording: Recording, old_code: bytes, *, stopped: str = "") -> Report:
+def of(program: Program, recording: Recording, old_code: bytes, *, stopped: str = "") -> ShadowReport:
     """A report without differences. `stopped`: why the trial could not be brought to its end."""
     after = recording.after
-    return Report(
+    return ShadowReport(
         program.name,
         old_code.hex(),
         program.hash.hex(),
@@ -76,7 +76,7 @@ def of(program: Program, recording: Recording, old_code: bytes, *, stopped: str 
     )
 
 
-def _compared(recording: Recording, head: Machine, trial: Trial, begin: Begin) -> Report:
+def _compared(recording: Recording, head: Machine, trial: ShadowMachine, begin: Begin) -> ShadowReport:
     program = head.program
     blocked = _blocked(recording, head, trial, begin)
     silent = {run.record.id: None for run in trial.machine.live_runs() if run.record.status is _BLOCKED}
@@ -96,14 +96,14 @@ def _compared(recording: Recording, head: Machine, trial: Trial, begin: Begin) -
     listed = {kind: found[: report.LISTED_MAX] for kind, found in kept.items()}
     unlisted = {kind: len(found) - report.LISTED_MAX for kind, found in kept.items() if len(found) > report.LISTED_MAX}
     tried = of(program, recording, head.origin.program_hash)
-    found: Report = msgspec.structs.replace(tried, **listed, unlisted=unlisted, skipped=trial.skipped)
+    found: ShadowReport = msgspec.structs.replace(tried, **listed, unlisted=unlisted, skipped=trial.skipped)
     return found
 
 
 # --- Runs ----------------------------------------------------------------------------------------------------------
 
 
-def _blocked(recording: Recording, head: Machine, trial: Trial, begin: Begin) -> list[BlockedRun]:
+def _blocked(recording: Recording, head: Machine, trial: ShadowMachine, begin: Begin) -> list[BlockedRun]:
     """The runs that the code blocks, and that are not blocked as it is."""
     now = {run.record.id: found for run, found in _misfits(head, begin)}
     before = (recording.before.step, recording.before.height)
@@ -122,7 +122,7 @@ def _blocked(recording: Recording, head: Machine, trial: Trial, begin: Begin) ->
     return sorted(found.values(), key=lambda each: (each.height, each.run))
 
 
-def _misfits(head: Machine, begin: Begin) -> Iterator[tuple[Run, str]]:
+def _misfits(head: Machine, begin: Begin) -> Iterator[tuple[LiveRun, str]]:
     """The live runs that the code does not fit as they are now, and the reports."""
     for run in head.live_runs():
         if run.record.status is _BLOCKED:
@@ -138,13 +138,13 @@ def _misfits(head: Machine, begin: Begin) -> Iterator[tuple[Run, str]]:
             run.cool()
 
 
-def _runs(recording: Recording, head: Machine, trial: Trial, silent: dict[str, None]) -> Iterator[RunOtherwise]:
+def _runs(recording: Recording, head: Machine, trial: ShadowMachine, silent: dict[str, None]) -> Iterator[RunOtherwise]:
     """The runs that end otherwise, are started by one of the two alone, or stop being blocked."""
-    ended: dict[str, Ended] = {}
+    ended: dict[str, RunFinished] = {}
     for step in recording.steps:
         for entry in step.entries:
             if entry.kind is Kind.RUN_FINISHED:
-                ended[entry.correlation] = structs.decode(Ended, entry.payload)
+                ended[entry.correlation] = structs.decode(RunFinished, entry.payload)
     theirs = {run: each for run, (each, _) in trial.ended.items()}
     for run in sorted({**ended, **theirs, **head.runs, **trial.machine.runs}):
         known, other = head.runs.get(run), trial.machine.runs.get(run)
@@ -157,7 +157,7 @@ def _runs(recording: Recording, head: Machine, trial: Trial, silent: dict[str, N
         yield RunOtherwise(run, workflow, _end(*old), _end(*new), waits)
 
 
-def _standing(run: Run | None, ended: Ended | None) -> tuple[str, bytes]:
+def _standing(run: LiveRun | None, ended: RunFinished | None) -> tuple[str, bytes]:
     """How a run stands. One that has ended may be forgotten; its end is known from the journal."""
     if run is not None:
         record = run.record
@@ -175,7 +175,7 @@ def _end(status: str, data: bytes) -> RunEnd:
     if status not in ("failed", "cancelled"):
         return RunEnd(status, report.value_of(data))
     try:
-        found = structs.decode(Failure, data)
+        found = structs.decode(JournaledFailure, data)
     except errors.DecodeError:
         return RunEnd(status, report.value_of(data))
     return RunEnd(status, {"code": found.code, "message": found.message})
@@ -190,7 +190,7 @@ def _waits(record: Record) -> str:
 # --- Cells ---------------------------------------------------------------------------------------------------------
 
 
-def _cells(recording: Recording, head: Machine, trial: Trial, begin: Begin) -> list[CellOtherwise]:
+def _cells(recording: Recording, head: Machine, trial: ShadowMachine, begin: Begin) -> list[CellOtherwise]:
     old = compare.cells_of(recording.rows_after)
     new = {name: cell.data for name, cell in trial.machine.cells.items()}
     is_same = head.origin.program_hash == head.program.hash

@@ -15,7 +15,7 @@ from worldline.model.upkeep import age
 
 _AGE = space.part(space.InUniverse.AGE)
 
-AGE = space.Value(space.ValueKind.AGE, age.Age)
+AGE = space.ValueCodec(space.ValueKind.AGE, age.Age)
 
 
 def age_key(universe: ids.UniverseId) -> bytes:

@@ -33,9 +33,9 @@ _COLLECTION = space.part(space.InUniverse.COLLECTION)
 _HOLDS = space.part(space.InUniverse.HOLDS)
 _CONDEMNED = space.part(space.InUniverse.CONDEMNED)
 
-COLLECTION = space.Value(space.ValueKind.COLLECTION, blob.Collection)
-HOLDS = space.Value(space.ValueKind.HOLDS, blob.Holds)
-CONDEMNED = space.Value(space.ValueKind.CONDEMNED, blob.Condemned)
+COLLECTION = space.ValueCodec(space.ValueKind.COLLECTION, blob.Collection)
+HOLDS = space.ValueCodec(space.ValueKind.HOLDS, blob.Holds)
+CONDEMNED = space.ValueCodec(space.ValueKind.CONDEMNED, blob.Condemned)
 
 
 def collection_key(universe: ids.UniverseId) -> bytes:

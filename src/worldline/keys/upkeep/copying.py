@@ -18,7 +18,7 @@ from worldline.model.upkeep import copies
 
 _IMPORT = space.part(space.InUniverse.IMPORT)
 
-COPYING = space.Value(space.ValueKind.COPYING, copies.Copying)
+COPYING = space.ValueCodec(space.ValueKind.COPYING, copies.Copying)
 
 
 def restoring_key() -> bytes:

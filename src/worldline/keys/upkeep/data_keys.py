@@ -60,7 +60,7 @@ _WORLD_END = _SECOND_END + _ID
 _OF_WORLDS = tuple(map(space.part, table.in_universe(lambda each: each.sealed is Sealed.WORLD_KEY)))
 _BY_ENGINE = (Stamped.APPENDED, Stamped.IN_VALUE)  # and not what it has assigned before
 
-VALUE = space.Value(space.ValueKind.DATA_KEY, DataKey)
+VALUE = space.ValueCodec(space.ValueKind.DATA_KEY, DataKey)
 
 
 def universe_key(universe: ids.UniverseId) -> bytes:

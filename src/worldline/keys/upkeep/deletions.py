@@ -21,7 +21,7 @@ from worldline.model import ids
 _DELETION = space.part(space.InUniverse.DELETION)
 
 
-class Deletion(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class DeletionRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     since_us: int
     removed: int = 0
 
@@ -30,7 +30,7 @@ class Deletion(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
             raise ValueError("times and counts are not negative")
 
 
-DELETION = space.Value(space.ValueKind.DELETION, Deletion)
+DELETION = space.ValueCodec(space.ValueKind.DELETION, DeletionRecord)
 
 
 def deletion_key(at: ids.Address) -> bytes:

@@ -50,4 +50,4 @@ class Encryption(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 KEY = tuples.pack((int(space.Root.STORE), int(space.InStore.ENCRYPTION)))
-VALUE = space.Value(space.ValueKind.ENCRYPTION, Encryption)
+VALUE = space.ValueCodec(space.ValueKind.ENCRYPTION, Encryption)

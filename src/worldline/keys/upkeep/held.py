@@ -15,7 +15,7 @@ from worldline.model.upkeep import copies
 
 _HELD = space.part(space.InWorld.HELD)
 
-HELD = space.Value(space.ValueKind.HELD_COPY, copies.Held)
+HELD = space.ValueCodec(space.ValueKind.HELD_COPY, copies.DormantCopy)
 
 
 def held_key(at: ids.Address) -> bytes:

@@ -19,7 +19,7 @@ from worldline.model.upkeep.ledger import LedgerEntry
 
 _LEDGER = tuples.pack((int(space.Root.STORE), int(space.InStore.LEDGER)))
 
-ENTRY = space.Value(space.ValueKind.LEDGER, LedgerEntry)
+ENTRY = space.ValueCodec(space.ValueKind.LEDGER, LedgerEntry)
 
 
 def entry_key(entry: LedgerEntry) -> bytes:

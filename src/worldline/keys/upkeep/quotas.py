@@ -22,9 +22,9 @@ _USAGE = space.part(space.InUniverse.QUOTAS) + tuples.pack((1,))
 _LOG = space.part(space.InUniverse.QUOTA_LOG)
 _STAMP = b"\x33"  # the tuple layer's type code of a stamp, which the engine completes
 
-QUOTAS = space.Value(space.ValueKind.QUOTAS, model.Quotas)
-QUOTA_CHANGE = space.Value(space.ValueKind.QUOTA_CHANGE, model.QuotaChange)
-USAGE = space.Value(space.ValueKind.USAGE, model.Usage)
+QUOTAS = space.ValueCodec(space.ValueKind.QUOTAS, model.Quotas)
+QUOTA_CHANGE = space.ValueCodec(space.ValueKind.QUOTA_CHANGE, model.QuotaChangeRecord)
+USAGE = space.ValueCodec(space.ValueKind.USAGE, model.Usage)
 
 
 def quotas_key(of: ids.UniverseId) -> bytes:

@@ -28,4 +28,4 @@ class ScrubRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 COUNT = _SCRUBS + tuples.pack((0,))
 LAST = _SCRUBS + tuples.pack((1,))
-RECORD = space.Value(space.ValueKind.SCRUB, ScrubRecord)
+RECORD = space.ValueCodec(space.ValueKind.SCRUB, ScrubRecord)

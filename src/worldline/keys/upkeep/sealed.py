@@ -18,7 +18,7 @@ from worldline.model.upkeep import sealed
 
 _SEALED = space.part(space.InUniverse.SEALED)
 
-KEPT = space.Value(space.ValueKind.SEALED, sealed.Kept)
+KEPT = space.ValueCodec(space.ValueKind.SEALED, sealed.PersonalRecord)
 
 
 def value_key(root: ids.Address, subject: bytes, value: bytes) -> bytes:

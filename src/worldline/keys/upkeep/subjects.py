@@ -19,7 +19,7 @@ from worldline.model.upkeep import sealed
 
 _SUBJECT = space.part(space.InUniverse.SUBJECT)
 
-ERASURES = space.Value(space.ValueKind.SUBJECT, sealed.Erasures)
+ERASURES = space.ValueCodec(space.ValueKind.SUBJECT, sealed.Erasures)
 
 
 def subject_key(root: ids.Address, subject: bytes) -> bytes:

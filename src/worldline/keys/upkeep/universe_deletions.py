@@ -35,7 +35,7 @@ class UniverseDeletion(msgspec.Struct, frozen=True, array_like=True, forbid_unkn
             raise ValueError("times and counts are not negative")
 
 
-DELETION = space.Value(space.ValueKind.UNIVERSE_DELETION, UniverseDeletion)
+DELETION = space.ValueCodec(space.ValueKind.UNIVERSE_DELETION, UniverseDeletion)
 
 
 def deletion_key(universe: ids.UniverseId) -> bytes:

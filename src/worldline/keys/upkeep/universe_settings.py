@@ -14,7 +14,7 @@ from worldline.model.upkeep.universe_settings import UniverseSettings
 
 _SETTINGS = space.part(space.InUniverse.SETTINGS)
 
-SETTINGS = space.Value(space.ValueKind.SETTINGS, UniverseSettings)
+SETTINGS = space.ValueCodec(space.ValueKind.SETTINGS, UniverseSettings)
 
 
 def settings_key(of: ids.UniverseId) -> bytes:

@@ -19,7 +19,7 @@ from worldline.keys import segments as keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import leases, universes
 from worldline.layers import snapshots as snapshot_layer
-from worldline.layers.snapshots import Saved
+from worldline.layers.snapshots import StoredSnapshot
 from worldline.model import ids, journal
 from worldline.store import kv
 
@@ -29,13 +29,13 @@ class Expected(msgspec.Struct, frozen=True):
 
     baseline_raw: bytes
     pins_raw: bytes | None
-    unmarked: universes.Generation
+    unmarked: universes.GenerationRecord
 
 
 class Indexed(msgspec.Struct, frozen=True):
     """A segment of a world, as it was read; or what stands for those that were dropped."""
 
-    record: journal.Segment | journal.Dropped
+    record: journal.Segment | journal.DroppedEntries
     raw: bytes
 
 
@@ -78,14 +78,14 @@ def move(
     batch.delete_range(begin, end)
 
 
-def drop(batch: kv.Batch, lease: leases.Lease, expected: Expected, snapshots: Sequence[Saved]) -> None:
+def drop(batch: kv.Batch, lease: leases.Lease, expected: Expected, snapshots: Sequence[StoredSnapshot]) -> None:
     """Delete the records of snapshots, at least one. Guard: they are there; none is ever made again."""
     assert snapshots
     _expect(batch, lease, expected)
     _delete(batch, lease.at, snapshots)
 
 
-def drop_with(batch: kv.Batch, at: ids.Address, snapshots: Sequence[Saved], *, pins_raw: bytes | None) -> None:
+def drop_with(batch: kv.Batch, at: ids.Address, snapshots: Sequence[StoredSnapshot], *, pins_raw: bytes | None) -> None:
     """The same in a batch that takes another snapshot: it fences, and expects the baseline and that no mark began."""
     snapshot_layer.expect_pins(batch, at, pins_raw)
     _delete(batch, at, snapshots)
@@ -98,7 +98,7 @@ def expire(
     oldest: Sequence[Indexed],
     end: journal.Head,
     *,
-    snapshots: Sequence[Saved],
+    snapshots: Sequence[StoredSnapshot],
 ) -> None:
     """Delete the oldest records of the index, and these snapshots: their entries are not kept any more. What stands in
     their place has the head that they end with. Guard: they are there; none is ever made again.
@@ -113,11 +113,13 @@ def expire(
         batch.expect(key, each.raw)
         if each.record is not last:
             batch.delete(key)
-    batch.put(keys.segment_key(at, end.height), keys.DROPPED.pack(journal.Dropped(oldest[0].record.first_height, end)))
+    batch.put(
+        keys.segment_key(at, end.height), keys.DROPPED.pack(journal.DroppedEntries(oldest[0].record.first_height, end))
+    )
     _delete(batch, at, snapshots)
 
 
-def _delete(batch: kv.Batch, at: ids.Address, snapshots: Sequence[Saved]) -> None:
+def _delete(batch: kv.Batch, at: ids.Address, snapshots: Sequence[StoredSnapshot]) -> None:
     for each in snapshots:
         key = snapshot_keys.snapshot_key(at, each.record.step)
         batch.expect(key, each.raw)

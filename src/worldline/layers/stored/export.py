@@ -40,43 +40,43 @@ from worldline.model.rows import Rows
 VERSION = 4  # 1 had other names for kinds of entries, 2 no changes, 3 other parts of snapshots
 
 
-class Changed(msgspec.Struct, frozen=True):
+class StepChanges(msgspec.Struct, frozen=True):
     """What one step changed: as it is stored, and the digest of it that the chain covers."""
 
     stored: bytes = b""
     digest: bytes = NO_CHANGES
 
 
-UNCHANGED = Changed()
+UNCHANGED = StepChanges()
 
 
-class Exported(msgspec.Struct, frozen=True):
+class ExportedJournal(msgspec.Struct, frozen=True):
     """A journal outside its store. `parts`: the snapshot that `start` is the head of; none at a world's beginning."""
 
     name: str
     program: str
     program_hash: bytes
     at: ids.Address
-    entries: Sequence[journal.Entry]
+    entries: Sequence[journal.JournalEntry]
     blobs: Mapping[bytes, bytes]
-    changed: Sequence[Changed]  # of each step
+    changed: Sequence[StepChanges]  # of each step
     start: journal.Head = journal.GENESIS
     parts: Sequence[bytes] = ()
 
-    def payload_of(self, entry: journal.Entry) -> bytes:
+    def payload_of(self, entry: journal.JournalEntry) -> bytes:
         return self.blobs[entry.blob] if entry.blob else entry.payload
 
-    def filled(self) -> list[journal.Entry]:
+    def filled(self) -> list[journal.JournalEntry]:
         """The entries with their payloads in place, also those that were stored apart."""
         return [
             msgspec.structs.replace(each, payload=self.blobs[each.blob], blob=b"") if each.blob else each
             for each in self.entries
         ]
 
-    def steps(self) -> list[history.Stored]:
+    def steps(self) -> list[history.StoredStep]:
         """Whole steps, to be folded (`history.fold`) into the rows that `parts` hold."""
-        found: list[history.Stored] = []
-        step: list[journal.Entry] = []
+        found: list[history.StoredStep] = []
+        step: list[journal.JournalEntry] = []
         for entry in self.entries:
             step.append(entry)
             if entry.chain:
@@ -87,7 +87,7 @@ class Exported(msgspec.Struct, frozen=True):
         return found
 
 
-def lines(exported: Exported) -> Iterator[str]:
+def lines(exported: ExportedJournal) -> Iterator[str]:
     """The file, line by line, each with its newline."""
     yield _line(_header(exported))
     told: dict[bytes, None] = {}
@@ -112,12 +112,12 @@ def lines(exported: Exported) -> Iterator[str]:
     yield _line({"end": {"step": end.step, "height": end.height, "chain": end.chain.hex()}})
 
 
-def read(text: Iterable[str]) -> Exported:
+def read(text: Iterable[str]) -> ExportedJournal:
     """The journal that such lines hold. `DecodeError` or `DigestMismatch`, with the line, for anything else."""
-    header: Exported | None = None
-    entries: list[journal.Entry] = []
+    header: ExportedJournal | None = None
+    entries: list[journal.JournalEntry] = []
     blobs: dict[bytes, bytes] = {}
-    changed: dict[int, Changed] = {}
+    changed: dict[int, StepChanges] = {}
     end: tuple[int, int, bytes] | None = None
     for number, line in enumerate(text, 1):
         record = _record(line, number)
@@ -147,7 +147,7 @@ def read(text: Iterable[str]) -> Exported:
     return _check(msgspec.structs.replace(header, entries=entries, blobs=blobs, changed=steps), end)
 
 
-def _check(exported: Exported, end: tuple[int, int, bytes]) -> Exported:
+def _check(exported: ExportedJournal, end: tuple[int, int, bytes]) -> ExportedJournal:
     entries, blobs = exported.entries, exported.blobs
     found = journals.verify(exported.start, entries, [each.digest for each in exported.changed])
     if (found.step, found.height, found.chain) != end:
@@ -162,7 +162,7 @@ def _check(exported: Exported, end: tuple[int, int, bytes]) -> Exported:
     return exported
 
 
-def _check_changes(step: history.Stored, changed: Changed, rows: Rows, blobs: Mapping[bytes, bytes]) -> None:
+def _check_changes(step: history.StoredStep, changed: StepChanges, rows: Rows, blobs: Mapping[bytes, bytes]) -> None:
     for address in history.needed(step):
         if address not in blobs:
             raise errors.DecodeError(f"the blob {address.hex()} of the changes of step {step.step} is missing")
@@ -175,7 +175,7 @@ def _check_changes(step: history.Stored, changed: Changed, rows: Rows, blobs: Ma
     rows.apply(found)
 
 
-def _addresses(exported: Exported, entry: journal.Entry) -> Iterator[bytes]:
+def _addresses(exported: ExportedJournal, entry: journal.JournalEntry) -> Iterator[bytes]:
     """The blobs that an entry needs: its own payload if that is stored apart, and the one its input refers to."""
     if entry.blob:
         yield entry.blob
@@ -186,7 +186,7 @@ def _addresses(exported: Exported, entry: journal.Entry) -> Iterator[bytes]:
             yield carried.ref
 
 
-def _header(exported: Exported) -> dict[str, object]:
+def _header(exported: ExportedJournal) -> dict[str, object]:
     start = exported.start
     return {
         "worldline": "journal",
@@ -207,7 +207,7 @@ def _header(exported: Exported) -> dict[str, object]:
     }
 
 
-def _read_header(record: dict[str, Any]) -> Exported:
+def _read_header(record: dict[str, Any]) -> ExportedJournal:
     if record.get("worldline") != "journal":
         raise ValueError("the first line does not say that this is a journal")
     if record["version"] != VERSION:
@@ -220,7 +220,7 @@ def _read_header(record: dict[str, Any]) -> Exported:
     head = journal.Head(
         start["step"], start["height"], bytes.fromhex(start["chain"]), bytes.fromhex(start["state"]), start["time_us"]
     )
-    return Exported(
+    return ExportedJournal(
         name=str(record["name"]),
         program=str(record["program"]),
         program_hash=bytes.fromhex(str(record["program_hash"])),
@@ -233,7 +233,7 @@ def _read_header(record: dict[str, Any]) -> Exported:
     )
 
 
-def _entry(entry: journal.Entry) -> dict[str, object]:
+def _entry(entry: journal.JournalEntry) -> dict[str, object]:
     made: dict[str, object] = {
         "height": entry.height,
         "step": entry.step,
@@ -246,12 +246,12 @@ def _entry(entry: journal.Entry) -> dict[str, object]:
     return made | ({"correlation": entry.correlation} if entry.correlation else {})
 
 
-def _read_entry(record: dict[str, Any]) -> journal.Entry:
+def _read_entry(record: dict[str, Any]) -> journal.JournalEntry:
     height, step, time_us = record["height"], record["step"], record["time_us"]
     if type(height) is not int or type(step) is not int or type(time_us) is not int:
         raise ValueError("heights, steps and times are numbers")
     fields = {name: bytes.fromhex(str(record.get(name, ""))) for name in ("stamp", "state", "chain")}
-    return journal.Entry(
+    return journal.JournalEntry(
         height=height,
         step=step,
         kind=journal.Kind[str(record["kind"]).upper()],
@@ -263,11 +263,11 @@ def _read_entry(record: dict[str, Any]) -> journal.Entry:
     )
 
 
-def _read_changes(record: dict[str, Any], changed: dict[int, Changed]) -> None:
+def _read_changes(record: dict[str, Any], changed: dict[int, StepChanges]) -> None:
     step = record["changes_of"]
     if type(step) is not int or step in changed:
         raise ValueError("a step's changes stand here once")
-    changed[step] = Changed(_bytes(record["data"]), digest.from_hex(record["digest"]))
+    changed[step] = StepChanges(_bytes(record["data"]), digest.from_hex(record["digest"]))
 
 
 def _record(line: str, number: int) -> dict[str, Any]:

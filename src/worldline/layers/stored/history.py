@@ -1,7 +1,7 @@
 """Reading a journal back: whole steps, with what they changed, and the state that they lead to.
 
-`Reader` is given the frames of a range, page by page, or blocks of segments (`segments.py`), and gives out whole steps
-as they are stored. `fold` goes through them: the changes are resolved against the state so far and the step's own
+`StepReader` is given the frames of a range, page by page, or blocks of segments (`segments.py`), and gives out whole
+steps as they are stored. `fold` goes through them: the changes are resolved against the state so far and the step's own
 entries, both digests are recomputed, and the rows are changed. Nothing is encoded again: the chain is over the very
 bytes that were read.
 
@@ -25,26 +25,26 @@ from worldline.keys import journal as keys
 from worldline.keys import segments as segment_keys
 from worldline.layers import changes as stored_changes
 from worldline.layers import journal as journals
-from worldline.layers.stored.lines import Line, Piece
+from worldline.layers.stored.lines import HistoryLine, Piece
 from worldline.layers.stored.overlay import Overlay
 from worldline.layers.stored.segments import Block
 from worldline.model import ids, journal, row_keys
 from worldline.model.change import Change, digests
-from worldline.model.journal import Dropped, Segment
+from worldline.model.journal import DroppedEntries, Segment
 from worldline.model.rows import Rows
 from worldline.store import kv
 
 # Where the fields of an entry are.
 _HEIGHT, _STEP, _TIME, _PAYLOAD = 0, 1, 3, 4
 _STATE, _CHAIN, _BLOB = -3, -2, -1
-_COUNT: Final = len(journal.Entry.__struct_fields__)
+_COUNT: Final = len(journal.JournalEntry.__struct_fields__)
 _NAMED_MAX: Final = 8  # rows in one message
 
 Fields = list[Any]
 Item = tuple[bytes, bytes] | Block  # what a journal is read in: a key and its value, or a block of a segment
 
 
-class Stored(msgspec.Struct, frozen=True, gc=False):
+class StoredStep(msgspec.Struct, frozen=True, gc=False):
     """One step as it is stored: its entries as bytes and as plain fields, and its changes (`changes.py`). If these were
     dropped, their digest.
     """
@@ -70,9 +70,9 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
         number: int = self.fields[0][_HEIGHT]
         return number
 
-    def entries(self) -> list[journal.Entry]:
+    def entries(self) -> list[journal.JournalEntry]:
         try:
-            return msgspec.convert(self.fields, list[journal.Entry], builtin_types=(bytes,), strict=True)
+            return msgspec.convert(self.fields, list[journal.JournalEntry], builtin_types=(bytes,), strict=True)
         except msgspec.ValidationError as error:
             raise errors.DecodeError(f"step {self.step}: not an entry: {error}") from error
 
@@ -94,12 +94,12 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
         """Whether its changes cannot be resolved from what is here."""
         return stored_changes.needs_blobs(self.changes)
 
-    def with_changes(self, changes: bytes) -> Stored:
+    def with_changes(self, changes: bytes) -> StoredStep:
         """The same step, its changes loaded from where they are apart."""
-        return Stored(self.data, self.fields, changes)
+        return StoredStep(self.data, self.fields, changes)
 
 
-class Reader:
+class StepReader:
     """Puts frames, and the parts behind them, together to whole steps above a height, which is the end of one.
 
     Pages are read one after the other: `wanted_segment` and `wanted` are read at once, and what is `take`n is the
@@ -108,7 +108,7 @@ class Reader:
     read piece by piece.
     """
 
-    def __init__(self, line: Line, *, above: int) -> None:
+    def __init__(self, line: HistoryLine, *, above: int) -> None:
         self._pieces = line.pieces(above)
         self.height = above  # of the last entry that was read
         self._given = above  # of the last entry of the last step that was given out
@@ -135,10 +135,10 @@ class Reader:
         """Where it shows whether what comes next is in a segment."""
         return kv.Range(*segment_keys.segments(self._piece.at, above=self._given), count_max=1)
 
-    def covering(self, page: kv.Page) -> Segment | Dropped | None:
+    def covering(self, page: kv.Page) -> Segment | DroppedEntries | None:
         """The segment that has what comes next, if there is one: its blocks are to be taken, behind the last step that
-        was given out. What was read of a step that has not ended is forgotten: its frames are gone. `Dropped` if what
-        comes next is not kept any more.
+        was given out. What was read of a step that has not ended is forgotten: its frames are gone. `DroppedEntries` if
+        what comes next is not kept any more.
         """
         record = covering(self._piece.at, page, above=self._given)
         if record is not None:
@@ -148,9 +148,9 @@ class Reader:
             self._enter(Piece(self._piece.at, self._given, self._piece.up_to))
         return record
 
-    def take(self, items: Iterable[Item], *, checked: bool = True) -> list[Stored]:
+    def take(self, items: Iterable[Item], *, checked: bool = True) -> list[StoredStep]:
         """The steps that end in these values, which follow those that were given before."""
-        found: list[Stored] = []
+        found: list[StoredStep] = []
         for item in items:
             if isinstance(item, Block):
                 if item.at == self._piece.at:
@@ -229,7 +229,7 @@ class Reader:
             raise errors.DecodeError(f"part {self._part} of the frame of height {self.height} is missing")
         self._section += read.changes
 
-    def _end_frame(self, found: list[Stored]) -> None:
+    def _end_frame(self, found: list[StoredStep]) -> None:
         ended = self._ended
         changes, end = frame.take(self._section, self._skipped + len(ended) + self._beyond, start=0)
         if end != len(self._section):
@@ -238,11 +238,11 @@ class Reader:
             del changes[: self._skipped]
             self._skipped = 0
         for index, (data, fields) in enumerate(ended):
-            found.append(Stored(data, fields, changes[index]))
+            found.append(StoredStep(data, fields, changes[index]))
         self._ended = []
         self._end_value(found)
 
-    def _add_block(self, block: Block, found: list[Stored]) -> None:
+    def _add_block(self, block: Block, found: list[StoredStep]) -> None:
         """Whole steps of a segment, which goes on behind the last one that was given out."""
         above, up_to = self._piece.above, self._piece.up_to
         if block.last_height <= self.height or block.first_height > self.height + 1 or self._data:
@@ -263,7 +263,7 @@ class Reader:
                 raise errors.DecodeError(f"the block up to height {block.last_height} has more steps than it says")
             if above < height and (up_to is None or height <= up_to):
                 dropped = block.covered[ended] if block.changes is None else b""
-                found.append(Stored(data, fields, b"" if block.changes is None else block.changes[ended], dropped))
+                found.append(StoredStep(data, fields, b"" if block.changes is None else block.changes[ended], dropped))
             ended += 1
             data, fields = [], []
         if data or ended != len(block.covered):
@@ -273,7 +273,7 @@ class Reader:
         self._piece, self._first = Piece(self._piece.at, height, up_to), True
         self._end_value(found)
 
-    def _end_value(self, found: list[Stored]) -> None:
+    def _end_value(self, found: list[StoredStep]) -> None:
         """A frame with its parts, or a block, was taken."""
         if found:
             self._given = found[-1].height
@@ -288,7 +288,7 @@ class Reader:
             self._enter(next(self._pieces))
 
 
-def covering(at: ids.Address, page: kv.Page, *, above: int) -> Segment | Dropped | None:
+def covering(at: ids.Address, page: kv.Page, *, above: int) -> Segment | DroppedEntries | None:
     """The segment that has the height above this one, if the first segment behind it has; or what says that this height
     is not kept any more.
     """
@@ -317,13 +317,13 @@ def frame_name(at: ids.Address, key: bytes) -> str:
     return f"{f'part {part} of ' if part else ''}the frame that ends at height {height}"
 
 
-def stored(entries: Sequence[journal.Entry], changes: bytes) -> Stored:
+def stored(entries: Sequence[journal.JournalEntry], changes: bytes) -> StoredStep:
     """A step that was read from elsewhere, as it would be stored."""
     data = [structs.encode(entry) for entry in entries]
-    return Stored(data, [_fields(each) for each in data], changes)
+    return StoredStep(data, [_fields(each) for each in data], changes)
 
 
-def needed(step: Stored) -> list[bytes]:
+def needed(step: StoredStep) -> list[bytes]:
     """The addresses of the blobs that the step's changes cannot be resolved without. If that is the changes themselves,
     ask again `with_changes`.
     """
@@ -336,12 +336,12 @@ def needed(step: Stored) -> list[bytes]:
         raise _at(step, error) from error
 
 
-def is_apart(step: Stored) -> bool:
+def is_apart(step: StoredStep) -> bool:
     """Whether the step's changes are a blob as a whole."""
     return bool(step.changes) and bool(stored_changes.apart(step.changes))
 
 
-def knows_bases(step: Stored, rows: Rows) -> bool:
+def knows_bases(step: StoredStep, rows: Rows) -> bool:
     """Whether every row is known that a delta of this step starts from."""
     try:
         return all(rows.get(key) is not None for key in stored_changes.bases(step.changes))
@@ -349,7 +349,7 @@ def knows_bases(step: Stored, rows: Rows) -> bool:
         raise _at(step, error) from error
 
 
-def bases(steps: Sequence[Stored]) -> list[bytes]:
+def bases(steps: Sequence[StoredStep]) -> list[bytes]:
     """The keys of rows that deltas of these steps start from, as they were before the first of them, or became."""
     found: dict[bytes, None] = {}
     for step in steps:
@@ -361,7 +361,7 @@ def bases(steps: Sequence[Stored]) -> list[bytes]:
     return list(found)
 
 
-class Named(msgspec.Struct, frozen=True):
+class NamedChanges(msgspec.Struct, frozen=True):
     """What steps change, by name: rows, dropped groups, and rows that deltas start from. Each once."""
 
     keys: dict[bytes, None]
@@ -369,9 +369,9 @@ class Named(msgspec.Struct, frozen=True):
     bases: dict[bytes, None]
 
 
-def named(steps: Sequence[Stored]) -> Named:
+def named(steps: Sequence[StoredStep]) -> NamedChanges:
     """What these steps change, without resolving it."""
-    found = Named({}, {}, {})
+    found = NamedChanges({}, {}, {})
     for step in steps:
         if step.changes:
             try:
@@ -386,7 +386,7 @@ def named(steps: Sequence[Stored]) -> Named:
 
 def fold(
     head: journal.Head,
-    steps: Sequence[Stored],
+    steps: Sequence[StoredStep],
     rows: Rows | Overlay,
     blobs: stored_changes.Blobs,
     note: Callable[[list[Change]], None] | None = None,
@@ -406,13 +406,13 @@ def fold(
     return journal.Head(before[0], before[1], before[4], before[3], before[2])
 
 
-def follow(head: journal.Head, step: Stored, changed: Sequence[Change]) -> journal.Head:
+def follow(head: journal.Head, step: StoredStep, changed: Sequence[Change]) -> journal.Head:
     """Recompute the digests of one step. Returns the head that it leads to."""
     after = _follow([head.step, head.height, head.time_us, head.state, head.chain], step, changed)
     return journal.Head(after[0], after[1], after[4], after[3], after[2])
 
 
-def covered(step: Stored, blobs: stored_changes.Blobs) -> bytes:
+def covered(step: StoredStep, blobs: stored_changes.Blobs) -> bytes:
     """The digest of what a step changed, as its chain covers it. The rows before it need not be known."""
     if step.dropped:
         return step.dropped
@@ -422,7 +422,7 @@ def covered(step: Stored, blobs: stored_changes.Blobs) -> bytes:
         raise _at(step, error) from error
 
 
-def link(head: journal.Head, step: Stored, covered: bytes) -> journal.Head:
+def link(head: journal.Head, step: StoredStep, covered: bytes) -> journal.Head:
     """Recompute the chain of one step from the digest of its changes. Returns the head that it leads to: that its state
     follows from the one before is not checked.
     """
@@ -434,13 +434,13 @@ def link(head: journal.Head, step: Stored, covered: bytes) -> journal.Head:
     return step.head()
 
 
-def hashed(step: Stored) -> list[bytes]:
+def hashed(step: StoredStep) -> list[bytes]:
     """The bytes of a step's entries as the chain covers them: the chain field of the last one is empty."""
     *others, last = step.data
     return [*others, journals.opened(last, has_blob=bool(step.fields[-1][_BLOB]))]
 
 
-def resolve(step: Stored, rows: Rows | Overlay, blobs: stored_changes.Blobs) -> list[Change]:
+def resolve(step: StoredStep, rows: Rows | Overlay, blobs: stored_changes.Blobs) -> list[Change]:
     """What a step changed, against the rows before it."""
     if step.dropped:
         raise errors.NotRetained(step.height, "what the step changed was dropped when the journal was compacted")
@@ -452,7 +452,7 @@ def resolve(step: Stored, rows: Rows | Overlay, blobs: stored_changes.Blobs) -> 
         raise _at(step, error) from error
 
 
-def _payloads(step: Stored, blobs: stored_changes.Blobs) -> Callable[[int], bytes]:
+def _payloads(step: StoredStep, blobs: stored_changes.Blobs) -> Callable[[int], bytes]:
     """The payloads of its entries, by their places in it."""
 
     def payload_of(index: int) -> bytes:
@@ -465,7 +465,7 @@ def _payloads(step: Stored, blobs: stored_changes.Blobs) -> Callable[[int], byte
     return payload_of
 
 
-def _follow(before: list[Any], step: Stored, changed: Sequence[Change]) -> list[Any]:
+def _follow(before: list[Any], step: StoredStep, changed: Sequence[Change]) -> list[Any]:
     """The same for a head as a list of step, height, time, state and chain: a head for each step would cost as much as
     its digests do.
     """
@@ -481,7 +481,7 @@ def _follow(before: list[Any], step: Stored, changed: Sequence[Change]) -> list[
     return [number, height, time_us, meant, chain]
 
 
-def _check_place(step: Stored, *, number: int, height: int, before_us: int) -> int:
+def _check_place(step: StoredStep, *, number: int, height: int, before_us: int) -> int:
     """Its entries have this number, follow a height, and are of one time that is not before this. Returns the height of
     the last.
     """
@@ -497,7 +497,7 @@ def _check_place(step: Stored, *, number: int, height: int, before_us: int) -> i
     return height
 
 
-def _refuse(step: Stored, changed: Sequence[Change], state: bytes, chain: bytes) -> NoReturn:
+def _refuse(step: StoredStep, changed: Sequence[Change], state: bytes, chain: bytes) -> NoReturn:
     last = step.fields[-1]
     where = f"step {step.step}, which ends at height {step.height}"
     if state != last[_STATE]:
@@ -518,7 +518,7 @@ def _fields(data: bytes) -> Fields:
     raise errors.DecodeError("not an entry")
 
 
-def _at(step: Stored, error: errors.Corrupt) -> errors.Corrupt:
+def _at(step: StoredStep, error: errors.Corrupt) -> errors.Corrupt:
     """The same error, with the step it is about."""
     where = f"changes of step {step.step}, which ends at height {step.height}"
     if isinstance(error, errors.DigestMismatch):

@@ -24,7 +24,7 @@ from worldline.layers import journal as journals
 from worldline.layers import worlds
 from worldline.layers.stored import history, lines, segments
 from worldline.model import ids, journal
-from worldline.model.journal import GENESIS, Dropped, Head, Segment
+from worldline.model.journal import GENESIS, DroppedEntries, Head, Segment
 from worldline.store import kv
 
 PAGE_BYTES = 4 * limits.MIB
@@ -32,12 +32,12 @@ SEGMENTS_PAGE = 100
 
 
 class Pages:
-    """What a `history.Reader` wants next, page by page."""
+    """What a `history.StepReader` wants next, page by page."""
 
-    def __init__(self, engine: kv.Engine, blobs: blob_layer.Blobs, line: lines.Line, *, above: int) -> None:
+    def __init__(self, engine: kv.Engine, blobs: blob_layer.Blobs, line: lines.HistoryLine, *, above: int) -> None:
         self._engine = engine
         self._blobs = blobs
-        self.reader = history.Reader(line, above=above)
+        self.reader = history.StepReader(line, above=above)
         self._at: ids.Address | None = None  # whose blocks these are
         self._blocks: Iterator[segments.Block] = iter(())
         self._in_segments = False  # the last page was of a segment; the next may well be
@@ -75,9 +75,9 @@ class Pages:
         return found
 
 
-async def load(blobs: blob_layer.Blobs, at: ids.Address, record: Segment | Dropped) -> segments.Body:
+async def load(blobs: blob_layer.Blobs, at: ids.Address, record: Segment | DroppedEntries) -> segments.Body:
     """A segment, checked against its record. `NotRetained` if it was dropped."""
-    if isinstance(record, Dropped):
+    if isinstance(record, DroppedEntries):
         raise gone(record.first_height, record.last_height)
     try:
         return segments.Body(at, record, await blobs.get(record.digest))
@@ -94,13 +94,13 @@ def segment_range(at: ids.Address, *, above: int) -> kv.Range:
 
 async def entries(
     engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, *, above: int, up_to: int, bytes_max: int = PAGE_BYTES
-) -> list[journal.Entry]:
+) -> list[journal.JournalEntry]:
     """Entries in (above, up_to], page by page. `bytes_max`: of a page, smaller where few are wanted."""
-    found: list[journal.Entry] = []
+    found: list[journal.JournalEntry] = []
     pieces: Iterator[lines.Piece] | None = None
     piece = lines.Piece(at, above, None)
     body: segments.Body | None = None
-    page: list[journal.Entry] = []
+    page: list[journal.JournalEntry] = []
     while above < up_to:
         if body is None or body.at != piece.at or above >= body.record.last_height:
             frames = journals.read_range(piece.at, above=above, bytes_max=bytes_max)
@@ -137,16 +137,16 @@ async def missing(engine: kv.Engine, at: ids.Address, owner: ids.Address, height
     return errors.DecodeError(f"height {height} is missing: the head says {up_to}")
 
 
-def entries_of(block: segments.Block, *, above: int) -> list[journal.Entry]:
+def entries_of(block: segments.Block, *, above: int) -> list[journal.JournalEntry]:
     """The entries of a block above a height."""
     first = max(0, above + 1 - block.first_height)
-    found = [structs.decode(journal.Entry, data) for data in block.entries[first:]]
+    found = [structs.decode(journal.JournalEntry, data) for data in block.entries[first:]]
     if any(entry.height != block.first_height + first + index for index, entry in enumerate(found)):
         raise errors.DecodeError(f"the block up to height {block.last_height} does not hold the entries up to there")
     return found
 
 
-async def changes_above(engine: kv.Engine, line: lines.Line) -> int:
+async def changes_above(engine: kv.Engine, line: lines.HistoryLine) -> int:
     """The height above which a history has what its steps changed; 0 if nothing was dropped of it."""
     found = max((piece.up_to or 0 for piece in await _deleted(engine, line)), default=0)
     for piece in line.owners():
@@ -169,18 +169,18 @@ async def _dropped_up_to(engine: kv.Engine, at: ids.Address) -> int:
         end = page.items[-1][0]
 
 
-class Kept(msgspec.Struct, frozen=True):
+class RetainedRange(msgspec.Struct, frozen=True):
     """The height above which the entries of a history are kept, and the head there, if that is known."""
 
     above: int
     head: Head | None
 
 
-async def kept(engine: kv.Engine, line: lines.Line) -> Kept:
+async def kept(engine: kv.Engine, line: lines.HistoryLine) -> RetainedRange:
     """From where on there are entries of a history: those of a parent may go further than where a fork begins, and go
     with a parent that is deleted.
     """
-    found = Kept(0, GENESIS)
+    found = RetainedRange(0, GENESIS)
     pieces = list(line.pieces(0))
     deleted = await _deleted(engine, line)
     read = await engine.read(
@@ -189,16 +189,16 @@ async def kept(engine: kv.Engine, line: lines.Line) -> Kept:
     )
     for index, piece in enumerate(pieces):
         records = [segment_keys.unpack(raw) for _, raw in read.page(index).items]
-        dropped = [each for each in records if isinstance(each, Dropped) and each.last_height > piece.above]
+        dropped = [each for each in records if isinstance(each, DroppedEntries) and each.last_height > piece.above]
         if piece.up_to is not None and (piece in deleted or any(each.last_height > piece.up_to for each in dropped)):
             fork = lines.decode_lineage(read.value(len(pieces) + index + 1))
-            found = Kept(piece.up_to, lines.forked_head(fork))
+            found = RetainedRange(piece.up_to, lines.forked_head(fork))
         elif dropped:
-            found = Kept(dropped[0].last_height, dropped[0].end)
+            found = RetainedRange(dropped[0].last_height, dropped[0].end)
     return found
 
 
-async def _deleted(engine: kv.Engine, line: lines.Line) -> list[lines.Piece]:
+async def _deleted(engine: kv.Engine, line: lines.HistoryLine) -> list[lines.Piece]:
     """The parts of a history that stood in worlds that are deleted."""
     pieces = [piece for piece in line.pieces(0) if piece.up_to is not None]
     read = await engine.read(*(worlds.get(piece.at) for piece in pieces)) if pieces else None
@@ -210,7 +210,9 @@ def gone(height: int, up_to: int) -> errors.NotRetained:
     return errors.NotRetained(height, f"its entry is not kept any more: entries are kept above height {up_to}")
 
 
-async def first_frames(engine: kv.Engine, line: lines.Line, *, above: int, up_to: int) -> list[tuple[bytes, bytes]]:
+async def first_frames(
+    engine: kv.Engine, line: lines.HistoryLine, *, above: int, up_to: int
+) -> list[tuple[bytes, bytes]]:
     """The first frame of each journal that the changes in (above, up_to] stand in, and the first segment. The oldest
     frames are compacted first, and the oldest segments dropped first, so as long as these are there, all of the changes
     are. `NotRetained` if some were dropped.

@@ -29,7 +29,7 @@ class Piece(msgspec.Struct, frozen=True):
     up_to: int | None
 
 
-class Line(msgspec.Struct, frozen=True):
+class HistoryLine(msgspec.Struct, frozen=True):
     """A world, and the parts of its history that stand in other worlds' journals, the oldest first."""
 
     at: ids.Address
@@ -113,9 +113,9 @@ def forked_head(lineage: Lineage | None) -> journal.Head | None:
     return journal.Head(lineage.step, lineage.height, lineage.chain, lineage.state, lineage.time_us)
 
 
-def decode(at: ids.Address, raw: bytes | None) -> Line:
+def decode(at: ids.Address, raw: bytes | None) -> HistoryLine:
     return line_of(at, decode_lineage(raw))
 
 
-def line_of(at: ids.Address, lineage: Lineage | None) -> Line:
-    return Line(at) if lineage is None else Line(at, tuple(lineage.sections), tuple(lineage.origins))
+def line_of(at: ids.Address, lineage: Lineage | None) -> HistoryLine:
+    return HistoryLine(at) if lineage is None else HistoryLine(at, tuple(lineage.sections), tuple(lineage.origins))

@@ -24,9 +24,9 @@ from worldline.layers import blobs as blob_layer
 from worldline.model import row_keys
 from worldline.model.change import Row
 from worldline.model.trie import nodes, paths, walk
-from worldline.model.trie.difference import Difference
-from worldline.model.trie.nodes import Far, Header, Ref
-from worldline.model.trie.update import Result, Update, build
+from worldline.model.trie.difference import TrieDifference
+from worldline.model.trie.nodes import Far, Header, NodeRef
+from worldline.model.trie.update import Update, UpdatedTrie, build
 
 Compute = Callable[..., Awaitable[Any]]  # calls a function with arguments, in the thread that is for it
 
@@ -38,11 +38,11 @@ ROW_BYTES = 550  # more or less what a row takes in memory besides its bytes, if
 VALUE_TIMES_MAX = 32  # the value of a cell takes at most so many times its bytes, as a rule
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class LoadedState(msgspec.Struct, frozen=True):
     """A saved state as it was read."""
 
     header: Header
-    walk: walk.Walk
+    walk: walk.TrieWalk
     cold: bool = False  # cells were left out
 
     @property
@@ -57,7 +57,7 @@ class Loaded(msgspec.Struct, frozen=True):
         return found
 
 
-class Written(msgspec.Struct, frozen=True):
+class StateBlobs(msgspec.Struct, frozen=True):
     """A state that is to be saved: its header, and all blobs that may not be there, in the order they are put in."""
 
     header: Header
@@ -68,7 +68,7 @@ class Written(msgspec.Struct, frozen=True):
         return digest.sha256(self.blobs[-1])
 
 
-class Saved(msgspec.Struct, frozen=True):
+class SavedState(msgspec.Struct, frozen=True):
     """A state that is saved. `blobs` and `size`: how many were put for it, there already or not, and their bytes."""
 
     header: Header
@@ -77,30 +77,30 @@ class Saved(msgspec.Struct, frozen=True):
     size: int
 
 
-def whole(state: bytes, rows: Iterable[tuple[bytes, Row]]) -> Written:
+def whole(state: bytes, rows: Iterable[tuple[bytes, Row]]) -> StateBlobs:
     """A state of these rows, with all that it consists of."""
     return written(state, build(rows), size_before=0)
 
 
-def written(state: bytes, result: Result, *, size_before: int) -> Written:
+def written(state: bytes, result: UpdatedTrie, *, size_before: int) -> StateBlobs:
     """What is left to be written of a state that was changed: `result` has no more than that."""
     header = Header(state, result.root, size_before + result.grown)
-    return Written(header, [*result.blobs.values(), *result.new.values(), nodes.encode_header(header)])
+    return StateBlobs(header, [*result.blobs.values(), *result.new.values(), nodes.encode_header(header)])
 
 
-async def header_of(blobs: blob_layer.Reading, root: bytes) -> Header:
+async def header_of(blobs: blob_layer.BlobReader, root: bytes) -> Header:
     return nodes.decode_header((await blobs.get_many([root]))[root])
 
 
-async def load(blobs: blob_layer.Reading, root: bytes, *, cells_max: int | None = None) -> Loaded:
+async def load(blobs: blob_layer.BlobReader, root: bytes, *, cells_max: int | None = None) -> LoadedState:
     """Read a saved state. `BadNode` says which node is damaged or missing, and where it lies. If its cells would take
     more memory than `cells_max`, they are left out.
     """
     header = await header_of(blobs, root)
     cold = is_large(header, cells_max)
-    walking = walk.Walk(header.root, cells=not cold)
+    walking = walk.TrieWalk(header.root, cells=not cold)
     await _walk(blobs, walking)
-    return Loaded(header, walking, cold)
+    return LoadedState(header, walking, cold)
 
 
 def is_large(header: Header, cells_max: int | None) -> bool:
@@ -114,7 +114,7 @@ def may_be_large(header: Header, cells_max: int) -> bool:
 
 
 async def lookup(
-    blobs: blob_layer.Blobs, root: Ref, keys: Iterable[bytes], known: dict[bytes, bytes] | None = None
+    blobs: blob_layer.Blobs, root: NodeRef, keys: Iterable[bytes], known: dict[bytes, bytes] | None = None
 ) -> dict[bytes, Row]:
     """The rows under some keys of a trie; those that are not there are left out. `known`: branches by address, which
     are not read again; it is added to, and what was added first goes when it grows too long. `BadNode` says which node
@@ -144,24 +144,24 @@ async def lookup(
     }
 
 
-async def changed(blobs: blob_layer.Blobs, before: Ref, after: Ref, compute: Compute) -> list[bytes]:
+async def changed(blobs: blob_layer.Blobs, before: NodeRef, after: NodeRef, compute: Compute) -> list[bytes]:
     """The keys of rows that are not the same in two tries, in their order. Costs what is different."""
-    asking = Difference(before.address, after.address)
+    asking = TrieDifference(before.address, after.address)
     while wanted := asking.wanted:
         await compute(asking.take, await blobs.get_many(wanted))
     return [each.key for each in asking.changed()]
 
 
-async def check(blobs: blob_layer.Reading, root: bytes, known: dict[bytes, None]) -> None:
+async def check(blobs: blob_layer.BlobReader, root: bytes, known: dict[bytes, None]) -> None:
     """Read every node of a saved state that is not `known`, and check that it has the only form that its rows allow.
     `BadNode` says which is damaged or missing, and where it lies.
     """
     header = await header_of(blobs, root)
     known[root] = None
-    await _walk(blobs, walk.Walk(header.root, strict=True, known=known))
+    await _walk(blobs, walk.TrieWalk(header.root, strict=True, known=known))
 
 
-async def _walk(blobs: blob_layer.Reading, walking: walk.Walk) -> None:
+async def _walk(blobs: blob_layer.BlobReader, walking: walk.TrieWalk) -> None:
     try:
         while wanted := walking.wanted:
             walking.take(await blobs.get_many(wanted))
@@ -176,14 +176,14 @@ class BadNode(errors.Corrupt):
 
     code = "bad_node"
 
-    def __init__(self, place: walk.Place | None, message: str) -> None:
+    def __init__(self, place: walk.TrieCursor | None, message: str) -> None:
         super().__init__(message)
         self.place = place
 
 
 async def save_changed(
     blobs: blob_layer.Blobs, updating: Update, compute: Compute, *, state: bytes, size_before: int
-) -> Saved:
+) -> SavedState:
     """Read what a change of a saved state needs, and put all of the changed state that is not there yet."""
     parts = _Parts(blobs)
     await parts.put(updating.written())
@@ -192,7 +192,7 @@ async def save_changed(
     last = written(state, updating.result(), size_before=size_before)
     await parts.put(last.blobs)
     await parts.finish()
-    return Saved(last.header, last.root, parts.count, parts.size)
+    return SavedState(last.header, last.root, parts.count, parts.size)
 
 
 def _taken(updating: Update, found: dict[bytes, bytes]) -> list[bytes]:
@@ -200,13 +200,13 @@ def _taken(updating: Update, found: dict[bytes, bytes]) -> list[bytes]:
     return updating.written()
 
 
-async def save(blobs: blob_layer.Blobs, state: Written) -> Saved:
+async def save(blobs: blob_layer.Blobs, state: StateBlobs) -> SavedState:
     """Put all of a state that is not there yet."""
     parts = _Parts(blobs)
     for start in range(0, len(state.blobs), PART_BLOBS):
         await parts.put(state.blobs[start : start + PART_BLOBS])
     await parts.finish()
-    return Saved(state.header, state.root, parts.count, parts.size)
+    return SavedState(state.header, state.root, parts.count, parts.size)
 
 
 class _Parts:

@@ -42,7 +42,7 @@ _BLOCK_FIELDS: Final = 4
 _DIGEST_BYTES: Final = limits.DIGEST_BYTES
 
 
-class Step(msgspec.Struct, frozen=True, gc=False):
+class SegmentStep(msgspec.Struct, frozen=True, gc=False):
     """One step on its way into a segment: its entries as bytes, the digest of its changes, and these."""
 
     number: int
@@ -52,7 +52,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     changes: bytes
 
 
-class Placed(msgspec.Struct, frozen=True, gc=False):
+class PlacedBlock(msgspec.Struct, frozen=True, gc=False):
     """Where a block is in a body, and what it has."""
 
     first_height: int
@@ -74,17 +74,17 @@ class Block(msgspec.Struct, frozen=True, gc=False):
     changes: list[bytes] | None
 
 
-class Writer:
+class SegmentBuilder:
     """Makes a body of steps, which are given one after the other. A block is compressed as soon as it is full."""
 
     def __init__(self, *, above: int, step: int, chain: bytes, with_changes: bool) -> None:
         self._index: list[Any] = [chain, above + 1, step + 1, int(with_changes)]
         self._with_changes = with_changes
-        self._steps: list[Step] = []
+        self._steps: list[SegmentStep] = []
         self._size = 0
         self._blocks: list[bytes] = []
 
-    def add(self, step: Step) -> None:
+    def add(self, step: SegmentStep) -> None:
         self._steps.append(step)
         self._size += sum(map(len, step.data)) + (len(step.changes) if self._with_changes else 0)
         if self._size >= limits.SEGMENT_BLOCK_BYTES:
@@ -139,7 +139,7 @@ class Body:
             if place.last_height > above:
                 yield self._block(place)
 
-    def _block(self, place: Placed) -> Block:
+    def _block(self, place: PlacedBlock) -> Block:
         raw = delta.unpack(self._data[place.start : place.end], length=place.length)
         entries, covered, changes = _unpack_block(raw, with_changes=self.record.changes)
         if len(entries) != place.last_height - place.first_height + 1:
@@ -147,7 +147,7 @@ class Body:
         return Block(self.at, place.first_height, place.last_height, entries, covered, changes)
 
 
-def _pack_block(steps: Sequence[Step], *, with_changes: bool) -> bytes:
+def _pack_block(steps: Sequence[SegmentStep], *, with_changes: bool) -> bytes:
     data = [each for step in steps for each in step.data]
     pieces = [len(data).to_bytes(_NUMBER_BYTES, "big"), len(steps).to_bytes(_NUMBER_BYTES, "big")]
     pieces += map(frame.chunk, data)
@@ -192,13 +192,13 @@ def _index_of(data: bytes) -> tuple[list[Any], int]:
     return fields, start
 
 
-def _places(fields: list[Any], start: int) -> list[Placed]:
+def _places(fields: list[Any], start: int) -> list[PlacedBlock]:
     height, step = fields[1] - 1, fields[2] - 1
-    found: list[Placed] = []
+    found: list[PlacedBlock] = []
     for index in range(_INDEX_FIELDS, len(fields), _BLOCK_FIELDS):
         last_height, last_step, packed, length = fields[index : index + _BLOCK_FIELDS]
         if last_height <= height or last_step <= step or length > limits.SEGMENT_BLOCK_BYTES_MAX:
             raise errors.DecodeError("the blocks of a segment do not follow each other")
-        found.append(Placed(height + 1, last_height, last_step, start, start + packed, length))
+        found.append(PlacedBlock(height + 1, last_height, last_step, start, start + packed, length))
         height, step, start = last_height, last_step, start + packed
     return found

@@ -5,7 +5,7 @@ processes) is forgotten by this age, never by the difference of two readings of 
 day ahead for some seconds, or wrong from the start of a process on, or another one in each process of a folder.
 
 **How it grows.** A janitor notes the age that it has read together with its own monotonic clock and the store's
-(`Anchor`). At its next look it adds what *both* clocks say has passed since, `STEP_US_MAX` at most (`grown`):
+(`AgeAnchor`). At its next look it adds what *both* clocks say has passed since, `STEP_US_MAX` at most (`grown`):
 
 * A clock that jumps ahead adds nothing: the monotonic clock has not moved. One that is set back adds nothing either,
   and what passed since the look before is lost.
@@ -34,7 +34,7 @@ from worldline.store import kv
 STEP_US_MAX: Final = 15 * 60_000_000  # what two looks of one janitor add at most, however far they are apart
 
 
-class State(msgspec.Struct, frozen=True):
+class AgeRecord(msgspec.Struct, frozen=True):
     """An age as it was read."""
 
     universe: ids.UniverseId
@@ -42,7 +42,7 @@ class State(msgspec.Struct, frozen=True):
     raw: bytes | None
 
 
-class Anchor(msgspec.Struct, frozen=True):
+class AgeAnchor(msgspec.Struct, frozen=True):
     """An age, and what both clocks of a process said when it was read or written."""
 
     age_us: int
@@ -58,17 +58,17 @@ def decode(raw: bytes | None) -> Age:
     return keys.decode(raw)
 
 
-def state(universe: ids.UniverseId, raw: bytes | None) -> State:
-    return State(universe, decode(raw), raw)
+def state(universe: ids.UniverseId, raw: bytes | None) -> AgeRecord:
+    return AgeRecord(universe, decode(raw), raw)
 
 
-def grown(since: Anchor, *, monotonic_us: int, time_us: int) -> int:
+def grown(since: AgeAnchor, *, monotonic_us: int, time_us: int) -> int:
     """The age that this process vouches for now."""
     agreed_us = min(monotonic_us - since.monotonic_us, time_us - since.time_us)
     return since.age_us + min(max(0, agreed_us), STEP_US_MAX)
 
 
-def advance(batch: kv.Batch, found: State, since: Anchor, to_us: int) -> State:
+def advance(batch: kv.Batch, found: AgeRecord, since: AgeAnchor, to_us: int) -> AgeRecord:
     """Let the universe be as old as was counted from an anchor. Guard: the age as it was read, which rises."""
     assert to_us > found.age.age_us, "an age only rises"
     after = Age(to_us, max(found.age.step_us, to_us - since.age_us))
@@ -78,4 +78,4 @@ def advance(batch: kv.Batch, found: State, since: Anchor, to_us: int) -> State:
     else:
         batch.expect(key, found.raw)
     batch.put(key, raw)
-    return State(found.universe, after, raw)
+    return AgeRecord(found.universe, after, raw)

@@ -50,7 +50,7 @@ MARK_MS = 15_000  # a mark that was not renewed for so long may be ended by any 
 # --- Marks ------------------------------------------------------------------------------------------------------------
 
 
-class State(msgspec.Struct, frozen=True):
+class CollectionState(msgspec.Struct, frozen=True):
     """The generation of a universe and its last collection, as they were read."""
 
     universe: ids.UniverseId
@@ -73,14 +73,19 @@ def reads(universe: ids.UniverseId) -> tuple[kv.Get, kv.Get]:
     return kv.Get(universe_keys.generation_key(universe)), kv.Get(keys.collection_key(universe))
 
 
-def decode(universe: ids.UniverseId, generation: bytes | None, last: bytes | None) -> State:
+def decode(universe: ids.UniverseId, generation: bytes | None, last: bytes | None) -> CollectionState:
     found = universe_keys.GENERATION.get(generation)
-    return State(universe, found or blob.Generation(0), generation, keys.COLLECTION.get(last), last)
+    return CollectionState(universe, found or blob.Generation(0), generation, keys.COLLECTION.get(last), last)
 
 
 def begin(
-    batch: kv.Batch, state: State, collector: bytes, *, time_us: int, life: leases.Heartbeat | None = None
-) -> State:
+    batch: kv.Batch,
+    state: CollectionState,
+    collector: bytes,
+    *,
+    time_us: int,
+    life: leases.HeartbeatRecord | None = None,
+) -> CollectionState:
     """Raise the generation: a mark begins, and every earlier collector is overtaken. Guard: the generation. `life`: the
     heartbeat of the process, if it has one.
     """
@@ -102,14 +107,14 @@ def begin(
     )
 
 
-def has_died(state: State, heartbeat: bytes | None, *, time_us: int) -> bool:
+def has_died(state: CollectionState, heartbeat: bytes | None, *, time_us: int) -> bool:
     """Whether the process whose mark is under way is gone, by the heartbeat that it has named."""
     assert state.last is not None
     life = leases.decode_heartbeat(ids.WorkerId(state.last.worker), heartbeat)
     return life is None or life.sign.incarnation != state.last.incarnation or not life.alive(time_us)
 
 
-def renew(batch: kv.Batch, state: State, *, time_us: int) -> State:
+def renew(batch: kv.Batch, state: CollectionState, *, time_us: int) -> CollectionState:
     """The mark goes on. Guard: the record of the collection, in which the time is another."""
     assert state.last is not None
     assert state.generation_raw is not None
@@ -118,7 +123,7 @@ def renew(batch: kv.Batch, state: State, *, time_us: int) -> State:
     return _write(batch, state, state.generation, msgspec.structs.replace(state.last, renewed_us=renewed_us))
 
 
-def end(batch: kv.Batch, state: State, *, time_us: int, above: bytes) -> State:
+def end(batch: kv.Batch, state: CollectionState, *, time_us: int, above: bytes) -> CollectionState:
     """All that is referred to is marked. `above`: where the next collection begins. Guard: the generation."""
     assert state.last is not None
     assert state.generation.marking
@@ -127,7 +132,7 @@ def end(batch: kv.Batch, state: State, *, time_us: int, above: bytes) -> State:
     return _write(batch, state, blob.Generation(state.generation.number), ended)
 
 
-def give_up(batch: kv.Batch, state: State) -> None:
+def give_up(batch: kv.Batch, state: CollectionState) -> None:
     """End a mark without a result: its own, or one whose collector is gone. Guard: the generation."""
     assert state.generation.marking
     assert state.generation_raw is not None
@@ -136,7 +141,7 @@ def give_up(batch: kv.Batch, state: State) -> None:
     batch.put(key, universe_keys.GENERATION.pack(blob.Generation(state.generation.number + 1)))
 
 
-def expect_no_mark(batch: kv.Batch, state: State) -> None:
+def expect_no_mark(batch: kv.Batch, state: CollectionState) -> None:
     """For a batch that takes references away from where they stay. The caller has found that none is under way; one
     whose collector is gone is given up first, by a batch of its own.
     """
@@ -144,7 +149,9 @@ def expect_no_mark(batch: kv.Batch, state: State) -> None:
     universes.expect_generation(batch, state.universe, state.generation_raw)
 
 
-def _write(batch: kv.Batch, state: State, generation: blob.Generation, record: blob.Collection) -> State:
+def _write(
+    batch: kv.Batch, state: CollectionState, generation: blob.Generation, record: blob.Collection
+) -> CollectionState:
     generation_key, key = universe_keys.generation_key(state.universe), keys.collection_key(state.universe)
     generation_raw, raw = universe_keys.GENERATION.pack(generation), keys.COLLECTION.pack(record)
     for each, before, after in ((generation_key, state.generation_raw, generation_raw), (key, state.last_raw, raw)):
@@ -154,13 +161,13 @@ def _write(batch: kv.Batch, state: State, generation: blob.Generation, record: b
             batch.expect(each, before)
         if before != after:
             batch.put(each, after)
-    return State(state.universe, generation, generation_raw, record, raw)
+    return CollectionState(state.universe, generation, generation_raw, record, raw)
 
 
 # --- Holds ------------------------------------------------------------------------------------------------------------
 
 
-class Holds(msgspec.Struct, frozen=True):
+class HoldsRecord(msgspec.Struct, frozen=True):
     """The holds of a universe, as they were read."""
 
     universe: ids.UniverseId
@@ -180,11 +187,11 @@ def get_holds(universe: ids.UniverseId) -> kv.Get:
     return kv.Get(keys.holds_key(universe))
 
 
-def decode_holds(universe: ids.UniverseId, raw: bytes | None) -> Holds:
-    return Holds(universe, keys.HOLDS.get(raw) or blob.Holds(0, []), raw)
+def decode_holds(universe: ids.UniverseId, raw: bytes | None) -> HoldsRecord:
+    return HoldsRecord(universe, keys.HOLDS.get(raw) or blob.Holds(0, []), raw)
 
 
-def hold(batch: kv.Batch, holds: Holds, id: bytes, *, what: str, time_us: int, now: Age, ttl_ms: int) -> None:
+def hold(batch: kv.Batch, holds: HoldsRecord, id: bytes, *, what: str, time_us: int, now: Age, ttl_ms: int) -> None:
     """Take a hold under a new id, or renew it: from this commit on nothing is deleted, until it is released or so much
     time has passed. Guard: the record of all holds. Those that have expired go.
     """
@@ -202,7 +209,7 @@ def hold(batch: kv.Batch, holds: Holds, id: bytes, *, what: str, time_us: int, n
     _change_holds(batch, holds, [*found, wanted])
 
 
-def release(batch: kv.Batch, holds: Holds, id: bytes) -> bool:
+def release(batch: kv.Batch, holds: HoldsRecord, id: bytes) -> bool:
     """Give a hold up. Returns whether it was there. Guard: the record of all holds."""
     found = [each for each in holds.record.holds if each.id != id]
     if len(found) == len(holds.record.holds):
@@ -211,7 +218,7 @@ def release(batch: kv.Batch, holds: Holds, id: bytes) -> bool:
     return True
 
 
-def expect_no_hold(batch: kv.Batch, holds: Holds) -> None:
+def expect_no_hold(batch: kv.Batch, holds: HoldsRecord) -> None:
     """For a batch that deletes. The caller has found that no hold stands."""
     key = keys.holds_key(holds.universe)
     if holds.raw is not None:
@@ -221,7 +228,7 @@ def expect_no_hold(batch: kv.Batch, holds: Holds) -> None:
         batch.put(key, keys.HOLDS.pack(holds.record))
 
 
-def _change_holds(batch: kv.Batch, holds: Holds, found: list[blob.Hold]) -> None:
+def _change_holds(batch: kv.Batch, holds: HoldsRecord, found: list[blob.Hold]) -> None:
     key = keys.holds_key(holds.universe)
     if holds.raw is None:
         batch.absent(key)
@@ -233,7 +240,7 @@ def _change_holds(batch: kv.Batch, holds: Holds, found: list[blob.Hold]) -> None
 # --- Blobs that nothing refers to -------------------------------------------------------------------------------------
 
 
-class Condemned(msgspec.Struct, frozen=True):
+class CondemnedRecord(msgspec.Struct, frozen=True):
     """A condemned blob, as it was read."""
 
     address: bytes
@@ -245,8 +252,8 @@ def get_condemned(universe: ids.UniverseId, of: bytes) -> kv.Get:
     return kv.Get(keys.condemned_key(universe, of))
 
 
-def decode_condemned_at(of: bytes, raw: bytes | None) -> Condemned | None:
-    return None if raw is None else Condemned(of, keys.CONDEMNED.unpack(raw), raw)
+def decode_condemned_at(of: bytes, raw: bytes | None) -> CondemnedRecord | None:
+    return None if raw is None else CondemnedRecord(of, keys.CONDEMNED.unpack(raw), raw)
 
 
 def condemned_range(universe: ids.UniverseId, *, above: bytes = b"", count_max: int) -> kv.Range:
@@ -257,13 +264,14 @@ def condemned_range(universe: ids.UniverseId, *, above: bytes = b"", count_max: 
     return kv.Range(begin, end, count_max=count_max)
 
 
-def decode_condemned(universe: ids.UniverseId, page: kv.Page) -> list[Condemned]:
+def decode_condemned(universe: ids.UniverseId, page: kv.Page) -> list[CondemnedRecord]:
     return [
-        Condemned(keys.condemned_address(universe, key), keys.CONDEMNED.unpack(raw), raw) for key, raw in page.items
+        CondemnedRecord(keys.condemned_address(universe, key), keys.CONDEMNED.unpack(raw), raw)
+        for key, raw in page.items
     ]
 
 
-def condemn(batch: kv.Batch, state: State, of: bytes, raw: bytes, *, since_us: int, age_us: int) -> None:
+def condemn(batch: kv.Batch, state: CollectionState, of: bytes, raw: bytes, *, since_us: int, age_us: int) -> None:
     """Nothing refers to this blob, whose record is `raw`. Guard: it is not condemned. Expects that the mark which has
     found that is the last one.
     """
@@ -277,14 +285,16 @@ def condemn(batch: kv.Batch, state: State, of: bytes, raw: bytes, *, since_us: i
     batch.put(key, keys.CONDEMNED.pack(blob.Condemned(generation, since_us, age_us, mark=state.generation.number)))
 
 
-def spare(batch: kv.Batch, universe: ids.UniverseId, found: Condemned) -> None:
+def spare(batch: kv.Batch, universe: ids.UniverseId, found: CondemnedRecord) -> None:
     """It is used again, or gone. Guard: it is condemned, since then."""
     key = keys.condemned_key(universe, found.address)
     batch.expect(key, found.raw)
     batch.delete(key)
 
 
-def delete(batch: kv.Batch, state: State, holds: Holds, found: Condemned, raw: bytes) -> str | None:
+def delete(
+    batch: kv.Batch, state: CollectionState, holds: HoldsRecord, found: CondemnedRecord, raw: bytes
+) -> str | None:
     """Delete a condemned blob whose record is `raw`, with its chunks. Returns the name of its object, if it has one,
     which is to be deleted after the commit. Guard: it is condemned; expects that its record has not changed, and that
     no hold has come. `state`: of the mark that has not found it either.

@@ -13,7 +13,7 @@ from worldline.model.upkeep import copies
 from worldline.store import kv
 
 
-class Turn(msgspec.Struct, frozen=True):
+class CopyLease(msgspec.Struct, frozen=True):
     """A copy under way, as it was read or written."""
 
     key: bytes
@@ -29,11 +29,13 @@ def get_restoring() -> kv.Get:
     return kv.Get(keys.restoring_key())
 
 
-def decode(wanted: kv.Get, raw: bytes | None) -> Turn | None:
-    return None if raw is None else Turn(wanted.key, raw, keys.COPYING.unpack(raw))
+def decode(wanted: kv.Get, raw: bytes | None) -> CopyLease | None:
+    return None if raw is None else CopyLease(wanted.key, raw, keys.COPYING.unpack(raw))
 
 
-def begin(batch: kv.Batch, wanted: kv.Get, before: Turn | None, *, token: bytes, what: str, until_us: int) -> Turn:
+def begin(
+    batch: kv.Batch, wanted: kv.Get, before: CopyLease | None, *, token: bytes, what: str, until_us: int
+) -> CopyLease:
     """Take the turn: there is none, or its time has passed. Guard: the record as it was read, or that there is none."""
     record = copies.Copying(token, what, until_us)
     raw = keys.COPYING.pack(record)
@@ -42,19 +44,19 @@ def begin(batch: kv.Batch, wanted: kv.Get, before: Turn | None, *, token: bytes,
     else:
         batch.expect(wanted.key, before.raw)
     batch.put(wanted.key, raw)
-    return Turn(wanted.key, raw, record)
+    return CopyLease(wanted.key, raw, record)
 
 
-def advance(batch: kv.Batch, turn: Turn, *, until_us: int) -> Turn:
+def advance(batch: kv.Batch, turn: CopyLease, *, until_us: int) -> CopyLease:
     """It goes on. Guard: the record as it was last written."""
     record = msgspec.structs.replace(turn.record, time_us=until_us, batches=turn.record.batches + 1)
     raw = keys.COPYING.pack(record)
     batch.expect(turn.key, turn.raw)
     batch.put(turn.key, raw)
-    return Turn(turn.key, raw, record)
+    return CopyLease(turn.key, raw, record)
 
 
-def end(batch: kv.Batch, turn: Turn) -> None:
+def end(batch: kv.Batch, turn: CopyLease) -> None:
     """It is done, or given up. Guard: the record as it was last written."""
     batch.expect(turn.key, turn.raw)
     batch.delete(turn.key)

@@ -37,30 +37,30 @@ from worldline.layers import leases, snapshots, worlds
 from worldline.layers.upkeep import collection, data_keys, ledger
 from worldline.model import ids, snapshot
 from worldline.model import world as model
-from worldline.model.upkeep.ledger import Erased
+from worldline.model.upkeep.ledger import ErasedKind
 from worldline.store import kv
 
 
-class Doomed(msgspec.Struct, frozen=True):
+class DoomedWorld(msgspec.Struct, frozen=True):
     """A deletion that is not finished, as it was read."""
 
     at: ids.Address
-    record: keys.Deletion
+    record: keys.DeletionRecord
     raw: bytes
 
 
 def begin(
     batch: kv.Batch,
-    world: worlds.World,
-    lease: leases.State,
+    world: worlds.WorldRecord,
+    lease: leases.LeaseState,
     *,
     pins_raw: bytes | None,
     token: bytes,
     time_us: int,
     names: Sequence[tuple[str, bytes]] = (),
-    leans: tuple[model.Lineage, snapshot.Snapshot] | None = None,
+    leans: tuple[model.Lineage, snapshot.StateSnapshot] | None = None,
     data_key_raw: bytes | None = None,
-) -> Doomed:
+) -> DoomedWorld:
     """The world is gone. Guards: its meta, its epoch, and that no deletion of it was begun.
 
     `pins_raw`: the count of pins, read before it was found that there are none. `names`: those that are known to point
@@ -79,14 +79,14 @@ def begin(
         worlds.free_name(batch, at.universe, name, raw=raw)
     if data_key_raw is not None:
         data_keys.destroy(batch, data_key_records.world_key(at), data_key_raw, time_us=time_us)
-    ledger.note(batch, Erased.WORLD, at, time_us=time_us)
-    doomed = _doomed(at, keys.Deletion(time_us))
+    ledger.note(batch, ErasedKind.WORLD, at, time_us=time_us)
+    doomed = _doomed(at, keys.DeletionRecord(time_us))
     batch.absent(keys.deletion_key(at))
     batch.put(keys.deletion_key(at), doomed.raw)
     return doomed
 
 
-def fence(batch: kv.Batch, lease: leases.State, *, token: bytes) -> None:
+def fence(batch: kv.Batch, lease: leases.LeaseState, *, token: bytes) -> None:
     """Its holder writes nothing any more, nor does a worker that is taking the lease now."""
     leases.revoke(batch, lease, token=token)
 
@@ -98,7 +98,7 @@ def queue(batch: kv.Batch, at: ids.Address, *, meta_raw: bytes, time_us: int) ->
     assert worlds.is_deleted(meta_raw)
     batch.expect(world_keys.meta_key(at), meta_raw)
     batch.absent(keys.deletion_key(at))
-    batch.put(keys.deletion_key(at), keys.DELETION.pack(keys.Deletion(time_us)))
+    batch.put(keys.deletion_key(at), keys.DELETION.pack(keys.DeletionRecord(time_us)))
 
 
 def next_world(universe: ids.UniverseId, *, after: ids.WorldId | None) -> kv.Range:
@@ -124,14 +124,14 @@ def get(at: ids.Address) -> kv.Get:
     return kv.Get(keys.deletion_key(at))
 
 
-def decode(at: ids.Address, raw: bytes | None) -> Doomed | None:
+def decode(at: ids.Address, raw: bytes | None) -> DoomedWorld | None:
     """A record that is damaged is as good as another: its key says what is to be removed."""
     if raw is None:
         return None
     try:
-        return Doomed(at, keys.DELETION.unpack(raw), raw)
+        return DoomedWorld(at, keys.DELETION.unpack(raw), raw)
     except errors.Corrupt:
-        return Doomed(at, keys.Deletion(0), raw)
+        return DoomedWorld(at, keys.DeletionRecord(0), raw)
 
 
 def prefix(universe: ids.UniverseId) -> bytes:
@@ -146,7 +146,7 @@ def unfinished(universe: ids.UniverseId, *, after: ids.WorldId | None = None, co
     return kv.Range(begin, end, count_max=count_max)
 
 
-def decode_unfinished(universe: ids.UniverseId, page: kv.Page) -> list[Doomed]:
+def decode_unfinished(universe: ids.UniverseId, page: kv.Page) -> list[DoomedWorld]:
     addresses = [ids.Address(universe, keys.deletion_world(universe, key)) for key, _ in page.items]
     found = [decode(at, raw) for at, (_, raw) in zip(addresses, page.items, strict=True)]
     return [each for each in found if each is not None]
@@ -175,7 +175,9 @@ _FIRST = min(table.in_world(lambda each: each.deletion is OnDelete.GOES))
 assert max(table.in_world(lambda each: each.deletion is OnDelete.STAYS)) < _FIRST
 
 
-def remove(batch: kv.Batch, doomed: Doomed, work: kv.Page, own: kv.Page, *, marks: collection.State) -> Doomed | None:
+def remove(
+    batch: kv.Batch, doomed: DoomedWorld, work: kv.Page, own: kv.Page, *, marks: collection.CollectionState
+) -> DoomedWorld | None:
     """Remove what was read. Returns the deletion as it is then; None if there was nothing. Guard: the deletion as it
     was read. `marks`: no mark is under way.
     """
@@ -197,7 +199,7 @@ def remove(batch: kv.Batch, doomed: Doomed, work: kv.Page, own: kv.Page, *, mark
     return after
 
 
-def finish(batch: kv.Batch, doomed: Doomed) -> None:
+def finish(batch: kv.Batch, doomed: DoomedWorld) -> None:
     """Nothing is left of it. Guard: the deletion as it was read; a world is deleted once."""
     batch.expect(keys.deletion_key(doomed.at), doomed.raw)
     batch.delete(keys.deletion_key(doomed.at))
@@ -262,5 +264,5 @@ def _pointer(at: ids.Address, key: bytes, raw: bytes) -> bytes | None:
         return None
 
 
-def _doomed(at: ids.Address, record: keys.Deletion) -> Doomed:
-    return Doomed(at, record, keys.DELETION.pack(record))
+def _doomed(at: ids.Address, record: keys.DeletionRecord) -> DoomedWorld:
+    return DoomedWorld(at, record, keys.DELETION.pack(record))

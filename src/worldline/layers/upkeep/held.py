@@ -18,17 +18,17 @@ def get(at: ids.Address) -> kv.Get:
     return kv.Get(keys.held_key(at))
 
 
-def decode(raw: bytes | None) -> copies.Held | None:
+def decode(raw: bytes | None) -> copies.DormantCopy | None:
     return keys.HELD.get(raw)
 
 
 def hold(batch: kv.Batch, at: ids.Address, *, status: Status, source: str, time_us: int) -> None:
     """The batch that makes the world, archived, has a guard. One that was archived before stays just that."""
     if status is not Status.ARCHIVED:
-        batch.put(keys.held_key(at), keys.HELD.pack(copies.Held(status, source, time_us)))
+        batch.put(keys.held_key(at), keys.HELD.pack(copies.DormantCopy(status, source, time_us)))
 
 
-def release(batch: kv.Batch, world: worlds.World, raw: bytes | None) -> worlds.World | None:
+def release(batch: kv.Batch, world: worlds.WorldRecord, raw: bytes | None) -> worlds.WorldRecord | None:
     """Let a copy become what it was. None if it is none. Guard: the record as it was read, and the world's meta."""
     held = decode(raw)
     if held is None or raw is None:

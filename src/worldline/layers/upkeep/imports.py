@@ -61,24 +61,24 @@ def put_segment(batch: kv.Batch, at: ids.Address, record: journal.Segment, *, ag
     batch.put(segment_keys.segment_key(at, record.last_height), segment_keys.SEGMENT.pack(record))
 
 
-def put_dropped(batch: kv.Batch, at: ids.Address, record: journal.Dropped) -> None:
+def put_dropped(batch: kv.Batch, at: ids.Address, record: journal.DroppedEntries) -> None:
     """Say that the first entries are not kept any more."""
     batch.put(segment_keys.segment_key(at, record.last_height), segment_keys.DROPPED.pack(record))
 
 
-def put_snapshot(batch: kv.Batch, at: ids.Address, record: snapshot.Snapshot, *, age_us: int) -> None:
+def put_snapshot(batch: kv.Batch, at: ids.Address, record: snapshot.StateSnapshot, *, age_us: int) -> None:
     """Record a saved state that was put and checked. It is as old here as the import."""
     record = msgspec.structs.replace(record, age_us=age_us)
     batch.put(snapshot_keys.snapshot_key(at, record.step), snapshot_keys.SNAPSHOT.pack(record))
 
 
-def put_seen(batch: kv.Batch, at: ids.Address, seen: copies.Seen) -> None:
+def put_seen(batch: kv.Batch, at: ids.Address, seen: copies.CopiedSeenId) -> None:
     """An id that was seen, with the stamp that its input had."""
     record, stamp = seen.record[: -limits.STAMP_BYTES], seen.record[-limits.STAMP_BYTES :]
     batch.put(inbox_keys.seen_prefix(at) + seen.seen, inboxes.unaged(record) + stamp)
 
 
-def put_unread(batch: kv.Batch, at: ids.Address, unread: copies.Unread) -> None:
+def put_unread(batch: kv.Batch, at: ids.Address, unread: copies.CopiedInput) -> None:
     """Append an unread input. It gets a stamp of this store, and so does the record of its id."""
     index = batch.append(inbox_keys.item_prefix(at), unread.item)
     if unread.seen:
@@ -119,11 +119,11 @@ def finish(
     meta: model.WorldMeta,
     lineage: model.Lineage,
     head: journal.Head,
-    baseline: snapshot.Snapshot,
+    baseline: snapshot.StateSnapshot,
     source: str,
     time_us: int,
     generation_raw: bytes | None,
-) -> worlds.World:
+) -> worlds.WorldRecord:
     """All of it is there: the world is made, archived. Guards: the id and the name are free. Expects the generation
     that all its blobs were put at, or raised to.
     """

@@ -13,7 +13,7 @@ from worldline.codec import tuples
 from worldline.keys.upkeep import ledger as keys
 from worldline.keys.upkeep import scrubs
 from worldline.model import ids
-from worldline.model.upkeep.ledger import Erased, LedgerEntry
+from worldline.model.upkeep.ledger import ErasedKind, LedgerEntry
 from worldline.store import kv
 
 
@@ -32,7 +32,7 @@ class Scrubs(msgspec.Struct, frozen=True):
 
 def note(
     batch: kv.Batch,
-    kind: Erased,
+    kind: ErasedKind,
     at: ids.Address | ids.UniverseId,
     *,
     time_us: int,

@@ -28,7 +28,7 @@ class Quoted(msgspec.Struct, frozen=True):
     raw: bytes | None
 
     @property
-    def quota(self) -> model.Quota:
+    def quota(self) -> model.QuotaRecord:
         return self.record.quota
 
 
@@ -50,11 +50,13 @@ def decode_usage(raw: bytes | None) -> model.Usage | None:
     return keys.USAGE.get(raw)
 
 
-def change(batch: kv.Batch, known: Quoted, wanted: model.Quota, *, time_us: int) -> None:
+def change(batch: kv.Batch, known: Quoted, wanted: model.QuotaRecord, *, time_us: int) -> None:
     """Another quota. Guard: the record as it was read. Worlds and pins are counted anew by the next that is made."""
     number = known.record.changes + 1
     _replace(batch, known, model.Quotas(number, wanted))
-    batch.append(keys.log_prefix(known.universe), keys.QUOTA_CHANGE.pack(model.QuotaChange(number, wanted, time_us)))
+    batch.append(
+        keys.log_prefix(known.universe), keys.QUOTA_CHANGE.pack(model.QuotaChangeRecord(number, wanted, time_us))
+    )
 
 
 def count_on(batch: kv.Batch, known: Quoted, *, worlds: int | None, pins: int | None) -> None:
@@ -91,5 +93,5 @@ def log_range(universe: ids.UniverseId, *, count_max: int) -> kv.Range:
     return kv.Range(begin, end, count_max=count_max, reverse=True)
 
 
-def decode_log(page: kv.Page) -> list[model.QuotaChange]:
+def decode_log(page: kv.Page) -> list[model.QuotaChangeRecord]:
     return [keys.QUOTA_CHANGE.unpack(raw) for _, raw in page.items]

@@ -90,7 +90,7 @@ def _put_meta(batch: kv.Batch, copy: Copy, key: bytes, raw: bytes) -> None:
         held.hold(batch, at, status=meta.status, source=copy.source, time_us=copy.time_us)
 
 
-def _meta(copy: Copy, value: space.Value[WorldMeta], raw: bytes) -> bytes:
+def _meta(copy: Copy, value: space.ValueCodec[WorldMeta], raw: bytes) -> bytes:
     meta = value.unpack(raw)
     if copy.live or meta.status in (Status.DELETED, Status.ARCHIVED):
         return raw

@@ -13,15 +13,15 @@ import msgspec
 from worldline.codec import sealed as tokens
 from worldline.codec.sealed import Token
 from worldline.keys.upkeep import sealed, subjects
-from worldline.layers.stored.lines import Line
+from worldline.layers.stored.lines import HistoryLine
 from worldline.layers.upkeep import ledger
 from worldline.model import ids
-from worldline.model.upkeep.ledger import Erased
-from worldline.model.upkeep.sealed import NONE, Erasures, Kept, New
+from worldline.model.upkeep.ledger import ErasedKind
+from worldline.model.upkeep.sealed import NONE, Erasures, New, PersonalRecord
 from worldline.store import kv
 
 
-class Subject(msgspec.Struct, frozen=True):
+class SubjectRecord(msgspec.Struct, frozen=True):
     """What was read of a subject. `raw`: its record, as it is stored; None: it has none yet."""
 
     subject: bytes
@@ -32,7 +32,7 @@ class Subject(msgspec.Struct, frozen=True):
         return NONE if self.raw is None else subjects.ERASURES.unpack(self.raw)
 
 
-def root_of(line: Line) -> ids.Address:
+def root_of(line: HistoryLine) -> ids.Address:
     """The world that a lineage began with."""
     return line.owners()[0].at
 
@@ -49,7 +49,7 @@ def get(root: ids.Address, subject: bytes, value: bytes) -> kv.Get:
     return kv.Get(sealed.value_key(root, subject, value))
 
 
-def decode(raw: bytes | None) -> Kept | None:
+def decode(raw: bytes | None) -> PersonalRecord | None:
     return sealed.KEPT.get(raw)
 
 
@@ -67,7 +67,7 @@ def get_subject(root: ids.Address, subject: bytes) -> kv.Get:
     return kv.Get(subjects.subject_key(root, subject))
 
 
-def unchanged(batch: kv.Batch, root: ids.Address, found: Iterable[Subject]) -> None:
+def unchanged(batch: kv.Batch, root: ids.Address, found: Iterable[SubjectRecord]) -> None:
     """Expect that nothing of these subjects was erased since they were first read. One without a record gets it now."""
     for each in found:
         key = subjects.subject_key(root, each.subject)
@@ -107,28 +107,28 @@ def subject_range(root: ids.Address, subject: bytes, *, count_max: int, after: b
     return kv.Range(after + b"\x00" if after else begin, end, count_max=count_max)
 
 
-def erase_subject(batch: kv.Batch, root: ids.Address, was: Subject, *, time_us: int) -> Erasures:
+def erase_subject(batch: kv.Batch, root: ids.Address, was: SubjectRecord, *, time_us: int) -> Erasures:
     """Delete all values of a subject. Guard: its record, as it was read. What is written at the same time may survive
     (`store/kv.py`): the caller looks again.
     """
     batch.delete_range(*sealed.values(root, was.subject))
-    ledger.note(batch, Erased.SUBJECT, root, subject=was.subject, time_us=time_us)
+    ledger.note(batch, ErasedKind.SUBJECT, root, subject=was.subject, time_us=time_us)
     return _count(batch, root, was, time_us=time_us)
 
 
 def erase_values(
-    batch: kv.Batch, root: ids.Address, was: Subject, values: Sequence[bytes], *, time_us: int
+    batch: kv.Batch, root: ids.Address, was: SubjectRecord, values: Sequence[bytes], *, time_us: int
 ) -> Erasures:
     """Delete these values of a subject. Guard: its record, as it was read."""
     made = _count(batch, root, was, time_us=time_us)
-    ledger.note(batch, Erased.VALUES, root, subject=was.subject, values=values, time_us=time_us)
+    ledger.note(batch, ErasedKind.VALUES, root, subject=was.subject, values=values, time_us=time_us)
     for value in values:
         batch.delete(sealed.value_key(root, was.subject, value))
         batch.put(subjects.value_key(root, was.subject, value), subjects.ERASURES.pack(made))
     return made
 
 
-def _count(batch: kv.Batch, root: ids.Address, was: Subject, *, time_us: int) -> Erasures:
+def _count(batch: kv.Batch, root: ids.Address, was: SubjectRecord, *, time_us: int) -> Erasures:
     assert was.raw is not None, "a subject that has values has a record"
     key = subjects.subject_key(root, was.subject)
     batch.expect(key, was.raw)

@@ -28,11 +28,11 @@ from worldline.keys.upkeep import universe_deletions as keys
 from worldline.layers.upkeep import ledger
 from worldline.model import ids
 from worldline.model import world as model
-from worldline.model.upkeep.ledger import Erased
+from worldline.model.upkeep.ledger import ErasedKind
 from worldline.store import kv
 
 
-class Doomed(msgspec.Struct, frozen=True):
+class DoomedUniverse(msgspec.Struct, frozen=True):
     """A deletion that is not finished, as it was read."""
 
     universe: ids.UniverseId
@@ -42,7 +42,7 @@ class Doomed(msgspec.Struct, frozen=True):
 
 def close(
     batch: kv.Batch, universe: ids.UniverseId, *, name_raw: bytes, meta_raw: bytes, with_worlds: bool, time_us: int
-) -> Doomed:
+) -> DoomedUniverse:
     """No world is made in it any more, and its name is free. Guards: its name and its record as they were read."""
     meta: model.UniverseMeta = universe_keys.META.unpack(meta_raw)
     batch.expect(universe_keys.name_key(meta.name), name_raw)
@@ -56,14 +56,14 @@ def close(
     return doomed
 
 
-def decide(batch: kv.Batch, doomed: Doomed) -> Doomed:
+def decide(batch: kv.Batch, doomed: DoomedUniverse) -> DoomedUniverse:
     """It goes. Guard: the deletion as it was read."""
     assert not doomed.record.decided
-    ledger.note(batch, Erased.UNIVERSE, doomed.universe, time_us=doomed.record.since_us)
+    ledger.note(batch, ErasedKind.UNIVERSE, doomed.universe, time_us=doomed.record.since_us)
     return _change(batch, doomed, msgspec.structs.replace(doomed.record, decided=True))
 
 
-def reopen(batch: kv.Batch, doomed: Doomed, *, meta_raw: bytes) -> None:
+def reopen(batch: kv.Batch, doomed: DoomedUniverse, *, meta_raw: bytes) -> None:
     """It stays: it has worlds. Guards: the deletion as it was read, and that its name is free still."""
     assert not doomed.record.decided
     name = doomed.record.name
@@ -87,7 +87,7 @@ def read_range(universe: ids.UniverseId) -> kv.Range:
     )
 
 
-def remove(batch: kv.Batch, doomed: Doomed, page: kv.Page, *, objects: int = 0) -> Doomed:
+def remove(batch: kv.Batch, doomed: DoomedUniverse, page: kv.Page, *, objects: int = 0) -> DoomedUniverse:
     """Remove what was read, and say how many objects were. Guard: the deletion as it was read."""
     assert doomed.record.decided
     for key, _ in page.items:
@@ -100,7 +100,7 @@ def remove(batch: kv.Batch, doomed: Doomed, page: kv.Page, *, objects: int = 0) 
     )
 
 
-def finish(batch: kv.Batch, doomed: Doomed) -> None:
+def finish(batch: kv.Batch, doomed: DoomedUniverse) -> None:
     """Nothing is left of it. Guard: the deletion as it was read; the id is never used again."""
     batch.expect(keys.deletion_key(doomed.universe), doomed.raw)
     batch.delete(keys.deletion_key(doomed.universe))
@@ -111,8 +111,8 @@ def get(universe: ids.UniverseId) -> kv.Get:
     return kv.Get(keys.deletion_key(universe))
 
 
-def decode(universe: ids.UniverseId, raw: bytes | None) -> Doomed | None:
-    return None if raw is None else Doomed(universe, keys.DELETION.unpack(raw), raw)
+def decode(universe: ids.UniverseId, raw: bytes | None) -> DoomedUniverse | None:
+    return None if raw is None else DoomedUniverse(universe, keys.DELETION.unpack(raw), raw)
 
 
 def prefix() -> bytes:
@@ -124,23 +124,23 @@ def unfinished(*, count_max: int) -> kv.Range:
     return kv.Range(*keys.deletions(), count_max=count_max)
 
 
-def decode_unfinished(page: kv.Page) -> list[Doomed]:
+def decode_unfinished(page: kv.Page) -> list[DoomedUniverse]:
     """Those that can be read; another is reported by `doctor`."""
-    found: list[Doomed] = []
+    found: list[DoomedUniverse] = []
     for key, raw in page.items:
         try:
-            found.append(Doomed(keys.deletion_universe(key), keys.DELETION.unpack(raw), raw))
+            found.append(DoomedUniverse(keys.deletion_universe(key), keys.DELETION.unpack(raw), raw))
         except errors.Corrupt:
             continue
     return found
 
 
-def _change(batch: kv.Batch, doomed: Doomed, record: keys.UniverseDeletion) -> Doomed:
+def _change(batch: kv.Batch, doomed: DoomedUniverse, record: keys.UniverseDeletion) -> DoomedUniverse:
     after = _doomed(doomed.universe, record)
     batch.expect(keys.deletion_key(doomed.universe), doomed.raw)
     batch.put(keys.deletion_key(doomed.universe), after.raw)
     return after
 
 
-def _doomed(universe: ids.UniverseId, record: keys.UniverseDeletion) -> Doomed:
-    return Doomed(universe, record, keys.DELETION.pack(record))
+def _doomed(universe: ids.UniverseId, record: keys.UniverseDeletion) -> DoomedUniverse:
+    return DoomedUniverse(universe, record, keys.DELETION.pack(record))

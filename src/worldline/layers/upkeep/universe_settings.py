@@ -19,7 +19,7 @@ from worldline.model.upkeep.universe_settings import UniverseSettings, Values
 from worldline.store import kv
 
 
-class Stored(msgspec.Struct, frozen=True):
+class UniverseSettingsRecord(msgspec.Struct, frozen=True):
     """The settings of a universe as they were read. `raw` is None if it never had any."""
 
     universe: ids.UniverseId
@@ -38,12 +38,12 @@ def get(universe: ids.UniverseId) -> kv.Get:
     return kv.Get(keys.settings_key(universe))
 
 
-def decode(universe: ids.UniverseId, raw: bytes | None) -> Stored:
+def decode(universe: ids.UniverseId, raw: bytes | None) -> UniverseSettingsRecord:
     found = keys.SETTINGS.get(raw)
-    return Stored(universe, UniverseSettings() if found is None else found, raw)
+    return UniverseSettingsRecord(universe, UniverseSettings() if found is None else found, raw)
 
 
-def choose(batch: kv.Batch, known: Stored, wanted: Mapping[str, str | None], *, time_us: int) -> bool:
+def choose(batch: kv.Batch, known: UniverseSettingsRecord, wanted: Mapping[str, str | None], *, time_us: int) -> bool:
     """What an operator wants from now on. None: a setting of each process again; what hosts have noted of it is
     forgotten, too. False if it was so already. Guard: the record as it was read.
     """
@@ -60,12 +60,14 @@ def choose(batch: kv.Batch, known: Stored, wanted: Mapping[str, str | None], *, 
     return True
 
 
-def note(batch: kv.Batch, known: Stored, own: Values, *, time_us: int) -> Stored:
+def note(batch: kv.Batch, known: UniverseSettingsRecord, own: Values, *, time_us: int) -> UniverseSettingsRecord:
     """What a host was started with. Guard: the record as it was read."""
     return _replace(batch, known, known.record.chosen, {**known.record.noted, **own}, time_us)
 
 
-def _replace(batch: kv.Batch, known: Stored, chosen: Values, noted: Values, time_us: int) -> Stored:
+def _replace(
+    batch: kv.Batch, known: UniverseSettingsRecord, chosen: Values, noted: Values, time_us: int
+) -> UniverseSettingsRecord:
     key = keys.settings_key(known.universe)
     if known.raw is None:
         batch.absent(key)
@@ -74,4 +76,4 @@ def _replace(batch: kv.Batch, known: Stored, chosen: Values, noted: Values, time
     record = UniverseSettings(known.record.changes + 1, chosen, noted, time_us)
     raw = keys.SETTINGS.pack(record)
     batch.put(key, raw)
-    return Stored(known.universe, record, raw)
+    return UniverseSettingsRecord(known.universe, record, raw)

@@ -12,12 +12,12 @@ from typing import TypeAlias
 import msgspec
 
 from worldline.model.trie import nodes
-from worldline.model.trie.nodes import LOWEST, Branch, Leaf, Node, Stored
+from worldline.model.trie.nodes import LOWEST, BranchNode, Leaf, Node, Stored
 
 _Side: TypeAlias = "bytes | Node"  # a node's address; or what is known to lie at a place of a branch
 
 
-class Changed(msgspec.Struct, frozen=True):
+class ChangedRow(msgspec.Struct, frozen=True):
     """A key whose row is not the same. None: it has none on that side."""
 
     key: bytes
@@ -25,11 +25,11 @@ class Changed(msgspec.Struct, frozen=True):
     after: Stored | None
 
 
-class Difference:
+class TrieDifference:
     def __init__(self, before: bytes, after: bytes) -> None:
         # Pairs of what lies at the same place, the depth of the branch that this is a place of, and the place.
         self._open: list[tuple[_Side, _Side, int, int]] = [(before, after, -1, LOWEST)] if before != after else []
-        self._found: list[Changed] = []
+        self._found: list[ChangedRow] = []
 
     @property
     def wanted(self) -> list[bytes]:
@@ -44,7 +44,7 @@ class Difference:
             after = decoded[other] if isinstance(other, bytes) else other
             self._compare(before, after, *((depth + 1, 1) if place >= LOWEST else (depth, place)))
 
-    def changed(self) -> list[Changed]:
+    def changed(self) -> list[ChangedRow]:
         """All of them, in the order of keys."""
         assert not self._open, "nodes are missing"
         return sorted(self._found, key=lambda each: each.key)
@@ -52,7 +52,7 @@ class Difference:
     def _compare(self, before: Node, after: Node, depth: int, place: int) -> None:
         if isinstance(before, Leaf) and isinstance(after, Leaf):
             for key in {**before.rows, **after.rows}:
-                changed = Changed(key, before.rows.get(key), after.rows.get(key))
+                changed = ChangedRow(key, before.rows.get(key), after.rows.get(key))
                 if changed.before != changed.after:
                     self._found.append(changed)
             return
@@ -73,7 +73,7 @@ def _at(node: Node, place: int, depth: int) -> _Side:
     if place in node.children:
         return node.children[place].address
     below = {at: child for at, child in node.children.items() if nodes.is_below(at, place)}
-    return Branch(below) if below else Leaf({})
+    return BranchNode(below) if below else Leaf({})
 
 
 def _is_at(path: bytes, place: int, depth: int) -> bool:

@@ -74,7 +74,7 @@ class Far(msgspec.Struct, frozen=True, gc=False):
 Stored: TypeAlias = "Row | Far"
 
 
-class Ref(msgspec.Struct, frozen=True, gc=False):
+class NodeRef(msgspec.Struct, frozen=True, gc=False):
     """A node that is there, and what lies below it."""
 
     address: bytes
@@ -86,22 +86,22 @@ class Header(msgspec.Struct, frozen=True):
     """The first node of a snapshot."""
 
     state: bytes
-    root: Ref
+    root: NodeRef
     size: int  # of all rows, in bytes
 
 
-class Branch(msgspec.Struct, frozen=True):
-    children: dict[int, Ref]  # by place, in their order
+class BranchNode(msgspec.Struct, frozen=True):
+    children: dict[int, NodeRef]  # by place, in their order
 
 
 class Leaf(msgspec.Struct, frozen=True):
     rows: dict[bytes, Stored]  # in the order of keys
 
 
-Node: TypeAlias = "Branch | Leaf"
+Node: TypeAlias = "BranchNode | Leaf"
 
 
-class Asking(Protocol):
+class NodeConsumer(Protocol):
     """Something that needs nodes: `wanted` names them, `take` is given them, until nothing is wanted."""
 
     @property
@@ -110,7 +110,7 @@ class Asking(Protocol):
     def take(self, found: Mapping[bytes, bytes]) -> None: ...
 
 
-def answer(asking: Asking, get: Callable[[bytes], bytes]) -> None:
+def answer(asking: NodeConsumer, get: Callable[[bytes], bytes]) -> None:
     """Give it all that it needs, from where nothing has to be waited for."""
     while wanted := asking.wanted:
         asking.take({address: get(address) for address in wanted})
@@ -132,7 +132,7 @@ def lowest_of(path: bytes, depth: int) -> int:
     return LOWEST + (byte & 15 if depth & 1 else byte >> 4)
 
 
-def place_of(children: Mapping[int, Ref], path: bytes, depth: int) -> int:
+def place_of(children: Mapping[int, NodeRef], path: bytes, depth: int) -> int:
     """The place of the child on a path, in a branch at this depth; the lowest place if there is none."""
     lowest = place = lowest_of(path, depth)
     while place > 1:
@@ -179,7 +179,7 @@ def encode_header(header: Header) -> bytes:
     return canonical.encode_flat([HEADER, VERSION, header.state, root.address, root.count, root.weight, header.size])
 
 
-def encode_branch(children: Mapping[int, Ref]) -> bytes:
+def encode_branch(children: Mapping[int, NodeRef]) -> bytes:
     places = 0
     flat: list[Any] = []
     for place in sorted(children):
@@ -208,7 +208,7 @@ def decode_header(data: bytes) -> Header:
         case [1, 1, bytes(state), bytes(root), int(count), int(weight), int(size)] if (
             _are_digests(state, root) and min(count, weight, size) >= 0
         ):
-            return Header(state, Ref(root, count, weight), size)
+            return Header(state, NodeRef(root, count, weight), size)
         case [1, int(version), *_] if version != VERSION:
             raise errors.DecodeError(f"a snapshot's header of version {version}; this release reads {VERSION}")
         case _:
@@ -222,7 +222,7 @@ def decode(data: bytes) -> Node:
         raise errors.DecodeError(f"a node of version {fields[1:2]}; this release reads {VERSION}")
     match fields:
         case [2, _, int(places), list(flat)]:
-            return Branch(_children(places, flat))
+            return BranchNode(_children(places, flat))
         case [3, _, list(flat)]:
             return Leaf(_rows(flat, []))
         case [3, _, list(flat), list(apart)] if apart:
@@ -240,21 +240,21 @@ def is_branch(data: bytes) -> bool:
     return data[:2] == _BRANCH
 
 
-class References(msgspec.Struct, frozen=True):
+class NodeReferences(msgspec.Struct, frozen=True):
     """What a node refers to: other nodes, and the meanings of rows."""
 
     nodes: list[bytes]
     blobs: list[bytes]
 
 
-def references(data: bytes) -> References:
+def references(data: bytes) -> NodeReferences:
     """Everything that a node needs to be whole, of whichever kind it is."""
     if _fields(data)[0] == HEADER:
-        return References([decode_header(data).root.address], [])
+        return NodeReferences([decode_header(data).root.address], [])
     node = decode(data)
-    if isinstance(node, Branch):
-        return References([child.address for child in node.children.values()], [])
-    return References([], [row.address for row in node.rows.values() if type(row) is Far])
+    if isinstance(node, BranchNode):
+        return NodeReferences([child.address for child in node.children.values()], [])
+    return NodeReferences([], [row.address for row in node.rows.values() if type(row) is Far])
 
 
 def _fields(data: bytes) -> list[Any]:
@@ -264,17 +264,17 @@ def _fields(data: bytes) -> list[Any]:
     return fields
 
 
-def _children(places: int, flat: list[Any]) -> dict[int, Ref]:
+def _children(places: int, flat: list[Any]) -> dict[int, NodeRef]:
     if not 0 < places < 1 << 2 * LOWEST or places & 3 or len(flat) != _FIELDS * places.bit_count():
         raise errors.DecodeError("a branch names each of its children once")
-    children: dict[int, Ref] = {}
+    children: dict[int, NodeRef] = {}
     fields = iter(flat)
     for place in range(2, 2 * LOWEST):
         if not places >> place & 1:
             continue
         match [next(fields), next(fields), next(fields)]:
             case [bytes(address), int(count), int(weight)] if _are_digests(address) and count > 0 and weight > 0:
-                children[place] = Ref(address, count, weight)
+                children[place] = NodeRef(address, count, weight)
             case _:
                 raise errors.DecodeError(f"a branch's child at {place} is no address, count and weight")
         if any(place >> up in children for up in range(1, BITS)):

@@ -13,7 +13,7 @@ from worldline.base import errors
 from worldline.codec import digest
 from worldline.model.row_keys import describe
 from worldline.model.trie import nodes
-from worldline.model.trie.nodes import Branch, Stored
+from worldline.model.trie.nodes import BranchNode, Stored
 
 
 class Paths:
@@ -34,7 +34,7 @@ class Paths:
         for key, address in self._next.items():
             path, node = self._paths[key], decoded[address]
             path.append(found[address])
-            if isinstance(node, Branch):
+            if isinstance(node, BranchNode):
                 child = node.children.get(nodes.place_of(node.children, nodes.path_of(key), len(path) - 1))
                 if child is not None:
                     after[key] = child.address
@@ -71,7 +71,7 @@ def follow(root: bytes, key: bytes, path: Sequence[bytes]) -> Stored | None:
             raise errors.DecodeError("the path goes on where the trie ends")
         digest.check(data, address, f"node {depth} of the path")
         node = nodes.decode(data)
-        if isinstance(node, Branch):
+        if isinstance(node, BranchNode):
             child = node.children.get(nodes.place_of(node.children, nodes.path_of(key), depth))
             address = None if child is None else child.address
             continue

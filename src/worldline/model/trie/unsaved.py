@@ -14,7 +14,7 @@ from typing import Final
 
 from worldline.model import row_keys
 from worldline.model.change import Change, Row
-from worldline.model.trie.nodes import Header, Ref
+from worldline.model.trie.nodes import Header, NodeRef
 
 SMALL_BYTES: Final = 64 * 1_024  # up to this size a state is saved from all its rows
 CHANGE_BYTES: Final = 400  # more or less what a changed row takes in memory besides its bytes, while it is saved, too
@@ -49,7 +49,7 @@ class Unsaved:
         return bool(self._gone) and key.startswith(tuple(self._gone)), None
 
     @property
-    def root(self) -> Ref:
+    def root(self) -> NodeRef:
         """The trie that was saved."""
         return self.header.root
 

@@ -23,7 +23,7 @@ import msgspec
 from worldline.codec import digest
 from worldline.model.change import Row
 from worldline.model.trie import nodes
-from worldline.model.trie.nodes import BITS, LOWEST, Branch, Far, Leaf, Ref, Stored
+from worldline.model.trie.nodes import BITS, LOWEST, BranchNode, Far, Leaf, NodeRef, Stored
 
 PAGE_NODES: Final = 250  # asked for at once, and in memory with the rows of each; about a megabyte of leaves
 
@@ -31,12 +31,12 @@ _Item: TypeAlias = "tuple[bytes, bytes, Stored | None]"  # path, key, and what i
 _Placed: TypeAlias = "tuple[bytes, bytes, Stored]"
 
 
-class Result(msgspec.Struct, frozen=True):
+class UpdatedTrie(msgspec.Struct, frozen=True):
     """A trie after a change. `grown`: by how many bytes its rows are more now. `new`: nodes that were not there before,
     by address, children before their parents; and `blobs`, the large meanings among the changed rows.
     """
 
-    root: Ref
+    root: NodeRef
     grown: int
     new: dict[bytes, bytes]
     blobs: dict[bytes, bytes]
@@ -53,7 +53,7 @@ class _Rows:
         self.weight = weight
 
 
-_Node: TypeAlias = "Ref | _Rows"
+_Node: TypeAlias = "NodeRef | _Rows"
 
 
 class _Changing:
@@ -61,7 +61,9 @@ class _Changing:
 
     __slots__ = ("above", "before", "children", "depth", "kept", "leaves", "place", "waiting")
 
-    def __init__(self, above: _Changing | None, place: int, before: Ref, kept: dict[int, Ref], depth: int) -> None:
+    def __init__(
+        self, above: _Changing | None, place: int, before: NodeRef, kept: dict[int, NodeRef], depth: int
+    ) -> None:
         self.above = above
         self.place = place
         self.before = before
@@ -75,7 +77,7 @@ class _Changing:
 class _Wanted(msgspec.Struct, frozen=True, gc=False):
     """A node that has to be read. Without changes: a leaf that becomes one with others."""
 
-    ref: Ref
+    ref: NodeRef
     depth: int
     items: list[_Item] | None
     above: _Changing | None
@@ -86,7 +88,7 @@ class Update:
     """One change of a trie. `base`: its topmost node, none if there is no trie yet."""
 
     def __init__(
-        self, base: Ref | None, changes: Iterable[tuple[bytes, Row | None]], *, page: int = PAGE_NODES
+        self, base: NodeRef | None, changes: Iterable[tuple[bytes, Row | None]], *, page: int = PAGE_NODES
     ) -> None:
         self._page = page
         self._blobs: dict[bytes, bytes] = {}
@@ -110,7 +112,7 @@ class Update:
         del self._open[-self._page :]
         for each in asked:
             node = nodes.decode(found[each.ref.address])
-            if isinstance(node, Branch):
+            if isinstance(node, BranchNode):
                 assert each.items is not None, "what is light is a leaf"
                 self._open_branch(each, node, each.items)
             elif each.items is None:
@@ -126,10 +128,10 @@ class Update:
         self._blobs, self._new = {}, {}
         return done
 
-    def result(self) -> Result:
+    def result(self) -> UpdatedTrie:
         assert not self._open, "nodes are missing"
         top = self._top if self._top is not None else _Rows({}, 0)
-        return Result(self._write(top), self._grown, self._new, self._blobs)
+        return UpdatedTrie(self._write(top), self._grown, self._new, self._blobs)
 
     def _stored(self, row: Row | None) -> Stored | None:
         if row is None:
@@ -141,7 +143,7 @@ class Update:
 
     # --- Down: branches and leaves as they were ---------------------------------------------------------------------
 
-    def _open_branch(self, at: _Wanted, node: Branch, items: list[_Item]) -> None:
+    def _open_branch(self, at: _Wanted, node: BranchNode, items: list[_Item]) -> None:
         branch = _Changing(at.above, at.place, at.ref, node.children, at.depth)
         branch.waiting = 1  # this loop
         for place, below in _by_place(node.children, items, at.depth).items():
@@ -196,7 +198,7 @@ class Update:
         if len(children) == len(kept) and all(children.get(place) is child for place, child in kept.items()):
             self._done(branch.above, branch.place, branch.before)
             return
-        lacking: dict[bytes, Ref] = {}
+        lacking: dict[bytes, NodeRef] = {}
         grouped = self._grouped(children, branch.leaves, lacking)
         if not lacking:
             self._done(branch.above, branch.place, grouped)
@@ -215,7 +217,7 @@ class Update:
         return self._grouped(children, {}, {})
 
     def _grouped(
-        self, children: dict[int, _Node], leaves: Mapping[bytes, dict[bytes, Stored]], lacking: dict[bytes, Ref]
+        self, children: dict[int, _Node], leaves: Mapping[bytes, dict[bytes, Stored]], lacking: dict[bytes, NodeRef]
     ) -> _Node | None:
         """A branch with these children, or a leaf: light ones that lie together are one. A branch is written, unless
         rows are `lacking`: it has more than one leaf holds, so it is not joined with others.
@@ -242,16 +244,16 @@ class Update:
         data = nodes.encode_branch({place: self._write(child) for place, child in grouped.items()})
         return self._keep(data, count, weight)
 
-    def _write(self, node: _Node) -> Ref:
-        return node if isinstance(node, Ref) else self._keep(nodes.encode_leaf(node.rows), node.count, node.weight)
+    def _write(self, node: _Node) -> NodeRef:
+        return node if isinstance(node, NodeRef) else self._keep(nodes.encode_leaf(node.rows), node.count, node.weight)
 
-    def _keep(self, data: bytes, count: int, weight: int) -> Ref:
+    def _keep(self, data: bytes, count: int, weight: int) -> NodeRef:
         address = digest.sha256(data)
         self._new[address] = data
-        return Ref(address, count, weight)
+        return NodeRef(address, count, weight)
 
 
-def build(rows: Iterable[tuple[bytes, Row]]) -> Result:
+def build(rows: Iterable[tuple[bytes, Row]]) -> UpdatedTrie:
     """A trie of these rows. Keys come once, in any order."""
     return Update(None, rows).result()
 
@@ -269,7 +271,7 @@ def _put(children: dict[int, _Node], place: int, child: _Node | None) -> None:
 
 
 def _joined(
-    below: list[_Node], weight: int, leaves: Mapping[bytes, dict[bytes, Stored]], lacking: dict[bytes, Ref]
+    below: list[_Node], weight: int, leaves: Mapping[bytes, dict[bytes, Stored]], lacking: dict[bytes, NodeRef]
 ) -> _Node:
     """Several leaves as one. `lacking` is told those whose rows are not among the `leaves` that were read."""
     if len(below) == 1:
@@ -291,7 +293,7 @@ def _placed(rows: dict[bytes, Stored], items: list[_Item]) -> list[_Placed]:
     return [(paths.get(key) or nodes.path_of(key), key, row) for key, row in rows.items()]
 
 
-def _by_place(children: Mapping[int, Ref], items: list[_Item], depth: int) -> dict[int, list[_Item]]:
+def _by_place(children: Mapping[int, NodeRef], items: list[_Item], depth: int) -> dict[int, list[_Item]]:
     """Changes by the children of a branch that they are below; those below none, by their lowest places."""
     found: dict[int, list[_Item]] = {}
     for item in items:

@@ -1,7 +1,7 @@
 """Reading a whole trie, many nodes at a time.
 
-`Walk` asks for nodes from the top down, a bounded number at once, and for the large meanings behind leaves. Leaves are
-kept as bytes until `rows` decodes them, which may be in another thread than the reading.
+`TrieWalk` asks for nodes from the top down, a bounded number at once, and for the large meanings behind leaves. Leaves
+are kept as bytes until `rows` decodes them, which may be in another thread than the reading.
 
 Without `cells`, nothing is read below places where only cells lie; leaves further up may hold a few.
 
@@ -23,16 +23,16 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.model.change import Row
 from worldline.model.trie import nodes
-from worldline.model.trie.nodes import BITS, LOWEST, Branch, Far, Leaf, Ref, Stored
+from worldline.model.trie.nodes import BITS, LOWEST, BranchNode, Far, Leaf, NodeRef, Stored
 
 PAGE_NODES: Final = 1_000  # asked for at once
 CELLS: Final = "1"  # how the paths of cells begin
 
 
-class Place(msgspec.Struct, frozen=True):
+class TrieCursor(msgspec.Struct, frozen=True):
     """Where a node lies. `ref`: what the node above it says of it."""
 
-    ref: Ref
+    ref: NodeRef
     path: str = ""  # the bits that lead to it
 
     @property
@@ -44,8 +44,8 @@ class Place(msgspec.Struct, frozen=True):
         path = int.from_bytes(nodes.path_of(key), "big")
         return not self.path or path >> (8 * limits.DIGEST_BYTES - len(self.path)) == int(self.path, 2)
 
-    def child(self, place: int, ref: Ref) -> Place:
-        return Place(ref, self.path + f"{place:b}"[1:])
+    def child(self, place: int, ref: NodeRef) -> TrieCursor:
+        return TrieCursor(ref, self.path + f"{place:b}"[1:])
 
     def __str__(self) -> str:
         if not self.path:
@@ -54,12 +54,12 @@ class Place(msgspec.Struct, frozen=True):
         return f"node {self.address.hex()}, which holds {rows} on the paths that begin with {self.path}"
 
 
-class Walk:
+class TrieWalk:
     """All rows below a node: `rows`, when nothing is wanted any more."""
 
     def __init__(
         self,
-        root: Ref,
+        root: NodeRef,
         *,
         strict: bool = False,
         known: dict[bytes, None] | None = None,
@@ -70,9 +70,9 @@ class Walk:
         self._cells = cells
         self._known = known
         self._page = page
-        self._open: list[Place] = [Place(root)] if not self._knows(root.address) else []
+        self._open: list[TrieCursor] = [TrieCursor(root)] if not self._knows(root.address) else []
         self._leaves: list[bytes] = []
-        self._far: dict[bytes, Place] = {}  # large meanings that were not read yet, and the leaf of each
+        self._far: dict[bytes, TrieCursor] = {}  # large meanings that were not read yet, and the leaf of each
         self._meanings: dict[bytes, bytes] = {}
         self.seen = 0  # nodes and large meanings
 
@@ -82,7 +82,7 @@ class Walk:
             return [place.address for place in self._open[-self._page :]]
         return list(itertools.islice(self._far, self._page))
 
-    def place(self, address: bytes) -> Place | None:
+    def place(self, address: bytes) -> TrieCursor | None:
         """Where a node lies that is wanted now."""
         return self._far.get(address) or next((each for each in self._open if each.address == address), None)
 
@@ -103,14 +103,14 @@ class Walk:
             else:
                 self._take_node(place, data)
 
-    def _take_node(self, place: Place, data: bytes) -> None:
+    def _take_node(self, place: TrieCursor, data: bytes) -> None:
         try:
             node = nodes.decode(data)
             if self._strict:
                 _check(node, place)
         except errors.DecodeError as error:
             raise errors.DecodeError(f"{place}: {error}") from error
-        if isinstance(node, Branch):
+        if isinstance(node, BranchNode):
             for number, child in node.children.items():
                 below = place.child(number, child)
                 if (self._cells or not below.path.startswith(CELLS)) and not self._knows(child.address):
@@ -149,8 +149,8 @@ class Walk:
         return Row(meaning, row.placement)
 
 
-def _check(node: nodes.Node, place: Place) -> None:
-    if isinstance(node, Branch):
+def _check(node: nodes.Node, place: TrieCursor) -> None:
+    if isinstance(node, BranchNode):
         count, weight = _check_places(node)
     else:
         count = len(node.rows)
@@ -159,13 +159,13 @@ def _check(node: nodes.Node, place: Place) -> None:
             if not place.holds(key):
                 raise errors.DecodeError(f"the row {key[:60]!r} lies elsewhere")
     is_leaf = nodes.is_leaf(count, weight)
-    if is_leaf is isinstance(node, Branch):
+    if is_leaf is isinstance(node, BranchNode):
         raise errors.DecodeError(f"{count} rows that weigh {weight} are {'one leaf' if is_leaf else 'no leaf'}")
     if (place.ref.count, place.ref.weight) != (count, weight):
         raise errors.DecodeError("count or weight is not what the node above it says")
 
 
-def _check_places(branch: Branch) -> tuple[int, int]:
+def _check_places(branch: BranchNode) -> tuple[int, int]:
     """Count and weight of a branch, whose leaves are as high as they can be."""
     counts, weights = [0] * 2 * LOWEST, [0] * 2 * LOWEST
     for place, child in branch.children.items():

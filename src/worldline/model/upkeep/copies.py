@@ -9,7 +9,7 @@ from worldline.model.journal import Head
 from worldline.model.world import Origin, Status
 
 
-class Held(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class DormantCopy(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A world is a copy of one that may be running elsewhere, and is archived until a person lets it go on.
 
     `status`: what it was, and becomes then. `source`: what it was made from, for people.
@@ -65,7 +65,7 @@ class ExportedWorld(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
             raise ValueError("the origins of a history rise to its head")
 
 
-class Unread(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class CopiedInput(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """An unread input, as it is stored, and under which id it was seen: the end of that key, and the record."""
 
     item: bytes
@@ -80,7 +80,7 @@ class Apart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     record: bytes
 
 
-class Seen(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class CopiedSeenId(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """An id that was seen: the end of its key, and the record with the stamp of the input."""
 
     seen: bytes

@@ -13,7 +13,7 @@ import msgspec
 from worldline.base import limits
 
 
-class Erased(enum.IntEnum):
+class ErasedKind(enum.IntEnum):
     """What was erased. Numbers are stored and never reused."""
 
     SUBJECT = 1  # all values of a subject, in a lineage
@@ -26,7 +26,7 @@ class Erased(enum.IntEnum):
 class LedgerEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One erasure. `world`: of values, the one that their lineage began with. `time_us`: the store's."""
 
-    kind: Erased
+    kind: ErasedKind
     universe: bytes
     world: bytes
     subject: bytes
@@ -35,16 +35,16 @@ class LedgerEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
     def __post_init__(self) -> None:
         named = {
-            Erased.SUBJECT: (1, 1),
-            Erased.VALUES: (1, 1),
-            Erased.KEY: (1, 0),
-            Erased.WORLD: (1, 0),
-            Erased.UNIVERSE: (0, 0),
+            ErasedKind.SUBJECT: (1, 1),
+            ErasedKind.VALUES: (1, 1),
+            ErasedKind.KEY: (1, 0),
+            ErasedKind.WORLD: (1, 0),
+            ErasedKind.UNIVERSE: (0, 0),
         }[self.kind]
         size = limits.ID_BYTES
         if len(self.universe) != size or (len(self.world), len(self.subject)) != (named[0] * size, named[1] * size):
             raise ValueError("an erasure names what it was of")
-        if bool(self.values) != (self.kind is Erased.VALUES) or any(len(each) != size for each in self.values):
+        if bool(self.values) != (self.kind is ErasedKind.VALUES) or any(len(each) != size for each in self.values):
             raise ValueError("an erasure of values names these")
         if self.time_us < 0:
             raise ValueError("times are not negative")

@@ -8,7 +8,7 @@ from worldline.base import limits
 from worldline.codec import sealed
 
 
-class Kept(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class PersonalRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A value, with the salt of its commitment."""
 
     salt: bytes
@@ -24,7 +24,7 @@ class New(msgspec.Struct, frozen=True, gc=False):
 
     subject: bytes
     value: bytes
-    kept: Kept
+    kept: PersonalRecord
 
 
 class Erasures(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

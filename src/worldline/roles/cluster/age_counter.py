@@ -19,7 +19,7 @@ class AgeCounter:
         self._env = env
         self._universe = universe
         self._every_us = min(every_us, age.STEP_US_MAX // 2)
-        self._anchor: age.Anchor | None = None  # None: this process has not looked yet
+        self._anchor: age.AgeAnchor | None = None  # None: this process has not looked yet
 
     async def look(self, *, store: bool = False) -> None:
         """Count what has passed since the last look, and store it if it is enough, or if that is asked for."""
@@ -28,7 +28,7 @@ class AgeCounter:
         found = age.state(self._universe, read.value(0))
         # An anchor's own clock is read after its age: what this process was stopped for in between may be in the age
         # already. What is counted ends before the read, for the same reason.
-        here = age.Anchor(found.age.age_us, self._env.monotonic_us(), read.time_us)
+        here = age.AgeAnchor(found.age.age_us, self._env.monotonic_us(), read.time_us)
         since = self._anchor
         if since is None or read.time_us < since.time_us:
             self._anchor = here  # what passed while the store's clock was set back is lost
@@ -41,6 +41,6 @@ class AgeCounter:
             age.advance(batch, found, since, grown_us)
             [outcome] = await transact.commit(self._engine, self._env, batch)
             if isinstance(outcome, kv.Ok):
-                self._anchor = age.Anchor(grown_us, before_us, read.time_us)
+                self._anchor = age.AgeAnchor(grown_us, before_us, read.time_us)
             else:
                 probes.hit("age.counted-by-another")

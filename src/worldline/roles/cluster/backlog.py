@@ -67,7 +67,7 @@ class Backlog:
         self._env = env
         self._settings = settings
         self._telemetry = telemetry
-        self._watch = wakeup.Watch(engine, env, [])
+        self._watch = wakeup.Wakeup(engine, env, [])
         self._ages = stamp_ages.StampAges()
         self._walks: list[_Walk] = [
             WorldsWalk(
@@ -76,7 +76,7 @@ class Backlog:
                 universe,
                 name,
                 ages=self._ages,
-                others=expiry.Witness(env, is_dead),
+                others=expiry.DeathWitness(env, is_dead),
                 worlds_max=min(settings.worlds_max, WORLDS_MAX),
             ),
             OpenWalk(engine, env, universe, name),
@@ -133,7 +133,7 @@ class WorldsWalk:
         name: str,
         *,
         ages: stamp_ages.StampAges,
-        others: expiry.Witness,
+        others: expiry.DeathWitness,
         worlds_max: int,
     ) -> None:
         self._engine = engine
@@ -248,7 +248,7 @@ class WorldsWalk:
             count += holder is None or holder.incarnation not in alive
         return count
 
-    def _states(self, lives: Sequence[leases.Heartbeat], now_us: int) -> dict[str, int]:
+    def _states(self, lives: Sequence[leases.HeartbeatRecord], now_us: int) -> dict[str, int]:
         states = {"alive": 0, "draining": 0, "dead": 0}
         for life in lives:
             if not self._is_alive(life, now_us):
@@ -257,7 +257,7 @@ class WorldsWalk:
                 states["draining" if life.sign.draining else "alive"] += 1
         return states
 
-    def _is_alive(self, life: leases.Heartbeat, now_us: int) -> bool:
+    def _is_alive(self, life: leases.HeartbeatRecord, now_us: int) -> bool:
         return life.alive(now_us) and not self._others.is_dead(life.worker)
 
 

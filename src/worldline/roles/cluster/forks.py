@@ -36,12 +36,12 @@ REACH = 16  # entries that are looked through first for the end of a step
 PAGE = 10_000  # entries that are looked through at once, from the newest on
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ForkRequest(msgspec.Struct, frozen=True):
     """What a fork is asked for with. `script`: rules, each canonical bytes."""
 
     name: str
     at: int | None
-    policy: model.Policy
+    policy: model.ForkPolicy
     live: bool
     script: list[bytes]
     labels: dict[str, str] | None
@@ -61,14 +61,14 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 async def world_fork(
-    engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, parent: ids.Address, asked: Wanted
+    engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, parent: ids.Address, asked: ForkRequest
 ) -> ids.Address:
     """Make the fork. Returns its address. `Exists` if the name is taken by something else."""
     request = asked.digest(parent)
     script = canonical.encode(list(asked.script)) if asked.script else b""
     at = ids.Address(parent.universe, ids.WorldId(envs.new_id(env)))
 
-    async def attempt() -> transact.Done[ids.Address] | transact.Write[ids.Address]:
+    async def attempt() -> transact.NothingToWrite[ids.Address] | transact.Write[ids.Address]:
         read = await engine.read(
             worlds.get_name(at.universe, asked.name),
             worlds.get(parent),
@@ -79,7 +79,7 @@ async def world_fork(
         )
         known = worlds.named(at.universe, read.value(0))
         if known is not None:
-            return transact.Done(await _made_before(engine, known, asked.name, request))
+            return transact.NothingToWrite(await _made_before(engine, known, asked.name, request))
         world, line = worlds.decode(parent, read.value(1)), lines.decode(parent, read.value(3))
         top = journals.decode_head(read.value(2))
         height = await height_before(engine, blobs, world, asked.before) if asked.before else asked.at
@@ -142,7 +142,7 @@ async def world_create_from_seed(
     meta = worlds.decode(seed, (await engine.read(worlds.get(seed))).value(0)).meta
     if meta.program != program:
         raise errors.BadInput(f"world {meta.name!r} is one of program {meta.program!r}, not {program!r}")
-    asked = Wanted(name, at, model.Policy.DROP, live=True, script=[], labels=labels)
+    asked = ForkRequest(name, at, model.ForkPolicy.DROP, live=True, script=[], labels=labels)
     return await world_fork(engine, env, blobs, seed, asked)
 
 
@@ -158,7 +158,9 @@ async def _made_before(engine: kv.Engine, at: ids.Address, name: str, request: b
     return at
 
 
-async def _owners(engine: kv.Engine, parent: worlds.World, addresses: Sequence[ids.Address]) -> list[worlds.World]:
+async def _owners(
+    engine: kv.Engine, parent: worlds.WorldRecord, addresses: Sequence[ids.Address]
+) -> list[worlds.WorldRecord]:
     """The worlds besides its parent that a fork needs something of. One that was deleted meanwhile has nothing left."""
     others = [at for at in addresses if at != parent.at]
     read = await engine.read(*(worlds.get(at) for at in others)) if others else None
@@ -172,13 +174,13 @@ class _Start(msgspec.Struct, frozen=True):
     """The end of a step, and the snapshot from which that is reached."""
 
     head: journal.Head
-    saved: snapshot_layer.Saved
+    saved: snapshot_layer.StoredSnapshot
     owner: ids.Address
     frames: list[tuple[bytes, bytes]] = []  # those that must be there still: the first of each journal it needs
 
 
 async def _start(
-    engine: kv.Engine, blobs: blob_layer.Blobs, line: lines.Line, top: journal.Head, at: int | None
+    engine: kv.Engine, blobs: blob_layer.Blobs, line: lines.HistoryLine, top: journal.Head, at: int | None
 ) -> _Start:
     """At the head, or at the last step end at or below a height. `NotRetained` if its state is not kept any more."""
     found = await _found(engine, blobs, line, top, at)
@@ -191,7 +193,7 @@ async def _start(
 
 
 async def _found(
-    engine: kv.Engine, blobs: blob_layer.Blobs, line: lines.Line, top: journal.Head, at: int | None
+    engine: kv.Engine, blobs: blob_layer.Blobs, line: lines.HistoryLine, top: journal.Head, at: int | None
 ) -> _Start:
     if at is None:
         return _Start(top, *await reader.owned_below(engine, line, top.height))
@@ -208,7 +210,7 @@ async def _found(
 
 async def _step_end(
     engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, *, above: int, up_to: int
-) -> journal.Entry | None:
+) -> journal.JournalEntry | None:
     """The last entry of the last step that ends in (above, up_to]. Looked for backwards: most steps are short."""
     reach = REACH
     while up_to > above:
@@ -222,7 +224,7 @@ async def _step_end(
     return None
 
 
-async def height_before(engine: kv.Engine, blobs: blob_layer.Blobs, world: worlds.World, what: object) -> int:
+async def height_before(engine: kv.Engine, blobs: blob_layer.Blobs, world: worlds.WorldRecord, what: object) -> int:
     """The end of the step before the last one in which this happened: "effect charge", "event Approved"."""
     kind, name = named_before(what)
     above = (await reader.head(engine, world.at)).height
@@ -247,7 +249,7 @@ def named_before(what: object) -> tuple[str, str]:
 
 
 async def _first_of_step(
-    engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, entry: journal.Entry, *, kept: int
+    engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, entry: journal.JournalEntry, *, kept: int
 ) -> int:
     """The height at which the step of an entry begins. A step's entries are few."""
     above = max(kept, entry.height - limits.STEP_ENTRIES_MAX - 1)
@@ -255,7 +257,7 @@ async def _first_of_step(
     return next(each.height for each in around if each.step == entry.step)
 
 
-def happened(entry: journal.Entry, kind: str, name: str) -> bool:
+def happened(entry: journal.JournalEntry, kind: str, name: str) -> bool:
     """Whether an entry says that this effect was asked for, or that this event came."""
     match kind, entry.kind:
         case "effect", Kind.EFFECT_REQUESTED:
@@ -264,6 +266,6 @@ def happened(entry: journal.Entry, kind: str, name: str) -> bool:
             return bool(values.load(list[Any], entry.payload)[0] == name)
         case "event", Kind.EVENT | Kind.MESSAGE:
             item = replay.item_of(entry)
-            said = item.schema if isinstance(item, inbox.Event) else getattr(item, "name", "")
+            said = item.schema if isinstance(item, inbox.InboxEvent) else getattr(item, "name", "")
             return bool(said == name)
     return False

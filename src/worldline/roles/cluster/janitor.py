@@ -52,7 +52,7 @@ UPLOAD_US_MAX = 3_600_000_000  # an upload that began so long ago has died
 LOOK_MS = 300_000  # between two looks at how much time has passed, at most
 
 
-class Locks(Protocol):
+class ProcessLocks(Protocol):
     """The lock files by which the processes of one machine prove that they live."""
 
     def dead(self) -> list[ids.WorkerId]: ...
@@ -84,7 +84,7 @@ class Janitor:
         settings: JanitorSettings,
         dedupe_window_ms: int,
         is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
-        locks: Locks | None = None,
+        locks: ProcessLocks | None = None,
         sweep_uploads: Callable[[int], Awaitable[int]] | None = None,
         blobs: blob_layer.Blobs | None = None,
         remove_universes: Callable[[], Awaitable[bool]] | None = None,
@@ -97,7 +97,9 @@ class Janitor:
         self._settings = settings
         self._window_us = dedupe_window_ms * 1000
         self._telemetry = telemetry
-        self._freer = reap.Freer(engine, env, lambda each: each == universe, expiry.Witness(env, is_dead), telemetry)
+        self._freer = reap.Freer(
+            engine, env, lambda each: each == universe, expiry.DeathWitness(env, is_dead), telemetry
+        )
         self._age = age_counter.AgeCounter(
             engine, env, universe, every_us=settings.round_ms * 1000 // age_counter.STORED_SHARE
         )
@@ -110,8 +112,8 @@ class Janitor:
             self._collecting = Collecting(
                 engine, env, blobs, universe, settings=settings, telemetry=telemetry, worker=worker, is_dead=is_dead
             )
-        self._removal = deletions.Removal(engine, env, universe, is_dead=is_dead)
-        self._watch = wakeup.Watch(engine, env, [deletion.prefix(universe), universe_deletion.prefix()])
+        self._removal = deletions.WorldRemoval(engine, env, universe, is_dead=is_dead)
+        self._watch = wakeup.Wakeup(engine, env, [deletion.prefix(universe), universe_deletion.prefix()])
         self._next_us = env.monotonic_us()  # when this round goes on, or the next one begins
         self._after: ids.WorldId | None = None  # the last world of this round that was begun
         self._last = False  # no world of this round comes behind it
@@ -182,7 +184,7 @@ class Janitor:
             return False
         self._worlds_done = self._pointers_done = self._rest_done = False
         self.rounds += 1
-        self._telemetry.tell(telemetry.Swept(self._env.monotonic_us() - self._began_us))
+        self._telemetry.tell(telemetry.JanitorRound(self._env.monotonic_us() - self._began_us))
         self._began_us = 0
         return True
 

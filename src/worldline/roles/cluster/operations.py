@@ -26,14 +26,16 @@ FENCES = 200  # leases that are changed by one commit
 # --- Workers -------------------------------------------------------------------------------------------------------
 
 
-async def drain_worker(engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, *, draining: bool) -> leases.Heartbeat:
+async def drain_worker(
+    engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, *, draining: bool
+) -> leases.HeartbeatRecord:
     """Have a worker emptied, or used again."""
     return await world_lease.drain(engine, env, worker, draining=draining)
 
 
-async def list_workers(engine: kv.Engine) -> list[leases.Heartbeat]:
+async def list_workers(engine: kv.Engine) -> list[leases.HeartbeatRecord]:
     """Every worker of the store that has a heartbeat, expired or not."""
-    lives: list[leases.Heartbeat] = []
+    lives: list[leases.HeartbeatRecord] = []
     after: ids.WorkerId | None = None
     while True:
         found = leases.decode_worker((await engine.read(leases.workers_range(after=after))).page(0))
@@ -107,11 +109,11 @@ async def revoke_lease(engine: kv.Engine, env: envs.Env, at: ids.Address, *, epo
     `epoch`: only if it is still held at that epoch. Without, a repeat revokes the lease of the next holder too.
     """
 
-    async def attempt() -> transact.Done[int] | transact.Write[int]:
+    async def attempt() -> transact.NothingToWrite[int] | transact.Write[int]:
         read = await engine.read(*leases.reads(at), *trial.reads(at))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
         if state.holder is None or (epoch is not None and state.epoch.number != epoch):
-            return transact.Done(state.epoch.number)
+            return transact.NothingToWrite(state.epoch.number)
         batch = kv.Batch()
         leases.revoke(batch, state, token=envs.new_id(env))
         trial.left_behind(batch, trial.decode(at, read.value(3), read.value(4)), epoch=state.epoch.number + 1)
@@ -134,7 +136,7 @@ async def assign_world(
     `BadInput` if it cannot run this one. `priority`: a worker takes those with the lowest first.
     """
 
-    async def attempt() -> transact.Done[None] | transact.Write[None]:
+    async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         read = await engine.read(*leases.reads(at), leases.get_heartbeat(worker), worlds.get(at))
         world = worlds.decode(at, read.value(4))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
@@ -148,7 +150,7 @@ async def assign_world(
                 f"worker {name!r} cannot run world {world.meta.name!r}: it {unfit}; see `worldline worker list`"
             )
         if state.assignment is not None and (state.assignment.worker, state.assignment.priority) == (worker, priority):
-            return transact.Done(None)
+            return transact.NothingToWrite(None)
         batch = kv.Batch()
         leases.assign(batch, state, worker, priority=priority, reason=reason)
         ready.leave(batch, at, priority=ready.LATER)
@@ -160,10 +162,10 @@ async def assign_world(
 async def unassign_world(engine: kv.Engine, env: envs.Env, at: ids.Address) -> None:
     """Any worker may run the world again."""
 
-    async def attempt() -> transact.Done[None] | transact.Write[None]:
+    async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         state = await _lease(engine, at)
         if state.assignment is None:
-            return transact.Done(None)
+            return transact.NothingToWrite(None)
         batch = kv.Batch()
         leases.unassign(batch, state)
         return transact.Write(batch, lambda _: None)
@@ -174,6 +176,6 @@ async def unassign_world(engine: kv.Engine, env: envs.Env, at: ids.Address) -> N
 # --- Reading -------------------------------------------------------------------------------------------------------
 
 
-async def _lease(engine: kv.Engine, at: ids.Address) -> leases.State:
+async def _lease(engine: kv.Engine, at: ids.Address) -> leases.LeaseState:
     read = await engine.read(*leases.reads(at))
     return leases.decode(at, read.value(0), read.value(1), read.value(2))

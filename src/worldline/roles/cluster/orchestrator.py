@@ -39,11 +39,11 @@ LOOK_MAX = 2_000  # of the worlds that are held in good order, in one turn
 COMMITS_AT_ONCE = 128
 
 
-class Seen(msgspec.Struct, frozen=True):
+class WorldView(msgspec.Struct, frozen=True):
     """A world as one turn has found it."""
 
     active: placement.Active
-    state: leases.State
+    state: leases.LeaseState
 
 
 class Orchestrator:
@@ -61,13 +61,13 @@ class Orchestrator:
         self._env = env
         self._universes = universes
         self._settings = settings
-        self._others = expiry.Witness(env, is_dead)
+        self._others = expiry.DeathWitness(env, is_dead)
         self._telemetry = telemetry
         self._freer = reap.Freer(engine, env, universes.serves, self._others, telemetry)
         self._hints = hint_scan.HintScan(engine, env, universes)
         universes.on_hint.append(self._hints.touch)
         universes.on_gone.append(self._hints.forget)
-        self._watch = wakeup.Watch(engine, env, [])
+        self._watch = wakeup.Wakeup(engine, env, [])
         self._after: ids.Address | None = None  # the last world that was looked at, if not all were
         self.turns = 0
         self.assigned = 0
@@ -114,7 +114,7 @@ class Orchestrator:
 
     # --- Looking -----------------------------------------------------------------------------------------------
 
-    async def _held(self, lives: Sequence[leases.Heartbeat]) -> dict[ids.WorkerId, list[ids.Address]]:
+    async def _held(self, lives: Sequence[leases.HeartbeatRecord]) -> dict[ids.WorkerId, list[ids.Address]]:
         held: dict[ids.WorkerId, list[ids.Address]] = {}
         for life in lives:
             found = held[life.worker] = []
@@ -148,9 +148,9 @@ class Orchestrator:
         await self._hints.check(self._hints.worlds)
         return self._hints.worlds[:HINTS_MAX]
 
-    async def _look(self, addresses: Sequence[ids.Address]) -> dict[ids.Address, Seen]:
+    async def _look(self, addresses: Sequence[ids.Address]) -> dict[ids.Address, WorldView]:
         """Those of these worlds that run."""
-        seen: dict[ids.Address, Seen] = {}
+        seen: dict[ids.Address, WorldView] = {}
         for start in range(0, len(addresses), PAGE):
             part = addresses[start : start + PAGE]
             read = await self._engine.read(
@@ -171,12 +171,14 @@ class Orchestrator:
                 if world is None or world.meta.status is not Status.ACTIVE:
                     continue
                 quiet = not read.page(4 * len(part) + index).items
-                seen[at] = Seen(_active(world, state, quiet=quiet), state)
+                seen[at] = WorldView(_active(world, state, quiet=quiet), state)
         return seen
 
     # --- Writing -----------------------------------------------------------------------------------------------
 
-    async def _write(self, chosen: Sequence[tuple[placement.Choice, Seen]], alive: Sequence[leases.Heartbeat]) -> None:
+    async def _write(
+        self, chosen: Sequence[tuple[placement.Choice, WorldView]], alive: Sequence[leases.HeartbeatRecord]
+    ) -> None:
         """Assignments, each with a hint: for the holder that releases the world, or for the worker that takes it."""
         batches: list[kv.Batch] = []
         for choice, each in chosen:
@@ -195,16 +197,16 @@ class Orchestrator:
             self.assigned += 1
             self.moved += _moves(choice, each)
             why: telemetry.Move = _why_moved(choice, each, alive) if _moves(choice, each) else ""
-            self._telemetry.tell(telemetry.Placed(choice.at, choice.reason, why))
+            self._telemetry.tell(telemetry.WorldPlaced(choice.at, choice.reason, why))
             log.info("world %s: %s (%s)", choice.at.world.hex(), _where(choice), choice.reason)
 
 
-def _moves(choice: placement.Choice, seen: Seen) -> bool:
+def _moves(choice: placement.Choice, seen: WorldView) -> bool:
     """Whether another worker holds the world."""
     return seen.active.holder is not None and seen.active.holder != choice.to
 
 
-def _why_moved(choice: placement.Choice, seen: Seen, alive: Sequence[leases.Heartbeat]) -> telemetry.Move:
+def _why_moved(choice: placement.Choice, seen: WorldView, alive: Sequence[leases.HeartbeatRecord]) -> telemetry.Move:
     """Why the worker that holds a world is not to have it any more."""
     if choice.reason == "balance":
         return "balance"
@@ -214,7 +216,7 @@ def _why_moved(choice: placement.Choice, seen: Seen, alive: Sequence[leases.Hear
     return "drain" if holder.sign.draining else "needs"
 
 
-def _active(world: worlds.World, state: leases.State, *, quiet: bool) -> placement.Active:
+def _active(world: worlds.WorldRecord, state: leases.LeaseState, *, quiet: bool) -> placement.Active:
     holder = None if state.holder is None else ids.WorkerId(state.holder.worker)
     assigned = None if state.assignment is None else ids.WorkerId(state.assignment.worker)
     return placement.Active(

@@ -34,7 +34,7 @@ from worldline.model import ids, journal
 from worldline.roles import reader, restore, telemetry
 from worldline.roles.cluster import placement
 from worldline.roles.erasure import vault as vaults
-from worldline.roles.proof import Cold, Prover, Sealed
+from worldline.roles.proof import Cold, PersonalValuePlace, Prover
 from worldline.store import kv
 
 log = logging.getLogger("worldline.janitor")
@@ -86,22 +86,22 @@ class _Visit:
         self.top = candidate.height
         self.prover = prover
         self.pages = pages
-        self.steps: list[history.Stored] = []  # that were read and not taken yet
+        self.steps: list[history.StoredStep] = []  # that were read and not taken yet
         self.loaded: dict[bytes, bytes] = {}  # the blobs that these need
 
-    def read(self, steps: list[history.Stored], loaded: dict[bytes, bytes]) -> None:
+    def read(self, steps: list[history.StoredStep], loaded: dict[bytes, bytes]) -> None:
         self.steps, self.loaded = steps, loaded
 
     def took(self, count: int) -> None:
         del self.steps[:count]
 
-    def decode(self, items: Sequence[history.Item]) -> tuple[list[history.Stored], list[journal.Entry]]:
+    def decode(self, items: Sequence[history.Item]) -> tuple[list[history.StoredStep], list[journal.JournalEntry]]:
         """The steps in a page, up to the top; and those of their entries that name a blob."""
         steps = [each for each in self.pages.reader.take(items) if each.height <= self.top]
         return steps, [entry for step in steps for entry in step.entries() if _names_blob(entry)]
 
 
-def _names_blob(entry: journal.Entry) -> bool:
+def _names_blob(entry: journal.JournalEntry) -> bool:
     if entry.blob or entry.kind not in journal.INPUTS or not entry.payload:
         return bool(entry.blob)
     carried = replay.payload_of(entry)
@@ -266,7 +266,7 @@ class Proofs:
         cold = Cold.of(blobs, base, CELLS_BYTES_MAX) if base.cold else None
         pages = journal_pages.Pages(self._engine, blobs, line, above=head.height)
         vault = await vaults.vault_of(self._engine, self._env, line)
-        sealed = Sealed(vault, await vault.has_erased())
+        sealed = PersonalValuePlace(vault, await vault.has_erased())
         prover = Prover(line, self._programs, head, rows, folded_to=first, cold=cold, sealed=sealed)
         return _Visit(each, pages, prover)
 

@@ -36,7 +36,7 @@ class Freer:
         engine: kv.Engine,
         env: envs.Env,
         serves: Callable[[ids.UniverseId], bool],
-        others: expiry.Witness,
+        others: expiry.DeathWitness,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
@@ -66,7 +66,7 @@ class Freer:
                 await self._free(life, proven=proven)
                 count += 1
 
-    async def _free(self, life: leases.Heartbeat, *, proven: bool) -> None:
+    async def _free(self, life: leases.HeartbeatRecord, *, proven: bool) -> None:
         after: ids.Address | None = None
         strangers = gone = False
         worlds = 0
@@ -92,7 +92,7 @@ class Freer:
     async def _take_back(self, at: ids.Address) -> int:
         return await world_lease.take_back_claims(self._engine, self._env, at, self._others.is_dead)
 
-    async def _release(self, life: leases.Heartbeat, held: dict[ids.Address, int]) -> int:
+    async def _release(self, life: leases.HeartbeatRecord, held: dict[ids.Address, int]) -> int:
         """End leases on behalf of a worker that cannot. Its heartbeat is expected to be the one that has expired.
 
         Returns how many were ended by this process.

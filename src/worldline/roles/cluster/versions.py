@@ -32,16 +32,18 @@ def is_other(meta: WorldMeta, labels: Mapping[str, str]) -> bool:
     return code is not None and code != placement.code_of(meta.program_hash)
 
 
-class Guard:
+class VersionGuard:
     """What one worker knows of the code that others run."""
 
-    def __init__(self, engine: kv.Engine, others: expiry.Witness, me: ids.WorkerId, labels: Mapping[str, str]) -> None:
+    def __init__(
+        self, engine: kv.Engine, others: expiry.DeathWitness, me: ids.WorkerId, labels: Mapping[str, str]
+    ) -> None:
         self._engine = engine
         self.others = others
         self._me = me
         self.labels = labels
 
-    async def why_not(self, world: worlds.World, state: leases.State) -> str | None:
+    async def why_not(self, world: worlds.WorldRecord, state: leases.LeaseState) -> str | None:
         """Why this worker leaves the world to workers with its own code, or None if it may take it."""
         if not self._is_other(world, state):
             return None
@@ -49,8 +51,8 @@ class Guard:
         return self._why_not(world, lives, now_us)
 
     async def allowed(
-        self, found: Sequence[tuple[worlds.World, leases.State]]
-    ) -> list[tuple[worlds.World, leases.State]]:
+        self, found: Sequence[tuple[worlds.WorldRecord, leases.LeaseState]]
+    ) -> list[tuple[worlds.WorldRecord, leases.LeaseState]]:
         """Those of these worlds that this worker may take, by their code. One look at all workers, if it is needed."""
         if not any(self._is_other(world, state) for world, state in found):
             return list(found)
@@ -61,7 +63,7 @@ class Guard:
             if not self._is_other(world, state) or self._why_not(world, lives, now_us) is None
         ]
 
-    def _is_other(self, world: worlds.World, state: leases.State) -> bool:
+    def _is_other(self, world: worlds.WorldRecord, state: leases.LeaseState) -> bool:
         """Whether a look at the other workers is needed: the code differs, and neither lease nor assignment is ours."""
         mine = (
             None if state.holder is None else state.holder.worker,
@@ -69,7 +71,7 @@ class Guard:
         )
         return self._me not in mine and is_other(world.meta, self.labels)
 
-    def _why_not(self, world: worlds.World, lives: Sequence[leases.Heartbeat], now_us: int) -> str | None:
+    def _why_not(self, world: worlds.WorldRecord, lives: Sequence[leases.HeartbeatRecord], now_us: int) -> str | None:
         for life in lives:
             if life.worker != self._me and has_code(world, life, now_us) and not self.others.is_dead(life.worker):
                 name = life.sign.labels.get(placement.NAME) or life.worker.hex()[:8]
@@ -77,26 +79,29 @@ class Guard:
         return None
 
 
-def has_code(world: worlds.World, life: leases.Heartbeat, now_us: int) -> bool:
+def has_code(world: worlds.WorldRecord, life: leases.HeartbeatRecord, now_us: int) -> bool:
     """Whether worlds may be given to this worker, it meets the world's labels and has the world's own code."""
     return may_run(world, life, now_us) and not is_other(world.meta, life.sign.labels)
 
 
-def may_run(world: worlds.World, life: leases.Heartbeat, now_us: int) -> bool:
+def may_run(world: worlds.WorldRecord, life: leases.HeartbeatRecord, now_us: int) -> bool:
     """The same, whichever version of the program it has."""
     return life.stands(now_us) and worker_labels.unfit(world.at, world.meta, life.sign.labels) is None
 
 
 async def upgrade(
-    engine: kv.Engine, env: envs.Env, others: expiry.Witness, at: ids.Address, *, code: str = ""
-) -> tuple[leases.Heartbeat, bool]:
+    engine: kv.Engine, env: envs.Env, others: expiry.DeathWitness, at: ids.Address, *, code: str = ""
+) -> tuple[leases.HeartbeatRecord, bool]:
     """Have a world go on under other code: assign it to a worker that has it. Of several, placement decides.
 
     `code`: the code, or how it begins; without, there must be exactly one other. Returns the worker, and whether
     anything had to change: a world that has this code already stays where it is.
     """
 
-    async def attempt() -> transact.Done[tuple[leases.Heartbeat, bool]] | transact.Write[tuple[leases.Heartbeat, bool]]:
+    async def attempt() -> (
+        transact.NothingToWrite[tuple[leases.HeartbeatRecord, bool]]
+        | transact.Write[tuple[leases.HeartbeatRecord, bool]]
+    ):
         lives, now_us = await others.lives(engine)
         read = await engine.read(worlds.get(at), *leases.reads(at))
         world = worlds.decode(at, read.value(0))
@@ -110,7 +115,7 @@ async def upgrade(
         )
         assigned = None if state.assignment is None else state.assignment.worker
         if chosen == placement.code_of(world.meta.program_hash) or assigned == to.worker:
-            return transact.Done((to, False))
+            return transact.NothingToWrite((to, False))
         batch = kv.Batch()
         leases.assign(batch, state, to.worker, priority=ready.NORMAL, reason=UPGRADE)
         ready.leave(batch, at, priority=ready.LATER)
@@ -119,7 +124,7 @@ async def upgrade(
     return await transact.run(engine, env, attempt)
 
 
-def _of_code(world: worlds.World, running: Mapping[str, None], code: str) -> str:
+def _of_code(world: worlds.WorldRecord, running: Mapping[str, None], code: str) -> str:
     """The code to go on under, of those that workers run."""
     now = placement.code_of(world.meta.program_hash)
     name, program = world.meta.name, world.meta.program

@@ -38,7 +38,7 @@ from worldline.model import ids
 from worldline.roles.collection import marks, roots
 from worldline.roles.collection.marked import Marked
 from worldline.roles.collection.marker import Marker, Plain
-from worldline.roles.collection.sweeper import Condemning, Deleting, Orphans, Swept
+from worldline.roles.collection.sweeper import Condemning, Deleting, Orphans, SweepResult
 from worldline.store import kv, transact
 
 GRACE_MS = 3_600_000  # unless told otherwise
@@ -51,7 +51,7 @@ class Overtaken(errors.Lost):
     code = "overtaken"
 
 
-class Report(msgspec.Struct):
+class CollectionReport(msgspec.Struct):
     """What a collection has found and done. `partial`: so many blobs are referred to that only a part was judged, from
     the address `begins` on.
     """
@@ -61,7 +61,7 @@ class Report(msgspec.Struct):
     marked: int = 0
     partial: bool = False
     begins: bytes = b""
-    swept: Swept = msgspec.field(default_factory=Swept)
+    swept: SweepResult = msgspec.field(default_factory=SweepResult)
 
 
 class _Phase(enum.Enum):
@@ -75,7 +75,7 @@ class _Phase(enum.Enum):
     OVER = "over"
 
 
-class Run:
+class CollectionPass:
     """One collection. With `write` off nothing is written: it says what would go. `grace_ms`: how long what nothing
     refers to stays; 0 is safe for what is stored, and not for readers without a lease. `places`: all, but for tests.
     `above`: the first address that is judged; None: where the last collection has left off. `worker`: whose heartbeat
@@ -93,7 +93,7 @@ class Run:
         write: bool = True,
         plain: Plain | None = None,
         marked_max: int = limits.MARKED_MAX,
-        places: Iterable[roots.Place] = roots.PLACES,
+        places: Iterable[roots.ReferenceRange] = roots.PLACES,
         above: bytes | None = None,
         worker: ids.WorkerId | None = None,
         is_dead: marks.IsDead = marks.never_proven,
@@ -113,12 +113,12 @@ class Run:
         self._worker = worker
         self._is_dead = is_dead
         self._phase = _Phase.LOOK
-        self._state: collection.State | None = None
+        self._state: collection.CollectionState | None = None
         self._renewed_us = 0
         self._marker: Marker | None = None
         self._condemning: Condemning | None = None
         self._deleting: Deleting | None = None
-        self.report = Report()
+        self.report = CollectionReport()
         swept = self.report.swept
         self._orphans = Orphans(engine, blobs.objects, universe, swept, grace_ms=grace_ms)
 
@@ -182,11 +182,11 @@ class Run:
         self.report.generation = state.generation.number
         self._phase = _Phase.MARK
 
-    async def _raised(self) -> collection.State:
+    async def _raised(self) -> collection.CollectionState:
         """Raise the generation. One mark at a time: another collector's is waited for."""
         collector = envs.new_id(self._env)
 
-        async def attempt() -> transact.Write[collection.State]:
+        async def attempt() -> transact.Write[collection.CollectionState]:
             state = await marks.unmarked(self._engine, self._env, self._universe, self._is_dead)
             worker = self._worker
             read = await self._engine.read(*([] if worker is None else [leases.get_heartbeat(worker)]))
@@ -197,7 +197,7 @@ class Run:
 
         return await transact.run(self._engine, self._env, attempt)
 
-    async def _read(self) -> collection.State:
+    async def _read(self) -> collection.CollectionState:
         read = await self._engine.read(*collection.reads(self._universe))
         return collection.decode(self._universe, read.value(0), read.value(1))
 
@@ -265,21 +265,25 @@ async def collect(
     grace_ms: int = GRACE_MS,
     write: bool = True,
     is_dead: marks.IsDead = marks.never_proven,
-) -> Report:
+) -> CollectionReport:
     """A whole collection, at once. Without a grace that takes two marks, of the same addresses. With `write` off: what
     it would do.
     """
-    first = await _whole(Run(engine, env, blobs, universe, grace_ms=grace_ms, write=write, is_dead=is_dead), env)
+    first = await _whole(
+        CollectionPass(engine, env, blobs, universe, grace_ms=grace_ms, write=write, is_dead=is_dead), env
+    )
     if grace_ms or not write or not first.swept.unreferenced.count:
         return first
-    second = await _whole(Run(engine, env, blobs, universe, grace_ms=0, above=first.begins, is_dead=is_dead), env)
+    second = await _whole(
+        CollectionPass(engine, env, blobs, universe, grace_ms=0, above=first.begins, is_dead=is_dead), env
+    )
     second.swept.unreferenced.join(first.swept.unreferenced)
     second.swept.deleted.join(first.swept.deleted)
     second.swept.orphans.join(first.swept.orphans)
     return second
 
 
-async def _whole(run: Run, env: envs.Env) -> Report:
+async def _whole(run: CollectionPass, env: envs.Env) -> CollectionReport:
     try:
         while not await run.turn():
             await env.sleep(0)

@@ -35,11 +35,11 @@ async def renew(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, id: 
 async def release(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, id: bytes) -> None:
     """Let go. One that has expired is let go already."""
 
-    async def attempt() -> transact.Done[None] | transact.Write[None]:
+    async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         found = collection.decode_holds(universe, (await engine.read(collection.get_holds(universe))).value(0))
         batch = kv.Batch()
         if not collection.release(batch, found, id):
-            return transact.Done(None)
+            return transact.NothingToWrite(None)
         return transact.Write(batch, lambda _: None)
 
     await transact.run(engine, env, attempt)
@@ -55,7 +55,7 @@ async def _write(
     ttl_ms: int,
     only_renew: bool = False,
 ) -> None:
-    async def attempt() -> transact.Done[None] | transact.Write[None]:
+    async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         read = await engine.read(collection.get_holds(universe), age.get(universe))
         found, now = collection.decode_holds(universe, read.value(0)), age.decode(read.value(1))
         if only_renew and all(each.id != id for each in found.standing(read.time_us, now)):

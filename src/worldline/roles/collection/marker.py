@@ -24,7 +24,7 @@ from worldline.model import ids, journal
 from worldline.roles import restore
 from worldline.roles.collection import roots
 from worldline.roles.collection.marked import Marked
-from worldline.roles.collection.roots import Kind, Place, Reference
+from worldline.roles.collection.roots import BlobKind, Reference, ReferenceRange
 from worldline.store import kv
 
 FIRST_BYTES = 64 * limits.KIB  # of the first page of each place of a world, which are read together
@@ -40,10 +40,10 @@ class Unreadable(errors.Corrupt):
     code = "unreadable"
 
 
-READERS: Final[dict[Kind, Callable[[bytes], Iterator[Reference]]]] = {
-    Kind.STATE: roots.of_state,
-    Kind.CHANGES: roots.of_changes,
-    Kind.INPUT: roots.of_input,
+READERS: Final[dict[BlobKind, Callable[[bytes], Iterator[Reference]]]] = {
+    BlobKind.STATE: roots.of_state,
+    BlobKind.CHANGES: roots.of_changes,
+    BlobKind.INPUT: roots.of_input,
 }
 
 
@@ -66,7 +66,7 @@ class _Scan(msgspec.Struct):
     """A place of a world that is being read."""
 
     at: ids.Address
-    place: Place
+    place: ReferenceRange
     read: Callable[[roots.Items], Iterator[Reference]]
     begin: bytes
     end: bytes
@@ -83,7 +83,7 @@ class Marker:
         marked: Marked,
         *,
         plain: Plain | None = None,
-        places: Iterable[Place] = roots.PLACES,
+        places: Iterable[ReferenceRange] = roots.PLACES,
     ) -> None:
         self._engine = engine
         self._blobs = blobs
@@ -94,7 +94,7 @@ class Marker:
         self._scans: list[_Scan] = []
         self._nodes: list[Reference] = []  # to be read; their addresses are marked
         self._segments: list[tuple[ids.Address, Reference]] = []
-        self._steps: list[tuple[ids.Address, history.Stored]] = []  # to be checked, in order
+        self._steps: list[tuple[ids.Address, history.StoredStep]] = []  # to be checked, in order
         self._before: tuple[ids.Address, journal.Head] | None = None  # the world and the head behind the last of them
         self._body: segments.Body | None = None
         self._blocks: Iterator[segments.Block] = iter(())
@@ -161,10 +161,10 @@ class Marker:
         for each in references:
             count += 1
             is_new = self.marked.add(each.address)
-            if each.kind is Kind.SEGMENT:
+            if each.kind is BlobKind.SEGMENT:
                 if is_new and each.address not in self._plain:
                     self._segments.append((at, each))
-            elif is_new and each.kind is not Kind.DATA:
+            elif is_new and each.kind is not BlobKind.DATA:
                 self._nodes.append(each)
         return count
 
@@ -184,7 +184,7 @@ class Marker:
                 raise Unreadable(f"world {at.world.hex()}, journal: {error}") from error
             self._before = (at, step.head())
 
-    async def _head_before(self, at: ids.Address, step: history.Stored) -> journal.Head | None:
+    async def _head_before(self, at: ids.Address, step: history.StoredStep) -> journal.Head | None:
         """The head that a step goes on from. None if that is not kept any more: it went with a deleted parent."""
         height = step.first_height - 1
         if self._before is not None and self._before[0] == at:

@@ -25,7 +25,7 @@ def never_proven(worker: ids.WorkerId) -> bool:
 
 async def unmarked(
     engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, is_dead: IsDead = never_proven
-) -> collection.State:
+) -> collection.CollectionState:
     """What is known of collections when no mark is under way: a batch that removes references expects it
     (`collection.expect_no_mark`). A mark whose process is gone is given up. `Conflicted` if it takes too long.
     """
@@ -45,7 +45,7 @@ async def unmarked(
     raise errors.Conflicted("a garbage collection has been marking for very long; try again")
 
 
-async def goes_on(engine: kv.Engine, state: collection.State, is_dead: IsDead = never_proven) -> bool:
+async def goes_on(engine: kv.Engine, state: collection.CollectionState, is_dead: IsDead = never_proven) -> bool:
     """Whether the process that marks is at work still. One that has named its heartbeat is gone with it, and need not
     be waited for. That is no safety: a mark that was given up is not believed.
     """

@@ -33,7 +33,7 @@ _KIND, _PAYLOAD, _CHAIN, _BLOB = 2, 4, -2, -1  # fields of an entry
 _SHA256: Final = canonical.encode(bytes(limits.DIGEST_BYTES))[: -limits.DIGEST_BYTES]  # what an address begins with
 
 
-class Kind(enum.IntEnum):
+class BlobKind(enum.IntEnum):
     """What a blob is, as far as it refers to others."""
 
     DATA = 1  # refers to nothing
@@ -46,7 +46,7 @@ class Kind(enum.IntEnum):
 class Reference(msgspec.Struct, frozen=True, gc=False):
     """A blob that is referred to. `segment`: what its record says."""
 
-    kind: Kind
+    kind: BlobKind
     address: bytes
     segment: journal.Segment | None = None
 
@@ -54,7 +54,7 @@ class Reference(msgspec.Struct, frozen=True, gc=False):
 Items = Iterable[tuple[bytes, bytes]]
 
 
-class Place(msgspec.Struct, frozen=True):
+class ReferenceRange(msgspec.Struct, frozen=True):
     """A range of keys with references. `reader` is made for each world: it is given the items of page after page."""
 
     name: str
@@ -71,45 +71,45 @@ def _inputs(items: Items) -> Iterator[Reference]:
     for unread in inboxes.decode(items):
         address = None if unread.item is None else inboxes.item_refers_to(unread.item)
         if address is not None:
-            yield Reference(Kind.DATA, address)
+            yield Reference(BlobKind.DATA, address)
 
 
 def _dead_letters(items: Items) -> Iterator[Reference]:
     for letter in inboxes.decode_dead(items):
         address = inboxes.refers_to(letter.dead)
         if address is not None:
-            yield Reference(Kind.DATA, address)
+            yield Reference(BlobKind.DATA, address)
 
 
 def _lineages(items: Items) -> Iterator[Reference]:
     for _, raw in items:
         script = lineage_keys.LINEAGE.unpack(raw).script
         if script:
-            yield Reference(Kind.DATA, script)
+            yield Reference(BlobKind.DATA, script)
 
 
 def _baselines(items: Items) -> Iterator[Reference]:
     for _, raw in items:
-        yield Reference(Kind.STATE, snapshot_keys.BASELINE.unpack(raw).root)
+        yield Reference(BlobKind.STATE, snapshot_keys.BASELINE.unpack(raw).root)
 
 
 def _snapshots(items: Items) -> Iterator[Reference]:
     for _, raw in items:
-        yield Reference(Kind.STATE, snapshot_keys.SNAPSHOT.unpack(raw).root)
+        yield Reference(BlobKind.STATE, snapshot_keys.SNAPSHOT.unpack(raw).root)
 
 
 def _segments(items: Items) -> Iterator[Reference]:
     for _, raw in items:
         record = segment_keys.unpack(raw)
         if isinstance(record, journal.Segment):  # and not what stands for those that were dropped
-            yield Reference(Kind.SEGMENT, record.digest, record)
+            yield Reference(BlobKind.SEGMENT, record.digest, record)
 
 
 def _open_work(items: Items) -> Iterator[Reference]:
     for _, raw in items:
         address = work_keys.WORK.unpack(raw).params.ref
         if address is not None:
-            yield Reference(Kind.DATA, address)
+            yield Reference(BlobKind.DATA, address)
 
 
 class Frames:
@@ -122,7 +122,7 @@ class Frames:
         self._parts = 0
         self._data: list[bytes] = []  # of the step that has not ended
         self._ended: list[list[bytes]] = []  # steps that end in the frame, while parts of it are missing
-        self._steps: list[history.Stored] = []
+        self._steps: list[history.StoredStep] = []
 
     def __call__(self, items: Items) -> Iterator[Reference]:
         for _, raw in items:
@@ -140,10 +140,10 @@ class Frames:
             if (0 if read.entries else read.parts) == self._parts:
                 found = frame.take(self._section, len(self._ended), start=0)[0]
                 for data_of, stored in zip(self._ended, found, strict=True):
-                    self._steps.append(history.Stored(data_of, [_fields(each) for each in data_of], stored))
+                    self._steps.append(history.StoredStep(data_of, [_fields(each) for each in data_of], stored))
                     yield from of_changes(stored)
 
-    def take_steps(self) -> list[history.Stored]:
+    def take_steps(self) -> list[history.StoredStep]:
         """The steps that were read and not given out so far."""
         taken, self._steps = self._steps, []
         return taken
@@ -151,7 +151,7 @@ class Frames:
 
 def _fields(data: bytes) -> list[Any]:
     fields = canonical.decode_flat(data)
-    if type(fields) is not list or len(fields) != len(journal.Entry.__struct_fields__):
+    if type(fields) is not list or len(fields) != len(journal.JournalEntry.__struct_fields__):
         raise errors.DecodeError("not an entry")
     if type(fields[_BLOB]) is not bytes or type(fields[_PAYLOAD]) is not bytes:
         raise errors.DecodeError("not an entry")
@@ -162,7 +162,7 @@ def _of_entry(fields: list[Any]) -> Iterator[Reference]:
     """Its payload, if that is apart, and what it carries, if it is an input."""
     address, is_input = fields[_BLOB], fields[_KIND] in journal.INPUTS
     if address:
-        yield Reference(Kind.INPUT if is_input else Kind.DATA, address)
+        yield Reference(BlobKind.INPUT if is_input else BlobKind.DATA, address)
     elif is_input and _SHA256 in fields[_PAYLOAD]:
         yield from of_input(fields[_PAYLOAD])
 
@@ -172,26 +172,26 @@ def of_input(data: bytes) -> Iterator[Reference]:
     item: inbox.Item = structs.decode(inbox.Item, data)  # type: ignore[arg-type]
     address = inboxes.item_refers_to(item)
     if address is not None:
-        yield Reference(Kind.DATA, address)
+        yield Reference(BlobKind.DATA, address)
 
 
 def of_changes(stored: bytes) -> Iterator[Reference]:
     """What the changes of a step refer to. Payloads of its entries, which they may share, are found with these."""
     apart = changes.apart(stored)
     if apart:
-        yield Reference(Kind.CHANGES, apart)
+        yield Reference(BlobKind.CHANGES, apart)
     elif changes.needs_blobs(stored):
         for address in changes.named_blobs(stored):
-            yield Reference(Kind.DATA, address)
+            yield Reference(BlobKind.DATA, address)
 
 
 def of_state(data: bytes) -> Iterator[Reference]:
     """What a saved state, or a node of it, refers to."""
     found = nodes.references(data)
     for address in found.nodes:
-        yield Reference(Kind.STATE, address)
+        yield Reference(BlobKind.STATE, address)
     for address in found.blobs:
-        yield Reference(Kind.DATA, address)
+        yield Reference(BlobKind.DATA, address)
 
 
 def of_block(block: Block) -> Iterator[Reference]:
@@ -213,8 +213,8 @@ def _place(
     name: str,
     between: Callable[[ids.Address], tuple[bytes, bytes]],
     reader: Callable[[], Callable[[Items], Iterator[Reference]]],
-) -> Place:
-    return Place(name, table.REFERRING[name], between, reader)
+) -> ReferenceRange:
+    return ReferenceRange(name, table.REFERRING[name], between, reader)
 
 
 PLACES: Final = (

@@ -33,7 +33,7 @@ EXAMPLES_MAX = 5
 NONCE_CHARACTERS = 2 * limits.ID_BYTES
 
 
-class Tally(msgspec.Struct):
+class SweepTally(msgspec.Struct):
     """Blobs or objects of one kind: how many, their bytes, and the addresses or names of some."""
 
     count: int = 0
@@ -46,14 +46,14 @@ class Tally(msgspec.Struct):
         if len(self.examples) < EXAMPLES_MAX:
             self.examples.append(name)
 
-    def join(self, other: Tally) -> None:
+    def join(self, other: SweepTally) -> None:
         """Count those of another sweep, too."""
         self.count += other.count
         self.bytes += other.bytes
         self.examples = [*other.examples, *self.examples][:EXAMPLES_MAX]
 
 
-class Swept(msgspec.Struct):
+class SweepResult(msgspec.Struct):
     """What a sweep has found and done.
 
     `unreferenced`: condemned now; `waiting`: condemned, and their grace has not passed; `deleted`: gone; `spared`:
@@ -61,12 +61,12 @@ class Swept(msgspec.Struct):
     deleted.
     """
 
-    blobs: Tally = msgspec.field(default_factory=Tally)
-    unreferenced: Tally = msgspec.field(default_factory=Tally)
-    waiting: Tally = msgspec.field(default_factory=Tally)
-    deleted: Tally = msgspec.field(default_factory=Tally)
-    spared: Tally = msgspec.field(default_factory=Tally)
-    orphans: Tally = msgspec.field(default_factory=Tally)
+    blobs: SweepTally = msgspec.field(default_factory=SweepTally)
+    unreferenced: SweepTally = msgspec.field(default_factory=SweepTally)
+    waiting: SweepTally = msgspec.field(default_factory=SweepTally)
+    deleted: SweepTally = msgspec.field(default_factory=SweepTally)
+    spared: SweepTally = msgspec.field(default_factory=SweepTally)
+    orphans: SweepTally = msgspec.field(default_factory=SweepTally)
     held: str = ""
 
 
@@ -76,7 +76,7 @@ class Orphans:
     """
 
     def __init__(
-        self, engine: kv.Engine, store: objects.Objects, universe: ids.UniverseId, swept: Swept, *, grace_ms: int
+        self, engine: kv.Engine, store: objects.Objects, universe: ids.UniverseId, swept: SweepResult, *, grace_ms: int
     ) -> None:
         self._engine = engine
         self._store = store
@@ -84,7 +84,7 @@ class Orphans:
         self._swept = swept
         self._grace_us = grace_ms * 1000
         self._after = ""
-        self.found: list[objects.Listed] = []
+        self.found: list[objects.ListedObject] = []
 
     async def look(self) -> bool:
         """One page. Returns whether it was the last."""
@@ -106,7 +106,7 @@ class Orphans:
             self._swept.orphans.add(each.name, each.size)
         return not self.found
 
-    async def _unnamed(self, page: Sequence[objects.Listed]) -> list[objects.Listed]:
+    async def _unnamed(self, page: Sequence[objects.ListedObject]) -> list[objects.ListedObject]:
         """Those of them that no record names. What is not named as ours is left alone."""
         ours = [(each, address) for each in page if (address := _address(self._universe, each.name)) is not None]
         if not ours:
@@ -118,7 +118,7 @@ class Orphans:
             if self._is_old(each, read.time_us) and not _names(read.value(index), each.name)
         ]
 
-    def _is_old(self, each: objects.Listed, time_us: int) -> bool:
+    def _is_old(self, each: objects.ListedObject, time_us: int) -> bool:
         """Without a grace, whatever the clocks say."""
         return not self._grace_us or each.modified_us <= time_us - self._grace_us
 
@@ -148,9 +148,9 @@ class Condemning:
         self,
         engine: kv.Engine,
         env: envs.Env,
-        state: collection.State,
+        state: collection.CollectionState,
         marked: Marked,
-        swept: Swept,
+        swept: SweepResult,
         *,
         write: bool = True,
     ) -> None:
@@ -180,7 +180,7 @@ class Condemning:
             *(collection.get_condemned(self._universe, each) for each in found), age.get(self._universe)
         )
         condemned: list[tuple[bytes, bytes]] = []
-        spared: list[collection.Condemned] = []
+        spared: list[collection.CondemnedRecord] = []
         for index, (address, raw) in enumerate(found.items()):
             record = cas_keys.BLOB.unpack(raw)
             self._swept.blobs.add(address.hex(), record.size)
@@ -213,10 +213,10 @@ class Deleting:
         engine: kv.Engine,
         env: envs.Env,
         store: objects.Objects,
-        state: collection.State,
+        state: collection.CollectionState,
         marked: Marked,
         *,
-        swept: Swept,
+        swept: SweepResult,
         grace_ms: int,
         write: bool = True,
     ) -> None:
@@ -253,11 +253,11 @@ class Deleting:
             self._above = found[-1].address
         return not page.more
 
-    async def _take(self, found: list[collection.Condemned], holds: collection.Holds, now: Age) -> None:
+    async def _take(self, found: list[collection.CondemnedRecord], holds: collection.HoldsRecord, now: Age) -> None:
         """Their records are read again: that is the re-check, and the batch that deletes one expects what was read."""
         read = await self._engine.read(*(cas.get(self._universe, each.address) for each in found))
-        spared: list[collection.Condemned] = []
-        ripe: list[tuple[collection.Condemned, bytes]] = []
+        spared: list[collection.CondemnedRecord] = []
+        ripe: list[tuple[collection.CondemnedRecord, bytes]] = []
         for index, each in enumerate(found):
             raw = read.value(index)
             record = cas_keys.BLOB.get(raw)
@@ -279,7 +279,7 @@ class Deleting:
             if record.object is not None and self._write:
                 await self._delete_object(record.object)
 
-    def _is_ripe(self, found: collection.Condemned, now: Age) -> bool:
+    def _is_ripe(self, found: collection.CondemnedRecord, now: Age) -> bool:
         """Two marks have not found it, and its grace has passed. What this mark left to the next is judged there."""
         twice = found.record.mark < self._state.generation.number
         if not twice or not self._marked.judges(found.address) or found.address in self._marked:
@@ -295,7 +295,7 @@ class Deleting:
 
 
 async def spare(
-    engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, found: Sequence[collection.Condemned]
+    engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, found: Sequence[collection.CondemnedRecord]
 ) -> None:
     await committed(engine, env, found, lambda batch, each: collection.spare(batch, universe, each))
 

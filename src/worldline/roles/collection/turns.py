@@ -18,7 +18,7 @@ from worldline.model import ids
 from worldline.model.settings import JanitorSettings
 from worldline.roles import telemetry
 from worldline.roles.collection import marks
-from worldline.roles.collection.collector import Overtaken, Run
+from worldline.roles.collection.collector import CollectionPass, Overtaken
 from worldline.roles.collection.marker import Plain, Unreadable
 from worldline.roles.erasure import scrubbing
 from worldline.store import kv
@@ -52,7 +52,7 @@ class Collecting:
         self._worker = worker
         self._is_dead = is_dead
         self._plain = Plain()
-        self._run: Run | None = None
+        self._run: CollectionPass | None = None
         self._began_us = 0
 
     @property
@@ -65,7 +65,7 @@ class Collecting:
             if not await self._is_due():
                 return True
             self._began_us = self._env.monotonic_us()
-            self._run = Run(
+            self._run = CollectionPass(
                 self._engine,
                 self._env,
                 self._blobs,
@@ -91,7 +91,7 @@ class Collecting:
             await self._run.give_up()
             self._run = None
 
-    async def _work(self, run: Run) -> bool:
+    async def _work(self, run: CollectionPass) -> bool:
         until_us = self._env.monotonic_us() + COLLECT_TURN_US
         while self._env.monotonic_us() < until_us:
             if await run.turn():
@@ -125,10 +125,10 @@ class Collecting:
             log.warning("garbage collection: %s; it is tried again later", error)
         self._telemetry.tell(telemetry.CollectFailed(why, str(error)))
 
-    def _tell(self, run: Run) -> None:
+    def _tell(self, run: CollectionPass) -> None:
         report, swept = run.report, run.report.swept
         self._telemetry.tell(
-            telemetry.Collected(
+            telemetry.GarbageCollected(
                 report.worlds,
                 report.marked,
                 swept.unreferenced.count,

@@ -31,12 +31,12 @@ from worldline.layers.stored import compact, lines
 from worldline.layers.stored.saved_state import Compute
 from worldline.layers.upkeep import age, universe_settings
 from worldline.model import ids, journal
-from worldline.model.snapshot import Snapshot
+from worldline.model.snapshot import StateSnapshot
 from worldline.model.upkeep.age import Age
 from worldline.roles.collection import marks
 from worldline.roles.compaction import expiring, retention, writing
 from worldline.roles.compaction.policies import Policies
-from worldline.roles.compaction.retention import Known, Policy
+from worldline.roles.compaction.retention import KnownPast, RetentionPolicy
 from worldline.store import kv, transact
 
 PAGE = 1_000  # of snapshots, and of pins
@@ -44,7 +44,7 @@ KEPT_MAX = 200  # snapshots of one world that are looked through whenever one is
 SEGMENT_ENTRIES = 50_000  # of a world that is compacted by hand alone
 
 
-class Compacted(msgspec.Struct, frozen=True):
+class CompactionResult(msgspec.Struct, frozen=True):
     """What was done. `height`: up to where entries are in segments now; `held_back`: forks keep it from going on;
     `expired`: entries that are not kept any more.
     """
@@ -62,13 +62,13 @@ class Compacted(msgspec.Struct, frozen=True):
 class Survey(msgspec.Struct, frozen=True):
     """What there is, and what must be so still when something of it is deleted."""
 
-    known: Known
+    known: KnownPast
     expected: compact.Expected
     last: compact.Indexed | None
-    line: lines.Line
+    line: lines.HistoryLine
     forked: journal.Head | None  # of a fork: the head that its own journal begins behind
     epoch_raw: bytes | None
-    settings: universe_settings.Stored
+    settings: universe_settings.UniverseSettingsRecord
     now: Age
 
 
@@ -99,8 +99,10 @@ async def survey(engine: kv.Engine, at: ids.Address, unmarked: bytes | None = No
         async for page in _pages(engine, pages[1], read.page(8))
         for _, pin in snapshots.decode_pins(at, page)
     ]
-    known = Known(baseline, saved, None if last is None else last.record, line.forked_at, tuple(dict.fromkeys(pinned)))
-    expected = compact.Expected(baseline_raw, read.value(1), universes.Generation(at.universe, unmarked))
+    known = KnownPast(
+        baseline, saved, None if last is None else last.record, line.forked_at, tuple(dict.fromkeys(pinned))
+    )
+    expected = compact.Expected(baseline_raw, read.value(1), universes.GenerationRecord(at.universe, unmarked))
     return Survey(
         known,
         expected,
@@ -129,39 +131,41 @@ async def _first_us(engine: kv.Engine, at: ids.Address, above: int) -> int | Non
     return entries[0].time_us if entries else None
 
 
-class Superseded(msgspec.Struct, frozen=True):
+class SupersededSnapshots(msgspec.Struct, frozen=True):
     """The snapshots that nothing needs any more once another one is the baseline; the count of pins, which the batch
     that drops them expects; and how old the universe is, which is noted with the new one: 0 if that was not read.
     """
 
-    snapshots: list[snapshots.Saved] = []
+    snapshots: list[snapshots.StoredSnapshot] = []
     pins_raw: bytes | None = None
     age_us: int = 0
 
 
-async def superseded(engine: kv.Engine, policies: Policies, at: ids.Address, taken: Snapshot) -> Superseded:
+async def superseded(
+    engine: kv.Engine, policies: Policies, at: ids.Address, taken: StateSnapshot
+) -> SupersededSnapshots:
     """What goes with this snapshot. None are named if so many are kept that they would not be read with every snapshot:
     those go when the world is compacted. Of snapshots that are kept for a time there may be any number: they are looked
     through now and then.
     """
     known = policies.recent(at.universe)
     if known is not None and not 0 < known.kept <= KEPT_MAX:
-        return Superseded()
+        return SupersededSnapshots()
     if known is not None and known.kept_us:
         now = age.decode((await engine.read(age.get(at.universe))).value(0))
         if not policies.is_look_due(at, known, now):
-            return Superseded(age_us=now.age_us)
+            return SupersededSnapshots(age_us=now.age_us)
     found = await survey(engine, at)
     age_us = found.now.age_us
     policy = await policies.of(found.settings)
     taken = msgspec.structs.replace(taken, age_us=age_us)
     after = msgspec.structs.replace(
-        found.known, baseline=taken, snapshots=[*found.known.snapshots, snapshots.Saved(taken, b"")]
+        found.known, baseline=taken, snapshots=[*found.known.snapshots, snapshots.StoredSnapshot(taken, b"")]
     )
     old = retention.droppable(after, retention.aged(policy, after, found.now))
     if policy.kept_us and len(old) <= retention.DROPS_MAX:  # else the next snapshot goes on with the others
         policies.looked(at, found.now)
-    return Superseded(old[: retention.DROPS_MAX], found.expected.pins_raw, age_us)
+    return SupersededSnapshots(old[: retention.DROPS_MAX], found.expected.pins_raw, age_us)
 
 
 class Compactor:
@@ -194,7 +198,7 @@ class Compactor:
         self._is_late = is_late
         self._ends = expiring.Ends(blobs, {} if ends is None else ends)
 
-    async def run(self, *, now: bool = False) -> Compacted:
+    async def run(self, *, now: bool = False) -> CompactionResult:
         """Compact what there is, if it is enough, or if it is wanted `now`; drop what nothing needs in any case.
         `Fenced` if the lease is another's.
         """
@@ -212,8 +216,8 @@ class Compactor:
             done = msgspec.structs.replace(done, expired=done.expired + expired)
         return done
 
-    async def _compact(self, found: Survey, policy: Policy, *, now: bool) -> Compacted:
-        done = Compacted(found.known.compacted, held_back=retention.is_held_back(found.known, policy))
+    async def _compact(self, found: Survey, policy: RetentionPolicy, *, now: bool) -> CompactionResult:
+        done = CompactionResult(found.known.compacted, held_back=retention.is_held_back(found.known, policy))
         target = retention.limit(found.known, policy)
         first_us = None if target is None else await _first_us(self._engine, self._at, found.known.compacted)
         if target is None or first_us is None:
@@ -222,8 +226,10 @@ class Compactor:
             return done
         return await self._segments(found, policy, target.height, done)
 
-    async def _segments(self, found: Survey, policy: Policy, up_to: int, done: Compacted) -> Compacted:
-        writer = writing.Writer(
+    async def _segments(
+        self, found: Survey, policy: RetentionPolicy, up_to: int, done: CompactionResult
+    ) -> CompactionResult:
+        writer = writing.SegmentWriter(
             self._engine,
             self._env,
             self._blobs,
@@ -236,7 +242,7 @@ class Compactor:
         )
         head: journal.Head | None = found.forked
         last = found.known.last
-        if isinstance(last, journal.Dropped):
+        if isinstance(last, journal.DroppedEntries):
             head = last.end
         elif head is None or head.height != found.known.compacted:
             head = await self._head_at(found.known.compacted)
@@ -245,7 +251,7 @@ class Compactor:
             if written is None or not await self._publish(written):
                 break
             record, head = written.record, written.head
-            done = Compacted(
+            done = CompactionResult(
                 record.last_height,
                 done.segments + 1,
                 done.entries + record.last_height - record.first_height + 1,
@@ -263,22 +269,22 @@ class Compactor:
             probes.hit("compaction.parent-deleted")
             return None
 
-    async def _publish(self, written: writing.Written) -> bool:
+    async def _publish(self, written: writing.WrittenSegment) -> bool:
         """Index a segment in the place of its frames. False if a fork needs these by now."""
         record = written.record
         raw = segment_keys.SEGMENT.pack(record)
 
-        async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+        async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
             found = await self._survey()
             if found.last is not None and found.last.raw == raw:
-                return transact.Done(True)  # an answer was lost
+                return transact.NothingToWrite(True)  # an answer was lost
             if found.known.compacted != record.first_height - 1:
                 raise errors.DecodeError(
                     f"segments end at height {found.known.compacted}, not {record.first_height - 1}"
                 )
             if not retention.allows(found.known, record):
                 probes.hit("compaction.held-back")
-                return transact.Done(False)
+                return transact.NothingToWrite(False)
             await self._blobs.put(written.body)  # it is there, unless a collection came between
             batch = kv.Batch()
             compact.move(batch, self._lease, found.expected, record, last=found.last)
@@ -286,26 +292,26 @@ class Compactor:
 
         return await transact.run(self._engine, self._env, attempt)
 
-    async def _drop(self) -> transact.Done[int] | transact.Write[int]:
+    async def _drop(self) -> transact.NothingToWrite[int] | transact.Write[int]:
         """How many snapshots were dropped."""
         found = await self._survey()
         old = retention.droppable(found.known, await self._policy(found))[: retention.DROPS_MAX]
         if not old:
-            return transact.Done(0)
+            return transact.NothingToWrite(0)
         batch = kv.Batch()
         compact.drop(batch, self._lease, found.expected, old)
         return transact.Write(batch, lambda _: len(old))
 
-    async def _expire(self) -> transact.Done[int] | transact.Write[int]:
+    async def _expire(self) -> transact.NothingToWrite[int] | transact.Write[int]:
         """How many entries were dropped."""
         found = await self._survey()
         policy = await self._policy(found)
         old = await expiring.oldest(self._engine, self._ends, self._at, found.known, policy, now=found.now)
         if old is None:
-            return transact.Done(0)
+            return transact.NothingToWrite(0)
         return expiring.write(self._lease, found.expected, found.known, old)
 
-    async def _policy(self, found: Survey) -> Policy:
+    async def _policy(self, found: Survey) -> RetentionPolicy:
         return retention.aged(await self._policies.of(found.settings), found.known, found.now)
 
     async def _survey(self) -> Survey:

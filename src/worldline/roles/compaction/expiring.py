@@ -18,7 +18,7 @@ from worldline.layers.stored import compact, journal_pages
 from worldline.model import ids, journal
 from worldline.model.upkeep.age import Age
 from worldline.roles.compaction import retention
-from worldline.roles.compaction.retention import Known, Policy
+from worldline.roles.compaction.retention import KnownPast, RetentionPolicy
 from worldline.store import kv, transact
 
 SEGMENTS_MAX = 16  # dropped in one batch; each is read, to know when it ends
@@ -59,7 +59,7 @@ class Oldest(msgspec.Struct, frozen=True):
 
 
 async def oldest(
-    engine: kv.Engine, ends: Ends, at: ids.Address, known: Known, policy: Policy, *, now: Age
+    engine: kv.Engine, ends: Ends, at: ids.Address, known: KnownPast, policy: RetentionPolicy, *, now: Age
 ) -> Oldest | None:
     """What may be dropped now of a world's index, bounded."""
     page = (await engine.read(compact.first_range(at, count_max=SEGMENTS_MAX))).page(0)
@@ -76,7 +76,7 @@ async def oldest(
     return None if end is None else Oldest(records, end)
 
 
-def write(lease: leases.Lease, expected: compact.Expected, known: Known, found: Oldest) -> transact.Write[int]:
+def write(lease: leases.Lease, expected: compact.Expected, known: KnownPast, found: Oldest) -> transact.Write[int]:
     """The batch that drops it. Its answer: how many entries have gone. If there are more snapshots below than one batch
     deletes, these go first.
     """

@@ -13,12 +13,12 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.layers.upkeep import universe_settings
-from worldline.layers.upkeep.universe_settings import Stored
+from worldline.layers.upkeep.universe_settings import UniverseSettingsRecord
 from worldline.model import ids, setting_names
 from worldline.model.settings import WorkerSettings
 from worldline.model.upkeep.age import Age
 from worldline.roles.compaction import retention
-from worldline.roles.compaction.retention import Policy
+from worldline.roles.compaction.retention import RetentionPolicy
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.compaction")
@@ -30,8 +30,8 @@ LOOKS = 64
 WORLDS_MAX = 10_000  # of which it is kept when they were looked at
 
 
-class Known(msgspec.Struct, frozen=True):
-    policy: Policy
+class KnownPolicy(msgspec.Struct, frozen=True):
+    policy: RetentionPolicy
     read_us: int
 
 
@@ -43,16 +43,16 @@ class Policies:
         self._env = env
         self._own = own
         self._said = setting_names.said_of_retention(own) if hosts else {}
-        self._known: dict[ids.UniverseId, Known] = {}
+        self._known: dict[ids.UniverseId, KnownPolicy] = {}
         self._looked_us: dict[ids.Address, int] = {}  # how old the universe was then
 
-    def recent(self, universe: ids.UniverseId) -> Policy | None:
+    def recent(self, universe: ids.UniverseId) -> RetentionPolicy | None:
         """What was read a short time ago, if anything was."""
         found = self._known.get(universe)
         fresh = found is not None and self._env.monotonic_us() - found.read_us < REFRESH_US
         return found.policy if found is not None and fresh else None
 
-    def is_look_due(self, at: ids.Address, policy: Policy, now: Age) -> bool:
+    def is_look_due(self, at: ids.Address, policy: RetentionPolicy, now: Age) -> bool:
         """Whether there may be snapshots of a world that have become too old since they were looked through."""
         looked_us = self._looked_us.get(at)
         return looked_us is None or now.age_us - looked_us >= policy.kept_us // LOOKS
@@ -70,7 +70,7 @@ class Policies:
             read = await self._engine.read(universe_settings.get(universe))
             await self.of(universe_settings.decode(universe, read.value(0)))
 
-    async def of(self, stored: Stored) -> Policy:
+    async def of(self, stored: UniverseSettingsRecord) -> RetentionPolicy:
         """The policy by what was just read."""
         universe = stored.universe
         if universe not in self._known and any(
@@ -79,21 +79,23 @@ class Policies:
             stored = await transact.run(self._engine, self._env, lambda: self._note(universe))
         before = self._known.get(universe)
         policy = retention.policy_of(stored.worker(self._own))
-        self._known[universe] = Known(policy, self._env.monotonic_us())
+        self._known[universe] = KnownPolicy(policy, self._env.monotonic_us())
         if policy != (retention.policy_of(self._own) if before is None else before.policy):
             self._log(stored)
         return policy
 
-    async def _note(self, universe: ids.UniverseId) -> transact.Done[Stored] | transact.Write[Stored]:
+    async def _note(
+        self, universe: ids.UniverseId
+    ) -> transact.NothingToWrite[UniverseSettingsRecord] | transact.Write[UniverseSettingsRecord]:
         read = await self._engine.read(universe_settings.get(universe))
         known = universe_settings.decode(universe, read.value(0))
         if all(known.record.noted.get(name) == value for name, value in self._said.items()):
-            return transact.Done(known)
+            return transact.NothingToWrite(known)
         batch = kv.Batch()
         after = universe_settings.note(batch, known, self._said, time_us=read.time_us)
         return transact.Write(batch, lambda _: after)
 
-    def _log(self, stored: Stored) -> None:
+    def _log(self, stored: UniverseSettingsRecord) -> None:
         """Say where a universe is kept otherwise than this process was set to."""
         worker = stored.worker(self._own)
         for name in setting_names.RETENTION:

@@ -19,16 +19,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from worldline.layers.snapshots import Saved
-from worldline.model.journal import Dropped, Segment
+from worldline.layers.snapshots import StoredSnapshot
+from worldline.model.journal import DroppedEntries, Segment
 from worldline.model.settings import WorkerSettings
-from worldline.model.snapshot import Snapshot
+from worldline.model.snapshot import StateSnapshot
 from worldline.model.upkeep.age import Age
 
 DROPS_MAX = 500  # snapshots in one batch
 
 
-class Policy(msgspec.Struct, frozen=True):
+class RetentionPolicy(msgspec.Struct, frozen=True):
     """`entries`, `age_us`: when there is enough to compact; `margin`: entries below the baseline that stay; `kept`: the
     snapshots, 0: all; `kept_us`: for how long each is kept at least, 0: no longer than it is among the last ones;
     `changes`: whether segments keep what steps changed; `journal_us`: for how long entries are kept at least, 0: for
@@ -44,8 +44,8 @@ class Policy(msgspec.Struct, frozen=True):
     kept_us: int = 0
 
 
-def policy_of(settings: WorkerSettings) -> Policy:
-    return Policy(
+def policy_of(settings: WorkerSettings) -> RetentionPolicy:
+    return RetentionPolicy(
         entries=settings.segment_entries,
         age_us=settings.segment_ms * 1000,
         margin=settings.segment_margin,
@@ -56,14 +56,14 @@ def policy_of(settings: WorkerSettings) -> Policy:
     )
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownPast(msgspec.Struct, frozen=True):
     """What was read of a world: its baseline, its own snapshots, the oldest first, its last segment, the height above
     which its own journal begins, and the snapshots that forks need of it, by step.
     """
 
-    baseline: Snapshot
-    snapshots: Sequence[Saved]
-    last: Segment | Dropped | None
+    baseline: StateSnapshot
+    snapshots: Sequence[StoredSnapshot]
+    last: Segment | DroppedEntries | None
     forked_at: int
     pinned: tuple[int, ...]
 
@@ -73,14 +73,14 @@ class Known(msgspec.Struct, frozen=True):
         return self.forked_at if self.last is None else self.last.last_height
 
 
-def aged(policy: Policy, known: Known, now: Age) -> Policy:
+def aged(policy: RetentionPolicy, known: KnownPast, now: Age) -> RetentionPolicy:
     """The policy of a world at an age of its universe: snapshots that are young enough count among the last ones."""
     if not policy.kept or not policy.kept_us:
         return policy
     return msgspec.structs.replace(policy, kept=max(policy.kept, _young(known.snapshots, policy.kept_us, now)))
 
 
-def _young(snapshots: Sequence[Saved], period_us: int, now: Age) -> int:
+def _young(snapshots: Sequence[StoredSnapshot], period_us: int, now: Age) -> int:
     """How many of the last snapshots have not certainly been there for so long."""
     since_us = now.age_us  # one without an age was there when the age of the next was read: it counts from then
     for count, each in enumerate(reversed(snapshots)):
@@ -90,7 +90,7 @@ def _young(snapshots: Sequence[Saved], period_us: int, now: Age) -> int:
     return len(snapshots)
 
 
-def limit(known: Known, policy: Policy) -> Snapshot | None:
+def limit(known: KnownPast, policy: RetentionPolicy) -> StateSnapshot | None:
     """The snapshot up to which entries may be moved into segments, if there are any below it."""
     if not policy.kept and not policy.changes:
         return None  # every state is kept, and what steps changed with it
@@ -103,23 +103,23 @@ def limit(known: Known, policy: Policy) -> Snapshot | None:
     return None
 
 
-def is_due(known: Known, up_to: Snapshot, policy: Policy, *, first_us: int) -> bool:
+def is_due(known: KnownPast, up_to: StateSnapshot, policy: RetentionPolicy, *, first_us: int) -> bool:
     """Whether there is enough to compact. `first_us`: the time of the first entry that is in no segment."""
     return up_to.height - known.compacted >= policy.entries or up_to.time_us - first_us >= policy.age_us
 
 
-def allows(known: Known, segment: Segment) -> bool:
+def allows(known: KnownPast, segment: Segment) -> bool:
     """Whether these entries may be moved now, after what may have happened since that was decided."""
     pinned = any(step < segment.last_step for step in known.pinned)
     return segment.last_height <= known.baseline.height and not pinned
 
 
-def is_held_back(known: Known, policy: Policy) -> bool:
+def is_held_back(known: KnownPast, policy: RetentionPolicy) -> bool:
     """Whether forks keep from being compacted what could be otherwise."""
     return limit(known, policy) != limit(msgspec.structs.replace(known, pinned=()), policy)
 
 
-def droppable(known: Known, policy: Policy, *, compacted: int | None = None) -> list[Saved]:
+def droppable(known: KnownPast, policy: RetentionPolicy, *, compacted: int | None = None) -> list[StoredSnapshot]:
     """The snapshots that nothing needs. Of those above what is compacted, or will be, every state can still be made
     when they are gone: what steps changed is there.
     """
@@ -129,7 +129,7 @@ def droppable(known: Known, policy: Policy, *, compacted: int | None = None) -> 
     stay = {each.record.step: None for each in _latest(known, policy)}
     stay |= dict.fromkeys([*known.pinned, known.baseline.step])
     base = next((each.record.step for each in known.snapshots if each.record.height >= end), None)
-    found: list[Saved] = []
+    found: list[StoredSnapshot] = []
     program = None
     before = 0  # the height of the last one that stays
     for index, each in enumerate(known.snapshots):
@@ -145,11 +145,11 @@ def droppable(known: Known, policy: Policy, *, compacted: int | None = None) -> 
     return found
 
 
-def _latest(known: Known, policy: Policy) -> Sequence[Saved]:
+def _latest(known: KnownPast, policy: RetentionPolicy) -> Sequence[StoredSnapshot]:
     return known.snapshots[max(0, len(known.snapshots) - policy.kept) :] if policy.kept else known.snapshots
 
 
-def may_expire(known: Known, segment: Segment, policy: Policy) -> bool:
+def may_expire(known: KnownPast, segment: Segment, policy: RetentionPolicy) -> bool:
     """Whether the entries of a segment may go, if they are old enough: no state that is kept lies below its end, but
     the first ones of programs that have written nothing above it.
     """

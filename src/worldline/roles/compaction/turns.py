@@ -19,7 +19,7 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import leases
 from worldline.model import ids, journal
 from worldline.model.settings import WorkerSettings
-from worldline.model.snapshot import Snapshot
+from worldline.model.snapshot import StateSnapshot
 from worldline.roles import telemetry
 from worldline.roles.compaction import compactor
 from worldline.roles.compaction.policies import Policies
@@ -32,17 +32,17 @@ WAITING_MAX = 4  # worlds; with more of them, compaction does not rest
 KNOWN_MAX = 10_000  # worlds of which it is kept how far they are compacted
 
 
-class Held(Protocol):
+class CompactionTarget(Protocol):
     """A world that a worker holds, as far as it matters here."""
 
     at: ids.Address
     lost: bool
-    baseline: Snapshot
+    baseline: StateSnapshot
     blobs: blob_layer.Blobs
     lease: leases.Lease
 
 
-class Tasks(Protocol):
+class TaskRunner(Protocol):
     """What runs beside a worker's turns."""
 
     def is_running(self, name: str) -> bool: ...
@@ -60,7 +60,7 @@ class Compactions:
         settings: WorkerSettings,
         run: Callable[..., Any],
         *,
-        tasks: Tasks,
+        tasks: TaskRunner,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
@@ -69,7 +69,7 @@ class Compactions:
         self._tasks = tasks
         self._telemetry = telemetry
         self.policies = Policies(engine, env, settings, hosts=True)
-        self._waiting: dict[ids.Address, Held] = {}
+        self._waiting: dict[ids.Address, CompactionTarget] = {}
         self._compacted: dict[ids.Address, int] = {}  # up to which height, as far as known
         self._ends: dict[bytes, journal.Head] = {}  # of segments that were not dropped yet
         self._stopping = False
@@ -84,14 +84,14 @@ class Compactions:
         self._stopping = True
         self._waiting.clear()
 
-    def look(self, held: Held) -> None:
+    def look(self, held: CompactionTarget) -> None:
         """A world was taken or saved: there may be something to compact."""
         if self._may_have_enough(held):
             self._waiting[held.at] = held
             if self._is_due and not self._tasks.is_running(NAME):
                 self._tasks.start(NAME, self._turn())
 
-    def _may_have_enough(self, held: Held) -> bool:
+    def _may_have_enough(self, held: CompactionTarget) -> bool:
         """Whether to read what there is. It is also asked without the policy of the universe, which is read then."""
         policy = self.policies.recent(held.at.universe)
         above = held.baseline.height - self._compacted.get(held.at, 0)
@@ -104,7 +104,7 @@ class Compactions:
             if not held.lost:
                 await self._try(held)
 
-    async def _try(self, held: Held) -> None:
+    async def _try(self, held: CompactionTarget) -> None:
         try:
             await self.policies.learn(held.at.universe)
             if self._may_have_enough(held):
@@ -116,16 +116,16 @@ class Compactions:
         except errors.Error as error:
             self._failed(held, error)
 
-    def _failed(self, held: Held, error: errors.Error) -> None:
+    def _failed(self, held: CompactionTarget, error: errors.Error) -> None:
         log.error("world %s cannot be compacted: %s", held.at.world.hex(), error, extra=telemetry.about(held.at))
         self._telemetry.tell(telemetry.CompactFailed(held.at, str(error)))
 
-    async def compact(self, held: Held, *, now: bool = False) -> compactor.Compacted:
+    async def compact(self, held: CompactionTarget, *, now: bool = False) -> compactor.CompactionResult:
         """Compact one world that is held here: if there is enough, or `now`. One at a time."""
         async with self._one:
             return await self._compact(held, now=now)
 
-    async def _compact(self, held: Held, *, now: bool) -> compactor.Compacted:
+    async def _compact(self, held: CompactionTarget, *, now: bool) -> compactor.CompactionResult:
         began_us = self._env.monotonic_us()
         done = await compactor.Compactor(
             self._engine,
@@ -142,7 +142,7 @@ class Compactions:
         if done.segments or done.snapshots or done.expired:
             us = self._env.monotonic_us() - began_us
             self._telemetry.tell(
-                telemetry.Compacted(
+                telemetry.WorldCompacted(
                     held.at, done.segments, done.entries, done.frames, done.bytes, done.snapshots, us, done.expired
                 )
             )

@@ -26,7 +26,7 @@ REST_TIMES = 3  # how much longer it rests than it has worked
 REST_SECONDS_MAX = 0.25
 
 
-class Written(msgspec.Struct, frozen=True):
+class WrittenSegment(msgspec.Struct, frozen=True):
     """A segment in the CAS, checked and not indexed. `head`: that of its last step; `frames`: whose place it takes."""
 
     record: journal.Segment
@@ -35,7 +35,7 @@ class Written(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class Writer:
+class SegmentWriter:
     """Of one world's journal. `compute` calls a function in a thread that is for it. `is_over`, `is_late`: whether to
     stop, or not to rest; asked now and then. `age_us`: of the universe, which segments are noted with.
     """
@@ -45,7 +45,7 @@ class Writer:
         engine: kv.Engine,
         env: envs.Env,
         blobs: blob_layer.Blobs,
-        line: lines.Line,
+        line: lines.HistoryLine,
         compute: Compute,
         *,
         with_changes: bool,
@@ -63,7 +63,7 @@ class Writer:
         self._is_late = is_late
         self._age_us = age_us
 
-    async def write(self, before: journal.Head, *, up_to: int, entries_max: int) -> Written | None:
+    async def write(self, before: journal.Head, *, up_to: int, entries_max: int) -> WrittenSegment | None:
         """The next segment above a head. None if no frame ends at or below the height `up_to` together with a step."""
         building = _Building(before, with_changes=self._with_changes)
         pages = journal_pages.Pages(self._engine, self._blobs, self._line, above=before.height)
@@ -87,7 +87,7 @@ class Writer:
         body = await self._compute(building.writer.body)
         return await self._put(building, body)
 
-    async def _put(self, building: _Building, body: bytes) -> Written:
+    async def _put(self, building: _Building, body: bytes) -> WrittenSegment:
         """Put the body away, and trust nothing but what is read back."""
         before, after = building.before, building.head
         address = await self._blobs.put(body)
@@ -102,7 +102,7 @@ class Writer:
             self._age_us,
         )
         await self.check(record, before, after)
-        return Written(record, after, building.frames, body)
+        return WrittenSegment(record, after, building.frames, body)
 
     async def check(self, record: journal.Segment, before: journal.Head, after: journal.Head) -> None:
         """Read a segment back: it must lead from one head to the other."""
@@ -139,17 +139,17 @@ class _Building:
 
     def __init__(self, before: journal.Head, *, with_changes: bool) -> None:
         self.before = self.head = before
-        self.writer = segments.Writer(
+        self.writer = segments.SegmentBuilder(
             above=before.height, step=before.step, chain=before.chain, with_changes=with_changes
         )
-        self.ready: list[history.Stored] = []
-        self._waiting: list[history.Stored] = []
+        self.ready: list[history.StoredStep] = []
+        self._waiting: list[history.StoredStep] = []
         self._values = 0  # that these are from
         self._height = before.height  # of what is ready
         self._bytes = 0
         self.frames = 0
 
-    def read(self, steps: Sequence[history.Stored]) -> None:
+    def read(self, steps: Sequence[history.StoredStep]) -> None:
         self._waiting += steps
         self._values += 1
         if any(each.dropped for each in steps):
@@ -172,21 +172,21 @@ class _Building:
             or self.frames >= limits.SEGMENT_FRAMES_MAX
         )
 
-    def add(self, whole: Sequence[history.Stored], loaded: dict[bytes, bytes]) -> None:
+    def add(self, whole: Sequence[history.StoredStep], loaded: dict[bytes, bytes]) -> None:
         """Put what is ready into the body. `whole`: the same, with changes in place that are stored apart."""
         for step, known in zip(self.ready, whole, strict=True):
             covered = history.covered(known, loaded)
             self.head = history.link(self.head, step, covered)
-            self.writer.add(segments.Step(step.step, step.height, step.data, covered, step.changes))
+            self.writer.add(segments.SegmentStep(step.step, step.height, step.data, covered, step.changes))
         self.ready = []
 
 
 class _Checking:
     """A body, gone through block by block, its chain recomputed."""
 
-    def __init__(self, line: lines.Line, before: journal.Head, body: segments.Body) -> None:
+    def __init__(self, line: lines.HistoryLine, before: journal.Head, body: segments.Body) -> None:
         self.head = before
-        self._reader = history.Reader(line, above=before.height)
+        self._reader = history.StepReader(line, above=before.height)
         self._blocks = body.blocks(above=before.height)
         if body.chain != before.chain:
             raise errors.DigestMismatch("the chain before a segment", expected=before.chain, actual=body.chain)

@@ -56,7 +56,7 @@ class Made(msgspec.Struct, frozen=True):
     pruned: int = 0
 
 
-class Source(msgspec.Struct, frozen=True):
+class BackupSource(msgspec.Struct, frozen=True):
     """The store that is backed up."""
 
     engine: kv.Engine
@@ -65,15 +65,15 @@ class Source(msgspec.Struct, frozen=True):
 
 
 async def backup(
-    source: Source,
-    folder: backup_files.Folder,
+    source: BackupSource,
+    folder: backup_files.BackupFolder,
     *,
     names: Sequence[str] = (),
     keep: int = 0,
     progress: Progress = no_progress,
 ) -> Made:
     """Back up all universes, or those that are named. `keep`: so many backups stay, the oldest others go; 0: all."""
-    turn = turns.Turn(source.engine, source.env, copying.get_backup(), f"a backup into {folder.shown}")
+    turn = turns.CopyLeaseKeeper(source.engine, source.env, copying.get_backup(), f"a backup into {folder.shown}")
     await turn.take()
     try:
         await _check_own(folder, await chosen.universes(source.engine))
@@ -92,7 +92,7 @@ async def _again(attempt: Callable[[], Awaitable[Made]]) -> Made:
     return await attempt()
 
 
-async def prune(folder: backup_files.Folder, *, keep: int, turn: turns.Turn | None = None) -> int:
+async def prune(folder: backup_files.BackupFolder, *, keep: int, turn: turns.CopyLeaseKeeper | None = None) -> int:
     """Delete all but the last backups, and files that no backup names. Returns how many backups were deleted."""
     assert keep > 0
     found = await folder.ids()
@@ -115,7 +115,7 @@ async def prune(folder: backup_files.Folder, *, keep: int, turn: turns.Turn | No
     return len(gone)
 
 
-async def _check_own(folder: backup_files.Folder, universes: Sequence[Served]) -> None:
+async def _check_own(folder: backup_files.BackupFolder, universes: Sequence[Served]) -> None:
     """A folder has backups of one store: pruning it for one would delete what another needs."""
     found = await folder.ids()
     if found:
@@ -125,7 +125,11 @@ async def _check_own(folder: backup_files.Folder, universes: Sequence[Served]) -
 
 
 async def _attempt(
-    source: Source, folder: backup_files.Folder, turn: turns.Turn, names: Sequence[str], progress: Progress
+    source: BackupSource,
+    folder: backup_files.BackupFolder,
+    turn: turns.CopyLeaseKeeper,
+    names: Sequence[str],
+    progress: Progress,
 ) -> Made:
     universes = await chosen.universes(source.engine, names)
     held = [each.id for each in universes]
@@ -143,8 +147,8 @@ class _Copy:
 
     def __init__(
         self,
-        source: Source,
-        folder: backup_files.Folder,
+        source: BackupSource,
+        folder: backup_files.BackupFolder,
         engine: frozen.FrozenEngine,
         keep: Sequence[Keep],
         progress: Progress,
@@ -181,7 +185,7 @@ class _Copy:
 
     async def _ledger(self) -> None:
         """What was erased before: a restore of this backup does again what came later."""
-        writer = _Writer(FileKind.LEDGER, pack.Kind.KEYS, ids.UniverseId(backup_files.NO_UNIVERSE))
+        writer = _Writer(FileKind.LEDGER, pack.PackKind.KEYS, ids.UniverseId(backup_files.NO_UNIVERSE))
         for entry in await ledger.read_all(self._engine):
             writer.add(backup_files.ERASURE, structs.encode(entry))
         if writer.count:
@@ -193,7 +197,7 @@ class _Copy:
 
     async def _universe(self, universe: ids.UniverseId) -> None:
         """The keys of a universe, in files that follow each other."""
-        writer = _Writer(FileKind.KEYS, pack.Kind.KEYS, universe)
+        writer = _Writer(FileKind.KEYS, pack.PackKind.KEYS, universe)
         prefix = space.universe(universe)
         async for key, raw in self._items(ranges_between(prefix, _NOT_COPIED)):
             suffix = key[len(prefix) :]
@@ -223,7 +227,7 @@ class _Copy:
         used: dict[bytes, BackupFile] = {}
         addresses: list[bytes] = []
         store = blob_layer.Blobs(self._engine, self._source.objects, self._source.env, universe)
-        writer, new = _Writer(FileKind.BLOBS, pack.Kind.BLOBS, universe, shard), []
+        writer, new = _Writer(FileKind.BLOBS, pack.PackKind.BLOBS, universe, shard), []
         async for key, raw in self._items([shard_range(universe, shard)]):
             address = cas_keys.blob_address(universe, key)
             addresses.append(address)
@@ -237,13 +241,13 @@ class _Copy:
                 writer.add(*each)
             if writer.is_full:
                 await self._put_blobs(writer, new)
-                writer, new = _Writer(FileKind.BLOBS, pack.Kind.BLOBS, universe, shard), []
+                writer, new = _Writer(FileKind.BLOBS, pack.PackKind.BLOBS, universe, shard), []
         if new:
             await self._put_blobs(writer, new)
         self._files += used.values()
         self._blobs += len(addresses)
         if addresses:
-            listed = _Writer(FileKind.ADDRESSES, pack.Kind.KEYS, universe, shard)
+            listed = _Writer(FileKind.ADDRESSES, pack.PackKind.KEYS, universe, shard)
             listed.write(backup_files.add_addresses(listed.packer, addresses))
             await self._put(listed)
 
@@ -266,7 +270,7 @@ class _Copy:
 class _Writer:
     """A file that is being written, in memory."""
 
-    def __init__(self, kind: FileKind, of: pack.Kind, universe: ids.UniverseId, number: int = 0) -> None:
+    def __init__(self, kind: FileKind, of: pack.PackKind, universe: ids.UniverseId, number: int = 0) -> None:
         self.kind = kind
         self.universe = universe
         self.number = number
@@ -318,7 +322,7 @@ def is_readable(suffix: bytes, raw: bytes) -> bool:
     """
     if table.of_suffix(suffix) is _WORLD_KEY:
         return bool(data_keys.VALUE.unpack(raw).destroyed_us)
-    if isinstance(raw, frame.Unreadable):
+    if isinstance(raw, frame.UnreadableBytes):
         if isinstance(raw.why, errors.KeyDestroyed):
             return False
         raise raw.why

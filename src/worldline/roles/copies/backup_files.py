@@ -26,7 +26,7 @@ from worldline.codec import digest, pack, structs
 from worldline.model import ids
 from worldline.model.upkeep.backups import BackedUniverse, BackupFile, BackupHead, FileKind
 from worldline.model.upkeep.ledger import LedgerEntry
-from worldline.roles.copies.bounds import Bounds
+from worldline.roles.copies.bounds import CopyBounds
 from worldline.store.objects import interface as objects
 
 HEAD, UNIVERSE, FILE = 1, 2, 3  # records of a manifest
@@ -35,10 +35,10 @@ NO_UNIVERSE = bytes(limits.ID_BYTES)
 _ID = re.compile(r"[0-9a-f]{32}")
 PAGE = 1_000
 _KINDS = {
-    FileKind.KEYS: pack.Kind.KEYS,
-    FileKind.ADDRESSES: pack.Kind.KEYS,
-    FileKind.BLOBS: pack.Kind.BLOBS,
-    FileKind.LEDGER: pack.Kind.KEYS,
+    FileKind.KEYS: pack.PackKind.KEYS,
+    FileKind.ADDRESSES: pack.PackKind.KEYS,
+    FileKind.BLOBS: pack.PackKind.BLOBS,
+    FileKind.LEDGER: pack.PackKind.KEYS,
 }
 
 
@@ -65,7 +65,7 @@ class Manifest(msgspec.Struct, frozen=True):
         ]
 
 
-class Folder:
+class BackupFolder:
     """Backups of one store. Every body that is read is checked against what names it."""
 
     def __init__(self, bodies: objects.Objects, shown: str) -> None:
@@ -96,7 +96,7 @@ class Folder:
         return await self.manifest(found[-1])
 
     async def put_manifest(self, manifest: Manifest) -> int:
-        packer = pack.Packer(pack.Kind.MANIFEST)
+        packer = pack.Packer(pack.PackKind.MANIFEST)
         data = [packer.add(HEAD, structs.encode(manifest.head))]
         data += [packer.add(UNIVERSE, structs.encode(each)) for each in manifest.universes]
         data += [packer.add(FILE, structs.encode(each)) for each in manifest.files]
@@ -109,7 +109,7 @@ class Folder:
 
     async def put_index(self, file: BackupFile, addresses: Sequence[bytes]) -> None:
         """The addresses of the blobs in a file."""
-        packer = pack.Packer(pack.Kind.INDEX)
+        packer = pack.Packer(pack.PackKind.INDEX)
         data = [packer.add(FILE, structs.encode(file)), *_addresses(packer, addresses), packer.finish()]
         await self._put(_index_name(file), b"".join(data))
 
@@ -119,7 +119,7 @@ class Folder:
         there = dict.fromkeys(await self.names(f"blobs/{universe.hex()}/{shard:x}/"))
         for name in await self.names(f"index/{universe.hex()}/{shard:x}/"):
             with bad(f"the file {name}, which can be deleted: its blobs are copied anew then"):
-                records = pack.of_bytes(pack.Kind.INDEX, await self._bodies.get(name))
+                records = pack.of_bytes(pack.PackKind.INDEX, await self._bodies.get(name))
                 _, data = next(records, (0, b""))
                 file = structs.decode(BackupFile, data)
                 if _index_name(file) != name:
@@ -130,7 +130,9 @@ class Folder:
                     found[address] = file
         return found
 
-    async def records(self, file: BackupFile, *, backup: str, bounds: Bounds | None = None) -> Iterator[pack.Record]:
+    async def records(
+        self, file: BackupFile, *, backup: str, bounds: CopyBounds | None = None
+    ) -> Iterator[pack.Record]:
         """What a file holds. `BadCopy` if it is not there, or not what the manifest says. `bounds` are told of it."""
         name = _name(file, backup)
         with bad(f"the file {name}"):
@@ -178,7 +180,7 @@ class Folder:
                 await self._bodies.put(name, data)
 
 
-def bounded(records: Iterator[pack.Record], bounds: Bounds) -> Iterator[pack.Record]:
+def bounded(records: Iterator[pack.Record], bounds: CopyBounds) -> Iterator[pack.Record]:
     """The same records, each counted."""
     for tag, data in records:
         bounds.unpack(len(data))
@@ -224,8 +226,8 @@ def _manifest(data: bytes) -> Manifest:
     head: BackupHead | None = None
     universes: list[BackedUniverse] = []
     files: list[BackupFile] = []
-    limit = Bounds("the manifest of the backup", len(data))
-    for tag, record in bounded(pack.of_bytes(pack.Kind.MANIFEST, data), limit):
+    limit = CopyBounds("the manifest of the backup", len(data))
+    for tag, record in bounded(pack.of_bytes(pack.PackKind.MANIFEST, data), limit):
         if (head is None) is not (tag == HEAD):
             raise errors.DecodeError("it does not begin with what it is")
         if tag == HEAD:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from worldline.base import errors, limits
 
 
-class Bounds:
+class CopyBounds:
     """Of one copy. `packed`: its size; `bytes_max`: how much it may unpack to, if the caller has said so."""
 
     def __init__(self, what: str, packed: int, bytes_max: int | None = None) -> None:

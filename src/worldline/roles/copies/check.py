@@ -20,14 +20,14 @@ from worldline.model import ids, journal, snapshot
 from worldline.model.change import Change, Row
 from worldline.model.rows import Rows
 from worldline.roles import restore
-from worldline.roles.copies.bounds import Bounds
+from worldline.roles.copies.bounds import CopyBounds
 from worldline.roles.copies.file_blobs import FileBlobs
 
 
 class Checking:
     """The history of one world, as far as it was read. `needed`: the addresses of blobs that something refers to."""
 
-    def __init__(self, blobs: FileBlobs, at: ids.Address, bounds: Bounds) -> None:
+    def __init__(self, blobs: FileBlobs, at: ids.Address, bounds: CopyBounds) -> None:
         self._blobs = blobs
         self._at = at
         self._bounds = bounds
@@ -35,14 +35,14 @@ class Checking:
         self._rows_bytes = 0  # of the rows, at most
         self._count_at = bounds.state_bytes_max  # when they seem to be so many, they are counted
         self._nodes: dict[bytes, None] = {}
-        self._reader = history.Reader(lines.Line(at), above=0)
+        self._reader = history.StepReader(lines.HistoryLine(at), above=0)
         self._rows: Rows | None = None  # of the state at the head, if they are known
-        self._waiting: dict[int, snapshot.Snapshot] = {}  # by height, those that were not come to
+        self._waiting: dict[int, snapshot.StateSnapshot] = {}  # by height, those that were not come to
         self.head = journal.GENESIS
-        self.last: snapshot.Snapshot | None = None
+        self.last: snapshot.StateSnapshot | None = None
         self.segments = 0
 
-    async def take_snapshot(self, record: snapshot.Snapshot) -> None:
+    async def take_snapshot(self, record: snapshot.StateSnapshot) -> None:
         """A snapshot, whose history comes later. All its nodes must be there."""
         if self.last is not None and record.height <= self.last.height:
             raise errors.DecodeError(f"the snapshot of step {record.step} does not follow that of {self.last.step}")
@@ -56,14 +56,14 @@ class Checking:
             self.need(address)
         self.last = self._waiting[record.height] = record
 
-    def take_dropped(self, record: journal.Dropped) -> None:
+    def take_dropped(self, record: journal.DroppedEntries) -> None:
         """Entries that are not kept any more: the chain goes on from the head that they ended with."""
         if self.head.height or record.first_height != 1:
             raise errors.DecodeError("entries can be missing at the beginning alone")
         if any(height < record.last_height for height in self._waiting):
             raise errors.DecodeError("a snapshot is of entries that are not kept any more")
         self.head = record.end
-        self._reader = history.Reader(lines.Line(self._at), above=record.last_height)
+        self._reader = history.StepReader(lines.HistoryLine(self._at), above=record.last_height)
         self._rows = None
 
     async def meet_first(self) -> None:
@@ -89,7 +89,7 @@ class Checking:
             raise errors.DecodeError(f"the segment up to height {record.last_height} ends at {self.head.height}")
         self.segments += 1
 
-    async def check_end(self, head: journal.Head) -> snapshot.Snapshot:
+    async def check_end(self, head: journal.Head) -> snapshot.StateSnapshot:
         """The history leads to this head, and can be restored. Returns the snapshot that a restore begins with."""
         await self.meet_first()
         if (head.height and self.head != head) or (head.step, head.height) != (self.head.step, self.head.height):
@@ -106,7 +106,7 @@ class Checking:
             raise errors.DecodeError(f"the blob {address.hex()} is not in the file, or behind what refers to it")
         self.needed[address] = None
 
-    async def _take_steps(self, steps: Sequence[history.Stored], covered: Sequence[bytes]) -> None:
+    async def _take_steps(self, steps: Sequence[history.StoredStep], covered: Sequence[bytes]) -> None:
         if len(steps) != len(covered):
             raise errors.DecodeError("a block has other steps than it says")
         for index, step in enumerate(steps):
@@ -115,7 +115,7 @@ class Checking:
             if record is not None:
                 await self._meet(record)
 
-    async def _take_step(self, step: history.Stored, covered: bytes) -> None:
+    async def _take_step(self, step: history.StoredStep, covered: bytes) -> None:
         loaded: dict[bytes, bytes] = {}
         self._blobs.begin()
         self._need_all(history.needed(step))
@@ -144,7 +144,7 @@ class Checking:
             self._bounds.keep(self._rows_bytes)
             self._count_at = self._rows_bytes + self._bounds.state_bytes_max // 8  # so that it is not counted each time
 
-    async def _referenced(self, entry: journal.Entry) -> dict[bytes, bytes]:
+    async def _referenced(self, entry: journal.JournalEntry) -> dict[bytes, bytes]:
         try:
             return await restore.load_referenced(self._blobs, [entry])
         except errors.NotFound as error:
@@ -154,7 +154,7 @@ class Checking:
         for address in addresses:
             self.need(address)
 
-    async def _meet(self, record: snapshot.Snapshot) -> None:
+    async def _meet(self, record: snapshot.StateSnapshot) -> None:
         """The head is where a snapshot was taken: it must be of this history, and of these rows if they are known."""
         del self._waiting[record.height]
         head = self.head

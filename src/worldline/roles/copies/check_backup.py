@@ -11,7 +11,7 @@ from worldline.layers.upkeep import restored
 from worldline.model import ids
 from worldline.model.upkeep.backups import BackedUniverse, FileKind
 from worldline.roles.copies import backup, backup_files, world_file
-from worldline.roles.copies.bounds import Bounds
+from worldline.roles.copies.bounds import CopyBounds
 from worldline.roles.copies.world_export import Progress, no_progress
 from worldline.store import kv
 
@@ -32,14 +32,14 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 async def check(
-    folder: backup_files.Folder,
+    folder: backup_files.BackupFolder,
     manifest: backup_files.Manifest,
     progress: Progress = no_progress,
     *,
     bytes_max: int | None = None,
 ) -> Checked:
     """`BadCopy` names the first thing that is wrong. `bytes_max`: how much it may unpack to, if the caller says so."""
-    bounds = Bounds(f"backup {manifest.id}", manifest.size, bytes_max)
+    bounds = CopyBounds(f"backup {manifest.id}", manifest.size, bytes_max)
     keys = blobs = 0
     await folder.ledger(manifest)
     for place, universe in enumerate(manifest.universes):
@@ -52,7 +52,7 @@ async def check(
 
 
 async def _check_keys(
-    folder: backup_files.Folder, manifest: backup_files.Manifest, universe: BackedUniverse, bounds: Bounds
+    folder: backup_files.BackupFolder, manifest: backup_files.Manifest, universe: BackedUniverse, bounds: CopyBounds
 ) -> int:
     count = 0
     last = b""
@@ -87,7 +87,11 @@ def _check_key(copy: restored.Copy, suffix: bytes, raw: bytes) -> None:
 
 
 async def _check_shard(
-    folder: backup_files.Folder, manifest: backup_files.Manifest, universe: BackedUniverse, shard: int, bounds: Bounds
+    folder: backup_files.BackupFolder,
+    manifest: backup_files.Manifest,
+    universe: BackedUniverse,
+    shard: int,
+    bounds: CopyBounds,
 ) -> int:
     wanted: dict[bytes, None] = {}
     with backup_files.bad(f"blobs of universe {universe.name!r}"):

@@ -14,7 +14,7 @@ from typing import Final
 from worldline.base import errors, limits
 from worldline.codec import digest, pack
 from worldline.layers import blobs as blob_layer
-from worldline.roles.copies.bounds import Bounds
+from worldline.roles.copies.bounds import CopyBounds
 from worldline.roles.copies.world_file import Tag
 
 BLOCKS_KEPT: Final = 8
@@ -28,7 +28,7 @@ class FileBlobs:
     one state, or one step.
     """
 
-    def __init__(self, file: int, bounds: Bounds) -> None:
+    def __init__(self, file: int, bounds: CopyBounds) -> None:
         self._file = file
         self._bounds = bounds
         self._places: dict[bytes, int] = {}  # block, place in it and size, in one number: there may be many
@@ -38,7 +38,7 @@ class FileBlobs:
     def __contains__(self, address: bytes) -> bool:
         return address in self._places
 
-    def add(self, address: bytes, first: pack.Placed, size: int) -> None:
+    def add(self, address: bytes, first: pack.PlacedRecord, size: int) -> None:
         """A blob whose first record stands there."""
         self._places[address] = ((first.block << _BITS) | first.start) << _BITS | size
 

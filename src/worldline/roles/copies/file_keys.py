@@ -25,7 +25,7 @@ from worldline.roles.copies import world_export
 from worldline.roles.copies.world_file import Tag
 from worldline.store import kv
 
-_ANSWERS: Final = (inbox.Receipt, inbox.TimerFired)
+_ANSWERS: Final = (inbox.EffectReceipt, inbox.TimerFired)
 _ORDER: Final = (
     Tag.WORLD,
     Tag.SNAPSHOT,
@@ -65,17 +65,17 @@ class FileKeys:
         """
         match tag:
             case Tag.SNAPSHOT:
-                imports.put_snapshot(batch, self._at, structs.decode(snapshot.Snapshot, data), age_us=age_us)
+                imports.put_snapshot(batch, self._at, structs.decode(snapshot.StateSnapshot, data), age_us=age_us)
                 self.snapshots += 1
             case Tag.DROPPED:
-                imports.put_dropped(batch, self._at, structs.decode(journal.Dropped, data))
+                imports.put_dropped(batch, self._at, structs.decode(journal.DroppedEntries, data))
             case Tag.SEGMENT:
                 imports.put_segment(batch, self._at, structs.decode(journal.Segment, data), age_us=age_us)
                 self.segments += 1
             case Tag.DEAD:
                 return self._put_dead(batch, inbox_keys.DEAD.unpack(data))
             case Tag.SEEN:
-                seen = structs.decode(copies.Seen, data)
+                seen = structs.decode(copies.CopiedSeenId, data)
                 _check_seen(seen.seen, seen.record[: -limits.STAMP_BYTES])
                 imports.put_seen(batch, self._at, seen)
             case Tag.SEALED:
@@ -83,12 +83,12 @@ class FileKeys:
             case Tag.SUBJECT:
                 imports.put_subject(batch, self._at, structs.decode(copies.Apart, data))
             case Tag.UNREAD:
-                return self._put_unread(batch, structs.decode(copies.Unread, data))
+                return self._put_unread(batch, structs.decode(copies.CopiedInput, data))
             case _:
                 raise errors.DecodeError(f"a record {tag} has no keys")
         return []
 
-    def _put_unread(self, batch: kv.Batch, unread: copies.Unread) -> list[bytes]:
+    def _put_unread(self, batch: kv.Batch, unread: copies.CopiedInput) -> list[bytes]:
         if len(unread.item) > limits.ITEM_BYTES_MAX:
             raise errors.DecodeError(f"an input of {len(unread.item)} bytes; the limit is {limits.ITEM_BYTES_MAX}")
         if unread.seen:
@@ -100,13 +100,13 @@ class FileKeys:
             return needed
         if isinstance(item, inbox.Message):
             unread = msgspec.structs.replace(unread, item=inbox_keys.ITEM.pack(_hearsay(item)))
-        elif isinstance(item, inbox.Event) and item.schema != ids.ENVELOPE:
+        elif isinstance(item, inbox.InboxEvent) and item.schema != ids.ENVELOPE:
             _check_name(item.schema)
         imports.put_unread(batch, self._at, unread)
         self.unread += 1
         return needed
 
-    def _put_dead(self, batch: kv.Batch, letter: inbox.Dead) -> list[bytes]:
+    def _put_dead(self, batch: kv.Batch, letter: inbox.DeadItem) -> list[bytes]:
         """A dead letter can be retried: then it comes as an input out of a file, too."""
         item, needed = inboxes.item_of(letter.item), world_export.refs(letter.item)
         if isinstance(item, inbox.Message):
@@ -116,10 +116,10 @@ class FileKeys:
         return needed
 
 
-async def check_envelope(unread: copies.Unread, load: Callable[[payload.Payload], Awaitable[bytes]]) -> None:
+async def check_envelope(unread: copies.CopiedInput, load: Callable[[payload.Payload], Awaitable[bytes]]) -> None:
     """Refuse an unread event of a file that says which world has sent it. Other names are checked with its keys."""
     item = inboxes.item_of(unread.item)
-    if isinstance(item, inbox.Event) and item.schema == ids.ENVELOPE:
+    if isinstance(item, inbox.InboxEvent) and item.schema == ids.ENVELOPE:
         try:
             events.check_outside(item.schema, await load(item.payload))
         except errors.ReservedName as error:

@@ -28,7 +28,7 @@ from worldline.layers import cas
 from worldline.layers.upkeep import copying, restored
 from worldline.model import ids
 from worldline.model.upkeep.backups import BackedUniverse, BackupHead, FileKind
-from worldline.model.upkeep.ledger import Erased, LedgerEntry
+from worldline.model.upkeep.ledger import ErasedKind, LedgerEntry
 from worldline.roles.copies import backup, backup_files, check_backup, turns, world_file
 from worldline.roles.copies.world_export import Progress, no_progress
 from worldline.roles.copies.world_file import Tag
@@ -46,7 +46,7 @@ _KEPT = (
 )
 
 
-class Restored(msgspec.Struct, frozen=True):
+class RestoredStore(msgspec.Struct, frozen=True):
     """The store that was made."""
 
     backup: str
@@ -61,7 +61,7 @@ class Restored(msgspec.Struct, frozen=True):
     left: list[str] = []
 
 
-class Target(msgspec.Struct, frozen=True):
+class RestoreTarget(msgspec.Struct, frozen=True):
     """The store that a backup is restored into. `blobs`: those of one of its universes."""
 
     engine: kv.Engine
@@ -70,15 +70,15 @@ class Target(msgspec.Struct, frozen=True):
 
 
 async def restore(
-    target: Target,
-    folder: backup_files.Folder,
+    target: RestoreTarget,
+    folder: backup_files.BackupFolder,
     manifest: backup_files.Manifest,
     *,
     live: bool = False,
     erased: Sequence[LedgerEntry] | None = None,
     progress: Progress = no_progress,
     bytes_max: int | None = None,
-) -> Restored:
+) -> RestoredStore:
     """`Exists` if the store is not empty. `live`: worlds go on at once as what they were. `erased`: the ledger of the
     store that was backed up, as it is now; that of the target, and that of the backup, are known. `bytes_max`: how much
     it may unpack to, if the caller says so.
@@ -92,7 +92,7 @@ async def restore(
     what = f"the restore of backup {manifest.id}"
     await _check_empty(target.engine, what)
     await check_backup.check(folder, manifest, bytes_max=bytes_max)  # all of it, before anything is written
-    turn = turns.Turn(target.engine, target.env, copying.get_restoring(), what)
+    turn = turns.CopyLeaseKeeper(target.engine, target.env, copying.get_restoring(), what)
     await turn.take()
     later = await _Later.of(target.engine, await folder.ledger(manifest), head, erased)
     return await _Restore(target, folder, manifest, turn, later, live=live, progress=progress).run()
@@ -118,7 +118,7 @@ class _Later(msgspec.Struct, frozen=True):
         return cls(entries, known, given is not None or bool(own))
 
     def is_gone(self, universe: BackedUniverse) -> bool:
-        return any(each.kind is Erased.UNIVERSE and each.universe == universe.id for each in self.entries)
+        return any(each.kind is ErasedKind.UNIVERSE and each.universe == universe.id for each in self.entries)
 
 
 async def _check_empty(engine: kv.Engine, what: str) -> None:
@@ -135,10 +135,10 @@ async def _check_empty(engine: kv.Engine, what: str) -> None:
 class _Restore:
     def __init__(
         self,
-        target: Target,
-        folder: backup_files.Folder,
+        target: RestoreTarget,
+        folder: backup_files.BackupFolder,
         manifest: backup_files.Manifest,
-        turn: turns.Turn,
+        turn: turns.CopyLeaseKeeper,
         later: _Later,
         *,
         live: bool,
@@ -158,7 +158,7 @@ class _Restore:
         self._batch_bytes = 0
         self._last_stamp = kv.ZERO_STAMP
 
-    async def run(self) -> Restored:
+    async def run(self) -> RestoredStore:
         """Make the store. What cannot be made of the backup is taken back; what a killed process leaves, the next run
         takes back.
         """
@@ -172,7 +172,7 @@ class _Restore:
             await self._turn.give_back()
             raise
 
-    async def _run(self) -> Restored:
+    async def _run(self) -> RestoredStore:
         for universe in self._universes:
             for shard in range(limits.BACKUP_SHARDS):
                 await self._restore_blobs(universe, shard)
@@ -189,11 +189,11 @@ class _Restore:
         head = self._manifest.head
         names = [each.name for each in self._universes]
         again = len(self._later.entries) if self._later.is_told else None
-        return Restored(
+        return RestoredStore(
             self._manifest.id, head.time_us, names, self._keys, self._blobs, self._live, again, applied.left
         )
 
-    async def _erase_again(self) -> ledger.Applied:
+    async def _erase_again(self) -> ledger.ErasuresApplied:
         """What was erased since goes before a process can find any of it, and out of the files, too. What is left to do
         is taken up by no ledger here, so that it is not forgotten.
         """

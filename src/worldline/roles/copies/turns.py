@@ -14,7 +14,7 @@ RENEW_US = TTL_US // 4
 LOOK_SECONDS = 0.25
 
 
-class Turn:
+class CopyLeaseKeeper:
     """The turn of one process. `what`: for people."""
 
     def __init__(self, engine: kv.Engine, env: envs.Env, wanted: kv.Get, what: str) -> None:
@@ -22,14 +22,14 @@ class Turn:
         self._env = env
         self._wanted = wanted
         self._what = what
-        self._turn: copying.Turn | None = None
+        self._turn: copying.CopyLease | None = None
         self._renewed_us = 0
 
-    async def take(self) -> copying.Turn | None:
+    async def take(self) -> copying.CopyLease | None:
         """Wait until a turn that is not renewed any more has run out, and take it. Returns what was there, if a process
         did not end its turn. `Closed` if another one goes on.
         """
-        first: copying.Turn | None = None
+        first: copying.CopyLease | None = None
         while True:
             read = await self._engine.read(self._wanted)
             found = copying.decode(self._wanted, read.value(0))
@@ -76,7 +76,7 @@ class Turn:
             with contextlib.suppress(errors.StoreError, errors.Lost):
                 await self.end(kv.Batch())
 
-    async def _commit(self, batch: kv.Batch, after: copying.Turn | None) -> kv.Ok:
+    async def _commit(self, batch: kv.Batch, after: copying.CopyLease | None) -> kv.Ok:
         [outcome] = await transact.commit(self._engine, self._env, batch)
         if not isinstance(outcome, kv.Ok):
             raise errors.Conflicted(f"{self._what} was taken over by another process, or the store was changed by one")

@@ -21,7 +21,7 @@ from worldline.layers import worlds
 from worldline.model import ids, journal, payload, snapshot
 from worldline.model.upkeep import copies
 from worldline.roles.copies import check
-from worldline.roles.copies.bounds import Bounds
+from worldline.roles.copies.bounds import CopyBounds
 from worldline.roles.copies.file_blobs import FileBlobs, reading
 from worldline.roles.copies.file_keys import FileKeys, check_envelope
 from worldline.roles.copies.world_export import Keep
@@ -47,7 +47,7 @@ class CheckedFile(msgspec.Struct, frozen=True):
     """
 
     world: copies.ExportedWorld
-    baseline: snapshot.Snapshot
+    baseline: snapshot.StateSnapshot
     needed: dict[bytes, None]
     digest: bytes
     size: int
@@ -56,9 +56,9 @@ class CheckedFile(msgspec.Struct, frozen=True):
 
 async def check_file(file: int, shown: str, *, bytes_max: int | None = None, keep: Keep | None = None) -> CheckedFile:
     """Read a file, given by its descriptor, from its beginning to its end. `keep` is called often."""
-    bounds = Bounds(shown, os.fstat(file).st_size, bytes_max)
+    bounds = CopyBounds(shown, os.fstat(file).st_size, bytes_max)
     checking = _Checking(file, bounds)
-    reader = pack.Reader(pack.Kind.WORLD, reading(file))
+    reader = pack.PackReader(pack.PackKind.WORLD, reading(file))
     records = reader.placed()
     block = 0
     while True:
@@ -78,7 +78,7 @@ async def check_file(file: int, shown: str, *, bytes_max: int | None = None, kee
 def header(file: int, shown: str) -> tuple[copies.ExportedWorld, bytes]:
     """What a file says that it is, in its first record; and that record. Nothing else of it was checked."""
     with bad_copy(shown):
-        first = next(pack.records(pack.Kind.WORLD, reading(file)), (0, b""))
+        first = next(pack.records(pack.PackKind.WORLD, reading(file)), (0, b""))
         if first[0] != Tag.WORLD:
             raise errors.DecodeError("the file has no world")
         return _header(first[1]), first[1]
@@ -115,18 +115,18 @@ def _header(data: bytes) -> copies.ExportedWorld:
 class _Checking:
     """One file, as far as it was read."""
 
-    def __init__(self, file: int, bounds: Bounds) -> None:
+    def __init__(self, file: int, bounds: CopyBounds) -> None:
         self._blobs = FileBlobs(file, bounds)
         self._history = check.Checking(self._blobs, _NOWHERE, bounds)
         self._keys = FileKeys(_NOWHERE)
         self._world: copies.ExportedWorld | None = None
-        self._first: pack.Placed | None = None  # of a blob whose pieces are being read
+        self._first: pack.PlacedRecord | None = None  # of a blob whose pieces are being read
         self._pieces: list[bytes] = []
         self._body = b""  # the last blob
         self._written: dict[bytes, None] = {}  # keys of records
         self._size = 0
 
-    async def take(self, found: pack.Placed) -> None:
+    async def take(self, found: pack.PlacedRecord) -> None:
         if found.tag in (Tag.PIECE, Tag.BLOB):
             self._take_blob(found)
             return
@@ -142,13 +142,13 @@ class _Checking:
         self._take_keys(batch)
         match tag:
             case Tag.SNAPSHOT:
-                await self._history.take_snapshot(structs.decode(snapshot.Snapshot, found.data))
+                await self._history.take_snapshot(structs.decode(snapshot.StateSnapshot, found.data))
             case Tag.DROPPED:
-                self._history.take_dropped(structs.decode(journal.Dropped, found.data))
+                self._history.take_dropped(structs.decode(journal.DroppedEntries, found.data))
             case Tag.SEGMENT:
                 await self._history.take_segment(structs.decode(journal.Segment, found.data), self._body)
             case Tag.UNREAD:
-                await check_envelope(structs.decode(copies.Unread, found.data), self._load)
+                await check_envelope(structs.decode(copies.CopiedInput, found.data), self._load)
 
     async def _load(self, carried: payload.Payload) -> bytes:
         self._blobs.begin()
@@ -166,7 +166,7 @@ class _Checking:
         batch.absent(_GUARD)
         kv.check(batch)
 
-    def _take_blob(self, found: pack.Placed) -> None:
+    def _take_blob(self, found: pack.PlacedRecord) -> None:
         if not self._keys.has_begun:
             raise errors.DecodeError("a blob before the world")
         self._first = self._first or found

@@ -69,7 +69,7 @@ class Exporter:
         self._at = at
         self._universe = universe
         self._progress = progress
-        self._packer = pack.Packer(pack.Kind.WORLD)
+        self._packer = pack.Packer(pack.PackKind.WORLD)
         self._told: dict[bytes, None] = {}  # addresses of blobs that were written
         self._walked: dict[bytes, None] = {}  # and of nodes whose references were followed
         self._segments = self._snapshots = self._unread = self._dead = 0
@@ -140,7 +140,7 @@ class Exporter:
 
     # --- Saved states ----------------------------------------------------------------------------------------------
 
-    async def _state(self, record: snapshot.Snapshot) -> AsyncIterator[bytes]:
+    async def _state(self, record: snapshot.StateSnapshot) -> AsyncIterator[bytes]:
         """The nodes of a state that were not written before, then its record. Large meanings of rows may have any
         bytes, also those of a node, and are not looked into.
         """
@@ -170,11 +170,11 @@ class Exporter:
 
     # --- The journal -----------------------------------------------------------------------------------------------
 
-    async def _journal(self, line: lines.Line, head: journal.Head) -> AsyncIterator[bytes]:
+    async def _journal(self, line: lines.HistoryLine, head: journal.Head) -> AsyncIterator[bytes]:
         """All steps up to the head, as segments. Where changes were dropped before, there are none here either."""
         start = await self._start(line)
         if start.height:
-            yield self._add(Tag.DROPPED, structs.encode(journal.Dropped(1, start)))
+            yield self._add(Tag.DROPPED, structs.encode(journal.DroppedEntries(1, start)))
         pages = journal_pages.Pages(self._engine, self._blobs, line, above=start.height)
         building = _Building(start)
         self._progress(0, head.height)
@@ -196,7 +196,7 @@ class Exporter:
         if building.head.chain != head.chain:
             raise errors.DigestMismatch("the journal's head", expected=head.chain, actual=building.head.chain)
 
-    async def _start(self, line: lines.Line) -> journal.Head:
+    async def _start(self, line: lines.HistoryLine) -> journal.Head:
         """From where on there are entries. If the head there is not known, from the next snapshot on."""
         kept = await journal_pages.kept(self._engine, line)
         if kept.head is not None:
@@ -211,7 +211,7 @@ class Exporter:
         if self._keep is not None:
             await self._keep()
 
-    async def _of_step(self, building: _Building, step: history.Stored) -> AsyncIterator[bytes]:
+    async def _of_step(self, building: _Building, step: history.StoredStep) -> AsyncIterator[bytes]:
         """The blobs that a step refers to; and the step, into the segment that is being made."""
         loaded: dict[bytes, bytes] = {}
         [known] = await restore.load_changes(self._blobs, [step], loaded)
@@ -240,10 +240,10 @@ class Exporter:
                 yield data
             self._dead += 1
             yield self._add(Tag.DEAD, raw)
-        waiting = {inbox_keys.stamp_of(key): copies.Seen(b"", b"") for key in await self._unread_keys()}
+        waiting = {inbox_keys.stamp_of(key): copies.CopiedSeenId(b"", b"") for key in await self._unread_keys()}
         prefix = inbox_keys.seen_prefix(self._at)
         async for key, raw in _items(self._engine, (prefix, prefix + b"\xff")):
-            found = copies.Seen(key[len(prefix) :], raw)
+            found = copies.CopiedSeenId(key[len(prefix) :], raw)
             if raw[-limits.STAMP_BYTES :] in waiting:
                 waiting[raw[-limits.STAMP_BYTES :]] = found
             else:
@@ -253,10 +253,10 @@ class Exporter:
                 yield data
             seen = waiting[inbox_keys.stamp_of(key)]
             self._unread += 1
-            unread = copies.Unread(raw, seen.seen, seen.record[: -limits.STAMP_BYTES])
+            unread = copies.CopiedInput(raw, seen.seen, seen.record[: -limits.STAMP_BYTES])
             yield self._add(Tag.UNREAD, structs.encode(unread))
 
-    async def _personal(self, line: lines.Line) -> AsyncIterator[bytes]:
+    async def _personal(self, line: lines.HistoryLine) -> AsyncIterator[bytes]:
         """Personal values, which journals refer to. Those of a lineage are in one place: all of them are written."""
         root = sealed_layer.root_of(line)
         for tag, between in ((Tag.SEALED, sealed_keys.all_values(root)), (Tag.SUBJECT, subject_keys.records(root))):
@@ -272,28 +272,28 @@ class _Building:
 
     def __init__(self, before: journal.Head) -> None:
         self._before = self.head = before
-        self._writer: segments.Writer | None = None
+        self._writer: segments.SegmentBuilder | None = None
         self._with_changes = True
         self._bytes = 0
         self.count = 0
 
-    def has_room_for(self, step: history.Stored) -> bool:
+    def has_room_for(self, step: history.StoredStep) -> bool:
         """A segment has the changes of all its steps, or of none."""
         return not self.count or (
             self._bytes < limits.EXPORT_SEGMENT_BYTES and self._with_changes is not bool(step.dropped)
         )
 
-    def add(self, step: history.Stored, covered: bytes) -> None:
+    def add(self, step: history.StoredStep, covered: bytes) -> None:
         if self._writer is None:
             self._with_changes = not step.dropped
-            self._writer = segments.Writer(
+            self._writer = segments.SegmentBuilder(
                 above=self._before.height,
                 step=self._before.step,
                 chain=self._before.chain,
                 with_changes=self._with_changes,
             )
         self.head = history.link(self.head, step, covered)
-        self._writer.add(segments.Step(step.step, step.height, step.data, covered, step.changes))
+        self._writer.add(segments.SegmentStep(step.step, step.height, step.data, covered, step.changes))
         self._bytes += sum(map(len, step.data)) + len(step.changes)
         self.count += 1
 

@@ -38,11 +38,11 @@ SWEEP_PAGE = 1_000
 ABANDONED_US = 24 * 3_600_000_000  # an import that began so long ago is not going on any more
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ImportRequest(msgspec.Struct, frozen=True):
     """What a file is imported as. `name`: empty for the one in the file. `live`: None for what it was."""
 
     name: str = ""
-    policy: model.Policy = model.Policy.DROP
+    policy: model.ForkPolicy = model.ForkPolicy.DROP
     live: bool | None = None
     source: str = "a file"
 
@@ -56,7 +56,7 @@ class Importer:
         env: envs.Env,
         blobs: blob_layer.Blobs,
         universe: ids.UniverseId,
-        asked: Wanted,
+        asked: ImportRequest,
         *,
         world: copies.ExportedWorld,
         data: bytes,
@@ -106,7 +106,7 @@ class Importer:
             if used + size > quota.bytes:
                 raise admission.exceeded("bytes", used=used + size, limit=quota.bytes)
 
-    async def read(self, reader: pack.Reader, checked: CheckedFile) -> ids.Address:
+    async def read(self, reader: pack.PackReader, checked: CheckedFile) -> ids.Address:
         """Make the world of a file that was checked. `BadCopy` if it is not that file any more."""
         records = ((each.tag, each.data) for each in reader.placed())
         await self.admit(checked.size)
@@ -194,10 +194,10 @@ class Importer:
         assert self._under_way is not None
         world, under_way, last = self._world, self._under_way, self._world.origins[-1]
 
-        async def attempt() -> transact.Done[ids.Address] | transact.Write[ids.Address]:
+        async def attempt() -> transact.NothingToWrite[ids.Address] | transact.Write[ids.Address]:
             made = await self.made_before()
             if made is not None:
-                return transact.Done(made)
+                return transact.NothingToWrite(made)
             generation_raw, time_us = await self._raised()
             meta = model.WorldMeta(
                 self._name, world.program, world.program_hash, world.status, world.labels, time_us, dry=not self._live

@@ -17,14 +17,14 @@ from worldline.base import errors
 from worldline.layers import universes
 from worldline.layers.upkeep import ledger, sealed
 from worldline.model import ids
-from worldline.model.upkeep.ledger import Erased, LedgerEntry
+from worldline.model.upkeep.ledger import ErasedKind, LedgerEntry
 from worldline.roles.deletion import worlds as deletions
 from worldline.store import kv, transact
 
 PAGE = 500
 
 
-class Applied(msgspec.Struct, frozen=True):
+class ErasuresApplied(msgspec.Struct, frozen=True):
     """`done`: entries of which there is nothing now. `left`: what stays for a person to do, in words."""
 
     done: int
@@ -62,7 +62,7 @@ async def add(engine: kv.Engine, env: envs.Env, entries: Sequence[LedgerEntry]) 
     return len(new)
 
 
-async def apply(engine: kv.Engine, env: envs.Env, entries: Iterable[LedgerEntry]) -> Applied:
+async def apply(engine: kv.Engine, env: envs.Env, entries: Iterable[LedgerEntry]) -> ErasuresApplied:
     """Do these erasures again, where there is anything to erase. It may be cut off, and be done again."""
     done, left = 0, list[str]()
     for entry in entries:
@@ -71,19 +71,19 @@ async def apply(engine: kv.Engine, env: envs.Env, entries: Iterable[LedgerEntry]
             left.append(why)
         else:
             done += 1
-    return Applied(done, left)
+    return ErasuresApplied(done, left)
 
 
 async def _apply(engine: kv.Engine, env: envs.Env, entry: LedgerEntry) -> str:
     """Returns why it cannot be done now, or nothing."""
     universe = ids.UniverseId(entry.universe)
-    if entry.kind is Erased.UNIVERSE:
+    if entry.kind is ErasedKind.UNIVERSE:
         read = await engine.read(universes.get_meta(universe))
         if read.value(0) is None or universes.is_closed(read.value(0)):
             return ""
         return f"universe {entry.universe.hex()} was deleted: `worldline universe delete NAME --with-worlds`"
     at = ids.Address(universe, ids.WorldId(entry.world))
-    if entry.kind in (Erased.SUBJECT, Erased.VALUES):
+    if entry.kind in (ErasedKind.SUBJECT, ErasedKind.VALUES):
         await _erase(engine, env, at, entry)
         return ""
     try:
@@ -92,20 +92,20 @@ async def _apply(engine: kv.Engine, env: envs.Env, entry: LedgerEntry) -> str:
         return ""
     except errors.InUse as error:
         return f"world {entry.world.hex()} was erased: {error}; then type `worldline ledger apply` again"
-    await deletions.Removal(engine, env, universe, only=at).run()
+    await deletions.WorldRemoval(engine, env, universe, only=at).run()
     return ""
 
 
 async def _erase(engine: kv.Engine, env: envs.Env, root: ids.Address, entry: LedgerEntry) -> None:
-    async def attempt() -> transact.Done[None] | transact.Write[None]:
+    async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         values = [sealed.get(root, entry.subject, each) for each in entry.values]
         read = await engine.read(
             sealed.get_subject(root, entry.subject), sealed.subject_range(root, entry.subject, count_max=1), *values
         )
-        was = sealed.Subject(entry.subject, read.value(0))
+        was = sealed.SubjectRecord(entry.subject, read.value(0))
         named = any(read.value(2 + index) is not None for index in range(len(values)))
         if was.raw is None or not (named if values else read.page(1).items):
-            return transact.Done(None)
+            return transact.NothingToWrite(None)
         batch = kv.Batch()
         if values:
             sealed.erase_values(batch, root, was, entry.values, time_us=read.time_us)

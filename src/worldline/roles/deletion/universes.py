@@ -1,8 +1,8 @@
 """Deleting a whole universe, and removing what is left of those that were deleted.
 
-`begin` refuses what is in use and closes the universe; `Removal` does the rest in turns, as the janitor of any process,
-of any universe of the store, or at once by the process that has deleted it: decide, delete its worlds if they go with
-it, delete its objects, then every key. It keeps nothing that is not in the store.
+`begin` refuses what is in use and closes the universe; `UniverseRemoval` does the rest in turns, as the janitor of any
+process, of any universe of the store, or at once by the process that has deleted it: decide, delete its worlds if they
+go with it, delete its objects, then every key. It keeps nothing that is not in the store.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from worldline.base import errors, probes
 from worldline.keys import cas as cas_keys
 from worldline.layers import leases, universes, worlds
 from worldline.layers.upkeep import universe_deletion
-from worldline.layers.upkeep.universe_deletion import Doomed
+from worldline.layers.upkeep.universe_deletion import DoomedUniverse
 from worldline.model import ids
 from worldline.roles.deletion import worlds as world_deletions
 from worldline.store import kv, transact
@@ -33,7 +33,7 @@ async def begin(
     name: str,
     *,
     with_worlds: bool,
-    hosted: Callable[[Sequence[leases.State]], Awaitable[Sequence[bool]]],
+    hosted: Callable[[Sequence[leases.LeaseState]], Awaitable[Sequence[bool]]],
 ) -> ids.UniverseId:
     """Close a universe, to be deleted. `NotFound` if there is none of this name, `InUse` if it has worlds that are not
     to go with it, or that a living worker runs (`hosted`).
@@ -71,7 +71,7 @@ async def _check_worlds(
     name: str,
     *,
     with_worlds: bool,
-    hosted: Callable[[Sequence[leases.State]], Awaitable[Sequence[bool]]],
+    hosted: Callable[[Sequence[leases.LeaseState]], Awaitable[Sequence[bool]]],
 ) -> None:
     after: ids.WorldId | None = None
     while True:
@@ -113,7 +113,7 @@ async def _names(engine: kv.Engine, addresses: Sequence[ids.Address]) -> list[st
     return [at.world.hex() if each is None else each.meta.name for at, each in zip(addresses, found, strict=True)]
 
 
-class Removal:
+class UniverseRemoval:
     """Removes what deleted universes have left, in turns. `only`: of one. `bodies`: None if there are no objects."""
 
     def __init__(
@@ -146,7 +146,7 @@ class Removal:
                 await self._delete_keys(found)
         return False
 
-    async def _next(self) -> Doomed | None:
+    async def _next(self) -> DoomedUniverse | None:
         if self._only is not None:
             return universe_deletion.decode(
                 self._only, (await self._engine.read(universe_deletion.get(self._only))).value(0)
@@ -154,7 +154,7 @@ class Removal:
         page = (await self._engine.read(universe_deletion.unfinished(count_max=AT_ONCE))).page(0)
         return next(iter(universe_deletion.decode_unfinished(page)), None)
 
-    async def _decide(self, doomed: Doomed) -> None:
+    async def _decide(self, doomed: DoomedUniverse) -> None:
         """No world is made in it any more. If one was made before, and is not to go, the universe is opened again."""
         universe, record = doomed.universe, doomed.record
         listed = worlds.list_range(universe, count_max=NAMED_MAX + 1)
@@ -169,7 +169,7 @@ class Removal:
             self.refused = _has_worlds(record.name, await _names(self._engine, found))
         await self._commit(batch)
 
-    async def _delete_worlds(self, doomed: Doomed) -> bool:
+    async def _delete_worlds(self, doomed: DoomedUniverse) -> bool:
         """The newest first: forks before what they were forked from. Returns whether there were any."""
         read = await self._engine.read(worlds.newest_range(doomed.universe, count_max=WORLDS_PAGE))
         found = worlds.listed_at(doomed.universe, read.page(0))
@@ -178,7 +178,7 @@ class Removal:
         self.removed += len(found)
         return bool(found)
 
-    async def _delete_objects(self, doomed: Doomed) -> bool:
+    async def _delete_objects(self, doomed: DoomedUniverse) -> bool:
         if self._bodies is None:
             return False
         found = await self._bodies.list(f"{cas_keys.object_folder(doomed.universe)}/", count_max=OBJECTS_PAGE)
@@ -191,7 +191,7 @@ class Removal:
             self.removed += len(found)
         return bool(found)
 
-    async def _delete_keys(self, doomed: Doomed) -> None:
+    async def _delete_keys(self, doomed: DoomedUniverse) -> None:
         """The next keys; behind the last one, the record of the deletion itself."""
         page = (await self._engine.read(universe_deletion.read_range(doomed.universe))).page(0)
         batch = kv.Batch()

@@ -1,9 +1,9 @@
 """Deleting worlds: beginning that, and removing what is left of those that were deleted.
 
 A world is gone with the first batch (`layers/upkeep/deletion.py`). What it had is removed afterwards, by the janitor of
-any process, or at once by the process that has deleted it. `Removal` does so in turns of bounded work and keeps nothing
-that is not in the store but how far a look at the universe has come: a process that is killed is followed by another,
-which begins that look again.
+any process, or at once by the process that has deleted it. `WorldRemoval` does so in turns of bounded work and keeps
+nothing that is not in the store but how far a look at the universe has come: a process that is killed is followed by
+another, which begins that look again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from worldline.codec import tuples
 from worldline.layers import leases, snapshots, worlds
 from worldline.layers.stored import lines
 from worldline.layers.upkeep import collection, data_keys, deletion
-from worldline.layers.upkeep.deletion import Doomed
+from worldline.layers.upkeep.deletion import DoomedWorld
 from worldline.model import ids, snapshot
 from worldline.model import world as model
 from worldline.roles.collection import marks as collection_marks
@@ -34,7 +34,7 @@ async def begin(engine: kv.Engine, env: envs.Env, at: ids.Address, *, alias: str
     it has. `alias`: a name to free besides its own.
     """
 
-    async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+    async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
         read = await engine.read(
             worlds.get(at),
             *leases.reads(at),
@@ -45,7 +45,7 @@ async def begin(engine: kv.Engine, env: envs.Env, at: ids.Address, *, alias: str
             data_keys.get(at),
         )
         if worlds.is_deleted(read.value(0)):
-            return transact.Done(False)
+            return transact.NothingToWrite(False)
         world = worlds.decode(at, read.value(0))
         forks = forks_of(at, read.page(7))
         if forks:
@@ -77,7 +77,7 @@ def forks_of(at: ids.Address, page: kv.Page) -> list[ids.Address]:
     return [ids.Address(at.universe, fork) for fork, _ in snapshots.decode_pins(at, page)]
 
 
-def _leans(raw: bytes | None, baseline_raw: bytes | None) -> tuple[model.Lineage, snapshot.Snapshot] | None:
+def _leans(raw: bytes | None, baseline_raw: bytes | None) -> tuple[model.Lineage, snapshot.StateSnapshot] | None:
     lineage = lines.decode_lineage(raw)
     try:
         return None if lineage is None else (lineage, snapshots.decode_baseline(baseline_raw))
@@ -85,7 +85,7 @@ def _leans(raw: bytes | None, baseline_raw: bytes | None) -> tuple[model.Lineage
         return None  # its pins went with its key
 
 
-async def _names(engine: kv.Engine, world: worlds.World, alias: str) -> list[tuple[str, bytes]]:
+async def _names(engine: kv.Engine, world: worlds.WorldRecord, alias: str) -> list[tuple[str, bytes]]:
     """Of these names, those that point to the world, with their records."""
     names = [name for name in dict.fromkeys([world.meta.name, alias]) if name]
     read = await engine.read(*(worlds.get_name(world.at.universe, name) for name in names))
@@ -93,7 +93,7 @@ async def _names(engine: kv.Engine, world: worlds.World, alias: str) -> list[tup
     return [(name, raw) for name, raw in found if raw is not None and worlds.named(world.at.universe, raw) == world.at]
 
 
-async def _needed(engine: kv.Engine, world: worlds.World, forks: Sequence[ids.Address]) -> errors.InUse:
+async def _needed(engine: kv.Engine, world: worlds.WorldRecord, forks: Sequence[ids.Address]) -> errors.InUse:
     """The error that says which forks a world cannot be deleted because of."""
     read = await engine.read(*(worlds.get(at) for at in forks))
     found = [worlds.find(at, read.value(index)) for index, at in enumerate(forks)]
@@ -107,7 +107,7 @@ async def _needed(engine: kv.Engine, world: worlds.World, forks: Sequence[ids.Ad
     )
 
 
-class Removal:
+class WorldRemoval:
     """Removes what deleted worlds have left, in turns. `only`: of one world. `is_dead`: proof that a worker is."""
 
     def __init__(
@@ -124,7 +124,9 @@ class Removal:
         self._universe = universe
         self._only = only
         self._is_dead = is_dead
-        self._empty: dict[ids.Address, Doomed] = {}  # nothing of their own is left; who mentions them is looked for
+        self._empty: dict[
+            ids.Address, DoomedWorld
+        ] = {}  # nothing of their own is left; who mentions them is looked for
         self._places: list[kv.Range] = []  # where that is still to be looked for
         self.is_held_up = False  # by a collection, which is marking what is needed
         self.seen = -1  # what the last look at the queue had seen
@@ -169,20 +171,22 @@ class Removal:
             self._places = list(deletion.mentions(self._universe))
         return bool(group)
 
-    def _own(self, at: ids.Address) -> Callable[[], Awaitable[transact.Done[int | None] | transact.Write[int | None]]]:
+    def _own(
+        self, at: ids.Address
+    ) -> Callable[[], Awaitable[transact.NothingToWrite[int | None] | transact.Write[int | None]]]:
         """One batch of what a world has: how many keys that is. None if there are some that stay for now."""
 
-        async def attempt() -> transact.Done[int | None] | transact.Write[int | None]:
+        async def attempt() -> transact.NothingToWrite[int | None] | transact.Write[int | None]:
             read = await self._engine.read(deletion.get(at), *deletion.reads(at), *collection.reads(self._universe))
             doomed = deletion.decode(at, read.value(0))
             if doomed is None or not (read.page(1).items or read.page(2).items):
-                return transact.Done(0)
+                return transact.NothingToWrite(0)
             batch = kv.Batch()
             marks = collection.decode(self._universe, read.value(3), read.value(4))
             if marks.generation.marking:
                 self.is_held_up = await collection_marks.goes_on(self._engine, marks, self._is_dead)
                 if self.is_held_up:
-                    return transact.Done(None)
+                    return transact.NothingToWrite(None)
                 probes.hit("deletion.mark-left-behind")
                 collection.give_up(batch, marks)
                 return transact.Write(batch, lambda _: None)
@@ -202,13 +206,13 @@ class Removal:
         gone = {at.world: None for at in self._empty}
         count = 0
 
-        async def attempt() -> transact.Done[kv.Page] | transact.Write[kv.Page]:
+        async def attempt() -> transact.NothingToWrite[kv.Page] | transact.Write[kv.Page]:
             nonlocal count
             page = (await self._engine.read(place)).page(0)
             batch = kv.Batch()
             count = deletion.forget(batch, self._universe, page, gone)
             if not count:
-                return transact.Done(page)
+                return transact.NothingToWrite(page)
             probes.hit("deletion.was-mentioned")
             return transact.Write(batch, lambda _: page)
 

@@ -23,7 +23,7 @@ from worldline.layers import cas
 from worldline.layers import work as works
 from worldline.roles import telemetry
 from worldline.roles.effects import attempt as attempts
-from worldline.roles.effects.attempt import Ended
+from worldline.roles.effects.attempt import AttemptResult
 from worldline.roles.erasure import sealing
 from worldline.store import kv
 
@@ -63,8 +63,8 @@ async def insist(env: envs.Env, claim: works.Open, store: Callable[[], Awaitable
 
 
 async def stored(
-    env: envs.Env, blobs: blob_layer.Blobs, effect: Effect[..., Any], claim: works.Open, ended: Ended
-) -> Ended:
+    env: envs.Env, blobs: blob_layer.Blobs, effect: Effect[..., Any], claim: works.Open, ended: AttemptResult
+) -> AttemptResult:
     """A large answer, stored; a failure if it can never be."""
     try:
         carried = await insist(env, claim, lambda: blobs.carry(ended.data))
@@ -76,14 +76,14 @@ async def stored(
     return msgspec.structs.replace(ended, carried=carried)
 
 
-async def desk_of(env: envs.Env, engine: kv.Engine, claim: works.Open, arguments: bytes) -> sealing.Collector:
+async def desk_of(env: envs.Env, engine: kv.Engine, claim: works.Open, arguments: bytes) -> sealing.CollectingDesk:
     """Where an attempt opens the personal values in its arguments, and seals those of its answer."""
     seed = claim.intent + claim.work.attempt.to_bytes(8, "big") + (claim.work.token or b"")
     found = sealed.find(arguments)
     if not found:
-        return sealing.Collector(env, seed)
+        return sealing.CollectingDesk(env, seed)
     opened, subjects = await sealing.read(engine, await sealing.root_of(engine, claim.at), found)
-    return sealing.Collector(env, seed, opened, subjects)
+    return sealing.CollectingDesk(env, seed, opened, subjects)
 
 
 async def kept_apart(
@@ -91,10 +91,10 @@ async def kept_apart(
     engine: kv.Engine,
     effect: Effect[..., Any],
     claim: works.Open,
-    ended: Ended,
+    ended: AttemptResult,
     *,
-    desk: sealing.Collector | None,
-) -> Ended:
+    desk: sealing.CollectingDesk | None,
+) -> AttemptResult:
     """An answer whose personal values are kept apart. A failure if what it was made of was erased meanwhile."""
     assert desk is not None
 
@@ -107,11 +107,11 @@ async def kept_apart(
     except failures.Erased as error:
         probes.hit("effects.answer-erased")
         message = f"{effect.name}() was performed, and its answer is not kept: {error}"
-        return Ended(False, code=error.code, message=message, final=True)
+        return AttemptResult(False, code=error.code, message=message, final=True)
     return ended
 
 
-def failure(ended: Ended, tried: int) -> bytes:
+def failure(ended: AttemptResult, tried: int) -> bytes:
     """A failure that a receipt carries along. A text of wide characters may have to be cut for that."""
     data = runs.failure(ended.code, ended.message, attempts=tried, data=ended.failed_with)
     if not cas.is_small(data):

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from worldline.base import errors, failures
-from worldline.base.secret import KNOWN, Source, shown
+from worldline.base.secret import KNOWN, SecretSource, shown
 from worldline.kernel import failure, user_errors, values
 from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.execution import tracebacks
@@ -25,8 +25,8 @@ from worldline.model import ids
 from worldline.model.payload import Payload
 from worldline.model.upkeep.sealed import New
 from worldline.roles.effects.open_resources import Resources
-from worldline.roles.effects.policy import Policy
-from worldline.roles.erasure.sealing import Collector
+from worldline.roles.effects.policy import RetryPolicy
+from worldline.roles.erasure.sealing import CollectingDesk
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Attempt:
         stopped: Callable[[], bool] = lambda: False,
         *,
         claim: object = None,
-        secrets: Source | None = None,
+        secrets: SecretSource | None = None,
         correlation: str = "",
     ) -> None:
         self.key = key
@@ -69,13 +69,13 @@ def attempt() -> Attempt:
     return found
 
 
-class Elsewhere(msgspec.Struct, frozen=True):
+class AnsweredElsewhere(msgspec.Struct, frozen=True):
     """What a built-in effect returns that was performed, and whose answer will come from another world."""
 
     asked: ids.Address
 
 
-class Ended(msgspec.Struct, frozen=True):
+class AttemptResult(msgspec.Struct, frozen=True):
     """How an attempt ended. `final`: no other attempt will help. `unfit`: the effect was not called, because it does
     not take the arguments that were recorded; code that takes them will help.
     """
@@ -97,8 +97,8 @@ class Ended(msgspec.Struct, frozen=True):
     place: str = ""  # the file and line where it raised, for the log
 
     @staticmethod
-    def of(verdict: failure.Verdict, trace: str, place: str) -> Ended:
-        return Ended(
+    def of(verdict: failure.Verdict, trace: str, place: str) -> AttemptResult:
+        return AttemptResult(
             False,
             code=verdict.code,
             message=verdict.message,
@@ -116,13 +116,13 @@ async def run(
     effect: Effect[..., Any],
     arguments: bytes,
     this: Attempt,
-    policy: Policy,
+    policy: RetryPolicy,
     *,
     threads: Executor,
     resources: Resources,
-    desk: Collector | None = None,
+    desk: CollectingDesk | None = None,
     snapshot: Snapshot | None = None,
-) -> Ended:
+) -> AttemptResult:
     """Run it once. `desk`: where the personal values in its arguments are opened, and those of its answer sealed.
     `snapshot`: of the flow domain that has asked for it.
     """
@@ -131,7 +131,7 @@ async def run(
         kwargs |= effect.signature.given(snapshot)
     except (errors.DecodeError, errors.BadInput) as error:
         why = f"the arguments do not fit {effect.name}(): {error}"
-        return Ended(False, code="bad_input", message=why, final=True, unfit=True)
+        return AttemptResult(False, code="bad_input", message=why, final=True, unfit=True)
     token = current.set(this)
     try:
         ended = await _judged(effect, args, kwargs, this, policy, threads=threads, resources=resources, desk=desk)
@@ -159,12 +159,12 @@ async def _judged(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     this: Attempt,
-    policy: Policy,
+    policy: RetryPolicy,
     *,
     threads: Executor,
     resources: Resources,
-    desk: Collector | None,
-) -> Ended:
+    desk: CollectingDesk | None,
+) -> AttemptResult:
     """What becomes of the call, as data. Raises only if the adapter itself has cancelled it."""
     timeout_us = policy.timeout_us
     try:
@@ -178,32 +178,32 @@ async def _judged(
         this.cancelled = True
         if this.stopped():
             raise
-        return Ended(False, code="cancelled", message=f"{effect.name}() cancelled itself")
+        return AttemptResult(False, code="cancelled", message=f"{effect.name}() cancelled itself")
     except failures.ResourceFailed as error:
         text = user_errors.text_of(error)
         trace = tracebacks.of_attempt(error, text)
-        return Ended(False, code=error.code, message=f"{effect.name}(): {text}", trace=trace)
+        return AttemptResult(False, code=error.code, message=f"{effect.name}(): {text}", trace=trace)
     except BaseException as error:  # noqa: BLE001 - whatever the user's function raises is this attempt's failure
         # Also SystemExit and KeyboardInterrupt: raised by an effect, they would end the process for all others.
         verdict = policy.judge(error)
         this.cancelled = this.cancelled or verdict.timed_out
-        return Ended.of(verdict, tracebacks.of_attempt(error, verdict.message), user_errors.place_of(error))
+        return AttemptResult.of(verdict, tracebacks.of_attempt(error, verdict.message), user_errors.place_of(error))
     return _answered(effect, result, desk)
 
 
-def _answered(effect: Effect[..., Any], result: object, desk: Collector | None) -> Ended:
+def _answered(effect: Effect[..., Any], result: object, desk: CollectingDesk | None) -> AttemptResult:
     """The answer as bytes. One that cannot be stored, or is not of the effect's own declared type, is a failure for
     good: what was done must not be done again.
     """
-    if type(result) is Elsewhere:
-        return Ended(True, asked=result.asked)
+    if type(result) is AnsweredElsewhere:
+        return AttemptResult(True, asked=result.asked)
     try:
         data = _at(desk, functools.partial(values.dump, result))
         effect.signature.result(data)
-        return Ended(True, data=data, sealed=[] if desk is None else desk.new)
+        return AttemptResult(True, data=data, sealed=[] if desk is None else desk.new)
     except errors.DecodeError as error:
         message = f"{effect.name}() was performed, and its answer is not what it declares: {user_errors.text_of(error)}"
-        return Ended(False, code=error.code, message=message, final=True)
+        return AttemptResult(False, code=error.code, message=message, final=True)
     except errors.EncodeError as error:
         return not_storable(effect, error.code, user_errors.text_of(error))
     except MemoryError:
@@ -212,7 +212,7 @@ def _answered(effect: Effect[..., Any], result: object, desk: Collector | None) 
         return not_storable(effect, errors.EncodeError.code, user_errors.message_of(error))
 
 
-def clean(effect: Effect[..., Any], ended: Ended) -> Ended:
+def clean(effect: Effect[..., Any], ended: AttemptResult) -> AttemptResult:
     """How it ended, without values of secrets. A failure shows their names; an answer cannot be changed, and is one."""
     if ended.ok:
         stored = (ended.data, *(each.kept.data for each in ended.sealed))
@@ -220,7 +220,7 @@ def clean(effect: Effect[..., Any], ended: Ended) -> Ended:
         if not name:
             return ended
         message = f"{effect.name}() was performed, and its answer holds the secret {name!r}, which is never stored"
-        return Ended(False, code="secret_in_answer", message=message, final=True)
+        return AttemptResult(False, code="secret_in_answer", message=message, final=True)
     return msgspec.structs.replace(
         ended,
         code=KNOWN.text(ended.code),
@@ -242,14 +242,14 @@ def _clean_chunk(chunk: Any) -> Any:
     return shown(name) if name else chunk
 
 
-def _at(desk: Collector | None, work: Callable[[], T]) -> T:
+def _at(desk: CollectingDesk | None, work: Callable[[], T]) -> T:
     return work() if desk is None else desk.at(work)
 
 
-def not_storable(effect: Effect[..., Any], code: str, why: str) -> Ended:
+def not_storable(effect: Effect[..., Any], code: str, why: str) -> AttemptResult:
     """Of an effect that was performed, and whose answer can never be stored."""
     message = f"{effect.name}() was performed, and its answer cannot be stored: {why}"
-    return Ended(False, code=code, message=message, final=True)
+    return AttemptResult(False, code=code, message=message, final=True)
 
 
 def _call(effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: Executor) -> Awaitable[Any]:

@@ -8,13 +8,13 @@ import logging
 
 from worldline.layers import work as works
 from worldline.roles import telemetry
-from worldline.roles.effects.attempt import Ended
-from worldline.roles.effects.policy import Policy
+from worldline.roles.effects.attempt import AttemptResult
+from worldline.roles.effects.policy import RetryPolicy
 
 log = logging.getLogger("worldline.adapter")
 
 
-def retried(claim: works.Open, policy: Policy, ended: Ended, *, pause_us: int) -> None:
+def retried(claim: works.Open, policy: RetryPolicy, ended: AttemptResult, *, pause_us: int) -> None:
     """An attempt failed, and another follows after a pause."""
     limit = "" if policy.attempts is None else f" of {policy.attempts}"
     log.warning(
@@ -29,7 +29,7 @@ def retried(claim: works.Open, policy: Policy, ended: Ended, *, pause_us: int) -
     )
 
 
-def parked(claim: works.Open, ended: Ended) -> None:
+def parked(claim: works.Open, ended: AttemptResult) -> None:
     """It waits for a person."""
     mend = "when its code is mended" if ended.mistake or ended.unfit else "when the cause is fixed"
     log.error(
@@ -44,7 +44,7 @@ def parked(claim: works.Open, ended: Ended) -> None:
     )
 
 
-def failed(claim: works.Open, ended: Ended, tried: int) -> None:
+def failed(claim: works.Open, ended: AttemptResult, tried: int) -> None:
     """Its workflow gets the failure."""
     mistake = ", a mistake in its code, which is not tried again" if ended.mistake else ""
     log.warning(
@@ -66,7 +66,7 @@ def _short(claim: works.Open) -> str:
     return claim.intent.hex()[:12]
 
 
-def _why(ended: Ended) -> str:
+def _why(ended: AttemptResult) -> str:
     message = " ".join(ended.message.split())[:500]  # one line, whatever an exception says
     return f"{message} ({ended.place})" if ended.place else message
 

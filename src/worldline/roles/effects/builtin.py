@@ -12,7 +12,7 @@ from worldline.model.http import Response
 from worldline.roles.effects import attempt, secrets
 
 
-class Client(Protocol):
+class HttpRequester(Protocol):
     """An HTTP client of `worldline.adapters`."""
 
     async def request(
@@ -31,13 +31,13 @@ class Client(Protocol):
 
 def http_request(policy: Egress) -> Effect[..., Response]:
     """`http.request`, performed under this process's egress policy."""
-    made: list[Client] = []
+    made: list[HttpRequester] = []
 
-    def client() -> Client:
+    def client() -> HttpRequester:
         if not made:
             from worldline.adapters import http  # noqa: PLC0415 - a third of all import time, where it is needed
 
-            made.append(http.Client(policy))
+            made.append(http.HttpClient(policy))
         return made[0]
 
     async def request(

@@ -46,26 +46,26 @@ TIMEOUT_SECONDS = 60  # of one attempt
 RETRY = Retry(attempts=None, initial_delay=0.2, max_delay=60.0)
 
 
-class Place(msgspec.Struct, frozen=True):
+class PeerUniverse(msgspec.Struct, frozen=True):
     """A store that messages can be brought to: the engine, and where the large values of a universe are."""
 
     engine: kv.Engine
     blobs: Callable[[ids.UniverseId], blob_layer.Blobs]
 
 
-class Places(Protocol):
+class ReachableStores(Protocol):
     """The stores that this process can reach: its own, under the empty name, and its peers."""
 
-    async def find(self, name: str) -> Place:
+    async def find(self, name: str) -> PeerUniverse:
         """`NotFound` if there is no store of this name; `StoreError` if it cannot be opened now."""
 
     def names(self) -> list[str]: ...
 
-    async def lost(self, name: str, place: Place) -> None:
+    async def lost(self, name: str, place: PeerUniverse) -> None:
         """A store has failed for good in this process: open it anew the next time, unless it was already."""
 
 
-class Letter(msgspec.Struct, frozen=True):
+class MessageInTransit(msgspec.Struct, frozen=True):
     """A message on its way. `to`: where to, as its sender said it; `universe` and `world` are that there."""
 
     to: str
@@ -88,7 +88,9 @@ class Full(errors.Error):
     code = calls.OVERLOADED
 
 
-def effects(places: Places, env: envs.Env, *, window_us: int, pressure: PressureSettings) -> list[Effect[..., Any]]:
+def effects(
+    places: ReachableStores, env: envs.Env, *, window_us: int, pressure: PressureSettings
+) -> list[Effect[..., Any]]:
     """`worldline.send` and `worldline.reply`, performed by this process."""
     carrier = Carrier(places, env, window_us=window_us, pressure=pressure)
 
@@ -115,7 +117,7 @@ def _claim() -> works.Open:
 class Carrier:
     """Brings messages and answers to other universes."""
 
-    def __init__(self, places: Places, env: envs.Env, *, window_us: int, pressure: PressureSettings) -> None:
+    def __init__(self, places: ReachableStores, env: envs.Env, *, window_us: int, pressure: PressureSettings) -> None:
         self._places = places
         self._env = env
         self._window_us = window_us
@@ -129,7 +131,7 @@ class Carrier:
             _refuse(calls.UNDELIVERABLE, f"message to {to!r}: {_PERSONAL}")
         goes = calls.destination(to)
         name = goes.peer
-        place: Place | None = None
+        place: PeerUniverse | None = None
         try:
             place = await self._places.find(name)
             universe = universes.decode((await place.engine.read(universes.get(goes.universe))).value(0))
@@ -139,7 +141,7 @@ class Carrier:
             reserved = messages.check_name(message)
             if reserved is not None:
                 _refuse(calls.RESERVED, f"message to {to!r}: {reserved}")
-            letter = Letter(to, universe, goes.world, message, content, claim.work.opened_us)
+            letter = MessageInTransit(to, universe, goes.world, message, content, claim.work.opened_us)
             at, stamp, already = await self._enqueue(place, letter, claim)
         except errors.StoreFailed:
             if place is not None:
@@ -148,7 +150,7 @@ class Carrier:
         except errors.NotFound as error:
             _refuse(calls.UNDELIVERABLE, f"message to {to!r}: {error}")
         if ask:
-            return attempts.Elsewhere(at)
+            return attempts.AnsweredElsewhere(at)
         return [claim.intent, stamp, already]
 
     async def _message(self, claim: works.Open, content: calls.Content, *, ask: bool) -> inbox.Message:
@@ -172,7 +174,9 @@ class Carrier:
             sender.meta.name,
         )
 
-    async def _enqueue(self, place: Place, letter: Letter, claim: works.Open) -> tuple[ids.Address, kv.Stamp, bool]:
+    async def _enqueue(
+        self, place: PeerUniverse, letter: MessageInTransit, claim: works.Open
+    ) -> tuple[ids.Address, kv.Stamp, bool]:
         """Where it is now, under which stamp, and whether it was there before.
 
         The claim is looked at after what allows the message was read, and before it is enqueued: another attempt that
@@ -181,7 +185,7 @@ class Carrier:
         engine, universe, message, to = place.engine, letter.universe, letter.message, letter.to
         found: list[ids.Address] = []
 
-        async def attempt() -> transact.Done[tuple[kv.Stamp, bool]] | transact.Write[tuple[kv.Stamp, bool]]:
+        async def attempt() -> transact.NothingToWrite[tuple[kv.Stamp, bool]] | transact.Write[tuple[kv.Stamp, bool]]:
             grants = universes.get_grants(universe), universes.newest_grant_change(universe)
             named = await engine.read(worlds.get_name(universe, letter.world), *grants, universe_settings.get(universe))
             bounds = universe_settings.decode(universe, named.value(3)).pressure(self._pressure)  # of who is sent to
@@ -200,7 +204,7 @@ class Carrier:
             )
             seen = read.value(1)
             if seen is not None:  # whatever has changed since: it is there
-                return transact.Done((messages.seen_stamp(seen, message), True))
+                return transact.NothingToWrite((messages.seen_stamp(seen, message), True))
             world = worlds.find(at, read.value(0))
             allowed = universes.decode_grants(universe, read.value(2), read.page(3))
             _check_allowed(allowed, letter, letter.world if world is None else world.meta.name)
@@ -246,24 +250,29 @@ class Carrier:
             status, data = ReceiptStatus.ERROR, runs.failure(calls.UNDELIVERABLE, f"the answer: {_PERSONAL}")
         name, place = await self._place_of(asker.universe)
         try:
-            receipt = inbox.Receipt(question, status, cas.as_payload(data), 1)
+            receipt = inbox.EffectReceipt(question, status, cas.as_payload(data), 1)
             return await self._answer(place, claim.at, asker, receipt, data)
         except errors.StoreFailed:
             await self._places.lost(name, place)
             raise
 
     async def _answer(
-        self, place: Place, world_asked: ids.Address, asker: ids.Address, receipt: inbox.Receipt, data: bytes
+        self,
+        place: PeerUniverse,
+        world_asked: ids.Address,
+        asker: ids.Address,
+        receipt: inbox.EffectReceipt,
+        data: bytes,
     ) -> bool:
         engine = place.engine
         question = ids.IntentId(receipt.intent)
 
-        async def attempt() -> transact.Done[bool] | transact.Write[bool]:
+        async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
             read = await engine.read(worlds.get(asker), works.get(asker, question))
             world = worlds.find(asker, read.value(0))
             asked = works.decode(asker, question, read.value(1))
             if world is None or asked is None or asked.work.state is works.SETTLED:
-                return transact.Done(False)  # it is answered, or given up
+                return transact.NothingToWrite(False)  # it is answered, or given up
             if asked.work.name != calls.SEND:
                 _refuse(calls.NOT_ALLOWED, f"{question.hex()} is no question to another universe")
             if asked.work.state is not works.SENT:
@@ -282,11 +291,11 @@ class Carrier:
 
         return await transact.run(engine, self._env, attempt)
 
-    async def _place_of(self, universe: ids.UniverseId) -> tuple[str, Place]:
+    async def _place_of(self, universe: ids.UniverseId) -> tuple[str, PeerUniverse]:
         """The store that a universe is in: this one, or one of the peers."""
         unreachable: errors.StoreError | None = None
         for name in ["", *self._places.names()]:
-            place: Place | None = None
+            place: PeerUniverse | None = None
             try:
                 place = await self._places.find(name)
                 if (await place.engine.read(universes.get_meta(universe))).value(0) is not None:
@@ -300,7 +309,7 @@ class Carrier:
         raise NotYet(f"the store of universe {universe.hex()}, which asked, is not among the peers of this host")
 
 
-def _check_allowed(allowed: universes.Granted, letter: Letter, world: str) -> None:
+def _check_allowed(allowed: universes.Granted, letter: MessageInTransit, world: str) -> None:
     """Before it is said whether there is such a world: a sender that is not allowed to send there must not learn it."""
     message, label = letter.message, letter.content.label
     if not allowed.covers(universe=message.from_universe, world=message.world, to=world, event=label):
@@ -308,7 +317,7 @@ def _check_allowed(allowed: universes.Granted, letter: Letter, world: str) -> No
         _refuse(calls.NOT_ALLOWED, f"message to {letter.to!r}: {who} may not send {label} there")
 
 
-def _check_quota(universe: ids.UniverseId, letter: Letter, quota: bytes | None, usage: bytes | None) -> None:
+def _check_quota(universe: ids.UniverseId, letter: MessageInTransit, quota: bytes | None, usage: bytes | None) -> None:
     """For the universe that it goes to, a message from another one comes from outside."""
     try:
         admission.check_message(quotas.decode(universe, quota).quota, quotas.decode_usage(usage))
@@ -324,7 +333,9 @@ def _share_reads(bounds: PressureSettings, at: ids.Address, message: inbox.Messa
     return [messages.brought_range(at, count_max=_part(bound, bounds.inbox_others_part))]
 
 
-def _check_share(bounds: PressureSettings, at: ids.Address, letter: Letter, page: kv.Page, time_us: int) -> None:
+def _check_share(
+    bounds: PressureSettings, at: ids.Address, letter: MessageInTransit, page: kv.Page, time_us: int
+) -> None:
     """Refuse or delay a message whose universe has its share of the inbox, or if all others have theirs: the rest
     is for the owner's inputs. Attempts at the same time may each find room for one: the bound is an estimate.
     """

@@ -17,7 +17,7 @@ from contextvars import ContextVar, copy_context
 from typing import Any
 
 from worldline.base import failures
-from worldline.base.secret import KNOWN, Source
+from worldline.base.secret import KNOWN, SecretSource
 from worldline.kernel import user_errors
 from worldline.kernel.authoring.resources import Resource
 
@@ -26,7 +26,7 @@ log = logging.getLogger("worldline.adapter")
 CLOSE_SECONDS = 10.0
 
 # Where `wl.secret` finds secrets while a resource is opened or closed, in no attempt.
-opened_with: ContextVar[Source | None] = ContextVar("worldline_resource_secrets", default=None)
+opened_with: ContextVar[SecretSource | None] = ContextVar("worldline_resource_secrets", default=None)
 
 
 class _Opened:
@@ -46,7 +46,7 @@ class _Opened:
 
 
 class Resources:
-    def __init__(self, secrets: Source | None = None) -> None:
+    def __init__(self, secrets: SecretSource | None = None) -> None:
         self._known: dict[Resource[Any], _Opened] = {}  # opening or open
         self._order: list[_Opened] = []  # open, each behind those that it uses
         self._closed = False

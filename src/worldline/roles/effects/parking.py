@@ -29,19 +29,19 @@ def retried(opened: works.Open) -> inbox.Control:
     return inbox.Control(commands.RETRY, payload.inline(structs.encode(commands.RetryEffect(opened.intent))))
 
 
-def tell(batch: kv.Batch, world: worlds.World, item: inbox.Item) -> None:
+def tell(batch: kv.Batch, world: worlds.WorldRecord, item: inbox.Item) -> None:
     """Put an item into a world's inbox. The batch has a guard of its own."""
     worlds.expect_open(batch, world)
     inboxes.enqueue_once(batch, world.at, item)
     ready.leave(batch, world.at, priority=ready.NORMAL)
 
 
-def set_aside(batch: kv.Batch, world: worlds.World, opened: works.Open, *, now_us: int) -> None:
+def set_aside(batch: kv.Batch, world: worlds.WorldRecord, opened: works.Open, *, now_us: int) -> None:
     """Park an effect by hand, before it is tried again."""
     tell(batch, world, parked(works.set_aside(batch, opened, now_us=now_us, error="parked by hand")))
 
 
-def retry(batch: kv.Batch, world: worlds.World, opened: works.Open, *, now_us: int) -> None:
+def retry(batch: kv.Batch, world: worlds.WorldRecord, opened: works.Open, *, now_us: int) -> None:
     """Try a parked effect again, now. Nothing leaves a dry fork: there it can only be answered."""
     if world.meta.dry and opened.work.name != fork.SHARE:
         raise errors.Closed(

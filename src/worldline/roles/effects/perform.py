@@ -23,7 +23,7 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, grammar, probes
-from worldline.base.secret import Source
+from worldline.base.secret import SecretSource
 from worldline.kernel import work as kernel_work
 from worldline.kernel.authoring import messages
 from worldline.kernel.authoring.calls import Effect, Options
@@ -40,10 +40,10 @@ from worldline.model.work import EffectAttempt
 from worldline.roles import attempt_history, hub, telemetry, threads
 from worldline.roles.effects import answers, attempt_log, limiter, open_resources, parking, suspects
 from worldline.roles.effects import attempt as attempts
-from worldline.roles.effects.attempt import Ended
-from worldline.roles.effects.policy import Policy, policy_of
-from worldline.roles.erasure.sealing import Collector
-from worldline.roles.world.handover import Applied, Handover, Superseded
+from worldline.roles.effects.attempt import AttemptResult
+from worldline.roles.effects.policy import RetryPolicy, policy_of
+from worldline.roles.erasure.sealing import CollectingDesk
+from worldline.roles.world.handover import JournalPlace, Superseded, WaitingInput
 from worldline.roles.world.worker import WorldWorker
 from worldline.store import kv, transact
 from worldline.store.encryption import key_file
@@ -53,7 +53,7 @@ log = logging.getLogger("worldline.adapter")
 CLOSED_PAUSE_US = 5_000_000  # how long work of an archived world is left alone before it is looked at again
 
 
-class Claimed:
+class ClaimedEffect:
     """A claim that is kept alive while the work goes on. Made in the task that does the work.
 
     A renewal that is under way is never cut short: whether it has happened must be known to answer under the claim.
@@ -68,7 +68,7 @@ class Claimed:
         self._began = asyncio.get_running_loop().time()
         self.lost = False
         self._beside = False  # something else runs that its process may die of: it is not alone any more
-        self.desk: Collector | None = None  # of the personal values that it is given, and returns
+        self.desk: CollectingDesk | None = None  # of the personal values that it is given, and returns
         self.stopped = False  # the adapter has ended the attempt
 
     def cancel(self) -> None:
@@ -145,7 +145,7 @@ class Performer:
         live: hub.Hub,
         settings: AdapterSettings,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
-        secrets: Source | None = None,
+        secrets: SecretSource | None = None,
     ) -> None:
         self._engine, self._env = engine, env
         self.suspects = suspected
@@ -158,8 +158,10 @@ class Performer:
         self._resources = open_resources.Resources(secrets)
         self._threads = threads.DaemonPool(settings.concurrency, "worldline-effect")
         self._thread = threading.get_ident()
-        self._held: dict[bytes, Claimed] = {}  # by intent: the claims of attempts that are running
-        self._handed: dict[bytes, tuple[float, asyncio.Future[Applied]]] = {}  # answers, until their world takes them
+        self._held: dict[bytes, ClaimedEffect] = {}  # by intent: the claims of attempts that are running
+        self._handed: dict[
+            bytes, tuple[float, asyncio.Future[JournalPlace]]
+        ] = {}  # answers, until their world takes them
         self._renewals: asyncio.TimerHandle | None = None  # one for all of both: most are over before it is due
         self._answering: dict[bytes, None] = {}
         self.local: WorldWorker | None = None
@@ -193,10 +195,10 @@ class Performer:
             self._answering.pop(claim.intent, None)
         if telling:
             self._telemetry.tell(
-                telemetry.Attempted(held.claim, outcome, ended.message, began_us, ended_us, ended.trace)
+                telemetry.AttemptEnded(held.claim, outcome, ended.message, began_us, ended_us, ended.trace)
             )
 
-    async def give_back(self, held: list[Claimed]) -> None:
+    async def give_back(self, held: list[ClaimedEffect]) -> None:
         """Attempts were cut short: let others try at once. What cannot be given back runs out by itself."""
         try:
             now_us = (await self._engine.read()).time_us
@@ -222,7 +224,7 @@ class Performer:
             held.cancel()
         return held is not None
 
-    def held(self) -> list[Claimed]:
+    def held(self) -> list[ClaimedEffect]:
         """The claims of all attempts that are running."""
         return list(self._held.values())
 
@@ -235,15 +237,15 @@ class Performer:
 
     # --- Claims that are kept -----------------------------------------------------------------------------------
 
-    def _hold(self, claim: works.Open) -> Claimed:
+    def _hold(self, claim: works.Open) -> ClaimedEffect:
         loop = asyncio.get_running_loop()
         renew_at = loop.time() + self._settings.renew_ms / 1000
-        held = self._held[claim.intent] = Claimed(claim, renew_at)
+        held = self._held[claim.intent] = ClaimedEffect(claim, renew_at)
         if self._renewals is None:
             self._renewals = loop.call_at(renew_at, self._renew_due)
         return held
 
-    def _limit(self, claim: works.Open, done: asyncio.Future[Applied]) -> None:
+    def _limit(self, claim: works.Open, done: asyncio.Future[JournalPlace]) -> None:
         """A world has an answer: it is waited for no longer than until its claim would have to be renewed again."""
         loop = asyncio.get_running_loop()
         late_at = loop.time() + self._settings.renew_ms / 1000
@@ -270,8 +272,8 @@ class Performer:
     # --- One attempt ------------------------------------------------------------------------------------------
 
     async def _attempt(
-        self, effect: Effect[..., Any], held: Claimed, params: bytes | None, slot: Slot
-    ) -> tuple[Policy, Ended]:
+        self, effect: Effect[..., Any], held: ClaimedEffect, params: bytes | None, slot: Slot
+    ) -> tuple[RetryPolicy, AttemptResult]:
         claim = held.claim
         work = claim.work
         try:
@@ -280,12 +282,12 @@ class Performer:
             snapshot = kernel_work.attached_snapshot(given) if effect.signature.snapshot is not None else None
         except (errors.NotFound, errors.Corrupt) as error:
             message = f"the parameters of {effect.name}() cannot be read: {error}"
-            return policy_of(effect, Options()), Ended(False, code=error.code, message=message, final=True)
+            return policy_of(effect, Options()), AttemptResult(False, code=error.code, message=message, final=True)
         desk = held.desk = await answers.desk_of(self._env, self._engine, claim, arguments)
         policy = policy_of(effect, options)
         if policy.attempts is not None and work.attempt > policy.attempts:
             message = f"attempt {policy.attempts} was the last, and its process died before it ended"
-            return policy, Ended(False, code="abandoned", message=message)
+            return policy, AttemptResult(False, code="abandoned", message=message)
         if policy.attempts is None and len(work.blamed) >= self._settings.dead_attempts_max:
             dead = await self.suspects.counted(claim)
             if len(dead) >= self._settings.dead_attempts_max:
@@ -294,7 +296,9 @@ class Performer:
         if work.deadline_us:
             left_us = work.deadline_us - (await self._engine.read()).time_us
             if left_us <= 0:
-                return policy, Ended(False, code="timeout", message="there was no time left to try it", timed_out=True)
+                return policy, AttemptResult(
+                    False, code="timeout", message="there was no time left to try it", timed_out=True
+                )
         in_time = None if left_us is None else asyncio.timeout(left_us / 1_000_000)
         this = attempts.Attempt(
             options.key or claim.intent.hex(),
@@ -323,7 +327,7 @@ class Performer:
             else:
                 ended = await _started(run, slot, in_time)
         except TimeoutError:
-            ended = Ended(False, code="timeout", message="all attempts together took too long", timed_out=True)
+            ended = AttemptResult(False, code="timeout", message="all attempts together took too long", timed_out=True)
         finally:
             slot.close()
         self.performed += 1
@@ -350,7 +354,7 @@ class Performer:
 
     # --- What comes of it -------------------------------------------------------------------------------------
 
-    async def _conclude(self, held: Claimed, policy: Policy, ended: Ended) -> telemetry.Outcome:
+    async def _conclude(self, held: ClaimedEffect, policy: RetryPolicy, ended: AttemptResult) -> telemetry.Outcome:
         claim = held.claim
         work = claim.work
         if ended.asked is not None:
@@ -410,10 +414,10 @@ class Performer:
             large = None if carried.ref is None else data
             await self._settle(claim, lambda batch: _settled(batch, claim, receipt, trace, tried), large=large)
         if self._telemetry.on:
-            self._telemetry.tell(telemetry.Answered(claim, status, handed))
+            self._telemetry.tell(telemetry.EffectAnswered(claim, status, handed))
 
     async def _hand_over(
-        self, claim: works.Open, receipt: inbox.Receipt, data: bytes, trace: str, tried: list[EffectAttempt]
+        self, claim: works.Open, receipt: inbox.EffectReceipt, data: bytes, trace: str, tried: list[EffectAttempt]
     ) -> bool:
         """Whether the world, held here, has taken the answer, or another worker's instead.
 
@@ -422,9 +426,9 @@ class Performer:
         """
         if self.local is None:
             return False
-        done: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[JournalPlace] = asyncio.get_running_loop().create_future()
         kept = attempt_history.dump(claim.work.name, claim.intent, tried) if tried else ""
-        given = Handover(receipt, data, done=done, claim=claim, trace=trace, tried=kept)
+        given = WaitingInput(receipt, data, done=done, claim=claim, trace=trace, tried=kept)
         if not self.local.hand_over(claim.at, given):
             return False
         self._limit(claim, done)
@@ -449,11 +453,11 @@ class Performer:
         """
         blobs = self._blobs(claim.at.universe)
 
-        async def attempt() -> transact.Done[None] | transact.Write[None]:
+        async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
             read = await self._engine.read(worlds.get(claim.at), works.get(claim.at, claim.intent))
             world = worlds.find(claim.at, read.value(0))
             if world is None or read.value(1) != claim.raw:
-                return transact.Done(None)  # no run wants the answer, or another worker has the work
+                return transact.NothingToWrite(None)  # no run wants the answer, or another worker has the work
             batch = kv.Batch()
             if world.meta.status not in world_model.TAKES_INPUT:
                 works.back_off(
@@ -481,7 +485,7 @@ _LEAVES_DRY = (fork.SHARE, messages.REPLY)  # what a dry fork was asked for, it 
 _OK = ReceiptStatus.OK
 
 
-def _abandoned(dead: list[bytes]) -> Ended:
+def _abandoned(dead: list[bytes]) -> AttemptResult:
     """Attempts whose processes died are enough: what is said of it."""
     named = ", ".join(dict.fromkeys(each.hex()[-8:] for each in dead))
     message = (
@@ -489,10 +493,12 @@ def _abandoned(dead: list[bytes]) -> Ended:
         "they performed it alone "
         f"(processes {named})"
     )
-    return Ended(False, code="abandoned", message=message)
+    return AttemptResult(False, code="abandoned", message=message)
 
 
-async def _started(run: Callable[[], Awaitable[Ended]], slot: Slot, in_time: asyncio.Timeout | None) -> Ended:
+async def _started(
+    run: Callable[[], Awaitable[AttemptResult]], slot: Slot, in_time: asyncio.Timeout | None
+) -> AttemptResult:
     started = run() if slot.try_start() else _in_line(slot, run)
     if in_time is None:
         return await started
@@ -500,15 +506,15 @@ async def _started(run: Callable[[], Awaitable[Ended]], slot: Slot, in_time: asy
         return await started
 
 
-async def _in_line(slot: Slot, run: Callable[[], Awaitable[Ended]]) -> Ended:
+async def _in_line(slot: Slot, run: Callable[[], Awaitable[AttemptResult]]) -> AttemptResult:
     """An attempt that has to wait until it may start."""
     await slot.start()
     return await run()
 
 
 def _settled(
-    batch: kv.Batch, claim: works.Open, receipt: inbox.Receipt, trace: str, tried: list[EffectAttempt]
-) -> inbox.Receipt:
+    batch: kv.Batch, claim: works.Open, receipt: inbox.EffectReceipt, trace: str, tried: list[EffectAttempt]
+) -> inbox.EffectReceipt:
     works.settle(batch, claim, trace=trace, tried=tried)
     return receipt
 

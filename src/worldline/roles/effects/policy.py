@@ -14,7 +14,7 @@ from worldline.kernel.authoring.calls import GROWTH, Effect, Options
 _MILLION = 1_000_000
 
 
-class Policy(msgspec.Struct, frozen=True):
+class RetryPolicy(msgspec.Struct, frozen=True):
     """`fatal` and `fatal_names`: exceptions that end the attempts, by type where declared, by name where overridden."""
 
     attempts: int | None
@@ -50,11 +50,11 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 @functools.lru_cache(maxsize=1024)
-def policy_of(effect: Effect[..., Any], options: Options) -> Policy:
+def policy_of(effect: Effect[..., Any], options: Options) -> RetryPolicy:
     timeout_us = effect.timeout_us if options.timeout_us is None else options.timeout_us
     retry = effect.retry
     if options.attempts is None:
-        return Policy(
+        return RetryPolicy(
             retry.attempts,
             timeout_us,
             retry.on_exhausted == "park",
@@ -63,7 +63,7 @@ def policy_of(effect: Effect[..., Any], options: Options) -> Policy:
             retry.jitter_ppm,
             fatal=retry.fatal,
         )
-    return Policy(
+    return RetryPolicy(
         options.attempts or None,
         timeout_us,
         bool(options.park),

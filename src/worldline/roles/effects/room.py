@@ -28,7 +28,7 @@ from worldline.roles.universes import fair
 RESERVED_PART = 8  # of all places, at most one of so many is reserved: with few, none is
 
 
-class Kind(msgspec.Struct, frozen=True):
+class EffectKind(msgspec.Struct, frozen=True):
     """A kind of effect that this process performs, with its limits and its queue."""
 
     queue: str
@@ -37,11 +37,11 @@ class Kind(msgspec.Struct, frozen=True):
     shares: fair.Shares  # of what the limit allows, between universes
 
 
-class Room:
+class ClaimRoom:
     """`busy`: how much is performed or promised now. `many`: whether universes share it."""
 
     def __init__(
-        self, settings: AdapterSettings, kinds: Iterable[Kind], busy: Callable[[], int], *, many: bool
+        self, settings: AdapterSettings, kinds: Iterable[EffectKind], busy: Callable[[], int], *, many: bool
     ) -> None:
         self._settings = settings
         self._kinds = list(kinds)
@@ -52,7 +52,7 @@ class Room:
         self._share = max(1, self._reserved // max(1, len(self._kinds)))  # of each kind, of what is reserved
         self.starved = False  # something was left in a queue for want of room
 
-    def of(self, kind: Kind, universe: ids.UniverseId | None = None) -> int:
+    def of(self, kind: EffectKind, universe: ids.UniverseId | None = None) -> int:
         """How much more of a kind may be claimed now; in a universe, while others wait."""
         most = self._settings.concurrency
         left = most - self._busy()
@@ -64,18 +64,18 @@ class Room:
         free = min(free, self._shares.room(universe, most))
         return free if kind.limit.most is None else min(free, kind.shares.room(universe, kind.limit.most))
 
-    def take(self, kind: Kind, universe: ids.UniverseId) -> limiter.Slot:
+    def take(self, kind: EffectKind, universe: ids.UniverseId) -> limiter.Slot:
         if not self._many:
             return kind.limit.take()
         self._shares.take(universe)
         kind.shares.take(universe)
         return kind.limit.take(functools.partial(self._give_back, kind, universe))
 
-    def _give_back(self, kind: Kind, universe: ids.UniverseId) -> None:
+    def _give_back(self, kind: EffectKind, universe: ids.UniverseId) -> None:
         self._shares.give_back(universe)
         kind.shares.give_back(universe)
 
-    def starve(self, kind: Kind, universe: ids.UniverseId) -> None:
+    def starve(self, kind: EffectKind, universe: ids.UniverseId) -> None:
         """There is something of this kind that there is no room for."""
         self.starved = True
         if self._many:
@@ -88,7 +88,7 @@ class Room:
         """
         self.starved = False
 
-    def satisfied(self, kind: Kind, universe: ids.UniverseId) -> None:
+    def satisfied(self, kind: EffectKind, universe: ids.UniverseId) -> None:
         """Nothing of this kind is left there for want of room."""
         if self._many:
             kind.shares.wait_no_more(universe)

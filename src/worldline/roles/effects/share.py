@@ -30,7 +30,7 @@ CONCURRENCY = 128
 KNOWN_MAX = 10_000
 
 
-class NotYet(errors.Error):
+class NotAnsweredYet(errors.Error):
     """The parent has no answer so far."""
 
     code = "not_yet"
@@ -49,7 +49,7 @@ def share(
     """`fork.SHARE`, performed by reading the parent's journal. `asking`: the universe of the fork and its parent."""
     looked: dict[bytes, int] = {}  # by intent: up to where there is no answer
 
-    async def look(shared: shared_answers.Shared, at: ids.Address, above: int, up_to: int) -> list[Any] | None:
+    async def look(shared: shared_answers.SharedWork, at: ids.Address, above: int, up_to: int) -> list[Any] | None:
         """The answer, if it is among these entries. None too if the world is deleted while they are read."""
         blobs = blobs_of(at.universe)
         try:
@@ -66,7 +66,7 @@ def share(
         return None
 
     async def answer(world: bytes, intent: bytes, above: int, given_up: list[Any], by_hand: list[Any]) -> list[Any]:
-        shared = shared_answers.Shared(world, intent, above, given_up, by_hand)
+        shared = shared_answers.SharedWork(world, intent, above, given_up, by_hand)
         at = ids.Address(asking(), ids.WorldId(world))
         height = max(above, looked.get(intent, 0))
         for _ in range(LOOKS_MAX):
@@ -75,7 +75,7 @@ def share(
                 looked.pop(intent, None)
                 return shared_answers.cancelled("the world that it was shared with is deleted")
             top = journals.decode_head(read.value(0))
-            kept = (await journal_pages.kept(engine, lines.Line(at))).above
+            kept = (await journal_pages.kept(engine, lines.HistoryLine(at))).above
             if height < kept:
                 if (await engine.read(works.get(at, ids.IntentId(intent)))).value(0) is None:
                     return shared_answers.cancelled("the parent's entries since the fork are not kept any more")
@@ -89,7 +89,7 @@ def share(
             while len(looked) > KNOWN_MAX:
                 del looked[next(iter(looked))]
             await engine.wait(journals.get_head(at).key, read.seen, WAIT_MS)
-        raise NotYet("the parent has no answer so far")
+        raise NotAnsweredYet("the parent has no answer so far")
 
     return Effect(
         answer,
@@ -101,6 +101,6 @@ def share(
     )
 
 
-def _by_step(entries: list[journal.Entry]) -> Iterator[list[journal.Entry]]:
+def _by_step(entries: list[journal.JournalEntry]) -> Iterator[list[journal.JournalEntry]]:
     for _, step in itertools.groupby(entries, lambda entry: entry.step):
         yield list(step)

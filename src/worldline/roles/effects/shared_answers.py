@@ -22,7 +22,7 @@ Said = list[Any]  # a status and data, as the effect `SHARE` answers
 _GIVEN_UP = (Kind.EFFECT_CANCELLED, Kind.QUESTION_CANCELLED)
 
 
-class Shared(msgspec.Struct, frozen=True):
+class SharedWork(msgspec.Struct, frozen=True):
     """What is shared, as the journal of the world that asked for it knows it: `given_up` is what that says if the world
     gives it up, `by_hand` the run and the number of the operation. The answer is above a height.
     """
@@ -34,12 +34,12 @@ class Shared(msgspec.Struct, frozen=True):
     by_hand: list[Any]
 
 
-def needed(step: Sequence[journal.Entry], shared: Shared) -> payload.Payload | None:
+def needed(step: Sequence[journal.JournalEntry], shared: SharedWork) -> payload.Payload | None:
     """What has to be loaded to know what a step says of the work. None: nothing about it."""
     first = step[0]
     if first.kind is Kind.EFFECT_RESULT or first.kind is Kind.MESSAGE:
         item = replay.item_of(first)
-        if isinstance(item, inbox.Receipt) and item.intent == shared.intent:
+        if isinstance(item, inbox.EffectReceipt) and item.intent == shared.intent:
             return item.payload
         # One that came from another world than the one that was asked, or too late, is no answer.
         is_late = any(each.kind is Kind.LATE_ANSWER for each in step)
@@ -51,10 +51,10 @@ def needed(step: Sequence[journal.Entry], shared: Shared) -> payload.Payload | N
     return None
 
 
-def said(step: Sequence[journal.Entry], data: bytes, shared: Shared) -> Said:
+def said(step: Sequence[journal.JournalEntry], data: bytes, shared: SharedWork) -> Said:
     """What a step says of the work, given what was `needed`."""
     item = replay.item_of(step[0])
-    if isinstance(item, inbox.Receipt) and item.intent == shared.intent:
+    if isinstance(item, inbox.EffectReceipt) and item.intent == shared.intent:
         return [int(item.status), data]
     if isinstance(item, inbox.Message) and _is_reply(item, shared.intent):
         answer = structs.decode(events.Answer, data)
@@ -71,7 +71,7 @@ def _is_reply(item: inbox.Message, intent: bytes) -> bool:
     return item.mode is MessageMode.TYPED and item.name == events.REPLY and item.correlation == intent.hex()
 
 
-def _by_hand(control: inbox.Control, data: bytes, shared: Shared) -> Said | None:
+def _by_hand(control: inbox.Control, data: bytes, shared: SharedWork) -> Said | None:
     """What a person has answered, if that is why the world does not wait any more."""
     answer: ways_out.AnswerEffect | ways_out.AnswerRun
     if control.command == ways_out.ANSWER_EFFECT:

@@ -17,7 +17,7 @@ from typing import Any
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
-from worldline.base.secret import Source
+from worldline.base.secret import SecretSource
 from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
@@ -29,11 +29,11 @@ from worldline.model.work import Work, WorkKind
 from worldline.roles import hub, queue_names, telemetry, wakeup
 from worldline.roles.effects import limiter, perform, suspects
 from worldline.roles.effects import room as rooms
-from worldline.roles.effects.room import Kind
+from worldline.roles.effects.room import EffectKind
 from worldline.roles.universes import fair, looks
 from worldline.roles.universes.served import Universes
 from worldline.roles.world.cycle import step_batch
-from worldline.roles.world.cycle.steps import Done
+from worldline.roles.world.cycle.steps import StepsDone
 from worldline.roles.world.held_world import HeldWorld
 from worldline.roles.world.worker import WorldWorker
 from worldline.store import kv, transact
@@ -45,7 +45,7 @@ PLACES_AT_ONCE = 1_000  # queues looked at in one read
 ANSWER_SECONDS = 3.0  # for answers that are on their way when the worker closes
 
 
-class AdapterWorker(step_batch.Claims):
+class AdapterWorker(step_batch.LocalClaims):
     def __init__(
         self,
         engine: kv.Engine,
@@ -59,7 +59,7 @@ class AdapterWorker(step_batch.Claims):
         worker: ids.WorkerId,
         builtins: Sequence[Effect[..., Any]] = (),
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
-        secrets: Source | None = None,
+        secrets: SecretSource | None = None,
     ) -> None:
         self._engine = engine
         self._env = env
@@ -82,20 +82,20 @@ class AdapterWorker(step_batch.Claims):
         self._closing = False
         self._promised: dict[bytes, limiter.Slot] = {}  # by token: claimed in a commit that is under way
         self._looks = looks.Looks(env, scan_us=settings.scan_ms * 1000)
-        self._kinds: dict[str, Kind] = {}
+        self._kinds: dict[str, EffectKind] = {}
         for program in programs:
             for effect in [*program.effects.values(), *builtins]:
                 queue = queue_names.effect_queue(program, effect.queue, effect.name)
-                self._kinds[queue] = Kind(
+                self._kinds[queue] = EffectKind(
                     queue, effect, limiter.Limit(env, effect.concurrency, effect.rate), fair.Shares()
                 )
         many = universes.one is None
-        self._room = rooms.Room(settings, self._kinds.values(), self._busy, many=many)
+        self._room = rooms.ClaimRoom(settings, self._kinds.values(), self._busy, many=many)
         prefixes: dict[bytes, None] = {}
         if universes.one is not None:
             beginnings = [queue_names.queue_prefix(each) for each in programs]
             prefixes = dict.fromkeys(works.queues_prefix(universes.one, each) for each in beginnings)
-        self._watch = wakeup.Watch(engine, env, list(prefixes))
+        self._watch = wakeup.Wakeup(engine, env, list(prefixes))
         universes.on_due.append(self._touched)
         universes.on_gone.append(self._gone)
 
@@ -141,7 +141,7 @@ class AdapterWorker(step_batch.Claims):
                 slot.close()
         self._look_where_starved()
 
-    def _on_act(self, hosted: HeldWorld, done: Done, built: step_batch.Built) -> None:
+    def _on_act(self, hosted: HeldWorld, done: StepsDone, built: step_batch.Built) -> None:
         for opened in built.claimed:
             slot = self._promised.pop(opened.work.token)
             if self._closing:
@@ -207,7 +207,7 @@ class AdapterWorker(step_batch.Claims):
         is to be done there.
         """
         rest_us = self._settings.scan_ms * 1000
-        kinds: list[Kind] = []
+        kinds: list[EffectKind] = []
         self._room.look()
         for kind in self._kinds.values():
             if self._room.of(kind):
@@ -233,7 +233,7 @@ class AdapterWorker(step_batch.Claims):
                     rests[universe] = min(rests[universe], first - read.time_us)
         return claimed, rests
 
-    async def _claim_due(self, kind: Kind, universe: ids.UniverseId, now_us: int) -> int:
+    async def _claim_due(self, kind: EffectKind, universe: ids.UniverseId, now_us: int) -> int:
         """Claim what is due of a kind and there is room for. Returns how much was done about it."""
         room = self._room.of(kind, universe)
         if not room:
@@ -250,7 +250,7 @@ class AdapterWorker(step_batch.Claims):
             self._room.satisfied(kind, universe)
         return done
 
-    async def _claim_all(self, kind: Kind, found: list[works.Found]) -> int:
+    async def _claim_all(self, kind: EffectKind, found: list[works.DuePointer]) -> int:
         read = await self._engine.read(
             *(works.get(each.pointer.at, each.pointer.intent) for each in found),
             *(worlds.get(each.pointer.at) for each in found),
@@ -270,11 +270,16 @@ class AdapterWorker(step_batch.Claims):
                 claims.append(claim)
         won = await self._commit_claims(batches, claims)
         if won:
-            self._telemetry.tell(telemetry.Claimed(kind.effect.name, won))
+            self._telemetry.tell(telemetry.ClaimsMade(kind.effect.name, won))
         return len(batches)
 
     def _try_claim(
-        self, batch: kv.Batch, kind: Kind, found: works.Found, raws: tuple[bytes | None, bytes | None], now_us: int
+        self,
+        batch: kv.Batch,
+        kind: EffectKind,
+        found: works.DuePointer,
+        raws: tuple[bytes | None, bytes | None],
+        now_us: int,
     ) -> tuple[bool, works.Open | None]:
         """Whether something is to be done about it, and the claim, if that is to claim it. `raws`: the work as it was
         read, and its world.
@@ -298,7 +303,7 @@ class AdapterWorker(step_batch.Claims):
             return False, None
         return True, self._claim(batch, kind, authority, now_us)
 
-    def _claim(self, batch: kv.Batch, kind: Kind, authority: works.Open, now_us: int) -> works.Open:
+    def _claim(self, batch: kv.Batch, kind: EffectKind, authority: works.Open, now_us: int) -> works.Open:
         token = ids.Token(envs.new_id(self._env))
         until_us = now_us + self._settings.claim_ttl_ms * 1000
         claimed = works.claim(

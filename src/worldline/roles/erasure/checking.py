@@ -32,7 +32,7 @@ async def stored(engine: kv.Engine, root: ids.Address, found: Sequence[Token]) -
     return records
 
 
-class Wrong(errors.Corrupt):
+class WrongValue(errors.Corrupt):
     """A value is not what was written, or is missing and was not erased. `height`: where it is first referred to."""
 
     def __init__(self, height: int, what: str) -> None:
@@ -40,7 +40,7 @@ class Wrong(errors.Corrupt):
         self.height = height
 
 
-class References:
+class TokenHeights:
     """The tokens of a history, each with the height where it was first seen."""
 
     def __init__(self) -> None:
@@ -57,13 +57,13 @@ class References:
                 self._heights.setdefault(each.pack(), height)
 
     async def check(self, engine: kv.Engine, root: ids.Address) -> None:
-        """`Wrong` names the first value that is not as it was written."""
+        """`WrongValue` names the first value that is not as it was written."""
         for token, raw in await stored(engine, root, [tokens.parse(each) for each in self._heights]):
             height = self._heights[token.pack()]
             try:
                 found = sealed.opened(token, raw)
             except errors.Corrupt as error:
-                raise Wrong(height, f"a personal value: {error}") from error
+                raise WrongValue(height, f"a personal value: {error}") from error
             if found is None:
                 await self._check_erased(engine, root, token, height)
 
@@ -71,5 +71,5 @@ class References:
         requests = sealed.get_erasures(root, token)
         read = await engine.read(*requests)
         if not sealed.erased_at(read.value(index) for index in range(len(requests))):
-            raise Wrong(height, f"the personal value {token.value.hex()} is missing, and was not erased")
+            raise WrongValue(height, f"the personal value {token.value.hex()} is missing, and was not erased")
         self.erased += 1

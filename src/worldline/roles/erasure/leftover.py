@@ -58,10 +58,10 @@ async def _roots(engine: kv.Engine, universe: ids.UniverseId) -> dict[ids.Addres
 
 
 async def _drop(engine: kv.Engine, env: envs.Env, root: ids.Address) -> None:
-    async def attempt() -> transact.Done[None] | transact.Write[None]:
+    async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         page = (await engine.read(sealed.lineage_range(root, count_max=1))).page(0)
         if not page.items:
-            return transact.Done(None)
+            return transact.NothingToWrite(None)
         batch = kv.Batch()
         batch.expect(*page.items[0])  # a value has a salt of its own: it is never written again
         sealed.drop_lineage(batch, root)

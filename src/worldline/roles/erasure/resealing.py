@@ -20,12 +20,12 @@ from worldline.roles.erasure.vault import StoreVault
 from worldline.store import kv
 
 
-class Moved(msgspec.Struct, frozen=True):
+class ResealedValues(msgspec.Struct, frozen=True):
     """Values for another lineage, and its subjects as they were read."""
 
     root: ids.Address
     new: list[New]
-    subjects: list[sealed.Subject]
+    subjects: list[sealed.SubjectRecord]
 
     def add(self, batch: kv.Batch) -> None:
         sealed.keep(batch, self.root, self.new)
@@ -44,7 +44,7 @@ class Moving:
         self._env = env
         self._vault = vault
         self._pending = {sealing.token_of(each): each.kept.data for each in pending}
-        self.done: list[Moved] = []
+        self.done: list[ResealedValues] = []
 
     async def moved(self, message: step.Outgoing, to: ids.Address) -> step.Outgoing:
         """A message as it is for another world. What goes with it is `done`."""
@@ -55,11 +55,11 @@ class Moving:
         opened, subjects = await sealing.read(self._engine, self._vault.root, found)
         self._vault.know(subjects)
         opened |= self._pending
-        desk, data = sealing.Collector(self._env, message.intent), message.data
+        desk, data = sealing.CollectingDesk(self._env, message.intent), message.data
         for each in found:
             value = opened[each.pack()]
             if value is not None:
                 data = data.replace(each.pack(), desk.seal(each.subject, value))
         if desk.new:
-            self.done.append(Moved(root, desk.new, await sealing.subjects_of(self._engine, root, desk.new)))
+            self.done.append(ResealedValues(root, desk.new, await sealing.subjects_of(self._engine, root, desk.new)))
         return msgspec.structs.replace(message, data=data)

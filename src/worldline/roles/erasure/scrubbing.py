@@ -20,11 +20,11 @@ async def scrub(engine: kv.Engine, env: envs.Env) -> kv.Scrubbed:
     done = await kv.scrub(engine)
     if done.complete:
 
-        async def attempt() -> transact.Done[None] | transact.Write[None]:
+        async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
             read = await engine.read(*ledger.get_scrubs())
             now = ledger.decode_scrubs(read.value(0), read.value(1))
             if now.done >= began.erasures:
-                return transact.Done(None)  # another process has seen as much
+                return transact.NothingToWrite(None)  # another process has seen as much
             batch = kv.Batch()
             ledger.scrubbed(batch, now, erasures=began.erasures, time_us=read.time_us)
             return transact.Write(batch, lambda _: None)
@@ -38,11 +38,11 @@ async def owe(engine: kv.Engine, env: envs.Env) -> None:
     what is replaced day by day is not overwritten.
     """
 
-    async def attempt() -> transact.Done[None] | transact.Write[None]:
+    async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         read = await engine.read(*ledger.get_scrubs())
         found = ledger.decode_scrubs(read.value(0), read.value(1))
         if not found.erasures or found.is_owed:
-            return transact.Done(None)
+            return transact.NothingToWrite(None)
         batch = kv.Batch()
         ledger.owe_again(batch, found)
         return transact.Write(batch, lambda _: None)

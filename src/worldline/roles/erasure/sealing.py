@@ -21,7 +21,7 @@ from worldline.kernel.execution.desk import TOO_MUCH
 from worldline.layers.stored import lines
 from worldline.layers.upkeep import sealed
 from worldline.model import ids
-from worldline.model.upkeep.sealed import Kept, New
+from worldline.model.upkeep.sealed import New, PersonalRecord
 from worldline.store import kv, transact
 
 T = TypeVar("T")
@@ -31,13 +31,13 @@ Opened = Mapping[bytes, bytes | None]  # tokens, and what they stand for; None: 
 _NOTHING: Opened = {}
 
 
-class Collector:
+class CollectingDesk:
     """A desk that opens what was read beforehand, and collects what is sealed. `seed`: what values are numbered by."""
 
     opens_at_once = True
 
     def __init__(
-        self, env: envs.Env, seed: bytes, opened: Opened = _NOTHING, subjects: Sequence[sealed.Subject] = ()
+        self, env: envs.Env, seed: bytes, opened: Opened = _NOTHING, subjects: Sequence[sealed.SubjectRecord] = ()
     ) -> None:
         self._env = env
         self._seed = seed
@@ -49,7 +49,7 @@ class Collector:
     def seal(self, subject: bytes, data: bytes) -> bytes:
         number = len(self.new).to_bytes(4, "big")
         value = digest.hash_parts(b"personal", self._seed, number)[: limits.ID_BYTES]
-        kept = Kept(self._env.random_bytes(tokens.SALT_BYTES), data)
+        kept = PersonalRecord(self._env.random_bytes(tokens.SALT_BYTES), data)
         self.new.append(New(subject, value, kept))
         self._bytes += len(data)
         if self._bytes > limits.PERSONAL_STEP_BYTES_MAX or len(self.new) > limits.PERSONAL_STEP_MAX:
@@ -78,7 +78,7 @@ async def root_of(engine: kv.Engine, at: ids.Address) -> ids.Address:
 
 
 async def keep(
-    engine: kv.Engine, env: envs.Env, root: ids.Address, new: Sequence[New], since: Sequence[sealed.Subject] = ()
+    engine: kv.Engine, env: envs.Env, root: ids.Address, new: Sequence[New], since: Sequence[sealed.SubjectRecord] = ()
 ) -> dict[bytes, bytes] | None:
     """Write values that nothing refers to yet. Those that are there already, under the same numbers, stay: returned are
     the tokens to replace then, each with the one of the value's first salt; None if others are there. `since`: subjects
@@ -87,10 +87,12 @@ async def keep(
     known = {each.subject: each for each in since}
     wanted = list(dict.fromkeys([*known, *(each.subject for each in new)]))
 
-    async def attempt() -> transact.Done[dict[bytes, bytes] | None] | transact.Write[dict[bytes, bytes] | None]:
+    async def attempt() -> (
+        transact.NothingToWrite[dict[bytes, bytes] | None] | transact.Write[dict[bytes, bytes] | None]
+    ):
         values = [sealed.get(root, each.subject, each.value) for each in new]
         read = await engine.read(*values, *(sealed.get_subject(root, each) for each in wanted))
-        found = [sealed.Subject(each, read.value(len(new) + index)) for index, each in enumerate(wanted)]
+        found = [sealed.SubjectRecord(each, read.value(len(new) + index)) for index, each in enumerate(wanted)]
         if any(known.get(each.subject, each) != each for each in found):
             raise failures.Erased("a personal value was erased while something was made of it")
         replaced: dict[bytes, bytes] = {}
@@ -100,11 +102,11 @@ async def keep(
             if kept is None:
                 missing.append(each)
             elif kept.data != each.kept.data:
-                return transact.Done(None)
+                return transact.NothingToWrite(None)
             else:
                 replaced[token_of(each)] = token_of(New(each.subject, each.value, kept))
         if not missing:
-            return transact.Done(replaced)
+            return transact.NothingToWrite(replaced)
         batch = kv.Batch()
         sealed.keep(batch, root, missing)
         sealed.unchanged(batch, root, found)
@@ -113,21 +115,21 @@ async def keep(
     return await transact.run(engine, env, attempt)
 
 
-async def subjects_of(engine: kv.Engine, root: ids.Address, new: Sequence[New]) -> list[sealed.Subject]:
+async def subjects_of(engine: kv.Engine, root: ids.Address, new: Sequence[New]) -> list[sealed.SubjectRecord]:
     """Whose values these are, as they are now."""
     wanted = list(dict.fromkeys(each.subject for each in new))
     read = await engine.read(*(sealed.get_subject(root, each) for each in wanted))
-    return [sealed.Subject(each, read.value(index)) for index, each in enumerate(wanted)]
+    return [sealed.SubjectRecord(each, read.value(index)) for index, each in enumerate(wanted)]
 
 
 async def drop(engine: kv.Engine, env: envs.Env, root: ids.Address, new: Sequence[New]) -> None:
     """Remove values that were written, and that nothing refers to: what they were for was refused."""
 
-    async def attempt() -> transact.Done[None] | transact.Write[None]:
+    async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         read = await engine.read(*(sealed.get(root, each.subject, each.value) for each in new))
         mine = [each for index, each in enumerate(new) if sealed.decode(read.value(index)) == each.kept]
         if not mine:
-            return transact.Done(None)
+            return transact.NothingToWrite(None)
         batch = kv.Batch()
         sealed.drop(batch, root, mine)
         return transact.Write(batch, lambda _: None)
@@ -137,17 +139,19 @@ async def drop(engine: kv.Engine, env: envs.Env, root: ids.Address, new: Sequenc
 
 async def read(
     engine: kv.Engine, root: ids.Address, found: Sequence[Token]
-) -> tuple[dict[bytes, bytes | None], list[sealed.Subject]]:
+) -> tuple[dict[bytes, bytes | None], list[sealed.SubjectRecord]]:
     """The values of these tokens, each checked, and their subjects, as they were not later than the values."""
     opened: dict[bytes, bytes | None] = {}
-    subjects: dict[bytes, sealed.Subject] = {}
+    subjects: dict[bytes, sealed.SubjectRecord] = {}
     for start in range(0, len(found), limits.PERSONAL_PAGE):
         part = found[start : start + limits.PERSONAL_PAGE]
         wanted = [each for each in dict.fromkeys(each.subject for each in part) if each not in subjects]
         requests = [sealed.get(root, each.subject, each.value) for each in part]
         answers = await engine.read(*requests, *(sealed.get_subject(root, each) for each in wanted))
         opened |= {each.pack(): sealed.opened(each, answers.value(index)) for index, each in enumerate(part)}
-        subjects |= {each: sealed.Subject(each, answers.value(len(part) + index)) for index, each in enumerate(wanted)}
+        subjects |= {
+            each: sealed.SubjectRecord(each, answers.value(len(part) + index)) for index, each in enumerate(wanted)
+        }
     return opened, list(subjects.values())
 
 

@@ -18,12 +18,12 @@ from worldline.kernel.state import Machine
 from worldline.layers.stored import lines
 from worldline.layers.upkeep import sealed
 from worldline.model import ids
-from worldline.model.upkeep.sealed import Kept, New
+from worldline.model.upkeep.sealed import New, PersonalRecord
 from worldline.roles import cold_cells
 from worldline.store import kv
 
 
-async def vault_of(engine: kv.Engine, env: envs.Env, line: lines.Line) -> StoreVault:
+async def vault_of(engine: kv.Engine, env: envs.Env, line: lines.HistoryLine) -> StoreVault:
     """The values of a world, for a thread that runs its code."""
     return StoreVault(asyncio.get_running_loop(), engine, env, sealed.root_of(line))
 
@@ -45,8 +45,8 @@ class StoreVault:
         self._engine = engine
         self._env = env
         self.root = root
-        self._found: dict[tuple[bytes, bytes], Kept | None] = {}
-        self._subjects: dict[bytes, sealed.Subject] = {}
+        self._found: dict[tuple[bytes, bytes], PersonalRecord | None] = {}
+        self._subjects: dict[bytes, sealed.SubjectRecord] = {}
 
     async def has_erased(self) -> bool:
         """Whether any value of the lineage was erased."""
@@ -64,26 +64,26 @@ class StoreVault:
         if self._subjects:
             self._found, self._subjects = {}, {}
 
-    def find(self, subject: bytes, value: bytes) -> Kept | None:
+    def find(self, subject: bytes, value: bytes) -> PersonalRecord | None:
         known = (subject, value)
         if known not in self._found:
             self._found[known] = self._read(subject, value)
         return self._found[known]
 
-    def again(self, subject: bytes, value: bytes, data: bytes) -> Kept | None:  # noqa: ARG002 - the prover compares
+    def again(self, subject: bytes, value: bytes, data: bytes) -> PersonalRecord | None:  # noqa: ARG002 - the prover compares
         return self.find(subject, value)
 
-    def keep(self, subject: bytes, value: bytes, data: bytes) -> Kept:
+    def keep(self, subject: bytes, value: bytes, data: bytes) -> PersonalRecord:
         if subject not in self._subjects:
             self._read(subject, value)
-        kept = self._found[subject, value] = Kept(self._env.random_bytes(tokens.SALT_BYTES), data)
+        kept = self._found[subject, value] = PersonalRecord(self._env.random_bytes(tokens.SALT_BYTES), data)
         return kept
 
     def forget(self, subject: bytes) -> None:
         for each in [each for each in self._found if each[0] == subject]:
             del self._found[each]
 
-    def know(self, subjects: Iterable[sealed.Subject]) -> None:
+    def know(self, subjects: Iterable[sealed.SubjectRecord]) -> None:
         """Values of these subjects were read for this cycle's batch."""
         for each in subjects:
             self._subjects.setdefault(each.subject, each)
@@ -95,13 +95,13 @@ class StoreVault:
         sealed.keep(batch, self.root, new)
         sealed.unchanged(batch, self.root, self._subjects.values())
 
-    async def read(self, subject: bytes, value: bytes) -> kv.Snapshot:
+    async def read(self, subject: bytes, value: bytes) -> kv.ReadResult:
         """A value and the record of its subject, as they are stored."""
         return await self._engine.read(sealed.get(self.root, subject, value), sealed.get_subject(self.root, subject))
 
-    def _read(self, subject: bytes, value: bytes) -> Kept | None:
-        wanted = cold_cells.Wanted("personal", [subject, value])
+    def _read(self, subject: bytes, value: bytes) -> PersonalRecord | None:
+        wanted = cold_cells.ColdRequest("personal", [subject, value])
         reading = functools.partial(self.read, subject, value)
         read = cold_cells.blocking(self._loop, reading, wanted, "a personal value")
-        self._subjects.setdefault(subject, sealed.Subject(subject, read.value(1)))
+        self._subjects.setdefault(subject, sealed.SubjectRecord(subject, read.value(1)))
         return sealed.decode(read.value(0))

@@ -45,20 +45,20 @@ def exceeded(quota: str, *, used: int, limit: int) -> errors.QuotaExceeded:
     return errors.QuotaExceeded(quota, used=used, limit=limit, advice=ADVICE[quota])
 
 
-def check_bytes(quota: model.Quota, usage: model.Usage | None) -> None:
+def check_bytes(quota: model.QuotaRecord, usage: model.Usage | None) -> None:
     """Refuse if the universe had too many bytes when it was last counted."""
     used = None if usage is None else usage.bytes
     if quota.bytes is not None and used is not None and used >= quota.bytes:
         raise exceeded("bytes", used=used, limit=quota.bytes)
 
 
-def check_effects(quota: model.Quota, used: int) -> None:
+def check_effects(quota: model.QuotaRecord, used: int) -> None:
     """Refuse if the universe has too many open effects."""
     if quota.effects is not None and used >= quota.effects:
         raise exceeded("effects", used=used, limit=quota.effects)
 
 
-def check_message(quota: model.Quota, usage: model.Usage | None) -> None:
+def check_message(quota: model.QuotaRecord, usage: model.Usage | None) -> None:
     """Refuse a message from another universe, by what was last counted."""
     check_bytes(quota, usage)
     if usage is not None:

@@ -42,7 +42,7 @@ _RETAIN = table.row(InWorld.RETAIN)
 assert QUOTAS_PAGE <= limits.READ_REQUESTS_MAX
 
 
-class Walk:
+class UsageWalk:
     """One count of one universe."""
 
     def __init__(self, engine: kv.Engine, universe: ids.UniverseId, *, bytes_too: bool = True) -> None:
@@ -117,7 +117,7 @@ async def publish(
 async def count_now(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId) -> model.Usage:
     """Count all of a universe at once, and publish it."""
     before = (await engine.read(quotas.get_usage(universe))).value(0)
-    walk = Walk(engine, universe)
+    walk = UsageWalk(engine, universe)
     while (counted := await walk.turn()) is None:
         pass
     await publish(engine, env, universe, before, counted)
@@ -141,9 +141,9 @@ class UsageCounter:
         self._universes = universes
         self._settings = settings
         self._telemetry = telemetry
-        self._watch = wakeup.Watch(engine, env, [])
-        self._line: list[tuple[Served, model.Quota]] = []  # those that are still to be counted in this round
-        self._walk: Walk | None = None  # of the first of them
+        self._watch = wakeup.Wakeup(engine, env, [])
+        self._line: list[tuple[Served, model.QuotaRecord]] = []  # those that are still to be counted in this round
+        self._walk: UsageWalk | None = None  # of the first of them
         self._before: bytes | None = None
         self._told: dict[ids.UniverseId, None] = {}  # those of which metrics say that they are bounded
 
@@ -168,7 +168,7 @@ class UsageCounter:
         served, quota = self._line[0]
         if self._walk is None:
             self._before = (await self._engine.read(quotas.get_usage(served.id))).value(0)
-            self._walk = Walk(self._engine, served.id, bytes_too=quota.bytes is not None)
+            self._walk = UsageWalk(self._engine, served.id, bytes_too=quota.bytes is not None)
         counted = await self._walk.turn()
         if counted is not None:
             await publish(self._engine, self._env, served.id, self._before, counted)
@@ -192,7 +192,7 @@ class UsageCounter:
                 if quota != model.UNBOUNDED or each.id in self._told:
                     self._line.append((each, quota))
 
-    def _tell(self, served: Served, quota: model.Quota, counted: model.Usage) -> None:
+    def _tell(self, served: Served, quota: model.QuotaRecord, counted: model.Usage) -> None:
         used = {"worlds": counted.worlds, "effects": counted.effects, "pins": counted.pins}
         if counted.bytes is not None:
             used["bytes"] = counted.bytes

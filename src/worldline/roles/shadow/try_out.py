@@ -16,7 +16,7 @@ from worldline.kernel import user_errors
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.rows.vault import Vault
 from worldline.kernel.shadow import upgrade
-from worldline.kernel.shadow.report import Report
+from worldline.kernel.shadow.report import ShadowReport
 from worldline.kernel.shadow.script import Recording
 from worldline.layers import blobs as blob_layer
 from worldline.layers import worlds
@@ -24,7 +24,7 @@ from worldline.model.world import Status
 from worldline.roles import proof, reader
 from worldline.roles.erasure import vault as vaults
 from worldline.roles.shadow import window
-from worldline.roles.world.cycle.kernel_executor import KernelExecutor, Overdue
+from worldline.roles.world.cycle.kernel_executor import KernelExecutor, KernelOverdue
 from worldline.store import kv
 
 STEP_US = 10_000_000  # that a step may take
@@ -38,13 +38,13 @@ async def try_out(
     engine: kv.Engine,
     blobs: blob_layer.Blobs,
     env: envs.Env,
-    world: worlds.World,
+    world: worlds.WorldRecord,
     program: Program,
     *,
     last: int | None = None,
     or_fewer: bool = False,
     step_us: int | None = None,
-) -> Report:
+) -> ShadowReport:
     """What would differ if the world had run under this program for its last so many steps. `BadInput` if they cannot
     be read any more. `or_fewer`: then those that can.
     """
@@ -65,7 +65,7 @@ async def try_out(
         try:
             vault = await vaults.vault_of(engine, env, await reader.line_of(engine, world.at))
             return await _wait(executor, executor.submit(_tried, executor, program, recording, vault), env, step_us)
-        except Overdue as overdue:
+        except KernelOverdue as overdue:
             return _hung(program, recording, overdue.place, step_us)
     finally:
         for _ in range(LOOKS_AFTER):
@@ -76,7 +76,7 @@ async def try_out(
         executor.shutdown(wait=False)
 
 
-def _tried(executor: KernelExecutor, program: Program, recording: Recording, vault: Vault) -> Report:
+def _tried(executor: KernelExecutor, program: Program, recording: Recording, vault: Vault) -> ShadowReport:
     """In the thread."""
     try:
         return upgrade.would_differ(program, recording, executor.begin_part, vault)
@@ -88,7 +88,7 @@ def _tried(executor: KernelExecutor, program: Program, recording: Recording, vau
         raise errors.StepFailed(f"the code ends the process: {user_errors.message_of(error)}") from error
 
 
-def _hung(program: Program, recording: Recording, place: str, step_us: int) -> Report:
+def _hung(program: Program, recording: Recording, place: str, step_us: int) -> ShadowReport:
     why = f"the code does not return: it was in {place} for more than {step_us / 1_000_000:g} s"
     return upgrade.of(program, recording, proof.program_of(recording.rows_after), stopped=why)
 

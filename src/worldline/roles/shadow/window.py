@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from worldline.base import errors
-from worldline.kernel.shadow.script import Recording, Step, step_of
+from worldline.kernel.shadow.script import RecordedStep, Recording, step_of
 from worldline.layers import blobs as blob_layer
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.stored import history, journal_pages, lines, saved_state
@@ -24,13 +24,13 @@ LAST_DEFAULT = 1_000
 LAST_MAX = 10_000  # they are held in memory
 
 
-class Stored(msgspec.Struct, frozen=True):
+class RecordedWindow(msgspec.Struct, frozen=True):
     """What was read, before it is folded: `recording` does that, and may take a while."""
 
     at: ids.Address
-    saved: snapshot_model.Snapshot
-    base: saved_state.Loaded
-    steps: list[history.Stored]  # above the snapshot
+    saved: snapshot_model.StateSnapshot
+    base: saved_state.LoadedState
+    steps: list[history.StoredStep]  # above the snapshot
     first_step: int  # of the recording
     loaded: dict[bytes, bytes]
 
@@ -42,7 +42,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 def recording_of(
-    at: ids.Address, before: journal.Head, rows: Rows, stored: Sequence[history.Stored], loaded: dict[bytes, bytes]
+    at: ids.Address, before: journal.Head, rows: Rows, stored: Sequence[history.StoredStep], loaded: dict[bytes, bytes]
 ) -> Recording:
     """The steps that follow a head. `loaded`: the blobs that they need."""
 
@@ -50,7 +50,7 @@ def recording_of(
         return carried.inline if carried.inline is not None else loaded[carried.ref or b""]
 
     rows_before = Rows(rows.items())
-    found: list[Step] = []
+    found: list[RecordedStep] = []
     after = before
     for step in stored:
         changed = history.resolve(step, rows, loaded)
@@ -63,7 +63,7 @@ def recording_of(
 
 async def read(
     engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, *, name: str, last: int | None, or_fewer: bool = False
-) -> Stored:
+) -> RecordedWindow:
     """The last so many steps of a world; without a number, all that can be read, up to a limit. `or_fewer`: if there
     are not so many, those that there are.
     """
@@ -88,12 +88,12 @@ async def read(
     steps = await restore.load_changes(blobs, steps, loaded)
     entries = [entry for step in steps if step.step >= first_step for entry in step.entries()]
     loaded |= await restore.load_referenced(blobs, entries)
-    return Stored(at, saved, await saved_state.load(blobs, saved.root), steps, first_step, loaded)
+    return RecordedWindow(at, saved, await saved_state.load(blobs, saved.root), steps, first_step, loaded)
 
 
-async def _oldest(engine: kv.Engine, at: ids.Address) -> snapshot_model.Snapshot:
+async def _oldest(engine: kv.Engine, at: ids.Address) -> snapshot_model.StateSnapshot:
     """The earliest snapshot above which it is kept what steps changed."""
-    line = lines.Line(at)
+    line = lines.HistoryLine(at)
     above = await journal_pages.changes_above(engine, line)
     for each in await reader.records(engine, line):
         if each.height >= above:
@@ -101,7 +101,7 @@ async def _oldest(engine: kv.Engine, at: ids.Address) -> snapshot_model.Snapshot
     raise errors.NotFound("no snapshot is kept from which the journal could be read")
 
 
-async def _saved(engine: kv.Engine, line: lines.Line, step: int) -> snapshot_model.Snapshot:
+async def _saved(engine: kv.Engine, line: lines.HistoryLine, step: int) -> snapshot_model.StateSnapshot:
     """The latest snapshot at or below a step; of a fork, if it has none there, that of its parent."""
     page = (await engine.read(snapshot_layer.latest_range(line.at, up_to=step))).page(0)
     found = snapshot_layer.decode(line.at, page)

@@ -55,7 +55,7 @@ WANTED: Final = "<"
 Counts = Callable[[BaseException], str]  # how an exception counts like a death, for people; "" if it does not
 
 
-class Attempted(msgspec.Struct, frozen=True):
+class LastAttemptOutcome(msgspec.Struct, frozen=True):
     """How a last attempt ended. `how`: of one that did not survive, for people; of one that decided nothing, why."""
 
     survived: bool
@@ -67,11 +67,11 @@ class Attempted(msgspec.Struct, frozen=True):
 
 
 class Child(Protocol):
-    async def ended(self) -> Attempted:
+    async def ended(self) -> LastAttemptOutcome:
         """Wait for it, as long as it may take."""
 
 
-class Children(Protocol):
+class ChildProcesses(Protocol):
     """Where last attempts are made. The simulator has its own."""
 
     def begin(self, do: Callable[[], object], counts: Counts) -> Child | None:
@@ -81,7 +81,7 @@ class Children(Protocol):
         """End those that are under way: they decide nothing."""
 
 
-class Forked:
+class ForkedChildren:
     """Children of this process. `seconds`: how long one may take. `prepare`: called in each, before what it is for."""
 
     def __init__(self, env: envs.Env, *, seconds: float, prepare: Callable[[], None]) -> None:
@@ -135,14 +135,14 @@ class Forked:
 
 
 class Fork:
-    def __init__(self, children: Forked, env: envs.Env, pid: int, reading: int, seconds: float) -> None:
+    def __init__(self, children: ForkedChildren, env: envs.Env, pid: int, reading: int, seconds: float) -> None:
         self._children = children
         self._env = env
         self._pid = pid
         self._reading = reading
         self._seconds = seconds
 
-    async def ended(self) -> Attempted:
+    async def ended(self) -> LastAttemptOutcome:
         status: int | None = None
         try:
             status = await self._status()
@@ -150,11 +150,11 @@ class Fork:
             ended = self._conclude(status)  # also if this is cancelled: no child stays, and none is a zombie
         return ended
 
-    def wait(self) -> Attempted:
+    def wait(self) -> LastAttemptOutcome:
         """The same, for a caller that has nothing else to do. An alarm ends one that hangs."""
         return self._conclude(_wait(self._pid, 0))
 
-    def _conclude(self, status: int | None) -> Attempted:
+    def _conclude(self, status: int | None) -> LastAttemptOutcome:
         hung = status is None
         if hung:
             os.kill(self._pid, signal.SIGKILL)
@@ -163,9 +163,9 @@ class Fork:
         said = os.read(self._reading, SAID_BYTES_MAX)
         os.close(self._reading)
         if not alone:
-            return Attempted(False, "its process was closed meanwhile", decided=False)
+            return LastAttemptOutcome(False, "its process was closed meanwhile", decided=False)
         if hung:
-            return Attempted(False, f"it did not return within {self._seconds:g} s", hung=True)
+            return LastAttemptOutcome(False, f"it did not return within {self._seconds:g} s", hung=True)
         return _verdict(said.decode(errors="replace"), status or 0)
 
     async def _status(self) -> int | None:
@@ -189,20 +189,22 @@ def _wait(pid: int, options: int) -> int | None:
     return status if ended else None
 
 
-def _verdict(said: str, status: int) -> Attempted:
+def _verdict(said: str, status: int) -> LastAttemptOutcome:
     """What a child that has ended proves. One that says nothing has died, whatever its exit code is."""
     if said.startswith(SURVIVED):
-        return Attempted(True)
+        return LastAttemptOutcome(True)
     if said.startswith(UNDECIDED):
-        return Attempted(False, said[1:], decided=False)
+        return LastAttemptOutcome(False, said[1:], decided=False)
     if said.startswith(WANTED):
-        return Attempted(False, "it needs more than it can read", decided=False, wanted=bytes.fromhex(said[1:]))
+        return LastAttemptOutcome(
+            False, "it needs more than it can read", decided=False, wanted=bytes.fromhex(said[1:])
+        )
     if said.startswith(COUNTED):
-        return Attempted(False, said[1:], lived=True)
+        return LastAttemptOutcome(False, said[1:], lived=True)
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        return Attempted(False, f"signal {number}, {signal.strsignal(number) or 'unknown'}")
-    return Attempted(False, f"it ended its process with exit code {os.waitstatus_to_exitcode(status)}")
+        return LastAttemptOutcome(False, f"signal {number}, {signal.strsignal(number) or 'unknown'}")
+    return LastAttemptOutcome(False, f"it ended its process with exit code {os.waitstatus_to_exitcode(status)}")
 
 
 # --- In the child ---------------------------------------------------------------------------------------------------

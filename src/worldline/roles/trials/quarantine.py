@@ -24,7 +24,7 @@ RESTORE_DEATHS_MIN = 2  # the first may be another world's: only from then on a 
 DOUBLINGS_MAX = 32
 
 
-class Budget(msgspec.Struct, frozen=True):
+class DeathBudget(msgspec.Struct, frozen=True):
     """How many deaths a last attempt in a child process needs, and how long a quarantine lasts."""
 
     deaths_max: int
@@ -35,22 +35,22 @@ class Budget(msgspec.Struct, frozen=True):
     def restore_deaths_max(self) -> int:
         return max(self.deaths_max, RESTORE_DEATHS_MIN)
 
-    def is_hopeless(self, found: lease_model.Trial) -> bool:
+    def is_hopeless(self, found: lease_model.CrashTrial) -> bool:
         """Whether so many processes died while they read the world that there is no use in trying a child."""
         return found.restore_deaths >= 2 * self.restore_deaths_max
 
-    def lasts_us(self, found: lease_model.Trial) -> int:
+    def lasts_us(self, found: lease_model.CrashTrial) -> int:
         return min(self.longest_us, self.first_us << min(found.quarantines, DOUBLINGS_MAX))
 
 
-def budget_of(settings: WorkerSettings) -> Budget:
-    return Budget(settings.crash_budget, settings.quarantine_ms * 1000, settings.quarantine_max_ms * 1000)
+def budget_of(settings: WorkerSettings) -> DeathBudget:
+    return DeathBudget(settings.crash_budget, settings.quarantine_ms * 1000, settings.quarantine_max_ms * 1000)
 
 
 class Quarantined(errors.Closed):
     """A world is paused for a while, because processes die while they restore it."""
 
-    def __init__(self, name: str, found: lease_model.Trial, *, now_us: int) -> None:
+    def __init__(self, name: str, found: lease_model.CrashTrial, *, now_us: int) -> None:
         self.deaths = found.restore_deaths
         super().__init__(
             f"world {name!r} is quarantined: {reason(found)}; {when(found, now_us=now_us)}, or at once by "
@@ -58,23 +58,29 @@ class Quarantined(errors.Closed):
         )
 
 
-def reason(found: lease_model.Trial) -> str:
+def reason(found: lease_model.CrashTrial) -> str:
     said = f"{grammar.count(found.restore_deaths, 'process')} in a row died while they restored it{blamed(found)}"
     return f"{said}, and so did a last attempt in a child process: {found.verdict}" if found.verdict else said
 
 
-def blamed(found: lease_model.Trial) -> str:
+def blamed(found: lease_model.CrashTrial) -> str:
     """The workers whose deaths are counted, for people."""
     named = list(dict.fromkeys(each.incarnation.hex()[-8:] for each in found.blamed))
     return f" (processes {', '.join(named)})" if named else ""
 
 
-def when(found: lease_model.Trial, *, now_us: int) -> str:
+def when(found: lease_model.CrashTrial, *, now_us: int) -> str:
     return f"it is tried again in {max(0, found.until_us - now_us) // 1_000_000} s"
 
 
 def begin(
-    batch: kv.Batch, world: worlds.World, found: lease_model.Trial, budget: Budget, *, now_us: int, verdict: str = ""
+    batch: kv.Batch,
+    world: worlds.WorldRecord,
+    found: lease_model.CrashTrial,
+    budget: DeathBudget,
+    *,
+    now_us: int,
+    verdict: str = "",
 ) -> Quarantined:
     """Part of a batch that takes the lease away, or gives it back. Returns what to say of it. The trial is put by the
     caller.
@@ -87,7 +93,7 @@ def begin(
 
 
 async def end_due(
-    engine: kv.Engine, env: envs.Env, paused: Sequence[worlds.World], budget: Budget
+    engine: kv.Engine, env: envs.Env, paused: Sequence[worlds.WorldRecord], budget: DeathBudget
 ) -> list[ids.Address]:
     """Make those of these paused worlds active whose quarantine is over. Returns them."""
     read = await engine.read(

@@ -54,7 +54,7 @@ class Rounds:
         self._turn_ms = turn_ms
         self._round_ms = round_ms
         self._beside = beside
-        self._watch = wakeup.Watch(engine, env, [])
+        self._watch = wakeup.Wakeup(engine, env, [])
         self._urgent: dict[ids.UniverseId, None] = {}  # something was deleted there
         self._line: list[ids.UniverseId] = []  # those whose turn comes in this round, the one that has it first
         self._made: dict[ids.UniverseId, Rounding] = {}

@@ -46,7 +46,7 @@ class Scan:
         self._env = env
         self._universes = universes
         self._scan_ms = scan_ms
-        self._watch = wakeup.Watch(engine, env, [])
+        self._watch = wakeup.Wakeup(engine, env, [])
         self.scans = 0
 
     def wake(self) -> None:

@@ -37,7 +37,7 @@ class Sweep:
             for each in chosen
         }
 
-    def listed(self, chosen: Sequence[ids.UniverseId], read: kv.Snapshot) -> list[ids.Address]:
+    def listed(self, chosen: Sequence[ids.UniverseId], read: kv.ReadResult) -> list[ids.Address]:
         """The worlds of these pages."""
         found: list[ids.Address] = []
         for index, universe in enumerate(chosen):

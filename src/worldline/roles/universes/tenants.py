@@ -19,7 +19,7 @@ log = logging.getLogger("worldline.worker")
 AT_ONCE = 16
 
 
-class Hints(Protocol):
+class HintMemory(Protocol):
     """The hints that the worker has read."""
 
     def touch(self, universe: ids.UniverseId) -> None: ...
@@ -46,9 +46,9 @@ class Tenants:
         universes: Universes,
         forget: Callable[[ids.Address], Awaitable[None]],
         *,
-        hints: Hints,
+        hints: HintMemory,
         worlds: Worlds,
-        watch: wakeup.Watch,
+        watch: wakeup.Wakeup,
         changed: Callable[[], None],
         start: Callable[[str, Coroutine[Any, Any, None]], None],
         engine: kv.Engine,

@@ -15,7 +15,7 @@ from worldline.layers import worlds
 from worldline.layers.stored import lines
 from worldline.model import inbox, payload
 from worldline.roles.world.cycle.cycle import Cycle
-from worldline.roles.world.handover import Handover
+from worldline.roles.world.handover import WaitingInput
 from worldline.roles.world.held_world import HeldWorld
 
 log = logging.getLogger("worldline.worker")
@@ -38,13 +38,13 @@ async def begin_fork(cycle: Cycle, held: HeldWorld) -> None:
         script,
     )
     elsewhere = owner.universe != held.at.universe
-    said = structs.encode(fork.Imported(*fields, owner.universe) if elsewhere else fork.Forked(*fields))
+    said = structs.encode(fork.ImportBeginning(*fields, owner.universe) if elsewhere else fork.ForkBeginning(*fields))
     item = inbox.Control(fork.FORKED, await held.blobs.carry(said))
-    await cycle.take_alone(held, Handover(item, said))
+    await cycle.take_alone(held, WaitingInput(item, said))
     log.info("world %r begins as a fork of %r at height %d", held.name, lineage.parent_name, lineage.height)
 
 
-async def adopt(cycle: Cycle, held: HeldWorld, world: worlds.World, before: bytes) -> None:
+async def adopt(cycle: Cycle, held: HeldWorld, world: worlds.WorldRecord, before: bytes) -> None:
     """Go on under other code than the world ran under before.
 
     The change is an input of its own, journaled in one commit with the world's record. Runs get the new code when they
@@ -52,7 +52,7 @@ async def adopt(cycle: Cycle, held: HeldWorld, world: worlds.World, before: byte
     """
     change = structs.encode(commands.ChangeProgram(before, held.program.hash))
     item = inbox.Control(commands.PROGRAM, payload.inline(change))
-    await cycle.take_alone(held, Handover(item, change), changing=world)
+    await cycle.take_alone(held, WaitingInput(item, change), changing=world)
     held.adopt()
     blocked = halts.count_blocked(held.machine)
     log.warning(  # when more of them are blocked, the log counts again (`cycle/step_log.py`)
@@ -71,4 +71,4 @@ async def declare_domains(cycle: Cycle, held: HeldWorld) -> None:
     news = declared.news(held.machine, held.program)
     if news is not None:
         said = structs.encode(news)
-        await cycle.take_alone(held, Handover(inbox.Control(acting.DOMAINS, await held.blobs.carry(said)), said))
+        await cycle.take_alone(held, WaitingInput(inbox.Control(acting.DOMAINS, await held.blobs.carry(said)), said))

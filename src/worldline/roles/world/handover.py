@@ -19,7 +19,7 @@ _NO_ORDINAL = 2**32 - 1  # no engine gives this one, so it cannot meet an item's
 _HANDED = _NO_ORDINAL.to_bytes(4, "big")
 
 
-class Applied(msgspec.Struct, frozen=True, gc=False):
+class JournalPlace(msgspec.Struct, frozen=True, gc=False):
     """Where an input was journaled; and why it was not taken, if it was not: it is a dead letter then."""
 
     height: int
@@ -27,7 +27,7 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
     dead: str = ""
 
 
-class Handover(msgspec.Struct, eq=False):
+class WaitingInput(msgspec.Struct, eq=False):
     """An input that does not go through the inbox: from a producer, an adapter or a timer in this process.
 
     `stamp` is what a producer's input has instead of an inbox stamp (`new_stamp`): it is journaled with the input, so
@@ -40,7 +40,7 @@ class Handover(msgspec.Struct, eq=False):
 
     item: inbox.Item
     data: bytes
-    done: asyncio.Future[Applied] | None = None
+    done: asyncio.Future[JournalPlace] | None = None
     client_id: bytes | str | None = None
     claim: works.Open | None = None
     since_us: int = 0  # when it was handed over, if that is measured
@@ -52,7 +52,7 @@ class Handover(msgspec.Struct, eq=False):
         """It is measured how long it waits."""
         self.since_us = now_us
 
-    def settle(self, applied: Applied) -> None:
+    def settle(self, applied: JournalPlace) -> None:
         if self.done is not None and not self.done.done():
             self.done.set_result(applied)
 
@@ -88,7 +88,7 @@ def new_stamp(env: envs.Env) -> kv.Stamp:
     return kv.Stamp(env.random_bytes(8) + _HANDED)
 
 
-def handed_stamp(applied: Applied) -> kv.Stamp:
+def handed_stamp(applied: JournalPlace) -> kv.Stamp:
     """The stamp that stands for an input which has none in the journal: its step."""
     return kv.stamp(applied.step, _NO_ORDINAL)
 

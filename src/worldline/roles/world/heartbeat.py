@@ -41,7 +41,7 @@ class Heartbeat:
         self._changed = False  # what it says is not what it said last
         self.worker = worker
         self.incarnation = ids.Incarnation(envs.new_id(env))
-        self.life: leases.Heartbeat | None = None  # None: not written yet, or too old
+        self.life: leases.HeartbeatRecord | None = None  # None: not written yet, or too old
 
     def is_due(self, now_us: int) -> bool:
         return self.life is None or self._changed or now_us - self._renewed_us >= self._settings.heartbeat_ms * 1000
@@ -73,19 +73,19 @@ class Heartbeat:
         self._renewed_us = now_us
         self._telemetry.tell(telemetry.Beat(self._env.monotonic_us() - now_us))
 
-    async def living(self) -> leases.Heartbeat:
+    async def living(self) -> leases.HeartbeatRecord:
         """The heartbeat under which leases are taken, written now if there is none."""
         if self.life is None:
             await self.renew(self._env.monotonic_us())
         assert self.life is not None
         return self.life
 
-    async def read(self) -> leases.Heartbeat | None:
+    async def read(self) -> leases.HeartbeatRecord | None:
         """The heartbeat as it stands in the store: others may have marked it as draining."""
         read = await self._engine.read(leases.get_heartbeat(self.worker))
         return leases.decode_heartbeat(self.worker, read.value(0))
 
-    def adopt(self, life: leases.Heartbeat) -> None:
+    def adopt(self, life: leases.HeartbeatRecord) -> None:
         """Others have changed what it says."""
         self.life = life
 

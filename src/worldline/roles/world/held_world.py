@@ -42,21 +42,26 @@ from worldline.model.change import Change
 from worldline.model.trie import nodes
 from worldline.roles import restore
 from worldline.roles.cold_cells import ColdCells
-from worldline.roles.world.handover import Handover
+from worldline.roles.world.handover import WaitingInput
 from worldline.store import kv
 
 NEVER_US = 2**62
 TRIAL_STEPS_MAX = 1_000  # of one holder: a world that gets inputs all the time must not stay on trial for ever
 
 
-class State(enum.Enum):
+class HeldState(enum.Enum):
     IDLE = "idle"
     BUSY = "busy"
     SAVING = "saving"
     LOST = "lost"
 
 
-_IDLE, _BUSY, _SAVING, _LOST = State.IDLE, State.BUSY, State.SAVING, State.LOST  # found quicker, at every input
+_IDLE, _BUSY, _SAVING, _LOST = (
+    HeldState.IDLE,
+    HeldState.BUSY,
+    HeldState.SAVING,
+    HeldState.LOST,
+)  # found quicker, at every input
 
 
 class Adopted(msgspec.Struct, frozen=True):
@@ -119,7 +124,7 @@ class HeldWorld:
         program: Program,
         lease: leases.Lease,
         blobs: blob_layer.Blobs,
-        restored: restore.Restored,
+        restored: restore.RestoredWorld,
         *,
         name: str,
         now_us: int,
@@ -148,7 +153,7 @@ class HeldWorld:
         self.lineage = restored.lineage  # of a fork
         self.bounds = restored.bounds  # what its universe lets it do, since it was taken; None: everything
         # What waits for it.
-        self.handed: deque[Handover] = deque()
+        self.handed: deque[WaitingInput] = deque()
         self.hints: dict[bytes, ready.Hint] = {}  # that were seen; they stay until their items are taken
         self.unread = True  # the inbox may hold something
         self.unread_us = now_us  # since when that is known
@@ -157,7 +162,7 @@ class HeldWorld:
         self.waiting = 0  # inputs that producers have handed over, and that are not settled
         self.careful = False  # one step at a time: several did not fit into one commit
         self.on_trial = False  # one input at a time, from the inbox alone, each written down before its step
-        self.trial: lease_model.Trial | None = None  # as it is stored
+        self.trial: lease_model.CrashTrial | None = None  # as it is stored
         self._trial_steps = 0
         self._looks = 0  # how often it was said that the inbox may hold something
         self._looks_read = 0  # of these, before the inbox was last read
@@ -207,7 +212,7 @@ class HeldWorld:
             assert self.state is _SAVING
             self._be_quiet(_IDLE)
 
-    def lose(self) -> list[Handover]:
+    def lose(self) -> list[WaitingInput]:
         """Throw the memory away. Returns what was handed over and waited for a cycle."""
         self.lost = True
         self._be_quiet(_LOST)
@@ -224,7 +229,7 @@ class HeldWorld:
             self._idle.append(told)
             await told
 
-    def _be_quiet(self, state: State) -> None:
+    def _be_quiet(self, state: HeldState) -> None:
         self.state, self.busy = state, False
         if self._idle:
             waiting, self._idle = self._idle, []
@@ -260,7 +265,7 @@ class HeldWorld:
         self.active_us = now_us
 
     def rebased(
-        self, baseline: snapshot_model.Snapshot, raw: bytes, header: nodes.Header, keys: Sequence[bytes] | None
+        self, baseline: snapshot_model.StateSnapshot, raw: bytes, header: nodes.Header, keys: Sequence[bytes] | None
     ) -> None:
         """The state at its head is the baseline now: saved by what had changed, or else by all rows under `keys`."""
         self.baseline, self.baseline_raw, self.entries_since = baseline, raw, 0
@@ -277,7 +282,7 @@ class HeldWorld:
         self.unsaved.track(key for key, _ in self.machine.rows())
         self.machine.cells.draw_from(ColdCells(loop, self.blobs, self.unsaved))
 
-    def start_over(self, restored: restore.Restored) -> Machine:
+    def start_over(self, restored: restore.RestoredWorld) -> Machine:
         """Go on from what is stored, under the same lease: the steps since then were certainly not committed. Returns
         the machine that made them.
         """
@@ -343,7 +348,7 @@ class HeldWorld:
 
     # --- Inputs that are handed over ----------------------------------------------------------------------------
 
-    def take_handed(self, most: int) -> list[Handover]:
+    def take_handed(self, most: int) -> list[WaitingInput]:
         """The next inputs that were handed over. A client id comes once: its repeat waits until the first is known."""
         most = 1 if self.careful else most
         if len(self.handed) <= 1:
@@ -351,7 +356,7 @@ class HeldWorld:
             self.handed.clear()
             return taken
         taken = []
-        later: list[Handover] = []
+        later: list[WaitingInput] = []
         used: dict[bytes | str, None] = {}
         while self.handed and len(taken) < most:
             handover = self.handed.popleft()
@@ -365,7 +370,7 @@ class HeldWorld:
         self.put_back(later)
         return taken
 
-    def put_back(self, handed: Sequence[Handover]) -> None:
+    def put_back(self, handed: Sequence[WaitingInput]) -> None:
         self.handed.extendleft(reversed(handed))
 
     def enter(self) -> None:
@@ -384,11 +389,11 @@ class HeldWorld:
 
     # --- The trial --------------------------------------------------------------------------------------------
 
-    def begin_trial(self, trial: lease_model.Trial) -> None:
+    def begin_trial(self, trial: lease_model.CrashTrial) -> None:
         """Its holder before did not release it."""
         self.on_trial, self.trial = True, trial
 
-    def tried(self, trial: lease_model.Trial | None) -> None:
+    def tried(self, trial: lease_model.CrashTrial | None) -> None:
         """What is stored is this now."""
         self.trial = trial
 

@@ -18,7 +18,7 @@ from worldline.roles import hint_scan, hub, telemetry
 from worldline.roles.universes import fair
 from worldline.roles.world import refusals
 from worldline.roles.world.cycle import kernel_thread
-from worldline.roles.world.handover import Handover
+from worldline.roles.world.handover import WaitingInput
 from worldline.roles.world.held_world import HeldWorld
 
 
@@ -81,14 +81,14 @@ class Holdings:
 
     # --- Waiting for a cycle ----------------------------------------------------------------------------------
 
-    def hand_over(self, at: ids.Address, handover: Handover) -> bool:
+    def hand_over(self, at: ids.Address, handover: WaitingInput) -> bool:
         """Give an input to a world held here, without the inbox. False if it is not held, or is on trial: use the inbox
         then.
         """
         held = self._held.get(at)
         return held is not None and self.hand_to(held, handover)
 
-    def hand_to(self, held: HeldWorld, handover: Handover) -> bool:
+    def hand_to(self, held: HeldWorld, handover: WaitingInput) -> bool:
         """The same for a world that was just looked up."""
         if held.lost or self._stalled or held.on_trial:
             return False
@@ -199,7 +199,7 @@ class Holdings:
     def drop(
         self,
         held: HeldWorld,
-        handed: Sequence[Handover] = (),
+        handed: Sequence[WaitingInput] = (),
         error: BaseException | None = None,
         *,
         again: bool | int = False,
@@ -271,6 +271,6 @@ def _certain(held: HeldWorld, error: BaseException | None) -> Exception:
     return errors.StoreUncertain(f"the worker was stopped while this was under way ({error!r})")
 
 
-def fail(handed: Sequence[Handover], error: Exception) -> None:
+def fail(handed: Sequence[WaitingInput], error: Exception) -> None:
     for handover in handed:
         handover.fail(error)

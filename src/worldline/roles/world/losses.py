@@ -27,13 +27,13 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.layers import commit, leases
 from worldline.model import ids
-from worldline.model.lease import Trial
+from worldline.model.lease import CrashTrial
 from worldline.roles import telemetry
 from worldline.roles.world import refusals
 from worldline.roles.world.cycle import kernel_thread, turn
-from worldline.roles.world.cycle.kernel_executor import Overdue
-from worldline.roles.world.cycle.turn import Lost, Turn, Worked
-from worldline.roles.world.handover import Handover
+from worldline.roles.world.cycle.kernel_executor import KernelOverdue
+from worldline.roles.world.cycle.turn import LostTurn, Worked, WorldTurn
+from worldline.roles.world.handover import WaitingInput
 from worldline.roles.world.held_world import HeldWorld
 
 log = logging.getLogger("worldline.worker")
@@ -43,7 +43,7 @@ CANNOT_STEP_TRIES_MAX = 3  # with its lease kept, of a world that lacks somethin
 
 
 class Drop(Protocol):
-    def __call__(self, held: HeldWorld, handed: Sequence[Handover] = (), *, again: bool | int = False) -> None: ...
+    def __call__(self, held: HeldWorld, handed: Sequence[WaitingInput] = (), *, again: bool | int = False) -> None: ...
 
 
 class Losses:
@@ -55,7 +55,7 @@ class Losses:
         refusals: refusals.Refusals,
         *,
         drop: Drop,
-        release: Callable[[leases.Lease, Trial | None], None],
+        release: Callable[[leases.Lease, CrashTrial | None], None],
     ) -> None:
         self._env = env
         self._refusals = refusals
@@ -68,7 +68,7 @@ class Losses:
         if self._careful.pop(held.at, "no") is None:
             held.step_one_by_one()
 
-    def settle(self, lost: Lost) -> None:
+    def settle(self, lost: LostTurn) -> None:
         """Its steps were not committed, or not all was done that follows. Whose fault it was decides what becomes of
         what was handed over.
         """
@@ -81,7 +81,7 @@ class Losses:
         if isinstance(why, errors.CannotStep | MemoryError):
             self._cannot_step(given, why)
             return
-        if isinstance(why, Overdue):
+        if isinstance(why, KernelOverdue):
             self._hung(given, why)
             return
         if isinstance(why, errors.StoreError | errors.Fenced | errors.Conflicted):
@@ -127,7 +127,7 @@ class Losses:
         why = f"a step of it cannot be made: {said}" if stepping else f"a step of it cannot be stored: {said}"
         self._refuse(held, handed, "step" if stepping else "unfit", why, cause=error)
 
-    def _cannot_step(self, given: Turn, error: errors.CannotStep | MemoryError) -> None:
+    def _cannot_step(self, given: WorldTurn, error: errors.CannotStep | MemoryError) -> None:
         """The process lacks what a step needs. For the moment: the world is tried again here a few times. For good, or
         for too long: another worker may have it.
         """
@@ -143,13 +143,13 @@ class Losses:
             self._refusals.refuse(held.at, "cannot_step", why, keep=True, name=held.name)
             self._drop(held, handed)
 
-    def _hung(self, given: Turn, error: Overdue) -> None:
+    def _hung(self, given: WorldTurn, error: KernelOverdue) -> None:
         """A step did not return and was given up. It was counted, so the world is on trial when it is back."""
         held = given.held
         log.error("world %r: a step was given up: %s", held.name, error, extra=telemetry.about(held.at))
         self._drop(held, given.take_handed(), again=True)
 
-    def _unfinished(self, given: Turn, error: BaseException) -> None:
+    def _unfinished(self, given: WorldTurn, error: BaseException) -> None:
         """Its steps are durable, and something that follows from them in this process was not done: begin anew."""
         log.error(
             "world %s is restored:\n%s",
@@ -162,7 +162,7 @@ class Losses:
     def _refuse(
         self,
         held: HeldWorld,
-        handed: Sequence[Handover],
+        handed: Sequence[WaitingInput],
         kind: telemetry.RefusalKind,
         why: str,
         *,

@@ -34,7 +34,7 @@ _LABELS_BYTES = limits.WORKER_LABELS_BYTES_MAX + LABELS_MAX * (4 * LABEL_CHARACT
 assert _LABELS_BYTES < limits.VALUE_BYTES_MAX - 1_024
 
 
-class Refusal(msgspec.Struct):
+class WorldRefusal(msgspec.Struct):
     """Why a world is not run here."""
 
     kind: telemetry.RefusalKind
@@ -51,7 +51,7 @@ class Refusals:
     def __init__(self, env: envs.Env, telemetry: telemetry.Telemetry = telemetry.NOTHING) -> None:
         self._env = env
         self._telemetry = telemetry
-        self._refused: dict[ids.Address, Refusal] = {}
+        self._refused: dict[ids.Address, WorldRefusal] = {}
         self._next_us = NEVER_US
 
     def refuse(
@@ -71,7 +71,7 @@ class Refusals:
         tries = 1 if known is None else known.tries + 1
         pause_ms = min(PAUSE_MOST_MS, PAUSE_FIRST_MS * 2 ** min(tries - 1, 32))
         until_us = NEVER_US if lasting else self._env.monotonic_us() + pause_ms * 1000
-        self._refused[at] = Refusal(kind, why, tries, until_us, keep, may_look)
+        self._refused[at] = WorldRefusal(kind, why, tries, until_us, keep, may_look)
         self._next_us = min(self._next_us, until_us)
         again = "for as long as this process lives" if lasting else f"for {pause_ms // 1000} s"
         trace = "" if cause is None or tries > 1 else f"\n{kernel_thread.trace(cause)}"

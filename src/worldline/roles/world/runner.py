@@ -8,19 +8,19 @@ from collections.abc import Callable
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.layers import leases
-from worldline.model.lease import Trial
+from worldline.model.lease import CrashTrial
 from worldline.roles import lease as world_lease
 from worldline.roles.world import holdings, losses, refusals
 from worldline.roles.world.cycle.cycle import Cycle
-from worldline.roles.world.cycle.turn import Stage, Turn
+from worldline.roles.world.cycle.turn import TurnStage, WorldTurn
 from worldline.roles.world.held_world import HeldWorld
-from worldline.roles.world.tasks import Tasks
+from worldline.roles.world.tasks import SideTasks
 from worldline.store import kv
 
 log = logging.getLogger("worldline.worker")
 
 
-_LATE, _AGAIN = Stage.LATE, Stage.AGAIN
+_LATE, _AGAIN = TurnStage.LATE, TurnStage.AGAIN
 
 
 class Runner:
@@ -32,7 +32,7 @@ class Runner:
         *,
         holdings: holdings.Holdings,
         refusals: refusals.Refusals,
-        tasks: Tasks,
+        tasks: SideTasks,
         wake: Callable[[], None],
     ) -> None:
         self._engine = engine
@@ -69,7 +69,7 @@ class Runner:
                     self._free(each)
             self._wake()
 
-    def _free(self, turn: Turn) -> None:
+    def _free(self, turn: WorldTurn) -> None:
         """The world's turn is over. What was handed over and not taken is first in the next."""
         held = turn.held
         held.end_cycle()
@@ -82,14 +82,14 @@ class Runner:
             held.put_back(turn.take_handed())
         self._holdings.freed(held)
 
-    async def _start_over(self, turn: Turn) -> None:
+    async def _start_over(self, turn: WorldTurn) -> None:
         await self._cycle.start_over(turn)
         self._free(turn)
 
-    def _start_release(self, lease: leases.Lease, trial: Trial | None) -> None:
+    def _start_release(self, lease: leases.Lease, trial: CrashTrial | None) -> None:
         self._tasks.start(f"release {lease.at.world.hex()}", self._release(lease, trial))
 
-    async def _release(self, lease: leases.Lease, trial: Trial | None) -> None:
+    async def _release(self, lease: leases.Lease, trial: CrashTrial | None) -> None:
         try:
             await world_lease.release(self._engine, self._env, lease, kept=trial)
         except errors.StoreError as error:  # the next search through everything finds that it is not in memory

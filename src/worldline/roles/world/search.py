@@ -47,7 +47,7 @@ AT_ONCE = 128  # worlds with hints that one search looks at, if there are many u
 PLACE_US = 250_000  # how often it is looked at where a world is and where it is wanted, however many hints it has
 
 
-class Worker(Protocol):
+class SearchingWorker(Protocol):
     """What a search needs of the worker it is for."""
 
     @property
@@ -57,7 +57,7 @@ class Worker(Protocol):
     def incarnation(self) -> ids.Incarnation: ...
 
     @property
-    def life(self) -> leases.Heartbeat | None: ...
+    def life(self) -> leases.HeartbeatRecord | None: ...
 
     async def give_up(self, held: HeldWorld) -> None:
         """Let another worker have a world."""
@@ -74,18 +74,18 @@ class Searcher:
         engine: kv.Engine,
         env: envs.Env,
         universes: Universes,
-        worker: Worker,
+        worker: SearchingWorker,
         *,
         holdings: Holdings,
         hints: hint_scan.HintScan,
         clock: StoreClock,
-        others: expiry.Witness,
-        guard: versions.Guard,
+        others: expiry.DeathWitness,
+        guard: versions.VersionGuard,
         refusals: refusals.Refusals,
         labels: dict[str, str],
-        watch: wakeup.Watch,
+        watch: wakeup.Wakeup,
         scan_us: int,
-        budget: quarantine.Budget,
+        budget: quarantine.DeathBudget,
         telemetry: telemetry.Telemetry,
     ) -> None:
         self._engine = engine
@@ -250,7 +250,7 @@ class Searcher:
         hosted.add_hints(self._hints.take(hosted.at))
         self._holdings.look(hosted)
 
-    def _runs(self, world: worlds.World) -> bool:
+    def _runs(self, world: worlds.WorldRecord) -> bool:
         """Whether this worker would run such a world."""
         self._refusals.seen(world.at, world.raw)
         wanted = world.meta.status is Status.ACTIVE and not self._refusals.blocks(world.at)
@@ -288,8 +288,8 @@ class Searcher:
             *(request for at in others for request in (worlds.get(at), *leases.reads(at))),
         )
         await self._give_up(held, [_assignee(read.value(index)) for index in range(len(held))])
-        found: list[tuple[worlds.World, leases.State]] = []
-        paused: list[worlds.World] = []
+        found: list[tuple[worlds.WorldRecord, leases.LeaseState]] = []
+        paused: list[worlds.WorldRecord] = []
         for index, at in enumerate(others):
             start = len(held) + 4 * index
             try:
@@ -313,7 +313,7 @@ class Searcher:
             self._placed.pop(hosted.at, None)
         return taken
 
-    async def _end_quarantines(self, paused: Sequence[worlds.World]) -> None:
+    async def _end_quarantines(self, paused: Sequence[worlds.WorldRecord]) -> None:
         """Those that are over: a hint tells of each."""
         for at in await quarantine.end_due(self._engine, self._env, paused, self._budget):
             log.warning(

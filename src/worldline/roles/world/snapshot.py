@@ -79,7 +79,7 @@ async def save(
         generation = await held.blobs.generation()
         state, keys = await _save_state(held, compute)
         taken = snapshots.at_head(held.head, root=state.root, size=state.header.size, program_hash=held.program.hash)
-        going = compactor.Superseded(age_us=age_us)
+        going = compactor.SupersededSnapshots(age_us=age_us)
         if dropping and not universes.is_marking(generation.raw):  # a mark must find what it began with
             going = await compactor.superseded(engine, policies, held.at, taken)
             age_us = going.age_us
@@ -105,7 +105,7 @@ async def save(
             return outcome
 
 
-async def _save_state(held: HeldWorld, compute: Compute) -> tuple[saved_state.Saved, list[bytes] | None]:
+async def _save_state(held: HeldWorld, compute: Compute) -> tuple[saved_state.SavedState, list[bytes] | None]:
     """Save the state at the head, as far as it is not; or, if that is not known, all of it. Then the keys of its rows
     are told, too.
     """
@@ -121,7 +121,7 @@ async def _save_state(held: HeldWorld, compute: Compute) -> tuple[saved_state.Sa
     return await saved_state.save_changed(held.blobs, updating, compute, state=state, size_before=unsaved.size), None
 
 
-def _whole(held: HeldWorld) -> tuple[saved_state.Written, list[bytes]]:
+def _whole(held: HeldWorld) -> tuple[saved_state.StateBlobs, list[bytes]]:
     rows = kernel_snapshots.rows_of(held.machine)
     return saved_state.whole(held.machine.state, rows), [key for key, _ in rows]
 
@@ -130,7 +130,7 @@ def _update(unsaved: Unsaved) -> Update:
     return Update(unsaved.root, unsaved.changed())
 
 
-def new_baseline(batch: kv.Batch, held: HeldWorld, taken: snapshot_model.Snapshot) -> bytes:
+def new_baseline(batch: kv.Batch, held: HeldWorld, taken: snapshot_model.StateSnapshot) -> bytes:
     """Record a snapshot and make it the baseline, in a batch that fences. Returns the baseline's bytes."""
     saved = snapshots.save(batch, held.at, taken)
     snapshots.promote(batch, held.at, before_raw=held.baseline_raw, to=saved)

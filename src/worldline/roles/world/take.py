@@ -13,7 +13,7 @@ from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
 from worldline.layers import commit, leases, ready, trial, worlds
 from worldline.model import ids
-from worldline.model.lease import Trial
+from worldline.model.lease import CrashTrial
 from worldline.model.world import Status
 from worldline.roles import lease as world_lease
 from worldline.roles import telemetry, worker_labels
@@ -42,10 +42,10 @@ class Taker:
         kernel: kernel_thread.KernelThread,
         clock: StoreClock,
         cycle: Cycle,
-        guard: versions.Guard,
-        living: Callable[[], Awaitable[leases.Heartbeat]],
+        guard: versions.VersionGuard,
+        living: Callable[[], Awaitable[leases.HeartbeatRecord]],
         refusals: refusals.Refusals,
-        trials: trials.Trials,
+        trials: trials.TrialJudge,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
@@ -83,7 +83,9 @@ class Taker:
                 await alone.enter_async_context(self._trials.alone)
             return await self._acquire(world, program, alone)
 
-    async def _acquire(self, world: worlds.World, program: Program, alone: contextlib.AsyncExitStack) -> HeldWorld:
+    async def _acquire(
+        self, world: worlds.WorldRecord, program: Program, alone: contextlib.AsyncExitStack
+    ) -> HeldWorld:
         at, life = world.at, await self._living()
         started_us = self._env.monotonic_us()
         lease: leases.Lease | None = None
@@ -117,7 +119,7 @@ class Taker:
         taken_us = self._env.monotonic_us() - started_us
         self.restored_ms = taken_us / 1000
         failover = lease.trial is not None
-        self._telemetry.tell(telemetry.Taken(at, held.name, lease.epoch, held.head.height, taken_us, failover))
+        self._telemetry.tell(telemetry.WorldTaken(at, held.name, lease.epoch, held.head.height, taken_us, failover))
         log.info(
             "world %r at epoch %d, height %d, in %.1f ms",
             held.name,
@@ -129,7 +131,7 @@ class Taker:
         return held
 
     async def _give_back(
-        self, world: worlds.World, lease: leases.Lease, error: BaseException, *, kept: Trial | None
+        self, world: worlds.WorldRecord, lease: leases.Lease, error: BaseException, *, kept: CrashTrial | None
     ) -> None:
         """Release a world that was not brought back. Raises what to tell its callers, if not this error itself. `kept`:
         what is counted against it, which the next holder must see.
@@ -143,7 +145,7 @@ class Taker:
         if refused is not None:
             raise refused from error
 
-    async def _bring_back(self, world: worlds.World, program: Program, lease: leases.Lease) -> HeldWorld:
+    async def _bring_back(self, world: worlds.WorldRecord, program: Program, lease: leases.Lease) -> HeldWorld:
         await world_lease.take_back_claims(self._engine, self._env, world.at, self._guard.others.is_dead)
         material = await self._cycle.gather(world.at)
         lease = await self._trials.judge_restore(world, lease, self._cycle.building(material, program))
@@ -161,7 +163,7 @@ class Taker:
             await self._trials.restored(held)
         return held
 
-    async def _first_steps(self, world: worlds.World, held: HeldWorld) -> None:
+    async def _first_steps(self, world: worlds.WorldRecord, held: HeldWorld) -> None:
         with self._in_thread(world.at):
             if held.is_unborn:
                 await adopt.begin_fork(self._cycle, held)
@@ -192,7 +194,7 @@ class Taker:
         finally:
             del self.waiting[at]
 
-    def _refuse(self, world: worlds.World, error: BaseException) -> errors.Error | None:
+    def _refuse(self, world: worlds.WorldRecord, error: BaseException) -> errors.Error | None:
         """Leave a world alone that cannot be brought back here. Returns what to tell its callers; None
         for what is no fault of the world: the error itself tells them.
         """

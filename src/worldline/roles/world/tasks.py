@@ -9,7 +9,7 @@ from typing import Any
 from worldline.base import errors
 
 
-class Tasks:
+class SideTasks:
     """`ended` is called when a named task has ended."""
 
     def __init__(self, ended: Callable[[], None]) -> None:

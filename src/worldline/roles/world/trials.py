@@ -49,7 +49,7 @@ from worldline.keys import inbox as inbox_keys
 from worldline.layers import commit, leases, worlds
 from worldline.layers import trial as trials
 from worldline.model import ids, step
-from worldline.model.lease import Raised, Running, Trial
+from worldline.model.lease import CrashTrial, HolderActivity, Raised
 from worldline.model.settings import WorkerSettings
 from worldline.roles import cold_cells, expiry, telemetry
 from worldline.roles import lease as world_lease
@@ -69,7 +69,7 @@ LACKED_MAX = 1_000  # worlds
 SUPPLIED_MAX = 256  # reads for children, one by one: each costs a fork
 REWRITES_MAX = 5  # of a trial that was changed by processes that take themselves off
 
-Change = Callable[[kv.Batch, Trial | None], Trial]
+Change = Callable[[kv.Batch, CrashTrial | None], CrashTrial]
 Supply = Callable[[bytes], Awaitable[object]]  # reads what a child wants
 
 
@@ -87,11 +87,11 @@ def _do(do: Callable[[], object], known: Mapping[bytes, object]) -> object:
 class Attempts:
     """Last attempts of one worker, in child processes."""
 
-    def __init__(self, kernel: Kernel, children: child_process.Children) -> None:
+    def __init__(self, kernel: Kernel, children: child_process.ChildProcesses) -> None:
         self._kernel = kernel
         self._children = children
 
-    async def attempt(self, do: Callable[[], object], supply: Supply | None = None) -> child_process.Attempted:
+    async def attempt(self, do: Callable[[], object], supply: Supply | None = None) -> child_process.LastAttemptOutcome:
         """Make one. A child that hangs is no proof before a second one does, and one that lacks what it cannot read is
         none before it was read for the next.
         """
@@ -100,7 +100,7 @@ class Attempts:
             async with self._kernel.alone():  # a step of another world may hold a lock that this one needs
                 child = self._children.begin(functools.partial(_do, do, known), counts_as)
             if child is None:
-                return child_process.Attempted(False, "there are no child processes here", decided=False)
+                return child_process.LastAttemptOutcome(False, "there are no child processes here", decided=False)
             ended = await child.ended()
             hangs += ended.hung
             if ended.wanted and supply is not None and len(known) < SUPPLIED_MAX:
@@ -112,16 +112,16 @@ class Attempts:
                 return ended
 
 
-class Trials:
+class TrialJudge:
     def __init__(
         self,
         engine: kv.Engine,
         env: envs.Env,
         kernel: Kernel,
-        others: expiry.Witness,
+        others: expiry.DeathWitness,
         *,
         settings: WorkerSettings,
-        children: child_process.Children,
+        children: child_process.ChildProcesses,
         incarnation: bytes,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
@@ -141,7 +141,7 @@ class Trials:
     # --- Restores ---------------------------------------------------------------------------------------------
 
     async def judge_restore(
-        self, world: worlds.World, lease: leases.Lease, build: Callable[[], object]
+        self, world: worlds.WorldRecord, lease: leases.Lease, build: Callable[[], object]
     ) -> leases.Lease:
         """Before a world is restored that processes may have died restoring: have it restored in a child process, if
         there were as many as the budget says. `Quarantined` if that dies too.
@@ -153,7 +153,7 @@ class Trials:
         self._tell(lease.at, "restore", attempted)
         if attempted.survived:
             batch = kv.Batch()
-            after = trials.innocent(batch, lease, found, Running.RESTORE)
+            after = trials.innocent(batch, lease, found, HolderActivity.RESTORE)
             await self._commit(lease, batch)
             log.warning(
                 "world %r: %s, and a child process did not: it is restored",
@@ -167,7 +167,7 @@ class Trials:
         return lease
 
     async def _quarantine(
-        self, world: worlds.World, lease: leases.Lease, found: Trial, how: str
+        self, world: worlds.WorldRecord, lease: leases.Lease, found: CrashTrial, how: str
     ) -> quarantine.Quarantined:
         batch = kv.Batch()
         leases.release(batch, lease)
@@ -208,7 +208,7 @@ class Trials:
             probes.hit("trial.found-innocent")
             log.warning("world %r: %s, and a child process did not: it is made", held.name, counted(known), extra=about)
             await self._write(
-                held, lambda batch, trial: trials.innocent(batch, held.lease, _present(trial), Running.STEP)
+                held, lambda batch, trial: trials.innocent(batch, held.lease, _present(trial), HolderActivity.STEP)
             )
             return ""
         if attempted.lived and self._lacked.get(held.at) != known.input:
@@ -233,7 +233,7 @@ class Trials:
                 probes.hit("trial.beside-an-effect")
                 await self.beside.disturb()
 
-            def mark(batch: kv.Batch, known: Trial | None) -> Trial:
+            def mark(batch: kv.Batch, known: CrashTrial | None) -> CrashTrial:
                 return trials.mark(batch, held.lease, known, step=held.head.step, given=name, beside=beside)
 
             await self._write(held, mark)
@@ -297,7 +297,7 @@ class Trials:
 
     # --- Last attempts ----------------------------------------------------------------------------------------
 
-    def _tell(self, at: ids.Address, what: telemetry.Tried, attempted: child_process.Attempted) -> None:
+    def _tell(self, at: ids.Address, what: telemetry.Tried, attempted: child_process.LastAttemptOutcome) -> None:
         ended: telemetry.TriedEnd = "survived" if attempted.survived else "died" if attempted.decided else "undecided"
         self._telemetry.tell(telemetry.LastAttempt(at, what, ended))
 
@@ -323,11 +323,11 @@ class Trials:
             await transact.run(self._engine, self._env, lambda at=at: self._acquittal(at))  # type: ignore[misc]
             self._lost.pop(at, None)
 
-    async def _acquittal(self, at: ids.Address) -> transact.Done[None] | transact.Write[None]:
+    async def _acquittal(self, at: ids.Address) -> transact.NothingToWrite[None] | transact.Write[None]:
         read = await self._engine.read(worlds.get(at), trials.get(at))
         world, batch = worlds.find(at, read.value(0)), kv.Batch()
         if world is None or not trials.acquit(batch, at, read.value(1), self._incarnation):
-            return transact.Done(None)
+            return transact.NothingToWrite(None)
         worlds.expect_there(batch, world)  # nothing is written of a deleted world, whose keys are being removed
         probes.hit("trial.acquitted-itself")
         return transact.Write(batch, lambda _: None)
@@ -338,7 +338,7 @@ class Trials:
         now_us = (await self._engine.read()).time_us
         living = world_lease.alive_among(lives, now_us)
 
-        def acquit(batch: kv.Batch, known: Trial | None) -> Trial:
+        def acquit(batch: kv.Batch, known: CrashTrial | None) -> CrashTrial:
             return trials.take_off(batch, held.lease, _present(known), living)
 
         if held.trial is not None and trials.acquitted_by(held.trial, living) != held.trial:
@@ -347,7 +347,7 @@ class Trials:
 
     # --- Writing ----------------------------------------------------------------------------------------------
 
-    async def _write(self, held: HeldWorld, change: Change) -> Trial:
+    async def _write(self, held: HeldWorld, change: Change) -> CrashTrial:
         """Change the trial of a world held here. A process that has taken itself off has changed it, too: then it is
         read again.
         """
@@ -374,7 +374,7 @@ class Trials:
 
 async def _read_for(held: HeldWorld, packed: bytes) -> object:
     """Read what a child wants which makes a step of this world: what the kernel's thread would get."""
-    wanted = structs.decode(cold_cells.Wanted, packed)
+    wanted = structs.decode(cold_cells.ColdRequest, packed)
     match wanted.what:
         case "cells":
             assert held.cold is not None  # where its cells come from
@@ -386,7 +386,7 @@ async def _read_for(held: HeldWorld, packed: bytes) -> object:
             return await vault.of(held.machine).read(subject, value)
 
 
-def _present(known: Trial | None) -> Trial:
+def _present(known: CrashTrial | None) -> CrashTrial:
     """While a world is held, only its own step deletes its trial."""
     assert known is not None
     return known
@@ -407,12 +407,12 @@ def digest_of(given: step.Input) -> bytes:
     return given.raw_digest if given.item is None else digest.sha256(inbox_keys.ITEM.pack(given.item))
 
 
-def counted(known: Trial) -> str:
+def counted(known: CrashTrial) -> str:
     times = "once" if known.step_deaths == 1 else f"{known.step_deaths} times in a row"
     return f"{times} the process died, hung or ran out of memory in the step over its input{quarantine.blamed(known)}"
 
 
-def reason(known: Trial, attempted: child_process.Attempted) -> str:
+def reason(known: CrashTrial, attempted: child_process.LastAttemptOutcome) -> str:
     said = f"{counted(known)}, "
     if attempted.decided:
         return (

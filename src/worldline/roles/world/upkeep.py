@@ -28,7 +28,7 @@ from worldline.roles.world import snapshot
 from worldline.roles.world.cycle import kernel_thread
 from worldline.roles.world.held_world import NEVER_US, HeldWorld
 from worldline.roles.world.holdings import Holdings
-from worldline.roles.world.tasks import Tasks
+from worldline.roles.world.tasks import SideTasks
 from worldline.store import kv
 
 log = logging.getLogger("worldline.worker")
@@ -40,7 +40,7 @@ TURN_MAX = 512  # worlds saved or let go in one turn
 CROWDED_MS = 200  # before a full worker looks again whether there is room
 
 
-class Dropped(Protocol):
+class WorldDropper(Protocol):
     def __call__(self, held: HeldWorld, *, again: bool = False) -> None: ...
 
 
@@ -54,9 +54,9 @@ class Keeper:
         settings: WorkerSettings,
         kernel: kernel_thread.KernelThread,
         *,
-        dropped: Dropped,
+        dropped: WorldDropper,
         freed: Callable[[HeldWorld], None],
-        tasks: Tasks,
+        tasks: SideTasks,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
@@ -156,7 +156,7 @@ class Keeper:
                 held.saved(self._env.monotonic_us())
                 if held.cold is None and await self._is_large(held):
                     held.cool(asyncio.get_running_loop())
-                self._telemetry.tell(telemetry.Saved(held.at, held.baseline.size, held.saved_us - began_us))
+                self._telemetry.tell(telemetry.BaselineSaved(held.at, held.baseline.size, held.saved_us - began_us))
                 self.compactions.look(held)
             else:  # fenced, or an earlier save of ours that was not waited for: what is known of it is stale
                 self._dropped(held, again=not leases.fenced(outcome, held.lease))
@@ -236,7 +236,7 @@ class Keeper:
                     raise result
 
 
-class Room:
+class HoldingRoom:
     """How much a worker can hold. One that is full takes a world only after it has let go of one that is idle; or, for
     a universe that has less than its share, of one of the universe that has most.
 

@@ -47,7 +47,7 @@ from worldline.roles.world import (
 )
 from worldline.roles.world.cycle import cycle as cycles
 from worldline.roles.world.cycle import kernel_executor, kernel_thread, step_batch, step_log, stepping, store_clock
-from worldline.roles.world.cycle.steps import Done
+from worldline.roles.world.cycle.steps import StepsDone
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv
 
@@ -62,14 +62,14 @@ LONG_AGO_US = -(2**62)
 class WorldWorker:
     def __init__(
         self, engine: kv.Engine, env: envs.Env, universes: Universes, programs: Sequence[Program],
-        *, blobs: blob_layer.Of, live: hub.Hub, claims: step_batch.Claims, settings: WorkerSettings,
+        *, blobs: blob_layer.Of, live: hub.Hub, claims: step_batch.LocalClaims, settings: WorkerSettings,
         worker: ids.WorkerId, is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
-        children: child_process.Children, telemetry: telemetry.Telemetry = telemetry.NOTHING,
+        children: child_process.ChildProcesses, telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:  # fmt: skip
         self._engine, self._env, self._hub, self._settings, self._telemetry = engine, env, live, settings, telemetry
         self._id, self._draining = worker, False
-        self._watch = wakeup.Watch(engine, env, [] if universes.one is None else [ready.prefix(universes.one)])
-        self._tasks = tasks.Tasks(self._watch.wake)
+        self._watch = wakeup.Wakeup(engine, env, [] if universes.one is None else [ready.prefix(universes.one)])
+        self._tasks = tasks.SideTasks(self._watch.wake)
         self._kernel = kernel_thread.KernelThread(env, timeout_us=settings.step_timeout_ms * 1000)
         self._clock = store_clock.StoreClock(env)
         self._refusals = refusals.Refusals(env, telemetry)
@@ -79,8 +79,8 @@ class WorldWorker:
         self._heartbeat = heartbeat.Heartbeat(
             engine, env, worker, settings, labels=self._said, clock=self._clock, telemetry=telemetry
         )
-        others = expiry.Witness(env, is_dead)
-        tried = self.trials = trials.Trials(
+        others = expiry.DeathWitness(env, is_dead)
+        tried = self.trials = trials.TrialJudge(
             engine, env, self._kernel, others, settings=settings, incarnation=self._heartbeat.incarnation,
             children=children, telemetry=telemetry,
         )  # fmt: skip
@@ -89,7 +89,7 @@ class WorldWorker:
             stepper=stepping.Stepper(env, self._kernel, tried, settings), acted=self._acted, stuck=self._stuck,
             telemetry=telemetry,
         )  # fmt: skip
-        guard = versions.Guard(engine, others, worker, labels)
+        guard = versions.VersionGuard(engine, others, worker, labels)
         self._taker = take.Taker(
             engine, env, programs, blobs=blobs, kernel=self._kernel, clock=self._clock, cycle=self._cycle,
             guard=guard, living=self._heartbeat.living, refusals=self._refusals, trials=tried, telemetry=telemetry,
@@ -109,7 +109,7 @@ class WorldWorker:
         )  # fmt: skip
         self.on_taken = self._holdings.on_taken
         self.on_taken.append(self._keeper.taken)
-        self._room = upkeep.Room(env, self._keeper, self._holdings, settings.max_worlds_warm)
+        self._room = upkeep.HoldingRoom(env, self._keeper, self._holdings, settings.max_worlds_warm)
         self._searcher = search.Searcher(
             engine, env, universes, self, holdings=self._holdings, hints=hints, clock=self._clock, others=others,
             guard=guard, refusals=self._refusals, labels=labels, watch=self._watch, scan_us=settings.scan_ms * 1000,
@@ -124,7 +124,7 @@ class WorldWorker:
             start=self._tasks.start, engine=engine,
         )  # fmt: skip
         self.peek, self.hand_over, self.hand_to = worlds.peek, worlds.hand_over, worlds.hand_to
-        self.on_act: list[Callable[[HeldWorld, Done, step_batch.Built], None]] = []
+        self.on_act: list[Callable[[HeldWorld, StepsDone, step_batch.Built], None]] = []
         self.steps, self._tended_us = 0, LONG_AGO_US
 
     # --- For the rest of the process --------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class WorldWorker:
         return self._heartbeat.incarnation
 
     @property
-    def life(self) -> leases.Heartbeat | None:
+    def life(self) -> leases.HeartbeatRecord | None:
         """The heartbeat by which others see that this worker lives."""
         return self._heartbeat.life
 
@@ -180,7 +180,7 @@ class WorldWorker:
     def under_way(self) -> dict[int, watchdog.UnderWay]:
         return self._cycle.under_way()
 
-    def look_for_hangs(self) -> list[kernel_executor.Left]:
+    def look_for_hangs(self) -> list[kernel_executor.AbandonedThread]:
         """Called in a thread that watches: give up a step that does not return. Returns the threads that were given up
         and have not ended.
         """
@@ -259,7 +259,7 @@ class WorldWorker:
 
     # --- After a commit ---------------------------------------------------------------------------------------
 
-    def _acted(self, held: HeldWorld, done: Done, built: step_batch.Built) -> None:
+    def _acted(self, held: HeldWorld, done: StepsDone, built: step_batch.Built) -> None:
         self.steps += done.steps
         self._refusals.forgive(held.at)
         if self._holdings.peek(held.at) is held:  # one that is still being taken may make another step: see `take.py`

@@ -30,7 +30,7 @@ from worldline.sim.check.client_ids import ClientIds
 from worldline.sim.load.history import Called
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import ROGUE
-from worldline.sim.runtime.truth import Applied
+from worldline.sim.runtime.truth import AppliedBatch
 
 VIOLATIONS_MAX = 20
 # Hints, and logs of a universe: what is appended and is no input.
@@ -52,7 +52,7 @@ class Violation(msgspec.Struct, frozen=True):
     time_us: int = 0
 
 
-class Life:
+class AuditedWorld:
     """What the auditor knows of one world."""
 
     def __init__(self) -> None:
@@ -84,11 +84,13 @@ class Audit:
         violations: list[Violation] | None = None,
         window_us: int = 0,
     ) -> None:
-        self.worlds: dict[ids.Address, Life] = {}
+        self.worlds: dict[ids.Address, AuditedWorld] = {}
         self.violations: list[Violation] = [] if violations is None else violations
         self.checked = 0
-        self.on_entry: list[Callable[[journal.Entry], None]] = []  # told of every entry, in order
-        self.on_step: list[Callable[[ids.Address, list[journal.Entry]], None]] = []  # of the entries of every step
+        self.on_entry: list[Callable[[journal.JournalEntry], None]] = []  # told of every entry, in order
+        self.on_step: list[
+            Callable[[ids.Address, list[journal.JournalEntry]], None]
+        ] = []  # of the entries of every step
         self._in_stamp_order = in_stamp_order
         self._proven_dead = proven_dead
         self.on_broken = on_broken
@@ -109,7 +111,7 @@ class Audit:
 
     # --- Each commit ----------------------------------------------------------------------------------------
 
-    def look(self, applied: Applied) -> None:
+    def look(self, applied: AppliedBatch) -> None:
         self._now_us = applied.time_us
         self._latest_us = max(self._latest_us, applied.time_us, applied.latest_us)
         self.checked += 1
@@ -135,11 +137,13 @@ class Audit:
     def _born(self, at: ids.Address, head: journal.Head) -> None:
         if at in self.worlds:
             self.broken("L2", "a world was made twice")
-        self.worlds[at] = Life()
+        self.worlds[at] = AuditedWorld()
         self.worlds[at].epoch = 0
         self.worlds[at].head = head  # of a fork: where it goes on
 
-    def _changed(self, applied: Applied, key: bytes, old: bytes | None, entries: list[journal.Entry]) -> None:
+    def _changed(
+        self, applied: AppliedBatch, key: bytes, old: bytes | None, entries: list[journal.JournalEntry]
+    ) -> None:
         where = keyspaces.place(key)
         put = applied.batch.puts.get(key)
         new = None if put is None else put.value
@@ -168,16 +172,16 @@ class Audit:
             case _:
                 pass
 
-    def _life(self, at: ids.Address | None) -> Life:
+    def _life(self, at: ids.Address | None) -> AuditedWorld:
         assert at is not None
-        return self.worlds.setdefault(at, Life())
+        return self.worlds.setdefault(at, AuditedWorld())
 
     def _taken(self, at: ids.Address | None) -> None:
         life = self._life(at)
         if life.status not in TAKES_INPUT:
             self.broken("J1", f"a world that is {life.status.name.lower()} was given something it will never take")
 
-    def _epoch(self, applied: Applied, where: keyspaces.Place, new: bytes | None) -> None:
+    def _epoch(self, applied: AppliedBatch, where: keyspaces.KeyPurpose, new: bytes | None) -> None:
         life = self._life(where.at)
         if new is None:
             self.broken("L2", "an epoch was deleted")
@@ -187,7 +191,7 @@ class Audit:
             self.broken("L2", f"epoch {number} after {life.epoch}")
         life.epoch, life.owner = number, applied.host.label
 
-    def _holder(self, applied: Applied, where: keyspaces.Place, old: bytes | None, new: bytes | None) -> None:
+    def _holder(self, applied: AppliedBatch, where: keyspaces.KeyPurpose, old: bytes | None, new: bytes | None) -> None:
         """A lease is released by its holder, or on behalf of a holder whose heartbeat has expired."""
         if new is not None:
             if lease_keys.HOLDER.unpack(new).epoch != self._life(where.at).epoch:
@@ -195,7 +199,7 @@ class Audit:
         elif old is not None and not self.is_dead(lease_keys.HOLDER.unpack(old), applied):
             self._owner_only(applied, where.at, "L6", "gave the lease back")
 
-    def is_dead(self, holder: lease.Holder, applied: Applied) -> bool:
+    def is_dead(self, holder: lease.Holder, applied: AppliedBatch) -> bool:
         """By the store's clock, or because the heartbeat has not changed for a TTL by every host's clock."""
         key = lease_keys.worker_key(ids.WorkerId(holder.worker))
         sign = self._lives.get(key)
@@ -212,20 +216,20 @@ class Audit:
         """
         return self._removed_us.get(lease_keys.worker_key(ids.WorkerId(holder.worker)), -1) >= since_us
 
-    def _owner_only(self, applied: Applied, at: ids.Address | None, invariant: str, did: str) -> None:
+    def _owner_only(self, applied: AppliedBatch, at: ids.Address | None, invariant: str, did: str) -> None:
         life = self._life(at)
         if life.owner != applied.host.label:
             self.broken(invariant, f"{applied.host.label} {did}; {life.owner} has the lease, epoch {life.epoch}")
 
     # --- Steps ----------------------------------------------------------------------------------------------
 
-    def _step(self, applied: Applied, at: ids.Address) -> list[journal.Entry]:
+    def _step(self, applied: AppliedBatch, at: ids.Address) -> list[journal.JournalEntry]:
         """A batch that moves a head. Returns the entries it wrote."""
         self._owner_only(applied, at, "L3", "journaled a step")
         life = self._life(at)
         if life.status is not Status.ACTIVE:
             self.broken("L3", f"a world that is {life.status.name.lower()} has gone on")
-        entries: list[journal.Entry] = []
+        entries: list[journal.JournalEntry] = []
         for key, put in sorted(applied.batch.puts.items()):
             if keyspaces.place(key).what == "journal":
                 if applied.before[key] is not None:
@@ -240,13 +244,13 @@ class Audit:
             self._entries_of_step(at, life, group)
         return entries
 
-    def _decoded(self, raw: bytes) -> journal.Entry:
-        entry = structs.decode(journal.Entry, raw)
+    def _decoded(self, raw: bytes) -> journal.JournalEntry:
+        entry = structs.decode(journal.JournalEntry, raw)
         if structs.encode(entry) != raw:
             self.broken("J7", f"the entry at height {entry.height} is not canonical")
         return entry
 
-    def _contiguous(self, life: Life, entries: list[journal.Entry], head: journal.Head) -> None:
+    def _contiguous(self, life: AuditedWorld, entries: list[journal.JournalEntry], head: journal.Head) -> None:
         heights = [entry.height for entry in entries]
         if heights != list(range(life.head.height + 1, head.height + 1)):
             self.broken("J3", f"heights {heights} after {life.head.height}, and the head says {head.height}")
@@ -257,7 +261,9 @@ class Audit:
         if times != sorted(times):
             self.broken("J8", "logical time has gone back")
 
-    def _consumed(self, applied: Applied, at: ids.Address, life: Life, entries: list[journal.Entry]) -> None:
+    def _consumed(
+        self, applied: AppliedBatch, at: ids.Address, life: AuditedWorld, entries: list[journal.JournalEntry]
+    ) -> None:
         """What is journaled from the inbox leaves it in the same batch, in order, and was there."""
         taken = [entry.stamp for entry in entries if entry.stamp and not handover.was_handed(entry.stamp)]
         deleted = [inbox_keys.stamp_of(key) for key in applied.batch.deletes if keyspaces.place(key).what == "inbox"]
@@ -272,12 +278,12 @@ class Audit:
                 self.broken("J5", "items were journaled in another order than they came, or twice")
             life.stamp = stamp
 
-    def _entries_of_step(self, at: ids.Address, life: Life, entries: list[journal.Entry]) -> None:
+    def _entries_of_step(self, at: ids.Address, life: AuditedWorld, entries: list[journal.JournalEntry]) -> None:
         first = entries[0]
         ignored = any(entry.kind is Kind.LATE_ANSWER for entry in entries)
         if first.kind in (Kind.EFFECT_RESULT, Kind.TIMER_FIRED) and not first.blob:
             item: inbox.Item = structs.decode(inbox.Item, first.payload)  # type: ignore[arg-type]
-            assert isinstance(item, inbox.Receipt | inbox.TimerFired)
+            assert isinstance(item, inbox.EffectReceipt | inbox.TimerFired)
             if self.asked_by(item.intent) not in (None, at.world):
                 self.broken("W2", f"intent {item.intent.hex()} was answered in another world than asked for it")
             if isinstance(item, inbox.TimerFired) and item.due_us > self._latest_us:
@@ -291,7 +297,7 @@ class Audit:
             for look in self.on_entry:
                 look(entry)
 
-    def _answer(self, life: Life, intent: bytes, invariant: str) -> None:
+    def _answer(self, life: AuditedWorld, intent: bytes, invariant: str) -> None:
         if intent in life.consumed:
             self.broken(invariant, f"intent {intent.hex()} was answered twice")
         if intent in life.cancelled:
@@ -300,7 +306,7 @@ class Audit:
             self.broken(invariant, f"intent {intent.hex()} was answered and never asked for")
         life.consumed[intent] = None
 
-    def _derived(self, at: ids.Address, life: Life, entry: journal.Entry) -> None:
+    def _derived(self, at: ids.Address, life: AuditedWorld, entry: journal.JournalEntry) -> None:
         match entry.kind:
             case Kind.EFFECT_REQUESTED | Kind.TIMER_SET if not entry.blob:
                 ordinal, name, _, _, params, _ = values.load(tuple[int, str, str, int, bytes, int], entry.payload)
@@ -321,11 +327,11 @@ class Audit:
 
     def _work(
         self,
-        applied: Applied,
-        where: keyspaces.Place,
+        applied: AppliedBatch,
+        where: keyspaces.KeyPurpose,
         old_raw: bytes | None,
         new_raw: bytes | None,
-        entries: list[journal.Entry],
+        entries: list[journal.JournalEntry],
     ) -> None:
         life, intent = self._life(where.at), keyspaces.intent_of(where)
         old, new = work_keys.WORK.get(old_raw), work_keys.WORK.get(new_raw)
@@ -339,7 +345,12 @@ class Audit:
                 self.broken(invariant, what)
 
     def _closed(
-        self, applied: Applied, life: Life, intent: ids.IntentId, old: works.Work | None, entries: list[journal.Entry]
+        self,
+        applied: AppliedBatch,
+        life: AuditedWorld,
+        intent: ids.IntentId,
+        old: works.Work | None,
+        entries: list[journal.JournalEntry],
     ) -> None:
         """Deleted: answered or cancelled by the world's own step."""
         if not entries:
@@ -351,13 +362,15 @@ class Audit:
             if item.intent == intent and (old is None or item.attempt != old.attempt):
                 self.broken("E5", f"{applied.host.label} answered an attempt that is not the current one")
 
-    def _appended(self, applied: Applied, value: bytes) -> None:
+    def _appended(self, applied: AppliedBatch, value: bytes) -> None:
         item = inbox_keys.ITEM.unpack(value)
         if isinstance(item, inbox.Message):
             if item.message in self._posted:
                 self.broken("F1", f"message {item.message.hex()} was posted twice")
             self._posted[item.message] = None
-        elif isinstance(item, inbox.Receipt) and applied.host.name != ROGUE and not _settles(applied, item.intent):
+        elif (
+            isinstance(item, inbox.EffectReceipt) and applied.host.name != ROGUE and not _settles(applied, item.intent)
+        ):
             self.broken("E6", "an answer by a batch that settles nothing")
 
     def find(self, intent: bytes) -> tuple[ids.Address | None, bool]:
@@ -384,7 +397,7 @@ class Audit:
         self._called[call.key, call.attempt] = None
 
 
-def _settles(applied: Applied, intent: bytes) -> bool:
+def _settles(applied: AppliedBatch, intent: bytes) -> bool:
     """Whether the batch settles this work, or is the step of a world that answers its own message."""
     if applied.host.name == ROGUE:
         return True  # an outsider may always answer; what comes of it is E1
@@ -395,18 +408,18 @@ def _settles(applied: Applied, intent: bytes) -> bool:
     return False
 
 
-def _handed(entries: list[journal.Entry]) -> Iterator[inbox.Receipt]:
+def _handed(entries: list[journal.JournalEntry]) -> Iterator[inbox.EffectReceipt]:
     """The answers that did not go through the inbox, without those that steps have dropped."""
     dropped = [entry.step for entry in entries if entry.kind is Kind.LATE_ANSWER]
     for entry in entries:
         if entry.kind is Kind.EFFECT_RESULT and not entry.stamp and not entry.blob and entry.step not in dropped:
             item: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
-            assert isinstance(item, inbox.Receipt)
+            assert isinstance(item, inbox.EffectReceipt)
             yield item
 
 
-def _by_step(entries: list[journal.Entry]) -> list[list[journal.Entry]]:
-    groups: dict[int, list[journal.Entry]] = {}
+def _by_step(entries: list[journal.JournalEntry]) -> list[list[journal.JournalEntry]]:
+    groups: dict[int, list[journal.JournalEntry]] = {}
     for entry in entries:
         groups.setdefault(entry.step, []).append(entry)
     return list(groups.values())

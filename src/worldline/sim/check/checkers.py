@@ -34,7 +34,7 @@ from worldline.store import kv
 COPIED_AT_ONCE = limits.BATCH_BYTES_MAX // (limits.VALUE_BYTES_MAX + limits.KEY_BYTES_MAX) // 2
 
 
-class Held(msgspec.Struct, frozen=True):
+class InvariantCheck(msgspec.Struct, frozen=True):
     """How an invariant is held: where it is checked, or why it cannot be broken."""
 
     where: str
@@ -42,96 +42,134 @@ class Held(msgspec.Struct, frozen=True):
 
 
 INVARIANTS = {
-    "K1": Held("end", "the engine's contents equal a plain copy made commit by commit"),
-    "K2": Held("end", "what was answered is there: K1, and every answered operation is found (J1)"),
-    "K3": Held("other", "conformance: a batch whose expectation changed is refused"),
-    "K4": Held("other", "conformance: `stable`; here by J5"),
-    "K5": Held("other", "conformance: limits"),
-    "K6": Held("end", "hints are lost, late and made up in most seeds; all other invariants hold"),
-    "L1": Held("audit", "the holder's epoch is the world's"),
-    "L2": Held("audit", "an epoch is never deleted and never repeated"),
-    "L3": Held("audit", "steps and snapshots come from the host that acquired the current epoch"),
-    "L4": Held("audit", "follows from L3: a fenced host's next commit would be one of another's epoch"),
-    "L5": Held("audit", "clocks are skewed, drift and jump in half of the seeds; L1 to L3 hold"),
-    "L6": Held("audit", "a lease is given back only by who has it"),
-    "J1": Held("end", "every answered operation is found exactly once in its world's state"),
-    "J2": Held("audit", "an id is recorded once; at the end each counts once"),
-    "KEPT": Held("audit", "an id is remembered for the dedupe window in true time, whatever any clock says"),
-    "J3": Held("audit", "heights and steps are contiguous and the head names the last"),
-    "J4": Held("audit", "a frame is written once; the chain is recomputed at the end"),
-    "J5": Held("audit", "stamps in the journal only grow"),
-    "J6": Held("audit", "a step deletes exactly the items it journals, and they were there"),
-    "J7": Held("audit", "every entry that is written comes out of decoding and encoding as it was"),
-    "J8": Held("audit", "entry times never decrease"),
-    "E1": Held("audit", "a receipt that is not ignored answers an open intent, once"),
-    "E2": Held("end", "in the middle and at rest, the open work of the restored worlds is exactly what is queued"),
-    "E3": Held("audit", "an effect reaches the outside only for a journaled intent"),
-    "E4": Held("audit", "the authority moves along the table of `layers/work.py` only"),
-    "E5": Held("audit", "claims come when due, with the next attempt; answers and renewals under the same token"),
-    "E6": Held("audit", "settlement and answer are one batch"),
-    "E7": Held("audit", "an attempt is made once"),
-    "E8": Held("audit", "the record of a message is forgotten only when another attempt is refused for its age"),
-    "T1": Held("audit", "a timer fires into its world once; at the end none is left (V1)"),
-    "T2": Held("audit", "nothing fires before its time on the store's clock"),
-    "T3": Held("audit", "nothing is answered after it was cancelled; replay agrees (R3)"),
-    "T4": Held("other", "layers: due order is (time, world, intent)"),
-    "F1": Held("audit", "a message id is posted once, to a world of this store or of another"),
-    "F2": Held("end", "a send is answered by one receipt (E1), which has the stamp of the one item"),
-    "F3": Held("audit", "ids of two asks never meet, also between worlds"),
-    "F4": Held("audit", "a message of another universe was asked for there, and a grant covers it as it is enqueued"),
-    "F5": Held("audit", "a question is answered by the world that it was put to, whatever is forged"),
-    "F6": Held("audit", "the id of a question is none that another world can compute"),
-    "F7": Held("audit", "nothing comes through a door that speaks for the runtime, or says itself who sent it"),
-    "W1": Held("end", "a fork has its parent's entries and rows up to its height, byte for byte"),
-    "W2": Held(
+    "K1": InvariantCheck("end", "the engine's contents equal a plain copy made commit by commit"),
+    "K2": InvariantCheck("end", "what was answered is there: K1, and every answered operation is found (J1)"),
+    "K3": InvariantCheck("other", "conformance: a batch whose expectation changed is refused"),
+    "K4": InvariantCheck("other", "conformance: `stable`; here by J5"),
+    "K5": InvariantCheck("other", "conformance: limits"),
+    "K6": InvariantCheck("end", "hints are lost, late and made up in most seeds; all other invariants hold"),
+    "L1": InvariantCheck("audit", "the holder's epoch is the world's"),
+    "L2": InvariantCheck("audit", "an epoch is never deleted and never repeated"),
+    "L3": InvariantCheck("audit", "steps and snapshots come from the host that acquired the current epoch"),
+    "L4": InvariantCheck("audit", "follows from L3: a fenced host's next commit would be one of another's epoch"),
+    "L5": InvariantCheck("audit", "clocks are skewed, drift and jump in half of the seeds; L1 to L3 hold"),
+    "L6": InvariantCheck("audit", "a lease is given back only by who has it"),
+    "J1": InvariantCheck("end", "every answered operation is found exactly once in its world's state"),
+    "J2": InvariantCheck("audit", "an id is recorded once; at the end each counts once"),
+    "KEPT": InvariantCheck("audit", "an id is remembered for the dedupe window in true time, whatever any clock says"),
+    "J3": InvariantCheck("audit", "heights and steps are contiguous and the head names the last"),
+    "J4": InvariantCheck("audit", "a frame is written once; the chain is recomputed at the end"),
+    "J5": InvariantCheck("audit", "stamps in the journal only grow"),
+    "J6": InvariantCheck("audit", "a step deletes exactly the items it journals, and they were there"),
+    "J7": InvariantCheck("audit", "every entry that is written comes out of decoding and encoding as it was"),
+    "J8": InvariantCheck("audit", "entry times never decrease"),
+    "E1": InvariantCheck("audit", "a receipt that is not ignored answers an open intent, once"),
+    "E2": InvariantCheck(
+        "end", "in the middle and at rest, the open work of the restored worlds is exactly what is queued"
+    ),
+    "E3": InvariantCheck("audit", "an effect reaches the outside only for a journaled intent"),
+    "E4": InvariantCheck("audit", "the authority moves along the table of `layers/work.py` only"),
+    "E5": InvariantCheck(
+        "audit", "claims come when due, with the next attempt; answers and renewals under the same token"
+    ),
+    "E6": InvariantCheck("audit", "settlement and answer are one batch"),
+    "E7": InvariantCheck("audit", "an attempt is made once"),
+    "E8": InvariantCheck(
+        "audit", "the record of a message is forgotten only when another attempt is refused for its age"
+    ),
+    "T1": InvariantCheck("audit", "a timer fires into its world once; at the end none is left (V1)"),
+    "T2": InvariantCheck("audit", "nothing fires before its time on the store's clock"),
+    "T3": InvariantCheck("audit", "nothing is answered after it was cancelled; replay agrees (R3)"),
+    "T4": InvariantCheck("other", "layers: due order is (time, world, intent)"),
+    "F1": InvariantCheck("audit", "a message id is posted once, to a world of this store or of another"),
+    "F2": InvariantCheck("end", "a send is answered by one receipt (E1), which has the stamp of the one item"),
+    "F3": InvariantCheck("audit", "ids of two asks never meet, also between worlds"),
+    "F4": InvariantCheck(
+        "audit", "a message of another universe was asked for there, and a grant covers it as it is enqueued"
+    ),
+    "F5": InvariantCheck("audit", "a question is answered by the world that it was put to, whatever is forged"),
+    "F6": InvariantCheck("audit", "the id of a question is none that another world can compute"),
+    "F7": InvariantCheck(
+        "audit", "nothing comes through a door that speaks for the runtime, or says itself who sent it"
+    ),
+    "W1": InvariantCheck("end", "a fork has its parent's entries and rows up to its height, byte for byte"),
+    "W2": InvariantCheck(
         "audit",
         "no call, intent or receipt of a fork is another world's, a dry one makes no call; shared answers come once",
     ),
-    "W3": Held("end", "at rest, whatever a fork has inherited has ended or is parked"),
-    "W4": Held("audit", "making a fork writes pins of its parent and nothing else; R4 proves the parent"),
-    "W5": Held("end", "every world is restored from its first snapshot on"),
-    "GONE": Held("audit", "nothing of a deleted world is written any more, and at the end nothing of it is left"),
-    "C1": Held("audit", "every blob that is handed out is hashed; objects are damaged on the way in half of the seeds"),
-    "C2": Held("end", "follows from C1: a blob is its digest"),
-    "C3": Held("audit", "what a batch refers to is there, what is referred to is not swept; at the end all is read"),
-    "C4": Held("audit", "a blob is swept as it was condemned: one that was put again since stays"),
-    "C5": Held("end", "a collection without a grace leaves nothing that is not referred to"),
-    "R1": Held("audit", "with every segment, each height is in one segment or frame; at the end all are read"),
-    "R2": Held("end", "segments that are damaged before they are stored are never indexed: all are read (R3)"),
-    "R3": Held("end", "replayed from every retained snapshot, the end is the same"),
-    "R4": Held("end", "every snapshot comes out of the replay from birth as it was saved"),
-    "R5": Held("absent", "a snapshot carries open work, so there is no horizon"),
-    "D1": Held("end", "another host's restore has the same state and open work: R3, E2"),
-    "D2": Held("other", "import contracts and the tidy test"),
-    "V1": Held("end", "after the faults end, everything is done within a bound"),
-    "V2": Held("end", "inputs that no world can take are dead letters, once, and everything else goes on"),
-    "V3": Held("end", "V1 in the seeds whose hints are all lost; to the scan in `tests/sim/test_liveness.py`"),
-    "V4": Held("absent", "throughput is measured by the benchmark"),
-    "V5": Held("absent", "cycles take ready worlds in order; V1 bounds the wait"),
-    "V6": Held("end", "V1 in the seeds where a host stays dead; to the TTL in `tests/sim/test_liveness.py`"),
-    "H1": Held("audit", "with every step, what is pending in the cells of flow domains is what is open for them"),
-    "H2": Held(
+    "W3": InvariantCheck("end", "at rest, whatever a fork has inherited has ended or is parked"),
+    "W4": InvariantCheck("audit", "making a fork writes pins of its parent and nothing else; R4 proves the parent"),
+    "W5": InvariantCheck("end", "every world is restored from its first snapshot on"),
+    "GONE": InvariantCheck(
+        "audit", "nothing of a deleted world is written any more, and at the end nothing of it is left"
+    ),
+    "C1": InvariantCheck(
+        "audit", "every blob that is handed out is hashed; objects are damaged on the way in half of the seeds"
+    ),
+    "C2": InvariantCheck("end", "follows from C1: a blob is its digest"),
+    "C3": InvariantCheck(
+        "audit", "what a batch refers to is there, what is referred to is not swept; at the end all is read"
+    ),
+    "C4": InvariantCheck("audit", "a blob is swept as it was condemned: one that was put again since stays"),
+    "C5": InvariantCheck("end", "a collection without a grace leaves nothing that is not referred to"),
+    "R1": InvariantCheck(
+        "audit", "with every segment, each height is in one segment or frame; at the end all are read"
+    ),
+    "R2": InvariantCheck(
+        "end", "segments that are damaged before they are stored are never indexed: all are read (R3)"
+    ),
+    "R3": InvariantCheck("end", "replayed from every retained snapshot, the end is the same"),
+    "R4": InvariantCheck("end", "every snapshot comes out of the replay from birth as it was saved"),
+    "R5": InvariantCheck("absent", "a snapshot carries open work, so there is no horizon"),
+    "D1": InvariantCheck("end", "another host's restore has the same state and open work: R3, E2"),
+    "D2": InvariantCheck("other", "import contracts and the tidy test"),
+    "V1": InvariantCheck("end", "after the faults end, everything is done within a bound"),
+    "V2": InvariantCheck("end", "inputs that no world can take are dead letters, once, and everything else goes on"),
+    "V3": InvariantCheck(
+        "end", "V1 in the seeds whose hints are all lost; to the scan in `tests/sim/test_liveness.py`"
+    ),
+    "V4": InvariantCheck("absent", "throughput is measured by the benchmark"),
+    "V5": InvariantCheck("absent", "cycles take ready worlds in order; V1 bounds the wait"),
+    "V6": InvariantCheck("end", "V1 in the seeds where a host stays dead; to the TTL in `tests/sim/test_liveness.py`"),
+    "H1": InvariantCheck(
+        "audit", "with every step, what is pending in the cells of flow domains is what is open for them"
+    ),
+    "H2": InvariantCheck(
         "audit", "an intent ends once, as its callers are told, runs too; the same id gets the same end, or is refused"
     ),
-    "H3": Held("audit", "a cell holds what a sequential model makes of the journal, however its effects are performed"),
-    "H4": Held("audit", "a requirement that has failed is never asked for again"),
-    "H5": Held("audit", "an answer that comes too late changes no cell"),
-    "H6": Held("end", "worlds of flow domains alone are proved by a process that does not have their program"),
-    "ONCE": Held("audit", "an input is journaled once; an anonymous one as often as its client was told"),
-    "ORDER": Held("audit", "an input acked before another was begun is journaled first, whichever processes sent them"),
-    "TIME": Held("end", "what is begun after the store's clock was off is on time, and no lease is prolonged (V1)"),
-    "WAIT": Held("end", "the end of a run, once journaled, is told to every client that waits for it, within a bound"),
-    "POISON": Held("audit", "no input is settled without its code before the budget of holders have marked it"),
-    "BLAME": Held(
+    "H3": InvariantCheck(
+        "audit", "a cell holds what a sequential model makes of the journal, however its effects are performed"
+    ),
+    "H4": InvariantCheck("audit", "a requirement that has failed is never asked for again"),
+    "H5": InvariantCheck("audit", "an answer that comes too late changes no cell"),
+    "H6": InvariantCheck(
+        "end", "worlds of flow domains alone are proved by a process that does not have their program"
+    ),
+    "ONCE": InvariantCheck("audit", "an input is journaled once; an anonymous one as often as its client was told"),
+    "ORDER": InvariantCheck(
+        "audit", "an input acked before another was begun is journaled first, whichever processes sent them"
+    ),
+    "TIME": InvariantCheck(
+        "end", "what is begun after the store's clock was off is on time, and no lease is prolonged (V1)"
+    ),
+    "WAIT": InvariantCheck(
+        "end", "the end of a run, once journaled, is told to every client that waits for it, within a bound"
+    ),
+    "POISON": InvariantCheck(
+        "audit", "no input is settled without its code before the budget of holders have marked it"
+    ),
+    "BLAME": InvariantCheck(
         "audit", "a holder is counted as dead when its heartbeat is; a step is committed when its code is through"
     ),
-    "INNOCENT": Held("end", "no input is settled that ends no process, and no world is quarantined in the end"),
-    "FORK": Held(
+    "INNOCENT": InvariantCheck(
+        "end", "no input is settled that ends no process, and no world is quarantined in the end"
+    ),
+    "FORK": InvariantCheck(
         "audit",
         "one request is one world, a name is one world's, a fork that leans on another is pinned, and that stays",
     ),
-    "PROGRAM": Held("end", "what the programs promise: sums, payments, compensations"),
-    "BUG": Held("end", "no role is stopped by a bug, no task fails unseen"),
+    "PROGRAM": InvariantCheck("end", "what the programs promise: sums, payments, compensations"),
+    "BUG": InvariantCheck("end", "no role is stopped by a bug, no task fails unseen"),
 }
 
 
@@ -239,7 +277,7 @@ async def replayed(universe: Connection, name: str, audit: Audit, unproven: Sequ
         restored.machine.close()
 
 
-def _same_end(name: str, step: int, head: journal.Head, restored: restore.Restored, audit: Audit) -> None:
+def _same_end(name: str, step: int, head: journal.Head, restored: restore.RestoredWorld, audit: Audit) -> None:
     if (restored.head.height, restored.head.chain) != (head.height, head.chain):
         audit.broken("R3", f"{name}: another end when replayed from step {step}")
     if restored.entries and restored.machine.state != head.state:

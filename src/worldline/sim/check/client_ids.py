@@ -8,7 +8,7 @@ import msgspec
 
 from worldline.base import limits
 from worldline.keys import inbox as inbox_keys
-from worldline.sim.runtime.truth import Applied
+from worldline.sim.runtime.truth import AppliedBatch
 
 DRIFT_MAX = 0.01  # of the clocks by which time is counted
 
@@ -21,7 +21,7 @@ class ClientIds:
         self._window_us = window_us
         self._recorded_us: dict[bytes, int] = {}  # when each was recorded, in virtual time
 
-    def changed(self, applied: Applied, key: bytes, old: bytes | None, new: bytes | None) -> None:
+    def changed(self, applied: AppliedBatch, key: bytes, old: bytes | None, new: bytes | None) -> None:
         """A record was written, changed or deleted, of a world that is there."""
         if old is None:
             self._recorded_us[key] = applied.now_us

@@ -18,7 +18,7 @@ from worldline.model.world import Status, WorldMeta
 from worldline.roles.deletion import worlds as removal
 from worldline.sim.load.history import Broken
 from worldline.sim.runtime import keyspaces
-from worldline.sim.runtime.truth import Applied
+from worldline.sim.runtime.truth import AppliedBatch
 
 # The tombstone and the epoch.
 _STAYS = tuple(table.row(each).metric for each in table.in_world(lambda each: each.deletion is table.OnDelete.STAYS))
@@ -34,7 +34,7 @@ class Deletions:
 
     # --- Each commit -----------------------------------------------------------------------------------------
 
-    def look(self, applied: Applied) -> None:
+    def look(self, applied: AppliedBatch) -> None:
         batch = applied.batch
         if self.gone:
             for key, value in _written(applied):
@@ -65,14 +65,14 @@ class Deletions:
     async def at_end(self, universe: Connection) -> None:
         """Whatever was cut off: what any process goes on with ends with nothing of these worlds."""
         store = universe.store
-        await removal.Removal(store.engine, store.env, universe.id).run()
+        await removal.WorldRemoval(store.engine, store.env, universe.id).run()
         for key, value in sorted(self._contents().items()):
             what = keyspaces.place(key).what
             if what not in _STAYS and _about(key, value) in self.gone:
                 self._broken("GONE", f"{what} is left of a world that is deleted")
 
 
-def deleted_by(applied: Applied) -> Iterator[ids.Address]:
+def deleted_by(applied: AppliedBatch) -> Iterator[ids.Address]:
     """The worlds that a batch deletes."""
     for key, put in applied.batch.puts.items():
         where = keyspaces.place(key)
@@ -82,7 +82,7 @@ def deleted_by(applied: Applied) -> Iterator[ids.Address]:
             yield where.at
 
 
-def _written(applied: Applied) -> Iterator[tuple[bytes, bytes]]:
+def _written(applied: AppliedBatch) -> Iterator[tuple[bytes, bytes]]:
     for key, put in applied.batch.puts.items():
         yield key, put.value
     for append, stamp in zip(applied.batch.appends, applied.stamps, strict=True):

@@ -23,7 +23,7 @@ from worldline.model.world import Lineage, Status, WorldMeta
 from worldline.roles import restore
 from worldline.sim.load.history import Broken, Called
 from worldline.sim.runtime import keyspaces
-from worldline.sim.runtime.truth import Applied
+from worldline.sim.runtime.truth import AppliedBatch
 
 _WAITS_FOR_WORK = (OpKind.EFFECT, OpKind.SEND, OpKind.ASK, OpKind.TIMER)
 
@@ -55,7 +55,7 @@ class Forks:
 
     # --- Each commit -----------------------------------------------------------------------------------------
 
-    def look(self, applied: Applied) -> None:
+    def look(self, applied: AppliedBatch) -> None:
         for key in applied.batch.puts:
             where = keyspaces.place(key)
             if where.what == "lineage":
@@ -67,7 +67,7 @@ class Forks:
                 assert where.at is not None
                 self._unpinned(applied, where.at, lineage_keys.pin_fork(where.at, key))
 
-    def _is_born(self, applied: Applied, at: ids.Address) -> None:
+    def _is_born(self, applied: AppliedBatch, at: ids.Address) -> None:
         puts = applied.batch.puts
         lineage = lineage_keys.LINEAGE.unpack(puts[lineage_keys.lineage_key(at)].value)
         meta = world_keys.META.unpack(puts[world_keys.meta_key(at)].value)
@@ -83,14 +83,14 @@ class Forks:
         self._only_pins(applied, at, meta.name)
         self._is_pinned(applied, at, lineage, meta.name)
 
-    def _only_pins(self, applied: Applied, at: ids.Address, name: str) -> None:
+    def _only_pins(self, applied: AppliedBatch, at: ids.Address, name: str) -> None:
         batch = applied.batch
         for key in (*batch.puts, *batch.deletes, *batch.counts, *(begin for begin, _ in batch.ranges)):
             where = keyspaces.place(key)
             if where.at not in (None, at) and where.what != "retain":
                 self._broken("W4", f"the fork {name} has written {where.what} of another world")
 
-    def _is_pinned(self, applied: Applied, at: ids.Address, lineage: Lineage, name: str) -> None:
+    def _is_pinned(self, applied: AppliedBatch, at: ids.Address, lineage: Lineage, name: str) -> None:
         """Every world is pinned that has a part of what a restore of the fork reads."""
         batch = applied.batch
         baseline = snapshot_keys.BASELINE.unpack(batch.puts[snapshot_keys.baseline_key(at)].value)
@@ -102,7 +102,7 @@ class Forks:
                 self._broken("FORK", f"{name} needs a snapshot and has no pin")
             self._is_counted(applied, owner, name)
 
-    def _unpinned(self, applied: Applied, owner: ids.Address, world: ids.WorldId) -> None:
+    def _unpinned(self, applied: AppliedBatch, owner: ids.Address, world: ids.WorldId) -> None:
         at = ids.Address(owner.universe, world)
         born = self.born[at]
         self._is_counted(applied, owner, born.meta.name)
@@ -112,7 +112,7 @@ class Forks:
         if baseline.height <= born.lineage.height:
             self._broken("FORK", f"the pin of {born.meta.name} is gone, and it has no state of its own")
 
-    def _is_counted(self, applied: Applied, owner: ids.Address, name: str) -> None:
+    def _is_counted(self, applied: AppliedBatch, owner: ids.Address, name: str) -> None:
         if not any(
             keyspaces.place(key).what == "retain" and keyspaces.place(key).at == owner for key in applied.batch.counts
         ):

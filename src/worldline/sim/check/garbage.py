@@ -19,7 +19,7 @@ from worldline.roles.collection.marker import Marker
 from worldline.sim.check.audit import Audit
 from worldline.sim.load.history import Broken
 from worldline.sim.runtime import keyspaces
-from worldline.sim.runtime.truth import Applied
+from worldline.sim.runtime.truth import AppliedBatch
 from worldline.store import kv
 
 BLOBS_MAX = 100_000
@@ -38,7 +38,7 @@ class Sweeps:
         self._broken = broken
         self._contents = contents
 
-    def look(self, applied: Applied) -> None:
+    def look(self, applied: AppliedBatch) -> None:
         batch, contents = applied.batch, self._contents()
         appended = [each.prefix + stamp for each, stamp in zip(batch.appends, applied.stamps, strict=True)]
         for what, at, each in _references([*batch.puts, *appended], contents):
@@ -49,7 +49,7 @@ class Sweeps:
             self._is_as_condemned(applied, swept)
             self._is_unneeded(applied, swept)
 
-    def _is_as_condemned(self, applied: Applied, swept: Mapping[bytes, None]) -> None:
+    def _is_as_condemned(self, applied: AppliedBatch, swept: Mapping[bytes, None]) -> None:
         before = {keyspaces.place(key).rest: raw for key, raw in applied.before.items() if _is_condemned(key)}
         for key in swept:
             record = cas_keys.BLOB.get(applied.before[key])
@@ -57,7 +57,7 @@ class Sweeps:
             if record is None or condemned is None or record.generation != condemned.generation:
                 self._broken("C4", f"{applied.host.label} swept a blob that is not as it was condemned")
 
-    def _is_unneeded(self, applied: Applied, swept: Mapping[bytes, None]) -> None:
+    def _is_unneeded(self, applied: AppliedBatch, swept: Mapping[bytes, None]) -> None:
         contents = self._contents()
         for what, at, each in _followed(_references(contents, contents), contents):
             if cas_keys.blob_key(at.universe, each.address) in swept:

@@ -25,7 +25,7 @@ from worldline.model.inbox import MessageMode
 from worldline.model.work import Work, WorkState
 from worldline.sim.check.audit import Audit
 from worldline.sim.runtime import keyspaces
-from worldline.sim.runtime.truth import Applied, Truth
+from worldline.sim.runtime.truth import AppliedBatch, Truth
 from worldline.store import kv
 
 
@@ -55,7 +55,7 @@ class Messages:
         """The stores, once there are some."""
         self._truths = truths
 
-    def look(self, applied: Applied) -> None:
+    def look(self, applied: AppliedBatch) -> None:
         for key, put in applied.batch.puts.items():
             where = keyspaces.place(key)
             if where.what == "grants":
@@ -72,7 +72,7 @@ class Messages:
             if key in self._seen:
                 self._forgotten(applied, self._seen.pop(key))
 
-    def _came(self, applied: Applied, item: Item) -> None:
+    def _came(self, applied: AppliedBatch, item: Item) -> None:
         at = (item.at, bytes(item.message.message))
         if at in self.items:
             self._broken("F1", f"message {item.message.message.hex()} is in the inbox of its world twice")
@@ -99,7 +99,7 @@ class Messages:
             for each in found.grants
         )
 
-    def _forgotten(self, applied: Applied, item: Item) -> None:
+    def _forgotten(self, applied: AppliedBatch, item: Item) -> None:
         """E8: no attempt may be left that would not be refused for its age."""
         self.forgotten += 1
         work = self._work_of(item)

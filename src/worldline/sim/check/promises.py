@@ -9,7 +9,7 @@ from worldline.sim.check.audit import Audit
 from worldline.sim.check.forks import Forks
 from worldline.sim.check.messages import Messages
 from worldline.sim.hosts.cluster import Cluster
-from worldline.sim.runtime.truth import Applied
+from worldline.sim.runtime.truth import AppliedBatch
 
 
 class Promises:
@@ -21,7 +21,7 @@ class Promises:
         self.cluster = cluster
         self.audit = audit
 
-    def looks(self) -> list[Callable[[Applied], None]]:
+    def looks(self) -> list[Callable[[AppliedBatch], None]]:
         """Who is told of every batch, when all others have been."""
         return []
 

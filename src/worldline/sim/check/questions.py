@@ -24,19 +24,19 @@ from worldline.model.journal import Kind
 from worldline.sim.load.history import Broken
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import ROGUE
-from worldline.sim.runtime.truth import Applied
+from worldline.sim.runtime.truth import AppliedBatch
 
 ORDINALS = 4  # that another world would try
 _SYSTEM = ("worldline/", "worldline.", "inbox:", "message:")
 
 
-class Questions:
+class QuestionAudit:
     def __init__(self, broken: Broken) -> None:
         self._broken = broken
         self._names: dict[ids.Address, str] = {}
         self._put_to: dict[bytes, ids.Address] = {}  # questions, by id
 
-    def look(self, applied: Applied) -> None:
+    def look(self, applied: AppliedBatch) -> None:
         for key, put in applied.batch.puts.items():
             where = keyspaces.place(key)
             if where.what == "world_meta" and where.at is not None:
@@ -61,13 +61,13 @@ class Questions:
         elif _is_reserved(item.name):
             self._broken("F7", f"a message of the name {item.name!r} came through a door")
 
-    def step(self, at: ids.Address, entries: Sequence[journal.Entry]) -> None:
+    def step(self, at: ids.Address, entries: Sequence[journal.JournalEntry]) -> None:
         """A step was journaled."""
         first = entries[0]
         if first.blob or first.kind not in (Kind.MESSAGE, Kind.EVENT):
             return
         item: inbox.Item = structs.decode(inbox.Item, first.payload)  # type: ignore[arg-type]
-        if isinstance(item, inbox.Event) and _speaks_for_runtime(item):
+        if isinstance(item, inbox.InboxEvent) and _speaks_for_runtime(item):
             self._broken("F7", f"an event of the name {item.schema!r} came through a door")
         if not isinstance(item, inbox.Message) or item.name != events.REPLY or item.mode is not MessageMode.TYPED:
             return
@@ -100,7 +100,7 @@ def _is_reserved(name: str) -> bool:
     return name.startswith(_SYSTEM) or name == "Envelope"
 
 
-def _speaks_for_runtime(item: inbox.Event) -> bool:
+def _speaks_for_runtime(item: inbox.InboxEvent) -> bool:
     if item.schema != "Envelope":
         return _is_reserved(item.schema)
     try:

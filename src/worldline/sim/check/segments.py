@@ -12,7 +12,7 @@ from worldline.keys import space
 from worldline.layers.stored import lines
 from worldline.model import ids, journal
 from worldline.sim.runtime import keyspaces
-from worldline.sim.runtime.truth import Applied
+from worldline.sim.runtime.truth import AppliedBatch
 
 
 class Segments:
@@ -23,7 +23,7 @@ class Segments:
         self._contents = contents
         self.written = 0
 
-    def look(self, applied: Applied) -> None:
+    def look(self, applied: AppliedBatch) -> None:
         moved = [where.at for where in map(keyspaces.place, applied.batch.puts) if where.what == "segment"]
         for begin, _ in applied.batch.ranges:
             if keyspaces.is_journal(begin) and keyspaces.place(begin).at not in moved:
@@ -46,7 +46,9 @@ class Segments:
     def _one_place(self, at: ids.Address) -> None:
         heights = [height for each in self._segments(at) for height in range(each.first_height, each.last_height + 1)]
         for _, raw in self._under(journal_keys.frame_prefix(at)):
-            heights += [structs.decode(journal.Entry, each).height for each in journal_keys.unpack_frame(raw).entries]
+            heights += [
+                structs.decode(journal.JournalEntry, each).height for each in journal_keys.unpack_frame(raw).entries
+            ]
         contents = self._contents()
         line = lines.decode(at, contents.get(lineage_keys.lineage_key(at)))
         top = journal_keys.HEAD.unpack(contents[journal_keys.head_key(at)]).height

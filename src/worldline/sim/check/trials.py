@@ -19,16 +19,16 @@ from worldline.keys import trial as trial_keys
 from worldline.keys import work as work_keys
 from worldline.model import ids, journal, lease
 from worldline.model.journal import Kind
-from worldline.model.lease import Running, Trial
+from worldline.model.lease import CrashTrial, HolderActivity
 from worldline.model.work import WorkState
 from worldline.sim.runtime import keyspaces
-from worldline.sim.runtime.truth import Applied
+from worldline.sim.runtime.truth import AppliedBatch
 
 PARKED_FOR = "attempts in a row died"
 Marks = dict[bytes, dict[tuple[int, int], None]]  # of each input: epoch, and deaths that were held against it then
 
 
-class Trials:
+class TrialAudit:
     """`is_dead`: whether a holder counts as dead when a batch is applied. `was_removed`: whether its heartbeat was
     missing at some time since a moment. `kills`: whether a world's inputs may end its processes. `performs`: the
     attempts under way at a host, by its label: intent, in hex, and number.
@@ -39,7 +39,7 @@ class Trials:
         budget: int,
         broken: Callable[[str, str], None],
         *,
-        is_dead: Callable[[lease.Holder, Applied], bool],
+        is_dead: Callable[[lease.Holder, AppliedBatch], bool],
         was_removed: Callable[[lease.Holder, int], bool],
         kills: Callable[[ids.Address], bool],
         performs: Callable[[str], list[tuple[str, int]]],
@@ -55,7 +55,7 @@ class Trials:
         self._alone: dict[tuple[str, int], bool] = {}  # by attempt: whether its claim says so
         self._marks: dict[tuple[ids.Address, int], Marks] = {}  # by the step of the head
 
-    def look(self, applied: Applied) -> None:
+    def look(self, applied: AppliedBatch) -> None:
         for key, old in applied.before.items():
             where, put = keyspaces.place(key), applied.batch.puts.get(key)
             if where.what == "open" and put is not None:
@@ -75,18 +75,18 @@ class Trials:
                     self._written_us[where.at] = applied.now_us
                     self._beside(after, applied)
                 elif journal_keys.head_key(where.at) in applied.batch.puts:
-                    if before is not None and before.running is Running.STEP:
+                    if before is not None and before.running is HolderActivity.STEP:
                         self._broken("BLAME", "a step was committed, and the store says that its code runs")
                     self._stepped(where.at, applied)
 
-    def _marked(self, at: ids.Address, before: Trial | None, after: Trial) -> None:
+    def _marked(self, at: ids.Address, before: CrashTrial | None, after: CrashTrial) -> None:
         deaths = 0 if before is None or before.input != after.input else before.step_deaths
-        held_against = after.running is Running.NOTHING and after.step_deaths > deaths
-        if after.running is Running.STEP or held_against:
+        held_against = after.running is HolderActivity.NOTHING and after.step_deaths > deaths
+        if after.running is HolderActivity.STEP or held_against:
             marks = self._marks.setdefault((at, after.step), {}).setdefault(after.input, {})
             marks[after.epoch, after.step_deaths if held_against else 0] = None
 
-    def _blamed(self, before: Trial | None, after: Trial, applied: Applied, *, since_us: int) -> None:
+    def _blamed(self, before: CrashTrial | None, after: CrashTrial, applied: AppliedBatch, *, since_us: int) -> None:
         for each in after.blamed:
             if before is not None and each in before.blamed:
                 continue
@@ -94,25 +94,25 @@ class Trials:
             if not self._is_dead(holder, applied) and not self._was_removed(holder, since_us):
                 self._broken("BLAME", "a holder was counted as dead, and its heartbeat says that it lives")
 
-    def _beside(self, after: Trial, applied: Applied) -> None:
+    def _beside(self, after: CrashTrial, applied: AppliedBatch) -> None:
         suspects = [each for each in self._performs(applied.host.label) if self._died.get(each)]
-        if suspects and after.running is not Running.NOTHING and not after.beside:
+        if suspects and after.running is not HolderActivity.NOTHING and not after.beside:
             self._broken("BLAME", "a mark does not say that its host performs an effect that processes may die of")
-        if after.running is Running.STEP and any(self._alone.get(each) for each in suspects):
+        if after.running is HolderActivity.STEP and any(self._alone.get(each) for each in suspects):
             self._broken("BLAME", "a mark was made, and a claim says that its effect is performed alone there")
 
-    def _solitude(self, applied: Applied) -> None:
+    def _solitude(self, applied: AppliedBatch) -> None:
         suspects = [each for each in self._performs(applied.host.label) if self._died.get(each)]
         if len(suspects) > 1 and any(self._alone.get(each) for each in suspects):
             self._broken("BLAME", "a host performs two effects that it may die of, and a claim says that one is alone")
 
-    def _stepped(self, at: ids.Address, applied: Applied) -> None:
+    def _stepped(self, at: ids.Address, applied: AppliedBatch) -> None:
         """A step of a world on trial: it is made over one input."""
         for key, put in applied.batch.puts.items():
             if keyspaces.place(key).what != "journal":
                 continue
             for raw in journal_keys.unpack_frame(put.value).entries:
-                entry = structs.decode(journal.Entry, raw)
+                entry = structs.decode(journal.JournalEntry, raw)
                 if entry.kind is Kind.POISON:
                     self._poisoned(at, entry.step - 1)
 

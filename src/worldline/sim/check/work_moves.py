@@ -14,11 +14,11 @@ from worldline.model import ids, inbox
 from worldline.model import work as works
 from worldline.model.work import WorkKind, WorkState
 from worldline.sim.runtime import keyspaces
-from worldline.sim.runtime.truth import Applied
+from worldline.sim.runtime.truth import AppliedBatch
 
 
 def violations(
-    applied: Applied, intent: ids.IntentId, old: works.Work, new: works.Work, *, latest_us: int
+    applied: AppliedBatch, intent: ids.IntentId, old: works.Work, new: works.Work, *, latest_us: int
 ) -> Iterator[tuple[str, str]]:
     """`latest_us`: the latest time that the store's clock has shown."""
     same = old.token == new.token
@@ -45,9 +45,9 @@ def violations(
             if new.attempt != old.attempt or not new.asked:
                 yield "E5", "a question was handed on by another attempt, or to no world"
         case WorkState.SENT, WorkState.SETTLED:
-            yield from _unanswered(applied, intent, inbox.Receipt)
+            yield from _unanswered(applied, intent, inbox.EffectReceipt)
         case WorkState.CLAIMED, WorkState.SETTLED if same:
-            yield from _unanswered(applied, intent, inbox.Receipt)
+            yield from _unanswered(applied, intent, inbox.EffectReceipt)
         case WorkState.WAITING, WorkState.SETTLED if old.kind is WorkKind.TIMER:
             if old.due_us > latest_us:
                 yield "T2", "a timer fired before its time"
@@ -57,7 +57,7 @@ def violations(
             yield "E5" if before is WorkState.CLAIMED else "E4", what
 
 
-def _unanswered(applied: Applied, intent: ids.IntentId, kind: type) -> Iterator[tuple[str, str]]:
+def _unanswered(applied: AppliedBatch, intent: ids.IntentId, kind: type) -> Iterator[tuple[str, str]]:
     """Settled work is answered by the same batch."""
     items = [
         inbox_keys.ITEM.unpack(append.value)

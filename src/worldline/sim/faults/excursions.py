@@ -14,7 +14,7 @@ from worldline.model.work import Work
 from worldline.sim.faults.faulty_store import Faults
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.loop import SimLoop
-from worldline.sim.runtime.truth import Applied, Truth
+from worldline.sim.runtime.truth import AppliedBatch, Truth
 
 HOUR = 3_600
 # The last ones are beyond the time that ids are remembered for, and entries kept.
@@ -68,7 +68,7 @@ class Excursions:
 
     # --- What is excused ------------------------------------------------------------------------------------
 
-    def look(self, applied: Applied) -> None:
+    def look(self, applied: AppliedBatch) -> None:
         """Remember, for open work that is written, how far the clock was ahead, or is thought to be still."""
         since_us = self._loop.now_us - STALE_SECONDS * 1_000_000
         ahead_us = max([self._truth.skew_us, *(skew for skew, until_us in self._truth.was_set if until_us > since_us)])

@@ -36,7 +36,7 @@ class FaultyObjects:
         self._flips[name] = 0
         raise errors.StoreUnavailable("no answer from the objects")
 
-    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.Listed]:
+    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.ListedObject]:
         return await self._bodies.list(prefix, after=after, count_max=count_max)
 
     async def delete(self, name: str) -> None:

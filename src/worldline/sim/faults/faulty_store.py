@@ -26,7 +26,7 @@ from worldline.sim.faults.boundaries import BOUNDARIES, COLLECTING, COMPACTING, 
 from worldline.sim.faults.guards import Intact
 from worldline.sim.faults.profiles import Profile
 from worldline.sim.runtime import keyspaces
-from worldline.sim.runtime.loop import Host, SimLoop
+from worldline.sim.runtime.loop import SimLoop, SimMachine
 from worldline.sim.runtime.truth import Truth
 from worldline.store import kv
 
@@ -66,7 +66,7 @@ class Faults:
         profile: Profile,
         *,
         guards: Intact | None = None,
-        on_crash: Callable[[Host], None] = lambda _: None,
+        on_crash: Callable[[SimMachine], None] = lambda _: None,
         on_revoke: Callable[[ids.Address], Awaitable[None]] = _kept,
     ) -> None:
         self.loop = loop
@@ -98,7 +98,7 @@ class Faults:
         """The store is so far away. Nothing else of the profile changes."""
         self.profile = msgspec.structs.replace(self.profile, latency_us=latency_us)
 
-    def latency(self, host: Host | None = None) -> float:
+    def latency(self, host: SimMachine | None = None) -> float:
         worst_us = self.profile.latency_us
         slow = self.active and self._net.random() * 1000 < self.profile.slow
         if slow and host is not None and self.allow(host, "slow answer"):
@@ -109,11 +109,11 @@ class Faults:
         """Something that is noise rather than a fault: it has no number."""
         return rate > 0 and self.active and self._draws.random() * 1000 < rate
 
-    def hit(self, rate: int, host: Host, fault: str, where: str = "") -> bool:
+    def hit(self, rate: int, host: SimMachine, fault: str, where: str = "") -> bool:
         """Whether a fault of such a rate happens now."""
         return rate > 0 and self.active and self._draws.random() * 1000 < rate and self.allow(host, fault, where)
 
-    def allow(self, host: Host, fault: str, where: str = "") -> bool:
+    def allow(self, host: SimMachine, fault: str, where: str = "") -> bool:
         """A fault was drawn: whether it may happen. If so it is written down."""
         self.drawn += 1
         only = self.profile.only
@@ -172,11 +172,11 @@ class Faults:
         few = self.profile.focus in (*FORKING, *SENDING, *COLLECTING)
         return max(self.profile.unknown, self._least(boundary) if few else 0)
 
-    def crash(self, host: Host) -> None:
+    def crash(self, host: SimMachine) -> None:
         self.loop.crash(host)
         self.loop.call_soon(self._on_crash, host, context=self._quiet)
 
-    def pause(self, host: Host) -> bool:
+    def pause(self, host: SimMachine) -> bool:
         """Freeze for up to four times the lease's TTL. True if that is beyond it."""
         times = 2 if self.profile.nth else self.pick(0.5, 1.5, 2, 4)
         self.loop.freeze(host)
@@ -195,7 +195,7 @@ class Faults:
 class Link:
     """One host's way to the store and back."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: SimMachine) -> None:
         self.host = host
         self.cut_there = False
         self.cut_back = False
@@ -211,7 +211,7 @@ class Link:
 class HostEngine:
     """The store as one host sees it."""
 
-    def __init__(self, truth: Truth, faults: Faults, host: Host, env: envs.Env, *, lag_us: int = 0) -> None:
+    def __init__(self, truth: Truth, faults: Faults, host: SimMachine, env: envs.Env, *, lag_us: int = 0) -> None:
         self._truth = truth
         self._faults = faults
         self._host = host
@@ -219,7 +219,7 @@ class HostEngine:
         self.link = Link(host)
         self._lag_us = lag_us  # how late it reads journals
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         kv.check_requests(requests)
         faults = self._faults
         before, after = BOUNDARIES["cold" if faults.loop.is_awaited else "read"]
@@ -237,7 +237,7 @@ class HostEngine:
         await faults.boundary(self.link, after)
         return self._as_seen(self._damaged(requests, found))
 
-    def _damaged(self, requests: tuple[kv.Request, ...], found: kv.Snapshot) -> kv.Snapshot:
+    def _damaged(self, requests: tuple[kv.Request, ...], found: kv.ReadResult) -> kv.ReadResult:
         faults = self._faults
         if not faults.profile.damaged:
             return found
@@ -249,7 +249,7 @@ class HostEngine:
                 answers[index] = faults.damage.hit(request, found.page(index))
         return msgspec.structs.replace(found, answers=answers)
 
-    def _as_seen(self, found: kv.Snapshot) -> kv.Snapshot:
+    def _as_seen(self, found: kv.ReadResult) -> kv.ReadResult:
         """What this engine can tell: one whose transactions stay open knows no version of the store."""
         seen = self._faults.guards.seen(found, self._env)
         if seen is not None:

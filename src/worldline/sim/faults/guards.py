@@ -13,7 +13,7 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.model.settings import Settings
-from worldline.sim.runtime.loop import Host
+from worldline.sim.runtime.loop import SimMachine
 from worldline.sim.runtime.truth import Truth
 from worldline.store import kv
 
@@ -43,11 +43,11 @@ class Intact:
         """For the length of a run: what is switched off in no batch."""
         return contextlib.nullcontext()
 
-    async def apply(self, truth: Truth, host: Host, batch: kv.Batch, version: int | None = None) -> kv.Outcome:
+    async def apply(self, truth: Truth, host: SimMachine, batch: kv.Batch, version: int | None = None) -> kv.Outcome:
         """Commit a batch. `version`: of the transaction that it ends."""
         return await truth.commit(host, batch, version=version)
 
-    def seen(self, found: kv.Snapshot, env: envs.Env) -> kv.Snapshot | None:  # noqa: ARG002 - for those that differ
+    def seen(self, found: kv.ReadResult, env: envs.Env) -> kv.ReadResult | None:  # noqa: ARG002 - for those that differ
         """What a host takes for the answer to a read, if that is another."""
         return None
 

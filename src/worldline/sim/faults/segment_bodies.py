@@ -13,13 +13,13 @@ from worldline.sim.faults.faulty_store import Faults
 @contextlib.contextmanager
 def damaged(faults: Faults) -> Iterator[None]:
     """For the length of a block, some bodies have one bit turned over. Their address is that of the damaged bytes."""
-    real = segments.Writer.body
+    real = segments.SegmentBuilder.body
 
-    def body(writer: segments.Writer) -> bytes:
+    def body(writer: segments.SegmentBuilder) -> bytes:
         made = real(writer)
         if not faults.hit(faults.profile.bodies, faults.loop.host_of(None), "segment damaged", "write"):
             return made
         return made[:-1] + bytes([made[-1] ^ 1])
 
-    with mock.patch.object(segments.Writer, "body", body):
+    with mock.patch.object(segments.SegmentBuilder, "body", body):
         yield

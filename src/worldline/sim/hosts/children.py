@@ -12,25 +12,25 @@ from collections.abc import Callable
 
 from worldline.base import env as envs
 from worldline.roles.trials import child_process
-from worldline.sim.runtime.loop import Host
+from worldline.sim.runtime.loop import SimMachine
 
 SECONDS = 60.0
 
 
 class _Ended:
-    def __init__(self, attempted: child_process.Attempted) -> None:
+    def __init__(self, attempted: child_process.LastAttemptOutcome) -> None:
         self._attempted = attempted
 
-    async def ended(self) -> child_process.Attempted:
+    async def ended(self) -> child_process.LastAttemptOutcome:
         return self._attempted
 
 
 class SimChildren:
     """Those of one life of a host."""
 
-    def __init__(self, host: Host, env: envs.Env) -> None:
+    def __init__(self, host: SimMachine, env: envs.Env) -> None:
         self._host = host
-        self._forked = child_process.Forked(env, seconds=SECONDS, prepare=_without_loop)
+        self._forked = child_process.ForkedChildren(env, seconds=SECONDS, prepare=_without_loop)
 
     def begin(self, do: Callable[[], object], counts: child_process.Counts) -> child_process.Child | None:
         def trying() -> None:

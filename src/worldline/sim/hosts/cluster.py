@@ -33,13 +33,13 @@ from worldline.sim.faults.profiles import Profile
 from worldline.sim.hosts import remaining
 from worldline.sim.hosts.children import SimChildren
 from worldline.sim.hosts.company import Company
-from worldline.sim.hosts.machines import Member
+from worldline.sim.hosts.machines import ClusterMember
 from worldline.sim.hosts.mishaps import Mishaps
 from worldline.sim.load import history
 from worldline.sim.load.scenarios import UNIVERSE
 from worldline.sim.runtime.env import SimEnv
-from worldline.sim.runtime.loop import Host, SimLoop
-from worldline.sim.runtime.truth import Applied, Trace, Truth
+from worldline.sim.runtime.loop import SimLoop, SimMachine
+from worldline.sim.runtime.truth import AppliedBatch, SimTrace, Truth
 from worldline.store import kv
 from worldline.store.objects import interface as objects
 
@@ -78,8 +78,8 @@ class Cluster:
         self.quiet = Faults(loop, seed, Profile(latency_us=0))
         self.history = history.History(lambda: loop.now_us, broken=broken)
         self.env = SimEnv(loop, f"{seed}:store")
-        self.members: list[Member] = []
-        self.trace = Trace(loop, keep=keep)
+        self.members: list[ClusterMember] = []
+        self.trace = SimTrace(loop, keep=keep)
         self.crashes = 0
         self.addresses: dict[str, ids.Address] = {}  # of the worlds that are there from the beginning
         self.calm_since_us = 0  # from when on there are no faults any more
@@ -96,7 +96,7 @@ class Cluster:
     # --- Boot -----------------------------------------------------------------------------------------------
 
     async def boot(
-        self, audit: Sequence[Callable[[Applied], None]], other: Sequence[Callable[[Applied], None]] = ()
+        self, audit: Sequence[Callable[[AppliedBatch], None]], other: Sequence[Callable[[AppliedBatch], None]] = ()
     ) -> None:
         """A store with its worlds, made in calm, and every member started. `other`: who audits the other store."""
         self.company.begin()
@@ -136,13 +136,15 @@ class Cluster:
         """Hosts with all roles, and clients, some of which host as well; or every role on machines of its own."""
         profile = self.profile
         for number in range(profile.hosts):
-            self.members.append(Member(f"host-{number}", serve, runs=(Role.WORLDS,) if profile.split else EMBEDDED))
+            self.members.append(
+                ClusterMember(f"host-{number}", serve, runs=(Role.WORLDS,) if profile.split else EMBEDDED)
+            )
         self.members += self.company.members()
         alone = {Role.ORCHESTRATOR: profile.orchestrators, Role.JANITOR: profile.janitors}
         if profile.split:
             alone |= {Role.ADAPTER: 2, Role.TIMERS: 2}
         for role, count in alone.items():
-            self.members += [Member(f"{role}-{number}", serve, runs=(role,)) for number in range(count)]
+            self.members += [ClusterMember(f"{role}-{number}", serve, runs=(role,)) for number in range(count)]
         self.members += self.company.clients(self._hosting)
 
     def _hosting(self) -> Sequence[Role]:
@@ -156,9 +158,9 @@ class Cluster:
             "memory://", engine, self.objects, self.env, in_store_bytes_max=self.profile.in_store_bytes_max
         )
 
-    def start(self, member: Member) -> None:
+    def start(self, member: ClusterMember) -> None:
         """A new life of a member."""
-        host = Host(member.name, member.lives + 1, end=self.faults.crash)
+        host = SimMachine(member.name, member.lives + 1, end=self.faults.crash)
         skew_us = self._draws.randint(-self.profile.skew_us, self.profile.skew_us)
         drift_ppm = self._draws.randint(-self.profile.drift_ppm, self.profile.drift_ppm)
         seed = f"{self.seed}:{host.label}"
@@ -179,12 +181,12 @@ class Cluster:
         reached = self.company.peers(store, member, host, env)
         self.loop.start(host, self._live(member, store, reached), name=f"life of {member.name}")
 
-    def _lag_us(self, host: Host) -> int:
+    def _lag_us(self, host: SimMachine) -> int:
         """How late this life of a host reads journals."""
         draws = random.Random(f"{self.seed}:lag:{host.label}")
         return int(draws.choice(LAG_SECONDS) * 1_000_000) if draws.random() * 100 < self.profile.lag else 0
 
-    async def _live(self, member: Member, store: compose.Store, reached: peers.Peers | None) -> None:
+    async def _live(self, member: ClusterMember, store: compose.Store, reached: peers.Peers | None) -> None:
         hosted, settings = self.programs if member.runs == EMBEDDED else [], self.settings
         if member.code is not None:
             assert member.host is not None
@@ -192,7 +194,7 @@ class Cluster:
         id, name = (self.universe, UNIVERSE) if member.away is None else (member.away.universe, member.away.name)
         universe = Connection(store, id, name, hosted, settings, peers=reached)
         if member.runs and not hosted:
-            alone = hosts.Host(
+            alone = hosts.ProcessHost(
                 store,
                 Universes.only(id),
                 self.programs,
@@ -214,14 +216,14 @@ class Cluster:
             member.bugs.append(error)
             raise
 
-    def _crashed(self, host: Host) -> None:
+    def _crashed(self, host: SimMachine) -> None:
         self.crashes += 1
         self.trace.note(host, "crashed")
         member = next((each for each in self.members if each.host is host), None)
         if member is not None:  # else it lives again already: everything has healed in the meantime
             self.loop.call_later(self._draws.choice(RESTART_SECONDS), self._restart, member)
 
-    def _restart(self, member: Member) -> None:
+    def _restart(self, member: ClusterMember) -> None:
         if not member.alive and not member.stays_dead:
             self.start(member)
 
@@ -238,7 +240,7 @@ class Cluster:
 
     async def _revoke(self, at: ids.Address) -> None:
         """An operator revokes a lease, as may happen at any time."""
-        operator = HostEngine(self.truth, self.quiet, Host(OPERATOR), self.env)
+        operator = HostEngine(self.truth, self.quiet, SimMachine(OPERATOR), self.env)
         await operations.revoke_lease(operator, self.env, at)
 
     # --- Heal and quiesce -----------------------------------------------------------------------------------
@@ -262,7 +264,7 @@ class Cluster:
                 member.engine.link.heal()
             self._restart(member)
 
-    def start_again(self, member: Member) -> None:
+    def start_again(self, member: ClusterMember) -> None:
         """End a member's life, and begin the next."""
         assert member.host is not None
         self.loop.crash(member.host)

@@ -15,12 +15,12 @@ from worldline.host.process import Role
 from worldline.kernel.authoring.program import Program
 from worldline.model import ids
 from worldline.model.settings import Settings
-from worldline.sim.hosts.machines import Member
-from worldline.sim.load.history import Called, Op
+from worldline.sim.hosts.machines import ClusterMember
+from worldline.sim.load.history import Called, ClientOp
 from worldline.sim.load.scenarios import PATIENCE_SECONDS
 from worldline.sim.runtime.env import SimEnv
-from worldline.sim.runtime.loop import Host
-from worldline.sim.runtime.truth import Applied, Truth
+from worldline.sim.runtime.loop import SimMachine
+from worldline.sim.runtime.truth import AppliedBatch, Truth
 
 Main = Callable[[Connection], Awaitable[None]]
 Find = Callable[[bytes], tuple[ids.Address | None, bool]]
@@ -43,14 +43,14 @@ class Company:
     def begin(self) -> None:
         """The store is there, and nothing in it."""
 
-    async def boot(self, others: Sequence[Callable[[Applied], None]]) -> None:
+    async def boot(self, others: Sequence[Callable[[AppliedBatch], None]]) -> None:
         """The worlds are there, and no machine has started. `others`: who audits other stores."""
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[ClusterMember]:
         """Hosts of programs that no other host has."""
         return []
 
-    def clients(self, hosting: Callable[[], Sequence[Role]]) -> list[Member]:
+    def clients(self, hosting: Callable[[], Sequence[Role]]) -> list[ClusterMember]:
         """The machines that have something to get done, and those enlisted last. `hosting`: draws a client's roles."""
         del hosting
         return []
@@ -60,7 +60,7 @@ class Company:
 
     # --- While it runs --------------------------------------------------------------------------------------
 
-    def peers(self, store: Store, member: Member, host: Host, env: SimEnv) -> peers.Peers | None:
+    def peers(self, store: Store, member: ClusterMember, host: SimMachine, env: SimEnv) -> peers.Peers | None:
         """Other stores, as one life of a machine sees them."""
         del store, member, host, env
         return None
@@ -97,7 +97,7 @@ class Company:
         """What is still to be done there."""
         return []
 
-    def waited_for(self, op: Op) -> list[str]:
+    def waited_for(self, op: ClientOp) -> list[str]:
         """The worlds whose work an operation waits for."""
         return [op.world]
 

@@ -9,7 +9,7 @@ from worldline.client.connection import Connection
 from worldline.host.process import Role
 from worldline.sim.hosts.cluster import Cluster, serve
 from worldline.sim.hosts.company import Company
-from worldline.sim.hosts.machines import Member
+from worldline.sim.hosts.machines import ClusterMember
 from worldline.sim.load import scenarios
 
 
@@ -25,9 +25,9 @@ class Driver(Company):
     def patched(self) -> contextlib.AbstractContextManager[None]:
         return scenarios.scripted(self._scenario.script)
 
-    def clients(self, hosting: Callable[[], Sequence[Role]]) -> list[Member]:
+    def clients(self, hosting: Callable[[], Sequence[Role]]) -> list[ClusterMember]:
         del hosting
-        return [Member(scenarios.SCENARIO, self._drive, client=True, steady=True)]
+        return [ClusterMember(scenarios.SCENARIO, self._drive, client=True, steady=True)]
 
     async def _drive(self, universe: Connection) -> None:
         await self._driven.begin(universe)

@@ -17,7 +17,7 @@ from worldline.model import ids
 from worldline.model.settings import Settings
 from worldline.sim.faults.faulty_store import HostEngine
 from worldline.sim.runtime.env import SimEnv
-from worldline.sim.runtime.loop import Host
+from worldline.sim.runtime.loop import SimMachine
 from worldline.sim.runtime.truth import Truth
 from worldline.store.objects import interface as objects
 
@@ -35,11 +35,11 @@ class Away(msgspec.Struct, frozen=True):
 class Code(msgspec.Struct, frozen=True):
     """A program that changes while it is hosted: which version a life of a machine has, and the settings with it."""
 
-    version_of: Callable[[Host], Program]
+    version_of: Callable[[SimMachine], Program]
     settings: Settings
 
 
-class Member:
+class ClusterMember:
     """A machine of the cluster, over all its lives."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Member:
         self.code = code  # it hosts this program, and nothing else
         self.away = away  # it is for another universe than the one that is simulated
         self.lives = 0
-        self.host: Host | None = None
+        self.host: SimMachine | None = None
         self.engine: HostEngine | None = None
         self.env: SimEnv | None = None
         self.universe: Connection | None = None  # of this life, once it has one
@@ -69,7 +69,7 @@ class Member:
         self.bugs: list[BaseException] = []
         self.stays_dead = False
 
-    def begin(self, host: Host, env: SimEnv, engine: HostEngine) -> None:
+    def begin(self, host: SimMachine, env: SimEnv, engine: HostEngine) -> None:
         """A new life: nothing is left of the one before."""
         assert host.life == self.lives + 1
         self.lives = host.life
@@ -95,6 +95,6 @@ class Member:
         return self.host is not None and self.host.alive
 
 
-def hosting(members: Sequence[Member], code: Code) -> list[Member]:
+def hosting(members: Sequence[ClusterMember], code: Code) -> list[ClusterMember]:
     """The machines that host a program which changes, as far as they have lived."""
     return [each for each in members if each.code is code and each.host is not None]

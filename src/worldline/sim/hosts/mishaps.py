@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable, Sequence
 
 from worldline.sim.faults.faulty_store import Faults
-from worldline.sim.hosts.machines import Member
-from worldline.sim.runtime.loop import Host, SimLoop
+from worldline.sim.hosts.machines import ClusterMember
+from worldline.sim.runtime.loop import SimLoop, SimMachine
 from worldline.sim.runtime.truth import Truth
 
 JUMP_SECONDS = (2, 15, 60, 600, -1, -3)  # of the store's clock
@@ -19,7 +19,9 @@ JUMP_SECONDS = (2, 15, 60, 600, -1, -3)  # of the store's clock
 class Mishaps:
     """`draws`: what decides."""
 
-    def __init__(self, loop: SimLoop, faults: Faults, members: Sequence[Member], truth: Truth, draws: random.Random):
+    def __init__(
+        self, loop: SimLoop, faults: Faults, members: Sequence[ClusterMember], truth: Truth, draws: random.Random
+    ):
         self._loop = loop
         self._faults = faults
         self._profile = faults.profile
@@ -46,7 +48,7 @@ class Mishaps:
             self._truth.jump(seconds)
             self._truth.trace.note(self._loop.root, "jumped")
 
-    def _befall(self, member: Member, host: Host) -> None:
+    def _befall(self, member: ClusterMember, host: SimMachine) -> None:
         assert member.engine is not None
         assert member.env is not None
         event = self._draws.choice(["crash", "pause", "partition", "jump", "nothing"])

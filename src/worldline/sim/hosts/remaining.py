@@ -17,13 +17,13 @@ from worldline.model import ids
 from worldline.model.work import Work, WorkKind, WorkState
 from worldline.model.world import Status, WorldMeta
 from worldline.sim.faults.excursions import Excursions
-from worldline.sim.hosts.machines import Member
-from worldline.sim.load.history import History, Op
+from worldline.sim.hosts.machines import ClusterMember
+from worldline.sim.load.history import ClientOp, History
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.truth import Truth
 
 
-def _itself(op: Op) -> list[str]:
+def _itself(op: ClientOp) -> list[str]:
     return [op.world]
 
 
@@ -36,11 +36,11 @@ class Remaining:
         self,
         truth: Truth,
         history: History,
-        members: Sequence[Member],
+        members: Sequence[ClusterMember],
         *,
         excursions: Excursions | None,
         own: bool,
-        waited_for: Callable[[Op], list[str]] = _itself,
+        waited_for: Callable[[ClientOp], list[str]] = _itself,
     ) -> None:
         self._truth = truth
         self._history = history

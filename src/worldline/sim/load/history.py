@@ -28,7 +28,7 @@ def ignored(invariant: str, what: str) -> None:
     """A violation that is not looked at."""
 
 
-class Op(msgspec.Struct, frozen=True):
+class ClientOp(msgspec.Struct, frozen=True):
     """One thing a client will do. `kind`: one that its client knows."""
 
     id: str
@@ -48,7 +48,7 @@ class Called(msgspec.Struct, frozen=True):
     attempt: int
 
 
-class Outcome(enum.StrEnum):
+class ClientOutcome(enum.StrEnum):
     """How an anonymous operation ended for its client."""
 
     ACKED = "acked"  # taken, once
@@ -60,7 +60,7 @@ class History:
     """`broken`: told of an invariant that does not hold, and how."""
 
     def __init__(self, now_us: Callable[[], int] = lambda: 0, *, broken: Broken = ignored) -> None:
-        self.begun: dict[str, Op] = {}
+        self.begun: dict[str, ClientOp] = {}
         self.answered: dict[str, object] = {}
         self.finished: dict[str, None] = {}  # clients that are through
         self.tried_us: dict[str, int] = {}  # the last time
@@ -73,14 +73,14 @@ class History:
         self._by_payload: dict[bytes, str] = {}
         self._untaken: dict[str, dict[str, None]] = {}  # operations of each world that no step has taken yet
         self._taken: dict[str, None] = {}
-        self._at_work: dict[str, Op] = {}  # the latest operation of each client
+        self._at_work: dict[str, ClientOp] = {}  # the latest operation of each client
         self._latest = ""  # the operation whose input was journaled last
         self.chosen: dict[str, int | None] = {}  # heights that clients have chosen for forks, by operation
         self.poisoned: dict[str, None] = {}  # operations whose input was settled without code
 
     # --- By clients -----------------------------------------------------------------------------------------
 
-    def begin(self, op: Op, client: str = "") -> None:
+    def begin(self, op: ClientOp, client: str = "") -> None:
         """The first time counts: what is tried again may have succeeded the first time."""
         self.begun[op.id] = op
         self._at_work[client] = op
@@ -88,36 +88,36 @@ class History:
         if op.id not in self._taken:
             self._untaken.setdefault(op.world, {})[op.id] = None
 
-    def tries(self, op: Op) -> None:
+    def tries(self, op: ClientOp) -> None:
         """The first time, or again."""
         self.tried_us[op.id] = self._now_us()
 
-    def sends(self, op: Op, event: object) -> None:
+    def sends(self, op: ClientOp, event: object) -> None:
         """What the journal will know the operation by."""
         self.sends_raw(op, values.schema_name(type(event)), values.dump(event))
 
-    def sends_raw(self, op: Op, schema: str, data: bytes) -> None:
+    def sends_raw(self, op: ClientOp, schema: str, data: bytes) -> None:
         self._by_payload[hashlib.sha256(data).digest()] = op.id
         if cas.is_small(data):  # the entry may be too large even so
-            item = inbox.Event(schema, payload.inline(data))
+            item = inbox.InboxEvent(schema, payload.inline(data))
             self._by_payload[journal.blob_of(structs.encode(item))] = op.id
 
-    def acked(self, op: Op) -> None:
+    def acked(self, op: ClientOp) -> None:
         """What it sent is durable. Said as soon as the client knows."""
         self._acked_us.setdefault(op.id, self._now_us())
 
-    def answer(self, op: Op, answer: object) -> None:
+    def answer(self, op: ClientOp, answer: object) -> None:
         self.answered[op.id] = answer
         self.answered_us[op.id] = self._now_us()
 
-    def under_way(self, client: str) -> list[Op]:
+    def under_way(self, client: str) -> list[ClientOp]:
         """What a client has begun and has no answer to."""
         op = self._at_work.get(client)
         return [] if op is None or op.id in self.answered else [op]
 
     # --- By the auditor -------------------------------------------------------------------------------------
 
-    def look(self, entry: journal.Entry) -> None:
+    def look(self, entry: journal.JournalEntry) -> None:
         """An entry that was just journaled."""
         if entry.kind in journal.INPUTS:
             self._latest = ""
@@ -130,12 +130,12 @@ class History:
         elif entry.kind in (Kind.EVENT, Kind.CONTROL):
             self._input(entry)
 
-    def _input(self, entry: journal.Entry) -> None:
+    def _input(self, entry: journal.JournalEntry) -> None:
         item: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
         if isinstance(item, inbox.Control):
             if item.command == commands.RUN and item.payload.inline is not None:
                 self._took(structs.decode(commands.CorrelatedRun, item.payload.inline).run, again=True)
-        elif isinstance(item, inbox.Event):
+        elif isinstance(item, inbox.InboxEvent):
             inline = item.payload.inline
             digest = item.payload.ref if inline is None else hashlib.sha256(inline).digest()
             self._took(self._by_payload.get(digest or b"", ""), again=False)

@@ -31,7 +31,7 @@ from worldline.kernel.authoring.program import Program
 from worldline.kernel.flow.snapshots import Snapshot
 from worldline.roles.effects import attempt, open_resources
 from worldline.roles.effects import policy as policies
-from worldline.roles.erasure.sealing import Collector
+from worldline.roles.erasure.sealing import CollectingDesk
 
 UNIVERSE = "simulated"  # the name of the one that is
 SCENARIO = "scenario"
@@ -111,19 +111,19 @@ def scripted(script: scripts.Script | None) -> Iterator[None]:
     if script is None:
         yield
         return
-    reading, run = scripts.Reading(script), attempt.run
+    reading, run = scripts.ScriptProgress(script), attempt.run
 
     async def answer(
         effect: Effect[..., Any],
         arguments: bytes,
         this: attempt.Attempt,
-        policy: policies.Policy,
+        policy: policies.RetryPolicy,
         *,
         threads: Executor,
         resources: open_resources.Resources,
-        desk: Collector,
+        desk: CollectingDesk,
         snapshot: Snapshot | None,
-    ) -> attempt.Ended:
+    ) -> attempt.AttemptResult:
         if effect.name not in script.answers:
             return await run(
                 effect, arguments, this, policy, threads=threads, resources=resources, desk=desk, snapshot=snapshot
@@ -134,8 +134,8 @@ def scripted(script: scripts.Script | None) -> Iterator[None]:
             async with asyncio.timeout(None if timeout_us is None else timeout_us / 1_000_000):
                 await asyncio.sleep(FOR_EVER_SECONDS if said.after_us is None else said.after_us / 1_000_000)
         except TimeoutError:
-            return attempt.Ended(False, code="timeout", message="the attempt took too long", timed_out=True)
-        return attempt.Ended(
+            return attempt.AttemptResult(False, code="timeout", message="the attempt took too long", timed_out=True)
+        return attempt.AttemptResult(
             said.ok,
             said.data,
             said.code,

@@ -15,12 +15,12 @@ from worldline.kernel.branches import fork
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import journal, space, table, work
 from worldline.model import ids, inbox
-from worldline.model.journal import Entry, Kind
+from worldline.model.journal import JournalEntry, Kind
 from worldline.model.work import WorkKind, WorkState
 from worldline.store import kv
 
 
-class Place(msgspec.Struct, frozen=True):
+class KeyPurpose(msgspec.Struct, frozen=True):
     """What a key is for. `what`: the metric of its keyspace: epoch, holder, head, journal, inbox, ...; `rest`: what
     follows.
     """
@@ -35,12 +35,12 @@ METAS = ("world_meta", "universe_meta")
 
 
 @functools.lru_cache(maxsize=1 << 17)
-def place(key: bytes) -> Place:
+def place(key: bytes) -> KeyPurpose:
     """Take a stored key apart."""
     if table.of(key) is None:  # where a range may begin, or what an ablation has put
-        return Place(table.OTHER, None, tuples.unpack(key))
+        return KeyPurpose(table.OTHER, None, tuples.unpack(key))
     found = table.take_apart(key)
-    return Place(found.keyspace.metric, found.at, found.rest)
+    return KeyPurpose(found.keyspace.metric, found.at, found.rest)
 
 
 def is_journal(begin: bytes) -> bool:
@@ -51,7 +51,7 @@ def is_journal(begin: bytes) -> bool:
         return False  # ranges may begin where no key can be
 
 
-def intent_of(where: Place) -> ids.IntentId:
+def intent_of(where: KeyPurpose) -> ids.IntentId:
     [intent] = where.rest
     assert isinstance(intent, tuples.Uuid)
     return ids.IntentId(intent.raw)
@@ -121,7 +121,7 @@ def _begins_fork(put: kv.Put) -> bool:
     if place(put.key).what != "journal":
         return False
     [first, *_] = journal.unpack_frame(put.value).entries
-    entry = structs.decode(Entry, first)
+    entry = structs.decode(JournalEntry, first)
     if entry.kind is not Kind.CONTROL or entry.blob:
         return False
     item: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]

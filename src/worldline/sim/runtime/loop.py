@@ -52,19 +52,19 @@ class Deadlock(errors.Error):
     code = "deadlock"
 
 
-class Stuck(errors.Error):
+class SimulationStuck(errors.Error):
     """The run has used up its time or its turns."""
 
     code = "stuck"
 
 
-class Halted(errors.Error):
+class SimulationHalted(errors.Error):
     """The run was ended from outside: the first violation was enough."""
 
     code = "halted"
 
 
-class Outside(Exception):
+class OutsideCall(Exception):
     """Something asked for the world outside of the simulation: a bug, not a fault to try again after."""
 
 
@@ -72,10 +72,10 @@ class Died(kernel_context.Interrupted):
     """Raised in a process that has ended itself: nothing that it still does reaches anything."""
 
 
-class Host:
+class SimMachine:
     """A simulated machine, in one of its lives. `label` is what traces call it. `end`: what ends it from inside."""
 
-    def __init__(self, name: str, life: int = 1, *, end: Callable[[Host], None] | None = None) -> None:
+    def __init__(self, name: str, life: int = 1, *, end: Callable[[SimMachine], None] | None = None) -> None:
         self.name = name
         self.life = life
         self.label = f"{name}/{life}"
@@ -102,13 +102,13 @@ class Host:
         return True
 
 
-HOST: contextvars.ContextVar[Host] = contextvars.ContextVar("worldline_sim_host")
+HOST: contextvars.ContextVar[SimMachine] = contextvars.ContextVar("worldline_sim_host")
 
 
 class _Handle(asyncio.Handle):
     __slots__ = ("host",)
 
-    host: Host
+    host: SimMachine
 
     def run(self) -> None:
         self._run()
@@ -117,7 +117,7 @@ class _Handle(asyncio.Handle):
 class _Timer(asyncio.TimerHandle):
     __slots__ = ("host",)
 
-    host: Host
+    host: SimMachine
 
     def run(self) -> None:
         self._run()
@@ -154,7 +154,7 @@ class SimTask(asyncio.Task[Any]):
 class _Awaited:
     """What a job has the loop do while it waits: callbacks and timers of its host that came of it."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: SimMachine) -> None:
         self.host = host
         self.queue: deque[_Handle | _Timer] = deque()
         self.timers: list[tuple[int, int, _Timer]] = []
@@ -179,16 +179,16 @@ class SimLoop(asyncio.BaseEventLoop):
         self._until_us = 2**62
         self._now_us = 0
         self._number = 0
-        self._busy: list[Host] = []
+        self._busy: list[SimMachine] = []
         self._timers: list[tuple[int, int, _Timer]] = []
         self._tasks: dict[int, SimTask] = {}
         self._lanes: dict[Any, deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]]] = {}
         self._generators: list[AsyncGenerator[Any, Any]] = []
-        self._job: Host | None = None  # the host of what runs as in a thread just now
+        self._job: SimMachine | None = None  # the host of what runs as in a thread just now
         self._awaited: _Awaited | None = None  # what that has the loop do
         self._ended = False
         self._halted = False
-        self.root = Host(ROOT)
+        self.root = SimMachine(ROOT)
         self.turns = 0
         self.complaints: list[str] = []
 
@@ -203,28 +203,28 @@ class SimLoop(asyncio.BaseEventLoop):
 
     # --- Hosts ----------------------------------------------------------------------------------------------
 
-    def host_of(self, context: contextvars.Context | None) -> Host:
+    def host_of(self, context: contextvars.Context | None) -> SimMachine:
         """Whose context this is: of the one given, else of the running one."""
         return HOST.get(self.root) if context is None else context.get(HOST, self.root)
 
-    def crash(self, host: Host) -> None:
+    def crash(self, host: SimMachine) -> None:
         """End a host at once. If it is the running one, its present task must not go on: let it wait for ever."""
         host.alive = False
         host.queue.clear()
         if host in self._busy:
             self._busy.remove(host)
 
-    def freeze(self, host: Host) -> None:
+    def freeze(self, host: SimMachine) -> None:
         host.frozen = True
         if host in self._busy:
             self._busy.remove(host)
 
-    def thaw(self, host: Host) -> None:
+    def thaw(self, host: SimMachine) -> None:
         host.frozen = False
         if host.alive and host.queue and host not in self._busy:
             self._busy.append(host)
 
-    def start(self, host: Host, main: Coroutine[Any, Any, None], *, name: str) -> None:
+    def start(self, host: SimMachine, main: Coroutine[Any, Any, None], *, name: str) -> None:
         """Start a task on a host; whatever it starts is on that host too."""
         context = contextvars.copy_context()
         context.run(HOST.set, host)
@@ -316,7 +316,7 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Handle:
         """Called by a job: do this at once, and all that comes of it on its host. `Died` if the host does."""
         if self._job is None or self._awaited is not None:
-            raise Outside("loop.call_soon_threadsafe is part of the simulation only in what runs as in a thread")
+            raise OutsideCall("loop.call_soon_threadsafe is part of the simulation only in what runs as in a thread")
         del context
         awaited = self._awaited = _Awaited(self._job)
         given, first, before = contextvars.Context(), self._number, _get_running_loop()
@@ -336,7 +336,7 @@ class SimLoop(asyncio.BaseEventLoop):
             raise Died
         left = [task.get_name() for number, task in self._tasks.items() if number > first and not task.done()]
         if left:
-            raise Outside(f"{left} waits for something that cannot happen while a job waits for it")
+            raise OutsideCall(f"{left} waits for something that cannot happen while a job waits for it")
         return called
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -357,7 +357,7 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- Running --------------------------------------------------------------------------------------------
 
     def run(self, main: Coroutine[Any, Any, T], *, seconds: float) -> T:
-        """Run until the main task is done. `Stuck` if that takes longer than so much virtual time."""
+        """Run until the main task is done. `SimulationStuck` if that takes longer than so much virtual time."""
         self._until_us = self._now_us + int(seconds * 1_000_000)
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(firstiter=self._generators.append, finalizer=lambda _: None)
@@ -367,7 +367,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 task = self.create_task(main, name="main")
                 while not task.done():
                     if self._halted:
-                        raise Halted
+                        raise SimulationHalted
                     self._turn()
                 result: T = task.result()
                 return result
@@ -376,7 +376,7 @@ class SimLoop(asyncio.BaseEventLoop):
             sys.set_asyncgen_hooks(*hooks)
 
     def halt(self) -> None:
-        """End the run at the next turn, by `Halted`."""
+        """End the run at the next turn, by `SimulationHalted`."""
         self._halted = True
 
     def _turn(self) -> None:
@@ -388,7 +388,9 @@ class SimLoop(asyncio.BaseEventLoop):
             self._now_us = max(self._now_us, self._timers[0][0])
             self._ring()
         if self._now_us > self._until_us or self.turns > self._turns_max:
-            raise Stuck(f"not done after {self.time():.1f} s and {self.turns} turns; waiting: {self.waiting()}")
+            raise SimulationStuck(
+                f"not done after {self.time():.1f} s and {self.turns} turns; waiting: {self.waiting()}"
+            )
         host = self._busy[int(self._random.random() * len(self._busy))] if len(self._busy) > 1 else self._busy[0]
         handle = self._take(host)
         if not host.queue:
@@ -404,7 +406,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 self.complaints.append(f"{host.label} was ended by {type(error).__name__}")
                 self.crash(host)
 
-    def _take(self, host: Host) -> _Handle | _Timer:
+    def _take(self, host: SimMachine) -> _Handle | _Timer:
         if not self._shuffle or len(host.queue) == 1:
             return host.queue.popleft()
         index = int(self._random.random() * len(host.queue))
@@ -478,7 +480,7 @@ def _refusing(name: str, complaints: list[str] | None = None) -> Callable[..., A
         said = f"{name} is not part of the simulation"
         if complaints is not None and said not in complaints:
             complaints.append(said)
-        raise Outside(said)
+        raise OutsideCall(said)
 
     return refuse
 

@@ -17,16 +17,16 @@ import msgspec
 
 from worldline.codec import digest
 from worldline.sim.runtime.env import SimEnv
-from worldline.sim.runtime.loop import Host, SimLoop
+from worldline.sim.runtime.loop import SimLoop, SimMachine
 from worldline.store import kv
 
 
-class Applied(msgspec.Struct, frozen=True):
+class AppliedBatch(msgspec.Struct, frozen=True):
     """One batch that was applied: when on the store's clock, by which host, and what its keys held before."""
 
     number: int
     time_us: int
-    host: Host
+    host: SimMachine
     batch: kv.Batch
     stamps: tuple[kv.Stamp, ...]
     before: dict[bytes, bytes | None]
@@ -34,7 +34,7 @@ class Applied(msgspec.Struct, frozen=True):
     latest_us: int = 0  # what the store's clock has shown at most so far; it may have been set back since
 
 
-class Trace:
+class SimTrace:
     """A rolling hash over what happened, and the first of it in words."""
 
     def __init__(self, loop: SimLoop, *, keep: int = 0) -> None:
@@ -44,7 +44,7 @@ class Trace:
         self.events = 0
         self.lines: list[str] = []
 
-    def note(self, host: Host, op: str, *parts: bytes) -> None:
+    def note(self, host: SimMachine, op: str, *parts: bytes) -> None:
         task = asyncio.current_task(self._loop)
         head = f"{self._loop.now_us} {host.label} {'-' if task is None else task.get_name()} {op}"
         self._hash.update(head.encode())
@@ -67,7 +67,7 @@ class Truth:
     """The store itself: applies one batch at a time, keeps a plain copy beside it, and tells the auditors."""
 
     def __init__(
-        self, engine: kv.Engine, env: SimEnv, trace: Trace, *, audit: Sequence[Callable[[Applied], None]] = ()
+        self, engine: kv.Engine, env: SimEnv, trace: SimTrace, *, audit: Sequence[Callable[[AppliedBatch], None]] = ()
     ) -> None:
         self.engine = engine
         self.trace = trace
@@ -77,7 +77,7 @@ class Truth:
         self._env = env
         self._latest_us = 0
         self.was_set: list[tuple[int, int]] = []  # how far the clock had been set forward, until which virtual time
-        self._open: dict[int, Host] = {}  # transactions by version, with the host that each ends with
+        self._open: dict[int, SimMachine] = {}  # transactions by version, with the host that each ends with
 
     def time_us(self) -> int:
         return self._env.wall_us()
@@ -93,14 +93,14 @@ class Truth:
         self.was_set.append((self.skew_us, self.trace.now_us))
         self._env.jump(int(seconds * 1_000_000))
 
-    async def read(self, host: Host, *requests: kv.Request, held_back: bool = True) -> kv.Snapshot:
+    async def read(self, host: SimMachine, *requests: kv.Request, held_back: bool = True) -> kv.ReadResult:
         keys = [each.key if isinstance(each, kv.Get) else each.begin for each in requests]
         self.trace.note(host, "read", *keys)
         found = await self.engine.read(*requests)
         oldest = self._oldest() if held_back else None
         return found if oldest is None else _held_back(found, kv.stamp(oldest, 0))
 
-    def begin(self, host: Host) -> int:
+    def begin(self, host: SimMachine) -> int:
         """Open a transaction of this host. It ends by `commit`, by `abandon`, or with the host."""
         engine = vars(self.engine)
         engine["_version"] += 1
@@ -121,7 +121,7 @@ class Truth:
         self.commits += 1
         return self.commits
 
-    async def commit(self, host: Host, batch: kv.Batch, *, version: int | None = None) -> kv.Outcome:
+    async def commit(self, host: SimMachine, batch: kv.Batch, *, version: int | None = None) -> kv.Outcome:
         """Apply a batch. `version`: of the transaction that it is the end of."""
         self.commits += 1
         self.trace.note(host, "commit", *_bytes_of(batch))
@@ -134,7 +134,7 @@ class Truth:
             touched = (*batch.puts, *batch.deletes)
             before = {key: self.copy.get(key) for key in touched}
             self._apply(batch, outcome.stamps)
-            applied = Applied(
+            applied = AppliedBatch(
                 self.commits, self.time_us(), host, batch, outcome.stamps, before, self.trace.now_us, self._latest_us
             )
             for look in self.audit:
@@ -165,7 +165,7 @@ class Truth:
             self.copy[key] = kv.counter_add(self.copy.get(key), delta)
 
 
-def _held_back(found: kv.Snapshot, stable: kv.Stamp) -> kv.Snapshot:
+def _held_back(found: kv.ReadResult, stable: kv.Stamp) -> kv.ReadResult:
     answers = [kv.Page(each.items, each.more, stable) if isinstance(each, kv.Page) else each for each in found.answers]
     return msgspec.structs.replace(found, answers=answers)
 

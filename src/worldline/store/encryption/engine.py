@@ -25,20 +25,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from worldline.base import errors, limits, probes
 from worldline.store import frozen, kv
 from worldline.store.encryption import envelope, wear
-from worldline.store.encryption.interface import Known, Vault
+from worldline.store.encryption.interface import CipherVault, KnownCipher
 
 TRANSLATIONS_MAX = 8  # of one batch, while records of keys or stored forms turn out to be others
 
-_Opener = Known | errors.Error
+_Opener = KnownCipher | errors.Error
 _Forms = dict[tuple[bytes, bytes], bytes]  # stored forms, by key and plain value
 _Answer = bytes | kv.Page | None
 
 
 class SealedEngine:
-    def __init__(self, inner: kv.Engine, vault: Vault) -> None:
+    def __init__(self, inner: kv.Engine, vault: CipherVault) -> None:
         self.inner = inner
         self._vault = vault
-        self._known: dict[bytes, Known] = {}  # by scope, as last read
+        self._known: dict[bytes, KnownCipher] = {}  # by scope, as last read
         self._wear = wear.Wear(inner, vault)
         self.wait = inner.wait
         self.durability = inner.durability
@@ -56,7 +56,7 @@ class SealedEngine:
 
     # --- Reading ------------------------------------------------------------------------------------------------
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         kv.check_requests(requests)
         scope_of = self._vault.scope
         asked: list[kv.Request] = []
@@ -84,7 +84,7 @@ class SealedEngine:
                 answers.append(None)
             else:
                 answers.append(self._open(request.key, answer, openers))
-        return kv.Snapshot(answers, found.time_us, found.seen, found.version)
+        return kv.ReadResult(answers, found.time_us, found.seen, found.version)
 
     def _wider(self, request: kv.Range) -> kv.Range:
         """A page of no more items has room for them also when they are sealed."""
@@ -139,7 +139,7 @@ class SealedEngine:
         if scope is None:
             return stored
         opener = openers.get(scope) if scope else self._vault.known(scope, None)
-        if not isinstance(opener, Known):
+        if not isinstance(opener, KnownCipher):
             return envelope.Unopened.of(stored, opener or errors.DecodeError("its data key is missing"))
         try:
             form, place, sealed, stamp = envelope.take_apart(key, stored)
@@ -150,7 +150,7 @@ class SealedEngine:
             return envelope.Unopened.of(stored, error)
         if form == envelope.PUT and self._vault.repeats:
             return data
-        return envelope.Opened.of(data, stored)
+        return envelope.OpenedValue.of(data, stored)
 
     # --- Committing ---------------------------------------------------------------------------------------------
 
@@ -256,13 +256,13 @@ class SealedEngine:
         for scope in plan.needed:
             opener = openers[scope]
             if scope not in expects and self._vault.is_destroyable(scope):
-                assert isinstance(opener, Known)
+                assert isinstance(opener, KnownCipher)
                 expects[scope] = opener.raw
         return made
 
     def _seal(self, form: int, key: bytes, value: bytes, scope: bytes, openers: dict[bytes, _Opener]) -> bytes:
         opener = openers[scope] if scope else self._vault.known(scope, None)
-        assert isinstance(opener, Known)
+        assert isinstance(opener, KnownCipher)
         return envelope.head(form) + opener.cipher.seal(envelope.place(form, key), value)
 
     def _expected(self, key: bytes, value: bytes, scope: bytes, openers: dict[bytes, _Opener], forms: _Forms) -> bytes:
@@ -272,7 +272,7 @@ class SealedEngine:
         stored = forms.get((key, value)) if forms else None
         if stored is not None:
             return stored
-        if isinstance(value, envelope.Opened):
+        if isinstance(value, envelope.OpenedValue):
             return value.stored
         return self._seal(envelope.PUT, key, value, scope, openers)
 
@@ -323,7 +323,7 @@ class _Plan:
 
     __slots__ = ("batch", "needed", "scopes")
 
-    def __init__(self, batch: kv.Batch, vault: Vault) -> None:
+    def __init__(self, batch: kv.Batch, vault: CipherVault) -> None:
         self.batch = batch
         self.scopes: dict[bytes, bytes] = {}  # by key, or prefix of an append; of what is sealed
         self.needed: dict[bytes, None] = {}  # scopes whose ciphers are

@@ -31,19 +31,19 @@ _HEADS: Final = tuple(bytes([_FORMAT, form]) for form in range(4))
 HEAD_BYTES: Final = 2
 
 
-class Opened(bytes):
+class OpenedValue(bytes):
     """A value as it was before it was sealed, with the stored bytes, for a batch that expects it."""
 
     stored: bytes
 
     @classmethod
-    def of(cls, data: bytes, stored: bytes) -> Opened:
+    def of(cls, data: bytes, stored: bytes) -> OpenedValue:
         made = cls(data)
         made.stored = stored
         return made
 
 
-class Unopened(frame.Unreadable):
+class Unopened(frame.UnreadableBytes):
     """A value that cannot be opened, and the stored bytes. It has no bytes itself: stored ones that are plain where
     sealed ones belong must not be taken for a value.
     """

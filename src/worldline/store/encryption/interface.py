@@ -2,7 +2,7 @@
 says which values are sealed and with which cipher.
 
 A *place* is where a value or body belongs: a store's key, or an object's name. What was sealed for one place can be
-opened for no other. A codec of the user's own sees places as a `Context`.
+opened for no other. A codec of the user's own sees places as a `CodecContext`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 
-class Context(msgspec.Struct, frozen=True):
+class CodecContext(msgspec.Struct, frozen=True):
     """What a codec is told of the bytes it is given: whose they are, and where they are stored.
 
     `universe` and `world` are ids of 16 bytes; `world` is empty for what the worlds of a universe share (large values,
@@ -36,10 +36,10 @@ class Codec(Protocol):
     def name(self) -> str:
         """The name under which a store remembers it."""
 
-    def encode(self, data: bytes, context: Context) -> bytes:
+    def encode(self, data: bytes, context: CodecContext) -> bytes:
         """Return the bytes to be stored in the place of these."""
 
-    def decode(self, data: bytes, context: Context) -> bytes:
+    def decode(self, data: bytes, context: CodecContext) -> bytes:
         """Return what `encode` was given. Raise for bytes that it has not made."""
 
 
@@ -52,14 +52,14 @@ class Cipher(Protocol):
         """`DecodeError` if these bytes were not sealed for this place by this cipher."""
 
 
-class Known(NamedTuple):
+class KnownCipher(NamedTuple):
     """A cipher, and the record of its key as it was read; empty if the store has no record of it."""
 
     cipher: Cipher
     raw: bytes
 
 
-class Vault(Protocol):
+class CipherVault(Protocol):
     """Which values are sealed, and with what. A scope is the store's key of the record of a data key."""
 
     @property
@@ -94,7 +94,7 @@ class Vault(Protocol):
     def is_destroyable(self, scope: bytes) -> bool:
         """Whether a batch that writes in this scope must expect its record."""
 
-    def known(self, scope: bytes, raw: bytes | None) -> Known:
+    def known(self, scope: bytes, raw: bytes | None) -> KnownCipher:
         """The cipher of a scope whose record reads so. Raises `KeyDestroyed`, `KeyMissing`, `DecodeError`."""
 
     def cache_cipher(self) -> Cipher:

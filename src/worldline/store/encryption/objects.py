@@ -14,14 +14,14 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.store import kv
 from worldline.store.encryption import envelope
-from worldline.store.encryption.interface import Cipher, Known, Vault
+from worldline.store.encryption.interface import Cipher, CipherVault, KnownCipher
 from worldline.store.objects import interface as objects
 
 _THREAD_BYTES_MIN = 1 << 20  # a larger body is sealed in a thread: the event loop goes on
 
 
 class SealedObjects:
-    def __init__(self, inner: objects.Objects, engine: kv.Engine, vault: Vault) -> None:
+    def __init__(self, inner: objects.Objects, engine: kv.Engine, vault: CipherVault) -> None:
         self.inner = inner
         self._engine = engine  # where the records of data keys are
         self._vault = vault
@@ -47,7 +47,7 @@ class SealedObjects:
             raise errors.DecodeError(f"object {name} holds a sealed value, not a body")
         return await _beside(cipher.open, place, sealed)
 
-    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.Listed]:
+    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.ListedObject]:
         found = await self.inner.list(prefix, after=after, count_max=count_max)
         if not self._vault.repeats:
             return found
@@ -62,7 +62,7 @@ class SealedObjects:
         if raw is None and make:
             await self._vault.make([scope])
             raw = (await self._engine.read(kv.Get(scope))).value(0)
-        known: Known = self._vault.known(scope, raw)
+        known: KnownCipher = self._vault.known(scope, raw)
         return known.cipher
 
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from worldline.base import errors, limits, probes
 from worldline.store import kv
 from worldline.store.encryption import envelope
-from worldline.store.encryption.interface import Vault
+from worldline.store.encryption.interface import CipherVault
 
 
 class Wear:
-    def __init__(self, inner: kv.Engine, vault: Vault) -> None:
+    def __init__(self, inner: kv.Engine, vault: CipherVault) -> None:
         self._inner = inner
         self._vault = vault
         self._counted = vault.counted

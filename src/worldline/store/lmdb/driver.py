@@ -100,7 +100,7 @@ class _Store:
         self._open(create=create, map_bytes=map_bytes)
         try:
             self.identity = lmdb_folder.identity(folder)
-            self.writer = lmdb_writer.Writer(
+            self.writer = lmdb_writer.WriterThread(
                 f"worldline {folder}", write=self._commit, after=self._tell, abandon=self._abandon
             )
         except BaseException:
@@ -115,7 +115,7 @@ class _Store:
         self._mapped_besides = 0  # bytes of mapped files when the store's was last mapped anew
         self._committing = False
         self._sockets = lmdb_peers.sockets(folder)
-        self._peers = None if self._sockets is None else lmdb_peers.Peers(self._sockets)
+        self._peers = None if self._sockets is None else lmdb_peers.PeerListeners(self._sockets)
         self.writer.start()
 
     # --- Called by engines, on their loops' threads ---
@@ -136,7 +136,7 @@ class _Store:
                 raise _translate(error, self.folder) from error
             return answers, env.wall_us(), version
 
-    def freeze(self) -> lmdb_engine.FrozenMap | None:
+    def freeze(self) -> lmdb_engine.ReadTransaction | None:
         with self._map_lock:
             self._check()
             try:
@@ -244,7 +244,7 @@ class _Store:
 
     # --- Called by the writer thread ---
 
-    def _commit(self, group: list[lmdb_writer.Job]) -> lmdb_writer.Written:
+    def _commit(self, group: list[lmdb_writer.CommitCall]) -> lmdb_writer.Written:
         chore = group[0].chore
         self._committing = False
         try:
@@ -292,7 +292,7 @@ class _Store:
             self._remap(grow=False)
             self._mapped_besides = lmdb_folder.mapped_bytes()
 
-    def _transact(self, group: list[lmdb_writer.Job]) -> lmdb_writer.Written:
+    def _transact(self, group: list[lmdb_writer.CommitCall]) -> lmdb_writer.Written:
         self._committing = False
         txn, record = self._begin()
         try:
@@ -349,7 +349,7 @@ class _Store:
             elif not self._db.reader_check():
                 self._db.set_mapsize(self._db.info()["map_size"] * 2)
 
-    def _lose(self, group: list[lmdb_writer.Job], error: lmdb.Error) -> None:
+    def _lose(self, group: list[lmdb_writer.CommitCall], error: lmdb.Error) -> None:
         """The group was not committed, or that is unknown. Give each call its answer."""
         harmless = lmdb_folder.is_full(self.folder, error.code) or (isinstance(error, _BROKEN) and not self._committing)
         if harmless and not self._has_panicked():
@@ -404,7 +404,7 @@ class FrozenMap:
 
 
 def _apply_group(
-    txn: lmdb.Transaction[bytes], group: list[lmdb_writer.Job], record: bytes | None
+    txn: lmdb.Transaction[bytes], group: list[lmdb_writer.CommitCall], record: bytes | None
 ) -> list[bytes] | None:
     """Apply what holds; returns the keys to hint at, or None if nothing was written. `record`: the engine's own."""
     version = ordinal = 0

@@ -1,8 +1,8 @@
 """The loop's side of the embedded engine: `kv.Engine` for one event loop, without LMDB.
 
-It reads on the loop's thread through the process's `Shared` store, hands commits to the writer thread and settles them
-when its inbox rings, and keeps this loop's hints: those of its own process, those that datagrams bring, and a slow look
-at the number of transactions, which notices any hint that was lost.
+It reads on the loop's thread through the process's `SharedFolder` store, hands commits to the writer thread and settles
+them when its inbox rings, and keeps this loop's hints: those of its own process, those that datagrams bring, and a slow
+look at the number of transactions, which notices any hint that was lost.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Answers = list[bytes | kv.Page | None]
 _TOO_FAST = "other processes grow the store faster than this one can follow; try again"
 
 
-class Shared(Protocol):
+class SharedFolder(Protocol):
     """The folder as one process has it open; all its engines share it."""
 
     @property
-    def writer(self) -> lmdb_writer.Writer: ...
+    def writer(self) -> lmdb_writer.WriterThread: ...
 
     @property
     def scrub(self) -> lmdb_scrub.Scrub:
@@ -37,7 +37,7 @@ class Shared(Protocol):
     def read(self, requests: Sequence[kv.Request], env: envs.Env) -> tuple[Answers, int, int] | None:
         """The answers, the store's time and version. None if the store has outgrown this process's map."""
 
-    def freeze(self) -> FrozenMap | None:
+    def freeze(self) -> ReadTransaction | None:
         """The store as it is now; None as above."""
 
     def raise_version(self, least: int) -> None:
@@ -55,7 +55,7 @@ class Shared(Protocol):
         """One engine less. The last one closes the store."""
 
 
-class FrozenMap(Protocol):
+class ReadTransaction(Protocol):
     """One read transaction that stays open."""
 
     def read(self, requests: Sequence[kv.Request], env: envs.Env) -> tuple[Answers, int, int]: ...
@@ -63,29 +63,29 @@ class FrozenMap(Protocol):
     def close(self) -> None: ...
 
 
-class Frozen:
+class FrozenLmdb:
     """`kv.Frozen`, on the loop that opened it."""
 
-    def __init__(self, inner: FrozenMap, env: envs.Env) -> None:
+    def __init__(self, inner: ReadTransaction, env: envs.Env) -> None:
         self._inner = inner
         self._env = env
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         kv.check_requests(requests)
         answers, time_us, version = self._inner.read(requests, self._env)
-        return kv.Snapshot(answers, time_us, 0, version)
+        return kv.ReadResult(answers, time_us, 0, version)
 
     async def close(self) -> None:
         self._inner.close()
 
 
 class LmdbEngine:
-    def __init__(self, store: Shared, env: envs.Env) -> None:
+    def __init__(self, store: SharedFolder, env: envs.Env) -> None:
         self._store = store
         self._writer = store.writer
         self._env = env
         self._loop = asyncio.get_running_loop()
-        self.hints = hints.Hints()
+        self.hints = hints.HintBoard()
         self._inbox = lmdb_writer.Inbox()
         self._in_flight = 0
         self._crowded = False
@@ -103,7 +103,7 @@ class LmdbEngine:
             self._loop.add_reader(self._listener.fileno(), self._on_datagram)
         self._writer.add(self._inbox)
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         self._check_open()
         kv.check_requests(requests)
         for _ in range(limits.LMDB_REMAPS_MAX):
@@ -111,7 +111,7 @@ class LmdbEngine:
             found = self._store.read(requests, self._env)
             if found is not None:
                 answers, time_us, version = found
-                return kv.Snapshot(answers, time_us, seen, version)
+                return kv.ReadResult(answers, time_us, seen, version)
             # A call without batches makes the writer thread begin a transaction, and so adopt the grown map.
             await self._submit((), 0)
         raise errors.StoreUnavailable(_TOO_FAST)
@@ -141,7 +141,7 @@ class LmdbEngine:
         for _ in range(limits.LMDB_REMAPS_MAX):
             found = self._store.freeze()
             if found is not None:
-                return Frozen(found, self._env)
+                return FrozenLmdb(found, self._env)
             await self._submit((), 0)
         raise errors.StoreUnavailable(_TOO_FAST)
 
@@ -198,8 +198,8 @@ class LmdbEngine:
 
     def _submit(
         self, batches: tuple[kv.Batch, ...], size: int, chore: Callable[[], object] | None = None
-    ) -> lmdb_writer.Job:
-        job = lmdb_writer.Job(self._inbox, batches, size, self._loop, chore)
+    ) -> lmdb_writer.CommitCall:
+        job = lmdb_writer.CommitCall(self._inbox, batches, size, self._loop, chore)
         self._in_flight += 1
         self._writer.put(job)
         if not self._writer.awake:
@@ -231,7 +231,7 @@ class LmdbEngine:
             self._drained.set_result(None)
             self._drained = None
 
-    def _settle(self, jobs: Sequence[lmdb_writer.Job], txn: int | None, keys: list[bytes]) -> None:
+    def _settle(self, jobs: Sequence[lmdb_writer.CommitCall], txn: int | None, keys: list[bytes]) -> None:
         if txn is not None:
             self._note(txn, keys if len(keys) <= limits.HINT_LOCAL_KEYS_MAX else None)
         if not jobs:

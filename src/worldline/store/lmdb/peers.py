@@ -81,7 +81,7 @@ def decode(data: bytes) -> Heard | Hello:
     return Heard(txn, keys)
 
 
-class Folder:
+class SocketFolder:
     """The folder of sockets, and how each is named to the system even if the folder's path is long."""
 
     def __init__(self, path: Path) -> None:
@@ -126,10 +126,10 @@ class Folder:
         os.close(self._number)
 
 
-def sockets(folder: Path) -> Folder | None:
+def sockets(folder: Path) -> SocketFolder | None:
     """Those of a store. Hints are a help, not a need: a store on a full disk can still be read."""
     try:
-        return Folder(folder / FOLDER)
+        return SocketFolder(folder / FOLDER)
     except OSError:
         return None
 
@@ -137,7 +137,7 @@ def sockets(folder: Path) -> Folder | None:
 class Listener:
     """One engine's ear. Belongs to the engine's loop."""
 
-    def __init__(self, folder: Folder, env: envs.Env) -> None:
+    def __init__(self, folder: SocketFolder, env: envs.Env) -> None:
         """Raises OSError where no socket can be bound."""
         self._folder = folder
         self._socket = _datagrams()
@@ -184,13 +184,13 @@ class Listener:
         raise AssertionError
 
 
-class Peers:
+class PeerListeners:
     """The listeners of other processes, as the writer thread tells them.
 
     `tell` belongs to that thread. The others only set what it looks at next time.
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: SocketFolder) -> None:
         self._folder = folder
         self._socket = _datagrams()
         self._own: dict[str, None] = {}

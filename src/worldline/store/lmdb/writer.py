@@ -1,7 +1,7 @@
 """The writer thread of one LMDB folder in one process, without LMDB: calls in, groups out, answers back.
 
-A call of `commit` is a `Job`. Loops put jobs; the thread takes what is waiting, up to a bound, as one group, has it
-written, and delivers the answers to the `Inbox` of each loop that takes part, with one ring of its bell. All inboxes
+A call of `commit` is a `CommitCall`. Loops put jobs; the thread takes what is waiting, up to a bound, as one group, has
+it written, and delivers the answers to the `Inbox` of each loop that takes part, with one ring of its bell. All inboxes
 hear what was written by any loop, so that hints inside the process need no other way.
 
 Every accepted job is answered exactly once, also when the store fails or the thread has a bug. After `fail` no job is
@@ -28,7 +28,7 @@ from worldline.store.lmdb import bell
 Written = tuple[int | None, list[bytes]]
 
 
-class Job(msgspec.Struct, eq=False):
+class CommitCall(msgspec.Struct, eq=False):
     """One call of `commit` on its way through the thread, and what its task awaits.
 
     It does for a task what an asyncio future does, by the same protocol, except for one thing: the task goes on in the
@@ -45,7 +45,7 @@ class Job(msgspec.Struct, eq=False):
     error: errors.Error | None = None
     _asyncio_future_blocking: bool = False
     _cancelled: bool = False
-    _callback: Callable[[Job], object] | None = None
+    _callback: Callable[[CommitCall], object] | None = None
     _context: contextvars.Context | None = None
 
     def answer(self, outcomes: list[kv.Outcome]) -> None:
@@ -69,7 +69,7 @@ class Job(msgspec.Struct, eq=False):
 
     # --- What a task calls ---
 
-    def __await__(self) -> Generator[Job, None, list[kv.Outcome]]:
+    def __await__(self) -> Generator[CommitCall, None, list[kv.Outcome]]:
         self._asyncio_future_blocking = True
         yield self  # the task goes on here, or throws what `result` raised
         return self.outcomes
@@ -77,7 +77,7 @@ class Job(msgspec.Struct, eq=False):
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self.loop
 
-    def add_done_callback(self, callback: Callable[[Job], object], *, context: contextvars.Context) -> None:
+    def add_done_callback(self, callback: Callable[[CommitCall], object], *, context: contextvars.Context) -> None:
         self._callback = callback
         self._context = context
 
@@ -98,7 +98,7 @@ class Job(msgspec.Struct, eq=False):
         return self.outcomes
 
 
-Arrival = tuple[Sequence[Job], int | None, list[bytes]]
+Arrival = tuple[Sequence[CommitCall], int | None, list[bytes]]
 
 
 class Inbox:
@@ -112,7 +112,7 @@ class Inbox:
     def fileno(self) -> int:
         return self._bell.fileno()
 
-    def deliver(self, jobs: Sequence[Job], txn: int | None, keys: list[bytes]) -> None:
+    def deliver(self, jobs: Sequence[CommitCall], txn: int | None, keys: list[bytes]) -> None:
         self._arrived.append((jobs, txn, keys))
         if not self._rung:
             self.ring()
@@ -132,12 +132,12 @@ class Inbox:
         self._bell.close()
 
 
-class Writer:
+class WriterThread:
     def __init__(
         self,
         name: str,
         *,
-        write: Callable[[list[Job]], Written],
+        write: Callable[[list[CommitCall]], Written],
         after: Callable[[int, list[bytes]], None],
         abandon: Callable[[str], None],
     ) -> None:
@@ -151,7 +151,7 @@ class Writer:
         self._write = write
         self._after = after
         self._abandon = abandon
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[CommitCall] = deque()
         self._bell = bell.Bell()
         self._stopping = False
         self._inboxes: tuple[Inbox, ...] = ()
@@ -172,7 +172,7 @@ class Writer:
         with self._inboxes_lock:
             self._inboxes = tuple(other for other in self._inboxes if other is not inbox)
 
-    def put(self, job: Job) -> None:
+    def put(self, job: CommitCall) -> None:
         """Accept a job. It waits until the bell rings, if the thread is not `awake`."""
         self._jobs.append(job)
         if self.failed is not None:
@@ -201,7 +201,7 @@ class Writer:
         self._refuse()
 
     def _run(self) -> None:
-        group: list[Job] = []
+        group: list[CommitCall] = []
         try:
             while self.failed is None and (group := self._next()):
                 txn, keys = self._write(group)
@@ -217,7 +217,7 @@ class Writer:
                     job.lose("the writer thread failed with a bug")
                 self._publish(group, None, [])
 
-    def _next(self) -> list[Job]:
+    def _next(self) -> list[CommitCall]:
         """Sleep until there is something to do. Empty: stop."""
         jobs = self._jobs
         while not jobs:
@@ -240,7 +240,7 @@ class Writer:
 
     def _refuse(self) -> None:
         """Any thread may help to empty the queue; each job is taken by one."""
-        refused: list[Job] = []
+        refused: list[CommitCall] = []
         with contextlib.suppress(IndexError):
             while True:
                 refused.append(self._jobs.popleft())
@@ -248,7 +248,7 @@ class Writer:
             job.error = errors.StoreFailed(str(self.failed))
         self._publish(refused, None, [])
 
-    def _publish(self, jobs: list[Job], txn: int | None, keys: list[bytes]) -> None:
+    def _publish(self, jobs: list[CommitCall], txn: int | None, keys: list[bytes]) -> None:
         with self._inboxes_lock:
             inboxes = self._inboxes
             for inbox in inboxes:

@@ -38,7 +38,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # never hang on a pipe of t
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class Cipher(Protocol):
+class CacheSealer(Protocol):
     """What seals an entry for its address."""
 
     def seal(self, place: bytes, data: bytes) -> bytes: ...
@@ -64,7 +64,7 @@ class _Entry(NamedTuple):
     size: int
 
 
-async def open(folder: Path, env: envs.Env, *, bytes_max: int, cipher: Cipher | None = None) -> BlobCache:
+async def open(folder: Path, env: envs.Env, *, bytes_max: int, cipher: CacheSealer | None = None) -> BlobCache:
     """Make the folder if need be, and look at what is in it. `cipher`: what seals the entries, if anything does."""
     cache = BlobCache(folder, env, bytes_max=bytes_max, cipher=cipher)
     try:
@@ -77,7 +77,7 @@ async def open(folder: Path, env: envs.Env, *, bytes_max: int, cipher: Cipher | 
 class BlobCache:
     """Made by `open`. All calls are safe together, from any number of tasks, threads and processes."""
 
-    def __init__(self, folder: Path, env: envs.Env, *, bytes_max: int, cipher: Cipher | None = None) -> None:
+    def __init__(self, folder: Path, env: envs.Env, *, bytes_max: int, cipher: CacheSealer | None = None) -> None:
         assert bytes_max > 0
         self._cipher = cipher
         self._folder = folder

@@ -29,7 +29,7 @@ from typing import ParamSpec, TypeVar
 from worldline.base import errors, limits, private_files, probes
 from worldline.store.objects import interface as objects
 
-Listing = list[objects.Listed]
+Listing = list[objects.ListedObject]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class FolderObjects:
     async def get(self, name: str) -> bytes:
         return await self._run(self._get, objects.check_name(name))
 
-    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.Listed]:
+    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.ListedObject]:
         objects.check_list(prefix, after, count_max)
         return await self._run(self._list, prefix, after, count_max)
 
@@ -298,7 +298,7 @@ def _entries(folder: int) -> list[tuple[str, bool]]:
     return sorted(found, key=lambda entry: f"{entry[0]}/" if entry[1] else entry[0])
 
 
-def _walk(folder: int, base: str, prefix: str, after: str) -> Generator[objects.Listed, None, None]:
+def _walk(folder: int, base: str, prefix: str, after: str) -> Generator[objects.ListedObject, None, None]:
     """The objects under a folder in name order, entering only folders that can hold what is asked for."""
     for entry, is_folder in _entries(folder):
         name = base + entry
@@ -312,7 +312,7 @@ def _walk(folder: int, base: str, prefix: str, after: str) -> Generator[objects.
         elif name.startswith(prefix) and name > after:
             with contextlib.suppress(FileNotFoundError):  # deleted since the folder was read
                 info = os.stat(entry, dir_fd=folder, follow_symlinks=False)
-                yield objects.Listed(name, info.st_size, info.st_mtime_ns // 1000)
+                yield objects.ListedObject(name, info.st_size, info.st_mtime_ns // 1000)
 
 
 def _may_hold(base: str, prefix: str, after: str) -> bool:

@@ -25,7 +25,7 @@ _NAME = re.compile(r"[0-9a-z]{1,64}(/[0-9a-z]{1,64}(-[0-9a-z]{1,64}){0,2}){0,7}"
 _PREFIX = re.compile(r"[0-9a-z/-]*")
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ListedObject(msgspec.Struct, frozen=True):
     name: str
     size: int
     modified_us: int
@@ -38,7 +38,7 @@ class Objects(Protocol):
     async def get(self, name: str) -> bytes:
         """The whole body. Raises `NotFound`."""
 
-    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[Listed]:
+    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[ListedObject]:
         """Objects whose name starts with `prefix`, in name order, those after `after` only.
 
         `after` is "" or a name listed before. A prefix that ends in a slash costs what it finds; another one may cost

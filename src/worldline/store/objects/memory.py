@@ -24,10 +24,12 @@ class MemoryObjects:
             raise errors.NotFound(f"no object {name}")
         return found[0]
 
-    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.Listed]:
+    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.ListedObject]:
         objects.check_list(prefix, after, count_max)
         names = sorted(name for name in self._bodies if name.startswith(prefix) and name > after)
-        return [objects.Listed(name, len(self._bodies[name][0]), self._bodies[name][1]) for name in names[:count_max]]
+        return [
+            objects.ListedObject(name, len(self._bodies[name][0]), self._bodies[name][1]) for name in names[:count_max]
+        ]
 
     async def delete(self, name: str) -> None:
         self._bodies.pop(objects.check_name(name), None)

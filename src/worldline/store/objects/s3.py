@@ -31,7 +31,7 @@ from worldline.base import errors, limits, probes
 from worldline.store.objects import interface as objects
 
 T = TypeVar("T")
-Listing = list[objects.Listed]
+Listing = list[objects.ListedObject]
 
 TOKEN = "upload"  # sent as x-amz-meta-upload  # noqa: S105 - the name of a header, not a secret
 PAGE_COUNT = 1_000
@@ -47,7 +47,7 @@ _REFUSED = (401, 403)
 _REPEATABLE = (408, 409, 429)  # of the client errors, those that mean "later"
 
 
-class Settings(msgspec.Struct, frozen=True):
+class S3Settings(msgspec.Struct, frozen=True):
     """Where the server is and who we are. Without keys, the driver asks the machine for its role's credentials."""
 
     endpoint: str = ""  # empty: Amazon's own, for the region
@@ -60,7 +60,7 @@ class Settings(msgspec.Struct, frozen=True):
     timeout_ms: int = 10_000  # for the server to answer; a body has more time, by its size
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> Settings:
+    def of(cls, environ: Mapping[str, str]) -> S3Settings:
         """The settings that the usual AWS_* variables say."""
         return cls(
             endpoint=environ.get("AWS_ENDPOINT_URL_S3", "") or environ.get("AWS_ENDPOINT_URL", ""),
@@ -79,7 +79,7 @@ class _Undecided(Exception):
     """The name was said to be taken, or written, but nothing is there, or something else."""
 
 
-async def open(url: str, settings: Settings, env: envs.Env, patience: objects.Patience | None = None) -> S3Objects:
+async def open(url: str, settings: S3Settings, env: envs.Env, patience: objects.Patience | None = None) -> S3Objects:
     """`StoreMissing` if there is no such bucket; `StoreUnavailable` if it cannot be listed."""
     opened = S3Objects(url, settings, env, patience)
     await opened.list("", count_max=1)
@@ -87,7 +87,7 @@ async def open(url: str, settings: Settings, env: envs.Env, patience: objects.Pa
 
 
 class S3Objects:
-    def __init__(self, url: str, settings: Settings, env: envs.Env, patience: objects.Patience | None = None) -> None:
+    def __init__(self, url: str, settings: S3Settings, env: envs.Env, patience: objects.Patience | None = None) -> None:
         self._patience = patience or objects.Patience()
         self._bucket, prefix = _parse(url)
         self._endpoint = settings.endpoint or f"https://s3.{settings.region}.amazonaws.com"
@@ -106,7 +106,7 @@ class S3Objects:
         objects.check_name(name)
         return await self._try(f"get {name}", lambda: self._get_once(name))
 
-    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.Listed]:
+    async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.ListedObject]:
         objects.check_list(prefix, after, count_max)
         return await self._try(f"list {prefix!r}", lambda: self._list_once(prefix, after, count_max))
 
@@ -181,7 +181,7 @@ class S3Objects:
             for found in page:
                 name = found["path"]
                 if name.startswith(prefix) and objects.is_name(name):
-                    taken.append(objects.Listed(name, found["size"], _micros(found["last_modified"])))
+                    taken.append(objects.ListedObject(name, found["size"], _micros(found["last_modified"])))
                 if len(taken) >= count_max or _is_past(name, prefix):
                     return taken
 
@@ -249,7 +249,7 @@ def _split(url: str) -> urllib.parse.SplitResult | None:
         return None
 
 
-def _check(settings: Settings, endpoint: str) -> None:
+def _check(settings: S3Settings, endpoint: str) -> None:
     parts = _split(endpoint)
     if parts is None or parts.scheme not in {"http", "https"} or not parts.hostname or parts.username:
         raise errors.BadInput("the endpoint of S3 must be an http:// or https:// URL of a host, without keys in it")
@@ -263,7 +263,7 @@ def _check(settings: Settings, endpoint: str) -> None:
             raise errors.BadInput(f"S3's {name} is {value!r}; use a whole number from {low} to {high}")
 
 
-def _connect(bucket: str, prefix: str, endpoint: str, settings: Settings) -> obstore.store.S3Store:
+def _connect(bucket: str, prefix: str, endpoint: str, settings: S3Settings) -> obstore.store.S3Store:
     """Everything is said here, because the driver reads what is not said from the environment.
 
     It does not retry by itself: two loops of retries would multiply, and only ours knows about tokens.

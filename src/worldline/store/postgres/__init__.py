@@ -5,5 +5,5 @@ from __future__ import annotations
 from worldline.store.postgres import engine, settings
 
 PostgresEngine = engine.PostgresEngine
-Settings = settings.Settings
+Settings = settings.PostgresSettings
 open = engine.open

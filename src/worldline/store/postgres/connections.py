@@ -1,15 +1,15 @@
 """Connections to PostgreSQL: opening them, and what their failures mean. The only file that knows the driver.
 
-A `Session` is one connection with its settings and prepared statements; it runs one statement at a time and is thrown
-away after any failure that leaves its state in doubt. A `Pool` lends sessions and opens them as they are needed.
+A `PostgresSession` is one connection with its settings and prepared statements; it runs one statement at a time and is
+thrown away after any failure that leaves its state in doubt. A `Pool` lends sessions and opens them as they are needed.
 
 What a failed statement means is decided here, once:
 
 * `Again`: the server undid it because of other writers, or it was not sent. Certainly not applied; run it again.
 * a `StoreError`: the server refused it. Certainly not applied.
-* `Broken`: the connection ended, or the answer did not come in time. It may have been applied, or may yet be.
+* `BrokenConnection`: the connection ended, or the answer did not come in time. It may have been applied, or may yet be.
 
-An error that ends the session as well (FATAL) counts as `Broken`: it may come after the commit.
+An error that ends the session as well (FATAL) counts as `BrokenConnection`: it may come after the commit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from asyncpg.connect_utils import SessionAttribute
 from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.store.postgres import sql
-from worldline.store.postgres.settings import Address, Settings
+from worldline.store.postgres.settings import PostgresSettings, PostgresUrl
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 Statement: TypeAlias = "asyncpg.prepared_stmt.PreparedStatement[asyncpg.Record]"
@@ -50,14 +50,14 @@ class Again(Exception):
     """Undone by the server because of other writers, or never sent; nothing was applied."""
 
 
-class Broken(Exception):
+class BrokenConnection(Exception):
     """The connection is gone or silent; what the statement did is unknown."""
 
 
-class Session:
+class PostgresSession:
     """One connection. `base` is what its cluster's transaction ids are added to."""
 
-    def __init__(self, connection: Connection, address: Address, settings: Settings) -> None:
+    def __init__(self, connection: Connection, address: PostgresUrl, settings: PostgresSettings) -> None:
         self._connection = connection
         self._address = address
         self._settings = settings
@@ -108,7 +108,7 @@ class Session:
         self._warned = False
         [row] = await self._run(self._commit.fetch, *arguments)
         if self._warned:
-            raise Broken("the server warned that the commit may not have reached its standby")
+            raise BrokenConnection("the server warned that the commit may not have reached its standby")
         return row
 
     async def read(self, arguments: Sequence[object], *, backwards: bool) -> Sequence[Row]:
@@ -165,16 +165,16 @@ class Session:
                 raise Again(_text(error)) from error
             if _ends_session(error):
                 self.abort()
-                raise Broken(_text(error)) from error
+                raise BrokenConnection(_text(error)) from error
             raise refused(error, self._address) from error
         except asyncpg.InternalClientError as error:
             self.abort()
             if str(error).startswith(_UNSENT):
                 raise Again(_text(error)) from error
-            raise Broken(_text(error)) from error
+            raise BrokenConnection(_text(error)) from error
         except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
             self.abort()
-            raise Broken(_text(error)) from error
+            raise BrokenConnection(_text(error)) from error
         except asyncio.CancelledError:
             self.abort()
             raise
@@ -218,21 +218,21 @@ class Pool:
     unless sessions are lent that may come back to them.
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[Session]], size: int) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[PostgresSession]], size: int) -> None:
         self._connect = connect
         self._size = size
-        self._idle: list[Session] = []
+        self._idle: list[PostgresSession] = []
         self._lent = 0
-        self._waiting: deque[asyncio.Future[Session]] = deque()
+        self._waiting: deque[asyncio.Future[PostgresSession]] = deque()
         self._opening: asyncio.Task[None] | None = None
 
-    async def take(self) -> Session:
+    async def take(self) -> PostgresSession:
         while self._idle:
             session = self._idle.pop()
             if not session.closed:
                 self._lent += 1
                 return session
-        waiter: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[PostgresSession] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         self._grow()
         try:
@@ -242,18 +242,18 @@ class Pool:
                 self.give(waiter.result())
             raise
 
-    def give(self, session: Session) -> None:
+    def give(self, session: PostgresSession) -> None:
         """Take back a session that was lent."""
         self._lent -= 1
         self.add(session)
 
-    def add(self, session: Session) -> None:
+    def add(self, session: PostgresSession) -> None:
         """Have a session more, unless it is broken."""
         if not session.closed and not self._hand_over(session):
             self._idle.append(session)
         self._grow()
 
-    def _hand_over(self, session: Session) -> bool:
+    def _hand_over(self, session: PostgresSession) -> bool:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -294,7 +294,7 @@ class Pool:
                 waiter.set_exception(error)
 
 
-async def connect(address: Address, settings: Settings, env: envs.Env) -> Session:
+async def connect(address: PostgresUrl, settings: PostgresSettings, env: envs.Env) -> PostgresSession:
     """A connection, not yet identified. Tries several times, unless the refusal is one that time does not heal.
 
     A server that says it is starting, after a crash perhaps, is given more time than one that is not there.
@@ -302,7 +302,7 @@ async def connect(address: Address, settings: Settings, env: envs.Env) -> Sessio
     attempt = 0
     while True:
         try:
-            return Session(await _connect_once(address, settings), address, settings)
+            return PostgresSession(await _connect_once(address, settings), address, settings)
         except asyncpg.PostgresError as error:
             _raise_if_final(error, address)
             failure: Exception = error
@@ -323,7 +323,7 @@ async def connect(address: Address, settings: Settings, env: envs.Env) -> Sessio
         await env.sleep(delay_ms / 1000)
 
 
-async def _connect_once(address: Address, settings: Settings) -> Connection:
+async def _connect_once(address: PostgresUrl, settings: PostgresSettings) -> Connection:
     return await asyncpg.connect(
         address.dsn,
         timeout=settings.connect_timeout_ms / 1000,
@@ -332,7 +332,7 @@ async def _connect_once(address: Address, settings: Settings) -> Connection:
     )
 
 
-def _raise_if_final(error: asyncpg.PostgresError, address: Address) -> None:
+def _raise_if_final(error: asyncpg.PostgresError, address: PostgresUrl) -> None:
     state = error.sqlstate
     if state in _LOGIN:
         raise errors.StoreUnavailable(
@@ -348,7 +348,7 @@ def _raise_if_final(error: asyncpg.PostgresError, address: Address) -> None:
         raise refused(error, address) from error
 
 
-def refused(error: asyncpg.PostgresError, address: Address) -> errors.StoreError:
+def refused(error: asyncpg.PostgresError, address: PostgresUrl) -> errors.StoreError:
     """What a refused statement means for the caller. Nothing of it was applied."""
     state, text = error.sqlstate, _text(error)
     if state == "53100":
@@ -366,7 +366,7 @@ def refused(error: asyncpg.PostgresError, address: Address) -> errors.StoreError
     return errors.StoreFailed(f"{address.shown}: the server refused a statement ({state}): {text}")
 
 
-def read_only(address: Address) -> errors.StoreUnavailable:
+def read_only(address: PostgresUrl) -> errors.StoreUnavailable:
     return errors.StoreUnavailable(
         f"{address.shown} is a standby or read-only; name the primary in the URL (replicas are never used)"
     )

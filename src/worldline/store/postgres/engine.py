@@ -22,8 +22,8 @@ from worldline.base import env as envs
 from worldline.base import errors, limits, probes
 from worldline.store import hints, kv
 from worldline.store.postgres import groups, notices, sql, store
-from worldline.store.postgres.connections import Again, Broken, Pool, Row, Session
-from worldline.store.postgres.settings import DEFAULTS, Settings, parse
+from worldline.store.postgres.connections import Again, BrokenConnection, Pool, PostgresSession, Row
+from worldline.store.postgres.settings import DEFAULTS, PostgresSettings, parse
 
 # The server answers a range by one row, which must stay well below its gigabyte; a longer page says that there is more.
 _PAGE_BYTES_MAX = 256 * limits.MIB
@@ -41,22 +41,24 @@ class _Shared:
     def __init__(self) -> None:
         self.requests: list[kv.Request] = []
         self.ranges = 0
-        self.reads: list[tuple[int, int, asyncio.Future[kv.Snapshot]]] = []  # with how many of the requests are its own
+        self.reads: list[
+            tuple[int, int, asyncio.Future[kv.ReadResult]]
+        ] = []  # with how many of the requests are its own
 
     def has_room(self, requests: Sequence[kv.Request]) -> bool:
         ranges = sum(isinstance(request, kv.Range) for request in requests)
         return len(self.requests) + len(requests) <= _SHARED_REQUESTS_MAX and self.ranges + ranges <= _SHARED_RANGES_MAX
 
-    def add(self, requests: Sequence[kv.Request], seen: int, answer: asyncio.Future[kv.Snapshot]) -> None:
+    def add(self, requests: Sequence[kv.Request], seen: int, answer: asyncio.Future[kv.ReadResult]) -> None:
         self.requests += requests
         self.ranges += sum(isinstance(request, kv.Range) for request in requests)
         self.reads.append((len(requests), seen, answer))
 
-    def answer(self, whole: kv.Snapshot) -> None:
+    def answer(self, whole: kv.ReadResult) -> None:
         start = 0
         for count, seen, answer in self.reads:
             if not answer.done():
-                answer.set_result(kv.Snapshot(whole.answers[start : start + count], whole.time_us, seen))
+                answer.set_result(kv.ReadResult(whole.answers[start : start + count], whole.time_us, seen))
             start += count
 
     def fail(self, error: errors.Error) -> None:
@@ -65,11 +67,11 @@ class _Shared:
                 answer.set_exception(error)
 
 
-async def open(url: str, env: envs.Env, *, create: bool, settings: Settings = DEFAULTS) -> PostgresEngine:
+async def open(url: str, env: envs.Env, *, create: bool, settings: PostgresSettings = DEFAULTS) -> PostgresEngine:
     """Open the store in the URL's schema; with `create`, make it if there is none."""
     address = parse(url)
 
-    async def connect(*, statements: bool = True) -> Session:
+    async def connect(*, statements: bool = True) -> PostgresSession:
         return await store.connect(address, settings, env, statements=statements)
 
     session = await store.prepare(address, settings, env, create=create)
@@ -91,18 +93,18 @@ class PostgresEngine:
     """Made by `open`."""
 
     def __init__(
-        self, env: envs.Env, settings: Settings, connect: Callable[..., Awaitable[Session]], schema: str
+        self, env: envs.Env, settings: PostgresSettings, connect: Callable[..., Awaitable[PostgresSession]], schema: str
     ) -> None:
         self._env = env
         self._settings = settings
         self._connect = connect
         self._schema = schema
-        self.hints = hints.Hints()
+        self.hints = hints.HintBoard()
         listen = functools.partial(connect, statements=False)
         self._notices = notices.Notices(self.hints, listen, env, schema, settings)
         self._sessions = Pool(connect, settings.read_connections + settings.commit_connections)
         self._readers = asyncio.Semaphore(settings.read_connections)
-        self._queue = groups.Queue(
+        self._queue = groups.BatchQueue(
             batches_max=settings.group_batches_max,
             bytes_max=settings.group_bytes_max,
             scan_max=settings.scan_batches_max,
@@ -115,14 +117,14 @@ class PostgresEngine:
         self._quiet.set()
         self._closed = False
 
-    def adopt(self, session: Session) -> None:
+    def adopt(self, session: PostgresSession) -> None:
         """Use the session by which the store was opened."""
         self._sessions.add(session)
 
     async def start(self) -> None:
         await self._notices.start()
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         self._check_open()
         kv.check_requests(requests)
         seen = self.hints.seen
@@ -132,10 +134,10 @@ class PostgresEngine:
         base, rows = await self._with_reader(lambda session: session.read(arguments, backwards=backwards))
         return _answer(requests, base, rows, seen)
 
-    def _read_together(self, requests: Sequence[kv.Request], seen: int) -> asyncio.Future[kv.Snapshot]:
+    def _read_together(self, requests: Sequence[kv.Request], seen: int) -> asyncio.Future[kv.ReadResult]:
         """Wait for a connection with others. A caller that is cancelled does not disturb the others."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[kv.Snapshot] = loop.create_future()
+        answer: asyncio.Future[kv.ReadResult] = loop.create_future()
         if self._shared is None or not self._shared.has_room(requests):
             self._shared = _Shared()
             task = loop.create_task(self._serve_reads(self._shared), name="worldline postgres read")
@@ -145,7 +147,7 @@ class PostgresEngine:
         return answer
 
     async def _serve_reads(self, shared: _Shared) -> None:
-        async def call(session: Session) -> Sequence[Row]:
+        async def call(session: PostgresSession) -> Sequence[Row]:
             if self._shared is shared:
                 self._shared = None  # callers from now on wait for the next
             backwards, arguments = _ask(shared.requests)
@@ -166,7 +168,7 @@ class PostgresEngine:
         for batch in batches:
             kv.check(batch)
         loop = asyncio.get_running_loop()
-        entries = [groups.Entry(batch, loop.create_future()) for batch in batches]
+        entries = [groups.WaitingBatch(batch, loop.create_future()) for batch in batches]
         self._queue.add(entries)
         self._pump()
         if len(entries) == 1:
@@ -184,13 +186,13 @@ class PostgresEngine:
         try:
             await session.execute(sql.FREEZE)
             await session.row(sql.PING)  # what is read first decides what is seen
-        except (Again, Broken) as error:
+        except (Again, BrokenConnection) as error:
             session.abort()
             raise errors.StoreUnavailable(f"the server broke the connection: {error}") from error
         except BaseException:
             session.abort()
             raise
-        return Frozen(session)
+        return FrozenPostgres(session)
 
     async def raise_stamps(self, above: kv.Stamp) -> None:
         """Connections know where their stamps begin, so they are made anew."""
@@ -198,7 +200,7 @@ class PostgresEngine:
         session = await self._sessions.take()
         try:
             await session.row(sql.raise_base(self._schema), kv.stamp_version(above) + 1)
-        except (Again, Broken) as error:
+        except (Again, BrokenConnection) as error:
             raise errors.StoreUnavailable(f"the server broke the connection: {error}") from error
         finally:
             session.abort()
@@ -221,7 +223,7 @@ class PostgresEngine:
                 if not older:
                     break
             await session.execute(sql.vacuum(self._schema))
-        except (Again, Broken) as error:
+        except (Again, BrokenConnection) as error:
             raise errors.StoreUnavailable(f"the server broke the connection: {error}") from error
         finally:
             await session.close()
@@ -259,7 +261,7 @@ class PostgresEngine:
 
         The group is made when the connection is there, so that what comes meanwhile is in it.
         """
-        session: Session | None = None
+        session: PostgresSession | None = None
         answers: Sequence[groups.Answer] = []
         failure: groups.Answer = kv.CommitUnknown("the commit was interrupted")
         try:
@@ -279,7 +281,9 @@ class PostgresEngine:
                 entry.resolve(answers[index] if answers else failure)
         return bool(group)
 
-    async def _commit_group(self, session: Session, group: list[groups.Entry]) -> Sequence[groups.Answer]:
+    async def _commit_group(
+        self, session: PostgresSession, group: list[groups.WaitingBatch]
+    ) -> Sequence[groups.Answer]:
         """The answers of a group, whole or undone each time. Gives the session back."""
         undone = ""
         for attempt in range(self._settings.commit_attempts):
@@ -295,7 +299,7 @@ class PostgresEngine:
                 probes.hit("postgres.commit-undone")
                 undone = str(error)
                 continue
-            except Broken as error:
+            except BrokenConnection as error:
                 probes.hit("postgres.commit-unknown")
                 return [kv.CommitUnknown(str(error))] * len(group)
             except errors.StoreError as error:
@@ -308,14 +312,16 @@ class PostgresEngine:
         text = f"undone {self._settings.commit_attempts} times because of other writers; try again later: {undone}"
         return [errors.StoreUnavailable(text)] * len(group)
 
-    def _tell(self, group: list[groups.Entry], answers: Sequence[groups.Answer]) -> None:
+    def _tell(self, group: list[groups.WaitingBatch], answers: Sequence[groups.Answer]) -> None:
         for entry, answer in zip(group, answers, strict=True):
             if isinstance(answer, kv.Ok):
                 written = hints.written(entry.batch)
                 self.hints.note(written)
                 self._notices.tell(written)
 
-    async def _with_reader(self, call: Callable[[Session], Awaitable[Sequence[Row]]]) -> tuple[int, Sequence[Row]]:
+    async def _with_reader(
+        self, call: Callable[[PostgresSession], Awaitable[Sequence[Row]]]
+    ) -> tuple[int, Sequence[Row]]:
         """Run a statement that changes nothing, on another connection if the first one breaks."""
         self._reading += 1
         self._quiet.clear()
@@ -327,7 +333,9 @@ class PostgresEngine:
             if not self._reading:
                 self._quiet.set()
 
-    async def _read_from_any(self, call: Callable[[Session], Awaitable[Sequence[Row]]]) -> tuple[int, Sequence[Row]]:
+    async def _read_from_any(
+        self, call: Callable[[PostgresSession], Awaitable[Sequence[Row]]]
+    ) -> tuple[int, Sequence[Row]]:
         reason: Exception | None = None
         for attempt in range(self._settings.read_attempts):
             if attempt > 1:
@@ -335,7 +343,7 @@ class PostgresEngine:
             session = await self._sessions.take()
             try:
                 return session.base, await call(session)
-            except (Again, Broken) as error:
+            except (Again, BrokenConnection) as error:
                 reason = error
             finally:
                 self._sessions.give(session)
@@ -351,20 +359,20 @@ class PostgresEngine:
             raise errors.StoreUnavailable("this store is closed")
 
 
-class Frozen:
+class FrozenPostgres:
     """`kv.Frozen`: a transaction that stays open, on a connection of its own."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: PostgresSession) -> None:
         self._session = session
         self._turn = asyncio.Lock()  # a connection runs one statement at a time
 
-    async def read(self, *requests: kv.Request) -> kv.Snapshot:
+    async def read(self, *requests: kv.Request) -> kv.ReadResult:
         kv.check_requests(requests)
         backwards, arguments = _ask(requests)
         try:
             async with self._turn:
                 rows = await self._session.read(arguments, backwards=backwards)
-        except (Again, Broken) as error:
+        except (Again, BrokenConnection) as error:
             raise errors.StoreUnavailable(f"the connection of a frozen state ended; begin again: {error}") from error
         return _answer(requests, self._session.base, rows, 0)
 
@@ -386,7 +394,7 @@ def _ask(requests: Sequence[kv.Request]) -> tuple[bool, list[object]]:
     ]
 
 
-def _answer(requests: Sequence[kv.Request], base: int, rows: Sequence[Row], seen: int) -> kv.Snapshot:
+def _answer(requests: Sequence[kv.Request], base: int, rows: Sequence[Row], seen: int) -> kv.ReadResult:
     by_place = {row[0]: row for row in rows}
     _, time_us, oldest, _, values = by_place[0]
     stable = kv.stamp(base + oldest, 0)
@@ -401,7 +409,7 @@ def _answer(requests: Sequence[kv.Request], base: int, rows: Sequence[Row], seen
         _, total, _, keys, contents = by_place[place]
         items = list(zip(keys or (), contents or (), strict=True))
         answers.append(kv.Page(items, more=total > len(items), stable=stable))
-    return kv.Snapshot(answers, time_us, seen)
+    return kv.ReadResult(answers, time_us, seen)
 
 
 def _outcomes(answers: Sequence[groups.Answer]) -> list[kv.Outcome]:

@@ -32,7 +32,7 @@ RUNS_MAX = 48
 PARTS_MAX = 16
 
 
-class Locks(NamedTuple):
+class KeyLocks(NamedTuple):
     """The keys to lock, in order, cut into runs of one kind; and the deletes of each batch that come after that."""
 
     keys: list[bytes]
@@ -41,7 +41,7 @@ class Locks(NamedTuple):
     deletes: list[tuple[int, list[bytes]]]
 
 
-class Entry:
+class WaitingBatch:
     """A waiting batch: what it touches, and where its answer goes."""
 
     __slots__ = ("answer", "batch", "expected", "ranges")
@@ -83,14 +83,14 @@ class Entry:
         return bool(self.ranges) and _inside(key, self.ranges)
 
 
-class Claims:
+class TouchedKeys:
     """The keys that some batches touch.
 
     A batch may be removed again if those that were added did not meet: then no two of them wrote the same key, and
     only what they share is counted.
     """
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[WaitingBatch]) -> None:
         self._written: dict[bytes, None] = {}
         self._ranges: dict[tuple[bytes, bytes], None] = {}
         self._expected: dict[bytes, int] = {}
@@ -98,13 +98,13 @@ class Claims:
         for entry in entries:
             self.add(entry)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: WaitingBatch) -> None:
         self._written.update(dict.fromkeys(entry.written))
         self._ranges.update(dict.fromkeys(entry.ranges))
         _count(self._expected, entry.expected)
         _count(self._appended, entry.appended)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: WaitingBatch) -> None:
         for key in entry.written:
             del self._written[key]
         for bounds in entry.ranges:
@@ -112,7 +112,7 @@ class Claims:
         _discount(self._expected, entry.expected)
         _discount(self._appended, entry.appended)
 
-    def meet(self, entry: Entry) -> bool:
+    def meet(self, entry: WaitingBatch) -> bool:
         written = self._written.keys()
         if not written.isdisjoint(entry.written) or not written.isdisjoint(entry.expected):
             return True
@@ -120,7 +120,7 @@ class Claims:
             return True
         return bool(self._ranges or entry.ranges) and self._meet_ranges(entry)
 
-    def _meet_ranges(self, entry: Entry) -> bool:
+    def _meet_ranges(self, entry: WaitingBatch) -> bool:
         theirs = list(self._ranges)
         if any(_inside(key, theirs) for keys in (entry.written, entry.expected) for key in keys):
             return True
@@ -133,7 +133,7 @@ class Claims:
         return any(begin < last and first < end for begin, end in theirs for first, last in entry.ranges)
 
 
-class Queue:
+class BatchQueue:
     """The batches that wait, and those under way.
 
     What those under way touch is worked out only when another batch is there to be compared with it: a caller alone
@@ -141,9 +141,9 @@ class Queue:
     """
 
     def __init__(self, *, batches_max: int, bytes_max: int, scan_max: int) -> None:
-        self._waiting: deque[Entry] = deque()
-        self._under_way: dict[Entry, None] = {}
-        self._claims: Claims | None = None
+        self._waiting: deque[WaitingBatch] = deque()
+        self._under_way: dict[WaitingBatch, None] = {}
+        self._claims: TouchedKeys | None = None
         self._batches_max = batches_max
         self._bytes_max = bytes_max
         self._scan_max = scan_max
@@ -151,10 +151,10 @@ class Queue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, entries: Iterable[Entry]) -> None:
+    def add(self, entries: Iterable[WaitingBatch]) -> None:
         self._waiting.extend(entries)
 
-    def take(self) -> list[Entry]:
+    def take(self) -> list[WaitingBatch]:
         """The next group; empty if everything that waits meets something under way. Give it back by `release`."""
         if len(self._waiting) == 1 and not self._under_way:
             group = [entry for entry in self._waiting if not entry.answer.cancelled()]
@@ -164,7 +164,7 @@ class Queue:
         self._under_way.update(dict.fromkeys(group))
         return group
 
-    def release(self, group: Iterable[Entry]) -> None:
+    def release(self, group: Iterable[WaitingBatch]) -> None:
         for entry in group:
             del self._under_way[entry]
             if self._claims is not None and self._under_way:
@@ -172,11 +172,11 @@ class Queue:
         if not self._under_way:
             self._claims = None
 
-    def _take_compared(self) -> list[Entry]:
-        claims = self._claims = self._claims or Claims(self._under_way)
-        group: list[Entry] = []
-        passed: list[Entry] = []
-        before = Claims([])
+    def _take_compared(self) -> list[WaitingBatch]:
+        claims = self._claims = self._claims or TouchedKeys(self._under_way)
+        group: list[WaitingBatch] = []
+        passed: list[WaitingBatch] = []
+        before = TouchedKeys([])
         size = 0
         for _ in range(min(len(self._waiting), self._scan_max)):
             entry = self._waiting[0]
@@ -197,7 +197,7 @@ class Queue:
         return group
 
 
-def encode(base: int, group: Sequence[Entry], *, hasty: bool) -> list[Any]:
+def encode(base: int, group: Sequence[WaitingBatch], *, hasty: bool) -> list[Any]:
     """The arguments of the commit function, in its order. With `hasty`, long runs of deletes need not wait."""
     expect_keys: list[bytes] = []
     expect_values: list[bytes | None] = []
@@ -233,7 +233,7 @@ def encode(base: int, group: Sequence[Entry], *, hasty: bool) -> list[Any]:
     return arguments
 
 
-def decode(group: Sequence[Entry], row: Iterable[Any]) -> list[Answer]:
+def decode(group: Sequence[WaitingBatch], row: Iterable[Any]) -> list[Answer]:
     version, found_batches, found_keys, found_values = row
     answers: list[Answer] = []
     ordinal = 0
@@ -250,7 +250,7 @@ def decode(group: Sequence[Entry], row: Iterable[Any]) -> list[Answer]:
     return answers
 
 
-def _locks(group: Sequence[Entry], *, hasty: bool, coarse: bool = False) -> Locks:
+def _locks(group: Sequence[WaitingBatch], *, hasty: bool, coarse: bool = False) -> KeyLocks:
     """What to lock, and what of it to delete after that.
 
     A key expected absent has no row, or the batch is lost anyway. The batches do not meet, so ranges overlap no other
@@ -278,7 +278,7 @@ def _locks(group: Sequence[Entry], *, hasty: bool, coarse: bool = False) -> Lock
     else:
         late += blocks
         written += [key for _, some in blocks for key in some]
-    return Locks(*_runs(sorted(written), between), late)
+    return KeyLocks(*_runs(sorted(written), between), late)
 
 
 def _are_apart(blocks: list[list[bytes]], others: list[bytes]) -> bool:
@@ -315,7 +315,7 @@ def _runs(written: list[bytes], between: dict[bytes, Run]) -> tuple[list[bytes],
     return keys, ends, kinds
 
 
-def _deletes(locks: Locks) -> list[list[Any] | None]:
+def _deletes(locks: KeyLocks) -> list[list[Any] | None]:
     """What is deleted after the locks, with its batches: parts of the locked keys, or if these were many, keys."""
     parts = [(first, last, index) for index, some in locks.deletes for first, last in _parts(some, locks.keys)]
     if len(parts) <= PARTS_MAX:

@@ -20,8 +20,8 @@ from worldline.base import env as envs
 from worldline.base import errors, limits, probes
 from worldline.store import hints
 from worldline.store.postgres import connections, sql
-from worldline.store.postgres.connections import Session
-from worldline.store.postgres.settings import Settings
+from worldline.store.postgres.connections import PostgresSession
+from worldline.store.postgres.settings import PostgresSettings
 
 PAYLOAD_CHARACTERS_MAX = 7_900  # the server stops at 8000 bytes
 _EVERYTHING = "*"
@@ -34,11 +34,11 @@ class Notices:
 
     def __init__(
         self,
-        noted: hints.Hints,
-        connect: Callable[[], Awaitable[Session]],
+        noted: hints.HintBoard,
+        connect: Callable[[], Awaitable[PostgresSession]],
         env: envs.Env,
         schema: str,
-        settings: Settings,
+        settings: PostgresSettings,
     ) -> None:
         self._hints = noted
         self._connect = connect
@@ -78,7 +78,7 @@ class Notices:
         if self._pending is None or self._pending:
             self._wake.set()
 
-    async def _open(self) -> Session:
+    async def _open(self) -> PostgresSession:
         session = await self._connect()
         try:
             await session.execute("SET synchronous_commit = off")
@@ -93,7 +93,7 @@ class Notices:
     def _is_alone(self) -> bool:
         return not self._heard_others and self._env.monotonic_us() > self._alone_from_us
 
-    async def _run(self, session: Session) -> None:
+    async def _run(self, session: PostgresSession) -> None:
         try:
             while True:
                 await self._serve(session)
@@ -105,7 +105,7 @@ class Notices:
         finally:
             await session.close()
 
-    async def _serve(self, session: Session) -> None:
+    async def _serve(self, session: PostgresSession) -> None:
         """Send what is pending until the connection ends. What was not sent by then is left for the next one."""
         while True:
             await self._woken()
@@ -120,7 +120,7 @@ class Notices:
                     await session.row(sql.PING)
                 else:
                     await session.row(sql.NOTIFY, self._channel, message)
-            except (connections.Again, connections.Broken, errors.StoreError):
+            except (connections.Again, connections.BrokenConnection, errors.StoreError):
                 self._pending = None
                 self._wake.set()
                 session.abort()
@@ -137,12 +137,12 @@ class Notices:
         except TimeoutError:
             pass
 
-    async def _reopen(self) -> Session:
+    async def _reopen(self) -> PostgresSession:
         """Try for as long as the store is open: hints may be late, but must not stop for good."""
         while True:
             try:
                 return await self._open()
-            except (errors.Error, connections.Again, connections.Broken):
+            except (errors.Error, connections.Again, connections.BrokenConnection):
                 await self._env.sleep(limits.RETRY_MOST_MS / 1000)
 
     def _payload(self) -> str | None:

@@ -24,7 +24,7 @@ _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 _RESERVED = re.compile(r"pg_.*|information_schema")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class PostgresSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How the engine uses the server. A statement is one group of batches, sent and synced together."""
 
     commit_connections: int = 4
@@ -55,10 +55,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise errors.BadInput(f"PostgreSQL's {name} is {value!r}; use {whole}")
 
 
-DEFAULTS = Settings()
+DEFAULTS = PostgresSettings()
 
 
-class Address(msgspec.Struct, frozen=True):
+class PostgresUrl(msgspec.Struct, frozen=True):
     """A store's URL, taken apart. `dsn` is the driver's and may hold a password; `shown` is for messages."""
 
     dsn: str
@@ -69,7 +69,7 @@ class Address(msgspec.Struct, frozen=True):
         return f"Address({self.shown})"
 
 
-def parse(url: str) -> Address:
+def parse(url: str) -> PostgresUrl:
     try:
         parts = urllib.parse.urlsplit(url)
         query = urllib.parse.parse_qs(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
@@ -84,7 +84,7 @@ def parse(url: str) -> Address:
     schema = check_schema(schemas[0])
     rest = urllib.parse.urlencode(query, doseq=True)
     dsn = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path, rest, ""))
-    return Address(dsn, schema, urls.shown(url))
+    return PostgresUrl(dsn, schema, urls.shown(url))
 
 
 def check_schema(name: str) -> str:

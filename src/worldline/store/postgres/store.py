@@ -12,8 +12,8 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.store.postgres import connections, sql
-from worldline.store.postgres.connections import Again, Broken, Session
-from worldline.store.postgres.settings import Address, Settings
+from worldline.store.postgres.connections import Again, BrokenConnection, PostgresSession
+from worldline.store.postgres.settings import PostgresSettings, PostgresUrl
 
 # A server that breaks this many connections in a row, right after accepting them, is not available.
 _ATTEMPTS = 6
@@ -32,7 +32,9 @@ class Identity(msgspec.Struct, frozen=True):
     timeline: int  # 0 on a standby
 
 
-async def connect(address: Address, settings: Settings, env: envs.Env, *, statements: bool = True) -> Session:
+async def connect(
+    address: PostgresUrl, settings: PostgresSettings, env: envs.Env, *, statements: bool = True
+) -> PostgresSession:
     """A usable session of a store that is known to exist; without `statements`, one that neither reads nor commits."""
     reason: Exception | None = None
     for attempt in range(_ATTEMPTS):
@@ -44,7 +46,7 @@ async def connect(address: Address, settings: Settings, env: envs.Env, *, statem
             base = await _recognise(session, address, settings)
             if statements:
                 await session.prepare(base)
-        except (Again, Broken) as error:
+        except (Again, BrokenConnection) as error:
             reason = error
             continue
         except BaseException:
@@ -56,7 +58,7 @@ async def connect(address: Address, settings: Settings, env: envs.Env, *, statem
     ) from reason
 
 
-async def prepare(address: Address, settings: Settings, env: envs.Env, *, create: bool) -> Session:
+async def prepare(address: PostgresUrl, settings: PostgresSettings, env: envs.Env, *, create: bool) -> PostgresSession:
     """Find or make the store, then give the session that did so."""
     session = await connections.connect(address, settings, env)
     try:
@@ -67,7 +69,7 @@ async def prepare(address: Address, settings: Settings, env: envs.Env, *, create
         await _complete(session, address, await _identify(session, address, settings))
         await session.execute("COMMIT")
         await session.prepare(await _recognise(session, address, settings))
-    except (Again, Broken) as error:
+    except (Again, BrokenConnection) as error:
         session.abort()
         raise errors.StoreUnavailable(f"{address.shown} broke the connection while opening: {error}") from error
     except BaseException:
@@ -76,7 +78,7 @@ async def prepare(address: Address, settings: Settings, env: envs.Env, *, create
     return session
 
 
-async def _recognise(session: Session, address: Address, settings: Settings) -> int:
+async def _recognise(session: PostgresSession, address: PostgresUrl, settings: PostgresSettings) -> int:
     """Where the stamps of this cluster's timeline begin, if this is still the store that was opened."""
     identity = await _identify(session, address, settings)
     if not (identity.has_table and identity.has_store and identity.has_function):
@@ -88,12 +90,12 @@ async def _recognise(session: Session, address: Address, settings: Settings) -> 
     return base + (identity.timeline - 1) * sql.TIMELINE_STEP
 
 
-def _check_found(identity: Identity, address: Address, *, create: bool) -> None:
+def _check_found(identity: Identity, address: PostgresUrl, *, create: bool) -> None:
     if not identity.has_table and not create:
         raise errors.StoreMissing(f"{address.shown}: no store there; create it, or correct the URL")
 
 
-async def _identify(session: Session, address: Address, settings: Settings) -> Identity:
+async def _identify(session: PostgresSession, address: PostgresUrl, settings: PostgresSettings) -> Identity:
     identity = Identity(*await session.identify())
     if identity.version < settings.server_version_min:
         raise errors.StoreVersion(
@@ -106,7 +108,7 @@ async def _identify(session: Session, address: Address, settings: Settings) -> I
     return identity
 
 
-async def _complete(session: Session, address: Address, identity: Identity) -> None:
+async def _complete(session: PostgresSession, address: PostgresUrl, identity: Identity) -> None:
     """Make what is missing. Runs in a transaction that holds the lock."""
     if identity.has_table != identity.has_store:
         raise errors.StoreVersion(f"{address.shown} holds tables that are no Worldline store; use another schema")

@@ -139,7 +139,7 @@ class Strategies:
 class Rules:
     """What must hold of any domain after any action, whatever hosts it."""
 
-    def __init__(self, compiled: Compiled, subject: subjects.Subject, answers: subjects.Answers) -> None:
+    def __init__(self, compiled: Compiled, subject: subjects.DomainSubject, answers: subjects.Answers) -> None:
         self._compiled = compiled
         self._subject = subject
         self._answers = answers

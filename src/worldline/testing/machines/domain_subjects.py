@@ -20,7 +20,7 @@ from worldline.client.flow import looking
 from worldline.kernel import values as stored
 from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.authoring.scripts import Later, Reading, Script, Unscripted
+from worldline.kernel.authoring.scripts import Later, Script, ScriptProgress, Unscripted
 from worldline.kernel.domains.asking import TARGETS
 from worldline.kernel.flow import jobs, patches, snapshots, values
 from worldline.kernel.flow.analysis import reads
@@ -51,7 +51,7 @@ class Answers:
         return succeeds, target, value
 
 
-class Subject(Protocol):
+class DomainSubject(Protocol):
     """The domain under test, as the rules see it."""
 
     @property
@@ -81,7 +81,7 @@ def maker(
     handlers: Mapping[str, flow.Handler],
     script: Script,
     data: Mapping[str, Any],
-) -> Callable[[Answers], Subject]:
+) -> Callable[[Answers], DomainSubject]:
     """What makes a subject for each life. `BadInput` for what does not go together."""
     if program is None:
         known = {**scripted(_ending(script)), **handlers}
@@ -98,7 +98,7 @@ def maker(
     if missing:
         raise errors.BadInput(f"program {program.name!r} has no effect {missing[0]!r}, which {declared.name} asks for")
     key = KEY if declared.keyed else ""
-    return lambda answers: InWorld(domain, program, answers, key=key, effects=effects, script=script, data=data)
+    return lambda answers: WorldSubject(domain, program, answers, key=key, effects=effects, script=script, data=data)
 
 
 # --- A standalone host -----------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class StillEnv(envs.FixedEnv):
 
 def scripted(script: Script) -> dict[str, flow.Handler]:
     """Make handlers for a standalone host that answer as a script says, for the effects that it names."""
-    reading = Reading(script)
+    reading = ScriptProgress(script)
 
     def handler(name: str) -> flow.Handler:
         effect = script.effects[name]
@@ -188,7 +188,7 @@ class Standalone:
 # --- A test world ----------------------------------------------------------------------------------------------------
 
 
-class InWorld:
+class WorldSubject:
     def __init__(
         self,
         domain: Any,

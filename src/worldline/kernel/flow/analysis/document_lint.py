@@ -55,7 +55,7 @@ _MAKES: Final = (
 )
 
 
-class Finding(msgspec.Struct, frozen=True):
+class DocumentFinding(msgspec.Struct, frozen=True):
     """One thing that is hardly meant: which rule, where, what, and what to write instead."""
 
     rule: str
@@ -67,7 +67,7 @@ class Finding(msgspec.Struct, frozen=True):
         return f"{self.path}: {self.what}; {self.instead}"
 
 
-def lint(domain: Compiled) -> list[Finding]:
+def lint(domain: Compiled) -> list[DocumentFinding]:
     """All findings, in the order of the document."""
     parsed = domain.schema
     found = [
@@ -84,7 +84,7 @@ def lint(domain: Compiled) -> list[Finding]:
     return found
 
 
-def never_asked(parsed: schema.DomainSchema, name: str) -> Iterator[Finding]:
+def never_asked(parsed: schema.DomainSchema, name: str) -> Iterator[DocumentFinding]:
     """The effects of an action that wait for a field to be null which never is."""
     begins = schema.defaults(parsed)
     written = [path for each in parsed.actions.values() for path in _patches(each)]
@@ -94,7 +94,7 @@ def never_asked(parsed: schema.DomainSchema, name: str) -> Iterator[Finding]:
         for path in _null_checks(node["cond"]):
             if begins.get(path) is not None and not any(_overlap(path, each) for each in written):
                 what = f"the effect {node['then']['type']!r} is never asked for: {path} is never null"
-                yield Finding(NEVER, f"actions.{name}.flow{place}", what, _BEGIN)
+                yield DocumentFinding(NEVER, f"actions.{name}.flow{place}", what, _BEGIN)
 
 
 def _null_checks(condition: Mapping[str, Any]) -> Iterator[str]:
@@ -113,12 +113,12 @@ class _Flow:
         self._parsed = parsed
         self._action = action
         self._patched: dict[str, None] = {}
-        self._found: list[Finding] = []
+        self._found: list[DocumentFinding] = []
         self._written = _inline_writes(parsed, action)
         self._called: dict[str, tuple[list[str], dict[str, None]]] = {}  # what called flows read and patch
         self._states: dict[str, list[str]] = {}  # the fields that computed values depend on
 
-    def findings(self, where: str) -> list[Finding]:
+    def findings(self, where: str) -> list[DocumentFinding]:
         self._node(self._action.flow, where, ())
         return self._found
 
@@ -165,7 +165,7 @@ class _Flow:
         guarded = any(_overlap(guard, each) for guard in guards for each in changed) if answers else bool(guards)
         if not guarded:
             what = f"the effect {node['type']!r} is asked for again whenever the flow is run again"
-            self._found.append(Finding(UNGUARDED, where, what, _GUARD))
+            self._found.append(DocumentFinding(UNGUARDED, where, what, _GUARD))
 
     def _call(self, name: str, where: str) -> None:
         """What the called flow reads is looked at with what is patched here; its own patches come after."""
@@ -187,7 +187,7 @@ class _Flow:
             stale = next((each for each in self._patched if any(_overlap(each, field) for field in behind)), None)
             if stale is not None:
                 what = f"{path} is read after {stale} was patched, and has its old value"
-                self._found.append(Finding(STALE, where, what, _READ))
+                self._found.append(DocumentFinding(STALE, where, what, _READ))
 
     def _fields_of(self, read: Iterator[str]) -> list[str]:
         """The fields of the state that paths stand for; a computed value stands for those it depends on."""
@@ -238,12 +238,12 @@ def _overlap(one: str, other: str) -> bool:
 
 def _compared(
     expression: Mapping[str, Any], parsed: schema.DomainSchema, action: schema.ActionSpec | None, where: str
-) -> Iterator[Finding]:
+) -> Iterator[DocumentFinding]:
     if expression["kind"] in ("eq", "neq"):
         sides = (expression["left"], expression["right"])
         if any(_is_container(each, parsed, action) for each in sides) and not any(_is_null(each) for each in sides):
             what = f"{expression['kind']} of an object or array compares places, not what is in them"
-            yield Finding(CONTAINERS, where, what, _COMPARE)
+            yield DocumentFinding(CONTAINERS, where, what, _COMPARE)
     for place, each in shapes.children(expression):
         yield from _compared(each, parsed, action, f"{where}.{place}")
 

@@ -42,7 +42,7 @@ class Step(msgspec.Struct, frozen=True):
     answers: tuple[tuple[str, Any], ...] = ()
 
 
-class Stuck(msgspec.Struct, frozen=True):
+class StuckState(msgspec.Struct, frozen=True):
     """A state in which every action is refused, and a shortest way to it."""
 
     data: dict[str, Any]
@@ -63,7 +63,7 @@ class Explored(msgspec.Struct, frozen=True):
     complete: bool
     dead: tuple[NeverRuns, ...]
     failing: tuple[NeverRuns, ...]
-    stuck: tuple[Stuck, ...]
+    stuck: tuple[StuckState, ...]
 
 
 def explore(
@@ -110,7 +110,7 @@ class _Search:
     ) -> None:
         self._compiled = compiled
         self._core = cores.Core(trace=False)
-        self._domain = jobs.Domain(compiled, self._core, iterations_max=ITERATIONS_MAX)
+        self._domain = jobs.DomainRuntime(compiled, self._core, iterations_max=ITERATIONS_MAX)
         self._literals = samples.Literals(compiled.schema)
         self._inputs = {
             name: list(inputs[name]) if name in inputs else samples.of_input(spec, self._literals, INPUTS_MAX)
@@ -125,14 +125,14 @@ class _Search:
         self._reasons: dict[str, dict[str, None]] = {name: {} for name in compiled.schema.actions}
 
     def run(self, data: dict[str, Any], *, states_max: int, depth_max: int) -> Explored:
-        first = _resting(cores.created(self._compiled, data, snapshots.Context()))
+        first = _resting(cores.created(self._compiled, data, snapshots.JobContext()))
         seen = {_key(first.data): None}
         todo: deque[tuple[snapshots.Snapshot, tuple[Step, ...]]] = deque([(first, ())])
-        stuck: list[Stuck] = []
+        stuck: list[StuckState] = []
         while todo:
             head, trail = todo.popleft()
             if self._is_stuck(head):
-                stuck += [] if self._final(head) else [Stuck(head.data, trail)]
+                stuck += [] if self._final(head) else [StuckState(head.data, trail)]
                 continue
             if len(trail) == depth_max:
                 self._complete = False
@@ -185,7 +185,7 @@ class _Search:
         ends = 0
         while todo:
             before, job, answered = todo.popleft()
-            context = snapshots.Context(0, jobs.seed(job, before))
+            context = snapshots.JobContext(0, jobs.seed(job, before))
             try:
                 outcome = jobs.run(job, before, self._domain, context, jobs.unheard)
             except errors.Error as error:

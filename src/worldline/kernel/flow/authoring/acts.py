@@ -1,7 +1,7 @@
 """A call of an action on its way to a world, and its end: the records that travel, and what authors get.
 
-An intent is an event: its schema names domain and action (`documents.schema_of`), its payload is a `StartIntent`. Its
-end is answered with an `Answered`.
+An intent is an event: its schema names domain and action (`documents.schema_of`), its payload is a `IntentEvent`. Its
+end is answered with an `IntentAnswer`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
 
 
-class StartIntent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class IntentEvent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The payload of an event that is an intent. `intent`: its id; empty, if the world derives one from the operation
     or the message that asks for it. `named`: its caller chose the id. `input`: one value, or none.
     """
@@ -32,7 +32,7 @@ class StartIntent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     input: list[Any] = []
 
 
-class Answered(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class IntentAnswer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The answer to an intent. `state`: the snapshot that it ended with; a client reads a large one from the world."""
 
     status: str
@@ -65,18 +65,18 @@ def event_of(act: Act[Any], *, key: str, id: str, named: bool) -> tuple[str, byt
     given = input_of(act)
     taken = [] if given is values.MISSING else [given]
     is_flat = not taken or (type(given) is dict and canonical.is_small_map(given))
-    made = (canonical.encode_flat if is_flat else canonical.encode)([key, id, named, taken])  # a `StartIntent`
+    made = (canonical.encode_flat if is_flat else canonical.encode)([key, id, named, taken])  # a `IntentEvent`
     return schema_of(name_of(act.domain), act.action), made
 
 
-def acted_of(act: Act[S], said: Answered, snapshot: snapshots.Snapshot) -> Acted[S]:
+def acted_of(act: Act[S], said: IntentAnswer, snapshot: snapshots.Snapshot) -> Acted[S]:
     error = None if said.error is None else msgspec.convert(said.error, snapshots.ErrorValue)
     return Acted(said.status, act.domain.read(snapshot), error)
 
 
 def read_answer(act: Act[S], data: bytes) -> Acted[S]:
     """The end of an intent from an answer that has the whole state. `DecodeError` for what is no such answer."""
-    said = structs.decode(Answered, data)
+    said = structs.decode(IntentAnswer, data)
     try:
         return acted_of(act, said, snapshots.decoded(said.state))
     except (faults.NotJson, msgspec.ValidationError) as error:

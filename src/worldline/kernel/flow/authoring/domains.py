@@ -26,7 +26,7 @@ S_co = TypeVar("S_co", covariant=True)
 P = ParamSpec("P")
 
 
-class Error(msgspec.Struct, frozen=True):
+class EffectError(msgspec.Struct, frozen=True):
     """What `fail=` of an effect writes."""
 
     code: str
@@ -41,7 +41,7 @@ class Act(msgspec.Struct, Generic[S_co], frozen=True):
     input: dict[str, Any]
 
 
-class Asked(Generic[T]):
+class EffectTerm(Generic[T]):
     """A call of an effect by its name."""
 
     def __init__(self, name: str, arguments: Mapping[str, Any]) -> None:
@@ -358,12 +358,12 @@ def once(marker: str | None) -> Iterator[None]:
     tracer.step({"kind": "if", "cond": cond, "then": {"kind": "seq", "steps": [remember, *steps]}})
 
 
-def ask(name: str, /, **params: Any) -> Asked[Any]:
+def ask(name: str, /, **params: Any) -> EffectTerm[Any]:
     """Make a call of an effect by its name, for `flow.perform`."""
-    return Asked(name, params)
+    return EffectTerm(name, params)
 
 
-def perform(call: Awaitable[T], *, into: T | None, fail: Error | None = None) -> None:
+def perform(call: Awaitable[T], *, into: T | None, fail: EffectError | None = None) -> None:
     """Ask for an effect. It guards itself: it is asked for while neither its target nor its failure is there."""
     tracer = _tracer("flow.perform")
     name, arguments = _called(call)
@@ -379,7 +379,7 @@ def perform(call: Awaitable[T], *, into: T | None, fail: Error | None = None) ->
 
 def _called(call: object) -> tuple[str, dict[str, Any]]:
     """The name and the arguments of a call: of `flow.ask`, or of an effect of a program."""
-    if isinstance(call, Asked):
+    if isinstance(call, EffectTerm):
         return call.name, call.arguments
     target: Any = getattr(call, "target", None)
     if getattr(target, "kind", "") != "effect":

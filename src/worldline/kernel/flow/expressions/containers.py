@@ -13,12 +13,12 @@ from typing import Any
 
 from worldline.kernel.flow import hashing, values
 from worldline.kernel.flow.expressions import texts
-from worldline.kernel.flow.expressions.scope import Run, Scope
+from worldline.kernel.flow.expressions.scope import EvalScope, Run
 from worldline.kernel.flow.values import MISSING, num, same_value, truth
 
 
 def length(arg: Run) -> Run:
-    def run(scope: Scope) -> int:
+    def run(scope: EvalScope) -> int:
         found = arg(scope)
         kind = type(found)
         if kind is list or kind is dict:
@@ -29,7 +29,7 @@ def length(arg: Run) -> Run:
 
 
 def at(array: Run, index: Run) -> Run:
-    def run(scope: Scope) -> Any:
+    def run(scope: EvalScope) -> Any:
         found, where = array(scope), index(scope)
         if type(found) is list:
             place = num(where)
@@ -42,7 +42,7 @@ def at(array: Run, index: Run) -> Run:
 
 
 def first(array: Run) -> Run:
-    def run(scope: Scope) -> Any:
+    def run(scope: EvalScope) -> Any:
         found = array(scope)
         return found[0] if type(found) is list and found else None
 
@@ -50,7 +50,7 @@ def first(array: Run) -> Run:
 
 
 def last(array: Run) -> Run:
-    def run(scope: Scope) -> Any:
+    def run(scope: EvalScope) -> Any:
         found = array(scope)
         return found[-1] if type(found) is list and found else None
 
@@ -60,7 +60,7 @@ def last(array: Run) -> Run:
 def cut(array: Run, start: Run, end: Run | None) -> Run:
     """JavaScript's slice: negative positions count from the end."""
 
-    def run(scope: Scope) -> list[Any]:
+    def run(scope: EvalScope) -> list[Any]:
         found, begin = array(scope), num(start(scope))
         stop = None if end is None else num(end(scope))
         if type(found) is not list:
@@ -80,7 +80,7 @@ def _position(number: values.Number, many: int) -> int:
 
 
 def includes(array: Run, item: Run) -> Run:
-    def run(scope: Scope) -> bool:
+    def run(scope: EvalScope) -> bool:
         found, sought = array(scope), item(scope)
         if type(found) is not list:
             return False
@@ -90,7 +90,7 @@ def includes(array: Run, item: Run) -> Run:
     return run
 
 
-def _entered(scope: Scope, array: list[Any], weight: int) -> Iterator[Any]:
+def _entered(scope: EvalScope, array: list[Any], weight: int) -> Iterator[Any]:
     """The elements of a loop, each bound while it is looked at."""
     scope.meter.spend(len(array) * weight)
     before = scope.item, scope.index, scope.array
@@ -101,7 +101,7 @@ def _entered(scope: Scope, array: list[Any], weight: int) -> Iterator[Any]:
 
 
 def mapped(array: Run, mapper: Run, weight: int) -> Run:
-    def run(scope: Scope) -> list[Any]:
+    def run(scope: EvalScope) -> list[Any]:
         found = array(scope)
         if type(found) is not list:
             return []
@@ -111,7 +111,7 @@ def mapped(array: Run, mapper: Run, weight: int) -> Run:
 
 
 def filtered(array: Run, predicate: Run, weight: int) -> Run:
-    def run(scope: Scope) -> list[Any]:
+    def run(scope: EvalScope) -> list[Any]:
         found = array(scope)
         if type(found) is not list:
             return []
@@ -120,7 +120,7 @@ def filtered(array: Run, predicate: Run, weight: int) -> Run:
     return run
 
 
-def _sought(scope: Scope, found: object, predicate: Run, weight: int, *, wanted: bool) -> tuple[bool, Any]:
+def _sought(scope: EvalScope, found: object, predicate: Run, weight: int, *, wanted: bool) -> tuple[bool, Any]:
     """Whether the predicate is so of an element, and the first such element."""
     if type(found) is list:
         before = scope.item, scope.index, scope.array
@@ -144,7 +144,7 @@ def some(array: Run, predicate: Run, weight: int) -> Run:
 
 
 def append(array: Run, items: list[Run]) -> Run:
-    def run(scope: Scope) -> list[Any]:
+    def run(scope: EvalScope) -> list[Any]:
         found = array(scope)
         made = found if type(found) is list else []
         scope.meter.spend(len(made))
@@ -154,7 +154,7 @@ def append(array: Run, items: list[Run]) -> Run:
 
 
 def backwards(array: Run) -> Run:
-    def run(scope: Scope) -> list[Any]:
+    def run(scope: EvalScope) -> list[Any]:
         found = array(scope)
         if type(found) is not list:
             return []
@@ -167,7 +167,7 @@ def backwards(array: Run) -> Run:
 def unique(array: Run) -> Run:
     """By strict equality, keeping the first."""
 
-    def run(scope: Scope) -> list[Any]:
+    def run(scope: EvalScope) -> list[Any]:
         found = array(scope)
         if type(found) is not list:
             return []
@@ -196,7 +196,7 @@ def unique(array: Run) -> Run:
 def flat(array: Run) -> Run:
     """Exactly one level."""
 
-    def run(scope: Scope) -> list[Any]:
+    def run(scope: EvalScope) -> list[Any]:
         found = array(scope)
         made: list[Any] = []
         for each in found if type(found) is list else ():
@@ -212,14 +212,14 @@ def made_of(fields: list[tuple[str, Run]]) -> Run:
 
 
 def field(of: Run, name: str) -> Run:
-    def run(scope: Scope) -> Any:
+    def run(scope: EvalScope) -> Any:
         found = of(scope)
         return found.get(name) if type(found) is dict else None
 
     return run
 
 
-def _members(found: object, scope: Scope) -> list[tuple[str, Any]]:
+def _members(found: object, scope: EvalScope) -> list[tuple[str, Any]]:
     """The members of an object in their order, the elements of an array by index, nothing of anything else."""
     if type(found) is list:
         scope.meter.spend(len(found))
@@ -245,7 +245,7 @@ def entries(obj: Run) -> Run:
 def merge(objects: list[Run]) -> Run:
     """Shallow, the last wins; what is no object is left out."""
 
-    def run(scope: Scope) -> dict[str, Any]:
+    def run(scope: EvalScope) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for each in objects:
             found = each(scope)
@@ -258,7 +258,7 @@ def merge(objects: list[Run]) -> Run:
 
 
 def has_key(obj: Run, key: Run) -> Run:
-    def run(scope: Scope) -> bool:
+    def run(scope: EvalScope) -> bool:
         found, name = obj(scope), key(scope)
         return type(found) is dict and type(name) is str and name in found
 
@@ -266,7 +266,7 @@ def has_key(obj: Run, key: Run) -> Run:
 
 
 def pick(obj: Run, names: Run) -> Run:
-    def run(scope: Scope) -> dict[str, Any]:
+    def run(scope: EvalScope) -> dict[str, Any]:
         found, wanted = obj(scope), names(scope)
         if type(found) is not dict or type(wanted) is not list:
             return {}
@@ -277,7 +277,7 @@ def pick(obj: Run, names: Run) -> Run:
 
 
 def omit(obj: Run, names: Run) -> Run:
-    def run(scope: Scope) -> dict[str, Any]:
+    def run(scope: EvalScope) -> dict[str, Any]:
         found, dropped = obj(scope), names(scope)
         if type(found) is not dict:
             return {}
@@ -289,7 +289,7 @@ def omit(obj: Run, names: Run) -> Run:
 
 
 def from_entries(pairs: Run) -> Run:
-    def run(scope: Scope) -> dict[str, Any]:
+    def run(scope: EvalScope) -> dict[str, Any]:
         found = pairs(scope)
         if type(found) is not list:
             return {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from worldline.kernel.flow import hashing, paths
 from worldline.kernel.flow.expressions import dates
-from worldline.kernel.flow.expressions.scope import Run, Scope
+from worldline.kernel.flow.expressions.scope import EvalScope, Run
 from worldline.kernel.flow.values import MISSING
 
 
@@ -60,7 +60,7 @@ def _item(rest: paths.Segments) -> Run:
         return lambda scope: paths.walk(scope.item, rest)
     name = rest[0]
 
-    def run(scope: Scope) -> Any:
+    def run(scope: EvalScope) -> Any:
         found = scope.item
         return found.get(name, MISSING) if type(found) is dict else paths.walk(found, rest)
 

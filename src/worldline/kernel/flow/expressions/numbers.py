@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from worldline.kernel.flow import values
 from worldline.kernel.flow.expressions import powers
-from worldline.kernel.flow.expressions.scope import Run, Scope
+from worldline.kernel.flow.expressions.scope import EvalScope, Run
 from worldline.kernel.flow.values import INTEGER_MAX, Number, normal, num, strict_equal, truth
 
 _FLOOR: Final = -INTEGER_MAX
@@ -44,7 +44,7 @@ def lte(left: Run, right: Run) -> Run:
 
 
 def all_of(args: list[Run]) -> Run:
-    def run(scope: Scope) -> bool:
+    def run(scope: EvalScope) -> bool:
         for each in args:
             found = each(scope)
             if found is not True and not truth(found):
@@ -55,7 +55,7 @@ def all_of(args: list[Run]) -> Run:
 
 
 def any_of(args: list[Run]) -> Run:
-    def run(scope: Scope) -> bool:
+    def run(scope: EvalScope) -> bool:
         for each in args:
             found = each(scope)
             if found is True or truth(found):
@@ -70,7 +70,7 @@ def negated(arg: Run) -> Run:
 
 
 def chosen(cond: Run, then: Run, otherwise: Run) -> Run:
-    def run(scope: Scope) -> Any:
+    def run(scope: EvalScope) -> Any:
         found = cond(scope)
         return then(scope) if found is True or truth(found) else otherwise(scope)
 
@@ -78,7 +78,7 @@ def chosen(cond: Run, then: Run, otherwise: Run) -> Run:
 
 
 def add(left: Run, right: Run) -> Run:
-    def run(scope: Scope) -> Number:
+    def run(scope: EvalScope) -> Number:
         a, b = left(scope), right(scope)
         if type(a) is int and type(b) is int:
             found = a + b
@@ -90,7 +90,7 @@ def add(left: Run, right: Run) -> Run:
 
 
 def sub(left: Run, right: Run) -> Run:
-    def run(scope: Scope) -> Number:
+    def run(scope: EvalScope) -> Number:
         a, b = left(scope), right(scope)
         if type(a) is int and type(b) is int:
             found = a - b
@@ -102,7 +102,7 @@ def sub(left: Run, right: Run) -> Run:
 
 
 def mul(left: Run, right: Run) -> Run:
-    def run(scope: Scope) -> Number:
+    def run(scope: EvalScope) -> Number:
         a, b = left(scope), right(scope)
         if type(a) is int and type(b) is int:
             found = a * b
@@ -114,7 +114,7 @@ def mul(left: Run, right: Run) -> Run:
 
 
 def div(left: Run, right: Run) -> Run:
-    def run(scope: Scope) -> Number | None:
+    def run(scope: EvalScope) -> Number | None:
         a, b = num(left(scope)), num(right(scope))
         return None if b == 0 else normal(a / b)
 
@@ -122,7 +122,7 @@ def div(left: Run, right: Run) -> Run:
 
 
 def mod(left: Run, right: Run) -> Run:
-    def run(scope: Scope) -> Number | None:
+    def run(scope: EvalScope) -> Number | None:
         return _remainder(num(left(scope)), num(right(scope)))
 
     return run
@@ -194,7 +194,7 @@ def _half_up(number: Number) -> int:
 
 
 def sqrt(arg: Run) -> Run:
-    def run(scope: Scope) -> Number | None:
+    def run(scope: EvalScope) -> Number | None:
         found = num(arg(scope))
         return None if found < 0 else normal(math.sqrt(found))
 
@@ -206,7 +206,7 @@ def power(base: Run, exponent: Run) -> Run:
 
 
 def sum_array(array: Run) -> Run:
-    def run(scope: Scope) -> Number:
+    def run(scope: EvalScope) -> Number:
         found = array(scope)
         if type(found) is not list:
             return 0
@@ -227,7 +227,7 @@ def max_array(array: Run) -> Run:
     return lambda scope: maximum(_numbers(array(scope), scope))
 
 
-def _numbers(found: object, scope: Scope) -> list[Number]:
+def _numbers(found: object, scope: EvalScope) -> list[Number]:
     if type(found) is not list:
         return []
     scope.meter.spend(len(found))
@@ -235,7 +235,7 @@ def _numbers(found: object, scope: Scope) -> list[Number]:
 
 
 def is_null(arg: Run) -> Run:
-    def run(scope: Scope) -> bool:
+    def run(scope: EvalScope) -> bool:
         found = arg(scope)
         return found is None or found is values.MISSING
 
@@ -243,7 +243,7 @@ def is_null(arg: Run) -> Run:
 
 
 def coalesce(args: list[Run]) -> Run:
-    def run(scope: Scope) -> Any:
+    def run(scope: EvalScope) -> Any:
         for each in args:
             found = each(scope)
             if found is not None and found is not values.MISSING:

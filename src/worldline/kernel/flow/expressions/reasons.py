@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from worldline.kernel.flow import faults, values
 from worldline.kernel.flow.expressions import compiler, shapes
-from worldline.kernel.flow.expressions.scope import Scope
+from worldline.kernel.flow.expressions.scope import EvalScope
 
 _INFIX: Final = {
     "eq": "=",
@@ -30,7 +30,7 @@ _OF_INTENT: Final = ("input", "meta.intentId", "$system.uuid")
 _SHOWN_MAX: Final = 80  # characters of a value
 
 
-def why(condition: Mapping[str, Any], scope: Scope) -> tuple[str, ...]:
+def why(condition: Mapping[str, Any], scope: EvalScope) -> tuple[str, ...]:
     """The reasons that a condition does not hold; none if it does."""
     if values.truth(_value(condition, scope)):
         return ()
@@ -89,7 +89,7 @@ def _paths(expression: Mapping[str, Any]) -> list[str]:
     return [each for each in dict.fromkeys(shapes.paths(expression)) if not each.startswith("$")]
 
 
-def _value(expression: Mapping[str, Any], scope: Scope) -> Any:
+def _value(expression: Mapping[str, Any], scope: EvalScope) -> Any:
     try:
         return compiler.Compiler().one(expression)(scope)
     except faults.Fault:

@@ -8,7 +8,7 @@ from typing import Any
 from worldline.kernel.flow import snapshots, values
 
 
-class Scope:
+class EvalScope:
     """The values that paths are looked up in. A flow changes `data` as it goes on; `computed` stays as it was."""
 
     __slots__ = (
@@ -38,16 +38,16 @@ class Scope:
         self.item: Any = values.MISSING
         self.index: Any = values.MISSING
         self.array: Any = values.MISSING
-        self.meter = values.Meter()
+        self.meter = values.EvaluationMeter()
         self.system_view: dict[str, Any] | None = None
         self._uuids = 0
 
-    def begin_computed(self, meter: values.Meter) -> None:
+    def begin_computed(self, meter: values.EvaluationMeter) -> None:
         """The computed values are to be filled in one by one, at the cost of a call that has begun."""
         self.computed = {}
         self.meter = meter
 
-    def begin_flow(self, given: Any, meter: values.Meter) -> None:
+    def begin_flow(self, given: Any, meter: values.EvaluationMeter) -> None:
         """An intent is computed: its input, and the meter of the whole call."""
         self.input = given
         self.meter = meter
@@ -71,4 +71,4 @@ class Scope:
         self.data = data
 
 
-Run = Callable[[Scope], Any]
+Run = Callable[[EvalScope], Any]

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from worldline.kernel.flow import values
-from worldline.kernel.flow.expressions.scope import Run, Scope
+from worldline.kernel.flow.expressions.scope import EvalScope, Run
 from worldline.kernel.flow.values import Number, bounded, fused, num, text, units
 
 _PATTERN = re.compile(r"\$([$&`'])")
@@ -15,7 +15,7 @@ _PATTERN = re.compile(r"\$([$&`'])")
 def concat(args: list[Run]) -> Run:
     """Texts are joined. If any is an array, all become one array: arrays element by element, without nulls."""
 
-    def run(scope: Scope) -> Any:
+    def run(scope: EvalScope) -> Any:
         found = [each(scope) for each in args]
         if not any(type(each) is list for each in found):
             return fused(bounded("".join([text(each) for each in found])))
@@ -37,7 +37,7 @@ def whole(number: Number, most: int) -> int:
 
 
 def substring(string: Run, start: Run, end: Run | None) -> Run:
-    def run(scope: Scope) -> str:
+    def run(scope: EvalScope) -> str:
         found = units(text(string(scope)))
         first = whole(num(start(scope)), len(found))
         last = len(found) if end is None else whole(num(end(scope)), len(found))
@@ -81,7 +81,7 @@ def index_of(string: Run, search: Run) -> Run:
 def replace(string: Run, search: Run, replacement: Run) -> Run:
     """The first occurrence. `$$`, `$&`, `` $` `` and `$'` in the replacement mean what they mean in JavaScript."""
 
-    def run(scope: Scope) -> str:
+    def run(scope: EvalScope) -> str:
         within, sought = units(text(string(scope))), units(text(search(scope)))
         new, at = units(text(replacement(scope))), within.find(sought)
         if at < 0:
@@ -102,7 +102,7 @@ def replace(string: Run, search: Run, replacement: Run) -> Run:
 def split(string: Run, delimiter: Run) -> Run:
     """At least one part, also of an empty text; an empty delimiter splits into UTF-16 units."""
 
-    def run(scope: Scope) -> list[str]:
+    def run(scope: EvalScope) -> list[str]:
         found, between = units(text(string(scope))), units(text(delimiter(scope)))
         scope.meter.spend(len(found))
         if between:

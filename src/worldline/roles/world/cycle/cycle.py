@@ -34,18 +34,18 @@ from worldline.roles import cold_cells, restore, telemetry, watchdog
 from worldline.roles.cold_cells import ColdCells
 from worldline.roles.erasure import vault as vaults
 from worldline.roles.world.cycle import intake, kernel_thread, step_batch, stepping
-from worldline.roles.world.cycle.steps import Done
+from worldline.roles.world.cycle.steps import StepsDone
 from worldline.roles.world.cycle.store_clock import StoreClock
-from worldline.roles.world.cycle.turn import Lost, Stage, Turn, Worked
-from worldline.roles.world.handover import Handover, was_handed
+from worldline.roles.world.cycle.turn import LostTurn, TurnStage, Worked, WorldTurn
+from worldline.roles.world.handover import WaitingInput, was_handed
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv, transact
 
 log = logging.getLogger("worldline.worker")
 
-ABANDONED = Stage.ABANDONED
+ABANDONED = TurnStage.ABANDONED
 
-Acted = Callable[[HeldWorld, Done, step_batch.Built], None]
+Acted = Callable[[HeldWorld, StepsDone, step_batch.Built], None]
 
 
 class Cycle:
@@ -57,7 +57,7 @@ class Cycle:
         env: envs.Env,
         *,
         blobs: blob_layer.Of,
-        claims: step_batch.Claims,
+        claims: step_batch.LocalClaims,
         settings: WorkerSettings,
         kernel: kernel_thread.KernelThread,
         stepper: stepping.Stepper,
@@ -78,16 +78,16 @@ class Cycle:
         self._telemetry = telemetry
         self._intake = intake.Intake(engine, env, clock, settings=settings, stuck=stuck)
         self._number = 0
-        self._under_way: dict[int, tuple[int, Sequence[Turn]]] = {}  # since when, by a number of their own
+        self._under_way: dict[int, tuple[int, Sequence[WorldTurn]]] = {}  # since when, by a number of their own
 
-    def take(self, held: HeldWorld) -> Turn:
+    def take(self, held: HeldWorld) -> WorldTurn:
         """A turn of a world that takes part in the next cycle, with what was handed over to it."""
         handed = held.take_handed(self._settings.max_inbox_batch)
         hints = tuple(held.hints.values()) if held.hints else ()
         began_wall_us = self._env.wall_us() if self._telemetry.on else 0
-        return Turn(held, handed, hints, began_wall_us=began_wall_us, progress=self._kernel.progress)
+        return WorldTurn(held, handed, hints, began_wall_us=began_wall_us, progress=self._kernel.progress)
 
-    async def run(self, turns: Sequence[Turn]) -> list[Lost]:
+    async def run(self, turns: Sequence[WorldTurn]) -> list[LostTurn]:
         """The whole cycle for these worlds, all of them busy. Returns those that are lost.
 
         If it raises, nothing is known of the worlds that have `moved`; the others are as they were.
@@ -107,17 +107,17 @@ class Cycle:
             for number, (began_us, turns) in self._under_way.items()
         }
 
-    def abandon(self, at: ids.Address) -> list[Handover] | None:
+    def abandon(self, at: ids.Address) -> list[WaitingInput] | None:
         """Have the steps of a world that wait in the kernel's thread come to nothing. Returns what was handed over for
         them, which is certainly not taken; None if no steps of it are there.
         """
         for _, turns in self._under_way.values():
             for each in turns:
-                if each.held.at == at and each.stage is Stage.STEPPING:
+                if each.held.at == at and each.stage is TurnStage.STEPPING:
                     return each.abandon()
         return None
 
-    async def _run(self, turns: Sequence[Turn], began_us: int) -> list[Lost]:
+    async def _run(self, turns: Sequence[WorldTurn], began_us: int) -> list[LostTurn]:
         time_us = await self._intake.read(turns)
         for each in turns:
             if each.held.on_trial and each.empty and not each.held.unfinished:
@@ -153,12 +153,12 @@ class Cycle:
 
     # --- Commit -----------------------------------------------------------------------------------------------
 
-    async def _commit(self, worked: list[Worked], time_us: int) -> list[Lost]:
-        lost: list[Lost] = []
+    async def _commit(self, worked: list[Worked], time_us: int) -> list[LostTurn]:
+        lost: list[LostTurn] = []
         try:
             for each in worked:
                 if each.turn.error is not None:
-                    lost.append(Lost(each, each.turn.error))
+                    lost.append(LostTurn(each, each.turn.error))
                     continue
                 try:
                     if each.done.large or each.done.outgoing or each.done.carried:
@@ -166,7 +166,7 @@ class Cycle:
                     else:
                         self._built(each, time_us)
                 except Exception as error:  # noqa: BLE001 - a batch that cannot be built is its world's concern alone
-                    lost.append(Lost(each, error))
+                    lost.append(LostTurn(each, error))
             good = [each for each in worked if each.built is not None]
             outcomes = await self._commit_all(good) if good else []
         except BaseException:
@@ -180,10 +180,10 @@ class Cycle:
                     self._act(each, now_us)
                 except Exception as error:  # noqa: BLE001 - the steps are durable; a restore makes good what is missing
                     self._give_back(each)
-                    lost.append(Lost(each, error))
+                    lost.append(LostTurn(each, error))
             else:
                 self._give_back(each)
-                lost.append(Lost(each, outcome))
+                lost.append(LostTurn(each, outcome))
         for each_lost in lost:
             if isinstance(each_lost.why, kv.Conflict) and each_lost.why.repeated and each_lost.worked.done.handed:
                 await self._settle_overtaken(each_lost.worked)
@@ -218,7 +218,7 @@ class Cycle:
         worked: Worked,
         time_us: int,
         routes: Sequence[step_batch.Route] = (),
-        generation: universes.Generation | None = None,
+        generation: universes.GenerationRecord | None = None,
     ) -> None:
         turn, done = worked.turn, worked.done
         hints = turn.superfluous(done) if turn.hints else ()
@@ -278,14 +278,14 @@ class Cycle:
             self._tell(turn, done, built)
         self._acted(held, done, built)
 
-    def _tell(self, turn: Turn, done: Done, built: step_batch.Built) -> None:
+    def _tell(self, turn: WorldTurn, done: StepsDone, built: step_batch.Built) -> None:
         now_us = self._env.monotonic_us()
         waited = [now_us - handover.since_us for handover, _ in done.handed if handover.since_us]
         read = len(done.taken) + sum(1 for each in done.buried if not was_handed(each.unread.stamp))
         waited += [now_us - turn.held.unread_us] * read
         turn.held.waits_since(now_us)
         self._telemetry.tell(
-            telemetry.Committed(
+            telemetry.StepsCommitted(
                 turn.held.at,
                 turn.held.name,
                 done.entries,
@@ -312,12 +312,12 @@ class Cycle:
         cells_max = self._settings.cells_memory_max
         return await restore.gather(self._engine, self._blobs(at.universe), at, cells_max=cells_max)
 
-    def building(self, material: restore.Material, program: Program) -> Callable[[], restore.Restored]:
+    def building(self, material: restore.Material, program: Program) -> Callable[[], restore.RestoredWorld]:
         """What makes a machine of what was read, in the kernel's thread, or in a child process."""
         cells_of = functools.partial(ColdCells, asyncio.get_running_loop(), self._blobs(material.at.universe))
         return functools.partial(restore.build, material, program, False, cells_of)
 
-    async def build(self, material: restore.Material, program: Program) -> restore.Restored:
+    async def build(self, material: restore.Material, program: Program) -> restore.RestoredWorld:
         restored = await self._kernel.run(material.at, self.building(material, program))
         line = lines.line_of(material.at, material.lineage)
         restored.machine.keep_in(await vaults.vault_of(self._engine, self._env, line))
@@ -327,7 +327,7 @@ class Cycle:
 
     # --- After a conflict -------------------------------------------------------------------------------------
 
-    async def start_over(self, turn: Turn) -> bool:
+    async def start_over(self, turn: WorldTurn) -> bool:
         """Bring a world back that has lost a race for an input, and nothing else: it stays here, and keeps its lease.
 
         Its steps are made anew, without that input, by its next cycle. False if it cannot be brought back now.
@@ -345,7 +345,9 @@ class Cycle:
 
     # --- A cycle of its own -----------------------------------------------------------------------------------
 
-    async def take_alone(self, held: HeldWorld, handover: Handover, *, changing: worlds.World | None = None) -> None:
+    async def take_alone(
+        self, held: HeldWorld, handover: WaitingInput, *, changing: worlds.WorldRecord | None = None
+    ) -> None:
         """Take one input before everything else: that a fork begins, or that the program has changed, which is noted
         in the world's record (`changing`) in the same commit.
         """
@@ -353,7 +355,7 @@ class Cycle:
         done = await self._stepper.take_alone(held, handover, time_us)
         routes = await step_batch.route(self._engine, self._env, held, done)
         generation = await step_batch.put_large(held, done)
-        built = step_batch.build(held, done, routes, step_batch.Claims(), time_us=time_us, generation=generation)
+        built = step_batch.build(held, done, routes, step_batch.LocalClaims(), time_us=time_us, generation=generation)
         if changing is not None:
             worlds.change(built.batch, changing, program=(held.program.name, held.program.hash))
             if not halts.has_blocked(held.machine):
@@ -361,10 +363,10 @@ class Cycle:
         [outcome] = await transact.commit(self._engine, self._env, built.batch)
         if isinstance(outcome, kv.Conflict):
             raise commit.lost(outcome, held.lease)
-        self._act(Worked(Turn(held, [handover]), done, built), self._env.monotonic_us())
+        self._act(Worked(WorldTurn(held, [handover]), done, built), self._env.monotonic_us())
 
 
-async def _read_ahead(turn: Turn) -> None:
+async def _read_ahead(turn: WorldTurn) -> None:
     """Read the cells that a world's inputs are for. One that cannot be read fails the step that needs it."""
     held, warm = turn.held, turn.held.machine.cells
     inputs = [(unread.item, data) for unread, data in turn.unread] + [(each.item, each.data) for each in turn.handed]
@@ -374,7 +376,7 @@ async def _read_ahead(turn: Turn) -> None:
             await held.cold.ahead(cell for cell in cells if cell not in warm)
 
 
-async def _journaled(engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, done: Done) -> bool:
+async def _journaled(engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address, done: StepsDone) -> bool:
     """Whether these very steps are in the journal. Raises if that part of it cannot be read any more."""
     head = journals.decode_head((await engine.read(journals.get_head(at))).value(0))
     if head.height < done.after.height:
@@ -383,19 +385,19 @@ async def _journaled(engine: kv.Engine, blobs: blob_layer.Blobs, at: ids.Address
     return await restore.read_entries(engine, blobs, at, above=above, up_to=up_to) == done.entries
 
 
-def _dropped(lost: Lost) -> telemetry.Dropped:
+def _dropped(lost: LostTurn) -> telemetry.WorldDropped:
     held, why = lost.worked.turn.held, lost.why
     if lost.worked.committed and isinstance(why, BaseException):
-        return telemetry.Dropped(held.at, "act", kernel_thread.describe(why))
+        return telemetry.WorldDropped(held.at, "act", kernel_thread.describe(why))
     if isinstance(why, errors.CannotStep | MemoryError):
-        return telemetry.Dropped(held.at, "cannot_step", kernel_thread.describe(why))
+        return telemetry.WorldDropped(held.at, "cannot_step", kernel_thread.describe(why))
     if isinstance(why, errors.StoreError):
-        return telemetry.Dropped(held.at, "store", str(why))
+        return telemetry.WorldDropped(held.at, "store", str(why))
     if isinstance(why, BaseException):
         unfit = lost.worked.turn.error is None
-        return telemetry.Dropped(held.at, "unfit" if unfit else "step", kernel_thread.describe(why))
+        return telemetry.WorldDropped(held.at, "unfit" if unfit else "step", kernel_thread.describe(why))
     fenced = leases.fenced(why, held.lease)
-    return telemetry.Dropped(held.at, "fenced" if fenced else "conflict", str(commit.lost(why, held.lease)))
+    return telemetry.WorldDropped(held.at, "fenced" if fenced else "conflict", str(commit.lost(why, held.lease)))
 
 
 def _refusal(batch: kv.Batch) -> Exception | None:

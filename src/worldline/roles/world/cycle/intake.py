@@ -27,8 +27,8 @@ from worldline.model.inbox import ReceiptStatus
 from worldline.model.settings import WorkerSettings
 from worldline.roles import attempt_history
 from worldline.roles.world.cycle.store_clock import StoreClock
-from worldline.roles.world.cycle.turn import Turn
-from worldline.roles.world.handover import Handover
+from worldline.roles.world.cycle.turn import WorldTurn
+from worldline.roles.world.handover import WaitingInput
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv, transact
 
@@ -54,20 +54,22 @@ class Intake:
         self._keys = settings.trusted_keys()  # of receipts; none: they need not be signed
         self._stuck = stuck
 
-    async def read(self, turns: Sequence[Turn]) -> int:
+    async def read(self, turns: Sequence[WorldTurn]) -> int:
         """Unread items with their payloads at hand; repeats of client ids answered. Returns the store's time."""
         named = [(each, handover) for each in turns for handover in each.handed if handover.client_id is not None]
         if named:
             await self._answer_repeats(named)
-        reading: list[Turn] = []
-        empty: list[Turn] = []  # when they were last read; so they are now, if nothing was appended to the store since
+        reading: list[WorldTurn] = []
+        empty: list[
+            WorldTurn
+        ] = []  # when they were last read; so they are now, if nothing was appended to the store since
         for each in turns:
             if each.held.unread or (each.handed and not each.held.empty_version):
                 reading.append(each)
             elif each.handed:
                 empty.append(each)
         read = await self._read_inboxes(reading)
-        changed: list[Turn] = []
+        changed: list[WorldTurn] = []
         for each in empty:
             if each.held.empty_version == read.version:
                 each.known_empty()
@@ -78,7 +80,7 @@ class Intake:
         await self._clear_hints(turns)
         return read.time_us
 
-    async def _read_inboxes(self, reading: Sequence[Turn]) -> kv.Snapshot:
+    async def _read_inboxes(self, reading: Sequence[WorldTurn]) -> kv.ReadResult:
         ranges = [each.held.unread_range(1 if each.held.on_trial else self._batch_max) for each in reading]
         read = await self._engine.read(*ranges)
         self._clock.set(read.time_us)
@@ -94,7 +96,7 @@ class Intake:
                 each.failed(error)
         return read
 
-    async def _load_page(self, turn: Turn, page: kv.Page) -> None:
+    async def _load_page(self, turn: WorldTurn, page: kv.Page) -> None:
         unread = inboxes.decode(page.items)
         if self._keys:
             unread = await self._signed(turn.held.at, unread)
@@ -105,14 +107,14 @@ class Intake:
             turn.held.inbox_blocked()
             self._stuck(turn.held)
 
-    async def _signed(self, at: ids.Address, items: list[inboxes.Unread]) -> list[inboxes.Unread]:
+    async def _signed(self, at: ids.Address, items: list[inboxes.UnreadItem]) -> list[inboxes.UnreadItem]:
         """Receipts that no trusted key has signed are not taken: they become dead letters. The runtime's own have no
         signature, and no record of work that an adapter has tried.
         """
         doubted = [
             (index, why)
             for index, each in enumerate(items)
-            if isinstance(each.item, inbox.Receipt) and (why := why_not_signed(at, each.item, self._keys))
+            if isinstance(each.item, inbox.EffectReceipt) and (why := why_not_signed(at, each.item, self._keys))
         ]
         for start in range(0, len(doubted), limits.READ_REQUESTS_MAX):
             part = doubted[start : start + limits.READ_REQUESTS_MAX]
@@ -123,7 +125,7 @@ class Intake:
                     items[index] = msgspec.structs.replace(items[index], item=None, error=why)
         return items
 
-    async def _traced(self, at: ids.Address, items: list[inboxes.Unread]) -> list[inboxes.Unread]:
+    async def _traced(self, at: ids.Address, items: list[inboxes.UnreadItem]) -> list[inboxes.UnreadItem]:
         """Receipts of effects that failed or were tried again, with the tracebacks and attempts that are kept with
         their work until then.
         """
@@ -141,10 +143,10 @@ class Intake:
         return items
 
     async def _load_all(
-        self, blobs: blob_layer.Blobs, items: Sequence[inboxes.Unread]
-    ) -> list[tuple[inboxes.Unread, bytes]]:
+        self, blobs: blob_layer.Blobs, items: Sequence[inboxes.UnreadItem]
+    ) -> list[tuple[inboxes.UnreadItem, bytes]]:
         """Items with their payloads, up to the first that is out of reach now."""
-        loaded: list[tuple[inboxes.Unread, bytes]] = []
+        loaded: list[tuple[inboxes.UnreadItem, bytes]] = []
         for item in items:
             try:
                 loaded.append(await self._load(blobs, item))
@@ -153,7 +155,7 @@ class Intake:
                 break
         return loaded
 
-    async def _load(self, blobs: blob_layer.Blobs, unread: inboxes.Unread) -> tuple[inboxes.Unread, bytes]:
+    async def _load(self, blobs: blob_layer.Blobs, unread: inboxes.UnreadItem) -> tuple[inboxes.UnreadItem, bytes]:
         """An item with its payload. One whose payload is missing for good is treated as undecodable."""
         carried: payload.Payload | None = getattr(unread.item, "payload", None)
         if carried is None:
@@ -165,7 +167,7 @@ class Intake:
         except (errors.NotFound, errors.Corrupt) as error:
             return msgspec.structs.replace(unread, item=None, error=f"its payload is missing: {error}"), b""
 
-    async def _answer_repeats(self, named: list[tuple[Turn, Handover]]) -> None:
+    async def _answer_repeats(self, named: list[tuple[WorldTurn, WaitingInput]]) -> None:
         """Client ids that were used before get their first answer again, instead of spoiling the commit of others."""
         for start in range(0, len(named), limits.READ_REQUESTS_MAX):
             part = named[start : start + limits.READ_REQUESTS_MAX]
@@ -177,7 +179,7 @@ class Intake:
                 if found is not None:
                     each.repeated(handover, found)
 
-    async def _clear_hints(self, turns: Sequence[Turn]) -> None:
+    async def _clear_hints(self, turns: Sequence[WorldTurn]) -> None:
         """Hints of worlds whose inboxes were empty. A conflict means that another process has deleted some of them; the
         next search through all hints finds the others.
         """
@@ -192,9 +194,9 @@ class Intake:
 
 
 def _is_told_of(item: inbox.Item | None) -> bool:
-    return isinstance(item, inbox.Receipt) and (item.status is not ReceiptStatus.OK or item.attempt > 1)
+    return isinstance(item, inbox.EffectReceipt) and (item.status is not ReceiptStatus.OK or item.attempt > 1)
 
 
-def _intent(unread: inboxes.Unread) -> ids.IntentId:
-    assert isinstance(unread.item, inbox.Receipt)
+def _intent(unread: inboxes.UnreadItem) -> ids.IntentId:
+    assert isinstance(unread.item, inbox.EffectReceipt)
     return ids.IntentId(unread.item.intent)

@@ -1,8 +1,9 @@
 """The kernel's thread as an executor whose thread can be replaced while it is busy.
 
 A job is timed if user code runs in it. `progress` says that it has got on; one that has not for longer than its time is
-given up: its future gets `Overdue`, another thread goes on with the jobs behind it, and the old thread is interrupted
-until it ends. Nothing that the old thread still does is used: it can finish no job and begin no other part of one.
+given up: its future gets `KernelOverdue`, another thread goes on with the jobs behind it, and the old thread is
+interrupted until it ends. Nothing that the old thread still does is used: it can finish no job and begin no other part
+of one.
 
 The lock decides between a job that gets on and one that is given up. It is taken in functions alone, so that an
 interrupt, which is only sent to a thread that is given up, finds that thread before it has the lock.
@@ -30,7 +31,7 @@ LATE_US = 2_000_000  # between two looks: the process did not run
 JOIN_SECONDS = 10.0  # for a job that is under way at the end
 
 
-class Overdue(Exception):
+class KernelOverdue(Exception):
     """A job in the kernel's thread did not get on, and was given up. `place`: where its code was."""
 
     def __init__(self, place: str) -> None:
@@ -42,11 +43,11 @@ class Replaced(BaseException):
     """Another thread has taken over: what this one does is not used."""
 
 
-class Left(msgspec.Struct, eq=False):
+class AbandonedThread(msgspec.Struct, eq=False):
     """A thread that was given up and has not ended yet."""
 
     thread: threading.Thread
-    interrupt: threads.Interrupt
+    interrupt: threads.ThreadInterrupt
     since_us: int
     told: bool = False
 
@@ -70,7 +71,7 @@ class KernelExecutor(Executor):
         self._seen = (0, 0)  # how often it had, when that was last seen to change, and when that was
         self._looked_us = 0
         self._over = False
-        self.left: list[Left] = []
+        self.left: list[AbandonedThread] = []
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         assert not kwargs, "no call here has keywords"
@@ -194,8 +195,8 @@ class KernelExecutor(Executor):
             self._parts += 1
             self._start()
         place = threads.place_of(thread.ident or 0)
-        self.left.append(Left(thread, threads.Interrupt(thread), now_us))
-        job.set_exception(Overdue(place))
+        self.left.append(AbandonedThread(thread, threads.ThreadInterrupt(thread), now_us))
+        job.set_exception(KernelOverdue(place))
         return True
 
     def _start(self) -> None:

@@ -105,7 +105,7 @@ class KernelThread:
         """Called in the thread: the steps that follow are about this world."""
         self.doing = Doing(at, since_us)
 
-    def look(self, now_us: int) -> list[kernel_executor.Left]:
+    def look(self, now_us: int) -> list[kernel_executor.AbandonedThread]:
         """Called in a thread that watches: give up what does not get on. Returns the threads that were given up and
         have not ended.
         """

@@ -22,18 +22,20 @@ from worldline.model.work import WorkKind
 _OWN = (messages.REPLY, fork.SHARE)  # what the runtime performs for itself
 
 
-def refused(bounds: Bounds, wanted: Iterable[step.Wanted]) -> dict[ids.IntentId, inbox.Receipt]:
+def refused(bounds: Bounds, wanted: Iterable[step.WorkRequest]) -> dict[ids.IntentId, inbox.EffectReceipt]:
     """The effects that the world may not use, with their answers. One that is parked from the beginning leaves a dry
     fork only by a person's hand.
     """
-    found: dict[ids.IntentId, inbox.Receipt] = {}
+    found: dict[ids.IntentId, inbox.EffectReceipt] = {}
     for each in wanted:
         if each.kind is not WorkKind.EFFECT or each.parked or each.name in _OWN:
             continue
         code, why = _why_not(bounds, each)
         if why is not None:
             failure = runs.failure(code, runs.storable(f"{why}; `worldline policy list` shows the rules"))
-            refusal = inbox.Receipt(each.intent, ReceiptStatus.ERROR, payload.inline(failure), 0, each.correlation)
+            refusal = inbox.EffectReceipt(
+                each.intent, ReceiptStatus.ERROR, payload.inline(failure), 0, each.correlation
+            )
             if each.correlation_id:
                 refusal = inbox.CorrelatedReceipt(**msgspec.structs.asdict(refusal), correlation_id=each.correlation_id)
             found[each.intent] = refusal
@@ -45,7 +47,7 @@ def label_of(message: inbox.Message) -> str:
     return f"inbox:{message.name}" if message.mode is MessageMode.INBOX else message.name
 
 
-def _why_not(bounds: Bounds, wanted: step.Wanted) -> tuple[str, str | None]:
+def _why_not(bounds: Bounds, wanted: step.WorkRequest) -> tuple[str, str | None]:
     """Why it may not, with a code. A message to another universe is an effect, and has the rules of messages."""
     if wanted.name != messages.SEND:
         return failures.PolicyDenied.code, bounds.why_no_effect(wanted.name)

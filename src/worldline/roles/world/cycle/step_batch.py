@@ -23,7 +23,7 @@ from worldline.model.work import Work, WorkState
 from worldline.roles import queue_names
 from worldline.roles.erasure import resealing, vault
 from worldline.roles.world.cycle import policy_rules
-from worldline.roles.world.cycle.steps import Done
+from worldline.roles.world.cycle.steps import StepsDone
 from worldline.roles.world.handover import handed_stamp
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv
@@ -37,7 +37,7 @@ class Route(msgspec.Struct, frozen=True):
     """A message and what is known of where it goes."""
 
     outgoing: step.Outgoing
-    destination: worlds.World | None
+    destination: worlds.WorldRecord | None
     universe: str = ""  # the sender's, by name
     world: str = ""
     refused: str = ""  # why a rule of the universe is against it; then nothing else is known of it
@@ -52,7 +52,7 @@ class Built(msgspec.Struct, frozen=True):
     unhinted: Sequence[ready.Hint] = ()  # the world's own, deleted
 
 
-class Claims:
+class LocalClaims:
     """Asked for every effect: may a co-located adapter have it at once? What was not committed is given back."""
 
     def claim(self, at: ids.Address, work: Work, time_us: int) -> commit.Claim | None:  # noqa: ARG002 - it takes none
@@ -62,7 +62,7 @@ class Claims:
         pass
 
 
-async def route(engine: kv.Engine, env: envs.Env, held: HeldWorld, done: Done) -> list[Route]:
+async def route(engine: kv.Engine, env: envs.Env, held: HeldWorld, done: StepsDone) -> list[Route]:
     """Look up where messages go, in two reads for every thousand of them. Personal values in them are sealed anew."""
     routes: list[Route] = []
     for start in range(0, len(done.outgoing), ROUTES_AT_ONCE):
@@ -74,7 +74,7 @@ async def route(engine: kv.Engine, env: envs.Env, held: HeldWorld, done: Done) -
     return routes
 
 
-async def _reseal(moving: resealing.Moving, done: Done, routes: list[Route]) -> list[Route]:
+async def _reseal(moving: resealing.Moving, done: StepsDone, routes: list[Route]) -> list[Route]:
     """Messages with personal values, for the worlds that get them."""
     found: list[Route] = []
     for each in routes:
@@ -115,7 +115,7 @@ async def _route(engine: kv.Engine, sender: ids.Address, outgoing: list[step.Out
     ]
 
 
-async def put_large(held: HeldWorld, done: Done) -> universes.Generation | None:
+async def put_large(held: HeldWorld, done: StepsDone) -> universes.GenerationRecord | None:
     """Everything too large for an entry or a change goes to the CAS before the commit that refers to it. Returns the
     generation that this commit expects; None if it refers to nothing.
     """
@@ -132,25 +132,25 @@ async def put_large(held: HeldWorld, done: Done) -> universes.Generation | None:
 
 def build(
     held: HeldWorld,
-    done: Done,
+    done: StepsDone,
     routes: Sequence[Route],
-    claims: Claims,
+    claims: LocalClaims,
     *,
     time_us: int,
     hints: Sequence[ready.Hint] = (),
-    generation: universes.Generation | None = None,
+    generation: universes.GenerationRecord | None = None,
 ) -> Built:
     """One batch with all that these steps did. `hints`: those that they make superfluous; `generation`: of what they
     refer to (`put_large`).
     """
-    opened: list[commit.Opened] = []
+    opened: list[commit.OpenedWork] = []
     if done.wanted:
         works_wanted = [(wanted.intent, work_of(held.program, wanted)) for wanted in done.wanted.values()]
         refused = {} if held.bounds is None else policy_rules.refused(held.bounds, done.wanted.values())
         opened = [
-            commit.Opened(intent, work, claims.claim(held.at, work, time_us) if work.state is _WAITING else None)
+            commit.OpenedWork(intent, work, claims.claim(held.at, work, time_us) if work.state is _WAITING else None)
             if intent not in refused
-            else commit.Opened(intent, work, refused=refused[intent])
+            else commit.OpenedWork(intent, work, refused=refused[intent])
             for intent, work in works_wanted
         ]
     try:
@@ -162,29 +162,29 @@ def build(
 
 def _build(
     held: HeldWorld,
-    done: Done,
+    done: StepsDone,
     routes: Sequence[Route],
-    opened: list[commit.Opened],
+    opened: list[commit.OpenedWork],
     *,
     time_us: int,
     hints: Sequence[ready.Hint],
-    generation: universes.Generation | None,
+    generation: universes.GenerationRecord | None,
 ) -> Built:
     batch = kv.Batch()
     if generation is not None:
         generation.expect(batch)
-    seen: list[commit.Seen] = []
+    seen: list[commit.SeenInput] = []
     settled: list[works.Open] = []
     for each, applied in done.handed:
         if each.client_id is not None:
             stamp = kv.Stamp(each.stamp or handed_stamp(applied))
-            seen.append(commit.Seen(each.item, each.client_id, stamp, time_us))
+            seen.append(commit.SeenInput(each.item, each.client_id, stamp, time_us))
         if each.claim is not None and each.claim.intent in done.closed:
             settled.append(each.claim)
     sent = [_sent(each) for each in routes] if routes else []
     steps = commit.Steps(
         head_raw=held.head_raw,
-        sealed=journals.Sealed(done.before, done.entries, done.data, done.after, done.changes),
+        sealed=journals.SealedSteps(done.before, done.entries, done.data, done.after, done.changes),
         consumed=[each.stamp for each in done.taken] if done.taken else [],
         brought=_brought(held.at, done) if done.taken or done.buried else [],
         buried=done.buried,
@@ -217,18 +217,18 @@ def _build(
     return Built(batch, head_raw, claimed, touched, answers_self, hints)
 
 
-def _brought(at: ids.Address, done: Done) -> list[inbox.Message]:
+def _brought(at: ids.Address, done: StepsDone) -> list[inbox.Message]:
     """Of what was read from the inbox, the messages of other universes."""
     items = [each.item for each in done.taken]
     items += [each.unread.item for each in done.buried]
     return [each for each in items if isinstance(each, inbox.Message) and each.from_universe != at.universe]
 
 
-def _cancelled(program: Program, cancelled: list[step.Wanted]) -> list[commit.Cancelled]:
-    return [commit.Cancelled(each.intent, work_of(program, each)) for each in cancelled]
+def _cancelled(program: Program, cancelled: list[step.WorkRequest]) -> list[commit.CancelledWork]:
+    return [commit.CancelledWork(each.intent, work_of(program, each)) for each in cancelled]
 
 
-def _sent(each: Route) -> commit.Sent:
+def _sent(each: Route) -> commit.AddressedMessage:
     """A message as it leaves, and its receipt: none for a reply, and none for a question that is on its way."""
     code, why_not = _why_not(each)
     message = each.outgoing.message if each.destination is None else each.outgoing.put_to(each.destination.at)
@@ -237,7 +237,7 @@ def _sent(each: Route) -> commit.Sent:
     )
     answered = each.outgoing.to is not None or (why_not is None and bool(each.outgoing.message.reply))
     receipt = None if answered else _receipt(each.outgoing, code, why_not)
-    return commit.Sent(message, each.destination if why_not is None else None, receipt)
+    return commit.AddressedMessage(message, each.destination if why_not is None else None, receipt)
 
 
 def _why_not(each: Route) -> tuple[str, str | None]:
@@ -252,14 +252,14 @@ def _why_not(each: Route) -> tuple[str, str | None]:
     return calls.UNDELIVERABLE, messages.check_destination(each.destination)
 
 
-def _receipt(outgoing: step.Outgoing, code: str, why_not: str | None) -> inbox.Receipt:
+def _receipt(outgoing: step.Outgoing, code: str, why_not: str | None) -> inbox.EffectReceipt:
     if why_not is None:
-        return inbox.Receipt(outgoing.intent, ReceiptStatus.OK, payload.inline(_BEHIND), 1)
+        return inbox.EffectReceipt(outgoing.intent, ReceiptStatus.OK, payload.inline(_BEHIND), 1)
     failure = runs.failure(code, f"message to {outgoing.to_name!r}: {why_not}", attempts=1)
-    return inbox.Receipt(outgoing.intent, ReceiptStatus.ERROR, payload.inline(failure), 1)
+    return inbox.EffectReceipt(outgoing.intent, ReceiptStatus.ERROR, payload.inline(failure), 1)
 
 
-def work_of(program: Program, wanted: step.Wanted) -> Work:
+def work_of(program: Program, wanted: step.WorkRequest) -> Work:
     """Open work as it is first recorded."""
     return Work(
         kind=wanted.kind,

@@ -14,7 +14,7 @@ from worldline.kernel import halts
 from worldline.layers import commit
 from worldline.model import inbox
 from worldline.roles import halt_text, telemetry
-from worldline.roles.world.cycle.steps import Done
+from worldline.roles.world.cycle.steps import StepsDone
 from worldline.roles.world.held_world import Adopted, HeldWorld
 
 log = logging.getLogger("worldline.worker")
@@ -22,7 +22,7 @@ log = logging.getLogger("worldline.worker")
 LINES_MAX = 8  # of a kind, of one commit: a flood of events that nothing takes does not fill the log
 
 
-def tell(held: HeldWorld, done: Done) -> None:
+def tell(held: HeldWorld, done: StepsDone) -> None:
     about = telemetry.about(held.at, name=held.name, step=done.after.step)
     blocked = [each for each in done.halted if not each.effect]
     now = f"{halts.count_blocked(held.machine)} of {grammar.count(len(held.machine.live), 'run')}" if blocked else ""
@@ -72,13 +72,13 @@ def _buried(world: str, letter: commit.Buried) -> str:
 
 def _named(item: inbox.Item | None) -> str:
     match item:
-        case inbox.Event(schema=name):
+        case inbox.InboxEvent(schema=name):
             return f"event {name}"
         case inbox.Message(name=name):
             return f"message {name}"
         case inbox.Control(command=name):
             return f"command {name}"
-        case inbox.Receipt():
+        case inbox.EffectReceipt():
             return "an answer of an effect"
         case inbox.TimerFired():
             return "a timer"

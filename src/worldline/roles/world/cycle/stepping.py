@@ -13,28 +13,28 @@ from worldline.model.step import Input
 from worldline.roles import telemetry
 from worldline.roles.world import trials
 from worldline.roles.world.cycle import kernel_thread, steps
-from worldline.roles.world.cycle.kernel_executor import Overdue
-from worldline.roles.world.cycle.steps import Budget, Done
-from worldline.roles.world.cycle.turn import Stage, Turn, Worked
-from worldline.roles.world.handover import Handover
+from worldline.roles.world.cycle.kernel_executor import KernelOverdue
+from worldline.roles.world.cycle.steps import CycleBudget, StepsDone
+from worldline.roles.world.cycle.turn import TurnStage, Worked, WorldTurn
+from worldline.roles.world.handover import WaitingInput
 from worldline.roles.world.held_world import HeldWorld
 
 log = logging.getLogger("worldline.worker")
 
-ABANDONED = Stage.ABANDONED
+ABANDONED = TurnStage.ABANDONED
 TEXT_CHARACTERS_MAX = 300  # of an exception that is counted; the log has all of it
 
 
 class Stepper:
     def __init__(
-        self, env: envs.Env, kernel: kernel_thread.KernelThread, trials: trials.Trials, settings: WorkerSettings
+        self, env: envs.Env, kernel: kernel_thread.KernelThread, trials: trials.TrialJudge, settings: WorkerSettings
     ) -> None:
         self._env = env
         self._kernel = kernel
         self._trials = trials
         self._settings = settings
 
-    async def step(self, working: Sequence[Turn], time_us: int, worked: list[Worked]) -> None:
+    async def step(self, working: Sequence[WorldTurn], time_us: int, worked: list[Worked]) -> None:
         """Have the steps made; `worked` gets what came of them. If one does not return, its world has failed; worlds
         before it have their steps, and those behind it none.
         """
@@ -44,27 +44,27 @@ class Stepper:
                 await self._step_alone(working[0], time_us, done)
             else:
                 await self._kernel.run(None, self._step_all, working, time_us, done)
-        except Overdue as error:
+        except KernelOverdue as error:
             done = list(done)  # the thread that was given up has the other one
             ended = [each.turn for each in done]
-            hung, *behind = [each for each in working if each.stage is Stage.STEPPING and each not in ended]
+            hung, *behind = [each for each in working if each.stage is TurnStage.STEPPING and each not in ended]
             hung.failed(error)
-            done.append(Worked(hung, Done(hung.held.head, hung.held.head)))
+            done.append(Worked(hung, StepsDone(hung.held.head, hung.held.head)))
             for each in behind:
                 each.too_late()
         worked += done
 
-    async def _step_alone(self, turn: Turn, time_us: int, worked: list[Worked]) -> None:
+    async def _step_alone(self, turn: WorldTurn, time_us: int, worked: list[Worked]) -> None:
         """One step of a world on trial: nothing else runs in the thread from the time when its input is written down
         until it has returned, and no world is restored that processes may have died restoring.
         """
         held = turn.held
         if turn.error is not None:
-            worked.append(Worked(turn, Done(held.head, held.head)))
+            worked.append(Worked(turn, StepsDone(held.head, held.head)))
             return
         given = steps.next_input(held, turn.unread)
 
-        def tried() -> Done:
+        def tried() -> StepsDone:
             return steps.run_one(held, turn.unread, poison="", given_up=False, time_us=time_us, begin=lambda _: None)
 
         try:
@@ -78,15 +78,15 @@ class Stepper:
                         await run(None, self._step_one, turn, "", False, time_us, worked)
         except errors.Lost as error:
             turn.failed(error)
-            worked[:] = [Worked(turn, Done(held.head, held.head))]
+            worked[:] = [Worked(turn, StepsDone(held.head, held.head))]
 
-    async def take_alone(self, held: HeldWorld, handover: Handover, time_us: int) -> Done:
+    async def take_alone(self, held: HeldWorld, handover: WaitingInput, time_us: int) -> StepsDone:
         """The step of a world that begins as a fork, or whose program has changed, over the input that says so. On
         trial it is alone, and written down, as any other.
         """
-        budget = Budget(2**62, 1, limits.STEP_EFFECTS_MAX)
+        budget = CycleBudget(2**62, 1, limits.STEP_EFFECTS_MAX)
 
-        def run(poison: str) -> Done:
+        def run(poison: str) -> StepsDone:
             return steps.run(
                 held, [], [handover], budget, time_us=time_us, env=self._env, begin=lambda _: None, poison=poison
             )
@@ -97,7 +97,7 @@ class Stepper:
                 return await self._kernel.run(held.at, run, "")
             poison = await self._trials.judge(held, given, lambda: run(""))
             async with self._trials.alone, self._kernel.alone() as alone:
-                done: Done
+                done: StepsDone
                 if poison:
                     done = await alone(held.at, run, poison)
                 else:
@@ -139,21 +139,21 @@ class Stepper:
 
     # --- Step, in the kernel's thread -------------------------------------------------------------------------
 
-    def _step_all(self, turns: Sequence[Turn], time_us: int, worked: list[Worked]) -> None:
+    def _step_all(self, turns: Sequence[WorldTurn], time_us: int, worked: list[Worked]) -> None:
         """A world whose turn does not come in time is left out. Whatever comes out of the steps of one, the others make
         theirs.
         """
         settings, monotonic_us = self._settings, self._env.monotonic_us
         deadline_us = monotonic_us() + settings.max_cycle_wall_ms * 1000
         steps_max, effects_max = settings.max_tick_steps_per_cycle, settings.max_effects_per_cycle
-        many, one = Budget(deadline_us, steps_max, effects_max), Budget(deadline_us, 1, effects_max)
+        many, one = CycleBudget(deadline_us, steps_max, effects_max), CycleBudget(deadline_us, 1, effects_max)
         self._kernel.begin()
         for each in turns:
             held = each.held
             if each.stage is ABANDONED:
                 continue
             if each.error is not None:
-                worked.append(Worked(each, Done(held.head, held.head)))
+                worked.append(Worked(each, StepsDone(held.head, held.head)))
                 continue
             now_us = monotonic_us()
             if worked and now_us > deadline_us:
@@ -162,7 +162,7 @@ class Stepper:
                 self._kernel.now(held.at, now_us)
                 self._step(each, worked, one if held.careful else many, time_us)
 
-    def _step_one(self, turn: Turn, poison: str, given_up: bool, time_us: int, worked: list[Worked]) -> None:
+    def _step_one(self, turn: WorldTurn, poison: str, given_up: bool, time_us: int, worked: list[Worked]) -> None:
         self._kernel.begin()
         self._kernel.now(turn.held.at, self._env.monotonic_us())
         self._step(turn, worked, None, time_us, poison, given_up=given_up)
@@ -174,9 +174,9 @@ class Stepper:
 
     def _step(
         self,
-        turn: Turn,
+        turn: WorldTurn,
         worked: list[Worked],
-        budget: Budget | None,
+        budget: CycleBudget | None,
         time_us: int,
         poison: str = "",
         *,
@@ -199,14 +199,14 @@ class Stepper:
             self._kernel.keep(worked.append, Worked(turn, done))
 
 
-def _keep_failed(turn: Turn, worked: list[Worked], error: BaseException) -> None:
+def _keep_failed(turn: WorldTurn, worked: list[Worked], error: BaseException) -> None:
     turn.failed(error)
-    worked.append(Worked(turn, Done(turn.held.head, turn.held.head)))
+    worked.append(Worked(turn, StepsDone(turn.held.head, turn.held.head)))
 
 
 def _how(error: BaseException) -> telemetry.Death | None:
     """How a step ended that its input is to blame for; None if the store, or what this process lacks, is."""
-    if isinstance(error, Overdue):
+    if isinstance(error, KernelOverdue):
         return "hung"
     if counts := trials.counts_as(error):
         return counts

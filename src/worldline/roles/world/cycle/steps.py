@@ -22,8 +22,8 @@ from worldline.layers import journal as journals
 from worldline.model import ids, inbox, journal, step, trace
 from worldline.model.change import Change
 from worldline.model.upkeep.sealed import New
-from worldline.roles.erasure.resealing import Moved
-from worldline.roles.world.handover import Applied, Handover, handed_stamp
+from worldline.roles.erasure.resealing import ResealedValues
+from worldline.roles.world.handover import JournalPlace, WaitingInput, handed_stamp
 from worldline.roles.world.held_world import HeldWorld
 
 CYCLE_BYTES_MAX = limits.STEP_BYTES_MAX  # of a cycle's batch, before its last step
@@ -41,7 +41,7 @@ Begin = Callable[[step.Input], None]
 _CONTINUE = step.Input(commands.CONTINUED, b"")
 
 
-class Budget(msgspec.Struct, frozen=True):
+class CycleBudget(msgspec.Struct, frozen=True):
     """What a cycle may use for one world. It may end a cycle early, and never changes an outcome."""
 
     deadline_us: int
@@ -49,55 +49,55 @@ class Budget(msgspec.Struct, frozen=True):
     effects_max: int
 
 
-class Done(msgspec.Struct):
+class StepsDone(msgspec.Struct):
     """What one run of steps derived, ready to be committed."""
 
     before: journal.Head
     after: journal.Head
-    entries: list[journal.Entry] = []
+    entries: list[journal.JournalEntry] = []
     data: list[bytes] = []  # the entries as they are stored
     changes: list[bytes] = []  # of each step, as they are stored
     changed: list[Change] = []  # of all steps, if the world keeps what is not saved
-    taken: list[inboxes.Unread] = []
-    handed: list[tuple[Handover, Applied]] = []
+    taken: list[inboxes.UnreadItem] = []
+    handed: list[tuple[WaitingInput, JournalPlace]] = []
     buried: list[commit.Buried] = []
-    wanted: dict[ids.IntentId, step.Wanted] = {}
+    wanted: dict[ids.IntentId, step.WorkRequest] = {}
     closed: dict[ids.IntentId, None] = {}
-    cancelled: list[step.Wanted] = []
+    cancelled: list[step.WorkRequest] = []
     outgoing: list[step.Outgoing] = []
     large: list[bytes] = []  # payloads and rows that must be in the CAS before the commit
     carried: list[bytes] = []  # what inputs carry: it is there, and must stay
-    traces: list[trace.Kept] = []  # where user code failed
+    traces: list[trace.StepTraces] = []  # where user code failed
     sealed: list[New] = []  # personal values, to be kept apart
     halted: list[step.Halted] = []  # what waits for a person from these steps on
     warnings: list[str] = []  # for the log
-    moved: list[Moved] = []  # those that messages take to other worlds
+    moved: list[ResealedValues] = []  # those that messages take to other worlds
     steps: int = 0
     size: int = 0
     cut: bool = False  # not everything that was read was taken
     unfinished: bool = False  # the machine has more to do by itself
 
-    def reseal(self, outgoing: list[step.Outgoing], moved: list[Moved]) -> None:
+    def reseal(self, outgoing: list[step.Outgoing], moved: list[ResealedValues]) -> None:
         """Messages have personal values with them, which go to other worlds."""
         self.outgoing, self.moved = outgoing, moved
 
 
 def run(
     held: HeldWorld,
-    unread: list[tuple[inboxes.Unread, bytes]],
-    handed: list[Handover],
-    budget: Budget,
+    unread: list[tuple[inboxes.UnreadItem, bytes]],
+    handed: list[WaitingInput],
+    budget: CycleBudget,
     *,
     time_us: int,
     env: envs.Env,
     begin: Begin,
     poison: str = "",
-) -> Done:
+) -> StepsDone:
     """Step through these inputs, in order, until they are used up or the budget is. What was handed over comes behind
     everything that was in the inbox when it was read. `begin` is told of each input before its step. `poison`: why what
     was handed over must not reach user code.
     """
-    done = Done(held.head, held.head)
+    done = StepsDone(held.head, held.head)
     held.machine.cells.begin_steps(done.changed)
     held.machine.vault.begin()
     for item, data in unread:
@@ -123,17 +123,17 @@ def run(
 
 def run_one(
     held: HeldWorld,
-    unread: list[tuple[inboxes.Unread, bytes]],
+    unread: list[tuple[inboxes.UnreadItem, bytes]],
     *,
     poison: str,
     given_up: bool,
     time_us: int,
     begin: Begin,
-) -> Done:
+) -> StepsDone:
     """One step of a world on trial, over `next_input`. `poison`: why that must not reach user code. `given_up`: it
     could not be settled without user code, so it is not taken.
     """
-    done = Done(held.head, held.head)
+    done = StepsDone(held.head, held.head)
     held.machine.cells.begin_steps(done.changed)
     held.machine.vault.begin()
     given = msgspec.structs.replace(next_input(held, unread), poison=poison)
@@ -149,7 +149,7 @@ def run_one(
     return done
 
 
-def next_input(held: HeldWorld, unread: list[tuple[inboxes.Unread, bytes]]) -> step.Input:
+def next_input(held: HeldWorld, unread: list[tuple[inboxes.UnreadItem, bytes]]) -> step.Input:
     """What a world on trial steps over next. What an earlier step began comes first, and by itself: the runs that go on
     then have nothing to do with the next input.
     """
@@ -164,24 +164,24 @@ def _not_taken(given: step.Input) -> step.Input:
     item = given.item
     if item == commands.CONTINUED:
         return msgspec.structs.replace(given, discard=True)
-    asked = item.correlation if isinstance(item, inbox.Event | inbox.Control) else ""
+    asked = item.correlation if isinstance(item, inbox.InboxEvent | inbox.Control) else ""
     raw_digest = given.raw_digest if item is None else digest.sha256(inbox_keys.ITEM.pack(item))
     return step.Input(None, given.data, given.stamp, raw_digest, given.poison, correlation=asked)
 
 
-def handed_input(handover: Handover, poison: str = "") -> step.Input:
+def handed_input(handover: WaitingInput, poison: str = "") -> step.Input:
     return step.Input(
         handover.item, handover.data, handover.stamp, trace=handover.trace, tried=handover.tried, poison=poison
     )
 
 
-def input_of(item: inboxes.Unread, data: bytes) -> step.Input:
+def input_of(item: inboxes.UnreadItem, data: bytes) -> step.Input:
     raw_digest = b"" if item.item else digest.sha256(item.raw)
     return step.Input(item.item, data, item.stamp, raw_digest, item.error, trace=item.trace, tried=item.tried)
 
 
 def _take_unread(
-    held: HeldWorld, done: Done, item: inboxes.Unread, given: step.Input, *, time_us: int, begin: Begin
+    held: HeldWorld, done: StepsDone, item: inboxes.UnreadItem, given: step.Input, *, time_us: int, begin: Begin
 ) -> None:
     applied, dead, instead = _step(held, done, given, time_us, begin)
     _carry(done, given.data)
@@ -197,13 +197,13 @@ def _take_unread(
         _carry(done, instead.data)
 
 
-def _carry(done: Done, data: bytes) -> None:
+def _carry(done: StepsDone, data: bytes) -> None:
     """An input's payload, if it is large: the journal, or a dead letter, refers to it from now on."""
     if not cas.is_small(data):
         done.carried.append(data)
 
 
-def _full(done: Done, budget: Budget, env: envs.Env) -> bool:
+def _full(done: StepsDone, budget: CycleBudget, env: envs.Env) -> bool:
     """Whether the cycle ends here: at least one step is done, and time or room is used up."""
     return done.steps > 0 and (
         done.steps >= budget.steps_max
@@ -213,7 +213,7 @@ def _full(done: Done, budget: Budget, env: envs.Env) -> bool:
     )
 
 
-def _go_on(held: HeldWorld, done: Done, budget: Budget, *, time_us: int, env: envs.Env, begin: Begin) -> bool:
+def _go_on(held: HeldWorld, done: StepsDone, budget: CycleBudget, *, time_us: int, env: envs.Env, begin: Begin) -> bool:
     """Steps for what those before had no room for. Whether something is left, which goes with the next cycle."""
     for _ in range(FOLLOW_UPS_MAX):
         if not held.machine.unfinished:
@@ -225,8 +225,8 @@ def _go_on(held: HeldWorld, done: Done, budget: Budget, *, time_us: int, env: en
 
 
 def _step(
-    held: HeldWorld, done: Done, given: step.Input, time_us: int, begin: Begin
-) -> tuple[Applied, str, step.Letter | None]:
+    held: HeldWorld, done: StepsDone, given: step.Input, time_us: int, begin: Begin
+) -> tuple[JournalPlace, str, step.BuriedEvent | None]:
     """One step. Returns where it is journaled, why its input was not taken, and what is buried instead of that."""
     begin(given)
     head = done.after
@@ -235,7 +235,9 @@ def _step(
     # Logical time starts at birth, the baseline's time: the store's clock may be set back before the first step.
     logical_us = max(head.time_us, held.baseline.time_us, time_us, due_us)
     behind_us = logical_us - time_us if logical_us - time_us >= BEHIND_US_MIN else 0
-    stepped = kernel_step.step(held.machine, given, step.Context(held.at, number, logical_us, behind_us, held.entropy))
+    stepped = kernel_step.step(
+        held.machine, given, step.StepContext(held.at, number, logical_us, behind_us, held.entropy)
+    )
     sealed = journals.seal(
         head,
         stepped.drafts,
@@ -260,7 +262,7 @@ def _step(
         size += len(data) + RECORD_BYTES
     done.size += size
     if stepped.traces:
-        done.traces.append(trace.Kept(number, logical_us, stepped.traces))
+        done.traces.append(trace.StepTraces(number, logical_us, stepped.traces))
         done.size += sum(_size(len(each.text)) for each in stepped.traces)
     if stepped.sealed:
         done.sealed += stepped.sealed
@@ -271,10 +273,10 @@ def _step(
         done.warnings += stepped.warnings
     if stepped.wanted or stepped.closed or stepped.cancelled or stepped.outgoing:
         _gather(done, stepped)
-    return Applied(head.height + 1, number), stepped.dead, stepped.letter
+    return JournalPlace(head.height + 1, number), stepped.dead, stepped.letter
 
 
-def _gather(done: Done, stepped: step.Stepped) -> None:
+def _gather(done: StepsDone, stepped: step.Stepped) -> None:
     """What a step asked for, sent and gave up. Work that is wanted and settled in one commit is never opened."""
     for wanted in stepped.wanted:
         done.wanted[wanted.intent] = wanted
@@ -296,6 +298,6 @@ def _size(length: int) -> int:
     return RECORD_BYTES + (min(limits.INLINE_BYTES_MAX, length))
 
 
-def _as_unread(item: inbox.Item, applied: Applied) -> inboxes.Unread:
+def _as_unread(item: inbox.Item, applied: JournalPlace) -> inboxes.UnreadItem:
     """A refused hand-over as the dead letter it becomes, filed under its step."""
-    return inboxes.Unread(handed_stamp(applied), inbox_keys.ITEM.pack(item), item)
+    return inboxes.UnreadItem(handed_stamp(applied), inbox_keys.ITEM.pack(item), item)

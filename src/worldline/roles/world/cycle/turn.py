@@ -28,15 +28,15 @@ from worldline.layers import leases, ready
 from worldline.layers import work as works
 from worldline.model import inbox, step
 from worldline.roles.world.cycle.step_batch import Built
-from worldline.roles.world.cycle.steps import Done
-from worldline.roles.world.handover import Deferred, Handover, Repeated, Superseded, was_handed
+from worldline.roles.world.cycle.steps import StepsDone
+from worldline.roles.world.handover import Deferred, Repeated, Superseded, WaitingInput, was_handed
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv
 
 HINTS_MAX = 1_000  # that one commit deletes
 
 
-class Stage(enum.Enum):
+class TurnStage(enum.Enum):
     READ = "read"
     STEPPING = "stepping"
     STEPPED = "stepped"
@@ -47,19 +47,24 @@ class Stage(enum.Enum):
     OVER = "over"
 
 
-_READ, _STEPPING, _STEPPED, _COMMITTED = Stage.READ, Stage.STEPPING, Stage.STEPPED, Stage.COMMITTED  # found quicker
+_READ, _STEPPING, _STEPPED, _COMMITTED = (
+    TurnStage.READ,
+    TurnStage.STEPPING,
+    TurnStage.STEPPED,
+    TurnStage.COMMITTED,
+)  # found quicker
 
 
 def _no_thread() -> None:
     """A step that is made without a thread that could be given up."""
 
 
-class Turn(msgspec.Struct, eq=False):
+class WorldTurn(msgspec.Struct, eq=False):
     held: HeldWorld
-    handed: list[Handover]  # not settled yet
+    handed: list[WaitingInput]  # not settled yet
     hints: Sequence[ready.Hint] = ()  # those that were seen before the inbox was read
-    unread: list[tuple[inboxes.Unread, bytes]] = []
-    stage: Stage = _READ
+    unread: list[tuple[inboxes.UnreadItem, bytes]] = []
+    stage: TurnStage = _READ
     empty: bool = False  # the inbox was read, and there was nothing in it
     whole: bool = False  # the inbox was read to its end
     error: BaseException | None = None  # what reading or stepping it has raised; nothing of it is committed
@@ -74,7 +79,7 @@ class Turn(msgspec.Struct, eq=False):
     @property
     def moved(self) -> bool:
         """Whether its machine may have moved on from what is committed."""
-        return self.stage in (Stage.STEPPING, Stage.STEPPED, Stage.AGAIN)
+        return self.stage in (TurnStage.STEPPING, TurnStage.STEPPED, TurnStage.AGAIN)
 
     # --- Read -------------------------------------------------------------------------------------------------
 
@@ -85,7 +90,7 @@ class Turn(msgspec.Struct, eq=False):
         """Nothing was appended to the store since its inbox was last found empty."""
         self.whole = True
 
-    def found(self, items: list[tuple[inboxes.Unread, bytes]], *, whole: bool) -> None:
+    def found(self, items: list[tuple[inboxes.UnreadItem, bytes]], *, whole: bool) -> None:
         """If this is not all there is, what was handed over goes through the inbox, behind it."""
         self.unread, self.whole = items, whole
         if not whole:
@@ -94,7 +99,7 @@ class Turn(msgspec.Struct, eq=False):
     def failed(self, error: BaseException) -> None:
         self.error = error
 
-    def repeated(self, handover: Handover, found: bytes) -> None:
+    def repeated(self, handover: WaitingInput, found: bytes) -> None:
         """A client id was used before: its producer gets the first answer again."""
         self.handed.remove(handover)
         repeat(handover, found)
@@ -116,14 +121,14 @@ class Turn(msgspec.Struct, eq=False):
 
     def too_late(self) -> None:
         """There is no time left in this cycle, and its machine has not moved."""
-        self.stage = Stage.LATE
+        self.stage = TurnStage.LATE
         if self.unread:
             self.held.look()
 
-    def abandon(self) -> list[Handover]:
+    def abandon(self) -> list[WaitingInput]:
         """Returns what was handed over, which is certainly not taken."""
-        assert self.stage is Stage.STEPPING
-        self.stage = Stage.ABANDONED
+        assert self.stage is TurnStage.STEPPING
+        self.stage = TurnStage.ABANDONED
         return self.take_handed()
 
     # --- Commit -----------------------------------------------------------------------------------------------
@@ -137,23 +142,23 @@ class Turn(msgspec.Struct, eq=False):
         """It is known of the first so many inputs that were handed over what became of them."""
         self.handed = self.handed[taken:]
 
-    def again(self, kept: list[Handover]) -> None:
+    def again(self, kept: list[WaitingInput]) -> None:
         """Its steps are made again. `kept`: the inputs of those that were handed over that are still to be taken."""
-        self.handed, self.stage = kept, Stage.AGAIN
+        self.handed, self.stage = kept, TurnStage.AGAIN
 
     def brought_back(self) -> None:
-        assert self.stage is Stage.AGAIN
-        self.stage = Stage.OVER
+        assert self.stage is TurnStage.AGAIN
+        self.stage = TurnStage.OVER
 
     def over(self) -> None:
-        self.stage = Stage.OVER
+        self.stage = TurnStage.OVER
 
-    def take_handed(self) -> list[Handover]:
+    def take_handed(self) -> list[WaitingInput]:
         """What was handed over and is not settled, for another to settle."""
         handed, self.handed = self.handed, []
         return handed
 
-    def superfluous(self, done: Done) -> Sequence[ready.Hint]:
+    def superfluous(self, done: StepsDone) -> Sequence[ready.Hint]:
         """The hints whose items these steps have taken, or steps before them. A hint has a greater stamp than its
         items.
         """
@@ -164,7 +169,7 @@ class Turn(msgspec.Struct, eq=False):
         return [hint for hint in self.hints if hint.stamp <= last][:HINTS_MAX]
 
 
-def _defer(handed: list[Handover]) -> list[Handover]:
+def _defer(handed: list[WaitingInput]) -> list[WaitingInput]:
     """Send inputs through the inbox, behind what is unread there. Fired timers stay: they are no producer's next."""
     for handover in handed:
         if not isinstance(handover.item, inbox.TimerFired):
@@ -175,8 +180,8 @@ def _defer(handed: list[Handover]) -> list[Handover]:
 class Worked(msgspec.Struct, eq=False):
     """A turn that made steps, and their batch."""
 
-    turn: Turn
-    done: Done
+    turn: WorldTurn
+    done: StepsDone
     built: Built | None = None
 
     def with_batch(self, built: Built) -> None:
@@ -184,7 +189,7 @@ class Worked(msgspec.Struct, eq=False):
 
     @property
     def committed(self) -> bool:
-        return self.turn.stage is Stage.COMMITTED
+        return self.turn.stage is TurnStage.COMMITTED
 
     @property
     def is_producers(self) -> bool:
@@ -194,7 +199,7 @@ class Worked(msgspec.Struct, eq=False):
         return over_handed and turn.handed[0].claim is None
 
 
-class Lost(msgspec.Struct, frozen=True):
+class LostTurn(msgspec.Struct, frozen=True):
     """A turn whose world's memory is worthless: its steps were not committed, or not all was done after it."""
 
     worked: Worked
@@ -216,9 +221,9 @@ class Lost(msgspec.Struct, frozen=True):
         return not why.at(journal_keys.head_key(held.at))[0]
 
 
-def unsettled(turn: Turn, why: kv.Conflict) -> list[Handover]:
+def unsettled(turn: WorldTurn, why: kv.Conflict) -> list[WaitingInput]:
     """What was handed over for steps that met this conflict, but for those whose own end it tells."""
-    kept: list[Handover] = []
+    kept: list[WaitingInput] = []
     for handover in turn.handed:
         if handover.claim is not None and works.lost(why, handover.claim):
             handover.fail(Superseded("another process has this work now"))
@@ -232,7 +237,7 @@ def unsettled(turn: Turn, why: kv.Conflict) -> list[Handover]:
     return kept
 
 
-def repeat(handover: Handover, found: bytes) -> None:
+def repeat(handover: WaitingInput, found: bytes) -> None:
     """Tell a producer that its client id was used before."""
     assert handover.client_id is not None
     try:
