@@ -57,6 +57,8 @@ DOORS = {
     "text.Text": "cli/terminal.py",
     "console.Console": "cli/terminal.py",
 }
+# Lines of logs are shown by whatever handler there is: `codec/printable.py` escapes what a terminal would act on.
+MAKE_HANDLERS = ("codec/printable.py", "observe/logs.py", "cli/dev/show.py", "bench/cluster.py", "sim/run.py")
 # What users await inside workflows is a coroutine; the kernel itself drives it by hand.
 COROUTINES_FOR_USERS = ("kernel/authoring/workflow_api.py", "kernel/authoring/calls.py")
 # The shell of the roles, and the simulator's event loop.
@@ -64,6 +66,7 @@ CATCHES_ALL = ("roles/loop.py", "sim/runtime/loop.py")
 # Where user code is called, whatever it raises is a result, or concerns one world alone. Everywhere else, only the role
 # loop may catch everything.
 CALLS_USER_CODE = (
+    "codec/printable.py",
     "host/encryption/user_codec.py",
     "kernel/authoring/calls.py",
     "kernel/context.py",
@@ -134,6 +137,8 @@ def node_problems(node: ast.AST, name: str) -> Iterator[str]:
             yield f"{called} is banned; use {BANNED_CALLS[called]}"
         if name.startswith("cli/") and DOORS.get(called, name) != name:
             yield f"{called} is banned; write through {DOORS[called]}"
+        if called == "logging.getLogger" and name not in MAKE_HANDLERS:
+            yield "logging.getLogger is banned; use printable.logger"
         if pure and called in BANNED_IN_PURE:
             yield f"{called} is banned in pure packages; use {BANNED_IN_PURE[called]}"
     elif isinstance(node, ast.For) and isinstance(node.iter, ast.Set | ast.SetComp):

@@ -170,6 +170,27 @@ def test_what_processes_say(folder: Path, things: dict[str, str], tmp_path: Path
             assert all(isinstance(msgspec.json.decode(line), dict) for line in shown.splitlines() if line[0] == "{")
 
 
+async def test_what_a_host_logs_is_harmless_whichever_handler_writes_it(caplog: pytest.LogCaptureFixture) -> None:
+    """A program of a user's own, which has not set up any: Python's handler writes warnings to the terminal."""
+    caplog.set_level("DEBUG", "worldline")
+    async with wl.open("memory://", host=escapes.app, create=True) as universe:
+        alice = await universe.create("alice", escapes.app)
+        await aio.journaled(await alice.send(escapes.Noted(f"fail{HOSTILE}")))
+        with pytest.raises(wl.RunFailed):
+            await alice.run(escapes.fails(HOSTILE), id="bad")
+        _ = await alice.start(escapes.parked(HOSTILE), id="parked")
+        _ = await alice.start(escapes.retried(HOSTILE), id="retried")
+        await alice._handle.send(f"Sch{HOSTILE}", values.dump({}))
+        expected = ("was not taken: Notes.noted raised", "is parked", "tried again in", "takes a Sch")
+
+        async def logged() -> bool:
+            return all(each in caplog.text for each in expected)
+
+        await aio.until(logged)
+    assert caplog.text.count("PWNED") > len(expected), "the texts are shown, harmlessly"
+    check(caplog.text, "the log")
+
+
 def test_markup_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     screen = cli_kit.Screen()

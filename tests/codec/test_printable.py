@@ -60,3 +60,32 @@ def test_json_means_the_same(text: str) -> None:
 def test_json_is_what_it_was_where_nothing_is_to_be_escaped() -> None:
     for value in ({"a": "ü 日本 \\u"}, [1, 2.5, None, True], "x"):
         assert printable.json(value) == msgspec.json.encode(value).decode()
+
+
+class Unwilling:
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_lines_of_logs_are_shown_by_any_handler(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = printable.logger("worldline.test")
+    assert printable.logger("worldline.test").filters == log.filters
+    assert len(log.filters) == 1
+    log.warning("%s ended: %s", "a\x1b]0;", ValueError("\x9b31m\u202e"))
+    log.warning("plain %s", "ß\n")
+    try:
+        raise ValueError("\x1b[31m")
+    except ValueError:
+        log.exception("it failed")
+    assert [each.getMessage() for each in caplog.records] == [
+        "a\\x1b]0; ended: \\x9b31m\\u202e",
+        "plain ß\n",
+        "it failed",
+    ]
+    assert "\x1b" not in caplog.text
+    assert "ValueError: \\x1b[31m" in caplog.text
+    caplog.clear()
+    with pytest.raises(ValueError, match="no text"):  # pytest's handler raises; others write it to stderr
+        log.warning("%s", Unwilling())

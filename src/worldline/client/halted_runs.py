@@ -17,7 +17,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.client.handle import Handle
-from worldline.codec import structs
+from worldline.codec import printable, structs
 from worldline.kernel import commands
 from worldline.kernel.operations import OpKind
 from worldline.kernel.rows.records import Op, RunStatus
@@ -29,7 +29,7 @@ from worldline.model.work import WorkState
 from worldline.roles import halt_text
 from worldline.store import urls
 
-log = logging.getLogger("worldline")
+log = printable.logger("worldline")
 
 OnBlocked: TypeAlias = Literal["raise", "wait"]
 RETRIES_SECONDS = 2.0  # between two looks for effects that are tried again

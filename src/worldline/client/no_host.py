@@ -7,17 +7,16 @@ world. After `WARN_SECONDS` without a living host the log says so once; after `S
 
 from __future__ import annotations
 
-import logging
-
 from worldline.base import errors
 from worldline.client.connection import Connection
+from worldline.codec import printable
 from worldline.host import holders
 from worldline.layers import worlds
 from worldline.model import ids
 from worldline.model.world import Status
 from worldline.store import urls
 
-log = logging.getLogger("worldline")
+log = printable.logger("worldline")
 
 WARN_SECONDS = 2.0
 

@@ -7,7 +7,6 @@ survive the process that waits for them.
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Mapping
@@ -48,7 +47,7 @@ from worldline.client.personal.erase import Erasure
 from worldline.client.run import Run, Sent, ended, result_of
 from worldline.client.snapshots import SnapshotRecord
 from worldline.client.upkeep import deletion
-from worldline.codec import structs
+from worldline.codec import printable, structs
 from worldline.kernel import commands, runs, schedules, values
 from worldline.kernel import events as envelopes
 from worldline.kernel.authoring import call_checks, schedule_spec
@@ -70,7 +69,7 @@ from worldline.roles.copies.world_export import Exported
 from worldline.roles.hub import Chunk
 from worldline.roles.shadow import try_out
 
-log = logging.getLogger("worldline")
+log = printable.logger("worldline")
 
 R = TypeVar("R")
 S = TypeVar("S")

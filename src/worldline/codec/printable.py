@@ -2,7 +2,8 @@ r"""Text of users as a terminal may get it: what a terminal would act on stands 
 
 A payload, an exception's message or a name may hold sequences that move the cursor, set the title, hide or reorder what
 is around them. `shown` leaves letters, newlines and tabs, and writes `\x1b`, `\u202e` for the rest. `json` does the
-same in a JSON text, where such characters can only be in strings: it still means the same.
+same in a JSON text, where such characters can only be in strings: it still means the same. `logger` has lines of logs
+shown so, whichever handler writes them: in a program of a user's own, Python's writes them to the terminal.
 
 Escaped are: control characters of both ranges (C0 without newline and tab, DEL, C1), marks that change the direction of
 text, line and paragraph separators, invisible tags and annotations, and lone surrogates, which have no bytes at all.
@@ -12,6 +13,7 @@ Joiners stay: scripts and emoji need them.
 from __future__ import annotations
 
 import json as json_of_python
+import logging
 import re
 from typing import Any, Final
 
@@ -37,6 +39,32 @@ def json(value: Any) -> str:
     except UnicodeEncodeError:  # a lone surrogate, which no JSON can hold: of an argument that is no UTF-8, say
         text = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value))).decode()
     return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_escape_in_json, text)
+
+
+def logger(name: str) -> logging.Logger:
+    """A logger of this package."""
+    found = logging.getLogger(name)
+    found.addFilter(_SHOWN)  # once, however often
+    return found
+
+
+class _Shown(logging.Filter):
+    """Lets every line through, as `shown`, with its traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        try:
+            said = record.getMessage()
+        except Exception:  # noqa: BLE001 - of a user's own; a handler says so without raising
+            return True
+        if said.isascii() and said.isprintable() and not record.exc_info:
+            return True
+        record.msg, record.args = shown(said), ()
+        if record.exc_info and not record.exc_text:  # what formatters take, if it is there
+            record.exc_text = shown(logging.Formatter().formatException(record.exc_info))
+        return True
+
+
+_SHOWN: Final = _Shown()
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from worldline.base import env as envs
 from worldline.base import errors, limits, probes
+from worldline.codec import printable
 from worldline.kernel.authoring.calls import Signature
 from worldline.kernel.flow import faults, jobs, patches, snapshots, values
 
-_log = logging.getLogger("worldline.flow")
+_log = printable.logger("worldline.flow")
 
 
 @dataclass(frozen=True)

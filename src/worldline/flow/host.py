@@ -14,7 +14,6 @@ all who wait.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +21,7 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import env_os, errors, limits, probes
+from worldline.codec import printable
 from worldline.flow import effects as handlers
 from worldline.flow import events, mailbox
 from worldline.kernel.flow import core as cores
@@ -29,7 +29,7 @@ from worldline.kernel.flow import hashing, jobs, patches, snapshots, tracing, va
 from worldline.kernel.flow.authoring import domains
 from worldline.kernel.flow.compiled import Compiled
 
-_log = logging.getLogger("worldline.flow")
+_log = printable.logger("worldline.flow")
 _LOGGED = ("effect:fulfill:drop", "effect:fulfill:error", "job:error", "fatal:escalate", "runner:kick:failed")
 KICK_ATTEMPTS_MAX = 3
 DEFAULT_KEY = "default"

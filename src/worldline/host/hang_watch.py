@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
-import logging
 import os
 import sys
 import threading
 from collections.abc import Callable
 
 from worldline.base import env as envs
+from worldline.codec import printable
 from worldline.roles import threads
 from worldline.roles.world.cycle.kernel_executor import LATE_US, AbandonedThread
 
-log = logging.getLogger("worldline.roles")
+log = printable.logger("worldline.roles")
 
 EXIT_CODE = 75  # EX_TEMPFAIL: start it again
 LOOKS_PER_TIMEOUT = 8

@@ -20,6 +20,7 @@ import re
 from typing import Any, Final
 
 from worldline.base import errors, failures, limits, secret
+from worldline.codec import printable
 from worldline.kernel import context
 
 TEXT_CHARACTERS_MAX: Final = 4_096
@@ -31,7 +32,7 @@ HINT: Final = (
 
 _OWN: Final = (f"{__file__.rpartition('/kernel/')[0]}/", f"{logging.__file__.rpartition('/logging/')[0]}/", "<")
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
-_log: Final = logging.getLogger("worldline.failures")
+_log: Final = printable.logger("worldline.failures")
 
 _ADDRESS: Final = re.compile(r"(?<= at )0x[0-9a-fA-F]{6,16}\b")
 _THREAD: Final = re.compile(r" in thread '[^']*'")  # asyncio names it, and a replay runs in another

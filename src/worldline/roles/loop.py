@@ -8,14 +8,14 @@ stops the role, and `join` raises it. What concerns one world alone does not com
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
 from worldline.base import env as envs
 from worldline.base import errors
+from worldline.codec import printable
 from worldline.roles import telemetry
 
-log = logging.getLogger("worldline.roles")
+log = printable.logger("worldline.roles")
 
 PAUSE_FIRST_MS = 20
 PAUSE_MOST_MS = 2_000

@@ -13,20 +13,20 @@ Times that end in `wall_us` are this process's clock; `us` alone is a duration.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
 from worldline.base import probes
+from worldline.codec import printable
 from worldline.layers import commit
 from worldline.layers import work as works
 from worldline.model import ids, inbox, journal, step
 from worldline.model.inbox import ReceiptStatus
 from worldline.store import kv
 
-log = logging.getLogger("worldline.telemetry")
+log = printable.logger("worldline.telemetry")
 
 
 # --- Inputs --------------------------------------------------------------------------------------------------------

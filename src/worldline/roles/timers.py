@@ -11,11 +11,11 @@ A timer of a world that another process holds is left to the timer worker there,
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
+from worldline.codec import printable
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready, worlds
 from worldline.layers import work as works
@@ -34,7 +34,7 @@ from worldline.roles.world.held_world import HeldWorld
 from worldline.roles.world.worker import WorldWorker
 from worldline.store import kv, transact
 
-log = logging.getLogger("worldline.timers")
+log = printable.logger("worldline.timers")
 
 GRACE_US = 1_000_000  # past its time, before a timer is fired past a living holder that should have done it
 ELSEWHERE_US = 250_000  # how long it is taken for granted that the holder of a world has not changed

@@ -9,15 +9,15 @@ each hang once, and nothing is done about them here. How a worker gives its othe
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 
 import msgspec
 
 from worldline.base import env as envs
+from worldline.codec import printable
 from worldline.roles import telemetry
 
-log = logging.getLogger("worldline.roles")
+log = printable.logger("worldline.roles")
 
 TURN_MS = 1_000
 NAMED_MAX = 5

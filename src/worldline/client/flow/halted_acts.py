@@ -16,6 +16,7 @@ import msgspec
 
 from worldline.client import halted_runs
 from worldline.client.handle import Handle
+from worldline.codec import printable
 from worldline.kernel.domains import asking
 from worldline.layers import work as works
 from worldline.model import ids, journal
@@ -23,7 +24,7 @@ from worldline.model.work import WorkKind, WorkState
 from worldline.roles import halt_text
 from worldline.store import urls
 
-log = logging.getLogger("worldline")
+log = printable.logger("worldline")
 
 LOOK_SECONDS = 2.0  # between two looks while nothing says that something is parked
 EFFECTS_MAX = 64  # of the cell that a look reads

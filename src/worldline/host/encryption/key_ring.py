@@ -7,13 +7,13 @@ written around the encryption, by the engine below it.
 from __future__ import annotations
 
 import hmac
-import logging
 from collections.abc import Sequence
 
 import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
+from worldline.codec import printable
 from worldline.keys.upkeep import data_keys as keys
 from worldline.keys.upkeep.data_keys import DataKey
 from worldline.keys.upkeep.encryption import MasterKey
@@ -23,7 +23,7 @@ from worldline.store.encryption import aes_gcm
 from worldline.store.encryption.interface import Cipher, KnownCipher
 from worldline.store.encryption.master_keys import AesGcm
 
-log = logging.getLogger("worldline.encryption")
+log = printable.logger("worldline.encryption")
 
 
 class KeyRing:

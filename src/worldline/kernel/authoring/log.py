@@ -20,11 +20,12 @@ from typing import Any, Final
 import msgspec
 
 from worldline.base.secret import KNOWN
+from worldline.codec import printable
 from worldline.kernel import context, user_errors
 
 LINE_CHARACTERS_MAX: Final = 65_536
 NAME_CHARACTERS_MAX: Final = 200
-LOGGER: Final = logging.getLogger("worldline.user")
+LOGGER: Final = printable.logger("worldline.user")
 SHOWN: Final = "worldline_shown"  # the attribute of a record that names the fields which its message shows already
 
 _TAKEN: Final = (*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "world", "step", SHOWN)

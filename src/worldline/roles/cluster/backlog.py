@@ -11,14 +11,13 @@ Nothing is written, and nothing depends on it. The janitor's process does this, 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
-from worldline.codec import tuples
+from worldline.codec import printable, tuples
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import work as work_keys
 from worldline.layers import inbox as inboxes
@@ -32,7 +31,7 @@ from worldline.roles import expiry, telemetry, wakeup
 from worldline.roles.cluster import stamp_ages
 from worldline.store import kv
 
-log = logging.getLogger("worldline.janitor")
+log = printable.logger("worldline.janitor")
 
 WORLDS_MAX = 256  # looked at in one turn; each takes a handful of requests
 ITEMS_MAX = 1_000  # unread items or dead letters of one world that are counted

@@ -16,7 +16,6 @@ Compaction and proofs are not done here: the process that holds a world does the
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -24,7 +23,7 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
-from worldline.codec import tuples
+from worldline.codec import printable, tuples
 from worldline.keys import work as work_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import inbox as inboxes
@@ -41,7 +40,7 @@ from worldline.roles.deletion import worlds as deletions
 from worldline.roles.erasure import scrubbing
 from worldline.store import kv, transact
 
-log = logging.getLogger("worldline.janitor")
+log = printable.logger("worldline.janitor")
 
 SEEN_MAX = 5_000  # records of ids that were seen, of either kind, looked at in one turn
 WORLDS_MAX = (limits.READ_REQUESTS_MAX - 1) // 4  # whose ids are looked at in one read, which asks four things of each

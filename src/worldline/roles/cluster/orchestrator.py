@@ -14,13 +14,13 @@ nothing; of those that are held by workers in good order, a turn looks at so man
 from __future__ import annotations
 
 import bisect
-import logging
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
+from worldline.codec import printable
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready, worlds
 from worldline.model import ids
@@ -31,7 +31,7 @@ from worldline.roles.cluster import placement, reap
 from worldline.roles.universes.served import Universes
 from worldline.store import kv, transact
 
-log = logging.getLogger("worldline.orchestrator")
+log = printable.logger("worldline.orchestrator")
 
 PAGE = 500  # worlds looked at in one read; each takes a handful of requests
 HINTS_MAX = 4_000  # in one turn; the most urgent first

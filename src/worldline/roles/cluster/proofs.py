@@ -17,7 +17,6 @@ thread keeps no process alive.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypeVar
@@ -26,6 +25,7 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
+from worldline.codec import printable
 from worldline.kernel import replay, user_errors
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
@@ -37,7 +37,7 @@ from worldline.roles.erasure import vault as vaults
 from worldline.roles.proof import Cold, PersonalValuePlace, Prover
 from worldline.store import kv
 
-log = logging.getLogger("worldline.janitor")
+log = printable.logger("worldline.janitor")
 
 MINUTE_MS = 60_000
 SLICE_US = 20_000  # a slice ends with the first step that ends behind this

@@ -7,12 +7,12 @@ be the one that has expired. A world with something unread gets a hint, so that 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from worldline.base import env as envs
 from worldline.base import errors, probes
+from worldline.codec import printable
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready, trial
 from worldline.model import ids
@@ -20,7 +20,7 @@ from worldline.roles import expiry, telemetry
 from worldline.roles import lease as world_lease
 from worldline.store import kv, transact
 
-log = logging.getLogger("worldline.worker")
+log = printable.logger("worldline.worker")
 
 T = TypeVar("T")
 

@@ -6,10 +6,9 @@ universe that was never collected is, when it is old enough.
 
 from __future__ import annotations
 
-import logging
-
 from worldline.base import env as envs
 from worldline.base import errors, grammar
+from worldline.codec import printable
 from worldline.keys import universes as universe_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import universes
@@ -23,7 +22,7 @@ from worldline.roles.collection.marker import Plain, Unreadable
 from worldline.roles.erasure import scrubbing
 from worldline.store import kv
 
-log = logging.getLogger("worldline.janitor")
+log = printable.logger("worldline.janitor")
 
 COLLECT_TURN_US = 50_000  # of work, before it rests
 

@@ -7,11 +7,10 @@ same. What an operator has chosen stays. A process that does not host notes noth
 
 from __future__ import annotations
 
-import logging
-
 import msgspec
 
 from worldline.base import env as envs
+from worldline.codec import printable
 from worldline.layers.upkeep import universe_settings
 from worldline.layers.upkeep.universe_settings import UniverseSettingsRecord
 from worldline.model import ids, setting_names
@@ -21,7 +20,7 @@ from worldline.roles.compaction import retention
 from worldline.roles.compaction.retention import RetentionPolicy
 from worldline.store import kv, transact
 
-log = logging.getLogger("worldline.compaction")
+log = printable.logger("worldline.compaction")
 
 REFRESH_US = 60_000_000  # how old a policy may be that decides whether to look
 # How often a world's snapshots are looked through while the oldest of those becomes too old that are kept for a time:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from worldline.base import env as envs
 from worldline.base import errors, grammar
+from worldline.codec import printable
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases
 from worldline.model import ids, journal
@@ -25,7 +25,7 @@ from worldline.roles.compaction import compactor
 from worldline.roles.compaction.policies import Policies
 from worldline.store import kv
 
-log = logging.getLogger("worldline.compaction")
+log = printable.logger("worldline.compaction")
 
 NAME = "compaction"  # of the task
 WAITING_MAX = 4  # worlds; with more of them, compaction does not rest

@@ -7,7 +7,6 @@ so, and no other attempt is made.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, failures, limits, probes
-from worldline.codec import sealed
+from worldline.codec import printable, sealed
 from worldline.kernel import runs
 from worldline.kernel.authoring.calls import Effect
 from worldline.layers import blobs as blob_layer
@@ -29,7 +28,7 @@ from worldline.store import kv
 
 T = TypeVar("T")
 
-log = logging.getLogger("worldline.adapter")
+log = printable.logger("worldline.adapter")
 
 # What another attempt at storing something may overcome; a bucket that is missing may be made.
 FOR_NOW = (

@@ -4,14 +4,13 @@ type. An effect that is answered says nothing.
 
 from __future__ import annotations
 
-import logging
-
+from worldline.codec import printable
 from worldline.layers import work as works
 from worldline.roles import telemetry
 from worldline.roles.effects.attempt import AttemptResult
 from worldline.roles.effects.policy import RetryPolicy
 
-log = logging.getLogger("worldline.adapter")
+log = printable.logger("worldline.adapter")
 
 
 def retried(claim: works.Open, policy: RetryPolicy, ended: AttemptResult, *, pause_us: int) -> None:

@@ -11,17 +11,17 @@ are logged: nothing that a resource does keeps the others, or the host, from clo
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from contextvars import ContextVar, copy_context
 from typing import Any
 
 from worldline.base import failures
 from worldline.base.secret import KNOWN, SecretSource
+from worldline.codec import printable
 from worldline.kernel import user_errors
 from worldline.kernel.authoring.resources import Resource
 
-log = logging.getLogger("worldline.adapter")
+log = printable.logger("worldline.adapter")
 
 CLOSE_SECONDS = 10.0
 

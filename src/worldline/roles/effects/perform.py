@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -24,6 +23,7 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors, grammar, probes
 from worldline.base.secret import SecretSource
+from worldline.codec import printable
 from worldline.kernel import work as kernel_work
 from worldline.kernel.authoring import messages
 from worldline.kernel.authoring.calls import Effect, Options
@@ -48,7 +48,7 @@ from worldline.roles.world.worker import WorldWorker
 from worldline.store import kv, transact
 from worldline.store.encryption import key_file
 
-log = logging.getLogger("worldline.adapter")
+log = printable.logger("worldline.adapter")
 
 CLOSED_PAUSE_US = 5_000_000  # how long work of an archived world is left alone before it is looked at again
 

@@ -11,13 +11,13 @@ go straight into the next cycle. Both are short cuts through the same queue, not
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.base.secret import SecretSource
+from worldline.codec import printable
 from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
@@ -38,7 +38,7 @@ from worldline.roles.world.held_world import HeldWorld
 from worldline.roles.world.worker import WorldWorker
 from worldline.store import kv, transact
 
-log = logging.getLogger("worldline.adapter")
+log = printable.logger("worldline.adapter")
 
 _EFFECT = WorkKind.EFFECT
 PLACES_AT_ONCE = 1_000  # queues looked at in one read

@@ -11,12 +11,11 @@ number of processes may count: of two that end at once, one publishes.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
-from worldline.codec import tuples
+from worldline.codec import printable, tuples
 from worldline.keys import cas as cas_keys
 from worldline.keys import space, table
 from worldline.keys.space import InUniverse, InWorld
@@ -30,7 +29,7 @@ from worldline.roles.quotas import admission
 from worldline.roles.universes.served import Served
 from worldline.store import kv, transact
 
-log = logging.getLogger("worldline.janitor")
+log = printable.logger("worldline.janitor")
 
 PAGE_KEYS = 10_000
 PAGE_BYTES = 4 * limits.MIB  # read in one turn

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from worldline.base import errors, probes
+from worldline.codec import printable
 from worldline.layers import universes as layer
 from worldline.model import ids
 from worldline.roles import wakeup
 from worldline.roles.universes.served import Universes
 from worldline.store import kv
 
-log = logging.getLogger("worldline.worker")
+log = printable.logger("worldline.worker")
 
 AT_ONCE = 16
 

@@ -4,10 +4,8 @@ domains that it does not know yet are declared.
 
 from __future__ import annotations
 
-import logging
-
 from worldline.base import grammar
-from worldline.codec import structs
+from worldline.codec import printable, structs
 from worldline.kernel import commands, halts
 from worldline.kernel.branches import fork
 from worldline.kernel.domains import acting, declared
@@ -18,7 +16,7 @@ from worldline.roles.world.cycle.cycle import Cycle
 from worldline.roles.world.handover import WaitingInput
 from worldline.roles.world.held_world import HeldWorld
 
-log = logging.getLogger("worldline.worker")
+log = printable.logger("worldline.worker")
 
 
 async def begin_fork(cycle: Cycle, held: HeldWorld) -> None:

@@ -19,12 +19,12 @@ one that is known to be at fault comes back as `StepFailed`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from worldline.base import env as envs
 from worldline.base import errors
+from worldline.codec import printable
 from worldline.layers import commit, leases
 from worldline.model import ids
 from worldline.model.lease import CrashTrial
@@ -36,7 +36,7 @@ from worldline.roles.world.cycle.turn import LostTurn, Worked, WorldTurn
 from worldline.roles.world.handover import WaitingInput
 from worldline.roles.world.held_world import HeldWorld
 
-log = logging.getLogger("worldline.worker")
+log = printable.logger("worldline.worker")
 
 STUCK_MS = 1_000  # before something is tried again that failed for one world alone
 CANNOT_STEP_TRIES_MAX = 3  # with its lease kept, of a world that lacks something in this process for the moment

@@ -11,20 +11,20 @@ ends the row. So does a change of the world's record: a person who pauses and re
 
 from __future__ import annotations
 
-import logging
 import shlex
 
 import msgspec
 
 from worldline.base import env as envs
 from worldline.base import limits
+from worldline.codec import printable
 from worldline.model import ids
 from worldline.roles import telemetry
 from worldline.roles.cluster import placement, proofs
 from worldline.roles.world.cycle import kernel_thread
 from worldline.roles.world.held_world import NEVER_US
 
-log = logging.getLogger("worldline.worker")
+log = printable.logger("worldline.worker")
 
 PAUSE_FIRST_MS = 1_000
 PAUSE_MOST_MS = 300_000

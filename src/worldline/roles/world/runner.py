@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from worldline.base import env as envs
 from worldline.base import errors
+from worldline.codec import printable
 from worldline.layers import leases
 from worldline.model.lease import CrashTrial
 from worldline.roles import lease as world_lease
@@ -17,7 +17,7 @@ from worldline.roles.world.held_world import HeldWorld
 from worldline.roles.world.tasks import SideTasks
 from worldline.store import kv
 
-log = logging.getLogger("worldline.worker")
+log = printable.logger("worldline.worker")
 
 
 _LATE, _AGAIN = TurnStage.LATE, TurnStage.AGAIN

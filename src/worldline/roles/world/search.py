@@ -14,12 +14,12 @@ and not being emptied, is given up to it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Protocol
 
 from worldline.base import env as envs
 from worldline.base import errors, probes
+from worldline.codec import printable
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready, worlds
 from worldline.model import ids
@@ -37,7 +37,7 @@ from worldline.roles.world.held_world import HeldWorld
 from worldline.roles.world.holdings import Holdings
 from worldline.store import kv
 
-log = logging.getLogger("worldline.worker")
+log = printable.logger("worldline.worker")
 
 PAGE = 1_000
 HOLDS_AT_ONCE = 16

@@ -14,12 +14,12 @@ one never returns, a person must end the process.
 from __future__ import annotations
 
 import contextlib
-import logging
 
 import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
+from worldline.codec import printable
 from worldline.layers import leases
 from worldline.model import ids
 from worldline.roles import lease as world_lease
@@ -34,7 +34,7 @@ from worldline.store import kv
 WHY = "a handler or workflow of it does not return, and holds up its worker; the step is given up after its time"
 
 
-log = logging.getLogger("worldline.worker")
+log = printable.logger("worldline.worker")
 
 
 class Stall(msgspec.Struct):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors, probes
+from worldline.codec import printable
 from worldline.kernel import halts
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
@@ -26,7 +26,7 @@ from worldline.roles.world.cycle.store_clock import StoreClock
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv, transact
 
-log = logging.getLogger("worldline.worker")
+log = printable.logger("worldline.worker")
 
 
 class Taker:

@@ -34,7 +34,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Literal, Protocol
 
@@ -42,7 +41,7 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, limits, probes
-from worldline.codec import digest, structs
+from worldline.codec import digest, printable, structs
 from worldline.kernel import commands
 from worldline.kernel.repair import poison
 from worldline.keys import inbox as inbox_keys
@@ -59,7 +58,7 @@ from worldline.roles.trials import child_process, quarantine
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv, transact
 
-log = logging.getLogger("worldline.worker")
+log = printable.logger("worldline.worker")
 
 SAID_CHARACTERS_MAX = limits.REASON_CHARACTERS_MAX // 2  # of an exception, in a reason
 

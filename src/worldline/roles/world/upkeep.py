@@ -10,13 +10,13 @@ import asyncio
 import collections
 import functools
 import heapq
-import logging
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from worldline.base import env as envs
 from worldline.base import errors, probes
+from worldline.codec import printable
 from worldline.layers import leases
 from worldline.layers.stored import saved_state
 from worldline.model import ids
@@ -31,7 +31,7 @@ from worldline.roles.world.holdings import Holdings
 from worldline.roles.world.tasks import SideTasks
 from worldline.store import kv
 
-log = logging.getLogger("worldline.worker")
+log = printable.logger("worldline.worker")
 
 AT_ONCE = 16
 SAVE_AGAIN_MS = 60_000  # after a failure

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections.abc import Callable, Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors
+from worldline.codec import printable
 from worldline.kernel import commands
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
@@ -51,7 +51,7 @@ from worldline.roles.world.cycle.steps import StepsDone
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv
 
-log = logging.getLogger("worldline.worker")
+log = printable.logger("worldline.worker")
 
 CYCLES_MAX = 4  # in flight at once, over different worlds: while one waits for its sync, others step
 UPKEEP_MS = 50  # between turns, if there is anything to do

@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
+from worldline.codec import printable
 from worldline.kernel import halts
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
@@ -41,7 +41,7 @@ from worldline.roles.world.handover import WaitingInput, was_handed
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv, transact
 
-log = logging.getLogger("worldline.worker")
+log = printable.logger("worldline.worker")
 
 ABANDONED = TurnStage.ABANDONED
 

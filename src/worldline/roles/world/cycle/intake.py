@@ -9,13 +9,13 @@ A ready hint whose world's inbox is empty, read after the hint was seen, is dele
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
+from worldline.codec import printable
 from worldline.kernel.authoring import messages
 from worldline.layers import blobs as blob_layer
 from worldline.layers import inbox as inboxes
@@ -32,7 +32,7 @@ from worldline.roles.world.handover import WaitingInput
 from worldline.roles.world.held_world import HeldWorld
 from worldline.store import kv, transact
 
-log = logging.getLogger("worldline.worker")
+log = printable.logger("worldline.worker")
 
 
 class Intake:

@@ -11,7 +11,6 @@ interrupt, which is only sent to a thread that is given up, finds that thread be
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -21,10 +20,11 @@ from typing import Any
 
 import msgspec
 
+from worldline.codec import printable
 from worldline.roles import threads
 from worldline.roles.world.cycle import no_asyncio
 
-log = logging.getLogger("worldline.worker")
+log = printable.logger("worldline.worker")
 
 NOBODY = -1  # the thread that takes over does not run yet
 LATE_US = 2_000_000  # between two looks: the process did not run

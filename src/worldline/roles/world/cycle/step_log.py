@@ -6,10 +6,10 @@ An effect that is parked is said by the process that tried it (`roles/effects/at
 
 from __future__ import annotations
 
-import logging
 import shlex
 
 from worldline.base import grammar
+from worldline.codec import printable
 from worldline.kernel import halts
 from worldline.layers import commit
 from worldline.model import inbox
@@ -17,7 +17,7 @@ from worldline.roles import halt_text, telemetry
 from worldline.roles.world.cycle.steps import StepsDone
 from worldline.roles.world.held_world import Adopted, HeldWorld
 
-log = logging.getLogger("worldline.worker")
+log = printable.logger("worldline.worker")
 
 LINES_MAX = 8  # of a kind, of one commit: a flood of events that nothing takes does not fill the log
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
+from worldline.codec import printable
 from worldline.kernel import user_errors
 from worldline.model.settings import WorkerSettings
 from worldline.model.step import Input
@@ -19,7 +19,7 @@ from worldline.roles.world.cycle.turn import TurnStage, Worked, WorldTurn
 from worldline.roles.world.handover import WaitingInput
 from worldline.roles.world.held_world import HeldWorld
 
-log = logging.getLogger("worldline.worker")
+log = printable.logger("worldline.worker")
 
 ABANDONED = TurnStage.ABANDONED
 TEXT_CHARACTERS_MAX = 300  # of an exception that is counted; the log has all of it
