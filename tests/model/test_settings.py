@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import worldline as wl
-from worldline.base import errors
+from worldline.base import errors, limits
 from worldline.model import settings
 
 PARTS = (
@@ -18,6 +18,7 @@ PARTS = (
     settings.OrchestratorSettings,
     settings.JanitorSettings,
     settings.PressureSettings,
+    settings.CacheSettings,
     settings.Settings,
 )
 OR_ZERO = (
@@ -59,14 +60,24 @@ def refused(part: type[Any], **values: Any) -> str:
     return str(caught.value)
 
 
+def test_each_part_is_public() -> None:
+    """A caller that writes `wl.Settings(timer=...)` needs its class."""
+    parts = {type(getattr(settings.Settings(), field.name)) for field in msgspec.structs.fields(settings.Settings)}
+    made = {each for each in parts if issubclass(each, msgspec.Struct)} | {settings.Settings}
+    assert made == {*PARTS}
+    assert {getattr(wl, each.__name__) for each in made} == made
+
+
 def test_defaults_are_fine() -> None:
     assert settings.Settings() == settings.Settings(worker=settings.WorkerSettings())
 
 
 @pytest.mark.parametrize(("part", "name"), NUMBERS, ids=[f"{part.__name__}.{name}" for part, name in NUMBERS])
 def test_numbers_out_of_range(part: type[Any], name: str) -> None:
-    low = 0 if name in OR_ZERO else 2 if name.endswith("ttl_ms") else 1
-    for value in (low - 1, -5, 10**12, 1.5, "10", None, True):
+    low = (
+        limits.CACHE_BYTES_MIN if name == "bytes_max" else 0 if name in OR_ZERO else 2 if name.endswith("ttl_ms") else 1
+    )
+    for value in (low - 1, -5, 10**18, 1.5, "10", None, True):
         why = refused(part, **{name: value})
         assert why.startswith(f"{part.__name__}.{name} is {value!r}; use a whole number from {low} to "), why
 
