@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 import time
@@ -418,6 +419,61 @@ async def test_chunks_reach_followers_in_order(kit: Kit) -> None:
         Kind.EFFECT_RESULT,
         Kind.RUN_FINISHED,
     ]
+
+
+async def test_what_an_effect_streams_ends_with_an_entry_that_says_how(memory_kit: Kit) -> None:
+    """Also if no answer comes: a follower is never left with pieces that just stop."""
+    app = wl.Program("p")
+
+    @app.effect(retry=wl.Retry(attempts=1), timeout=0.05)
+    async def late() -> None:
+        wl.attempt().emit("late")
+        await asyncio.Event().wait()
+
+    @app.effect
+    async def hang() -> None:
+        wl.attempt().emit("hang")
+        await asyncio.Event().wait()
+
+    @app.effect(retry=wl.Retry(attempts=1))
+    async def fails() -> None:
+        wl.attempt().emit("fails")
+        raise ValueError("no")
+
+    @app.workflow
+    async def go() -> None:
+        for each in (late, fails):
+            with contextlib.suppress(TimeoutError, wl.EffectFailed):
+                await each()
+        async with wl.scope(timeout=0.1):
+            await hang()
+
+    heard: list[Any] = []
+
+    async def listen(world: wl.World) -> None:
+        async for each in world.follow(above=0):
+            if isinstance(each, Chunk):
+                heard.append(each.value)
+            elif each.kind is Kind.EFFECT_RESULT:
+                heard.append(each.data["status"])
+            elif each.kind is Kind.EFFECT_CANCELLED:
+                heard.append(("cancelled", each.data["name"]))
+            elif each.kind is Kind.RUN_FINISHED:
+                return
+
+    async with memory_kit.hosting(app) as universe:
+        world = await universe.ensure("w", app)
+        listening = asyncio.ensure_future(listen(world))
+        host = universe._connection.host
+        assert host is not None
+
+        async def follows() -> bool:
+            return bool(host.live._followers)
+
+        await aio.until(follows)
+        await world.run(go(), id="r", timeout=20)
+        await asyncio.wait_for(listening, 20)
+    assert heard == ["late", "timeout", "fails", "error", "hang", ("cancelled", "hang")]
 
 
 async def test_plain_functions_run_in_threads(kit: Kit) -> None:

@@ -206,3 +206,34 @@ async def test_a_fork_reads_little_wherever_it_begins(memory_kit: Kit) -> None:
 
         assert max(total.values()) < 3 * forks.REACH_BYTES, total
         await client.close()
+
+
+async def test_a_fork_is_one_commit_that_copies_nothing(memory_kit: Kit) -> None:
+    """However long its parent's history is, and wherever it begins: by what a process writes that does nothing else."""
+    shop = Shop()
+    written: list[int] = []
+
+    class Writes(kits.Around):
+        async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+            for batch in batches:
+                puts = sum(len(key) + len(put.value) for key, put in batch.puts.items())
+                written.append(puts + sum(len(append.value) for append in batch.appends))
+            return await super().commit(*batches)
+
+    async with memory_kit.hosting(shop.program) as universe:
+        world = await universe.ensure("alice", shop.program)
+        client = await memory_kit.process(wrap=Writes)
+        written.clear()
+        sizes = []
+        for number in range(3):
+            await (await world.send(Added(1))).applied()
+            for at in (None, (await world.head()).height - 1):
+                await client.universe.world("alice").fork(f"f-{number}-{at is None:d}", at=at)
+                [size] = written
+                written.clear()
+                sizes.append(size)
+            for _ in range(100):
+                await (await world.send(Added(1))).applied()
+            await world.snapshot()
+        assert 0 < max(sizes) - min(sizes) < 50 < min(sizes), sizes
+        await client.close()
