@@ -130,6 +130,7 @@ VIEWS: dict[str, tuple[Callable[[Keyspace], bool], str]] = {
         lambda each: bool(each.references),
         "u.OPEN w.JOURNAL w.BASELINE w.SNAPSHOT w.SEGMENT w.LINEAGE w.INBOX w.DEAD",
     ),
+    "read by no check of doctor": (lambda each: not each.checks, "s.SCHEMA u.SEALS worker.LIFE worker.WORLD"),
     "ends in a stamp": (
         lambda each: each.stamped in (Stamped.APPENDED, Stamped.KEPT),
         "u.READY u.HINT u.QUOTA_LOG u.GRANT_LOG w.INBOX w.DEAD",
@@ -142,6 +143,23 @@ VIEWS: dict[str, tuple[Callable[[Keyspace], bool], str]] = {
 def test_a_view_stands(view: str) -> None:
     chosen, expected = VIEWS[view]
     assert names(chosen) == expected
+
+
+def test_checks_are_those_of_doctor() -> None:
+    """`world`, `history`, `quarantine` and `queues` are made for each world (`inspect/doctor.py`)."""
+    told = {check for each in table.KEYSPACES for check in each.checks}
+    assert told == {
+        "world",
+        "history",
+        "quarantine",
+        "queues",
+        "open",
+        "due",
+        "ready",
+        "uploads",
+        "deletions",
+        "records",
+    }
 
 
 # --- Keys -------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 Looked at, for every world: its records, its lease, its whole stored history (`worldline.inspect.verify`), and
 whether the derived queues agree with journal and snapshot (`worldline.inspect.queue_check`). Then the queues as a
-whole: keys that belong to nothing.
+whole: keys that belong to nothing. And all records that none of this reads (`worldline.inspect.record_check`). Which
+check reads which keyspace, the table of keyspaces says (`keys/table.py`).
 
 A *finding* is something that should not be. What ordinary work leaves behind and clears away itself is counted as *left
 over* and is no finding: pointers of work that was cancelled, what deleted worlds have left and is not removed yet, the
@@ -21,7 +22,7 @@ from worldline.client import listing
 from worldline.client.connection import Connection
 from worldline.client.upkeep import deletion
 from worldline.host import compose
-from worldline.inspect import queries, queue_check, verify
+from worldline.inspect import queries, queue_check, record_check, verify
 from worldline.kernel import values
 from worldline.keys import cas as cas_keys
 from worldline.keys import ready as ready_keys
@@ -40,6 +41,7 @@ from worldline.roles.universes.served import Universes
 from worldline.store import kv, transact
 
 WORLD_PAGE = 500
+RESTORE = "restore the store from a backup"
 
 Progress = Callable[[int, int, str], None]
 
@@ -79,18 +81,23 @@ def no_progress(done: int, total: int, name: str) -> None:
     del done, total, name
 
 
-async def examine(universe: Connection, *, repair: bool, progress: Progress = no_progress) -> DoctorReport:
-    """Look at a universe. With `repair`, write its queues anew where they are wrong."""
+async def examine(
+    universe: Connection, *, repair: bool, store_too: bool = False, progress: Progress = no_progress
+) -> DoctorReport:
+    """Look at a universe. With `repair`, write its queues anew where they are wrong. `store_too`: and at what is in the
+    store of no universe.
+    """
     doctor = Doctor(universe, repair=repair)
     found = [each async for each in _worlds(universe)]
     for number, (at, raw) in enumerate(found):
         progress(number, len(found), at.world.hex())
         await doctor.world(at, raw)
-    await doctor.open_keys()
-    await doctor.due_keys()
-    await doctor.ready_keys()
-    await doctor.uploads()
-    await doctor.deletions()
+    await doctor.records(store_too=store_too)
+    for check in (doctor.open_keys, doctor.due_keys, doctor.ready_keys, doctor.uploads, doctor.deletions):
+        try:
+            await check()
+        except errors.Corrupt as error:  # the others are made all the same
+            doctor.not_made(check.__name__.replace("_", " "), error)
     progress(len(found), len(found), "")
     return doctor.report
 
@@ -131,12 +138,13 @@ class Doctor:
         except (errors.Corrupt, errors.NotFound) as error:
             status = await self._status({}, at)
             if status is not world_model.Status.DELETED:  # else it was deleted while it was looked at
-                self._find(name, "damaged", str(error), advice="restore the store from a backup")
+                self._find(name, "damaged", str(error), advice=RESTORE)
             return
         found = await queries.quarantined(self._universe, at, listed.status)
         if found is not None:
             advice = f"fix the cause, then worldline resume {name}"
             self._find(name, "quarantined", f"it is quarantined: {quarantine.reason(found)}", advice=advice)
+        await self._records(name, record_check.of_world(self._universe, at))
         await self._queues(at, listed)
 
     async def _queues(self, at: ids.Address, meta: world_model.WorldMeta) -> None:
@@ -149,7 +157,7 @@ class Doctor:
                 await self._mend(at, meta)
                 return
         except errors.Corrupt as error:
-            self._find(meta.name, "damaged", str(error), advice="restore the store from a backup")
+            self._find(meta.name, "damaged", str(error), advice=RESTORE)
             return
         for each in wrong:
             self._find(meta.name, each.fault.name.lower(), str(each))
@@ -298,6 +306,22 @@ class Doctor:
             removal = deletions.WorldRemoval(self._engine, self._universe.store.env, self._universe.id)
             await removal.run()
             self.report.deletions_finished = removal.finished
+
+    # --- Records that nothing else reads -------------------------------------------------------------------------
+
+    async def records(self, *, store_too: bool) -> None:
+        """Those that are of no world."""
+        await self._records("", record_check.of_universe(self._universe))
+        if store_too:
+            await self._records("", record_check.of_store(self._universe))
+
+    def not_made(self, check: str, error: errors.Corrupt) -> None:
+        """A check met something that it cannot do without."""
+        self._find("", "damaged", f"{check} cannot be looked at: {error}", advice=RESTORE)
+
+    async def _records(self, world: str, faults: AsyncIterator[record_check.Fault]) -> None:
+        async for each in faults:
+            self._find(world, "damaged", each.what, advice=RESTORE)
 
     # --- What all of them use ------------------------------------------------------------------------------------
 

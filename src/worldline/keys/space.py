@@ -165,6 +165,11 @@ class ValueCodec(Generic[T]):
         self._kind = int(kind)
         self._type = record
 
+    @property
+    def kind(self) -> int:
+        """What its envelopes say they hold."""
+        return self._kind
+
     def pack(self, record: T) -> bytes:
         return frame.wrap(self._kind, structs.encode(record))
 

@@ -112,7 +112,7 @@ class KeyPlace(msgspec.Struct, frozen=True):
 PLAIN, ALL_KEY, OWN_KEY = Sealed
 STAYS, GOES, EXPECTED, MENTIONS, LINEAGE = OnDelete
 COPIED, REWRITTEN, BLOBS, DERIVED, OMITTED = InBackup
-CARRIED, REBUILT, LEFT_OUT = InExport
+CARRIED, REBUILT, OUT = InExport
 OWN, THROUGH, SHARED, NO_WORLD = OnFork
 NO, APPENDED, KEPT, IN_VALUE = Stamped
 
@@ -123,50 +123,50 @@ S, U, W = InStore, InUniverse, InWorld
 
 _IN_STORE: tuple[tuple[_Columns, str], ...] = (
     (
-        (S.SCHEMA, "core", PLAIN, STAYS, OMITTED, LEFT_OUT, NO_WORLD, "", False, NO, (), "store"),
+        (S.SCHEMA, "core", PLAIN, STAYS, OMITTED, OUT, NO_WORLD, "", False, NO, (), "store"),
         "the format, which is read before anything else; another store has its own",
     ),
     (
-        (S.UNIVERSE_NAME, "core", PLAIN, STAYS, DERIVED, LEFT_OUT, NO_WORLD, "", False, NO, (), "store"),
+        (S.UNIVERSE_NAME, "core", PLAIN, STAYS, DERIVED, OUT, NO_WORLD, "", False, NO, ("records",), "store"),
         "names of universes: a restore writes them last, from its manifest, so that no process finds half a universe",
     ),
     (
-        (S.UNIVERSE_DELETION, "deletion", PLAIN, STAYS, OMITTED, LEFT_OUT, NO_WORLD, "", False, NO, (), "store"),
+        (S.UNIVERSE_DELETION, "deletion", PLAIN, STAYS, OMITTED, OUT, NO_WORLD, "", False, NO, ("records",), "store"),
         "outside of the universe, so that its last key can go; a universe that goes has no name and is in no backup",
     ),
     (
-        (S.ENCRYPTION, "encryption", PLAIN, STAYS, OMITTED, LEFT_OUT, NO_WORLD, "", False, NO, (), "store"),
+        (S.ENCRYPTION, "encryption", PLAIN, STAYS, OMITTED, OUT, NO_WORLD, "", False, NO, ("records",), "store"),
         "the master keys in use, which are those of this store alone",
     ),
     (
-        (S.RESTORING, "copies", PLAIN, STAYS, OMITTED, LEFT_OUT, NO_WORLD, "", False, NO, (), "store"),
+        (S.RESTORING, "copies", PLAIN, STAYS, OMITTED, OUT, NO_WORLD, "", False, NO, ("records",), "store"),
         "the restore that is being made of this store",
     ),
     (
-        (S.BACKUP, "copies", PLAIN, STAYS, OMITTED, LEFT_OUT, NO_WORLD, "", False, NO, (), "store"),
+        (S.BACKUP, "copies", PLAIN, STAYS, OMITTED, OUT, NO_WORLD, "", False, NO, ("records",), "store"),
         "the backup that is being made of this store",
     ),
     (
-        (S.SCRUBS, "erasure", PLAIN, STAYS, OMITTED, LEFT_OUT, NO_WORLD, "", False, NO, (), "store"),
+        (S.SCRUBS, "erasure", PLAIN, STAYS, OMITTED, OUT, NO_WORLD, "", False, NO, ("records",), "store"),
         "what the files of this engine may still hold; a restore that erases again owes a scrub of its own",
     ),
     (
-        (S.LEDGER, "erasure", PLAIN, STAYS, COPIED, LEFT_OUT, NO_WORLD, "", False, NO, (), "store"),
+        (S.LEDGER, "erasure", PLAIN, STAYS, COPIED, OUT, NO_WORLD, "", False, NO, ("records",), "store"),
         "ids and times of what was erased: it outlives what it is about, and has a file of its own in a backup",
     ),
 )
 
 _IN_UNIVERSE: tuple[tuple[_Columns, str], ...] = (
     (
-        (U.META, "core", PLAIN, STAYS, COPIED, LEFT_OUT, NO_WORLD, "", True, NO, (), "universe_meta"),
+        (U.META, "core", PLAIN, STAYS, COPIED, OUT, NO_WORLD, "", True, NO, ("records",), "universe_meta"),
         "the name of a universe, which producers expect",
     ),
     (
-        (U.GENERATION, "core", PLAIN, STAYS, OMITTED, LEFT_OUT, NO_WORLD, "", True, NO, (), "generation"),
+        (U.GENERATION, "core", PLAIN, STAYS, OMITTED, OUT, NO_WORLD, "", True, NO, ("records",), "generation"),
         "a number of this store's collections: blobs of a restore are put in its own",
     ),
     (
-        (U.NAME, "core", PLAIN, MENTIONS, COPIED, REBUILT, OWN, "", True, NO, (), "name"),
+        (U.NAME, "core", PLAIN, MENTIONS, COPIED, REBUILT, OWN, "", True, NO, ("records",), "name"),
         "names lead to worlds by ids",
     ),
     (
@@ -186,7 +186,7 @@ _IN_UNIVERSE: tuple[tuple[_Columns, str], ...] = (
         "pointers to open work, written again with it",
     ),
     (
-        (U.READY, "core", PLAIN, STAYS, OMITTED, LEFT_OUT, NO_WORLD, "", True, APPENDED, ("ready",), "ready"),
+        (U.READY, "core", PLAIN, STAYS, OMITTED, OUT, NO_WORLD, "", True, APPENDED, ("ready",), "ready"),
         "hints of format 1.0, which nothing reads",
     ),
     (
@@ -198,19 +198,19 @@ _IN_UNIVERSE: tuple[tuple[_Columns, str], ...] = (
         "pieces of blobs: kept by a record, or by an upload",
     ),
     (
-        (U.UPLOAD, "core", PLAIN, STAYS, BLOBS, LEFT_OUT, NO_WORLD, "", True, NO, ("uploads",), "upload"),
+        (U.UPLOAD, "core", PLAIN, STAYS, BLOBS, OUT, NO_WORLD, "", True, NO, ("uploads",), "upload"),
         "keeps its own chunks, no blob; an object under way is kept by the generation that it expects",
     ),
     (
-        (U.COLLECTION, "collection", PLAIN, STAYS, OMITTED, LEFT_OUT, NO_WORLD, "", True, NO, (), "collection"),
+        (U.COLLECTION, "collection", PLAIN, STAYS, OMITTED, OUT, NO_WORLD, "", True, NO, ("records",), "collection"),
         "where a collection of this store begins",
     ),
     (
-        (U.HOLDS, "collection", PLAIN, STAYS, OMITTED, LEFT_OUT, NO_WORLD, "", True, NO, (), "holds"),
+        (U.HOLDS, "collection", PLAIN, STAYS, OMITTED, OUT, NO_WORLD, "", True, NO, ("records",), "holds"),
         "what keeps the collections of this store from deleting; no address",
     ),
     (
-        (U.CONDEMNED, "collection", PLAIN, STAYS, OMITTED, LEFT_OUT, NO_WORLD, "", True, NO, (), "condemned"),
+        (U.CONDEMNED, "collection", PLAIN, STAYS, OMITTED, OUT, NO_WORLD, "", True, NO, ("records",), "condemned"),
         "addresses of blobs that go: it must not keep them",
     ),
     (
@@ -218,51 +218,51 @@ _IN_UNIVERSE: tuple[tuple[_Columns, str], ...] = (
         "personal values, which forks share; each is small, and in no blob",
     ),
     (
-        (U.SUBJECT, "core", PLAIN, LINEAGE, COPIED, CARRIED, SHARED, "", True, NO, ("history",), "subject"),
+        (U.SUBJECT, "core", PLAIN, LINEAGE, COPIED, CARRIED, SHARED, "", True, NO, ("history", "records"), "subject"),
         "counts of erasures of the values that forks share",
     ),
     (
-        (U.DATA_KEY, "encryption", PLAIN, STAYS, OMITTED, LEFT_OUT, NO_WORLD, "", True, NO, (), "data_key"),
+        (U.DATA_KEY, "encryption", PLAIN, STAYS, OMITTED, OUT, NO_WORLD, "", True, NO, ("records",), "data_key"),
         "a key, wrapped by a master key of this store: what is copied is opened first",
     ),
     (
-        (U.WORLD_KEY, "encryption", PLAIN, STAYS, COPIED, LEFT_OUT, OWN, "", True, NO, (), "world_key"),
+        (U.WORLD_KEY, "encryption", PLAIN, STAYS, COPIED, OUT, OWN, "", True, NO, ("records",), "world_key"),
         "a key, destroyed when its world is deleted: that it was destroyed stays, and is all that is copied of it",
     ),
     (
-        (U.IMPORT, "copies", ALL_KEY, STAYS, OMITTED, LEFT_OUT, OWN, "", True, NO, (), "import"),
+        (U.IMPORT, "copies", ALL_KEY, STAYS, OMITTED, OUT, OWN, "", True, NO, ("records",), "import"),
         "an import under way: what it has written of its world is read as that world's",
     ),
     (
-        (U.QUOTAS, "quotas", PLAIN, STAYS, COPIED, LEFT_OUT, NO_WORLD, "", True, NO, (), "quotas"),
+        (U.QUOTAS, "quotas", PLAIN, STAYS, COPIED, OUT, NO_WORLD, "", True, NO, ("records",), "quotas"),
         "numbers that an operator has chosen, and what was counted",
     ),
     (
-        (U.QUOTA_LOG, "quotas", PLAIN, STAYS, COPIED, LEFT_OUT, NO_WORLD, "", True, APPENDED, (), "quota_log"),
+        (U.QUOTA_LOG, "quotas", PLAIN, STAYS, COPIED, OUT, NO_WORLD, "", True, APPENDED, ("records",), "quota_log"),
         "numbers that an operator had chosen, in the order of their changes",
     ),
     (
-        (U.SEALS, "encryption", PLAIN, GOES, OMITTED, LEFT_OUT, OWN, "", True, NO, (), "seals"),
+        (U.SEALS, "encryption", PLAIN, GOES, OMITTED, OUT, OWN, "", True, NO, (), "seals"),
         "how often a key of this store was used; a world's goes with its key",
     ),
     (
-        (U.AGE, "core", PLAIN, STAYS, COPIED, LEFT_OUT, NO_WORLD, "", True, NO, (), "age"),
+        (U.AGE, "core", PLAIN, STAYS, COPIED, OUT, NO_WORLD, "", True, NO, ("records",), "age"),
         "the age by which copied records are forgotten, so it goes with them",
     ),
     (
-        (U.SETTINGS, "core", PLAIN, STAYS, COPIED, LEFT_OUT, NO_WORLD, "", True, NO, (), "settings"),
+        (U.SETTINGS, "core", PLAIN, STAYS, COPIED, OUT, NO_WORLD, "", True, NO, ("records",), "settings"),
         "numbers that an operator has chosen for every process",
     ),
     (
-        (U.DELETION, "deletion", PLAIN, GOES, COPIED, LEFT_OUT, OWN, "", True, NO, ("deletions",), "deletion"),
+        (U.DELETION, "deletion", PLAIN, GOES, COPIED, OUT, OWN, "", True, NO, ("deletions",), "deletion"),
         "a deletion that is not finished goes on in a restored store; its record goes with the last key of the world",
     ),
     (
-        (U.GRANTS, "core", ALL_KEY, STAYS, COPIED, LEFT_OUT, NO_WORLD, "", True, NO, (), "grants"),
+        (U.GRANTS, "core", ALL_KEY, STAYS, COPIED, OUT, NO_WORLD, "", True, NO, ("records",), "grants"),
         "names of peers and worlds, and rules over them",
     ),
     (
-        (U.GRANT_LOG, "core", ALL_KEY, STAYS, COPIED, LEFT_OUT, NO_WORLD, "", True, APPENDED, (), "grant_log"),
+        (U.GRANT_LOG, "core", ALL_KEY, STAYS, COPIED, OUT, NO_WORLD, "", True, APPENDED, ("records",), "grant_log"),
         "the changes of these, in order",
     ),
 )
@@ -277,11 +277,11 @@ _IN_WORLD: tuple[tuple[_Columns, str], ...] = (
         "the fencing number, which never comes twice: it stays, and a restore goes on above it",
     ),
     (
-        (W.HOLDER, "core", PLAIN, GOES, OMITTED, LEFT_OUT, OWN, "", True, NO, ("world",), "holder"),
+        (W.HOLDER, "core", PLAIN, GOES, OMITTED, OUT, OWN, "", True, NO, ("world",), "holder"),
         "the process that has the lease in this store",
     ),
     (
-        (W.ASSIGNMENT, "core", PLAIN, GOES, OMITTED, LEFT_OUT, OWN, "", True, NO, ("world",), "assignment"),
+        (W.ASSIGNMENT, "core", PLAIN, GOES, OMITTED, OUT, OWN, "", True, NO, ("world",), "assignment"),
         "the worker of this store that should have the world",
     ),
     (
@@ -309,7 +309,7 @@ _IN_WORLD: tuple[tuple[_Columns, str], ...] = (
         "where a fork comes from, still read when its key is destroyed; an import says here whose steps it has",
     ),
     (
-        (W.RETAIN, "core", PLAIN, GOES, COPIED, LEFT_OUT, OWN, "", True, NO, ("history",), "retain"),
+        (W.RETAIN, "core", PLAIN, GOES, COPIED, OUT, OWN, "", True, NO, ("history",), "retain"),
         "pins by step and height; what they keep is a snapshot, or in a journal. No fork is in a file",
     ),
     (
@@ -317,38 +317,38 @@ _IN_WORLD: tuple[tuple[_Columns, str], ...] = (
         "unread inputs; answers among them are left out of a file: they are to another world's intents",
     ),
     (
-        (W.SEEN, "core", OWN_KEY, GOES, COPIED, CARRIED, OWN, "", True, IN_VALUE, (), "seen"),
+        (W.SEEN, "core", OWN_KEY, GOES, COPIED, CARRIED, OWN, "", True, IN_VALUE, ("records",), "seen"),
         "ids of inputs and digests of items, which could be guessed",
     ),
     (
-        (W.DEAD, "core", OWN_KEY, GOES, COPIED, CARRIED, OWN, "dead letters", True, KEPT, (), "dead"),
+        (W.DEAD, "core", OWN_KEY, GOES, COPIED, CARRIED, OWN, "dead letters", True, KEPT, ("records",), "dead"),
         "inputs that could not be taken, under the stamps that they had",
     ),
     (
-        (W.TRIAL, "core", ALL_KEY, GOES, OMITTED, LEFT_OUT, OWN, "", True, NO, ("quarantine",), "trial"),
+        (W.TRIAL, "core", ALL_KEY, GOES, OMITTED, OUT, OWN, "", True, NO, ("quarantine",), "trial"),
         "counts of deaths in this store, and the digest of an input; read when the world's key is destroyed",
     ),
     (
-        (W.TRACE, "core", OWN_KEY, GOES, COPIED, LEFT_OUT, OWN, "", True, NO, (), "trace"),
+        (W.TRACE, "core", OWN_KEY, GOES, COPIED, OUT, OWN, "", True, NO, ("records",), "trace"),
         "tracebacks, as text; covered by no digest",
     ),
     (
-        (W.HELD, "copies", ALL_KEY, GOES, COPIED, REBUILT, OWN, "", True, NO, (), "held_copy"),
+        (W.HELD, "copies", ALL_KEY, GOES, COPIED, REBUILT, OWN, "", True, NO, ("records",), "held_copy"),
         "the status that a copy had, and where it came from",
     ),
     (
-        (W.BROUGHT, "core", PLAIN, GOES, COPIED, LEFT_OUT, OWN, "", True, NO, (), "brought"),
+        (W.BROUGHT, "core", PLAIN, GOES, COPIED, OUT, OWN, "", True, NO, ("records",), "brought"),
         "sizes of unread messages of other universes, by sender, for their share of the inbox",
     ),
 )
 
 _IN_WORKER: tuple[tuple[_Columns, str], ...] = (
     (
-        (InWorker.LIFE, "core", PLAIN, STAYS, OMITTED, LEFT_OUT, NO_WORLD, "", False, NO, (), "worker"),
+        (InWorker.LIFE, "core", PLAIN, STAYS, OMITTED, OUT, NO_WORLD, "", False, NO, (), "worker"),
         "heartbeats of the processes at this store",
     ),
     (
-        (InWorker.WORLD, "core", PLAIN, GOES, OMITTED, LEFT_OUT, NO_WORLD, "", False, NO, (), "held"),
+        (InWorker.WORLD, "core", PLAIN, GOES, OMITTED, OUT, NO_WORLD, "", False, NO, (), "held"),
         "the worlds that a worker holds; it goes with the holder's record",
     ),
 )

@@ -303,10 +303,11 @@ async def doctor_(desk: CommandSession, *, repair: bool) -> int:
     Records, history, leases, and derived queues against journals.
     """
     reports: list[doctor.DoctorReport] = []
-    for name in await desk.universes():
+    for number, name in enumerate(await desk.universes()):
         with desk.out.progress("looking") as progress:
             async with desk.open(universe=name) as universe:
-                reports.append(await doctor.examine(universe, repair=repair, progress=progress))
+                found = await doctor.examine(universe, repair=repair, store_too=not number, progress=progress)
+                reports.append(found)
     for report in reports:
         _say_report(desk, report)
     return 0 if all(report.healthy for report in reports) else output.NEGATIVE
