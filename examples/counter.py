@@ -2,7 +2,7 @@
 
     python examples/counter.py [FOLDER]
 
-Run it twice on the same folder: it goes on counting where it stopped.
+Run it twice on the same folder: it continues counting where it stopped.
 """
 
 from __future__ import annotations

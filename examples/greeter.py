@@ -19,7 +19,7 @@ async def greet(name: str) -> str:
 async def main() -> None:
     async with wl.open("worlds", host=app) as universe:  # a folder, or postgresql://...; host= runs worlds here
         world = await universe.ensure("alice", app)
-        print(await world.run(greet("Alice"), id="hello"))  # run it again after kill -9: it goes on
+        print(await world.run(greet("Alice"), id="hello"))  # run it again after kill -9: it resumes
 
 
 asyncio.run(main())

@@ -1,4 +1,4 @@
-"""A race between two worlds that a test will hardly see, and the simulator does.
+"""A race between two worlds that a test is unlikely to find, and the simulator finds.
 
     python examples/lost_update.py [FOLDER]
     worldline simulate examples/lost_update.py --seeds 1000

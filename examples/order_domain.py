@@ -3,8 +3,8 @@
     python examples/order_domain.py [FOLDER]
 
 The order is data: its actions can be explained and previewed before they are done. Charging a card and sending a parcel
-are effects. A process that pays is killed with `kill -9` in the middle of it; the same id goes on in this one, with the
-same key outside. A card that is refused is no exception: the order keeps why.
+are effects. A process that pays is killed with `kill -9` in the middle of it; the same id resumes in this one, with the
+same idempotency key. A card that is refused is no exception: the order keeps why.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ async def main(folder: str) -> None:
 
     async with wl.open(folder, host=app) as universe:
         world = await universe.ensure("shop", app)
-        for _ in range(2):  # the same id is the same intent: it goes on, and then it is done
+        for _ in range(2):  # the same id is the same intent: it resumes, and then it is done
             paid = await world.act(Order.pay("visa"), key="o-1", id="pay-1")
             print(f"o-1: pay-1 is {paid.status}, receipt {paid.state.receipt}")
         sent = await world.act(Order.send("Lisbon"), key="o-1", id="send-1")

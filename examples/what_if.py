@@ -4,7 +4,7 @@
 
 An agent answers a complaint: it looks at the order, lets a model decide, and does what the model says. Afterwards the
 world is forked three times before that decision. Each fork gets the same facts that the agent had (`effects="share"`)
-and another answer of the model (`script=`), and goes on from there. Forks are dry: no money is paid in them, and the
+and another answer of the model (`script=`), and continues from there. Forks are dry: no money is paid in them, and the
 model is not asked again. In the end, two of the branches are compared.
 """
 

@@ -1,7 +1,7 @@
 """An agent that answers customers: it thinks, uses tools, and asks a person before it gives money away.
 
 The loop is an ordinary workflow. Every thought and every use of a tool is an effect whose answer is journaled, so an
-agent that is killed goes on in the middle of its conversation and never pays twice for the same thought. The words of
+agent that is killed resumes in the middle of its conversation and never pays twice for the same thought. The words of
 an answer are streamed to every subscriber while it is being made.
 """
 
