@@ -47,7 +47,7 @@
     ├── QuotaExceeded             the universe has all that it may have: which quota, how much, of how much
     └── Corrupt                   stored bytes are not what was written
         ├── BadCopy               a file or a backup that is not what was written, or is not one
-        ├── BadAnchor             an anchor that is none, or is not signed by whom it should be
+        ├── BadAnchor             no valid anchor, or not signed by the expected key
         ├── DecodeError           bytes that are not canonical, not a frame, or not a key
         │   └── KeyDestroyed      bytes whose key was destroyed
         └── DigestMismatch        content that does not match its address

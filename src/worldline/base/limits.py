@@ -226,7 +226,7 @@ HINT_KEYS_MAX = 256
 HINT_LOCAL_KEYS_MAX = 4_096  # inside one process, where a hint costs no copy
 HINT_DATAGRAM_BYTES_MAX = 16 * KIB
 HINT_PEERS_MAX = 256  # other processes on one folder that are told
-HINT_RELIST_GROUPS = 256  # commits after which a process looks for others that it never heard of
+HINT_RELIST_GROUPS = 256  # commits after which a process looks for others that it does not know
 HINT_POLL_MS = 250  # how long a lost hint of another process can go unnoticed while a caller waits
 
 # --- The embedded engine ----------------------------------------------------------------------------------

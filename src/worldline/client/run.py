@@ -134,8 +134,8 @@ class Run(Generic[R_co]):
             return await result_of(self._world, end, self._call)
 
     async def cancel(self, reason: str = "", *, kind: failures.CancelKind = failures.CancelKind.USER) -> None:
-        """Cancel it where it waits. Returns when that is journaled, not when the run has ended. A run that is blocked
-        hears of it when it goes on; `terminate` ends it at once.
+        """Cancel it where it waits. Returns when that is journaled, not when the run has ended. A blocked run is
+        cancelled when it resumes; `terminate` ends it at once.
 
         `kind`: what the run is told cancels it: a user, a policy, or the host that had started it.
         """

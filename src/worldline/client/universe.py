@@ -225,7 +225,7 @@ class Universe:
     ) -> Rule:
         """Say what worlds of this universe may not do: `"deny"` takes something away, `"only"` names all that they may.
 
-        `"send"` and `"receive"` are about messages (`peers`: to whom, from whom; `names`: schemas, or `inbox:NAME`),
+        `"send"` and `"receive"` are about messages (`peers`: receivers, senders; `names`: schemas, or `inbox:NAME`),
         `"effect"` about effects. Each is a name, or the beginning of one with `*` behind. When this returns, it holds
         for every step that is stored from then on. What is refused raises `wl.Undeliverable` (`not_allowed`) or
         `wl.PolicyDenied` where it was asked for.

@@ -7,8 +7,8 @@ job's outcome is acted on.
 
 All that an intent needs to go on is in its snapshot; here are only queues, futures of callers, and traces. What a job
 raises ends its intent and not the runner. A key whose requirement cannot be cleared is fatal: it takes nothing any
-more. What callers are given are copies: no change of theirs reaches a head. A closed host takes nothing, and tells
-all who wait.
+more. What callers are given are copies: no change of theirs reaches a head. A closed host accepts nothing, and
+ends the waits of all callers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class KeyFatal(errors.Error):
 
 
 class _Key:
-    """One key: its queue, its head, who waits for which intent, and what is performed for it."""
+    """One key: its queue, its head, the callers that wait for each intent, and what is performed for it."""
 
     def __init__(self, key: str, head: snapshots.Snapshot) -> None:
         self.mailbox = mailbox.Mailbox(key)

@@ -331,7 +331,7 @@ class Blobs:
                     probes.hit("blobs.missing-for-now")
                     await _pause(self._env, missing)
                     missing += 1
-                    continue  # a server may not have heard of an object yet that another one has taken
+                    continue  # a server may not know an object yet that another one has stored
                 probes.hit("blobs.replaced-while-read")
                 record = found
                 continue

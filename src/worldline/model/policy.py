@@ -6,7 +6,7 @@ order of rules makes no difference.
 
 ::
 
-    kind      whose                        with whom           what
+        kind      whose                        peers               what
     SEND      worlds that send             where to            messages, by schema, or `inbox:` and an inbox
     RECEIVE   worlds that are sent to      who sends           the same
     EFFECT    worlds that ask for effects  -                   effects, by name

@@ -253,7 +253,7 @@ class UniverseTimers:
         read = await self._engine.read(
             works.due_range(self._universe, queue=queue_names.TIMER_QUEUE, now_us=now_us, count_max=count_max)
         )
-        under_way = dict.fromkeys(self._firing.values())  # worlds here that were given some, maybe in vain
+        under_way = dict.fromkeys(self._firing.values())  # worlds here that were given some, maybe without success
         found = [
             each
             for each in works.decode_due(self._universe, read.page(0))

@@ -1,6 +1,6 @@
-"""Wake-up hints inside one process: who waits for which prefix, and what was written lately.
+"""Wake-up hints inside one process: which reader waits for which prefix, and what was written lately.
 
-Every engine notes the keys its commits wrote, and those it hears of from other processes. A reader remembers how many
+Every engine notes the keys its commits wrote, and those that other processes tell it. A reader remembers how many
 hints it had noticed (`seen`) before its snapshot; `wait` first looks through the ring of later hints, so a write that
 falls between the read and the wait is not missed. A ring that no longer reaches back to `seen` answers "maybe".
 

@@ -5,8 +5,8 @@ and back off with jitter. No layer and no role retries a commit by any other way
 
 A lost answer is resolved by committing the same batch again. `Ok`: applied now. `Conflict` that shows our own bytes
 (`kv.applied_before`): applied the first time. Any other `Conflict`: either not applied, or applied the first time and
-overtaken by another writer since; it is marked `repeated`. Either way it will not be applied any more: a writer to whom
-the difference matters now reads what the batch would have left behind (a journal frame, a record under a fresh id).
+overtaken by another writer since; it is marked `repeated`. Either way it will not be applied any more: a writer that
+needs to know which now reads what the batch would have left behind (a journal frame, a record under a fresh id).
 This works because every batch has a guard.
 """
 

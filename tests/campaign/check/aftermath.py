@@ -1,6 +1,6 @@
 """What has become of the fragile program, and its mending: the end of every run that has one.
 
-At rest under the first version, what is deadly for ever must have been settled without its code, and nothing is blocked
+At rest under the first version, what is always deadly must have been resolved without its code, and nothing is blocked
 that the code fits. Then its hosts get the mended version, and what was blocked goes on; a run whose recorded operations
 the mended code does not ask for is reset, as a person would do it. In the end every input has counted once or is a dead
 letter, and every run has ended as it should: whatever came while it was blocked is not lost.
@@ -25,7 +25,7 @@ from worldline.sim.runtime import keyspaces
 
 WAKING = "wakes "  # what the ids of events begin with that have the worlds taken by hosts with the mended code
 WAY_OUT_SECONDS = 120.0
-POISONED = "settled without running any code"  # in the report of a run that was not continued
+POISONED = "resolved without running any code"  # in the report of a run that was not continued
 
 
 async def mend(cluster: Cluster, universe: Connection, audit: Audit) -> list[str]:

@@ -83,7 +83,7 @@ class Intent(msgspec.Struct, frozen=True):
 
 
 class Owed(msgspec.Struct, frozen=True):
-    """Who waits for which intent. `asked`: the world that another one has asked; its forks do not answer that."""
+    """What waits for an intent. `asked`: the world that another one has asked; its forks do not answer that."""
 
     name: Name
     id: str
@@ -499,7 +499,7 @@ class Model:
                 self._go_on(name)
 
     def _go_back(self, height: int) -> None:
-        """What was declared stays, and so does what effects are called. Who waits for an intent that was not there is
+        """What was declared stays, and so does what effects are called. What waits for an intent that was not there is
         refused; what waited in a cell goes on, if its document of now fits.
         """
         then, before = Model.of([each for each in self.steps if each.height <= height]), self._owed
@@ -521,7 +521,8 @@ class Model:
                 break
 
     def _tell(self, name: Name, id: str) -> bool:
-        """An intent has ended: who waits for it is told in this step. Returns whether one reads the state then, because
+        """An intent has ended: what waits for it is told in this step. Returns whether one reads the state then, as
+
         it is too large for an answer: no other intent of the cell begins in the step. (No cell of these holds one so
         large: it ends with an error, and the others begin after all.)
         """

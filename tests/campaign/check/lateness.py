@@ -48,9 +48,7 @@ def told(cluster: Cluster, audit: Audit) -> None:
         if history.tried_us[id] < ended_us:
             late_us = answered_us - max(ended_us, cluster.calm_since_us)
             if late_us > bound_us + _reading_us(cluster, history.begun[id].world):
-                audit.broken(
-                    "WAIT", f"run {id} was at its end {late_us / 1_000_000:.1f} s before its client heard of it"
-                )
+                audit.broken("WAIT", f"run {id} was at its end {late_us / 1_000_000:.1f} s before its client was told")
 
 
 def _reading_us(cluster: Cluster, world: str) -> int:

@@ -196,7 +196,7 @@ GUARDS = {
         "damaged=600,crash=20,kinds=add+ask+transfer,anonymous=0,doors=0,hostile=0,fragile=0,excursion=0",
     ),
     "crash-budget": Guard(
-        "an input that processes die of is settled without its code",
+        "an input that processes die of is resolved without its code",
         ("V1", "V3"),
         "fragile=1,anonymous=0,doors=0,hostile=0,excursion=0,backlog=0,worker.heartbeat_ms=250,"
         "worker.lease_ttl_ms=1000",
@@ -212,7 +212,7 @@ GUARDS = {
         TRIALS + ",focus=mark,conflict=100",
     ),
     "last-attempt": Guard(
-        "before anything is settled, a child process tries it",
+        "before an input is resolved without its code, a child process tries it",
         ("INNOCENT", "V1", "V3"),
         TRIALS + ",focus=mark,worker.crash_budget=1",
     ),

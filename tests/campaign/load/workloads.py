@@ -223,7 +223,7 @@ async def client(
         if op.kind in ANONYMOUS:
             history.answer(op, ClientOutcome.UNCERTAIN if died else await once(universe, op, history))
         else:
-            waits = patient and op.kind != "doom"  # who waits for a world that another client deletes waits for ever
+            waits = patient and op.kind != "doom"  # the wait for a world that another client deletes would not end
             seconds = None if waits else PATIENCE_SECONDS
             growth = 2 if lagging or op.kind in FLOWS else 1
             history.answer(op, await insist(lambda op=op: do(universe, op, history), seconds, growth))  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What `worldline check` says of a flow domain: its problems, or else what is hardly meant in it."""
+"""What `worldline check` says of a flow domain: its problems, or else likely mistakes in it."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class _Refused(Exception):
 
 
 class Webhook:
-    """The server. `told` hears of each request how it was answered."""
+    """The server. `told` is called for each request, with its answer."""
 
     def __init__(
         self,

@@ -86,7 +86,7 @@ class ActWatch:
         return any(_failed(each) for each in works.decode_open(at, read.page(0)))
 
     async def _look(self) -> None:
-        """Say of each effect that the intent waits for that it is parked, or was tried in vain."""
+        """Say of each effect that the intent waits for that it is parked, or that an attempt has failed."""
         at, wanted = await self._world.address(), self._wanted
         required = {
             effect: target.intent
@@ -101,7 +101,7 @@ class ActWatch:
             found = works.decode(at, effect, read.value(index))
             if found is None or not _failed(found):
                 continue
-            # Parked again after a retry is news; one more attempt in vain is not.
+            # Parked again after a retry is news; one more failed attempt is not.
             which = (effect, found.work.attempt if found.work.state is WorkState.PARKED else -1)
             if which not in self._said:
                 self._said[which] = None

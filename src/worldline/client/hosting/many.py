@@ -26,7 +26,7 @@ from worldline.model.settings import Settings
 from worldline.observe import sinks as observers
 from worldline.roles.universes import served
 
-BLOBS_MAX = 4_096  # universes whose blobs are at hand
+BLOBS_MAX = 4_096  # universes whose blobs are kept open
 
 
 class Hosting:

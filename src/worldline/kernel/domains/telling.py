@@ -1,4 +1,4 @@
-"""What is told of the end of an intent, and to whom: a client by its correlation, a world that has asked, a run of this
+"""Tells the end of an intent to what waits for it: a client by its correlation, a world that has asked, a run of this
 world.
 """
 

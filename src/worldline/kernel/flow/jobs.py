@@ -191,7 +191,7 @@ def begun(job: Job, context: snapshots.JobContext, emit: Emit) -> None:
 
 
 def told(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an event, as data of its own: a job is not made data of unless one hears of it."""
+    """The fields of an event, as data of its own: a job is made data only if a subscriber gets it."""
     return {
         name: snapshots.plain(each) if isinstance(each, msgspec.Struct) else values.duplicate(each)
         for name, each in fields.items()

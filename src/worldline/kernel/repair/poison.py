@@ -1,8 +1,8 @@
-"""Settling an input without running user code, because processes die of the code that would take it.
+"""Resolving an input without running user code, because processes die of the code that would handle it.
 
 Nothing is lost by it. What only code can take is set aside as a dead letter: an event, a message, an event that a timer
-or a schedule raises. What has a record is recorded, and the runs that would go on are blocked with the reason: the
-outcome of an operation, the start of a run, a cancellation. The reason is journaled right behind the input, so a replay
+or a schedule raises. What has a record is recorded, and the runs that would resume are blocked with the reason: the
+outcome of an operation, the start of a run, a cancellation. The reason is journaled right after the input, so a replay
 does the same.
 
 If even that raises, an input becomes a dead letter by the step for bytes that cannot be decoded, which touches nothing.

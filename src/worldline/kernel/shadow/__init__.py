@@ -1,1 +1,1 @@
-"""Trying other code on what a world has lived through: recorded inputs in, differences out. Nothing is journaled."""
+"""Trying other code on a world's history: recorded inputs in, differences out. Nothing is journaled."""

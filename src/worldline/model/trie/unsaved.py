@@ -2,7 +2,7 @@
 
 Of a small state nothing is kept but how much has changed: it is made anew from all its rows when it is saved, which is
 cheap, and what is the same is not written again. Of a larger one the changed rows are kept, each as it is now. Rows
-that came and went since leave no trace: the keys of all saved rows are known, save those of cells, which hardly ever
+that came and went since leave no trace: the keys of all saved rows are known, save those of cells, which seldom
 go. If many of these go at once, by what their keys begin with, the saved ones among them are looked up before the state
 is saved (`lacking`).
 """

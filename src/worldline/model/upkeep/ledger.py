@@ -1,4 +1,4 @@
-"""The ledger of erasures: what was erased, so that a store made of an older backup is rid of it, too.
+"""The ledger of erasures: what was erased, so that it can be erased again in a store that is restored from a backup.
 
 An entry names universes, worlds, subjects and values by their ids. It holds nothing of what was erased; a subject's id
 is the hash of the text that `of=` said.

@@ -2,7 +2,7 @@
 
 The `open` record is changed and the world is told by one commit: a control item in its inbox. The journal thereby has
 everything that the record says, and a record that is lost can be written again as it was. Both go through the inbox,
-never around it, so a world hears of them in the order in which they happened.
+never around it, so a world gets them in the order in which they happened.
 """
 
 from __future__ import annotations

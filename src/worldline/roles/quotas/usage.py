@@ -96,7 +96,7 @@ def _object_bytes(raw: bytes) -> int:
     try:
         found = cas_keys.BLOB.unpack(raw)
     except errors.Error:
-        return 0  # damaged, which `worldline doctor` reports; or its key is not at hand
+        return 0  # damaged, which `worldline doctor` reports; or this process does not have its key
     return 0 if found.object is None else found.size
 
 

@@ -25,7 +25,7 @@ class Looks:
         self._when.pop(universe, None)
 
     def take_due(self) -> list[ids.UniverseId]:
-        """Where to look now. What is heard of them from here on is for the next look."""
+        """Where to look now. Hints of them from here on are for the next look."""
         now_us = self._env.monotonic_us()
         due = [universe for universe, at_us in self._when.items() if at_us <= now_us]
         for universe in due:

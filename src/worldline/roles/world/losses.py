@@ -104,7 +104,7 @@ class Losses:
     def _unfit(self, worked: Worked, error: BaseException) -> None:
         """Its steps cannot be made, or not be stored. Several at once are tried one by one; an input that is alone at
         fault goes back to its producer; anything else was counted against its input, and the world is left alone for
-        a while: after as many times as the crash budget says, the input is settled without its code, or dropped.
+        a while: after as many times as the crash budget says, the input is resolved without its code, or dropped.
         """
         given, done, is_producers = worked.turn, worked.done, worked.is_producers
         held, handed = given.held, given.take_handed()

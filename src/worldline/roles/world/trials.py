@@ -8,8 +8,8 @@ the inbox for the next.
 
 Deaths are no verdict. Over an input that as many processes as the crash budget says have died over, one last attempt is
 made alone, in a child process (`worldline.roles.trials.child_process`). If the child survives, the input is innocent:
-nothing counts any more, and the step is made as usual. If it dies too, the input is settled without running user code.
-Where a child cannot be had, or cannot tell, the step is made as usual, and after twice as many deaths it is settled.
+nothing counts any more, and the step is made as usual. If it dies too, the input is resolved without running user code.
+Where a child cannot be had, or cannot tell, the step is made as usual, and after twice as many deaths it is resolved.
 A child that needs cells or personal values which are not in memory is made again with them.
 What a child lacks, such as memory, its parent may lack as well, whatever the input is: a child that lives proves
 something only after the step did not end in order in this process, too. The same holds for a restore; it ends in a
@@ -25,7 +25,7 @@ the same, also when the world was not on trial (`counts_as`).
 A process that lives, and has lost a world on trial, may have been counted as dead: it takes itself off (`lost`).
 
 So does one in which the kernel's own code raises: no exception of user code leaves a step. That is counted apart. If it
-raises again when it is settled without user code, its input is not taken at all (`gives_up`): it becomes a dead letter
+raises again when it is resolved without user code, its input is not taken at all (`gives_up`): it becomes a dead letter
 by a step that touches nothing.
 """
 
@@ -248,7 +248,7 @@ class TrialJudge:
         await self._write(held, lambda batch, known: trials.returned(batch, held.lease, _present(known)))
 
     def gives_up(self, held: HeldWorld, given: step.Input) -> bool:
-        """Whether the step over this input raised even when it was settled without user code, or would again: because
+        """Whether the step over this input raised even when it was resolved without user code, or would again: because
         no user code was in it.
         """
         raised = self._raised(held, given)
@@ -416,15 +416,15 @@ def reason(known: CrashTrial, attempted: child_process.LastAttemptOutcome) -> st
     if attempted.decided:
         return (
             said
-            + f"and so did a last attempt in a child process: {attempted.how}; it was settled without running any code"
+            + f"and so did a last attempt in a child process: {attempted.how}; it was resolved without running any code"
         )
-    return said + f"and a child process cannot tell: {attempted.how}; it was settled without running any code"
+    return said + f"and a child process cannot tell: {attempted.how}; it was resolved without running any code"
 
 
 def raised_reason(raised: Raised, *, taken: bool) -> str:
-    """Not `taken`: it raised when it was settled without user code, too."""
+    """Not `taken`: it raised when it was resolved without user code, too."""
     return (
         f"the step over it raised {raised.times} times in a row, so it was "
-        f"{'settled without running any code' if taken else 'not taken'}; this is a defect of worldline, not of the "
+        f"{'resolved without running any code' if taken else 'not taken'}; this is a defect of worldline, not of the "
         f"program: please report it, with {raised.said}"
     )

@@ -1,10 +1,10 @@
-"""POISON, BLAME, INNOCENT: what the crash budget may count, and what it may settle.
+"""POISON, BLAME, INNOCENT: what the crash budget may count, and what it may resolve.
 
 POISON, counted from the batches alone: every holder that marks an input before its step counts once, and so does every
 step that is held against its input while its process lives. BLAME: a holder is counted as dead only when its heartbeat
 is, or was removed since its mark; a step is committed only after it was said that its code has returned; a mark says so
 if its host performs an effect that processes may have died of; and of the attempts at such effects that a host
-performs, one is alone at most, and none while a mark stands there. INNOCENT: nothing is settled without its code in a
+performs, one is alone at most, and none while a mark stands there. INNOCENT: nothing is resolved without its code in a
 world whose program never ends a process, whatever its hosts have died of; and no effect is parked for the deaths of its
 processes, for none ends any.
 """
@@ -119,6 +119,6 @@ class TrialAudit:
     def _poisoned(self, at: ids.Address, step: int) -> None:
         holders = max(map(len, self._marks.get((at, step), {}).values()), default=0)
         if not self._kills(at):
-            self._broken("INNOCENT", f"an input that ends no process was settled without code, after {holders} holders")
+            self._broken("INNOCENT", f"a harmless input was resolved without code, after {holders} holders")
         elif holders < self._budget:
-            self._broken("POISON", f"an input was settled without code after {holders} holders of {self._budget}")
+            self._broken("POISON", f"an input was resolved without code after {holders} holders of {self._budget}")

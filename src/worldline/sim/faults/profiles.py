@@ -185,7 +185,7 @@ def _looking_at_forks(profile: Profile, seed: int) -> Profile:
 
 
 def _draw_cold(seed: int, profile: Profile) -> Profile:
-    """In some seeds hardly any cell stays in memory: worlds are small here, and so is what is allowed for one."""
+    """In some seeds almost no cell stays in memory: worlds are small here, and so is what is allowed for one."""
     draws = random.Random(f"{seed}:cold")
     if draws.random() >= COLD:
         return profile

@@ -76,7 +76,7 @@ class History:
         self._at_work: dict[str, ClientOp] = {}  # the latest operation of each client
         self._latest = ""  # the operation whose input was journaled last
         self.chosen: dict[str, int | None] = {}  # heights that clients have chosen for forks, by operation
-        self.poisoned: dict[str, None] = {}  # operations whose input was settled without code
+        self.poisoned: dict[str, None] = {}  # operations whose input was resolved without code
 
     # --- By clients -----------------------------------------------------------------------------------------
 

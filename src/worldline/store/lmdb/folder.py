@@ -112,7 +112,7 @@ def warn_if_open(folder: Path) -> None:
 def is_full(folder: Path, code: int) -> bool:
     """Whether a failed write means that there is no space.
 
-    LMDB calls a write that was cut short an I/O error; that is a full disk if there is hardly any room.
+    LMDB calls a write that was cut short an I/O error; that is a full disk if there is almost no room.
     """
     if code in _FULL:
         return True

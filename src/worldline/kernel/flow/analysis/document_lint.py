@@ -1,4 +1,4 @@
-"""What is valid in a document and hardly meant: effects without a guard or behind one that never holds, computed
+"""What is valid in a document but probably a mistake: effects without a guard or behind one that never holds, computed
 values read too early, containers that are compared.
 
 unguarded    A flow is run again from its beginning after every effect. An effect must stand behind a condition that its

@@ -131,7 +131,7 @@ def run_one(
     begin: Begin,
 ) -> StepsDone:
     """One step of a world on trial, over `next_input`. `poison`: why that must not reach user code. `given_up`: it
-    could not be settled without user code, so it is not taken.
+    could not be resolved without user code, so it is not taken.
     """
     done = StepsDone(held.head, held.head)
     held.machine.cells.begin_steps(done.changed)
