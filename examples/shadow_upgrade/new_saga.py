@@ -1,4 +1,4 @@
-"""The order saga, edited: expensive orders are insured before they are shipped, and a declined card has another message.
+"""The order saga, edited: expensive orders are insured before shipping, and a declined card has another message.
 
 worldline upgrade shop --shadow --app examples/shadow_upgrade/new_saga.py --store FOLDER
 """
