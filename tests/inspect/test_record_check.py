@@ -19,7 +19,7 @@ from worldline.keys.upkeep import ledger as ledger_keys
 from worldline.keys.upkeep import scrubs
 from worldline.layers.upkeep import ledger
 from worldline.model import ids
-from worldline.model.upkeep.ledger import Erased
+from worldline.model.upkeep.ledger import ErasedKind
 from worldline.store import kv
 
 app = wl.Program("kept")
@@ -71,7 +71,7 @@ async def restore(engine: kv.Engine, key: bytes, value: bytes, before: bytes | N
     assert isinstance(outcome, kv.Ok)
 
 
-async def findings(connection: Connection) -> list[doctor.Finding]:
+async def findings(connection: Connection) -> list[doctor.DoctorFinding]:
     return (await doctor.examine(connection, repair=False, store_too=True)).findings
 
 
@@ -118,7 +118,7 @@ async def test_records_that_can_be_read_are_no_finding() -> None:
         await universe.store_settings({"worker.snapshots_kept": 7})
         await universe.allow("ab" * 16)
         batch = kv.Batch()
-        ledger.note(batch, Erased.UNIVERSE, ids.UniverseId(bytes(16)), time_us=1)
+        ledger.note(batch, ErasedKind.UNIVERSE, ids.UniverseId(bytes(16)), time_us=1)
         ledger.owe_scrub(batch)
         batch.absent(b"\x01")
         batch.put(b"\x01", b"")

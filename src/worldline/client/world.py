@@ -409,7 +409,7 @@ class World(Acts, Anchored):
         return (await self._handle.describe()).meta
 
     async def shadow(self, program: Program, /, *, last: int | None = None) -> ShadowReport:
-        """Try other code on the last steps of the world, without a trace: what would differ under it.
+        """Try other code on the last steps of the world, and say what would differ under it.
 
         The code gets the world's rows as they were and the recorded inputs since, answers of effects included; nothing
         is written, no effect is called. `last`: so many steps; else as many as the store still has, up to 1,000.

@@ -69,9 +69,7 @@ class Store(msgspec.Struct, frozen=True):
     vault: CipherVault | None = None  # and what seals with it
     patience: object_store.Patience = msgspec.field(default_factory=object_store.Patience)  # with objects
     ledger: str = ""  # a file that erasures are written to, besides
-    hints: wake_ups.HintBoard | None = (
-        None  # what the engine hears of as written, if this process may listen to all of it
-    )
+    hints: wake_ups.HintBoard | None = None  # keys that were written, if this process may listen to all
     children: child_process.ChildProcesses | None = None  # where last attempts are made; None: in forks of this process
 
     def __repr__(self) -> str:

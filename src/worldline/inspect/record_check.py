@@ -39,7 +39,7 @@ from worldline.store import kv
 PAGE = 1_000
 CHECK = "records"  # its name in the table of keyspaces
 
-_Values = tuple[space.Value[Any], ...]
+_Values = tuple[space.ValueCodec[Any], ...]
 
 _IN_STORE: dict[InStore, _Values] = {
     InStore.UNIVERSE_NAME: (universes.NAME,),

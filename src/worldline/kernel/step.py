@@ -218,7 +218,7 @@ def _posted(item: inbox.EffectReceipt, data: bytes, stamp: bytes) -> bytes:
 
 
 def _keep_trace(machine: Machine, item: inbox.EffectReceipt, given: steps.Input) -> None:
-    """Where the effect failed, and which attempts there were, for whom reads it: with the step; and where it failed
+    """Where the effect failed, and which attempts there were, for readers: with the step; and where it failed
     with the exception that its run is fed with, too.
     """
     if given.trace:

@@ -179,7 +179,7 @@ _IN_UNIVERSE: tuple[tuple[_Columns, str], ...] = (
     ),
     (
         (U.OPEN, "core", OWN_KEY, EXPECTED, REWRITTEN, REBUILT, OWN, "open work", True, NO, ("queues", "open"), "open"),
-        "a claim of the old store waits again in a restored one; effect workers settle it without expecting the world",
+        "a claim of the old store waits again in a restored one; effect workers resolve it without expecting the world",
     ),
     (
         (U.DUE, "core", PLAIN, MENTIONS, DERIVED, REBUILT, OWN, "", True, NO, ("queues", "due"), "due"),

@@ -62,7 +62,7 @@ class Derived:
     def carry_out(
         self, machine: Machine, domain: str, key: str, leaving: list[DeferredOperation], *, emit: jobs.Emit
     ) -> None:
-        """Do it: journal failures, give up and ask for effects, tell who waits. `leaving`: what `asked` becomes."""
+        """Do it: journal failures, give up and ask for effects, tell callers. `leaving`: what `asked` becomes."""
         for failure in self.said:
             machine.draft(Kind.HANDLER_FAILED, failure)
         for intent_id in self.cut_off:

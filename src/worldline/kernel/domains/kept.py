@@ -21,7 +21,7 @@ _BOUNDED = ("owed", "named")  # no value of a user is in them
 
 
 class IntentWaiter(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Who waits for the end of an intent: a caller, by its correlation, a world that has asked, or an operation of a
+    """What waits for the end of an intent: a caller, by its correlation, a world that has asked, or an operation of a
     run of this world. `asked`: the world that was asked; a fork answers no question that was put to its parent.
     """
 

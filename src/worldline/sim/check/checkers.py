@@ -156,13 +156,13 @@ INVARIANTS = {
         "end", "the end of a run, once journaled, is told to every client that waits for it, within a bound"
     ),
     "POISON": InvariantCheck(
-        "audit", "no input is settled without its code before the budget of holders have marked it"
+        "audit", "no input is resolved without its code before the budget of holders have marked it"
     ),
     "BLAME": InvariantCheck(
         "audit", "a holder is counted as dead when its heartbeat is; a step is committed when its code is through"
     ),
     "INNOCENT": InvariantCheck(
-        "end", "no input is settled that ends no process, and no world is quarantined in the end"
+        "end", "no harmless input is resolved without its code, and no world is quarantined in the end"
     ),
     "FORK": InvariantCheck(
         "audit",

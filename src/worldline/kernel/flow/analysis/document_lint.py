@@ -56,7 +56,7 @@ _MAKES: Final = (
 
 
 class DocumentFinding(msgspec.Struct, frozen=True):
-    """One thing that is hardly meant: which rule, where, what, and what to write instead."""
+    """One likely mistake: which rule, where, what, and what to write instead."""
 
     rule: str
     path: str

@@ -55,7 +55,7 @@ class Intake:
         self._stuck = stuck
 
     async def read(self, turns: Sequence[WorldTurn]) -> int:
-        """Unread items with their payloads at hand; repeats of client ids answered. Returns the store's time."""
+        """Unread items with their payloads; repeats of client ids answered. Returns the store's time."""
         named = [(each, handover) for each in turns for handover in each.handed if handover.client_id is not None]
         if named:
             await self._answer_repeats(named)
