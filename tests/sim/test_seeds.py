@@ -6,9 +6,11 @@ import pytest
 
 from tests import options
 from tests.campaign.suite import SUITE
-from worldline.sim import campaign
+from worldline.base import errors
+from worldline.sim import campaign, run
 from worldline.sim.check import checkers
-from worldline.sim.faults import boundaries
+from worldline.sim.faults import boundaries, profiles
+from worldline.sim.runtime.loop import SimLoop
 
 SEEDS = options.number("seeds")
 SHARES = max(12, SEEDS // 500)
@@ -37,3 +39,17 @@ def test_the_table_names_every_invariant() -> None:
     ours = ("ONCE", "KEPT", "ORDER", "TIME", "WAIT", "POISON", "BLAME", "INNOCENT", "FORK", "GONE", "PROGRAM", "BUG")
     assert [each for each in checkers.INVARIANTS if each not in ours] == wanted
     assert {held.where for held in checkers.INVARIANTS.values()} == {"audit", "end", "other", "absent"}
+
+
+def test_a_run_that_cannot_begin_leaves_no_loop_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[SimLoop] = []
+
+    class Seen(SimLoop):
+        def __init__(self, seed: str, *, shuffle: bool = False) -> None:
+            super().__init__(seed, shuffle=shuffle)
+            made.append(self)
+
+    monkeypatch.setattr(run, "SimLoop", Seen)
+    with pytest.raises(errors.BadInput, match="no operations of kind 'naps'"):
+        run.run(0, SUITE, profile=profiles.of("kinds=naps", 0))
+    assert [loop.is_closed() for loop in made] == [True]

@@ -67,38 +67,44 @@ def run(
     """
     guards = suite.guards.without(without)
     drawn = profiles.changed(profile or profiles.draw(seed), suite.profile)
-    loop = SimLoop(str(seed), shuffle=drawn.shuffle)
-    window_us = 1000 * (drawn.window_ms or drawn.settings.dedupe_window_ms)
-    audit = Audit(in_stamp_order=not drawn.held, on_broken=loop.halt if halt else lambda: None, window_us=window_us)
-    programs = suite.programs(drawn)
-    cluster = Cluster(loop, seed, drawn, programs, suite.hosts, guards=guards, broken=audit.broken, keep=keep)
-    promises = suite.promises(cluster, audit)
-    damaged = segment_bodies.damaged(cluster.faults)
-    switched_off, its_own = guards.patched(), cluster.company.patched()
-    with _calm(), _placeless(), switched_off, _verified(audit), _small(), its_own, damaged:
-        try:
-            loop.run(_phases(cluster, audit, promises), seconds=SECONDS_MAX)
-        except SimulationHalted:
-            pass
-        except (Deadlock, SimulationStuck) as error:
-            audit.broken("V1", str(error)[:500])
-        except (errors.Error, AssertionError) as error:
-            audit.broken("BUG", f"{type(error).__name__}: {error}"[:500])
-        finally:
-            loop.finish()
-    return SeedResult(
-        seed=seed,
-        trace=cluster.trace.hex(),
-        failures=audit.violations,
-        cells={cell: count for cell, count in sorted(cluster.faults.cells.items()) if cell[0]},
-        commits=cluster.truth.commits,
-        turns=loop.turns,
-        virtual_seconds=loop.time(),
-        crashes=cluster.crashes,
-        passed=cluster.faults.passed,
-        struck=cluster.faults.struck,
-        lines=cluster.trace.lines,
-    )
+    with contextlib.closing(SimLoop(str(seed), shuffle=drawn.shuffle)) as loop:
+        window_us = 1000 * (drawn.window_ms or drawn.settings.dedupe_window_ms)
+        on_broken = loop.halt if halt else lambda: None
+        audit = Audit(in_stamp_order=not drawn.held, on_broken=on_broken, window_us=window_us)
+        programs = suite.programs(drawn)
+        cluster = Cluster(loop, seed, drawn, programs, suite.hosts, guards=guards, broken=audit.broken, keep=keep)
+        promises = suite.promises(cluster, audit)
+        damaged = segment_bodies.damaged(cluster.faults)
+        switched_off, its_own = guards.patched(), cluster.company.patched()
+        with _calm(), _placeless(), switched_off, _verified(audit), _small(), its_own, damaged:
+            _live(loop, cluster, audit, promises)
+        return SeedResult(
+            seed=seed,
+            trace=cluster.trace.hex(),
+            failures=audit.violations,
+            cells={cell: count for cell, count in sorted(cluster.faults.cells.items()) if cell[0]},
+            commits=cluster.truth.commits,
+            turns=loop.turns,
+            virtual_seconds=loop.time(),
+            crashes=cluster.crashes,
+            passed=cluster.faults.passed,
+            struck=cluster.faults.struck,
+            lines=cluster.trace.lines,
+        )
+
+
+def _live(loop: SimLoop, cluster: Cluster, audit: Audit, promises: Promises) -> None:
+    """All phases, until they are through or something ends the run."""
+    try:
+        loop.run(_phases(cluster, audit, promises), seconds=SECONDS_MAX)
+    except SimulationHalted:
+        pass
+    except (Deadlock, SimulationStuck) as error:
+        audit.broken("V1", str(error)[:500])
+    except (errors.Error, AssertionError) as error:
+        audit.broken("BUG", f"{type(error).__name__}: {error}"[:500])
+    finally:
+        loop.finish()
 
 
 async def _phases(cluster: Cluster, audit: Audit, promises: Promises) -> None:
