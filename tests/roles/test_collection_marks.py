@@ -155,6 +155,22 @@ async def test_room_for_few_addresses_makes_several_collections() -> None:
     assert all(await desk.has(kept))
 
 
+async def test_what_one_mark_has_not_found_and_the_next_does_not_judge_stays() -> None:
+    """The first mark has read nothing as it is stored; the others have room for a part each, and no grace."""
+    desk = Desk()
+    kept = await KEPT["baselines"](desk)
+    garbage = [await desk.blobs.put(b"garbage %d" % number) for number in range(50)]
+    wrong = await collecting.finish(run_of(desk, places=[]))
+    assert wrong.swept.unreferenced.count >= len(kept) + len(garbage), "all of it is condemned"
+    rounds = 0
+    while any(await desk.has(garbage)):
+        assert (await collecting.finish(run_of(desk, marked_max=20))).partial
+        assert all(await desk.has(kept))
+        rounds += 1
+        assert rounds < 100
+    assert rounds > 1, "what was not judged was left to the next"
+
+
 # --- Holds ----------------------------------------------------------------------------------------------------------
 
 

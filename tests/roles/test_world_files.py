@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 import worldline as wl
-from tests import aio
+from tests import aging, aio
 from tests.roles import conftest, kit, people
 from worldline.base import errors, limits
 from worldline.codec import canonical, pack
 from worldline.inspect import doctor, verify
 from worldline.keys import cas as cas_keys
 from worldline.keys import space
+from worldline.keys.upkeep import age as age_keys
 from worldline.layers import universes
 from worldline.layers.upkeep import collection
 from worldline.model import ids
@@ -359,6 +360,26 @@ async def test_an_import_that_is_cut_off_at_any_commit_leaves_nothing_that_stays
             await world_import.sweep(look.engine, connection.store.env, connection.id, period_us=0)
             assert await contents(look.engine, connection.id) == before
         assert commits > 4
+
+
+async def test_what_is_left_of_an_import_goes_by_the_age_of_the_universe(tmp_path: Path) -> None:
+    """Another process may be at it still: then its import would fail."""
+    file = tmp_path / "alice.world"
+    async with stores(tmp_path, "memory", "memory") as (here, there):
+        await exported(here, file, notes="n" * 20_000)
+        look = await there.process()
+        env, universe = look.universe._connection.store.env, look.universe._connection.id
+        before = await contents(look.engine, universe)
+        process = await there.process(wrap=functools.partial(CutOff, at=3, behind=True))
+        with pytest.raises(errors.StoreFailed):
+            await process.universe.import_world(file)
+        left = await contents(look.engine, universe)
+        assert left != before
+        assert await world_import.sweep(look.engine, env, universe) == 0
+        assert await contents(look.engine, universe) == left
+        await aging.older(look.engine, universe, world_import.ABANDONED_US)
+        assert await world_import.sweep(look.engine, env, universe) == 1
+        assert not {*await contents(look.engine, universe)} - {*before} - {age_keys.age_key(universe)}
 
 
 @pytest.mark.probe("copies.collected-meanwhile")
