@@ -26,12 +26,13 @@ import zstandard
 
 import worldline as wl
 from tests import aio
-from tests.cli import cli_kit, every_command, orders, shop
+from tests.cli import cli_kit, every_command, orders, payments, shop
 from tests.cli.cli_kit import COMMAND, SHOP, run
 from tests.servers import postgres
 from worldline.base import errors
 from worldline.bench import cluster
 from worldline.cli import places
+from worldline.client.anchors import signing
 from worldline.inspect import queries
 from worldline.model.work import WorkKind, WorkState
 from worldline.store.encryption import master_keys
@@ -44,7 +45,10 @@ ENVIRONMENT = {
     "AWS_SESSION_TOKEN": "planted-s3-session-token",
     "AWS_ENDPOINT_URL_S3": "https://127.0.0.1:9",
     "PGPASSWORD": "planted-pg-password",
+    "WORLDLINE_SECRET_STRIPE": "sk_planted_4eC39HqLyjWDarjtT1zdp7dc",
 }
+SIGNING_KEY = "51600d" * 10 + "beef"
+PAYMENTS = str(Path(payments.__file__))
 WEBHOOK_SECRET = "planted-webhook-secret-0123"
 PEER_PASSWORD = "planted-peer-password"
 # Whoever adds a kind of secret plants one of it here.
@@ -56,6 +60,8 @@ PLANTED = {
     "the secret key of S3": ENVIRONMENT["AWS_SECRET_ACCESS_KEY"],
     "the token of S3": ENVIRONMENT["AWS_SESSION_TOKEN"],
     "PGPASSWORD": ENVIRONMENT["PGPASSWORD"],
+    "a secret of an effect": ENVIRONMENT["WORLDLINE_SECRET_STRIPE"],
+    "the key that signs anchors and receipts": SIGNING_KEY,
 }
 
 
@@ -90,6 +96,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "keys.json").chmod(0o600)
     (made / "secret").write_text(WEBHOOK_SECRET)
     (made / "secret").chmod(0o600)
+    signing.SigningKey(bytes.fromhex(SIGNING_KEY)).write(made / "sign.key")
     (made / "out").mkdir()
     (made / "worldline.toml").write_text(
         f'app = {msgspec.json.encode([SHOP, str(Path(orders.__file__))]).decode()}\nkeys = "keys.json"\n'
@@ -239,6 +246,64 @@ def test_every_process_that_goes_on(url: str, folder: Path, things: dict[str, st
             process.wait(cli_kit.SECONDS)
     for name, path in outputs.items():
         check(path.read_bytes(), name)
+
+
+def test_what_an_effect_reads_and_what_signs(url: str, folder: Path, things: dict[str, str]) -> None:
+    """In the lines, logs, metrics and dumps of the process that performs the effect, and whatever shows it later."""
+    del things  # the store is stocked
+    env = cli_kit.environment(
+        {**ENVIRONMENT, "WORLDLINE_STORE": url, "WORLDLINE_SET_ADAPTER_RECEIPT_KEY": str(folder / "sign.key")}
+    )
+    common = ["--app", PAYMENTS, "--store", url, "--keys", str(folder / "keys.json")]
+    watched = ["--metrics", "127.0.0.1:0", "--log-level", "debug", "--json"]
+    for number, more in enumerate((["up", *watched], ["up", *watched, "--log", "json"], ["dev"], ["dev", "--json"])):
+        output, world = folder / f"payments-{number}.txt", f"till-{number}"
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                [*COMMAND, more[0], PAYMENTS, *more[1:]],
+                cwd=folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            cli_kit.wait_for(output, b'"ready"', b"hosting")
+            assert run("create", world, *common).code == 0
+            said = run("run", world, "paid", "order=o1", "--id", "o1", "--timeout", "0.1", *common)
+            check(said.out + said.err, "run")
+            cli_kit.wait_for(output, b"401 for <secret stripe>")
+            if more[0] == "up":
+                process.send_signal(signal.SIGUSR1)
+                cli_kit.wait_for(output, b'"dump"')
+                check(metrics(output.read_text()), "metrics")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(cli_kit.SECONDS)
+        check(output.read_bytes(), more)
+        shown = 0
+        for words in (
+            ["effect", "list"],
+            ["why", world],
+            ["runs", "show", world, "o1"],
+            ["journal", world],
+            ["log", world],
+            ["verify", world],
+            ["verify", world, "--receipt-key", signing.SigningKey(bytes.fromhex(SIGNING_KEY)).public],
+            ["anchor", world, "--sign", "sign.key"],
+            ["anchor", "--all", "--sign", "sign.key", "--out", f"out/signed-{number}"],
+            ["journal", world, "--export", f"out/till-{number}.jsonl"],
+            ["export", world, f"out/{world}.world"],
+        ):
+            said = run(*words, "--store", url, "--keys", "keys.json", cwd=folder)
+            assert said.code == 0, (words, said)
+            check(said.out + said.err, words)
+            shown += "<secret stripe>" in said.out
+        assert shown >= 2, "its name is"
+    for path in (folder / "out").iterdir():
+        if path.is_file() and path.name.startswith(("signed", "till")):
+            for data in (path.read_bytes(), *unpacked(path.read_bytes())):
+                check(data, path)
 
 
 def metrics(said: str) -> bytes:
