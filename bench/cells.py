@@ -31,11 +31,11 @@ import msgspec
 
 import worldline as wl
 from worldline.client import connection
-from worldline.client.handle import Handle
-from worldline.layers.stored import saved_state
+from worldline.client.world_handle import Handle
+from worldline.layers.history import saved_state
 from worldline.model.settings import Settings, WorkerSettings
-from worldline.roles import restore
-from worldline.roles.world.held_world import HeldWorld
+from worldline.runtime import world_restore
+from worldline.worker.held_world import HeldWorld
 
 CHILD = "--child"
 PARTS = ("snapshot", "memory", "million", "restore")
@@ -215,7 +215,7 @@ async def _restore(url: str, count: int) -> dict[str, Any]:
                 name = ("short", "long")[(number + number // 2) % 2]
                 at = await Handle(link, name).address()
                 began = time.perf_counter()
-                done = await restore.restore(link.store.engine, link.blobs, app, at, executor)
+                done = await world_restore.restore(link.store.engine, link.blobs, app, at, executor)
                 seconds[name].append(time.perf_counter() - began)
                 assert done.entries >= TAIL
     short, long = statistics.median(seconds["short"]), statistics.median(seconds["long"])

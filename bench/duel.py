@@ -98,7 +98,7 @@ async def _child(name: str, seconds: float, start: float) -> dict[str, float]:
     workloads = _workloads()
     env = env_os.OsEnv()
     with tempfile.TemporaryDirectory(prefix="worldline-duel-", dir=PLACE) as folder:
-        durable = importlib.import_module("worldline.bench.durable_domains") if name == "F" else None
+        durable = importlib.import_module("worldline.bench.domain_bench") if name == "F" else None
         apps = [workloads.app] if durable is None else [workloads.app, durable.app]
         async with wl.open(folder, host=apps) as universe:
             await asyncio.sleep(max(0.0, start - time.time()))
@@ -136,7 +136,7 @@ async def _step_bytes(universe: Any) -> float:
 def _workloads() -> Any:
     """The workloads of the side's own commit; older commits have them in another place."""
     try:
-        return importlib.import_module("worldline.bench.workloads")
+        return importlib.import_module("worldline.bench.bench_workloads")
     except ModuleNotFoundError:
         return importlib.import_module("worldline.control.bench.workloads")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import worldline as wl
 from worldline.base import env_os
-from worldline.bench import workloads
+from worldline.bench import bench_workloads
 
 KEYS = {"bench": bytes(range(32))}
 NAMES = ("A", "B1", "C")
@@ -37,10 +37,10 @@ async def measure(url: str, codec: wl.AesGcm | None, seconds: float) -> Figures:
         cpu_share = (time.process_time() - cpu) / (time.perf_counter() - began)
         figures[name] = rate, cpu_share / rate * 1_000_000
 
-    async with wl.open(url, host=workloads.app, codec=codec) as universe:
-        await one("A", workloads.many_worlds(universe, env, seconds))
-        await one("B1", workloads.one_world(universe, env, seconds, 1))
-        await one("C", workloads.workflows(universe, env, seconds))
+    async with wl.open(url, host=bench_workloads.app, codec=codec) as universe:
+        await one("A", bench_workloads.many_worlds(universe, env, seconds))
+        await one("B1", bench_workloads.one_world(universe, env, seconds, 1))
+        await one("C", bench_workloads.workflows(universe, env, seconds))
     return figures
 
 

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.flow import interpreter
-from tests.flow.documents import COUNTER, get, lit, op
+from tests.flow_core import interpreter
+from tests.flow_core.documents import COUNTER, get, lit, op
 from worldline import flow
-from worldline.kernel.flow import core, schema, snapshots, validation
-from worldline.kernel.flow.expressions import compiler, shapes
-from worldline.kernel.flow.expressions.scope import EvalScope
+from worldline.flow_core import core, document_schema, flow_records, validation
+from worldline.flow_core.expressions import compiler, shapes
+from worldline.flow_core.expressions.scope import EvalScope
 
 ITEMS = 1_000
 ROUNDS = 7
@@ -79,7 +79,7 @@ def best(work: Callable[[], object], rounds: int = ROUNDS) -> float:
 
 
 def expressions() -> dict[str, Any]:
-    snapshot = snapshots.created(DATA, "h", snapshots.JobContext())
+    snapshot = flow_records.created(DATA, "h", flow_records.JobContext())
     figures: dict[str, Any] = {}
     closures = reference = nodes = 0.0
     for name, expression in EXPRESSIONS.items():
@@ -98,9 +98,9 @@ def expressions() -> dict[str, Any]:
 
 def computes(count: int = 3_000) -> dict[str, Any]:
     """Computes of the counter, traced and not, in turns."""
-    domain = validation.load(schema.sealed(COUNTER))
-    intent, context = snapshots.Intent("increment", "i"), snapshots.JobContext(now=1_000)
-    first = snapshots.created({"count": 0}, domain.hash, context)
+    domain = validation.load(document_schema.sealed(COUNTER))
+    intent, context = flow_records.Intent("increment", "i"), flow_records.JobContext(now=1_000)
+    first = flow_records.created({"count": 0}, domain.hash, context)
     seconds = {True: float("inf"), False: float("inf")}
     for _ in range(ROUNDS):
         for traced in (True, False):
@@ -123,7 +123,7 @@ def intents(count: int = 1_000) -> dict[str, Any]:
     """Intents of the standalone host, one after the other: slot, compute, mailbox, runner."""
 
     async def work() -> None:
-        host = flow.Host(schema.sealed(COUNTER))
+        host = flow.Host(document_schema.sealed(COUNTER))
         for _ in range(count):
             await host.dispatch("increment")
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from worldline import flow
+from worldline.api.universe import Universe
 from worldline.base import env_os
-from worldline.bench import durable_domains, flow_domains, workloads
+from worldline.bench import bench_workloads, domain_bench, flow_bench
 from worldline.client import connection
-from worldline.client.universe import Universe
 
 Call = Callable[[int], Awaitable[object]]
 ENV = env_os.OsEnv()
@@ -39,7 +39,7 @@ def by_thread() -> dict[str, float]:
 
 
 async def measured(seconds: float, callers: int, call: Call) -> dict[str, float]:
-    timed, before = workloads.Timed(ENV), by_thread()
+    timed, before = bench_workloads.Timed(ENV), by_thread()
     await timed.run(seconds, callers, call)
     used = {name: us - before.get(name, 0.0) for name, us in by_thread().items()}
     return {name: us / len(timed.latencies_us) for name, us in {**used, "all": sum(used.values())}.items()}
@@ -47,16 +47,21 @@ async def measured(seconds: float, callers: int, call: Call) -> dict[str, float]
 
 async def sides(universe: Universe) -> dict[str, tuple[int, Call]]:
     """How many callers do what, by name."""
-    apps = {"a": workloads.app, "f": durable_domains.app, "c": workloads.app, "g": durable_domains.app}
-    many = {"a": workloads.WORLDS, "f": workloads.WORLDS, "c": workloads.FLOWS, "g": workloads.FLOWS}
+    apps = {"a": bench_workloads.app, "f": domain_bench.app, "c": bench_workloads.app, "g": domain_bench.app}
+    many = {
+        "a": bench_workloads.WORLDS,
+        "f": bench_workloads.WORLDS,
+        "c": bench_workloads.FLOWS,
+        "g": bench_workloads.FLOWS,
+    }
     worlds = {
         each: [await universe.ensure(f"{each}-{number}", apps[each]) for number in range(many[each])] for each in apps
     }
-    one, some = durable_domains.sized.action("one"), worlds["g"][: durable_domains.SIZED_WORLDS]
-    for kib in flow_domains.CELLS_KIB:
+    one, some = domain_bench.sized.action("one"), worlds["g"][: domain_bench.SIZED_WORLDS]
+    for kib in flow_bench.CELLS_KIB:
         for world in some:
-            filling = [flow.set("items", flow_domains.filling(kib * flow_domains.KIB))]
-            await world.patch(durable_domains.sized, filling, key=str(kib))
+            filling = [flow.set("items", flow_bench.filling(kib * flow_bench.KIB))]
+            await world.patch(domain_bench.sized, filling, key=str(kib))
 
     def turn(name: str, call: Callable[[Any], Awaitable[object]]) -> Call:
         return lambda number: call(worlds[name][number % len(worlds[name])])
@@ -65,21 +70,21 @@ async def sides(universe: Universe) -> dict[str, tuple[int, Call]]:
         return lambda number: some[number % len(some)].act(one(), key=str(kib))
 
     return {
-        "event (A)": (workloads.SENDERS, turn("a", lambda world: world.send(workloads.Added(1)))),
-        "counter action": (workloads.SENDERS, turn("f", lambda world: world.act(durable_domains.Tally.add(1)))),
-        "workflow (C)": (workloads.FLOWS, turn("c", lambda world: world.run(workloads.ten(0)))),
+        "event (A)": (bench_workloads.SENDERS, turn("a", lambda world: world.send(bench_workloads.Added(1)))),
+        "counter action": (bench_workloads.SENDERS, turn("f", lambda world: world.act(domain_bench.Tally.add(1)))),
+        "workflow (C)": (bench_workloads.FLOWS, turn("c", lambda world: world.run(bench_workloads.ten(0)))),
         "action with an effect": (
-            workloads.FLOWS,
-            turn("g", lambda world: world.act(durable_domains.NumberQuestion.ask(1))),
+            bench_workloads.FLOWS,
+            turn("g", lambda world: world.act(domain_bench.NumberQuestion.ask(1))),
         ),
-        **{f"cell of {kib} KiB": (len(some), on_cell(kib)) for kib in flow_domains.CELLS_KIB},
+        **{f"cell of {kib} KiB": (len(some), on_cell(kib)) for kib in flow_bench.CELLS_KIB},
     }
 
 
 async def run(seconds: float, turns: int) -> dict[str, Any]:
     found: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory(prefix="worldline-bench-") as temporary:
-        async with connection.open(f"{temporary}/u", host=[workloads.app, durable_domains.app]) as link:
+        async with connection.open(f"{temporary}/u", host=[bench_workloads.app, domain_bench.app]) as link:
             chosen = await sides(Universe(link))
             for number in range(turns + 1):
                 for name, (callers, call) in chosen.items():
@@ -90,7 +95,7 @@ async def run(seconds: float, turns: int) -> dict[str, Any]:
         name: {part: round(statistics.median(each[part] for each in turns)) for part in turns[0] if turns[0][part] > 1}
         for name, turns in found.items()
     }
-    events, step = made["event (A)"]["all"], made["workflow (C)"]["all"] / workloads.TEN_STEPS
+    events, step = made["event (A)"]["all"], made["workflow (C)"]["all"] / bench_workloads.TEN_STEPS
     return {
         "load": [round(each, 1) for each in os.getloadavg()],
         "counter of events": round(events / made["counter action"]["all"], 3),

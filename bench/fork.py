@@ -20,10 +20,10 @@ import time
 from dataclasses import dataclass
 
 import worldline as wl
-from worldline.client.universe import Universe
-from worldline.layers.stored import lines
+from worldline.api.universe import Universe
+from worldline.layers.history import history_line
 from worldline.model.settings import Settings, WorkerSettings
-from worldline.roles import reader
+from worldline.runtime import world_reader
 from worldline.store import kv
 
 CELL = 100_000  # bytes of one cell
@@ -156,9 +156,9 @@ async def room(url: str, *, megabytes: int, forks: int, hosted: int) -> dict[str
 async def _saved(universe: Universe, name: str) -> None:
     """Wait until a fork has a state of its own."""
     engine, at = universe._connection.store.engine, await universe.world(name)._handle.address()
-    line = lines.decode(at, (await engine.read(lines.get(at))).value(0))
+    line = history_line.decode(at, (await engine.read(history_line.get(at))).value(0))
     async with asyncio.timeout(600):
-        while (await reader.owned_below(engine, line, 2**40))[1] != at:  # noqa: ASYNC110 - another task saves it
+        while (await world_reader.owned_below(engine, line, 2**40))[1] != at:  # noqa: ASYNC110 - another task saves it
             await asyncio.sleep(0.01)
 
 

@@ -9,7 +9,7 @@ import sys
 COMMANDS = {
     "store_lmdb": [sys.executable, "-m", "bench.store_lmdb", "--json"],
     "store_postgres": [sys.executable, "-m", "bench.store_postgres", "--json"],
-    "cluster": [sys.executable, "-m", "bench.cluster", "--json"],
+    "cluster": [sys.executable, "-m", "bench.cluster_bench", "--json"],
     "flow": [sys.executable, "-m", "bench.flow", "--json"],
     "worldline": [sys.executable, "-m", "worldline.cli", "bench", "--json"],
 }

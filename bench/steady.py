@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import worldline as wl
-from worldline.bench.workloads import Added, EventCounter, app
+from worldline.bench.bench_workloads import Added, EventCounter, app
 from worldline.client import connection
-from worldline.client.handle import Handle
-from worldline.keys import table
+from worldline.client.world_handle import Handle
+from worldline.keys import keyspace_table
 from worldline.model.settings import JanitorSettings, Settings, WorkerSettings
-from worldline.roles import restore
+from worldline.runtime import world_restore
 from worldline.store import kv
 
 RESTORE = "--restore"
@@ -110,7 +110,7 @@ async def _size(link: connection.Connection, folder: str) -> dict[str, Any]:
     while True:
         page = (await link.store.engine.read(kv.Range(begin, b"\xff", count_max=PAGE))).page(0)
         for key, raw in page.items:
-            kind = table.metric_of(key)
+            kind = keyspace_table.metric_of(key)
             kinds[kind] = kinds.get(kind, 0) + len(key) + len(raw)
         if not page.more:
             break
@@ -136,7 +136,7 @@ async def _restore(folder: str, count: int) -> dict[str, Any]:
             for number in range(count):
                 at = await Handle(link, f"w-{number}").address()
                 began = time.perf_counter()
-                done = await restore.restore(link.store.engine, link.blobs, app, at, executor)
+                done = await world_restore.restore(link.store.engine, link.blobs, app, at, executor)
                 taken.append(1000 * (time.perf_counter() - began))
                 done.machine.close()
     return {"median_ms": round(statistics.median(taken), 2), "most_ms": round(max(taken), 2)}

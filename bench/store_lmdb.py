@@ -29,7 +29,7 @@ import lmdb
 
 from worldline.base import env_os, limits
 from worldline.store import kv
-from worldline.store.lmdb import driver as engines
+from worldline.store.lmdb import lmdb_driver as engines
 
 Round = Callable[[], Awaitable[float]]  # the operations of one round, in operations per second
 

@@ -34,7 +34,7 @@ from tests.servers import postgres as servers
 from worldline.base import env_os
 from worldline.store import kv, postgres
 from worldline.store.postgres import sql
-from worldline.store.postgres.settings import DEFAULTS
+from worldline.store.postgres.postgres_settings import DEFAULTS
 
 Round = Callable[[], Awaitable[float]]  # the operations of one round, in operations per second
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from worldline.keys.upkeep import age as keys
-from worldline.layers.upkeep import age
+from worldline.keys import age as keys
+from worldline.layers import age
 from worldline.model import ids
-from worldline.model.upkeep.age import Age
+from worldline.model.age import Age
 from worldline.store import kv
 
 

@@ -34,6 +34,8 @@ BUSY = (
     "tests/hostile/test_kernel.py",
     "tests/testing/",
     "tests/kernel/",
+    "tests/flow_core/",
+    "tests/features/shadow/",
     "tests/codec/",
     "tests/layers/",
     "tests/keys/",
@@ -46,12 +48,17 @@ WAITING = (
     "tests/cli/test_bench.py",
     "tests/conformance/test_kill.py",
     "tests/cli/test_cli_roles.py",
-    "tests/roles/test_many_worlds.py",
+    "tests/worker/test_many_worlds.py",
     "tests/client/test_no_host.py",
     "tests/inspect/test_why.py",
     "tests/examples/",
     "tests/cli/",
-    "tests/roles/",
+    "tests/features/",
+    "tests/effects/",
+    "tests/cluster/",
+    "tests/timers/",
+    "tests/runtime/",
+    "tests/worker/",
 )
 # Of two processors, the busy tests have about one.
 BUSY_WORKERS = max(1, (os.cpu_count() or 2) // 2)

@@ -4,7 +4,11 @@
 """
 
 from worldline import flow
-from worldline.adapters.egress import Credential, Egress
+from worldline.api.hosting import Hosting, serve
+from worldline.api.open import open
+from worldline.api.store_universes import UniverseInfo, create_universe, universes
+from worldline.api.universe import Universe
+from worldline.api.world import World
 from worldline.base.env import Env
 from worldline.base.errors import (
     BadAnchor,
@@ -65,32 +69,37 @@ from worldline.base.failures import (
     Undeliverable,
 )
 from worldline.base.secret import Secret
-from worldline.client.access.grants import Allowed, AllowedChange
-from worldline.client.access.policy import PolicyChange, Rule
-from worldline.client.access.quotas import Quota, QuotaChange, QuotaUse
-from worldline.client.access.store_universes import UniverseInfo, create_universe, universes
-from worldline.client.access.universe_settings import UniverseSetting
-from worldline.client.anchors.anchoring import AnchorCheck, AnchorVerdict
-from worldline.client.anchors.signing import SigningKey
 from worldline.client.dead_letters import DeadLetter
-from worldline.client.diff.result import Diff
-from worldline.client.effect import OpenEffect
-from worldline.client.flow.looking import Explained, Preview
-from worldline.client.hosting.many import Hosting, serve
 from worldline.client.journal_entry import Entry
-from worldline.client.open import open
-from worldline.client.personal.erase import Erasure
-from worldline.client.refs import Ref
-from worldline.client.run import Run, Sent
-from worldline.client.snapshots import SnapshotRecord
-from worldline.client.universe import Universe
-from worldline.client.upkeep.collection import Collected, Garbage
-from worldline.client.upkeep.universe_deletion import delete_universe
-from worldline.client.world import World
+from worldline.client.open_effects import OpenEffect
+from worldline.client.run_handle import Run, Sent
+from worldline.client.setting_calls import UniverseSetting
+from worldline.client.snapshot_calls import SnapshotRecord
+from worldline.client.world_names import Ref
+from worldline.effects.attempt import Attempt, attempt
+from worldline.effects.egress import Credential, Egress
+from worldline.effects.secret_reading import secret
+from worldline.features.abroad.calls import Allowed, AllowedChange
+from worldline.features.anchors.anchor_check import AnchorCheck, AnchorVerdict
+from worldline.features.anchors.anchor_signature import SigningKey
+from worldline.features.anchors.records import Anchor
+from worldline.features.collection.calls import Collected, Garbage
+from worldline.features.copies.world_export import Exported
+from worldline.features.deletion.universe_calls import delete_universe
+from worldline.features.diff.records import Diff
+from worldline.features.domains.previews import Explained, Preview
+from worldline.features.domains.pure.job_trace import Trace, TraceEvent
+from worldline.features.encryption.cipher_interface import Codec, CodecContext
+from worldline.features.encryption.master_keys import AesGcm
+from worldline.features.erasure.calls import Erasure
+from worldline.features.policy.calls import PolicyChange, Rule
+from worldline.features.quotas.calls import Quota, QuotaChange, QuotaUse
+from worldline.features.shadow.pure.shadow_report import ShadowReport
+from worldline.flow_core.authoring.action_calls import Acted
 from worldline.kernel.authoring import http_call as http
 from worldline.kernel.authoring.calls import Call, Effect, Request, Retry, Workflow
-from worldline.kernel.authoring.log import log
-from worldline.kernel.authoring.messages import Receipt, Sender
+from worldline.kernel.authoring.log_calls import log
+from worldline.kernel.authoring.message_calls import Receipt, Sender
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.reducers import on
 from worldline.kernel.authoring.resources import Resource, use
@@ -120,13 +129,10 @@ from worldline.kernel.authoring.workflow_api import (
     uuid,
     wait,
 )
-from worldline.kernel.domains.tracing import Trace, TraceEvent
-from worldline.kernel.events import Envelope
-from worldline.kernel.flow.authoring.acts import Acted
-from worldline.kernel.personal import Personal
-from worldline.kernel.rows.records import RunStatus
+from worldline.kernel.event_dispatch import Envelope
+from worldline.kernel.personal.personal_value import Personal
+from worldline.kernel.rows.row_records import RunStatus
 from worldline.kernel.schedules import Scheduled
-from worldline.kernel.shadow.report import ShadowReport
 from worldline.model.journal import Head, Kind
 from worldline.model.settings import (
     AdapterSettings,
@@ -138,18 +144,12 @@ from worldline.model.settings import (
     TimerSettings,
     WorkerSettings,
 )
-from worldline.model.upkeep.anchor import Anchor
 from worldline.model.work import EffectAttempt, EffectHistory, WorkState
-from worldline.model.world import Status, WorldMeta
+from worldline.model.world_records import Status, WorldMeta
 from worldline.observe.counters import Counted, Counters
 from worldline.observe.measures import Measure
 from worldline.observe.sinks import Disposed, HostEvent, Journaled, Notice, Sinks
-from worldline.roles.copies.world_export import Exported
-from worldline.roles.effects.attempt import Attempt, attempt
-from worldline.roles.effects.secrets import secret
-from worldline.roles.hub import Chunk
-from worldline.store.encryption.interface import Codec, CodecContext
-from worldline.store.encryption.master_keys import AesGcm
+from worldline.runtime.live_hub import Chunk
 
 __version__: str
 

@@ -52,7 +52,7 @@ def loaded_by(statement: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("statement", ["import worldline", "import worldline.kernel.flow.core"])
+@pytest.mark.parametrize("statement", ["import worldline", "import worldline.flow_core.core"])
 def test_no_driver_is_loaded(statement: str) -> None:
     loaded = loaded_by(statement)
     assert [name for name in DRIVERS if name in loaded] == []
@@ -61,7 +61,7 @@ def test_no_driver_is_loaded(statement: str) -> None:
 def test_the_standalone_host_loads_no_storage_driver() -> None:
     loaded = loaded_by("import worldline.flow")
     assert [
-        name for name in ("lmdb", "asyncpg", "obstore", "worldline.store", "worldline.roles") if name in loaded
+        name for name in ("lmdb", "asyncpg", "obstore", "worldline.store", "worldline.runtime") if name in loaded
     ] == []
 
 

@@ -23,7 +23,9 @@ def named(path: Path, called: str) -> Iterator[str]:
 
 
 PROBES = [name for path in sources() for name in named(path, "probes.hit")]
-TESTS = [path for path in sorted((ROOT / "tests").rglob("*.py")) if path != ROOT / "tests" / "base" / "test_probes.py"]
+TESTS = [
+    path for path in sorted((ROOT / "tests").rglob("*.py")) if path != ROOT / "tests" / "base" / "test_probe_marks.py"
+]
 MARKED = [name for path in TESTS for name in named(path, "pytest.mark.probe")]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import worldline as wl
 from tests.chaos.linearizability import Kind
 from worldline.codec import structs
-from worldline.kernel import values
+from worldline.kernel import user_values
 from worldline.model import inbox, journal
 
 WORLD = "account"
@@ -59,7 +59,7 @@ class Account:
 
 
 INPUTS: dict[Kind, type[Add | Withdraw | Total]] = {Kind.ADD: Add, Kind.WITHDRAW: Withdraw, Kind.TOTAL: Total}
-_BY_SCHEMA = {values.schema_name(kind): kind for kind in INPUTS.values()}
+_BY_SCHEMA = {user_values.schema_name(kind): kind for kind in INPUTS.values()}
 
 
 async def do(world: wl.World, kind: Kind, op: str, amount: int, *, named: bool) -> int | None:
@@ -80,4 +80,4 @@ async def taken(world: wl.World) -> list[str]:
     entries = await world.journal(limit=ENTRIES_MAX)
     assert len(entries) < ENTRIES_MAX
     items = [structs.decode(inbox.InboxEvent, entry.payload) for entry in entries if entry.kind is journal.Kind.EVENT]
-    return [values.load(_BY_SCHEMA[item.schema], item.payload.inline or b"").op for item in items]
+    return [user_values.load(_BY_SCHEMA[item.schema], item.payload.inline or b"").op for item in items]

@@ -23,8 +23,8 @@ import msgspec
 import worldline as wl
 from tests.chaos import account, ledger
 from tests.chaos.linearizability import End, Kind, Op
+from worldline.api import open as opening
 from worldline.base import errors
-from worldline.client import open as opening
 from worldline.model.settings import Settings, TimerSettings, WorkerSettings
 
 WORD = "account"

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tests.chaos import history, opening
 from tests.chaos.processes import Crew
-from worldline.client.universe import Universe
+from worldline.api.universe import Universe
 from worldline.inspect import doctor
 from worldline.kernel.authoring.program import Program
 from worldline.keys import leases as lease_keys
-from worldline.model import ids, lease
+from worldline.model import ids, leases
 from worldline.sim.check import checkers
 from worldline.sim.check.audit import Audit, ProvenDead, never_proven
 from worldline.sim.runtime import keyspaces
@@ -58,7 +58,7 @@ def _proven_dead(committed: list[history.Committed], killed: dict[str, int]) -> 
             if keyspaces.place(put.key).what == "worker":
                 hosts[put.key] = f"{each.record.host}/{each.record.life}"
 
-    def proven(holder: lease.Holder, now_us: int) -> bool:
+    def proven(holder: leases.Holder, now_us: int) -> bool:
         label = hosts.get(lease_keys.worker_key(ids.WorkerId(holder.worker)), "")
         return killed.get(label, now_us + 1) <= now_us
 

@@ -22,7 +22,7 @@ import msgspec
 from tests.chaos import account_client, fates, history
 from worldline import cli
 from worldline.base import env as envs
-from worldline.host import compose
+from worldline.runtime import store_opening
 from worldline.store import kv, postgres  # noqa: F401 - loaded before the fork, as everything else is
 
 PR_SET_PDEATHSIG = 1
@@ -87,7 +87,7 @@ def become(order: Order, nursery: int) -> None:
 
 def role(words: list[str]) -> int:
     """The command itself, with every engine it opens recorded."""
-    opening = compose.open_engine
+    opening = store_opening.open_engine
 
     async def open_engine(url: str, env: envs.Env, *, create: bool) -> kv.Engine:
         engine = await opening(url, env, create=create)
@@ -96,7 +96,7 @@ def role(words: list[str]) -> int:
         fate, _, at = os.environ.get(FATE, "").partition("/")
         return fates.Fated(recorded, fates.Fate(fate), int(at)) if fate else recorded
 
-    compose.open_engine = open_engine
+    store_opening.open_engine = open_engine
     if words[0] == account_client.WORD:
         return account_client.main(words[1:], os.environ[LABEL])
     return cli.main(words)

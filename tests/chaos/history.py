@@ -21,7 +21,7 @@ import msgspec
 from worldline.base import limits
 from worldline.codec import tuples
 from worldline.sim.check.audit import Audit
-from worldline.sim.runtime import loop
+from worldline.sim.runtime import sim_loop
 from worldline.sim.runtime.truth import AppliedBatch
 from worldline.store import kv
 
@@ -198,5 +198,5 @@ def _apply(copy: dict[bytes, bytes], made: Committed, number: int, audit: Audit)
     for append, stamp in zip(batch.appends, made.stamps, strict=True):
         copy[append.prefix + stamp] = append.value
     audit.look(
-        AppliedBatch(number, record.time_us, loop.SimMachine(record.host, record.life), batch, made.stamps, before)
+        AppliedBatch(number, record.time_us, sim_loop.SimMachine(record.host, record.life), batch, made.stamps, before)
     )

@@ -11,8 +11,8 @@ import sys
 
 import worldline as wl
 from tests.chaos import child, idle_app
+from worldline.features.collection import mark_phase
 from worldline.model.settings import JanitorSettings, Settings, WorkerSettings
-from worldline.roles.collection import marker
 
 SAYS = "marking"
 SETTINGS = Settings(
@@ -21,7 +21,7 @@ SETTINGS = Settings(
 )
 
 
-async def _endless(self: marker.Marker) -> bool:
+async def _endless(self: mark_phase.Marker) -> bool:
     print(SAYS, flush=True)
     await asyncio.Event().wait()
     return True
@@ -29,7 +29,7 @@ async def _endless(self: marker.Marker) -> bool:
 
 async def main(url: str) -> None:
     child.die_with(int(os.environ[child.PARENT]))
-    marker.Marker.turn = _endless  # type: ignore[method-assign]
+    mark_phase.Marker.turn = _endless  # type: ignore[method-assign]
     async with wl.open(url, host=idle_app.app, settings=SETTINGS):
         await asyncio.Event().wait()
 

@@ -18,7 +18,7 @@ from tests.chaos import account, account_client, holders
 from tests.chaos.bank import HOSTS, Bank
 from worldline.base import errors
 from worldline.model.settings import WorkerSettings
-from worldline.roles.cluster import operations
+from worldline.runtime import operator_calls
 
 TTL_SECONDS = account_client.TTL_SECONDS
 BACKLOG = WorkerSettings().max_inbox_batch * 3 // 2
@@ -109,26 +109,26 @@ class Nemesis:
         store = self._bank.universe._connection.store
         at = await self._bank.universe.world(account.WORLD)._handle.address()
         try:
-            await operations.assign_world(store.engine, store.env, at, holders.worker_of(self._bank.lives[other]))
+            await operator_calls.assign_world(store.engine, store.env, at, holders.worker_of(self._bank.lives[other]))
         except errors.NotFound:
             return f"refused: {other} is late with its life sign"
         told = await self._succeeded(holder)
-        await operations.unassign_world(store.engine, store.env, at)
+        await operator_calls.unassign_world(store.engine, store.env, at)
         return told
 
     async def _revoke(self, holder: str) -> str:
         del holder
         store = self._bank.universe._connection.store
         at = await self._bank.universe.world(account.WORLD)._handle.address()
-        return f"to epoch {await operations.revoke_lease(store.engine, store.env, at)}"
+        return f"to epoch {await operator_calls.revoke_lease(store.engine, store.env, at)}"
 
     async def _drain(self, holder: str) -> str:
         store = self._bank.universe._connection.store
         worker = holders.worker_of(self._bank.lives[holder])
         try:
-            await operations.drain_worker(store.engine, store.env, worker, draining=True)
+            await operator_calls.drain_worker(store.engine, store.env, worker, draining=True)
             told = await self._succeeded(holder)
-            await operations.drain_worker(store.engine, store.env, worker, draining=False)
+            await operator_calls.drain_worker(store.engine, store.env, worker, draining=False)
         except errors.NotFound:
             return f"refused: {holder} has no life sign"
         return told

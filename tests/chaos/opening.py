@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.chaos import history
+from worldline.api.universe import Universe
 from worldline.base import env_os
 from worldline.client import connection
-from worldline.client.universe import Universe
-from worldline.host import compose
 from worldline.kernel.authoring.program import Program
-from worldline.layers import format as formats
+from worldline.layers import store_format as formats
 from worldline.model import ids
 from worldline.model.settings import Settings
+from worldline.runtime import store_opening
 
 ENV = env_os.OsEnv()
 
@@ -21,24 +21,24 @@ async def recorded(
     url: str, objects: str, *, host: str = "client", knows: Sequence[Program] = (), hosts: Sequence[Program] = ()
 ) -> Universe:
     """Make the store and open it. `knows`: programs of worlds that are only talked to."""
-    engine = await compose.open_engine(url, ENV, create=True)
+    engine = await store_opening.open_engine(url, ENV, create=True)
     recording = history.Recording(engine, ENV.wall_us, host=host, life=1)
     await formats.ensure(recording, ENV, create=True)
-    bodies = await compose.open_objects(objects, ENV, create=True)
-    store = compose.Store(url, recording, bodies, ENV)
+    bodies = await store_opening.open_objects(objects, ENV, create=True)
+    store = store_opening.Store(url, recording, bodies, ENV)
     found = await connection.find_universe(store, connection.DEFAULT_UNIVERSE, create=True)
     return _universe(store, found, knows, hosts)
 
 
 async def plain(url: str, objects: str, universe: Universe, *, knows: Sequence[Program]) -> Universe:
     """The same universe, seen without anything in between."""
-    engine = await compose.open_engine(url, ENV, create=False)
-    bodies = await compose.open_objects(objects, ENV, create=False)
-    return _universe(compose.Store(url, engine, bodies, ENV), universe._connection.id, knows, ())
+    engine = await store_opening.open_engine(url, ENV, create=False)
+    bodies = await store_opening.open_objects(objects, ENV, create=False)
+    return _universe(store_opening.Store(url, engine, bodies, ENV), universe._connection.id, knows, ())
 
 
 def _universe(
-    store: compose.Store, found: ids.UniverseId, knows: Sequence[Program], hosts: Sequence[Program]
+    store: store_opening.Store, found: ids.UniverseId, knows: Sequence[Program], hosts: Sequence[Program]
 ) -> Universe:
     opened = connection.Connection(store, found, connection.DEFAULT_UNIVERSE, hosts, Settings())
     for program in knows:

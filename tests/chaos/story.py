@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from tests.chaos import child, ledger
-from tests.roles import scenario
+from tests.kits import scenario
 
 
 class Keys(list[str]):

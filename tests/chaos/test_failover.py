@@ -23,16 +23,17 @@ from tests import options
 from tests.chaos import history, ledger, opening
 from tests.chaos.fates import Fate
 from tests.chaos.processes import Crew, Nursery, Process
-from tests.roles import kit as kits
-from tests.roles import scenario
+from tests.kits import kit as kits
+from tests.kits import scenario
 from tests.servers import postgres
 from tests.store import postgres_kit
-from worldline.client.universe import Universe
+from worldline.api.universe import Universe
 from worldline.codec import digest
-from worldline.inspect import doctor, prove
-from worldline.kernel import snapshots as kernel_snapshots
-from worldline.kernel.state import Machine
-from worldline.model import journal, lease
+from worldline.features.proofs import calls as proof_calls
+from worldline.inspect import doctor
+from worldline.kernel import state_rows as kernel_snapshots
+from worldline.kernel.machine import Machine
+from worldline.model import journal, leases
 from worldline.model.journal import Kind
 from worldline.sim.check import checkers
 from worldline.sim.check.audit import Audit, never_proven
@@ -126,13 +127,13 @@ class Run:
         checkers.same_contents(contents, copy, audit)
         for name in ("bank", "shop"):
             await checkers.replayed(self.universe._connection, name, audit)
-            assert (await prove.prove(self.universe.world(name)._handle)).holds
+            assert (await proof_calls.prove(self.universe.world(name)._handle)).holds
         assert audit.violations == []
         assert (await doctor.examine(self.universe._connection, repair=False)).findings == []
         seen = {(call.name, call.key) for call in ledger.read(self.crew.ledger)}
         assert {name: sum(service == name for service, _ in seen) for name in scenario.KEYS} == scenario.KEYS
 
-    def _proven_dead(self, _: lease.Holder, now_us: int) -> bool:
+    def _proven_dead(self, _: leases.Holder, now_us: int) -> bool:
         """In a folder the death of a process is known at once, by the lock it held."""
         return any(killed <= now_us for killed in self.crew.killed.values())
 

@@ -12,12 +12,12 @@ from tests import options
 from tests.chaos.forker import Forker, Took
 from tests.servers import postgres
 from tests.store import postgres_kit
-from worldline.client.handle import Handle
-from worldline.client.universe import Universe
+from worldline.api.universe import Universe
+from worldline.client.world_handle import Handle
 from worldline.keys import lineage as lineage_keys
 from worldline.layers import snapshots as snapshot_layer
 from worldline.model import ids
-from worldline.model.world import Lineage
+from worldline.model.world_records import Lineage
 from worldline.store import kv
 
 FORKS = options.number("forks")

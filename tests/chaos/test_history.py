@@ -12,11 +12,11 @@ import pytest
 from tests import aio
 from tests.chaos import history, opening
 from tests.chaos.history import Committed
-from tests.roles import scenario
+from tests.kits import scenario
 from worldline.codec import tuples
-from worldline.host import compose
 from worldline.keys import journal as journal_keys
 from worldline.model import ids
+from worldline.runtime import store_opening
 from worldline.sim.check import checkers
 from worldline.sim.check.audit import Audit
 from worldline.sim.runtime import keyspaces
@@ -123,7 +123,7 @@ def test_tampering_is_noticed(name: str, recorded: Found) -> None:
 
 
 async def test_records_of_any_size_come_back_as_they_were(tmp_path: Path) -> None:
-    engine = await compose.open_engine(str(tmp_path / "store"), opening.ENV, create=True)
+    engine = await store_opening.open_engine(str(tmp_path / "store"), opening.ENV, create=True)
     recording = history.Recording(engine, lambda: 7, host="h", life=3)
     batch = kv.Batch()
     batch.absent(tuples.pack((9,)))

@@ -15,16 +15,16 @@ import worldline as wl
 from tests import aio, options
 from tests.chaos import idle_app, opening
 from tests.chaos.processes import Crew, Nursery, Process
-from tests.roles import kit as kits
+from tests.kits import kit as kits
 from tests.servers import postgres
 from tests.store import postgres_kit
-from worldline.client.universe import Universe
-from worldline.host import holders
+from worldline.api.universe import Universe
 from worldline.inspect import why
 from worldline.layers import trial as trials
 from worldline.model import ids
 from worldline.model.journal import Kind
-from worldline.model.lease import CrashTrial, HolderActivity
+from worldline.model.leases import CrashTrial, HolderActivity
+from worldline.runtime import world_holders
 
 UP = ("up", "FILE", "--lease-ttl", "0.5", "--scan", "0.1", "--crash-budget", "1")
 NAMES = ("sleeps", "waits", "calls")
@@ -73,7 +73,7 @@ class Field:
             assert host.alive, host.said
             for name, at in self._at.items():
                 found = await self.trial(at)
-                holder = await holders.find(self.universe._connection.store, at)
+                holder = await world_holders.find(self.universe._connection.store, at)
                 if holder is None or holder.epoch <= self._epochs.get(name, 0):
                     return False
                 if found is not None and found.running is not HolderActivity.NOTHING:

@@ -21,10 +21,10 @@ from tests.chaos.processes import ROOT
 from tests.cli import cli_kit
 from tests.servers import postgres
 from tests.store import postgres_kit
-from worldline.client.universe import Universe
-from worldline.host import holders
-from worldline.layers.upkeep import collection
-from worldline.roles.collection import marks
+from worldline.api.universe import Universe
+from worldline.features.collection import batches as collection_batches
+from worldline.features.collection import mark_barrier
+from worldline.runtime import world_holders
 
 MARK_MS = 120_000
 COMMANDS = {"gc": ("gc", "--now"), "delete": ("delete", "old", "--wait", "--yes")}
@@ -59,7 +59,7 @@ def _marking(url: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_waits_for_a_killed_collector_goes_on(command: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection, "MARK_MS", MARK_MS)
+    monkeypatch.setattr(collection_batches, "MARK_MS", MARK_MS)
     aio.run(_stock(url))
     with _marking(url) as process:
         began = aio.run(_outlives_a_lease(url))
@@ -81,7 +81,7 @@ async def _stock(url: str) -> None:
         assert await world.ask(idle_app.Add(1), timeout=cli_kit.SECONDS) == 1
 
 
-async def _outlives_a_lease(url: str) -> collection.CollectionState:
+async def _outlives_a_lease(url: str) -> collection_batches.CollectionState:
     """While the collector lives it is waited for, also if it says nothing of its mark for longer than a lease."""
     async with wl.open(url) as universe:
         began, _ = await _read(universe)
@@ -93,16 +93,16 @@ async def _outlives_a_lease(url: str) -> collection.CollectionState:
 
         await aio.until(long_ago, seconds=cli_kit.SECONDS)
         store = universe._connection.store
-        assert await marks.goes_on(store.engine, began, lambda worker: holders.is_gone(store, worker))
+        assert await mark_barrier.goes_on(store.engine, began, lambda worker: world_holders.is_gone(store, worker))
         return began
 
 
-async def _state(url: str) -> tuple[collection.CollectionState, int]:
+async def _state(url: str) -> tuple[collection_batches.CollectionState, int]:
     async with wl.open(url) as universe:
         return await _read(universe)
 
 
-async def _read(universe: Universe) -> tuple[collection.CollectionState, int]:
+async def _read(universe: Universe) -> tuple[collection_batches.CollectionState, int]:
     opened = universe._connection
-    read = await opened.store.engine.read(*collection.reads(opened.id))
-    return collection.decode(opened.id, read.value(0), read.value(1)), read.time_us
+    read = await opened.store.engine.read(*collection_batches.reads(opened.id))
+    return collection_batches.decode(opened.id, read.value(0), read.value(1)), read.time_us

@@ -17,7 +17,8 @@ import pytest
 
 import worldline as wl
 from tests import options
-from worldline.client.copies import backups, world_files
+from worldline.features.copies import backup_calls
+from worldline.features.copies import calls as copy_calls
 
 KILLS = options.number("copy_kills")
 app = wl.Program("kept")
@@ -69,10 +70,10 @@ def test_copies_that_are_killed_are_made_again(tmp_path: Path) -> None:
     file, folder = tmp_path / "big.world", str(tmp_path / "backups")
     chain = asyncio.run(fill(here, events=200))
     killed(rng, "export", "big", str(file), "--store", here)
-    assert asyncio.run(world_files.verify(file)).chain == chain
+    assert asyncio.run(copy_calls.verify(file)).chain == chain
     killed(rng, "import", str(file), "--store", there)
     killed(rng, "backup", here, folder)
-    assert asyncio.run(backups.verify(folder))
+    assert asyncio.run(backup_calls.verify(folder))
     killed(rng, "restore", folder, restored)
     for store in (there, restored):
         found = subprocess.run(

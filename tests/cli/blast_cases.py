@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from worldline.kernel.rows.records import RunStatus
+from worldline.kernel.rows.row_records import RunStatus
 
 HEAD = """
 import os

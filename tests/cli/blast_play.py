@@ -21,9 +21,10 @@ import worldline as wl
 from tests import aio
 from tests.cli import blast_cases, cli_kit
 from tests.cli.blast_cases import CALM_FILE, FATAL_FILE, Case, Version
-from tests.roles import kit as kits
-from worldline.host import holders, program_files
-from worldline.kernel.rows.records import RunStatus
+from tests.kits import kit as kits
+from worldline.kernel.rows.row_records import RunStatus
+from worldline.runtime import world_holders
+from worldline.terminal import program_files
 
 STEP_TIMEOUT_SECONDS = 0.6  # no other step takes as long, also on a busy machine
 ANSWER_SECONDS = 5.0
@@ -194,7 +195,7 @@ class Play:
             await world.send(names["Go"](victim), to=victim)
 
     async def _note_epoch(self, case: Case, world: wl.World, names: Any) -> None:
-        holder = await holders.find(world._universe.store, await world._handle.address())
+        holder = await world_holders.find(world._universe.store, await world._handle.address())
         self.found[case.name].epoch = 0 if holder is None else holder.epoch
 
     # --- After it, under edited code -----------------------------------------------------------------------------
@@ -205,7 +206,7 @@ class Play:
         asking = asyncio.ensure_future(world.ask(names["Ping"](), timeout=WAIT_SECONDS))
         epoch, restored = found.epoch, time.monotonic()
         while not asking.done():
-            holder = await holders.find(store, at)
+            holder = await world_holders.find(store, at)
             if holder is not None and holder.epoch != epoch:
                 epoch, restored = holder.epoch, time.monotonic()
             await asyncio.wait([asking], timeout=LOOK_SECONDS)

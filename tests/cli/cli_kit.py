@@ -22,12 +22,12 @@ from tests import aio, options
 from tests.cli import shop
 from worldline import cli
 from worldline.client import listing
-from worldline.inspect import queries
+from worldline.inspect import store_queries
 from worldline.keys import ready as ready_keys
 from worldline.keys import work as work_keys
 from worldline.model import ids
 from worldline.model.work import WorkState
-from worldline.model.world import Status
+from worldline.model.world_records import Status
 from worldline.store import kv
 
 SHOP = str(Path(shop.__file__))
@@ -203,7 +203,7 @@ async def stock_now(store: str, codec: wl.AesGcm | None = None) -> None:
 
 async def _settled(universe: wl.Universe) -> bool:
     """Whether the effects have failed as they must; the nap and the approval's limit are timers."""
-    found = [each.work async for each in queries.open_work(universe._connection, None)]
+    found = [each.work async for each in store_queries.open_work(universe._connection, None)]
     effects = [work for work in found if work.error]
     machine = await universe.world("alice")._handle.machine()
     told = any(pending.parked for pending in machine.work.open.values())

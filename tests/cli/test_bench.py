@@ -13,8 +13,8 @@ from tests.servers import postgres
 from tests.store import postgres_kit
 from worldline import bench
 from worldline.base import errors
-from worldline.bench import cluster, flow_domains, targets
-from worldline.kernel.flow import core, nodes, schema, snapshots
+from worldline.bench import bench_targets, cluster_bench, flow_bench
+from worldline.flow_core import core, document_schema, flow_nodes, flow_records
 
 
 def test_the_workloads_and_the_bare_engine_beside_them(tmp_path: Path) -> None:
@@ -52,13 +52,13 @@ def test_flow_domains_in_memory_and_in_worlds(tmp_path: Path) -> None:
 
 
 def test_nodes_without_a_switch_do_the_same_and_trace_nothing() -> None:
-    document = schema.sealed(flow_domains.DOCUMENT)
-    without, context = flow_domains.Unswitched(document), snapshots.JobContext()
-    found = core.Core().compute(without, core.created(without, {}, context), snapshots.Intent("many", "i"), context)
-    assert found.snapshot.data["count"] == flow_domains.STEPS
+    document = document_schema.sealed(flow_bench.DOCUMENT)
+    without, context = flow_bench.Unswitched(document), flow_records.JobContext()
+    found = core.Core().compute(without, core.created(without, {}, context), flow_records.Intent("many", "i"), context)
+    assert found.snapshot.data["count"] == flow_bench.STEPS
     assert found.trace is not None
     assert found.trace.nodes == {}
-    assert "recorder is not None" in inspect.getsource(nodes)
+    assert "recorder is not None" in inspect.getsource(flow_nodes)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_cluster(tmp_path: Path) -> None:
     words = ["--cluster", "--check", "--seconds", "1.2", "--store", url, "--json"]
     said = spawn("bench", *words, cwd=tmp_path, seconds=240)
     figures = said.json["cluster"]
-    missed = targets.is_missed(figures["targets"])
+    missed = bench_targets.is_missed(figures["targets"])
     assert said.code == int(missed), said.err  # this machine may be too busy for what is promised
     assert [(each["name"], each["target_ms"], len(each["rounds_ms"])) for each in figures["targets"]] == [
         ("heartbeat_p95_ms", 50, 3),
@@ -113,8 +113,8 @@ def test_a_cluster(tmp_path: Path) -> None:
     ],
 )
 def test_a_target_is_missed_if_no_round_keeps_it(measured: list[float], verdict: str) -> None:
-    good = dict.fromkeys(targets.P95_MS, 1.0)
-    checks = targets.judge([good | {"inbox_to_journal_p95_ms": each} for each in measured])
+    good = dict.fromkeys(bench_targets.P95_MS, 1.0)
+    checks = bench_targets.judge([good | {"inbox_to_journal_p95_ms": each} for each in measured])
     assert [each.verdict for each in checks] == ["kept", verdict, "kept"]
     figures = {"cluster": {"sent": 3, "targets": [msgspec.to_builtins(each) for each in checks]}}
     assert bench.missed(figures) is (verdict == "missed")
@@ -130,10 +130,10 @@ def _histogram(**below: float) -> dict[str, float]:
 
 def test_percentiles_are_interpolated_over_all_processes() -> None:
     first = _histogram(_0_01=90.0, _0_1=100.0) | {'h_bucket{effect="e",le="+Inf"}': 100.0}
-    assert cluster._p95_ms([first], "h") == 55.0
+    assert cluster_bench._p95_ms([first], "h") == 55.0
     second = _histogram(_0_01=100.0, _0_1=100.0) | {'h_bucket{effect="f",le="+Inf"}': 100.0}
-    assert cluster._p95_ms([first, second], "h") == 10.0
+    assert cluster_bench._p95_ms([first, second], "h") == 10.0
     beyond = _histogram(_0_01=1.0) | {'h_bucket{le="+Inf"}': 100.0}
-    assert cluster._p95_ms([beyond], "h") == float("inf")
+    assert cluster_bench._p95_ms([beyond], "h") == float("inf")
     with pytest.raises(errors.BadInput, match="no worker has measured"):
-        cluster._p95_ms([{}], "h")
+        cluster_bench._p95_ms([{}], "h")

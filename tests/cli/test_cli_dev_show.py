@@ -16,15 +16,15 @@ import pytest
 
 from tests.cli import cli_kit
 from tests.cli.cli_kit import run
-from worldline.cli.dev import blocks
-from worldline.cli.dev import show as dev_show
+from worldline.cli.dev import dev_output as dev_show
+from worldline.cli.dev import run_blocks
 from worldline.codec import structs
-from worldline.kernel import commands, values
+from worldline.kernel import control_commands, user_values
 from worldline.kernel.runs import failure
 from worldline.model import ids, inbox, journal, payload
 from worldline.model.journal import Kind
 from worldline.observe import sinks
-from worldline.roles import hub
+from worldline.runtime import live_hub
 
 APP = """
 import itertools
@@ -226,7 +226,7 @@ class Journal:
     """Steps of a world, made by hand."""
 
     def __init__(self) -> None:
-        self.blocks = blocks.Blocks(lambda message: "app.py:7" if "burns" in message else "")
+        self.blocks = run_blocks.Blocks(lambda message: "app.py:7" if "burns" in message else "")
         self._height = self._step = 0
 
     def step(self, *drafts: tuple[Kind, bytes], time_ms: int) -> list[str]:
@@ -239,12 +239,12 @@ class Journal:
 
     def ask(self, name: str, *, ordinal: int = 0, run: str = "r") -> tuple[tuple[Kind, bytes], ids.IntentId]:
         """A request for an effect in the next step, and its id."""
-        params = values.pack([values.dump({"x": 1}), b""])
+        params = user_values.pack([user_values.dump({"x": 1}), b""])
         intent = ids.intent_id(AT, step=self._step + 1, ordinal=ordinal, kind=name, params=params)
-        return (Kind.EFFECT_REQUESTED, values.pack([ordinal, name, run, 0, params, 0])), intent
+        return (Kind.EFFECT_REQUESTED, user_values.pack([ordinal, name, run, 0, params, 0])), intent
 
 
-def texts(lines: list[blocks.BlockLine]) -> list[str]:
+def texts(lines: list[run_blocks.BlockLine]) -> list[str]:
     return [f"{line.block} | {line.text}" for line in lines]
 
 
@@ -253,12 +253,15 @@ def control(command: str, data: msgspec.Struct) -> tuple[Kind, bytes]:
 
 
 def started(run_id: str = "r") -> list[tuple[Kind, bytes]]:
-    wanted = commands.StartRun(run_id, "flow", values.dump({}), bytes(16), named=True)
-    return [control(commands.RUN, wanted), (Kind.RUN_STARTED, values.pack([run_id, "flow", values.dump({})]))]
+    wanted = control_commands.StartRun(run_id, "flow", user_values.dump({}), bytes(16), named=True)
+    return [
+        control(control_commands.RUN, wanted),
+        (Kind.RUN_STARTED, user_values.pack([run_id, "flow", user_values.dump({})])),
+    ]
 
 
 def result(intent: ids.IntentId, *, error: str = "") -> tuple[Kind, bytes]:
-    data = failure("E", error) if error else values.dump(3)
+    data = failure("E", error) if error else user_values.dump(3)
     status = inbox.ReceiptStatus.ERROR if error else inbox.ReceiptStatus.OK
     return Kind.EFFECT_RESULT, structs.encode(inbox.EffectReceipt(intent, status, payload.inline(data), 1))
 
@@ -291,7 +294,7 @@ def test_a_parked_effect() -> None:
     lived = Journal()
     asked, intent = lived.ask("hot")
     lived.step(*started(), asked, time_ms=0)
-    parked = control(commands.PARK, commands.ParkEffect(intent, 3, "it burns"))
+    parked = control(control_commands.PARK, control_commands.ParkEffect(intent, 3, "it burns"))
     assert lived.step(parked, time_ms=1) == ["w/r flow() | hot(x=1) is parked after 3 attempts: it burns (app.py:7)"]
 
 
@@ -301,7 +304,7 @@ def test_chunks_become_lines() -> None:
     lived.step(*started(), asked, time_ms=0)
 
     def given(value: object) -> list[str]:
-        return texts(lived.blocks.chunk(hub.Chunk(intent, "write", "r", 1, value), 1))
+        return texts(lived.blocks.chunk(live_hub.Chunk(intent, "write", "r", 1, value), 1))
 
     assert given("one ") == []
     assert given("two\nthree") == ['w/r flow() | write streams "one two"']
@@ -312,7 +315,7 @@ def test_chunks_become_lines() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "KEPT_MAX", 2)
+    monkeypatch.setattr(run_blocks, "KEPT_MAX", 2)
     lived = Journal()
     intents = []
     for _ in range(3):
@@ -325,7 +328,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_durations() -> None:
     said = {0: "0 ms", 999_400: "999 ms", 1_500_000: "1.50 s", 61_000_000: "1 min 1 s", 90_000_000_000: "1 d 1 h"}
-    assert {us: blocks.duration(us) for us in said} == said
+    assert {us: run_blocks.duration(us) for us in said} == said
 
 
 def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,4 +340,4 @@ def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_notice_about_work_that_is_not_known() -> None:
-    assert blocks.Blocks().notice(sinks.Notice("effect_retried", "a: b", "00", 1), 1) == []
+    assert run_blocks.Blocks().notice(sinks.Notice("effect_retried", "a: b", "00", 1), 1) == []

@@ -14,7 +14,7 @@ import worldline
 from tests.cli import cli_kit
 from tests.cli.cli_kit import SHOP, run
 from worldline.base import errors, failures
-from worldline.cli import common, output, places
+from worldline.terminal import command_session, output, store_choice
 
 # Every code, by commands that end with it on the stocked store.
 ENDINGS: list[tuple[int, list[str], str]] = [
@@ -98,7 +98,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, stocked: Path) -> Path:
 
 @pytest.mark.parametrize(("code", "words", "message"), ENDINGS, ids=[" ".join(row[1])[:40] for row in ENDINGS])
 def test_exit_codes(place: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: list[str], message: str) -> None:
-    monkeypatch.setattr(common, "NOT_HOSTED_AFTER_SECONDS", 0.3)
+    monkeypatch.setattr(command_session, "NOT_HOSTED_AFTER_SECONDS", 0.3)
     said = run(*words, cwd=place)
     assert said.code == code, said
     assert message in said.err
@@ -278,7 +278,7 @@ def test_objects_of_the_project_go_with_its_store_and_with_servers(
     text, store, objects, expected = choice
     toml(tmp_path, text)
     monkeypatch.chdir(tmp_path)
-    place = places.choose(store=store, universe=None, apps=(), given=store is not None, objects=objects)
+    place = store_choice.choose(store=store, universe=None, apps=(), given=store is not None, objects=objects)
     assert place.objects == expected
 
 

@@ -13,12 +13,12 @@ import worldline as wl
 from tests.cli import cli_kit, role_kit, shop
 from tests.cli.cli_kit import SHOP, run
 from worldline import testing
-from worldline.cli import output
-from worldline.inspect import render
+from worldline.inspect import entry_text
 from worldline.layers import trial, worlds
-from worldline.model import lease
-from worldline.model.world import Status
+from worldline.model import leases
+from worldline.model.world_records import Status
 from worldline.store import kv
+from worldline.terminal import output
 
 RFC3339 = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
@@ -68,7 +68,7 @@ async def quarantine(universe: wl.Universe) -> None:
     """World bob as it is when three processes, and a child, died while they restored it."""
     handle = universe.world("bob")._handle
     at, world = await handle.address(), await handle.describe()
-    counted = lease.CrashTrial(3, 0, lease.HolderActivity.NOTHING, restore_deaths=3)
+    counted = leases.CrashTrial(3, 0, leases.HolderActivity.NOTHING, restore_deaths=3)
     batch = kv.Batch()
     worlds.change(batch, world, status=Status.PAUSED)
     trial.keep(batch, at, trial.quarantined(counted, until_us=UNTIL_US, verdict="signal 9"))
@@ -79,7 +79,7 @@ async def quarantine(universe: wl.Universe) -> None:
 def test_list_and_show_say_that_a_world_is_quarantined_and_what_to_type(store: Path) -> None:
     cli_kit.with_universe(store, quarantine)
     command = f"worldline resume bob --store {store}"
-    until = output.local(render.when(UNTIL_US))
+    until = output.local(entry_text.when(UNTIL_US))
     rows = {row["name"]: row for row in run("list", "--store", store, "--json").lines}
     shown = run("show", "bob", "--store", store, "--json").json
     for said in (rows["bob"], shown):

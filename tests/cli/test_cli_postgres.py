@@ -12,7 +12,7 @@ from tests.cli.cli_kit import SHOP, run, spawn, with_universe
 from tests.servers import postgres
 from tests.store import postgres_kit
 from worldline.base import limits
-from worldline.inspect import queries
+from worldline.inspect import store_queries
 from worldline.store import kv
 
 
@@ -60,7 +60,7 @@ def test_every_derived_key_deleted(url: str) -> None:
 
     async def count(universe: wl.Universe) -> int:
         ranges = cli_kit.derived(universe._connection.id)
-        return sum([await queries.count(universe._connection, kv.Range(begin, end)) for begin, end in ranges])
+        return sum([await store_queries.count(universe._connection, kv.Range(begin, end)) for begin, end in ranges])
 
     assert with_universe(url, count) >= 7
 

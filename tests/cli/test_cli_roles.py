@@ -18,11 +18,11 @@ from tests.cli.cli_kit import SHOP, run
 from tests.cli.role_kit import Role, running
 from tests.servers import postgres
 from tests.store import postgres_kit
-from worldline.host import program_files
-from worldline.inspect import prove
+from worldline.features.proofs import calls as proof_calls
 from worldline.layers import leases
 from worldline.model import ids
-from worldline.roles.cluster import operations
+from worldline.runtime import operator_calls
+from worldline.terminal import program_files
 
 APP = """
 import worldline as wl
@@ -212,7 +212,7 @@ def on_store(url: str, do: Callable[[wl.Universe], Any]) -> Any:
 
 
 async def held(universe: wl.Universe, worker: bytes) -> int:
-    return len(await operations.list_worker_worlds(universe._connection.store.engine, ids.WorkerId(worker)))
+    return len(await operator_calls.list_worker_worlds(universe._connection.store.engine, ids.WorkerId(worker)))
 
 
 def test_worlds_go_on_at_another_worker_after_kill_9(server: str, tmp_path: Path, app_file: Path) -> None:
@@ -246,7 +246,7 @@ async def _kill_in_the_middle(universe: wl.Universe, program: wl.Program, worker
     workers[counts.index(max(counts))].end(signal.SIGKILL)
     assert await asyncio.gather(*(run.result(120) for run in runs)) == [2**12] * 5
     for world in worlds:
-        proof = await prove.prove(world._handle, programs=[program])
+        proof = await proof_calls.prove(world._handle, programs=[program])
         assert proof.holds, proof
 
 
@@ -259,7 +259,7 @@ async def _nobody_is_left(universe: wl.Universe) -> None:
 
 
 def test_a_worker_is_drained_and_used_again(folder: str, tmp_path: Path) -> None:
-    """On every engine: `tests/roles/test_orchestrator.py`."""
+    """On every engine: `tests/cluster/test_orchestrator.py`."""
     url = folder
     worker: list[object] = ["worker", SHOP, "--store", url, "--lease-ttl", 2, "--scan", 0.3]
     others: list[list[object]] = [["adapter", SHOP, "--store", url], ["timer", "--store", url]]
@@ -331,7 +331,7 @@ def test_a_pinned_world_runs_where_it_is_pinned(tmp_path: Path) -> None:
 
 def test_a_process_that_serves_many_universes(folder: str, app_file: Path, tmp_path: Path) -> None:
     """Those that are named, those that fit a pattern, and those that come later. On every engine:
-    `tests/roles/test_many_universes.py`.
+    `tests/runtime/test_many_universes.py`.
     """
     url = folder
     roles: list[list[object]] = [

@@ -13,10 +13,10 @@ from tests import aio
 from tests.cli.cli_kit import SHOP, run
 from tests.cli.role_kit import Role
 from worldline.base import errors
-from worldline.cli import configuration, places
-from worldline.host import compose
 from worldline.layers import leases
 from worldline.model import ids, setting_names, settings
+from worldline.runtime import store_opening
+from worldline.terminal import configuration, store_choice
 
 TOML = """
 store = "s"
@@ -161,7 +161,7 @@ def test_a_worker_goes_by_its_settings(project: Path) -> None:
 
 async def ttl_ms(store: Path, worker: bytes) -> int:
     """What the heartbeat of a worker says of its length."""
-    async with compose.store(str(store), create=False) as opened:
+    async with store_opening.store(str(store), create=False) as opened:
         raw = (await opened.engine.read(leases.get_heartbeat(ids.WorkerId(worker)))).value(0)
     life = leases.decode_heartbeat(ids.WorkerId(worker), raw)
     assert life is not None
@@ -178,9 +178,9 @@ def test_names_are_those_of_the_classes() -> None:
 
 def test_settings_of_the_project_reach_every_command(tmp_path: Path) -> None:
     (tmp_path / "worldline.toml").write_text("[pressure]\ninbox_items_max = 5\n")
-    _, project = places.nearest(tmp_path)
+    _, project = store_choice.nearest(tmp_path)
     assert project.settings == {"pressure.inbox_items_max": 5}
-    place = places.StoreChoice("s", "default", None, [], False, False, settings=project.settings)
+    place = store_choice.StoreChoice("s", "default", None, [], False, False, settings=project.settings)
     assert configuration.configure(place).settings.pressure.inbox_items_max == 5
     with pytest.raises(errors.BadInput, match="no setting 'x'"):
         configuration.parse(["x=1"])

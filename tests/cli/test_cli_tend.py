@@ -9,7 +9,7 @@ import pytest
 import worldline as wl
 from tests.cli import cli_kit
 from tests.cli.cli_kit import SHOP, run
-from worldline.inspect import queries
+from worldline.inspect import store_queries
 
 
 def status(store: Path, world: str) -> str:
@@ -98,7 +98,7 @@ def test_the_work_of_a_deleted_world_is_forgotten(store: Path) -> None:
     assert run("delete", "alice", "--yes", "--store", store).code == 0
 
     async def work(universe: wl.Universe) -> int:
-        return len([each async for each in queries.open_work(universe._connection, None)])
+        return len([each async for each in store_queries.open_work(universe._connection, None)])
 
     assert cli_kit.with_universe(store, work) == 0
     assert run("doctor", "--store", store, "--app", SHOP).code == 0

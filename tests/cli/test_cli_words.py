@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.cli_kit import SHOP, run, with_universe
 from worldline import Universe, cli
-from worldline.cli import suggest
+from worldline.terminal import suggest
 
 MEANT = [
     (["show", "alcie"], 3, "no world 'alcie' in universe 'default'; did you mean 'alice'?"),
@@ -106,7 +106,7 @@ def test_help_is_in_groups() -> None:
 def test_commands_start_without_what_they_do_not_need() -> None:
     code = "import sys, worldline.cli; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    slow = ("rich", "difflib", "worldline.sim", "worldline.bench", "worldline.cli.dev.show")
+    slow = ("rich", "difflib", "worldline.sim", "worldline.bench", "worldline.cli.dev.dev_output")
     assert [name for name in done.stdout.split() if name.startswith(slow)] == []
 
 

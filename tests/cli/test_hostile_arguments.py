@@ -20,7 +20,7 @@ from tests import options
 from tests.cli import cli_kit, every_command
 from tests.cli.cli_kit import SHOP, Said, run
 from worldline.base import errors
-from worldline.cli import output, places
+from worldline.terminal import output, store_choice
 
 CASES = options.number("argument_cases")
 SEED = 20_261_118
@@ -260,7 +260,7 @@ def test_mutated_project_files(tmp_path: Path) -> None:
             )
         file.write_bytes(data)
         try:
-            read += isinstance(places.read(file), places.Project)
+            read += isinstance(store_choice.read(file), store_choice.Project)
         except errors.BadInput:
             continue
     assert read

@@ -11,8 +11,8 @@ from tests import aio
 from tests.cli import cli_kit, role_kit
 from tests.servers import postgres
 from tests.store import postgres_kit
-from worldline.host import program_files
-from worldline.kernel.rows.records import RunStatus
+from worldline.kernel.rows.row_records import RunStatus
+from worldline.terminal import program_files
 
 CODE = """
 from dataclasses import dataclass

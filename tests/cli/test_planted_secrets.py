@@ -26,16 +26,17 @@ import zstandard
 
 import worldline as wl
 from tests import aio
-from tests.cli import cli_kit, every_command, orders, payments, shop
+from tests.cli import cli_kit, every_command, payments, shop
 from tests.cli.cli_kit import COMMAND, SHOP, run
+from tests.features.domains import orders
 from tests.servers import postgres
 from worldline.base import errors
-from worldline.bench import cluster
-from worldline.cli import places
-from worldline.client.anchors import signing
-from worldline.inspect import queries
+from worldline.bench import cluster_bench
+from worldline.features.anchors import anchor_signature
+from worldline.features.encryption import master_keys
+from worldline.inspect import store_queries
 from worldline.model.work import WorkKind, WorkState
-from worldline.store.encryption import master_keys
+from worldline.terminal import store_choice
 
 PASSWORD = "pa/ss@w0rd planted"  # with what must be escaped in a URL
 KEY = "5ec2e7" * 10 + "abcd"
@@ -96,7 +97,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "keys.json").chmod(0o600)
     (made / "secret").write_text(WEBHOOK_SECRET)
     (made / "secret").chmod(0o600)
-    signing.SigningKey(bytes.fromhex(SIGNING_KEY)).write(made / "sign.key")
+    anchor_signature.SigningKey(bytes.fromhex(SIGNING_KEY)).write(made / "sign.key")
     (made / "out").mkdir()
     (made / "worldline.toml").write_text(
         f'app = {msgspec.json.encode([SHOP, str(Path(orders.__file__))]).decode()}\nkeys = "keys.json"\n'
@@ -136,7 +137,7 @@ def things(url: str, folder: Path) -> dict[str, str]:
             world = await universe.ensure("shop", orders.app)
             await world.act(orders.Order.fill(5), key="o-1")
         async with wl.open(url, codec=codec) as universe:
-            async for each in queries.open_work(universe._connection, None):
+            async for each in store_queries.open_work(universe._connection, None):
                 parked = each.work.state is WorkState.PARKED
                 kind = "timer" if each.work.kind is WorkKind.TIMER else "parked" if parked else "effect"
                 found[kind] = each.intent.hex()
@@ -289,7 +290,7 @@ def test_what_an_effect_reads_and_what_signs(url: str, folder: Path, things: dic
             ["journal", world],
             ["log", world],
             ["verify", world],
-            ["verify", world, "--receipt-key", signing.SigningKey(bytes.fromhex(SIGNING_KEY)).public],
+            ["verify", world, "--receipt-key", anchor_signature.SigningKey(bytes.fromhex(SIGNING_KEY)).public],
             ["anchor", world, "--sign", "sign.key"],
             ["anchor", "--all", "--sign", "sign.key", "--out", f"out/signed-{number}"],
             ["journal", world, "--export", f"out/till-{number}.jsonl"],
@@ -317,7 +318,7 @@ async def test_the_python_api(url: str, folder: Path, things: dict[str, str], ca
     del things  # the store is stocked
     keys = str(folder / "keys.json")
     codec = wl.AesGcm.from_file(keys)
-    place = places.StoreChoice(url, "default", None, [], True, False, peers={"billing": PEER_PASSWORD})
+    place = store_choice.StoreChoice(url, "default", None, [], True, False, peers={"billing": PEER_PASSWORD})
     mine: list[object] = [codec, place, master_keys.read(Path(keys))]
     async with wl.open(url, codec=codec, settings=wl.Settings(host_wait_ms=2_500)) as universe:
         inner = universe._connection
@@ -338,7 +339,7 @@ async def test_no_process_is_started_with_the_url_as_an_argument(url: str, monke
         given.append((words, more["env"]["WORLDLINE_STORE"]))
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
-    await cluster._start(url, "w1", ["worker"])
+    await cluster_bench._start(url, "w1", ["worker"])
     [(words, store)] = given
     check(" ".join(words), "the arguments")
     assert store == url

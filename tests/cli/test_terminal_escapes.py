@@ -15,10 +15,11 @@ from tests import aio
 from tests.cli import cli_kit, escapes, every_command
 from tests.cli.cli_kit import COMMAND, run
 from tests.cli.escapes import HOSTILE
-from worldline.cli import output, terminal
-from worldline.inspect import queries
-from worldline.kernel import events, values
+from worldline.inspect import store_queries
+from worldline.kernel import event_dispatch, user_values
 from worldline.model.work import WorkKind, WorkState
+from worldline.terminal import output
+from worldline.terminal import screen as terminal
 
 APP = str(Path(escapes.__file__))
 RAW = ("\x1b]", escapes.COLOUR, "\x9b", "\u202e", "\u2066", "\x08", "\x7f", "\u2028", "\U000e0041")
@@ -88,17 +89,19 @@ def things(folder: Path) -> dict[str, str]:
             _ = await alice.start(escapes.parked(HOSTILE), id="parked")
             _ = await alice.start(escapes.retried(HOSTILE), id="retried")
             await alice.act(escapes.Order.fill(HOSTILE), key=HOSTILE)
-            await alice._handle.send(*events.sealed(escapes.MARKUP, values.dump(HOSTILE), {"note": HOSTILE}))
+            await alice._handle.send(
+                *event_dispatch.sealed(escapes.MARKUP, user_values.dump(HOSTILE), {"note": HOSTILE})
+            )
             await aio.until(lambda: settled(universe))
             await universe.ensure("bob", escapes.app)
             await universe.ensure("carol", escapes.app)
-            async for each in queries.open_work(universe._connection, None):
+            async for each in store_queries.open_work(universe._connection, None):
                 parked = each.work.state is WorkState.PARKED
                 kind = "timer" if each.work.kind is WorkKind.TIMER else "parked" if parked else "effect"
                 found[kind] = each.intent.hex()
 
     async def settled(universe: wl.Universe) -> bool:
-        return sum([bool(each.work.error) async for each in queries.open_work(universe._connection, None)]) == 2
+        return sum([bool(each.work.error) async for each in store_queries.open_work(universe._connection, None)]) == 2
 
     aio.run(make())
     (folder / "document.json").write_text(
@@ -180,7 +183,7 @@ async def test_what_a_host_logs_is_harmless_whichever_handler_writes_it(caplog: 
             await alice.run(escapes.fails(HOSTILE), id="bad")
         _ = await alice.start(escapes.parked(HOSTILE), id="parked")
         _ = await alice.start(escapes.retried(HOSTILE), id="retried")
-        await alice._handle.send(f"Sch{HOSTILE}", values.dump({}))
+        await alice._handle.send(f"Sch{HOSTILE}", user_values.dump({}))
         expected = ("was not taken: Notes.noted raised", "is parked", "tried again in", "takes a Sch")
 
         async def logged() -> bool:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.roles.conftest import kit, lmdb_kit, memory_kit
+from tests.kits.fixtures import kit, lmdb_kit, memory_kit
 
 __all__ = ["kit", "lmdb_kit", "memory_kit"]

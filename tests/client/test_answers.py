@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests import aio
-from tests.roles import kit as kits
-from tests.roles.kit import Around, Kit
-from tests.roles.sums import Add, AddUp, program
+from tests.kits import kit as kits
+from tests.kits.kit import Around, Kit
+from tests.kits.sums import Add, AddUp, program
 from worldline.base import errors
 from worldline.keys import journal as journal_keys
 from worldline.model import ids

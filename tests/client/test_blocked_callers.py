@@ -14,18 +14,18 @@ import pytest
 
 import worldline as wl
 from tests import aio
-from tests.roles import kit as kits
-from tests.roles.kit import Kit
-from worldline.client import answers
-from worldline.roles import reader
+from tests.kits import kit as kits
+from tests.kits.kit import Kit
+from worldline.client import world_answers
+from worldline.runtime import world_reader
 
 SOON = msgspec.structs.replace(kits.SETTINGS, blocked_wait_ms=200)
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "CHECK_SECONDS", 0.1)
-    monkeypatch.setattr(reader, "WAIT_MS", 100)
+    monkeypatch.setattr(world_answers, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(world_reader, "WAIT_MS", 100)
 
 
 @dataclass(frozen=True)

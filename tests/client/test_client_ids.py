@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 import worldline as wl
-from tests.roles.kit import Kit
-from tests.roles.sums import AddUp, program
+from tests.kits.kit import Kit
+from tests.kits.sums import AddUp, program
 from worldline.base import errors
 
 

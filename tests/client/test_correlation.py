@@ -10,8 +10,8 @@ import pytest
 
 import worldline as wl
 from tests import aio
-from tests.roles import kit as kits
-from tests.roles.kit import Kit
+from tests.kits import kit as kits
+from tests.kits.kit import Kit
 from worldline.kernel import entry_fields, replay
 from worldline.model import inbox
 from worldline.model.journal import Kind

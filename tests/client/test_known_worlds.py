@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 import worldline as wl
+from tests.kits import kit as kits
+from tests.kits.kit import Kit
+from tests.kits.sums import Add, AddUp, program
 from tests.layers import scenario
-from tests.roles import kit as kits
-from tests.roles.kit import Kit
-from tests.roles.sums import Add, AddUp, program
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client import known_worlds
 from worldline.layers import inbox as inboxes
-from worldline.model.world import Status
+from worldline.model.world_records import Status
 from worldline.store import kv
 
 

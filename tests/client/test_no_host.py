@@ -10,11 +10,11 @@ import pytest
 
 import worldline as wl
 from tests import aio
-from tests.roles import kit as kits
-from tests.roles import test_containment as containment
-from tests.roles.kit import Kit
-from tests.roles.sums import Add, AddUp, program
-from worldline.client import answers, no_host
+from tests.kits import kit as kits
+from tests.kits.kit import Kit
+from tests.kits.sums import Add, AddUp, program
+from tests.worker import test_containment as containment
+from worldline.client import no_host, world_answers
 
 SOON = msgspec.structs.replace(kits.SETTINGS, host_wait_ms=300)
 
@@ -23,7 +23,7 @@ SOON = msgspec.structs.replace(kits.SETTINGS, host_wait_ms=300)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Callers look, and warn, after times that a test can wait for."""
     monkeypatch.setattr(no_host, "WARN_SECONDS", 0.3)
-    monkeypatch.setattr(answers, "CHECK_SECONDS", 0.3)
+    monkeypatch.setattr(world_answers, "CHECK_SECONDS", 0.3)
     containment.quickly(monkeypatch, 20)
 
 

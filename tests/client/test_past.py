@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 import worldline as wl
-from tests.roles import kit as kits
-from tests.roles.forking import check, until
-from tests.roles.kit import Kit
-from tests.roles.test_damage import change as damage
+from tests.features.forks.forking import check, until
+from tests.kits import kit as kits
+from tests.kits.kit import Kit
+from tests.worker.test_damage import change as damage
 from worldline.base import errors
-from worldline.client.diff.result import EffectSide, Field
+from worldline.features.diff.records import EffectSide, Field
 from worldline.keys import cas as cas_keys
 from worldline.model import ids
-from worldline.roles import reader
+from worldline.runtime import world_reader
 from worldline.store import kv
 
 CELLS = 20_000
@@ -223,7 +223,7 @@ async def test_a_height_that_is_not_there_is_refused(memory_kit: Kit) -> None:
 
 async def test_many_changes_are_looked_up_a_few_at_a_time(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of the trie: each leaf is read by one lookup, or by two."""
-    monkeypatch.setattr(reader, "LOOKUPS_MAX", 50)
+    monkeypatch.setattr(world_reader, "LOOKUPS_MAX", 50)
     work = Work()
     async with memory_kit.hosting(work.program) as universe:
         world = await universe.ensure("w", work.program)

@@ -11,19 +11,19 @@ import pytest
 
 import worldline as wl
 from tests import aio
-from tests.roles import kit as kits
-from tests.roles.kit import Kit
+from tests.kits import kit as kits
+from tests.kits.kit import Kit
 from worldline.client import backpressure
-from worldline.kernel import commands, values
+from worldline.kernel import control_commands, user_values
 from worldline.keys import work as keys
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.settings import PressureSettings, Settings
-from worldline.model.world import Status
+from worldline.model.world_records import Status
 from worldline.observe import measures, sinks
-from worldline.roles import queue_names, telemetry
+from worldline.runtime import facts, queue_names
 from worldline.store import kv
 
 BOUND = 6
@@ -161,7 +161,9 @@ async def test_a_full_inbox_refuses_outside_producers_alone(kit: Kit) -> None:
         return await unread() == BOUND + 2
 
     await aio.until(receipt_is_in)
-    cancelling = asyncio.ensure_future(world._handle.command(commands.CANCEL, commands.CancelRun("effect", "no more")))
+    cancelling = asyncio.ensure_future(
+        world._handle.command(control_commands.CANCEL, control_commands.CancelRun("effect", "no more"))
+    )
 
     async def control_is_in() -> bool:
         return await unread() == BOUND + 3
@@ -245,7 +247,7 @@ async def test_inboxes_are_looked_into_now_and_then_only(memory_kit: Kit) -> Non
 async def test_too_many_open_effects_refuse_outside_producers_alone(kit: Kit) -> None:
     app = App()
     meter = measures.Meter()
-    observed = sinks.Observed(telemetry.Telling([("meter", meter.tell)]))
+    observed = sinks.Observed(facts.Telling([("meter", meter.tell)]))
     host = await kit.process(app.program, settings=settings())
     client = await kit.process(settings=settings(open_effects_max=3), observed=observed)
     for name in ("a", "b"):
@@ -261,7 +263,7 @@ async def test_too_many_open_effects_refuse_outside_producers_alone(kit: Kit) ->
     assert meter.value("worldline_inputs_refused_total", "effects") == 3
     unbounded = host.universe.world("a")
     await unbounded.run(app.pass_on("b", 1), timeout=30)
-    assert await b._handle.command(commands.CANCEL, commands.CancelRun("work-0", "no more")) is not None
+    assert await b._handle.command(control_commands.CANCEL, control_commands.CancelRun("work-0", "no more")) is not None
     app.gate.set()
     await passes(lambda: a.send(Note(2)))
     assert await (await unbounded.attach("timers do not count")).result(30) == "up"
@@ -299,7 +301,9 @@ async def test_inputs_do_not_overtake_each_other_while_effects_are_counted(memor
     await asyncio.gather(*(world.send(Note(number)) for number in range(50)))
     notes = [kits.item(entry) for entry in await kits.entries(world)]
     numbers = [
-        values.load(Note, each.payload.inline or b"").number for each in notes if isinstance(each, inbox.InboxEvent)
+        user_values.load(Note, each.payload.inline or b"").number
+        for each in notes
+        if isinstance(each, inbox.InboxEvent)
     ]
     assert numbers == list(range(50))
 
@@ -321,7 +325,9 @@ async def test_inputs_that_wait_in_a_process_are_bounded(kit: Kit) -> None:
     second = [asyncio.ensure_future(worlds[1].send(Note(number))) for number in range(2)]
     await aio.until(lambda: _equal(lambda: process.universe._connection.pressure.waiting, 6))
     assert "in this process" in str(await refused(worlds[1].send(Note(2))))
-    cancelling = asyncio.ensure_future(worlds[0]._handle.command(commands.CANCEL, commands.CancelRun("r", "no more")))
+    cancelling = asyncio.ensure_future(
+        worlds[0]._handle.command(control_commands.CANCEL, control_commands.CancelRun("r", "no more"))
+    )
     await aio.until(lambda: _equal(lambda: process.universe._connection.pressure.waiting, 7))
     for hosted in held:
         hosted.end_cycle()
@@ -364,9 +370,9 @@ async def test_bounds_of_zero_are_none(memory_kit: Kit) -> None:
     ("item", "expected"),
     [
         (inbox.InboxEvent("Note", payload.EMPTY), True),
-        (inbox.Control(commands.RUN, payload.EMPTY), True),
-        (inbox.Control(commands.CANCEL, payload.EMPTY), False),
-        (inbox.Control(commands.SCHEDULE, payload.EMPTY), False),
+        (inbox.Control(control_commands.RUN, payload.EMPTY), True),
+        (inbox.Control(control_commands.CANCEL, payload.EMPTY), False),
+        (inbox.Control(control_commands.SCHEDULE, payload.EMPTY), False),
         (inbox.EffectReceipt(bytes(16), ReceiptStatus.OK, payload.EMPTY, 1), False),
         (inbox.TimerFired(bytes(16), 0), False),
     ],

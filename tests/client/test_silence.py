@@ -22,16 +22,16 @@ import pytest
 import worldline as wl
 from tests import aio
 from tests.cli import cli_kit
-from tests.roles import kit as kits
-from tests.roles import test_containment as containment
+from tests.kits import kit as kits
+from tests.worker import test_containment as containment
 from worldline.base import errors
-from worldline.cli import output
-from worldline.cli.dev import show
-from worldline.client import answers, halted_runs, no_host
+from worldline.cli.dev import dev_output
+from worldline.client import halted_runs, no_host, world_answers
 from worldline.layers import trial
-from worldline.model.lease import CrashTrial, HolderActivity
-from worldline.roles import reader
+from worldline.model.leases import CrashTrial, HolderActivity
+from worldline.runtime import world_reader
 from worldline.store import kv
+from worldline.terminal import output
 
 SETTINGS = msgspec.structs.replace(kits.SETTINGS, host_wait_ms=400, blocked_wait_ms=200)
 LATER = 60.0
@@ -190,8 +190,8 @@ WAYS = {
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(no_host, "WARN_SECONDS", 0.2)
-    monkeypatch.setattr(answers, "CHECK_SECONDS", 0.1)
-    monkeypatch.setattr(reader, "WAIT_MS", 50)
+    monkeypatch.setattr(world_answers, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(world_reader, "WAIT_MS", 50)
     monkeypatch.setattr(halted_runs, "RETRIES_SECONDS", 0.1)
     containment.broken_step(monkeypatch, lambda: AssertionError("this cannot be"))
 
@@ -230,7 +230,7 @@ async def staged(folder: Path, way: Way) -> AsyncIterator[Scene]:
 @pytest.mark.parametrize("name", WAYS)
 async def test_it_is_said_where_people_look(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     way, typed = WAYS[name], []
-    shown = show.Show(output.Out(as_json=False), rows=False)
+    shown = dev_output.Show(output.Out(as_json=False), rows=False)
     with shown.logging():
         async with staged(tmp_path / "store", way) as scene:
             raised = ""

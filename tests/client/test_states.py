@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import worldline as wl
-from tests.roles import kit as kits
-from tests.roles.kit import Kit
-from tests.roles.sums import Add, program
-from worldline.kernel import snapshots
-from worldline.testing import worlds as test_worlds
+from tests.kits import kit as kits
+from tests.kits.kit import Kit
+from tests.kits.sums import Add, program
+from worldline.kernel import state_rows
+from worldline.testing import tested_world as test_worlds
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ async def test_a_cell_is_read_from_its_row_and_costs_what_changed(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("no machine is needed for a cell")
 
-    monkeypatch.setattr(snapshots, "machine_of", refuse)
+    monkeypatch.setattr(state_rows, "machine_of", refuse)
     for cents in (1, 2, 3):
         assert (await world.state(account(app), "a")).cents == cents
         assert list(await world.state()) == ["Account"]

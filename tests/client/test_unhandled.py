@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pytest
 
 import worldline as wl
-from tests.roles.kit import Kit
+from tests.kits.kit import Kit
 from worldline.base import errors
-from worldline.client.handle import Handle
+from worldline.client.world_handle import Handle
 from worldline.model.journal import Kind
 
 

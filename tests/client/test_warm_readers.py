@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import worldline as wl
-from tests.roles.sums import Add, program
+from tests.kits.sums import Add, program
 from worldline.client import connection as connections
 
 

@@ -7,7 +7,7 @@ process, so its engines are `Facade`s of one `MemoryEngine`: they share keys and
 Cases that need a store which outlives its engines ask for a `durable_kit`; cases that need another process use `place`,
 which a child opens by `open_place`.
 
-Each engine is there plain and sealed (`store/encryption`): the values of keys that no case counts on are encrypted.
+Each engine is there plain and sealed (`features/encryption`): the values of keys that no case counts on are encrypted.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import NamedTuple
 from tests.conformance import sealed
 from worldline.base import env as envs
 from worldline.base import env_os, errors
-from worldline.store import kv, memory, postgres
-from worldline.store.encryption import engine as sealed_engine
-from worldline.store.encryption.interface import CipherVault
-from worldline.store.lmdb import driver as lmdb_driver
+from worldline.features.encryption import sealed_engine
+from worldline.features.encryption.cipher_interface import CipherVault
+from worldline.store import kv, memory_engine, postgres
+from worldline.store.lmdb import lmdb_driver
 
 SEALED = "sealed-"  # what the name of an engine begins with if its values are encrypted
 
@@ -71,7 +71,7 @@ class Facade:
     concurrent callers do meet.
     """
 
-    def __init__(self, engine: memory.MemoryEngine) -> None:
+    def __init__(self, engine: memory_engine.MemoryEngine) -> None:
         self._engine = engine
         self._closed = False
         self.hints = engine.hints
@@ -104,14 +104,14 @@ class Facade:
         self._closed = True
         self._engine.hints.note(None)
 
-    def _open(self) -> memory.MemoryEngine:
+    def _open(self) -> memory_engine.MemoryEngine:
         if self._closed:
             raise errors.StoreUnavailable("this store is closed")
         return self._engine
 
 
 def memory_kit(env: envs.Env, vault: CipherVault | None = None) -> Kit:
-    shared = memory.MemoryEngine(env)
+    shared = memory_engine.MemoryEngine(env)
 
     async def opener() -> kv.Engine:
         return Facade(shared) if vault is None else sealed_engine.SealedEngine(Facade(shared), vault)

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 
 from worldline.base import errors
-from worldline.store.encryption import aes_gcm
-from worldline.store.encryption.interface import Cipher, KnownCipher
+from worldline.features.encryption import aes_gcm
+from worldline.features.encryption.cipher_interface import Cipher, KnownCipher
 
 _COUNTERS = (b"value", b"k/count", b"m", b"moves", b"sum", b"total")
 

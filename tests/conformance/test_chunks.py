@@ -9,11 +9,11 @@ import pytest
 from tests import aging
 from tests.conformance import kits
 from worldline.base import env_os, errors, limits
-from worldline.host import compose
 from worldline.keys import chunks as chunk_keys
 from worldline.keys import space
 from worldline.layers import blobs, cas, chunks
 from worldline.model import ids
+from worldline.runtime import store_opening
 from worldline.store import kv
 
 UNIVERSE = ids.UniverseId(b"U" * limits.ID_BYTES)
@@ -27,7 +27,7 @@ def body(size: int, *, first: int = 0) -> bytes:
 
 
 def in_store(engine: kv.Engine) -> blobs.Blobs:
-    return blobs.Blobs(engine, compose.NoObjects(), ENV, UNIVERSE, in_store_bytes_max=MOST)
+    return blobs.Blobs(engine, store_opening.NoObjects(), ENV, UNIVERSE, in_store_bytes_max=MOST)
 
 
 async def keys_of(engine: kv.Engine, part: space.InUniverse) -> list[bytes]:

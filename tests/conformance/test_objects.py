@@ -17,13 +17,12 @@ import pytest
 from tests.conformance import sealed
 from tests.servers import s3
 from worldline.base import env_os, errors, limits
-from worldline.store import memory
-from worldline.store.encryption import envelope
-from worldline.store.encryption import objects as sealed_objects
-from worldline.store.objects import folder as objects_folder
-from worldline.store.objects import interface as objects
-from worldline.store.objects import memory as objects_memory
-from worldline.store.objects import s3 as objects_s3
+from worldline.features.encryption import envelope, sealed_objects
+from worldline.store import memory_engine
+from worldline.store.objects import folder_objects as objects_folder
+from worldline.store.objects import memory_objects as objects_memory
+from worldline.store.objects import objects_interface as objects
+from worldline.store.objects import s3_objects as objects_s3
 
 KINDS = ["memory", "folder", "s3", "sealed-memory", "sealed-folder", "sealed-s3"]
 MIB = 1024 * 1024
@@ -86,7 +85,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         return Place(opener)
 
     async def sealed_opener() -> objects.Objects:
-        return sealed_objects.SealedObjects(await opener(), memory.MemoryEngine(env), sealed.FixedVault())
+        return sealed_objects.SealedObjects(await opener(), memory_engine.MemoryEngine(env), sealed.FixedVault())
 
     return Place(sealed_opener, room=envelope.HEAD_BYTES + sealed.FixedVault.room_bytes)
 

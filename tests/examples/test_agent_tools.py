@@ -5,7 +5,7 @@ import pytest
 import worldline as wl
 from examples import agent_tools
 from worldline import flow
-from worldline.kernel.flow.analysis import document_lint
+from worldline.flow_core.analysis import document_lint
 
 
 async def test_the_agent_does_what_is_offered(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import worldline as wl
 from examples import order_domain
 from examples.order_domain import Order
 from worldline import flow, testing
-from worldline.kernel.flow.analysis import document_lint
+from worldline.flow_core.analysis import document_lint
 from worldline.model.journal import Kind
 
 SHOWN = """\

@@ -4,7 +4,7 @@ import pytest
 
 from examples.todo import todo
 from worldline import flow
-from worldline.kernel.flow.analysis import document_lint
+from worldline.flow_core.analysis import document_lint
 
 
 async def test_a_list_that_says_why(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.flow import hosts, stored_desks, world_desks
-from tests.roles import conftest as engines
+from tests.kits import fixtures as engines
 
 VIRTUAL: dict[str, Any] = {"standalone": hosts.Standalone, "test world": world_desks.InTestWorld}
 STORED = ["lmdb", "postgres"]

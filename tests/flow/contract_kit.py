@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.flow.documents import HALT, document, field, get, lit, once, op, put, seq
 from tests.flow.hosts import KEY
+from tests.flow_core.documents import HALT, document, field, get, lit, once, op, put, seq
 from worldline import flow
 
 FIELDS: dict[str, Any] = {

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from worldline import flow
 from worldline.base.env import FixedEnv
-from worldline.kernel.flow import jobs, patches, snapshots, values
+from worldline.flow_core import flow_records, jobs, js_values, patches
 
 KEY = "k"
 Handlers = Mapping[str, flow.Handler]
@@ -53,12 +53,12 @@ async def settled() -> None:
 class Desk(Protocol):
     """What the suite needs of a host."""
 
-    async def act(self, type: str, input: Any = values.MISSING, *, key: str = KEY, id: str = "") -> flow.Result: ...
-    async def submit(self, type: str, input: Any = values.MISSING, *, key: str = KEY, id: str = "") -> None: ...
+    async def act(self, type: str, input: Any = js_values.MISSING, *, key: str = KEY, id: str = "") -> flow.Result: ...
+    async def submit(self, type: str, input: Any = js_values.MISSING, *, key: str = KEY, id: str = "") -> None: ...
     async def idle(self) -> None: ...
     async def advance(self, ms: int) -> None: ...
-    async def snapshot(self, key: str = KEY) -> snapshots.Snapshot: ...
-    async def seed(self, snapshot: snapshots.Snapshot, *, key: str = KEY) -> None: ...
+    async def snapshot(self, key: str = KEY) -> flow_records.Snapshot: ...
+    async def seed(self, snapshot: flow_records.Snapshot, *, key: str = KEY) -> None: ...
     async def inject(self, requirement_id: str, given: object, *, key: str = KEY) -> None: ...
     async def patch(self, given: list[patches.Patch], *, key: str = KEY) -> None: ...
     async def fatal(self, key: str = KEY) -> str: ...
@@ -84,10 +84,10 @@ class Standalone:
         self._events.append(event)
         self.on_event(event)
 
-    async def act(self, type: str, input: Any = values.MISSING, *, key: str = KEY, id: str = "") -> flow.Result:
+    async def act(self, type: str, input: Any = js_values.MISSING, *, key: str = KEY, id: str = "") -> flow.Result:
         return await self.host.dispatch(type, input, key=key, id=id)
 
-    async def submit(self, type: str, input: Any = values.MISSING, *, key: str = KEY, id: str = "") -> None:
+    async def submit(self, type: str, input: Any = js_values.MISSING, *, key: str = KEY, id: str = "") -> None:
         self.host.submit(type, input, key=key, id=id)
 
     async def idle(self) -> None:
@@ -96,10 +96,10 @@ class Standalone:
     async def advance(self, ms: int) -> None:
         await self.env.advance(ms)
 
-    async def snapshot(self, key: str = KEY) -> snapshots.Snapshot:
+    async def snapshot(self, key: str = KEY) -> flow_records.Snapshot:
         return self.host.snapshot(key)
 
-    async def seed(self, snapshot: snapshots.Snapshot, *, key: str = KEY) -> None:
+    async def seed(self, snapshot: flow_records.Snapshot, *, key: str = KEY) -> None:
         self.host.seed(snapshot, key=key)
 
     async def inject(self, requirement_id: str, given: object, *, key: str = KEY) -> None:

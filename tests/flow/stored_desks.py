@@ -15,15 +15,15 @@ import worldline as wl
 from tests import aio
 from tests.flow.hosts import KEY, Handlers
 from tests.flow.world_desks import act_of, answer_of, asked, declared
-from tests.roles.kit import Kit
+from tests.kits.kit import Kit
 from worldline import flow
-from worldline.client.flow import acts
 from worldline.codec import structs
-from worldline.flow import effects as calls
-from worldline.kernel.domains.asking import AnsweredRequirement
-from worldline.kernel.flow import jobs, patches, snapshots
-from worldline.kernel.flow import values as flow_values
-from worldline.kernel.flow.authoring.acts import IntentAnswer, event_of
+from worldline.features.domains import calls as domain_calls
+from worldline.features.domains.pure.requirements import AnsweredRequirement
+from worldline.flow import effect_registry as calls
+from worldline.flow_core import flow_records, jobs, patches
+from worldline.flow_core import js_values as flow_values
+from worldline.flow_core.authoring.action_calls import IntentAnswer, event_of
 
 
 class InStore:
@@ -68,8 +68,8 @@ class InStore:
         schema, data = event_of(act_of(self.domain, type, input), key=key, id=id or f"i-{self._count}", named=bool(id))
         answer, _ = await world._submitted(schema, data, key, id or None)
         said = structs.decode(IntentAnswer, answer)
-        error = None if said.error is None else msgspec.convert(said.error, snapshots.ErrorValue)
-        head = await self.snapshot(key) if said.state is None else snapshots.decoded(said.state)
+        error = None if said.error is None else msgspec.convert(said.error, flow_records.ErrorValue)
+        head = await self.snapshot(key) if said.state is None else flow_records.decoded(said.state)
         await self._read()
         return flow.Result(said.status, head, error, ())
 
@@ -88,9 +88,9 @@ class InStore:
     async def _has_no_work(self) -> bool:
         return not (await (await self.world())._handle.machine()).work.open
 
-    async def snapshot(self, key: str = KEY) -> snapshots.Snapshot:
+    async def snapshot(self, key: str = KEY) -> flow_records.Snapshot:
         world = await self.world()
-        found: snapshots.Snapshot = await acts.snapshot_at(world._handle, self.domain, key, at=None)
+        found: flow_records.Snapshot = await domain_calls.snapshot_at(world._handle, self.domain, key, at=None)
         return found
 
     async def inject(self, requirement_id: str, given: object, *, key: str = KEY) -> None:

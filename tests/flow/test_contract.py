@@ -11,10 +11,10 @@ import pytest
 
 from tests.flow.conftest import Desks
 from tests.flow.contract_kit import CHAIN, FETCH, INCREMENT, gives, idle_data, made, raising
-from tests.flow.documents import DOUBLED, HALT, document, effect, get, lit, once, op, put, seq, when
 from tests.flow.hosts import said, types
+from tests.flow_core.documents import DOUBLED, HALT, document, effect, get, lit, once, op, put, seq, when
 from worldline import flow
-from worldline.kernel.flow import faults, jobs, patches, snapshots
+from worldline.flow_core import faults, flow_records, jobs, patches
 
 # --- 1. context ------------------------------------------------------------------------------------------
 
@@ -326,8 +326,8 @@ async def test_snap_001_the_snapshot_is_cores_and_complete(open_desk: Desks) -> 
     desk = open_desk(made(go=FETCH), {"http": raising("no")})
     await desk.act("go")
     snapshot = await desk.snapshot()
-    assert type(snapshot) is snapshots.Snapshot
-    plain = snapshots.plain(snapshot)
+    assert type(snapshot) is flow_records.Snapshot
+    plain = flow_records.plain(snapshot)
     assert sorted(plain) == ["computed", "data", "meta", "system"]
     assert sorted(plain["system"]) == ["currentAction", "errors", "lastError", "pendingRequirements", "status"]
     assert sorted(plain["meta"]) == ["randomSeed", "schemaHash", "timestamp", "version"]

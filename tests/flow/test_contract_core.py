@@ -9,12 +9,12 @@ import msgspec
 
 from tests.flow.conftest import Desks
 from tests.flow.contract_kit import FETCH, INCREMENT, gives, idle_data, made, pending
-from tests.flow.documents import HALT, effect, get, lit, loaded, once, op, put, seq
 from tests.flow.hosts import said, types
+from tests.flow_core.documents import HALT, effect, get, lit, loaded, once, op, put, seq
 from worldline import flow
-from worldline.kernel.flow import core, patches, snapshots
+from worldline.flow_core import core, flow_records, patches
 
-CONTEXT = snapshots.JobContext(now=7, random_seed="i")
+CONTEXT = flow_records.JobContext(now=7, random_seed="i")
 
 
 # --- Core ------------------------------------------------------------------------------------------------
@@ -26,20 +26,20 @@ def test_core_changes_nothing_that_it_is_given() -> None:
     domain = loaded({"go": flow_}, {"list": {"type": "array", "required": False, "default": []}})
     whole = core.Core()
     first = core.created(domain, {"list": [0], "$host": {"kept": [0]}}, CONTEXT)
-    intent = snapshots.Intent("go", "i", {"given": [0]})
+    intent = flow_records.Intent("go", "i", {"given": [0]})
     asked = whole.compute(domain, first, intent, CONTEXT).snapshot
     given = [patches.set_("list.0", 5), patches.merge("$host", {"more": 1}), patches.set_(patches.CLEAR, [])]
-    before = [snapshots.encoded(each) for each in (first, asked)]
+    before = [flow_records.encoded(each) for each in (first, asked)]
     found = [
         (
-            snapshots.encoded(whole.compute(domain, first, intent, CONTEXT).snapshot),
-            snapshots.encoded(whole.apply(domain, asked, given, CONTEXT)),
-            snapshots.encoded(whole.abandon(asked, intent, CONTEXT, code="NO", message="no")),
+            flow_records.encoded(whole.compute(domain, first, intent, CONTEXT).snapshot),
+            flow_records.encoded(whole.apply(domain, asked, given, CONTEXT)),
+            flow_records.encoded(whole.abandon(asked, intent, CONTEXT, code="NO", message="no")),
         )
         for _ in range(2)
     ]
     assert found[0] == found[1]
-    assert [snapshots.encoded(each) for each in (first, asked)] == before
+    assert [flow_records.encoded(each) for each in (first, asked)] == before
     assert (intent.input, given[0].value) == ({"given": [0]}, 5)
 
 
@@ -47,7 +47,7 @@ class OfItsOwn(core.Core):
     """A Core that runs another action than the intent names, and has computed values of its own."""
 
     def compute(
-        self, schema: Any, snapshot: Any, intent: snapshots.Intent, context: Any, **options: Any
+        self, schema: Any, snapshot: Any, intent: flow_records.Intent, context: Any, **options: Any
     ) -> core.Computed:
         found = super().compute(schema, snapshot, msgspec.structs.replace(intent, type="other"), context, **options)
         own = msgspec.structs.replace(found.snapshot, computed={"computed.doubled": "Core's own"})

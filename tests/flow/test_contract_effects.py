@@ -8,22 +8,22 @@ import pytest
 
 from tests.flow.conftest import Desks
 from tests.flow.contract_kit import CHAIN, FETCH, FIELDS, gives, idle_data, made, pending, raising
-from tests.flow.documents import document, effect, field, get, lit, once, op, put, seq, when
 from tests.flow.hosts import said, types
+from tests.flow_core.documents import document, effect, field, get, lit, once, op, put, seq, when
 from worldline import flow
-from worldline.kernel.flow import faults, jobs, snapshots
+from worldline.flow_core import faults, flow_records, jobs
 
 # --- 3. fulfilment ---------------------------------------------------------------------------------------
 
 
-def stale(intent_id: str = "gone") -> snapshots.Requirement:
-    return snapshots.Requirement("r-old", intent_id, "old", {}, "other", snapshots.FlowPosition("p", 0), 0)
+def stale(intent_id: str = "gone") -> flow_records.Requirement:
+    return flow_records.Requirement("r-old", intent_id, "old", {}, "other", flow_records.FlowPosition("p", 0), 0)
 
 
-async def seeded(desk: Any, *requirements: snapshots.Requirement) -> None:
+async def seeded(desk: Any, *requirements: flow_records.Requirement) -> None:
     snapshot = await desk.snapshot()
-    system = snapshots.System(pending_requirements=requirements)
-    await desk.seed(snapshots.Snapshot(snapshot.data, snapshot.computed, system, snapshot.meta))
+    system = flow_records.System(pending_requirements=requirements)
+    await desk.seed(flow_records.Snapshot(snapshot.data, snapshot.computed, system, snapshot.meta))
 
 
 async def test_fulfill_001_a_requirement_of_another_action_is_never_performed(open_alone: Desks) -> None:

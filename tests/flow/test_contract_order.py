@@ -11,10 +11,10 @@ import pytest
 
 from tests.flow.conftest import Desks
 from tests.flow.contract_kit import CHAIN, FETCH, INCREMENT, gives, idle_data, made, pending
-from tests.flow.documents import HALT, effect, get, lit, once, op, put, seq, when
 from tests.flow.hosts import KEY, failure, said, types
+from tests.flow_core.documents import HALT, effect, get, lit, once, op, put, seq, when
 from worldline import flow
-from worldline.kernel.flow import faults, jobs
+from worldline.flow_core import faults, jobs
 
 # --- 8. liveness -----------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import re
 import typing
 
 from tests.arch.trees import ROOT, name_of, sources
-from worldline.kernel.flow import jobs
+from worldline.flow_core import jobs
 
 PAGE = (ROOT / "docs" / "flow-contract.md").read_text()
 

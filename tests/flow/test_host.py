@@ -10,11 +10,12 @@ import pytest
 
 from tests.flow.conftest import Desks
 from tests.flow.contract_kit import CHAIN, FETCH, INCREMENT, gives, idle_data, made, pending, raising
-from tests.flow.documents import COUNTER, HALT, document, effect, field, get, lit, once, op, put, seq, when
 from tests.flow.hosts import KEY, VirtualEnv, said, settled, types
+from tests.flow_core.documents import COUNTER, HALT, document, effect, field, get, lit, once, op, put, seq, when
 from worldline import flow
 from worldline.base import errors, limits
-from worldline.kernel.flow import core, jobs, patches, schema, snapshots
+from worldline.flow_core import core, flow_records, jobs, patches
+from worldline.flow_core import document_schema as schema
 
 GUARDED = when(op("isNull", get("$host.lastError")), effect("http"))
 
@@ -308,13 +309,13 @@ class Breaking(core.Core):
         super().__init__()
         self.broken = broken
 
-    def apply(self, schema: Any, snapshot: Any, given: Sequence[patches.Patch], context: Any) -> snapshots.Snapshot:
+    def apply(self, schema: Any, snapshot: Any, given: Sequence[patches.Patch], context: Any) -> flow_records.Snapshot:
         if any(each.path.startswith(self.broken) for each in given):
             raise RuntimeError("broken apply")
         return super().apply(schema, snapshot, given, context)
 
     def compute(
-        self, schema: Any, snapshot: Any, intent: snapshots.Intent, context: Any, **options: Any
+        self, schema: Any, snapshot: Any, intent: flow_records.Intent, context: Any, **options: Any
     ) -> core.Computed:
         if intent.type in self.broken:
             raise RuntimeError("broken compute")
@@ -370,7 +371,7 @@ async def test_an_error_patch_that_fails_does_not_keep_the_intent_from_going_on(
 @pytest.mark.probe("flow.abandon-failed")
 async def test_an_intent_that_can_neither_go_on_nor_end_is_fatal_for_its_key(open_alone: Desks) -> None:
     class Hopeless(Breaking):
-        def abandon(self, *given: Any, **named: Any) -> snapshots.Snapshot:
+        def abandon(self, *given: Any, **named: Any) -> flow_records.Snapshot:
             raise RuntimeError("broken abandon")
 
     desk = open_alone(made(bad=INCREMENT, go=INCREMENT), core=Hopeless("bad"))
@@ -408,7 +409,7 @@ async def test_an_environment_that_cannot_be_read_ends_the_intent_alone(open_alo
 
 async def test_a_snapshot_in_the_middle_of_system_get_goes_on(open_alone: Desks) -> None:
     desk = open_alone(made(go=once("note", "system.get", key=lit("uuid"), into=lit("note"))))
-    heads: list[snapshots.Snapshot] = []
+    heads: list[flow_records.Snapshot] = []
     desk.on_event = lambda event: (
         heads.append(desk.host.snapshot(KEY)) if event.fields.get("jobType") == "FulfillEffect" else None
     )
@@ -436,7 +437,9 @@ async def test_an_outcome_that_waits_in_a_snapshot_is_not_performed_again(open_a
 
 async def test_an_intent_whose_slot_is_not_kept_ends_with_an_error(open_alone: Desks) -> None:
     class Forgetful(core.Core):
-        def apply(self, schema: Any, snapshot: Any, given: Sequence[patches.Patch], context: Any) -> snapshots.Snapshot:
+        def apply(
+            self, schema: Any, snapshot: Any, given: Sequence[patches.Patch], context: Any
+        ) -> flow_records.Snapshot:
             return super().apply(schema, snapshot, [each for each in given if "intentSlots" not in each.path], context)
 
     desk = open_alone(made(go=INCREMENT), core=Forgetful())
@@ -494,7 +497,7 @@ async def test_a_trace_is_enough_to_do_everything_again(open_alone: Desks) -> No
     await desk.inject("r-unknown", [])
     await desk.act("inc")  # the last word is a compute's
     again = flow.replay(desk.host.domain, first, desk.events(), KEY)
-    assert snapshots.encoded(again) == snapshots.encoded(await desk.snapshot())
+    assert flow_records.encoded(again) == flow_records.encoded(await desk.snapshot())
     assert (again.data["count"], again.data["t1"]) == (3, 85)
 
 

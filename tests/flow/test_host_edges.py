@@ -9,12 +9,12 @@ import pytest
 
 from tests.flow.conftest import Desks
 from tests.flow.contract_kit import FETCH, INCREMENT, gives, idle_data, made, pending, raising
-from tests.flow.documents import document, effect, field, get, lit, once, op, put, seq, when
 from tests.flow.hosts import KEY, VirtualEnv, settled
 from tests.flow.test_host import Breaking
+from tests.flow_core.documents import document, effect, field, get, lit, once, op, put, seq, when
 from worldline import flow
 from worldline.base import errors
-from worldline.kernel.flow import snapshots
+from worldline.flow_core import flow_records
 
 GUARDED = when(op("isNull", get("$host.lastError")), effect("http"))
 ITEMS = {"items": field("array", []), "thing": field("object")}
@@ -40,7 +40,7 @@ async def test_no_change_of_what_a_caller_is_given_reaches_the_head() -> None:
     )
     result = await host.dispatch("go", {"list": [1]}, id="i")
     wrong = await host.dispatch("bad")
-    before = snapshots.encoded(host.snapshot())
+    before = flow_records.encoded(host.snapshot())
     drained = await host.drain()
     for each in (result.snapshot, wrong.snapshot, host.snapshot(), drained):
         each.data["count"] = 100
@@ -55,7 +55,7 @@ async def test_no_change_of_what_a_caller_is_given_reaches_the_head() -> None:
     for event in told:
         event.fields.get("env", {"list": []})["list"].append(4)
         event.fields.clear()
-    assert snapshots.encoded(host.snapshot()) == before
+    assert flow_records.encoded(host.snapshot()) == before
     again = await host.result("i")
     assert (again.snapshot.data["thing"], again.snapshot.data["count"]) == ({"list": [1]}, 0)
     assert again.traces[0].nodes[again.traces[0].root].output == {"list": [1]}
@@ -262,9 +262,9 @@ def test_equal_bodies_have_equal_intent_keys() -> None:
 # --- replays ---------------------------------------------------------------------------------------------
 
 
-async def replayed(desk: Any, first: snapshots.Snapshot, domain: Any = None) -> None:
+async def replayed(desk: Any, first: flow_records.Snapshot, domain: Any = None) -> None:
     again = flow.replay(domain or desk.host.domain, first, desk.events(), KEY)
-    assert snapshots.encoded(again) == snapshots.encoded(await desk.snapshot())
+    assert flow_records.encoded(again) == flow_records.encoded(await desk.snapshot())
 
 
 async def test_a_trace_is_enough_after_an_environment_that_raised(open_alone: Desks) -> None:

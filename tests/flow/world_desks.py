@@ -14,12 +14,12 @@ from typing import Any
 import worldline as wl
 from tests.flow.hosts import KEY, Handlers
 from worldline import flow, testing
-from worldline.flow import effects as calls
-from worldline.kernel import runs, values
-from worldline.kernel.domains.asking import AnsweredRequirement
-from worldline.kernel.flow import jobs, patches, snapshots
-from worldline.kernel.flow import values as flow_values
-from worldline.kernel.flow.authoring.domains import Act
+from worldline.features.domains.pure.requirements import AnsweredRequirement
+from worldline.flow import effect_registry as calls
+from worldline.flow_core import flow_records, jobs, patches
+from worldline.flow_core import js_values as flow_values
+from worldline.flow_core.authoring.domain_class import Act
+from worldline.kernel import runs, user_values
 from worldline.model import inbox
 from worldline.model.inbox import ReceiptStatus
 
@@ -89,7 +89,7 @@ class InTestWorld:
     async def advance(self, ms: int) -> None:
         self.world.advance(ms / 1_000)
 
-    async def snapshot(self, key: str = KEY) -> snapshots.Snapshot:
+    async def snapshot(self, key: str = KEY) -> flow_records.Snapshot:
         return self.world.snapshot(self.domain, key)
 
     async def inject(self, requirement_id: str, given: object, *, key: str = KEY) -> None:
@@ -103,10 +103,10 @@ class InTestWorld:
         if isinstance(given, jobs.Failure):
             status, data = _STATUS[given.code], runs.failure(given.code, given.message)
         else:
-            data = values.dump(answer_of(self._of(requirement_id, key), given))
+            data = user_values.dump(answer_of(self._of(requirement_id, key), given))
         self.world.step(inbox.EffectReceipt(intent, status, self.world.life.carry(data), 1), data)
 
-    def _of(self, requirement_id: str, key: str) -> snapshots.Requirement:
+    def _of(self, requirement_id: str, key: str) -> flow_records.Requirement:
         pending = self.world.snapshot(self.domain, key).system.pending_requirements
         return next(each for each in pending if each.id == requirement_id)
 
@@ -143,7 +143,7 @@ def types_of(node: Any) -> list[str]:
     return list(dict.fromkeys([*own, *(name for each in inside for name in types_of(each))]))
 
 
-def asked(snapshot: flow.Snapshot, type: str, **given: Any) -> snapshots.Requirement:
+def asked(snapshot: flow.Snapshot, type: str, **given: Any) -> flow_records.Requirement:
     """The requirement that an effect is performed for, in the snapshot that it is given."""
     pending = snapshot.system.pending_requirements
     return next(
@@ -153,10 +153,10 @@ def asked(snapshot: flow.Snapshot, type: str, **given: Any) -> snapshots.Require
     )
 
 
-def answer_of(requirement: snapshots.Requirement, given: Any) -> Any:
+def answer_of(requirement: flow_records.Requirement, given: Any) -> Any:
     """What a handler of the suite gives, as an effect answers it: a value if `into` names its place, else patches."""
     if "into" in requirement.params:
         (patch,) = given
         assert patch.path == requirement.params["into"]
         return patch.value
-    return [snapshots.plain(each) if isinstance(each, patches.Patch) else each for each in given]
+    return [flow_records.plain(each) if isinstance(each, patches.Patch) else each for each in given]

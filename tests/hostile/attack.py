@@ -17,7 +17,7 @@ import msgspec
 import worldline as wl
 from tests.hostile import client, innocent, programs
 from tests.hostile.host import ROOT, Host
-from worldline.inspect import prove as proofs
+from worldline.features.proofs import calls as proofs
 
 HOSTS = 3
 

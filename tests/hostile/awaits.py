@@ -17,7 +17,7 @@ import msgspec
 import worldline as wl
 from tests.hostile.behaviours import Kind
 from tests.hostile.making import Ping
-from worldline.kernel import operations
+from worldline.kernel import run_operations
 
 
 class Tools(msgspec.Struct, frozen=True):
@@ -126,7 +126,7 @@ class ClosesBadly:
         raise SystemExit(9)
 
 
-class ForgedAll(operations.All):
+class ForgedAll(run_operations.All):
     """One of the kernel's own, with operations of its own making."""
 
     @property
@@ -138,7 +138,7 @@ class ForgedAll(operations.All):
         pass
 
 
-class ForgedAwait(operations.Await):
+class ForgedAwait(run_operations.Await):
     pass
 
 
@@ -154,16 +154,16 @@ YIELDED: dict[str, Callable[[], tuple[Any, ...]]] = {
     "yields_nothing": lambda: (None,),
     "yields_a_future": lambda: (concurrent.futures.Future(),),
     "yields_an_exception": lambda: (ValueError("x"),),
-    "forged_number": lambda: (operations.All((99,)),),
-    "forged_negative": lambda: (operations.All((-7,)),),
-    "forged_text": lambda: (operations.All(("a",)),),  # type: ignore[arg-type]
-    "forged_none": lambda: (operations.All(None),),  # type: ignore[arg-type]
-    "forged_first": lambda: (operations.First((5, 6)),),
+    "forged_number": lambda: (run_operations.All((99,)),),
+    "forged_negative": lambda: (run_operations.All((-7,)),),
+    "forged_text": lambda: (run_operations.All(("a",)),),  # type: ignore[arg-type]
+    "forged_none": lambda: (run_operations.All(None),),  # type: ignore[arg-type]
+    "forged_first": lambda: (run_operations.First((5, 6)),),
     "forged_subclass": lambda: (ForgedAll((0,)),),
     "forged_kind": lambda: (ForgedAwait(),),
 }
 ENDING: dict[str, Callable[[], tuple[Any, ...]]] = {
-    "forged_empty": lambda: (operations.All(()), operations.First(())),
+    "forged_empty": lambda: (run_operations.All(()), run_operations.First(())),
 }
 for table, kind in ((YIELDED, Kind.RAISES), (ENDING, Kind.ANY)):
     for name, make in table.items():
@@ -184,7 +184,7 @@ async def bad_iterator(tools: Tools) -> Any:
 async def forged_again(tools: Tools) -> Any:
     """An operation that is done already."""
     await wl.sleep(0.01)
-    return await Yields(operations.All((0, 0)), operations.All([0]))  # type: ignore[arg-type]
+    return await Yields(run_operations.All((0, 0)), run_operations.All([0]))  # type: ignore[arg-type]
 
 
 @any_end

@@ -19,9 +19,9 @@ from tests.hostile import innocent
 from tests.hostile.making import Act, Ask, Cancel, Door, Ping, Run, Send
 from tests.hostile.programs import Hostile, Part
 from worldline.base import errors
-from worldline.client import answers
+from worldline.client import world_answers
 from worldline.inspect import why as reasons
-from worldline.kernel import commands
+from worldline.kernel import control_commands
 from worldline.model.journal import Kind
 
 T = TypeVar("T")
@@ -161,7 +161,7 @@ async def _do(world: wl.World, act: Act, begun: dict[str, Any]) -> bool | None:
         match act:
             case Send():
                 sent = await world._handle.send(act.schema, act.data, to=act.to)
-                return await _taken(world, (await answers.taken(world._universe, sent)).height)
+                return await _taken(world, (await world_answers.taken(world._universe, sent)).height)
             case Ask():
                 await world._handle.ask(act.schema, act.data)
             case Run():
@@ -171,7 +171,7 @@ async def _do(world: wl.World, act: Act, begun: dict[str, Any]) -> bool | None:
                     return None
                 await world.run(act.call, id=act.id)
             case Cancel():
-                await world._handle.command(commands.CANCEL, commands.CancelRun(act.id, "enough"))
+                await world._handle.command(control_commands.CANCEL, control_commands.CancelRun(act.id, "enough"))
                 if not act.ends:
                     return None
                 await world.run(begun[act.id], id=act.id)

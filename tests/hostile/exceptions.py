@@ -9,7 +9,7 @@ from typing import Any, Never
 import worldline as wl
 from tests.hostile.behaviours import Kind, Registry
 from worldline.base import errors
-from worldline.kernel import context, operations
+from worldline.kernel import context, run_operations
 
 plain = Registry()
 raises = plain.add(Kind.RAISES)
@@ -198,7 +198,7 @@ RAISED: dict[str, Callable[[], Any]] = {
     "encode_error": lambda: errors.EncodeError("mine"),
     "decode_error": lambda: errors.DecodeError("mine"),
     "store_error": lambda: wl.StoreError("mine"),
-    "continue_as_nothing": lambda: operations.ContinueAsNew,
+    "continue_as_nothing": lambda: run_operations.ContinueAsNew,
     "strayed": lambda: context.Strayed("mine"),
     "dropped": lambda: context.Dropped("mine"),
     "not_an_exception": lambda: 7,

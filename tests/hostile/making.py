@@ -16,7 +16,7 @@ import msgspec
 
 import worldline as wl
 from tests.hostile.behaviours import Behaviour
-from worldline.kernel import values
+from worldline.kernel import user_values
 
 Do = Callable[[], Any]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -98,11 +98,11 @@ class Making:
 
 
 def send(event: object, *, judged: bool = False, to: str | None = None) -> Send:
-    return Send(values.schema_name(type(event)), values.dump(event), judged, to)
+    return Send(user_values.schema_name(type(event)), user_values.dump(event), judged, to)
 
 
 def ask(request: wl.Request[Any], *, judged: bool = False) -> Ask:
-    return Ask(values.schema_name(type(request)), values.dump(request), judged)
+    return Ask(user_values.schema_name(type(request)), user_values.dump(request), judged)
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -23,15 +23,14 @@ from tests.hostile.making import Answering, Ping
 from worldline import flow, testing
 from worldline.base import errors
 from worldline.codec import structs
-from worldline.kernel import commands, values
-from worldline.kernel.branches import revert
-from worldline.kernel.domains import acting
-from worldline.kernel.repair import ways_out
-from worldline.kernel.rows.records import ENDED
+from worldline.features.domains.pure import part as domain_part
+from worldline.features.forks.pure import revert_step
+from worldline.kernel import control_commands, run_repair, user_values
+from worldline.kernel.rows.row_records import ENDED
 from worldline.kernel.runs import LiveRun
 from worldline.model import inbox, payload
 from worldline.model.change import Row
-from worldline.model.world import ForkPolicy
+from worldline.model.world_records import ForkPolicy
 
 ACTS = 60
 FORKS = 0.03  # how often the world goes on as a fork
@@ -116,7 +115,7 @@ class Operator:
                 problem = self._one(world)
                 if problem:
                     return [f"{problem} after {self.done[-8:]}"]
-                if self._forged and self.done[-1].startswith(revert.REVERT):
+                if self._forged and self.done[-1].startswith(revert_step.REVERT):
                     return []  # it was taken: nothing is known any more of what belongs together
                 if self._draws.random() < FORKS:
                     world = self._forked(world)
@@ -126,7 +125,7 @@ class Operator:
     def _one(self, world: testing.TestWorld) -> str:
         acts = self._acts(world)
         name, act = self._draws.choice(acts)
-        self._states.append((world.head.step, world.head.height, revert._rows_of(world.machine)))
+        self._states.append((world.head.step, world.head.height, revert_step._rows_of(world.machine)))
         try:
             act()
         except errors.Error:
@@ -135,7 +134,7 @@ class Operator:
             place = traceback.extract_tb(error.__traceback__)[-1]
             return f"{name}: {type(error).__name__} at {place.filename}:{place.lineno}"
         self.done.append(name)
-        if self._forged and name.startswith(revert.REVERT):
+        if self._forged and name.startswith(revert_step.REVERT):
             return ""  # it was taken, and may have left a run without its start: the stage refuses to go on with it
         pings = world.state(Answering).pings
         return "" if world.ask(Ping()) == pings + 1 else f"{name}: the next input was not taken"
@@ -160,7 +159,7 @@ class Operator:
         ops = 0 if found is None else len(found.record.ops)
         op = draws.choice([ops, ops + 1, draws.randrange(-1, ops + 1)])
         intent = draws.choice([*machine.work.open, bytes(32)])
-        data = draws.choice([values.NONE, values.dump(7), values.dump("x"), b"", b"\xff\x00"])
+        data = draws.choice([user_values.NONE, user_values.dump(7), user_values.dump("x"), b"", b"\xff\x00"])
         error = draws.choice([None, "by hand"])
         flows = self._app.workflows
         flow_ = draws.choice([*flows.values(), flows["starts"], flows["starts"]])
@@ -174,21 +173,24 @@ class Operator:
             return f"{name} {wanted!r:.300}", lambda: world.command(name, wanted)
 
         on_runs = [
-            send(ways_out.TERMINATE, ways_out.TerminateRun(run, "enough")),
-            send(ways_out.RESET, ways_out.ResetRun(run, draws.choice([0, max(0, op)]), draws.choice([-1, -1, 0]))),
-            send(ways_out.RESET, ways_out.ResetRun(run)),
-            send(ways_out.RETRY, ways_out.RetryRun(run)),
-            send(ways_out.ANSWER, ways_out.AnswerRun(run, op, data, error)),
-            send(commands.CANCEL, commands.CancelRun(run, "enough")),
+            send(run_repair.TERMINATE, run_repair.TerminateRun(run, "enough")),
+            send(run_repair.RESET, run_repair.ResetRun(run, draws.choice([0, max(0, op)]), draws.choice([-1, -1, 0]))),
+            send(run_repair.RESET, run_repair.ResetRun(run)),
+            send(run_repair.RETRY, run_repair.RetryRun(run)),
+            send(run_repair.ANSWER, run_repair.AnswerRun(run, op, data, error)),
+            send(control_commands.CANCEL, control_commands.CancelRun(run, "enough")),
         ]
         others = [
-            send(ways_out.ANSWER_EFFECT, ways_out.AnswerEffect(intent, data, error, run)),
-            send(commands.GIVE_UP, commands.GiveUp(intent, "enough")),
-            send(commands.PARK, commands.ParkEffect(intent, 1, "by hand")),
-            send(commands.RETRY, commands.RetryEffect(intent)),
-            send(revert.REVERT, self._revert(world)),
-            send(acting.ABANDON, acting.AbandonIntent("Note", "", draws.choice(INTENTS))),
-            send(acting.PATCH, acting.PatchCell(draws.choice(["Note", "none"]), "", [{"op": "set", **patch}], "")),
+            send(run_repair.ANSWER_EFFECT, run_repair.AnswerEffect(intent, data, error, run)),
+            send(control_commands.GIVE_UP, control_commands.GiveUp(intent, "enough")),
+            send(control_commands.PARK, control_commands.ParkEffect(intent, 1, "by hand")),
+            send(control_commands.RETRY, control_commands.RetryEffect(intent)),
+            send(revert_step.REVERT, self._revert(world)),
+            send(domain_part.ABANDON, domain_part.AbandonIntent("Note", "", draws.choice(INTENTS))),
+            send(
+                domain_part.PATCH,
+                domain_part.PatchCell(draws.choice(["Note", "none"]), "", [{"op": "set", **patch}], ""),
+            ),
             ("crash", world.crash),
             ("bytes", lambda: self._bytes(world)),
         ]
@@ -207,26 +209,30 @@ class Operator:
             return None
         return self._draws.choice(sorts[self._draws.choice(list(sorts))])
 
-    def _revert(self, world: testing.TestWorld) -> revert.Revert:
+    def _revert(self, world: testing.TestWorld) -> revert_step.Revert:
         """To a state that was, or to one that never was."""
-        draws, now = self._draws, revert._rows_of(world.machine)
+        draws, now = self._draws, revert_step._rows_of(world.machine)
         step, height, then = draws.choice(self._states or [(world.head.step, world.head.height, now)])
         rows = [[key, row.meaning, row.placement] for key, row in then.items() if now.get(key) != row]
         rows += [[key] for key in now if key not in then]
         self._forged = bool(rows) and draws.random() < 0.5
         if self._forged:
             key, *rest = draws.choice(rows)
-            wrong = draws.choice([[key], [key, b"", b""], [key, values.dump([1]), b""], [b"x"], [], [key, *rest, b""]])
+            wrong = draws.choice(
+                [[key], [key, b"", b""], [key, user_values.dump([1]), b""], [b"x"], [], [key, *rest, b""]]
+            )
             rows[draws.randrange(len(rows))] = wrong
-        return revert.Revert(
+        return revert_step.Revert(
             world.head.step, step, height, draws.choice([*ForkPolicy, ForkPolicy.DROP, ForkPolicy.REISSUE]), rows
         )
 
     def _bytes(self, world: testing.TestWorld) -> None:
         """A command with bytes that nothing wrote."""
         draws = self._draws
-        name = draws.choice([each for each in commands._COMMANDS if each not in commands.OF_WORKERS])
-        data = draws.choice([draws.randbytes(12), values.dump([1, 2]), structs.encode(ways_out.RetryRun("r0")), b""])
+        name = draws.choice([each for each in control_commands._COMMANDS if each not in control_commands.OF_WORKERS])
+        data = draws.choice(
+            [draws.randbytes(12), user_values.dump([1, 2]), structs.encode(run_repair.RetryRun("r0")), b""]
+        )
         world.step(inbox.Control(name, payload.inline(data)), data)
 
 
@@ -287,9 +293,12 @@ class Tender:
             ("delete", lambda: self._delete(universe, wait=draws.random() < 0.5)),
             ("send", self._send),
             (f"start {flow_.name} {run}", lambda: self._start(flow_(number), run)),
-            (f"cancel {run}", lambda: self._command(commands.CANCEL, commands.CancelRun(run, "enough"))),
-            (f"terminate {run}", lambda: self._command(ways_out.TERMINATE, ways_out.TerminateRun(run, "enough"))),
-            (f"reset {run}", lambda: self._command(ways_out.RESET, ways_out.ResetRun(run))),
+            (
+                f"cancel {run}",
+                lambda: self._command(control_commands.CANCEL, control_commands.CancelRun(run, "enough")),
+            ),
+            (f"terminate {run}", lambda: self._command(run_repair.TERMINATE, run_repair.TerminateRun(run, "enough"))),
+            (f"reset {run}", lambda: self._command(run_repair.RESET, run_repair.ResetRun(run))),
         ]
 
     async def _change(self, act: Callable[[], Awaitable[None]], *, waiting: bool) -> None:

@@ -22,9 +22,9 @@ from tests.hostile.programs import Hostile, Part, program
 from worldline import testing
 from worldline.base import errors
 from worldline.codec import digest, structs
-from worldline.kernel import commands, values
-from worldline.kernel.events import Answer
-from worldline.kernel.rows.records import ENDED, RunStatus
+from worldline.kernel import control_commands, user_values
+from worldline.kernel.event_dispatch import Answer
+from worldline.kernel.rows.row_records import ENDED, RunStatus
 from worldline.model import inbox, journal
 from worldline.model.journal import Kind
 
@@ -146,9 +146,9 @@ def _run(world: testing.TestWorld, act: Run) -> bool | None:
     with quiet:
         packed = act.call.pack()
     seed = digest.sha256(act.id.encode())[:16]
-    wanted = commands.StartRun(act.id, act.call.target.name, packed, seed, named=True)
+    wanted = control_commands.StartRun(act.id, act.call.target.name, packed, seed, named=True)
     try:
-        world.command(commands.RUN, wanted)
+        world.command(control_commands.RUN, wanted)
     except errors.Error:
         return False
     if act.begun:
@@ -168,7 +168,7 @@ def _ended(world: testing.TestWorld, run_id: str) -> bool:
 
 def _cancel(world: testing.TestWorld, act: Cancel) -> bool | None:
     if act.id in world.machine.runs:
-        world.command(commands.CANCEL, commands.CancelRun(act.id, "enough"))
+        world.command(control_commands.CANCEL, control_commands.CancelRun(act.id, "enough"))
         world.advance(1)
         return _ended(world, act.id) if act.ends else None
     return None
@@ -178,7 +178,7 @@ def through_the_door(act: Door) -> bool:
     """Whether a value could be made into bytes. Anything but an error of ours escapes."""
     try:
         made: Any = act.make()
-        _ = made.pack() if isinstance(made, wl.Call) else values.dump(made)
+        _ = made.pack() if isinstance(made, wl.Call) else user_values.dump(made)
     except errors.Error:
         return False
     return True

@@ -14,10 +14,10 @@ import pytest
 import worldline as wl
 from tests.hostile import cells
 from tests.hostile.host import ROOT
-from tests.roles import kit as kits
+from tests.kits import kit as kits
 from worldline.codec import structs
-from worldline.kernel.rows.records import RunStatus
-from worldline.kernel.state import RunFinished
+from worldline.kernel.machine import RunFinished
+from worldline.kernel.rows.row_records import RunStatus
 from worldline.model.journal import Kind
 from worldline.model.work import WorkState
 

@@ -13,15 +13,16 @@ from typing import Any, cast
 import pytest
 
 import worldline as wl
-from tests.flow.documents import HALT, first, get, lit, loaded, op
+from tests.flow_core.documents import HALT, first, get, lit, loaded, op
 from worldline.base import errors, limits
 from worldline.base.secret import KnownSecrets, Secret
 from worldline.codec import canonical
-from worldline.inspect import lint, render, tree
+from worldline.features.forks import lineage_tree
+from worldline.flow_core import core, faults, value_paths
+from worldline.flow_core.authoring import specs, terms
+from worldline.inspect import entry_text, lint
 from worldline.kernel import replay
-from worldline.kernel.flow import core, faults, paths
-from worldline.kernel.flow.authoring import specs, terms
-from worldline.model.world import ForkPolicy, Lineage, Section, Status, WorldMeta
+from worldline.model.world_records import ForkPolicy, Lineage, Section, Status, WorldMeta
 
 CORE = core.Core()
 DEEP = 2 * sys.getrecursionlimit()
@@ -34,7 +35,7 @@ def nested(times: int = DEEP) -> list[Any]:
     return value
 
 
-def forks(count: int) -> list[tree.Node]:
+def forks(count: int) -> list[lineage_tree.Node]:
     """Worlds of which each was forked from the one before."""
     known: dict[bytes, tuple[WorldMeta, int, Lineage | None]] = {}
     children: dict[bytes, list[bytes]] = {}
@@ -47,22 +48,22 @@ def forks(count: int) -> list[tree.Node]:
         known[world] = WorldMeta(f"w{number}", "p", b"", Status.ACTIVE, {}, 0), 2, came
         children.setdefault(parent, []).append(world)
         parent = world
-    return tree._nodes(known, children)
+    return lineage_tree._nodes(known, children)
 
 
 def test_forks_of_forks_are_shown() -> None:
     worlds = forks(DEEP)
-    assert [each.name for each in tree.walk(worlds)] == [f"w{number}" for number in range(DEEP)]
-    lines = tree.drawn(worlds)
+    assert [each.name for each in lineage_tree.walk(worlds)] == [f"w{number}" for number in range(DEEP)]
+    lines = lineage_tree.drawn(worlds)
     assert (len(lines), lines[2].split()[:2]) == (DEEP, ["└─", "w2"])
 
 
 def test_json_that_no_reader_takes_is_not_written() -> None:
     [world] = forks(limits.JSON_DEPTH_MAX // 2)
-    assert render.plain(world)["branches"][0]["name"] == "w1"
+    assert entry_text.plain(world)["branches"][0]["name"] == "w1"
     [world] = forks(DEEP)
     with pytest.raises(errors.BadInput, match="without --json"):
-        render.plain(world)
+        entry_text.plain(world)
 
 
 def test_bytes_in_bytes_are_compared() -> None:
@@ -92,7 +93,7 @@ def test_a_domain_is_made_of_values_and_types_with_an_end() -> None:
 
 def test_a_path_is_as_long_as_values_are_deep() -> None:
     with pytest.raises(faults.Fault) as refused:
-        paths.put({}, ("a",) * DEEP, 1)
+        value_paths.put({}, ("a",) * DEEP, 1)
     assert refused.value.code == faults.LIMIT_EXCEEDED
 
 

@@ -8,10 +8,10 @@ from tests import options
 from tests.hostile import making, operators
 from worldline import testing
 from worldline.base import errors, failures
-from worldline.kernel import values
-from worldline.kernel.branches import revert
+from worldline.features.forks.pure import revert_step
+from worldline.kernel import user_values
 from worldline.model import row_keys
-from worldline.model.world import ForkPolicy
+from worldline.model.world_records import ForkPolicy
 
 SEEDS = options.number("operator_seeds")
 
@@ -34,20 +34,20 @@ async def test_a_world_that_is_paused_resumed_and_deleted_takes_what_it_is_to(pa
     assert {"pause", "resume", "archive", "delete"} <= set(done)
 
 
-@pytest.mark.parametrize("wrong", [values.dump([1]), values.dump("x"), values.NONE])
+@pytest.mark.parametrize("wrong", [user_values.dump([1]), user_values.dump("x"), user_values.NONE])
 @pytest.mark.parametrize("kind", [row_keys.RUN_COUNT, row_keys.WORK_COUNT, row_keys.RUN, row_keys.CELL])
 def test_a_revert_that_is_refused_changes_nothing(kind: bytes, wrong: bytes) -> None:
     app = operators.program()
     with testing.world(app, seed=1) as world:
         world.ask(making.Ping())
         world.start(app.workflows["chain"](3), id="r")
-        before = revert._rows_of(world.machine)
+        before = revert_step._rows_of(world.machine)
         key = next(each for each in before if each.startswith(kind))
         opened = list(world.machine.work.open)
-        wanted = revert.Revert(world.head.step, 1, 1, ForkPolicy.DROP, [[key, wrong, b""]])
-        if kind not in (row_keys.RUN_COUNT, row_keys.WORK_COUNT) or wrong != values.dump([1]):
+        wanted = revert_step.Revert(world.head.step, 1, 1, ForkPolicy.DROP, [[key, wrong, b""]])
+        if kind not in (row_keys.RUN_COUNT, row_keys.WORK_COUNT) or wrong != user_values.dump([1]):
             with pytest.raises((errors.Error, failures.RunFailed)):
-                world.command(revert.REVERT, wanted)
+                world.command(revert_step.REVERT, wanted)
             assert opened
             assert list(world.machine.work.open) == opened
         world.ask(making.Ping())

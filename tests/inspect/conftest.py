@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tests.cli.conftest import stocked, store
-from tests.roles.conftest import kit, memory_kit
+from tests.kits.fixtures import kit, memory_kit
 
 __all__ = ["kit", "memory_kit", "stocked", "store"]

@@ -1,11 +1,11 @@
-"""`tests.roles.sums`, but every number counts twice: code that did not write the journals of the other."""
+"""`tests.kits.sums`, but every number counts twice: code that did not write the journals of the other."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import worldline as wl
-from tests.roles.sums import Add
+from tests.kits.sums import Add
 
 
 def program() -> wl.Program:

@@ -16,7 +16,7 @@ from tests.cli import cli_kit, shop
 from tests.cli.cli_kit import SHOP, Said, put, run, with_universe
 from worldline.client import listing
 from worldline.codec import tuples
-from worldline.inspect import queries
+from worldline.inspect import store_queries
 from worldline.keys import cas as cas_keys
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import leases as lease_keys
@@ -153,7 +153,7 @@ async def address(universe: wl.Universe, world: str = "alice") -> ids.Address:
 async def effect(universe: wl.Universe, state: WorkState) -> Any:
     return next(
         each
-        for each in [one async for one in queries.open_work(universe._connection, None)]
+        for each in [one async for one in store_queries.open_work(universe._connection, None)]
         if each.work.state is state
     )
 
@@ -271,12 +271,14 @@ async def parked_id(universe: wl.Universe) -> str:
 
 
 async def waiting_id(universe: wl.Universe) -> str:
-    found = [each async for each in queries.open_work(universe._connection, None) if each.work.kind is WorkKind.EFFECT]
+    found = [
+        each async for each in store_queries.open_work(universe._connection, None) if each.work.kind is WorkKind.EFFECT
+    ]
     return next(each.intent.hex() for each in found if each.work.name == "flaky")
 
 
 async def delete_stuck(universe: wl.Universe) -> None:
-    [found] = [each async for each in queries.open_work(universe._connection, None) if each.work.name == "stuck"]
+    [found] = [each async for each in store_queries.open_work(universe._connection, None) if each.work.name == "stuck"]
     await put(universe, work_keys.open_key(found.at, found.intent), found.raw, None)
 
 

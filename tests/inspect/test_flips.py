@@ -15,12 +15,12 @@ import worldline as wl
 from tests import options
 from worldline.base import errors, limits
 from worldline.client.connection import Connection
-from worldline.client.handle import Handle
+from worldline.client.world_handle import Handle
 from worldline.inspect import verify
 from worldline.keys import lineage as lineage_keys
-from worldline.layers.stored import lines
+from worldline.layers.history import history_line
 from worldline.model import ids
-from worldline.roles import restore
+from worldline.runtime import world_restore
 from worldline.sim.check.checkers import contents
 from worldline.sim.runtime import keyspaces
 from worldline.store import kv
@@ -98,7 +98,7 @@ class Stored:
             assert await world.address() == at
             await world.describe()
             await verify.verify(self.turned, at)
-            restore.fold(await restore.gather(self.turned.store.engine, self.turned.blobs, at))
+            world_restore.fold(await world_restore.gather(self.turned.store.engine, self.turned.blobs, at))
 
     def of(self, *what: str) -> dict[bytes, bytes]:
         """The values of these keyspaces: those of the worlds, and everything that is not one world's."""
@@ -129,7 +129,7 @@ async def small() -> AsyncIterator[Stored]:
         names = ("alice", "fork", "leaning")
         worlds = {name: await Handle(connection, name).address() for name in names}
         engine = connection.store.engine
-        lineage = lines.decode_lineage((await engine.read(lines.get(worlds["leaning"]))).value(0))
+        lineage = history_line.decode_lineage((await engine.read(history_line.get(worlds["leaning"]))).value(0))
         assert lineage is not None
         assert len(lineage.sections) in (1, 2)
         made = Stored(connection, worlds, await contents(engine))

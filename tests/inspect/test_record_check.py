@@ -12,14 +12,14 @@ from tests.keys.golden_keys import KEYS
 from worldline.base import errors, limits
 from worldline.client.connection import Connection
 from worldline.codec import frame, tuples
+from worldline.features.erasure import batches as erasure_batches
+from worldline.features.erasure import keyspace as ledger_keys
+from worldline.features.erasure import scrub_keyspace
+from worldline.features.erasure.records import ErasedKind
 from worldline.inspect import doctor, record_check
-from worldline.keys import space, table
-from worldline.keys.table import Keyspace
-from worldline.keys.upkeep import ledger as ledger_keys
-from worldline.keys.upkeep import scrubs
-from worldline.layers.upkeep import ledger
+from worldline.keys import keyspace_table, space
+from worldline.keys.keyspace_table import Keyspace
 from worldline.model import ids
-from worldline.model.upkeep.ledger import ErasedKind
 from worldline.store import kv
 
 app = wl.Program("kept")
@@ -45,8 +45,10 @@ class Notes:
 def keys_of(row: Keyspace, universe: ids.UniverseId, at: ids.Address) -> bytes:
     """A key of this keyspace, in this universe and of this world."""
     builders: list[Callable[[], bytes]] = [build for name, build, _ in KEYS if not name.endswith("prefix")]
-    found = next(key for key in (build() for build in builders) if table.of(key) is row and key != scrubs.COUNT)
-    rest = tuples.pack(table.take_apart(found).rest)
+    found = next(
+        key for key in (build() for build in builders) if keyspace_table.of(key) is row and key != scrub_keyspace.COUNT
+    )
+    rest = tuples.pack(keyspace_table.take_apart(found).rest)
     if isinstance(row.place, space.InStore):
         return found
     prefix = space.world(at) if isinstance(row.place, space.InWorld) else space.universe(universe)
@@ -76,7 +78,7 @@ async def findings(connection: Connection) -> list[doctor.DoctorFinding]:
 
 
 async def test_a_damaged_record_of_every_keyspace_is_found() -> None:
-    rows = [each for each in table.KEYSPACES if record_check.CHECK in each.checks]
+    rows = [each for each in keyspace_table.KEYSPACES if record_check.CHECK in each.checks]
     assert len(rows) > 20
     async with wl.open("memory://", create=True) as universe:
         connection = universe._connection
@@ -118,8 +120,8 @@ async def test_records_that_can_be_read_are_no_finding() -> None:
         await universe.store_settings({"worker.snapshots_kept": 7})
         await universe.allow("ab" * 16)
         batch = kv.Batch()
-        ledger.note(batch, ErasedKind.UNIVERSE, ids.UniverseId(bytes(16)), time_us=1)
-        ledger.owe_scrub(batch)
+        erasure_batches.note(batch, ErasedKind.UNIVERSE, ids.UniverseId(bytes(16)), time_us=1)
+        erasure_batches.owe_scrub(batch)
         batch.absent(b"\x01")
         batch.put(b"\x01", b"")
         await connection.store.engine.commit(batch)
@@ -129,7 +131,7 @@ async def test_records_that_can_be_read_are_no_finding() -> None:
 def test_a_record_of_another_kind_is_refused() -> None:
     """The envelope says what it holds: a name in the place of a quota is no quota."""
     key = next(build() for name, build, _ in KEYS if name == "quotas.quotas_key")
-    row = table.of(key)
+    row = keyspace_table.of(key)
     assert row is not None
     with pytest.raises(errors.DecodeError):
         record_check._read(

@@ -16,12 +16,12 @@ from worldline.inspect import verify
 from worldline.keys import cas as cas_keys
 from worldline.layers import cas
 from worldline.layers import snapshots as snapshot_layer
-from worldline.layers.stored import history, saved_state
+from worldline.layers.history import saved_state, step_reader
 from worldline.model import change as model
 from worldline.model import row_keys
 from worldline.model.change import Row
 from worldline.model.trie import nodes, paths
-from worldline.roles import restore
+from worldline.runtime import world_restore
 from worldline.store import kv, transact
 
 app = wl.Program("quiet")
@@ -71,10 +71,10 @@ async def test_changes_are_verified_and_folded() -> None:
         found = await verify.verify(connection, made.at)
         assert (found.step, found.height, found.entries, found.frames) == (6, 7, 7, 7)
         assert (found.chain, found.state) == (made.head.chain.hex(), made.head.state.hex())
-        material = await restore.gather(connection.store.engine, connection.blobs, made.at)
-        start, rows = restore.standing(material.baseline, material.base)
+        material = await world_restore.gather(connection.store.engine, connection.blobs, made.at)
+        start, rows = world_restore.standing(material.baseline, material.base)
         birth = dict(rows.items())
-        assert history.fold(start, material.steps, rows, material.loaded) == made.head == material.head
+        assert step_reader.fold(start, material.steps, rows, material.loaded) == made.head == material.head
         assert dict(rows.items()) == birth | {BOB: Row(LONG + b"more")}
 
 
@@ -82,10 +82,10 @@ async def test_a_state_is_read_at_any_height() -> None:
     async with written() as (connection, made):
         engine, blobs = connection.store.engine, connection.blobs
         for height, step in ((0, 0), (1, 1), (2, 2), (3, 2), (4, 3), (5, 4), (6, 5), (7, 6)):
-            material = await restore.gather(engine, blobs, made.at, up_to=height)
+            material = await world_restore.gather(engine, blobs, made.at, up_to=height)
             assert len(material.steps) == material.head.step == step
-            start, rows = restore.standing(material.baseline, material.base)
-            history.fold(start, material.steps, rows, material.loaded)
+            start, rows = world_restore.standing(material.baseline, material.base)
+            step_reader.fold(start, material.steps, rows, material.loaded)
             assert (rows.get(ALICE) is not None) is (1 <= height < 7)
 
 
@@ -114,7 +114,7 @@ async def test_a_flipped_byte_is_named(index: int, place: Callable[[bytes], int]
             await verify.verify(connection, made.at)
         assert caught.value.height == height
         with pytest.raises(errors.DecodeError, match=why):
-            await restore.gather(connection.store.engine, connection.blobs, made.at)
+            await world_restore.gather(connection.store.engine, connection.blobs, made.at)
 
 
 async def test_a_blob_of_a_change_that_is_missing_is_named() -> None:
@@ -125,7 +125,7 @@ async def test_a_blob_of_a_change_that_is_missing_is_named() -> None:
         await overwrite(connection, key, raw, None)
         for look in (
             verify.verify(connection, made.at),
-            restore.gather(connection.store.engine, connection.blobs, made.at),
+            world_restore.gather(connection.store.engine, connection.blobs, made.at),
         ):
             with pytest.raises(errors.Corrupt, match=r"changes of step 3, which ends at height 4: .*blob"):
                 await look
@@ -150,8 +150,8 @@ async def saved() -> AsyncIterator[tuple[Connection, History, saved_state.Loaded
             await connection.blobs.put(blob)
         engine, env = connection.store.engine, connection.store.env
         assert isinstance((await transact.commit(engine, env, batch))[0], kv.Ok)
-        material = await restore.gather(engine, connection.blobs, at)
-        _, rows = restore.fold(material)
+        material = await world_restore.gather(engine, connection.blobs, at)
+        _, rows = world_restore.fold(material)
         state = saved_state.whole(made.head.state, rows.items())
         root = (await saved_state.save(connection.blobs, state)).root
         taken = snapshot_layer.at_head(made.head, root=root, size=state.header.size, program_hash=app.hash)
@@ -198,7 +198,7 @@ async def test_a_damaged_node_is_named_with_the_rows_below_it(at: int | None) ->
         assert caught.value.height == 1
         assert f"now there are below it {row_keys.describe(min(leaf.rows))}" in str(caught.value)
         with pytest.raises(errors.Corrupt, match=f"node {address.hex()}"):
-            await restore.gather(connection.store.engine, connection.blobs, made.at)
+            await world_restore.gather(connection.store.engine, connection.blobs, made.at)
 
 
 async def test_a_large_row_that_is_missing_is_named_by_its_leaf() -> None:
@@ -208,7 +208,7 @@ async def test_a_large_row_that_is_missing_is_named_by_its_leaf() -> None:
         with pytest.raises(
             errors.Corrupt, match=rf"a large row below node .* on the paths that begin with [01]+: .*{record.hex()}"
         ):
-            await restore.gather(connection.store.engine, connection.blobs, made.at)
+            await world_restore.gather(connection.store.engine, connection.blobs, made.at)
 
 
 async def test_every_flipped_byte_of_a_node_is_found() -> None:

@@ -12,14 +12,14 @@ import pytest
 import worldline as wl
 from tests import aio
 from tests.inspect import doubling
-from tests.roles import kit as kits
-from tests.roles import test_containment as containment
-from tests.roles.kit import Kit
-from tests.roles.sums import Add, program
-from worldline.client.handle import Handle
-from worldline.host import holders
-from worldline.inspect import block_times, render, why
+from tests.kits import kit as kits
+from tests.kits.kit import Kit
+from tests.kits.sums import Add, program
+from tests.worker import test_containment as containment
+from worldline.client.world_handle import Handle
+from worldline.inspect import block_times, entry_text, why
 from worldline.model.journal import Kind
+from worldline.runtime import world_holders
 
 
 async def test_a_sleep_has_no_command_and_no_fault(memory_kit: Kit) -> None:
@@ -50,7 +50,9 @@ async def test_a_refused_world_is_not_reported_as_unhosted(memory_kit: Kit, monk
     opened, at = client.universe._connection, await world._handle.address()
 
     async def told() -> bool:
-        return not await holders.is_hosted(opened.store, at) and bool(await holders.refusals_of(opened.store, at))
+        return not await world_holders.is_hosted(opened.store, at) and bool(
+            await world_holders.refusals_of(opened.store, at)
+        )
 
     await aio.until(told)
     stuck = [each for each in (await why.why(world._handle)).reasons if each.stuck]
@@ -79,7 +81,7 @@ async def test_a_run_is_blocked_since_it_blocked(memory_kit: Kit, monkeypatch: p
     [record] = [run.record for run in (await handle.machine()).live_runs()]
     assert (record.log[-1].time_us if record.log else record.started_us) < entry.time_us
     [blocked] = [each for each in (await why.why(handle)).reasons if each.kind == "blocked"]
-    assert blocked.since == render.when(entry.time_us)
+    assert blocked.since == entry_text.when(entry.time_us)
 
     monkeypatch.setattr(block_times, "PAGE_ENTRIES", 1)
     assert await block_times.of_runs(handle, ["r", "none"]) == {"r": entry.time_us}

@@ -20,13 +20,13 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.codec import structs
-from worldline.kernel import commands
+from worldline.kernel import control_commands
 from worldline.kernel import step as kernel_step
-from worldline.kernel.rows.records import JournaledFailure
-from worldline.kernel.state import Machine, RunFinished
-from worldline.model import ids, inbox, payload, step
+from worldline.kernel.machine import Machine, RunFinished
+from worldline.kernel.rows.row_records import JournaledFailure
+from worldline.model import ids, inbox, payload, step_records
 from worldline.model.journal import Kind
-from worldline.roles.world.cycle import no_asyncio
+from worldline.worker import no_asyncio
 
 HOME = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
 app = wl.Program("asyncio")
@@ -208,9 +208,9 @@ HINT = "put asyncio and other I/O into an @effect"
 def run_of(call: wl.Call[Any]) -> JournaledFailure:
     """Start a run on a bare machine, in this thread as it is, and say how it ended."""
     machine = Machine(app)
-    wanted = structs.encode(commands.StartRun("r", call.target.name, call.pack(), b"s" * 16, named=True))
-    item = inbox.Control(commands.RUN, payload.inline(wanted), "c")
-    stepped = kernel_step.step(machine, step.Input(item, wanted), step.StepContext(HOME, 1, 1))
+    wanted = structs.encode(control_commands.StartRun("r", call.target.name, call.pack(), b"s" * 16, named=True))
+    item = inbox.Control(control_commands.RUN, payload.inline(wanted), "c")
+    stepped = kernel_step.step(machine, step_records.Input(item, wanted), step_records.StepContext(HOME, 1, 1))
     machine.close()
     ended = next(draft for draft in stepped.drafts if draft.kind is Kind.RUN_FINISHED)
     return structs.decode(JournaledFailure, structs.decode(RunFinished, ended.payload).data)

@@ -8,8 +8,8 @@ import pytest
 
 import worldline as wl
 from worldline import testing
-from worldline.kernel import work as kernel_work
-from worldline.kernel.rows.records import RunStatus
+from worldline.kernel import run_requests as kernel_work
+from worldline.kernel.rows.row_records import RunStatus
 from worldline.model.journal import Kind
 
 app = wl.Program("attaching")

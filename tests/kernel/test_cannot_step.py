@@ -17,11 +17,11 @@ import worldline as wl
 from worldline import testing
 from worldline.base import errors
 from worldline.codec import structs
-from worldline.kernel import commands, context, schedules, snapshots, values
+from worldline.kernel import context, control_commands, schedules, state_rows, user_values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring import schedule_spec
-from worldline.kernel.state import Machine
-from worldline.model import ids, inbox, payload, step
+from worldline.kernel.machine import Machine
+from worldline.model import ids, inbox, payload, step_records
 
 HOME = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
 app = wl.Program("lacking")
@@ -124,17 +124,17 @@ async def swallows_in_a_value() -> None:
         await wl.sleep(1)
 
 
-def event(given: object, number: int) -> tuple[step.Input, step.StepContext]:
-    data = values.dump(given)
-    item = inbox.InboxEvent(values.schema_name(type(given)), payload.inline(data), correlation="e")
-    return step.Input(item, data), step.StepContext(HOME, number, number)
+def event(given: object, number: int) -> tuple[step_records.Input, step_records.StepContext]:
+    data = user_values.dump(given)
+    item = inbox.InboxEvent(user_values.schema_name(type(given)), payload.inline(data), correlation="e")
+    return step_records.Input(item, data), step_records.StepContext(HOME, number, number)
 
 
-def start(call: wl.Call[Any], number: int) -> tuple[step.Input, step.StepContext]:
-    wanted = structs.encode(commands.StartRun("r", call.target.name, call.pack(), b"s" * 16, named=True))
-    return step.Input(inbox.Control(commands.RUN, payload.inline(wanted), "c"), wanted), step.StepContext(
-        HOME, number, 1
-    )
+def start(call: wl.Call[Any], number: int) -> tuple[step_records.Input, step_records.StepContext]:
+    wanted = structs.encode(control_commands.StartRun("r", call.target.name, call.pack(), b"s" * 16, named=True))
+    return step_records.Input(
+        inbox.Control(control_commands.RUN, payload.inline(wanted), "c"), wanted
+    ), step_records.StepContext(HOME, number, 1)
 
 
 PLACES = {
@@ -151,14 +151,14 @@ def test_a_full_memory_is_no_failure_of_the_code(place: str) -> None:
     machine = Machine(app)
     for each in before:
         kernel_step.step(machine, *each)
-    parts = snapshots.save(machine)
+    parts = state_rows.save(machine)
     lacking[0] = True
     with pytest.raises(errors.CannotStep) as caught:
         kernel_step.step(machine, *last)
     assert not caught.value.lasting
     lacking[0] = False
-    never = snapshots.load(app, parts, HOME)
-    again = snapshots.load(app, parts, HOME)
+    never = state_rows.load(app, parts, HOME)
+    again = state_rows.load(app, parts, HOME)
     drafts = kernel_step.step(again, *last).drafts
     assert drafts == kernel_step.step(never, *last).drafts
     assert not any(b"MemoryError" in draft.payload for draft in drafts)
@@ -170,7 +170,7 @@ def test_trying_a_program_is_abandoned_too() -> None:
     machine.runs["r"].cool()
     lacking[0] = True
     with pytest.raises(errors.CannotStep):
-        commands.misfits(machine, HOME)
+        control_commands.misfits(machine, HOME)
 
 
 zoned = wl.Program("zoned")
@@ -236,21 +236,21 @@ def test_a_step_that_needs_a_zone_this_process_lacks(no_zones: Callable[[], None
     machine = Machine(zoned)
     spec = schedule_spec.spec_of(Tick(1), every=None, cron="0 9 * * *", tz="Europe/Lisbon")
     command = structs.encode(schedules.ScheduleChange("s", spec))
-    put = step.Input(inbox.Control(commands.SCHEDULE, payload.inline(command), "c"), command)
-    [timer] = kernel_step.step(machine, put, step.StepContext(HOME, 1, 1)).wanted
-    parts = snapshots.save(machine)
-    fired = step.Input(inbox.TimerFired(timer.intent, timer.due_us), b"")
+    put = step_records.Input(inbox.Control(control_commands.SCHEDULE, payload.inline(command), "c"), command)
+    [timer] = kernel_step.step(machine, put, step_records.StepContext(HOME, 1, 1)).wanted
+    parts = state_rows.save(machine)
+    fired = step_records.Input(inbox.TimerFired(timer.intent, timer.due_us), b"")
     no_zones()
     for held, given in [
-        (machine, (fired, step.StepContext(HOME, 2, timer.due_us))),
-        (Machine(zoned), (put, step.StepContext(HOME, 1, 1))),
+        (machine, (fired, step_records.StepContext(HOME, 2, timer.due_us))),
+        (Machine(zoned), (put, step_records.StepContext(HOME, 1, 1))),
         (Machine(zoned), event(Put("Europe/Lisbon"), 1)),
     ]:
         with pytest.raises(errors.CannotStep, match="Europe/Lisbon") as caught:
             kernel_step.step(held, *given)
         assert caught.value.lasting
     # What needs no zone goes on here, and the schedule where there is one.
-    other = snapshots.load(zoned, parts, HOME)
+    other = state_rows.load(zoned, parts, HOME)
     assert kernel_step.step(other, *event(Tick(1), 2)).dead == ""
 
 

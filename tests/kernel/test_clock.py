@@ -7,9 +7,9 @@ from typing import Any
 
 import worldline as wl
 from worldline.codec import structs
-from worldline.kernel import commands, schedules, snapshots, values
+from worldline.kernel import control_commands, schedules, state_rows, user_values
 from worldline.kernel.authoring import schedule_spec
-from worldline.model import inbox, payload, step
+from worldline.model import inbox, payload, step_records
 from worldline.model.journal import Kind
 from worldline.testing import stage
 from worldline.testing.life import Life
@@ -81,23 +81,23 @@ def ahead() -> Life:
     return life
 
 
-def send(life: Life, event: object, time_us: int) -> step.Stepped:
-    data = values.dump(event)
-    return life.step(inbox.InboxEvent(values.schema_name(type(event)), life.carry(data)), data, time_us=time_us)
+def send(life: Life, event: object, time_us: int) -> step_records.Stepped:
+    data = user_values.dump(event)
+    return life.step(inbox.InboxEvent(user_values.schema_name(type(event)), life.carry(data)), data, time_us=time_us)
 
 
-def command(life: Life, name: str, wanted: object, time_us: int) -> step.Stepped:
+def command(life: Life, name: str, wanted: object, time_us: int) -> step_records.Stepped:
     data = structs.encode(wanted)
     return life.step(inbox.Control(name, payload.inline(data), correlation="c"), data, time_us=time_us)
 
 
-def start(life: Life, wanted: wl.Call[Any], time_us: int) -> list[step.WorkRequest]:
+def start(life: Life, wanted: wl.Call[Any], time_us: int) -> list[step_records.WorkRequest]:
     wanted.awaited = True
-    run = commands.StartRun("r", wanted.target.name, wanted.pack(), b"s" * 16, named=True)
-    return command(life, commands.RUN, run, time_us).wanted
+    run = control_commands.StartRun("r", wanted.target.name, wanted.pack(), b"s" * 16, named=True)
+    return command(life, control_commands.RUN, run, time_us).wanted
 
 
-def fire(life: Life, timer: step.WorkRequest, time_us: int) -> step.Stepped:
+def fire(life: Life, timer: step_records.WorkRequest, time_us: int) -> step_records.Stepped:
     return life.step(inbox.TimerFired(timer.intent, timer.due_us, timer.correlation), b"", time_us=time_us)
 
 
@@ -124,23 +124,23 @@ def test_logical_time_never_decreases() -> None:
     times = [entry.time_us for entry in life.entries]
     assert times == sorted(times)
     assert times[-1] == NOW_US + HOUR_US
-    assert life.machine.runs["r"].record.data == values.dump("2023-11-14T23:13:20+00:00")
+    assert life.machine.runs["r"].record.data == user_values.dump("2023-11-14T23:13:20+00:00")
 
 
 def test_a_step_says_how_far_the_clock_is_behind_and_only_then() -> None:
     life = ahead()
     send(life, Tick("c"), NOW_US + SECOND)
     send(life, Tick("d"), NOW_US + HOUR_US)
-    said = [(entry.step, values.load(int, entry.payload)) for entry in life.entries if entry.kind is Kind.CLOCK]
+    said = [(entry.step, user_values.load(int, entry.payload)) for entry in life.entries if entry.kind is Kind.CLOCK]
     assert said == [(3, HOUR_US - SECOND)]
 
 
 def test_a_replay_has_the_same_due_times() -> None:
     life = ahead()
     start(life, nap(1), NOW_US + 2 * SECOND)
-    before = snapshots.save(life.machine)
+    before = state_rows.save(life.machine)
     life.restore()
-    assert snapshots.save(life.machine) == before
+    assert state_rows.save(life.machine) == before
     [pending] = life.machine.work.open.values()
     assert pending.due_us == NOW_US + 3 * SECOND
     fire(life, life.machine.work.wanted_again(pending, life.at), NOW_US + 3 * SECOND)
@@ -157,9 +157,9 @@ def test_bytes_that_no_world_can_take_say_nothing_of_the_clock() -> None:
 # --- Schedules -----------------------------------------------------------------------------------------------------
 
 
-def scheduled(life: Life, time_us: int, **when: Any) -> step.WorkRequest:
+def scheduled(life: Life, time_us: int, **when: Any) -> step_records.WorkRequest:
     spec = schedule_spec.spec_of(Tick("s"), every=when.get("every"), cron=when.get("cron"), tz=None)
-    [timer] = command(life, commands.SCHEDULE, schedules.ScheduleChange("s", spec), time_us).wanted
+    [timer] = command(life, control_commands.SCHEDULE, schedules.ScheduleChange("s", spec), time_us).wanted
     return timer
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import worldline as wl
 from worldline import testing
-from worldline.kernel import commands, context, snapshots
+from worldline.kernel import context, control_commands, state_rows
 from worldline.kernel.execution import coroutines, workflow_calls
 from worldline.model import ids
 
@@ -151,7 +151,7 @@ def test_dropping_it_ends(flow: wl.Workflow[..., Any], way: str, capfd: pytest.C
     performed.clear()
     with testing.world(app, script(), drops=False) as world:
         world.start(flow(), id="r")
-        before, open_before = snapshots.save(world.machine), dict(world.machine.work.open)
+        before, open_before = state_rows.save(world.machine), dict(world.machine.work.open)
         run = world.machine.runs["r"]
         assert run.coroutine is not None
         if way == "cool":
@@ -162,7 +162,7 @@ def test_dropping_it_ends(flow: wl.Workflow[..., Any], way: str, capfd: pytest.C
             context.close(run.coroutine)
         run.coroutine = None
         gc.collect()
-        assert snapshots.save(world.machine) == before
+        assert state_rows.save(world.machine) == before
         assert world.machine.work.open == open_before
         world.send(Ping(5))
         assert world.state(Seen).pings >= 1
@@ -246,10 +246,10 @@ def changed(*, awaits: bool) -> wl.Program:
 def test_a_rebuild_that_strays_ends_and_blocks_the_run(awaits: bool) -> None:
     with testing.world(app, script(), drops=False) as world:
         world.start(sleeps(), id="r")
-        parts = snapshots.save(world.machine)
+        parts = state_rows.save(world.machine)
     home = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
-    machine = snapshots.load(changed(awaits=awaits), parts, home, strict=True)
-    assert "journal: timer 'sleep'" in commands.misfits(machine, home)["r"]
+    machine = state_rows.load(changed(awaits=awaits), parts, home, strict=True)
+    assert "journal: timer 'sleep'" in control_commands.misfits(machine, home)["r"]
     machine.close()
 
 

@@ -16,14 +16,14 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.base import errors
-from worldline.kernel import replay, snapshots, values
+from worldline.kernel import replay, state_rows, user_values
 from worldline.kernel import step as kernel_step
+from worldline.kernel.machine import Machine
 from worldline.kernel.rows import cells as kernel_cells
 from worldline.kernel.rows.cells import Cells, value_bytes
-from worldline.kernel.rows.records import UNREAD
-from worldline.kernel.state import Machine
-from worldline.layers.stored import history
-from worldline.model import ids, inbox, payload, row_keys, step
+from worldline.kernel.rows.row_records import UNREAD
+from worldline.layers.history import step_reader
+from worldline.model import ids, inbox, payload, row_keys, step_records
 from worldline.model.change import Row
 from worldline.model.rows import Rows
 from worldline.model.trie.update import root_of
@@ -131,9 +131,9 @@ def test_cells_dropped_at_random_make_no_difference(seed: int) -> None:
     draw = Random(seed)
     with testing.world(app, seed=seed, twice=False) as world:
         acts(world, draw)
-        exported, expected = world._actor.life.export(""), snapshots.rows_of(world.machine)
-    rows = Rows(snapshots.rows_of(Machine(app)))
-    machine = snapshots.machine_of(app, Machine(app).state, rows.items(), exported.at, fetch=From(rows))
+        exported, expected = world._actor.life.export(""), state_rows.rows_of(world.machine)
+    rows = Rows(state_rows.rows_of(Machine(app)))
+    machine = state_rows.machine_of(app, Machine(app).state, rows.items(), exported.at, fetch=From(rows))
     head, fetch = exported.start, From(rows)
 
     def load(carried: payload.Payload) -> bytes:
@@ -143,9 +143,9 @@ def test_cells_dropped_at_random_make_no_difference(seed: int) -> None:
         if draw.random() < 0.1:
             machine.close()
             others = [(key, row) for key, row in rows.items() if not key.startswith(row_keys.CELL)]
-            machine = snapshots.machine_of(app, head.state, others, exported.at, fetch=fetch)
+            machine = state_rows.machine_of(app, head.state, others, exported.at, fetch=fetch)
         replay.check(machine, entries, exported.at, load)
-        head = history.fold(head, [stored], rows, exported.blobs)
+        head = step_reader.fold(head, [stored], rows, exported.blobs)
         assert machine.state == head.state
         for key in list(machine.cells):
             if draw.random() < 0.5:
@@ -155,13 +155,13 @@ def test_cells_dropped_at_random_make_no_difference(seed: int) -> None:
     machine.close()
 
 
-def given(event: object) -> step.Input:
-    data = values.dump(event)
-    return step.Input(inbox.InboxEvent(values.schema_name(type(event)), payload.inline(data)), data)
+def given(event: object) -> step_records.Input:
+    data = user_values.dump(event)
+    return step_records.Input(inbox.InboxEvent(user_values.schema_name(type(event)), payload.inline(data)), data)
 
 
-def at(number: int) -> step.StepContext:
-    return step.StepContext(HOME, number, 1_000_000 * number, 0)
+def at(number: int) -> step_records.StepContext:
+    return step_records.StepContext(HOME, number, 1_000_000 * number, 0)
 
 
 def test_the_cells_used_longest_ago_are_dropped() -> None:
@@ -221,7 +221,7 @@ def test_what_cells_take_in_memory_is_not_underrated(name: str) -> None:
         cells = Cells(From(Rows()))
         for number in range(count):
             value = VALUES[name](number)
-            data = values.dump(Texts(["x"] * 5) if value is UNREAD else value)
+            data = user_values.dump(Texts(["x"] * 5) if value is UNREAD else value)
             cells.new(("Cell", f"key {number}"), value, data)
         gc.collect()
         taken = tracemalloc.get_traced_memory()[0] - before
@@ -235,7 +235,7 @@ def test_values_that_are_large_for_their_bytes_are_counted_as_they_are() -> None
     cells = Cells(From(Rows()))
     for number in range(100):
         value = Texts([f"{each}" for each in range(500)])
-        cells.new(("Cell", f"{number}"), value, values.dump(value))
+        cells.new(("Cell", f"{number}"), value, user_values.dump(value))
     assert 20 * len(next(iter(cells.values())).data) * len(cells) > cells.size() > 500 * 50 * len(cells)
     assert 70 <= cells.cool(cells.size() // 4) <= 80
     assert len(cells) <= 30
@@ -272,9 +272,9 @@ def test_a_copy_has_the_same_cells_in_memory_and_fetches_the_others() -> None:
     for number, key in enumerate(("a", "b"), 1):
         rows.apply(kernel_step.step(machine, given(Put(key, "x")), at(number)).changes)
     del machine.cells["Cell", "a"]
-    copy = snapshots.copy_of(machine, HOME)
+    copy = state_rows.copy_of(machine, HOME)
     assert list(copy.cells) == sorted(machine.cells)
     assert copy.read_cell(Cell, "a").texts == ["x"]
     assert ("Cell", "a") not in machine.cells
     with pytest.raises(AssertionError):
-        snapshots.save(machine)
+        state_rows.save(machine)

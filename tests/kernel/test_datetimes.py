@@ -14,7 +14,7 @@ import pytest
 
 import worldline as wl
 from worldline import testing
-from worldline.kernel import values
+from worldline.kernel import user_values
 
 NAIVE = datetime(2024, 5, 1, 12)  # noqa: DTZ001 - that is what is refused
 AWARE = [
@@ -63,23 +63,26 @@ class Odd(Zone):
 
 @pytest.mark.parametrize("when", AWARE, ids=str)
 def test_they_come_back_equal(when: datetime) -> None:
-    assert values.load(datetime, values.dump(when)) == when
-    assert values.load(Order, values.dump(Order("a", [Line(when)]))).lines[0].due == values.plain(when)
-    assert values.load(list[datetime], values.dump([when, when])) == [when, when]
-    assert values.load(dict[str, datetime], values.dump({"a": when})) == {"a": when}
-    assert values.load(tuple[datetime, date], values.dump((when, date(2024, 5, 1)))) == (when, date(2024, 5, 1))
+    assert user_values.load(datetime, user_values.dump(when)) == when
+    assert user_values.load(Order, user_values.dump(Order("a", [Line(when)]))).lines[0].due == user_values.plain(when)
+    assert user_values.load(list[datetime], user_values.dump([when, when])) == [when, when]
+    assert user_values.load(dict[str, datetime], user_values.dump({"a": when})) == {"a": when}
+    assert user_values.load(tuple[datetime, date], user_values.dump((when, date(2024, 5, 1)))) == (
+        when,
+        date(2024, 5, 1),
+    )
 
 
 def test_as_keys_too() -> None:
-    assert values.load(dict[datetime, int], values.dump({AWARE[0]: 1})) == {AWARE[0]: 1}
+    assert user_values.load(dict[datetime, int], user_values.dump({AWARE[0]: 1})) == {AWARE[0]: 1}
     with pytest.raises(wl.BadInput, match=r"dict cannot be stored: field a: the datetime .* has no time zone"):
-        values.dump({"a": {NAIVE: 1}})
+        user_values.dump({"a": {NAIVE: 1}})
 
 
 def test_the_text_is_what_it_always_was() -> None:
-    assert values.plain(AWARE[0]) == "2024-05-01T12:30:15.123456Z"
-    assert values.plain(AWARE[2]) == "2024-05-01T12:00:00+01:00"
-    assert values.dump(Line(AWARE[0])) == values.dump({"due": "2024-05-01T12:30:15.123456Z"})
+    assert user_values.plain(AWARE[0]) == "2024-05-01T12:30:15.123456Z"
+    assert user_values.plain(AWARE[2]) == "2024-05-01T12:00:00+01:00"
+    assert user_values.dump(Line(AWARE[0])) == user_values.dump({"due": "2024-05-01T12:30:15.123456Z"})
 
 
 @pytest.mark.parametrize(
@@ -96,12 +99,12 @@ def test_the_text_is_what_it_always_was() -> None:
 )
 def test_without_a_zone_they_are_refused(value: Any, where: str) -> None:
     with pytest.raises(wl.BadInput, match=f"{where}: the datetime 2024-05-01T.* has no time zone; give it one"):
-        values.dump(value)
+        user_values.dump(value)
 
 
 def test_a_hostile_zone_is_refused_too() -> None:
     with pytest.raises(wl.BadInput, match="Line cannot be stored: no offset"):
-        values.dump(Line(datetime(2024, 5, 1, tzinfo=Odd())))
+        user_values.dump(Line(datetime(2024, 5, 1, tzinfo=Odd())))
 
 
 @pytest.mark.parametrize(
@@ -111,16 +114,16 @@ def test_a_hostile_zone_is_refused_too() -> None:
 )
 def test_large_values_are_refused_without_trying_each_part(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[object] = []
-    parts = values._parts
+    parts = user_values._parts
 
     def noted(whole: object) -> Iterator[tuple[str, Any]]:
         for each in parts(whole):
             tried.append(each)
             yield each
 
-    monkeypatch.setattr(values, "_parts", noted)
+    monkeypatch.setattr(user_values, "_parts", noted)
     with pytest.raises(wl.BadInput):
-        values.dump(value)
+        user_values.dump(value)
     assert len(tried) <= 10_000
 
 

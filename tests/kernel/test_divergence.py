@@ -13,8 +13,8 @@ import worldline as wl
 from tests.kernel import shop
 from worldline import testing
 from worldline.kernel import replay
-from worldline.kernel.rows.records import RunStatus
-from worldline.kernel.state import Machine
+from worldline.kernel.machine import Machine
+from worldline.kernel.rows.row_records import RunStatus
 from worldline.model.journal import Kind
 
 

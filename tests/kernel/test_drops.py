@@ -11,7 +11,7 @@ import pytest
 import worldline as wl
 from tests.kernel import shop
 from worldline import testing
-from worldline.kernel import snapshots
+from worldline.kernel import state_rows
 
 ran: list[str] = []
 app = wl.Program("drops")
@@ -110,7 +110,7 @@ def test_dropping_at_random_changes_nothing(seed: int) -> None:
         assert scenario(warm) == scenario(dropped)
         assert warm.head == dropped.head
         assert warm.journal() == dropped.journal()
-        assert snapshots.save(warm.machine) == snapshots.save(dropped.machine)
+        assert state_rows.save(warm.machine) == state_rows.save(dropped.machine)
 
 
 @pytest.mark.parametrize("way", ["cool", "close"])
@@ -120,7 +120,7 @@ def test_no_finally_block_does_anything_when_a_coroutine_is_dropped(way: str, ca
         for call in (tidy("a"), raises_when_closed(), clings(), generates()):
             world.start(call)
         world.advance(2)  # generates() is now between two of its numbers
-        before, work_before = snapshots.save(world.machine), dict(world.machine.work.open)
+        before, work_before = state_rows.save(world.machine), dict(world.machine.work.open)
         runs = list(world.machine.runs.values())
         assert sum(run.coroutine is not None for run in runs) == 5
         if way == "cool":
@@ -130,7 +130,7 @@ def test_no_finally_block_does_anything_when_a_coroutine_is_dropped(way: str, ca
             world.machine.close()
         del runs
         gc.collect()
-        assert snapshots.save(world.machine) == before
+        assert state_rows.save(world.machine) == before
         assert world.machine.work.open == work_before
     assert ran == []
     assert caplog.records == []

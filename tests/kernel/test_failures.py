@@ -14,8 +14,8 @@ from tests.kernel import test_hostile_exceptions as hostile
 from worldline import testing
 from worldline.base import errors, limits
 from worldline.codec import canonical
-from worldline.inspect import render
-from worldline.kernel import failure, runs
+from worldline.inspect import entry_text
+from worldline.kernel import failure_data, runs
 
 app = wl.Program("failures")
 
@@ -131,11 +131,13 @@ def test_a_workflow_reads_code_and_fields() -> None:
 def test_a_code_given_to_fatal_is_its_code() -> None:
     error = wl.Fatal("no", code="no_funds")
     assert error.code == "no_funds"
-    assert failure.judge(error) == failure.Verdict("no_funds", "no", final=True)
+    assert failure_data.judge(error) == failure_data.Verdict("no_funds", "no", final=True)
     assert wl.Fatal("no").code == "fatal"
-    assert failure.judge(ValueError("x")) == failure.Verdict("ValueError", "ValueError: x")
-    assert failure.judge(TimeoutError()).code == "timeout"
-    assert failure.judge(Busy(3)) == failure.Verdict("try_again", "shard 3 is busy", {"shard": 3}, after_us=3_000_000)
+    assert failure_data.judge(ValueError("x")) == failure_data.Verdict("ValueError", "ValueError: x")
+    assert failure_data.judge(TimeoutError()).code == "timeout"
+    assert failure_data.judge(Busy(3)) == failure_data.Verdict(
+        "try_again", "shard 3 is busy", {"shard": 3}, after_us=3_000_000
+    )
 
 
 def test_a_run_that_raises_and_a_code_that_is_no_text() -> None:
@@ -198,13 +200,13 @@ FIELDS: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_which_fields_are_kept(name: str) -> None:
     make, expected = FIELDS[name]
     for _ in range(2):
-        kept = failure.data_of(make())
+        kept = failure_data.data_of(make())
         assert kept == expected
         assert canonical.decode(runs.failure("code", "message", data=kept))
 
 
 def test_fields_are_bounded() -> None:
-    kept = failure.data_of(Plain(**{f"f{number:04}": "x" * 20 for number in range(5_000)}))
+    kept = failure_data.data_of(Plain(**{f"f{number:04}": "x" * 20 for number in range(5_000)}))
     assert list(kept) == [f"f{number:04}" for number in range(limits.FAILURE_FIELDS_MAX)]
     assert len(canonical.encode(kept)) <= limits.FAILURE_DATA_BYTES_MAX
 
@@ -212,8 +214,8 @@ def test_fields_are_bounded() -> None:
 @pytest.mark.parametrize("name", hostile.HOSTILE)
 def test_hostile_exceptions_have_fields_that_can_be_stored(name: str) -> None:
     error = hostile.HOSTILE[name]()
-    assert canonical.encode(failure.data_of(error))
-    verdict = failure.judge(error, (ValueError,), ("KeyError",))
+    assert canonical.encode(failure_data.data_of(error))
+    verdict = failure_data.judge(error, (ValueError,), ("KeyError",))
     assert type(verdict.code) is str
     assert verdict.final is issubclass(type(error), ValueError)
 
@@ -223,6 +225,6 @@ def test_a_failure_without_data_is_stored_as_before_there_was_any() -> None:
 
 
 def test_people_are_shown_the_data() -> None:
-    said = render.failure(runs.failure("declined", "no", attempts=2, data={"balance": 7}))
+    said = entry_text.failure(runs.failure("declined", "no", attempts=2, data={"balance": 7}))
     assert said == {"code": "declined", "message": "no", "data": {"balance": 7}, "attempts": 2}
-    assert render.failure(runs.failure("declined", "no")) == {"code": "declined", "message": "no"}
+    assert entry_text.failure(runs.failure("declined", "no")) == {"code": "declined", "message": "no"}

@@ -11,7 +11,7 @@ import pytest
 
 from worldline.base import errors, limits
 from worldline.codec import canonical
-from worldline.kernel import values
+from worldline.kernel import user_values
 
 
 class Colour(enum.IntEnum):
@@ -77,15 +77,15 @@ VALUES: list[Any] = [
 
 @pytest.mark.parametrize("value", VALUES, ids=[f"{number}-{type(each).__name__}" for number, each in enumerate(VALUES)])
 def test_the_short_way_makes_the_same_bytes(value: Any) -> None:
-    assert values.dump(value) == canonical.encode(values.plain(value))
+    assert user_values.dump(value) == canonical.encode(user_values.plain(value))
 
 
 @pytest.mark.parametrize("value", [{"x": 2**70}, {"\ud800": 1}, Plain(1, "\ud800"), {"x": object()}])
 def test_what_cannot_be_stored_is_refused_by_either(value: object) -> None:
     with pytest.raises(errors.EncodeError):
-        values.dump(value)
+        user_values.dump(value)
 
 
 def test_a_value_that_is_too_large_is_refused_by_either() -> None:
     with pytest.raises(errors.ValueTooLarge):
-        values.dump(Plain(1, "x" * limits.USER_VALUE_BYTES_MAX))
+        user_values.dump(Plain(1, "x" * limits.USER_VALUE_BYTES_MAX))

@@ -9,13 +9,13 @@ import pytest
 
 import worldline as wl
 from worldline.codec import structs
-from worldline.kernel import commands, schedules, values
+from worldline.kernel import control_commands, schedules, user_values
 from worldline.kernel.authoring import schedule_spec
 from worldline.kernel.authoring.calls import Call
-from worldline.kernel.events import Answer
-from worldline.kernel.rows.records import JournaledFailure
-from worldline.kernel.state import RunFinished
-from worldline.model import ids, inbox, journal, payload, step
+from worldline.kernel.event_dispatch import Answer
+from worldline.kernel.machine import RunFinished
+from worldline.kernel.rows.row_records import JournaledFailure
+from worldline.model import ids, inbox, journal, payload, step_records
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind
 from worldline.testing.life import Life
@@ -87,13 +87,15 @@ async def acts() -> str:
     return await outside()
 
 
-def control(life: Life, command: str, wanted: object) -> step.Stepped:
+def control(life: Life, command: str, wanted: object) -> step_records.Stepped:
     data = structs.encode(wanted)
     return life.step(inbox.Control(command, payload.inline(data), "asked"), data, time_us=0)
 
 
 def start(life: Life, call: Call[Any]) -> None:
-    control(life, commands.RUN, commands.StartRun("r", call.target.name, call.pack(), b"seed", named=True))
+    control(
+        life, control_commands.RUN, control_commands.StartRun("r", call.target.name, call.pack(), b"seed", named=True)
+    )
 
 
 def intent(life: Life) -> ids.IntentId:
@@ -102,19 +104,19 @@ def intent(life: Life) -> ids.IntentId:
 
 
 def give_up(life: Life, of: bytes) -> Answer:
-    stepped = control(life, commands.GIVE_UP, commands.GiveUp(of, "by hand"))
+    stepped = control(life, control_commands.GIVE_UP, control_commands.GiveUp(of, "by hand"))
     [answered] = [draft for draft in stepped.drafts if draft.kind is Kind.ANSWERED]
     return structs.decode(Answer, answered.payload)
 
 
 def send(life: Life, event: object) -> None:
-    data = values.dump(event)
-    life.step(inbox.InboxEvent(values.schema_name(type(event)), payload.inline(data)), data, time_us=0)
+    data = user_values.dump(event)
+    life.step(inbox.InboxEvent(user_values.schema_name(type(event)), payload.inline(data)), data, time_us=0)
 
 
 def result(life: Life) -> Any:
     ended = [structs.decode(RunFinished, entry.payload) for entry in life.entries if entry.kind is Kind.RUN_FINISHED]
-    return values.load(Any, ended[0].data) if ended else None
+    return user_values.load(Any, ended[0].data) if ended else None
 
 
 def cancelled(life: Life) -> list[journal.JournalEntry]:
@@ -157,7 +159,7 @@ def test_an_event_to_come_does_not_come() -> None:
 def test_the_timer_of_a_schedule_takes_the_schedule_with_it() -> None:
     life = Life(app, HOME)
     spec = schedule_spec.spec_of(Late(), every=60, cron=None, tz=None)
-    control(life, commands.SCHEDULE, schedules.ScheduleChange("daily", spec))
+    control(life, control_commands.SCHEDULE, schedules.ScheduleChange("daily", spec))
     assert give_up(life, intent(life)).ok
     assert (life.machine.schedules, life.machine.work.open) == ({}, {})
     life.restore()

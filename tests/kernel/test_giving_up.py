@@ -7,7 +7,7 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.base import limits
-from worldline.kernel import commands, replay, snapshots, values
+from worldline.kernel import control_commands, replay, state_rows, user_values
 from worldline.model import ids, inbox, payload
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
@@ -111,8 +111,8 @@ def test_a_run_that_starts_over() -> None:
 def cancelled_halfway(world: testing.TestWorld) -> list[ids.IntentId]:
     """A world right behind the step that gave everything up, and what has not been closed yet."""
     world.start(effects(), id="r")
-    data = values.dump(["r", "enough"])
-    world._stage.step(world._actor, inbox.Control(commands.CANCEL, payload.inline(data)), data)
+    data = user_values.dump(["r", "enough"])
+    world._stage.step(world._actor, inbox.Control(control_commands.CANCEL, payload.inline(data)), data)
     assert world.machine.unfinished
     return [world.machine.work.wanted_again(each.pending, world.address).intent for each in world.machine.work.closing]
 
@@ -122,8 +122,8 @@ def test_answers_to_what_is_being_closed_come_too_late() -> None:
         left = cancelled_halfway(world)
         assert len(left) > MANY // 2
         runs = [run.record for run in world.machine.runs.values()]
-        receipt = inbox.EffectReceipt(left[-1], ReceiptStatus.OK, payload.inline(values.dump(1)), 1)
-        stepped = world._stage.step(world._actor, receipt, values.dump(1))
+        receipt = inbox.EffectReceipt(left[-1], ReceiptStatus.OK, payload.inline(user_values.dump(1)), 1)
+        stepped = world._stage.step(world._actor, receipt, user_values.dump(1))
         assert stepped.drafts[1].kind is Kind.LATE_ANSWER
         assert stepped.cancelled, "each step closes as much as it has room for"
         assert [run.record for run in world.machine.runs.values()] == runs
@@ -135,12 +135,12 @@ def test_answers_to_what_is_being_closed_come_too_late() -> None:
 def test_what_is_left_to_close_survives() -> None:
     with testing.world(app, script()) as world:
         left = cancelled_halfway(world)
-        saved = snapshots.save(world.machine)
-        loaded = snapshots.load(app, saved, world.address)
+        saved = state_rows.save(world.machine)
+        loaded = state_rows.load(app, saved, world.address)
         assert [loaded.work.wanted_again(each.pending, world.address).intent for each in loaded.work.closing] == left
         loaded.close()
         world.crash()
-        assert snapshots.save(world.machine) == saved
+        assert state_rows.save(world.machine) == saved
         world.advance(0)
         assert len(world.machine.work.closing) == 0
         world.prove()

@@ -68,11 +68,11 @@ GOLDEN: dict[tuple[str, str], tuple[str, dict[str, list[str] | None]]] = {
         "a9b078eec469f5180c35a27184c448a92dd38fd7d49a58d058155da3dbd8e0ed",
         {"fulfil": []},
     ),
-    ("worldline.demo.program", "shop"): (
+    ("worldline.demo.demo_program", "shop"): (
         "86fc127d1f73697f2596e8c3d97e806e297f1cf4c9bbaccd04f804b223ab21cd",
         {"fulfil": []},
     ),
-    ("worldline.demo.program", "agency"): (
+    ("worldline.demo.demo_program", "agency"): (
         "2978ede5ae8c24646e65a36283beb9b17e1946f652f929b6454177075de43ad1",
         {"plan_trip": ["Approved"]},
     ),

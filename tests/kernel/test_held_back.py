@@ -8,10 +8,10 @@ import worldline as wl
 from worldline import testing
 from worldline.base import limits
 from worldline.codec import structs
-from worldline.kernel import commands, snapshots, values
+from worldline.kernel import control_commands, state_rows, user_values
 from worldline.kernel import step as kernel_step
-from worldline.kernel.state import Machine
-from worldline.model import ids, inbox, payload, step
+from worldline.kernel.machine import Machine
+from worldline.model import ids, inbox, payload, step_records
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind
@@ -44,46 +44,53 @@ def program(*, renamed: bool) -> wl.Program:
     return app
 
 
-def control(command: str, data: bytes, number: int) -> tuple[step.Input, step.StepContext]:
-    return step.Input(inbox.Control(command, payload.inline(data)), data), step.StepContext(HOME, number, number)
+def control(command: str, data: bytes, number: int) -> tuple[step_records.Input, step_records.StepContext]:
+    return step_records.Input(inbox.Control(command, payload.inline(data)), data), step_records.StepContext(
+        HOME, number, number
+    )
 
 
-def carry_on(machine: Machine, number: int) -> list[step.Stepped]:
+def carry_on(machine: Machine, number: int) -> list[step_records.Stepped]:
     """Let everything leave that is held back."""
     stepped = []
     while machine.unfinished:
         number += 1
-        stepped.append(kernel_step.step(machine, *control(commands.CONTINUE, b"", number)))
+        stepped.append(kernel_step.step(machine, *control(control_commands.CONTINUE, b"", number)))
     return stepped
 
 
 def test_what_is_held_back_leaves_under_a_program_without_it() -> None:
     machine = Machine(program(renamed=False))
-    wanted = commands.StartRun("r", "many", values.dump({}), b"s" * 16, named=True)
-    kernel_step.step(machine, *control(commands.RUN, structs.encode(wanted), 1))
-    parts = snapshots.save(machine)
+    wanted = control_commands.StartRun("r", "many", user_values.dump({}), b"s" * 16, named=True)
+    kernel_step.step(machine, *control(control_commands.RUN, structs.encode(wanted), 1))
+    parts = state_rows.save(machine)
     assert len(machine.work.unsent) == COUNT - limits.STEP_EFFECTS_MAX
 
-    changed = snapshots.load(program(renamed=True), parts, HOME)
-    assert "journal: effect 'fetch_it'" in commands.misfits(changed, HOME)["r"]
-    change = structs.encode(commands.ChangeProgram(b"a" * 32, b"b" * 32))
-    stepped = [kernel_step.step(changed, *control(commands.PROGRAM, change, 2)), *carry_on(changed, 2)]
+    changed = state_rows.load(program(renamed=True), parts, HOME)
+    assert "journal: effect 'fetch_it'" in control_commands.misfits(changed, HOME)["r"]
+    change = structs.encode(control_commands.ChangeProgram(b"a" * 32, b"b" * 32))
+    stepped = [kernel_step.step(changed, *control(control_commands.PROGRAM, change, 2)), *carry_on(changed, 2)]
     left = [each for one in stepped for each in one.wanted]
     assert [each.name for each in left] == ["fetch_it"] * (COUNT - limits.STEP_EFFECTS_MAX)
     assert {each.deadline_us for each in left} == {0}  # no declaration is known here that would set one
     assert len(changed.work.open) == COUNT
 
     # A snapshot of it goes back to the code that knows them; there the answers come, and the run ends.
-    back = snapshots.load(program(renamed=False), snapshots.save(changed), HOME)
+    back = state_rows.load(program(renamed=False), state_rows.save(changed), HOME)
     number = 100
     last = kernel_step.step(
-        back, *control(commands.PROGRAM, structs.encode(commands.ChangeProgram(b"b" * 32, b"a" * 32)), number)
+        back,
+        *control(
+            control_commands.PROGRAM, structs.encode(control_commands.ChangeProgram(b"b" * 32, b"a" * 32)), number
+        ),
     )
     for intent in list(back.work.open):
         number += 1
-        answer = values.dump(1)
+        answer = user_values.dump(1)
         receipt = inbox.EffectReceipt(intent, ReceiptStatus.OK, payload.inline(answer), 1)
-        last = kernel_step.step(back, step.Input(receipt, answer), step.StepContext(HOME, number, number))
+        last = kernel_step.step(
+            back, step_records.Input(receipt, answer), step_records.StepContext(HOME, number, number)
+        )
     assert [each.kind for each in last.drafts][-1] is Kind.RUN_FINISHED
 
 

@@ -16,9 +16,9 @@ from worldline import testing
 from worldline.base import errors
 from worldline.kernel import context, user_errors
 from worldline.kernel import step as kernel_step
-from worldline.kernel.rows.records import RunStatus
-from worldline.kernel.state import Machine
-from worldline.model import ids, inbox, payload, step
+from worldline.kernel.machine import Machine
+from worldline.kernel.rows.row_records import RunStatus
+from worldline.model import ids, inbox, payload, step_records
 from worldline.model.journal import Kind
 
 
@@ -417,7 +417,9 @@ def test_keys_of_cells(name: str) -> None:
     data = b"\xa1\x64name\x61a"
     for number in (1, 2):
         item = inbox.InboxEvent("Keyed", payload.inline(data))
-        stepped = kernel_step.step(machine, step.Input(item, data), step.StepContext(home, number, number))
+        stepped = kernel_step.step(
+            machine, step_records.Input(item, data), step_records.StepContext(home, number, number)
+        )
         assert (stepped.dead == "") is taken
     assert len(machine.cells) == taken
 

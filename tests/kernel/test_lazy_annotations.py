@@ -16,7 +16,7 @@ import pytest
 
 import worldline as wl
 from worldline import testing
-from worldline.base import signatures
+from worldline.base import call_signatures
 
 LAZY = sys.version_info >= (3, 14)
 BELOW = """
@@ -103,6 +103,6 @@ def test_signatures_and_annotations_are_those_of_the_code() -> None:
     def function(number: int, *, name: str = "") -> bool:
         return bool(number and name)
 
-    assert list(signatures.of(function).parameters) == ["number", "name"]
-    assert list(signatures.annotations_of(function)) == ["number", "name", "return"]
-    assert signatures.annotations_of(type("Empty", (), {})) == {}
+    assert list(call_signatures.of(function).parameters) == ["number", "name"]
+    assert list(call_signatures.annotations_of(function)) == ["number", "name", "return"]
+    assert call_signatures.annotations_of(type("Empty", (), {})) == {}

@@ -12,7 +12,7 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.model.journal import Kind
-from worldline.observe import logs
+from worldline.observe import log_format
 
 
 class Kept(logging.Handler):
@@ -129,7 +129,7 @@ def test_an_exception_is_logged_with_its_traceback(kept: Kept) -> None:
         wl.log.exception("failed", claim=1)
     [record] = kept.records
     assert record.exc_info is not None
-    assert logs.Text().format(record).endswith("ValueError: why")
+    assert log_format.Text().format(record).endswith("ValueError: why")
 
 
 def test_silence_looks_at_nothing(kept: Kept) -> None:
@@ -184,6 +184,6 @@ def test_making_text_changes_nothing(kept: Kept) -> None:
 
 def test_text_form_says_fields_once() -> None:
     lines: list[str] = []
-    with logs.written("text", lines.append):
+    with log_format.written("text", lines.append):
         wl.log.info("reserved", claim="c1")
     assert lines[0].endswith("INFO user: reserved claim=c1")

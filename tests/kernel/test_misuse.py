@@ -16,7 +16,7 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.base import errors, limits
-from worldline.kernel import events, operations, user_errors, values
+from worldline.kernel import event_dispatch, run_operations, user_errors, user_values
 
 
 class Yields:
@@ -81,22 +81,22 @@ def a_program(do: Callable[[], Any]) -> tuple[wl.Program, Flow, Flow]:
 
 
 FORGED = {
-    "no such operation": lambda: operations.All((99,)),
-    "a negative one": lambda: operations.All((-7,)),
-    "text": lambda: operations.All(("a",)),  # type: ignore[arg-type]
-    "a bool": lambda: operations.All((True,)),
-    "none": lambda: operations.All(None),  # type: ignore[arg-type]
-    "a list": lambda: operations.All([0]),  # type: ignore[arg-type]
-    "nothing to wait for": lambda: operations.All(()),
-    "the first of nothing": lambda: operations.First(()),
-    "the first of one": lambda: operations.First((0,)),
-    "the first of unknown ones": lambda: operations.First((5, 6)),
-    "joining unknown ones": lambda: operations.Joined((5, 6)),
-    "joining nothing": lambda: operations.Joined(()),
-    "closing unknown ones": lambda: operations.ScopeClosing((5,)),
-    "closing with a timer that is none": lambda: operations.ScopeClosing((0,), timer=7),
-    "closing with text for a timer": lambda: operations.ScopeClosing((0,), timer="x"),  # type: ignore[arg-type]
-    "closing with a negative timer": lambda: operations.ScopeClosing((0,), timer=-2),
+    "no such operation": lambda: run_operations.All((99,)),
+    "a negative one": lambda: run_operations.All((-7,)),
+    "text": lambda: run_operations.All(("a",)),  # type: ignore[arg-type]
+    "a bool": lambda: run_operations.All((True,)),
+    "none": lambda: run_operations.All(None),  # type: ignore[arg-type]
+    "a list": lambda: run_operations.All([0]),  # type: ignore[arg-type]
+    "nothing to wait for": lambda: run_operations.All(()),
+    "the first of nothing": lambda: run_operations.First(()),
+    "the first of one": lambda: run_operations.First((0,)),
+    "the first of unknown ones": lambda: run_operations.First((5, 6)),
+    "joining unknown ones": lambda: run_operations.Joined((5, 6)),
+    "joining nothing": lambda: run_operations.Joined(()),
+    "closing unknown ones": lambda: run_operations.ScopeClosing((5,)),
+    "closing with a timer that is none": lambda: run_operations.ScopeClosing((0,), timer=7),
+    "closing with text for a timer": lambda: run_operations.ScopeClosing((0,), timer="x"),  # type: ignore[arg-type]
+    "closing with a negative timer": lambda: run_operations.ScopeClosing((0,), timer=-2),
 }
 
 
@@ -127,7 +127,7 @@ def test_an_await_that_is_used_again_is_checked_again() -> None:
     async def twice() -> int:
         wl.start(breaks())
         wl.start(child())
-        both, failed = operations.All((0, 1)), 0
+        both, failed = run_operations.All((0, 1)), 0
         for _ in range(2):
             try:
                 await Yields(both)
@@ -150,7 +150,7 @@ def test_a_forged_end_fails_its_run() -> None:
     """Only `wl.continue_as_new` can say what a run goes on with."""
 
     def forge() -> Never:
-        raise operations.ContinueAsNew
+        raise run_operations.ContinueAsNew
 
     app, misuses, _ = a_program(forge)
     with testing.world(app) as world:
@@ -261,8 +261,8 @@ class Strange(enum.Enum):
 def test_a_key_is_the_same_text_in_every_process() -> None:
     """The text of an object would be its address."""
     with pytest.raises(errors.EncodeError, match="object cannot be stored"):
-        events._cell_key(Strange.ONE)
-    assert events._cell_key((1, "a")) == "(1, 'a')"
+        event_dispatch._cell_key(Strange.ONE)
+    assert event_dispatch._cell_key((1, "a")) == "(1, 'a')"
 
 
 def test_text_of_errors_is_the_same_in_every_process() -> None:
@@ -270,7 +270,7 @@ def test_text_of_errors_is_the_same_in_every_process() -> None:
     said = set()
     for items in ({1, "a"}, {"a", 1}, {(1,), "a", 2}):
         with pytest.raises(errors.EncodeError) as refused:
-            values.dump(items)
+            user_values.dump(items)
         said.add(str(refused.value))
     assert said == {"set cannot be stored: the items of a set cannot be sorted"}
     assert user_errors.repr_of({"a", "b"}) == "<set>"

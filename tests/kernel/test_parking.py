@@ -9,8 +9,8 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.codec import structs
-from worldline.kernel import commands, replay, snapshots, values
-from worldline.kernel.rows.records import Parked
+from worldline.kernel import control_commands, replay, state_rows, user_values
+from worldline.kernel.rows.row_records import Parked
 from worldline.model import ids, inbox, payload
 from worldline.model import row_keys as keys
 from worldline.model.journal import Kind
@@ -43,12 +43,12 @@ def of_kind(world: testing.TestWorld, name: str) -> ids.IntentId:
 
 
 def park(intent: bytes) -> inbox.Control:
-    said = structs.encode(commands.ParkEffect(intent, 9, "forged"))
-    return inbox.Control(commands.PARK, payload.inline(said))
+    said = structs.encode(control_commands.ParkEffect(intent, 9, "forged"))
+    return inbox.Control(control_commands.PARK, payload.inline(said))
 
 
 def retry(intent: bytes) -> inbox.Control:
-    return inbox.Control(commands.RETRY, payload.inline(structs.encode(commands.RetryEffect(intent))))
+    return inbox.Control(control_commands.RETRY, payload.inline(structs.encode(control_commands.RetryEffect(intent))))
 
 
 def give(world: testing.TestWorld, item: inbox.Control) -> list[Kind]:
@@ -65,14 +65,18 @@ def test_parking_is_journaled_and_retried_by_hand() -> None:
         assert not run.done
         with pytest.raises(testing.Stuck, match="effect phone is parked: OSError: still busy"):
             run.result()
-        saved = snapshots.save(world.machine)
+        saved = state_rows.save(world.machine)
         world.crash()
-        assert snapshots.save(world.machine) == saved
+        assert state_rows.save(world.machine) == saved
         assert world.retry(phone) == 1
         assert run.result() == "hello"
         assert world.retry(phone) == 0
         said = [replay.item_of(each) for each in world.journal() if each.kind is Kind.CONTROL]
-        assert [getattr(each, "command", "") for each in said] == [commands.RUN, commands.PARK, commands.RETRY]
+        assert [getattr(each, "command", "") for each in said] == [
+            control_commands.RUN,
+            control_commands.PARK,
+            control_commands.RETRY,
+        ]
         world.prove()
 
 
@@ -112,9 +116,9 @@ def test_late_and_double_ones_are_ignored(forge: Callable[[testing.TestWorld], i
     with testing.world(app, script()) as world:
         world.start(call("1"), id="r")
         item = forge(world)
-        before, saved = world.head.state, snapshots.save(world.machine)
+        before, saved = world.head.state, state_rows.save(world.machine)
         assert give(world, item) == [Kind.CONTROL, Kind.LATE_ANSWER]
-        assert (world.head.state, snapshots.save(world.machine)) == (before, saved)
+        assert (world.head.state, state_rows.save(world.machine)) == (before, saved)
         assert world.dead == []
         world.prove()
 
@@ -122,13 +126,13 @@ def test_late_and_double_ones_are_ignored(forge: Callable[[testing.TestWorld], i
 def test_parking_is_a_row_of_the_state() -> None:
     with testing.world(app, wl.Script().on(phone, wl.Script.never())) as world:
         world.start(call("1"), id="r")
-        before = snapshots.rows_of(world.machine)
+        before = state_rows.rows_of(world.machine)
         intent = of_kind(world, "phone")
         assert give(world, park(intent)) == [Kind.CONTROL]
-        assert [keys.parse(key).part for key, _ in snapshots.rows_of(world.machine)].count(keys.PARKED) == 1
+        assert [keys.parse(key).part for key, _ in state_rows.rows_of(world.machine)].count(keys.PARKED) == 1
         world.crash()
         assert give(world, retry(intent)) == [Kind.CONTROL]
-        assert snapshots.rows_of(world.machine) == before
+        assert state_rows.rows_of(world.machine) == before
         world.prove()
 
 
@@ -137,14 +141,14 @@ def test_an_answer_takes_the_row_with_it() -> None:
         world.start(call("1"), id="r")
         intent = of_kind(world, "phone")
         give(world, park(intent))
-        answer = values.dump("late")
+        answer = user_values.dump("late")
         world.step(inbox.EffectReceipt(intent, inbox.ReceiptStatus.OK, payload.inline(answer), 1), answer)
         assert world.attach("r").result() == "late"
-        assert keys.PARKED not in [keys.parse(key).part for key, _ in snapshots.rows_of(world.machine)]
+        assert keys.PARKED not in [keys.parse(key).part for key, _ in state_rows.rows_of(world.machine)]
         world.prove()
 
 
-@pytest.mark.parametrize("command", [commands.PARK, commands.RETRY])
+@pytest.mark.parametrize("command", [control_commands.PARK, control_commands.RETRY])
 def test_what_is_no_such_command_is_rejected(command: str) -> None:
     with testing.world(app) as world:
         assert give(world, inbox.Control(command, payload.inline(b"\xf6"))) == [Kind.CONTROL, Kind.UNDECODABLE_INPUT]

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 import worldline as wl
-from tests.roles import people
-from tests.roles.people import SECRET, Joined, MailOf, Shouted
+from tests.kits import people
+from tests.kits.people import SECRET, Joined, MailOf, Shouted
 from worldline import testing
 from worldline.base import errors, limits
-from worldline.codec import sealed
-from worldline.kernel import personal, values
+from worldline.codec import sealed_token
+from worldline.kernel import user_values
+from worldline.kernel.personal import personal_value
 from worldline.model.journal import Kind
 
 
@@ -41,7 +42,7 @@ def test_a_world_in_a_test_seals_and_opens() -> None:
         assert world.state(names["Person"], "ada").mail.value == SECRET
         stored = b"".join(each.payload for each in world.journal())
         assert SECRET.encode() not in stored
-        assert sealed.MAGIC in stored
+        assert sealed_token.MAGIC in stored
         assert world.prove() > 3
 
 
@@ -99,8 +100,8 @@ def test_a_value_has_a_limit() -> None:
 
 
 def test_without_a_desk_nothing_is_written() -> None:
-    with pytest.raises(personal.NoDesk, match="here it cannot be stored"):
-        values.dump(people.ada())
+    with pytest.raises(personal_value.NoDesk, match="here it cannot be stored"):
+        user_values.dump(people.ada())
 
 
 @pytest.mark.parametrize("of", ["", None, 7])
@@ -112,7 +113,7 @@ def test_a_subject_is_text(of: Any) -> None:
 def test_what_was_not_sealed_is_refused() -> None:
     for data in (SECRET, SECRET.encode(), b"\x00wl-seal", {"of": "ada"}):
         with pytest.raises(errors.DecodeError):
-            values.load(Joined, values.dump({"user": "ada", "mail": data, "notes": []}))
+            user_values.load(Joined, user_values.dump({"user": "ada", "mail": data, "notes": []}))
 
 
 def test_nothing_of_it_shows() -> None:
@@ -166,12 +167,12 @@ def test_a_process_that_did_not_expect_any_does_the_step_again() -> None:
                 self.text = "caught"
 
     with testing.world(app, twice=False) as world:
-        personal.use.seen = False
+        personal_value.use.seen = False
         try:
             with pytest.raises(errors.CannotStep, match="did not expect"):
                 world.send(Shouted("ada"))
         finally:
-            personal.use.note()
+            personal_value.use.note()
         world.machine.close()
 
 
@@ -184,5 +185,5 @@ def test_worlds_of_tests_are_closed_in_any_order() -> None:
         first.enter_context(testing.world(app))
         inner.enter_context(testing.world(app))
         first.close()
-        assert personal.desk.get() is not None
-    assert personal.desk.get() is None
+        assert personal_value.desk.get() is not None
+    assert personal_value.desk.get() is None

@@ -8,14 +8,14 @@ import pytest
 
 import worldline as wl
 from worldline.codec import structs
-from worldline.kernel import commands, replay, schedules, values
+from worldline.kernel import control_commands, replay, schedules, user_values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring import schedule_spec
-from worldline.kernel.events import REPLY, Answer
-from worldline.kernel.rows.records import RunId, RunStatus
-from worldline.kernel.state import Machine
+from worldline.kernel.event_dispatch import REPLY, Answer
+from worldline.kernel.machine import Machine
+from worldline.kernel.rows.row_records import RunId, RunStatus
 from worldline.layers import journal as journals
-from worldline.model import ids, inbox, journal, payload, step
+from worldline.model import ids, inbox, journal, payload, step_records
 from worldline.model.inbox import MessageMode, ReceiptStatus
 from worldline.model.journal import Kind
 
@@ -102,10 +102,10 @@ class World:
         self.head = journal.GENESIS
         self.entries: list[journal.JournalEntry] = []
 
-    def give(self, item: inbox.Item, data: bytes = b"", *, poison: str = "", time_us: int = 0) -> step.Stepped:
+    def give(self, item: inbox.Item, data: bytes = b"", *, poison: str = "", time_us: int = 0) -> step_records.Stepped:
         time_us = max(self.head.time_us, time_us)
-        given = step.Input(item, data, poison=poison)
-        stepped = kernel_step.step(self.machine, given, step.StepContext(HOME, self.head.step + 1, time_us))
+        given = step_records.Input(item, data, poison=poison)
+        stepped = kernel_step.step(self.machine, given, step_records.StepContext(HOME, self.head.step + 1, time_us))
         sealed = journals.seal(self.head, stepped.drafts, stepped.changes, state=stepped.state, time_us=time_us)
         self.head = sealed.after
         self.entries += sealed.entries
@@ -115,7 +115,7 @@ class World:
             assert RAN[before:] == [], "the replay ran user code"
         return stepped
 
-    def poison(self, item: inbox.Item, data: bytes = b"", *, time_us: int = 0) -> step.Stepped:
+    def poison(self, item: inbox.Item, data: bytes = b"", *, time_us: int = 0) -> step_records.Stepped:
         before = len(RAN)
         stepped = self.give(item, data, poison=WHY, time_us=time_us)
         assert RAN[before:] == []
@@ -127,7 +127,9 @@ class World:
         return inbox.Control(command, payload.inline(data), correlation="c"), data
 
     def start(self, call: wl.Call[object], run: str = "r") -> tuple[inbox.Control, bytes]:
-        return self.command(commands.RUN, commands.StartRun(run, call.target.name, call.pack(), b"s" * 16, True))
+        return self.command(
+            control_commands.RUN, control_commands.StartRun(run, call.target.name, call.pack(), b"s" * 16, True)
+        )
 
     def intent(self, name: str) -> ids.IntentId:
         return next(each for each, pending in self.machine.work.open.items() if pending.name == name)
@@ -138,7 +140,7 @@ class World:
         return record.status is RunStatus.BLOCKED
 
 
-def answered(stepped: step.Stepped) -> Answer:
+def answered(stepped: step_records.Stepped) -> Answer:
     [found] = [structs.decode(Answer, each.payload) for each in stepped.drafts if each.kind is Kind.ANSWERED]
     return found
 
@@ -146,7 +148,7 @@ def answered(stepped: step.Stepped) -> Answer:
 def test_an_event_is_a_dead_letter() -> None:
     world = World()
     world.give(*world.start(waiting()))
-    data = values.dump(Hit(2))
+    data = user_values.dump(Hit(2))
     stepped = world.poison(inbox.InboxEvent("Hit", payload.inline(data)), data)
     assert (stepped.dead, stepped.letter) == (WHY, None)
     assert not world.blocked()
@@ -156,7 +158,7 @@ def test_an_event_is_a_dead_letter() -> None:
 
 
 def test_a_request_is_answered_with_the_reason() -> None:
-    data = values.dump(Ask(2))
+    data = user_values.dump(Ask(2))
     stepped = World().poison(inbox.InboxEvent("Ask", payload.inline(data), correlation="x"), data)
     assert stepped.dead == WHY
     assert not answered(stepped).ok
@@ -164,7 +166,7 @@ def test_a_request_is_answered_with_the_reason() -> None:
 
 
 def test_a_question_of_another_world_is_answered_and_a_dead_letter() -> None:
-    data = values.dump(Ask(2))
+    data = user_values.dump(Ask(2))
     asked = inbox.Message(
         b"m" * 16,
         HOME.universe,
@@ -184,7 +186,7 @@ def test_a_question_of_another_world_is_answered_and_a_dead_letter() -> None:
 def test_an_answer_to_an_effect_is_recorded_and_its_run_blocked() -> None:
     world = World()
     world.give(*world.start(flow(7)))
-    data = values.dump(7)
+    data = user_values.dump(7)
     receipt = inbox.EffectReceipt(world.intent("fetch"), ReceiptStatus.OK, payload.inline(data), 1)
     stepped = world.poison(receipt, data)
     assert world.blocked()
@@ -198,7 +200,7 @@ def test_a_timer_of_a_run_and_a_reply_block_the_run() -> None:
     for until in ("sleep", "reply"):
         world = World()
         world.give(*world.start(flow(7)))
-        data = values.dump(7)
+        data = user_values.dump(7)
         world.give(inbox.EffectReceipt(world.intent("fetch"), ReceiptStatus.OK, payload.inline(data), 1), data)
         fired = inbox.TimerFired(world.intent("sleep"), 60 * SECOND_US)
         if until == "sleep":
@@ -226,7 +228,7 @@ def test_an_event_that_a_timer_raises_is_a_dead_letter_of_its_own() -> None:
     world.give(*world.start(later()))
     stepped = world.poison(inbox.TimerFired(world.intent("Hit"), 5 * SECOND_US), time_us=5 * SECOND_US)
     assert stepped.dead == WHY
-    assert stepped.letter == step.BuriedEvent(inbox.InboxEvent("Hit", payload.EMPTY), values.dump(Hit(1)))
+    assert stepped.letter == step_records.BuriedEvent(inbox.InboxEvent("Hit", payload.EMPTY), user_values.dump(Hit(1)))
     assert not world.blocked()
 
 
@@ -234,7 +236,7 @@ def test_an_event_that_a_timer_raises_is_a_dead_letter_of_its_own() -> None:
 def test_what_a_schedule_does_is_a_dead_letter_or_a_blocked_run(starts: bool) -> None:
     world = World()
     spec = schedule_spec.spec_of(flow(3) if starts else Hit(3), every=60, cron=None, tz=None)
-    world.give(*world.command(commands.SCHEDULE, schedules.ScheduleChange("s", spec)))
+    world.give(*world.command(control_commands.SCHEDULE, schedules.ScheduleChange("s", spec)))
     [(timer, pending)] = world.machine.work.open.items()
     due_us = pending.due_us
     stepped = world.poison(inbox.TimerFired(timer, due_us), time_us=due_us)
@@ -242,26 +244,30 @@ def test_what_a_schedule_does_is_a_dead_letter_or_a_blocked_run(starts: bool) ->
     if starts:
         assert (stepped.dead, world.blocked("s@1")) == ("", True)
     else:
-        assert stepped.letter == step.BuriedEvent(inbox.InboxEvent("Hit", payload.EMPTY), values.dump(Hit(3)))
+        assert stepped.letter == step_records.BuriedEvent(
+            inbox.InboxEvent("Hit", payload.EMPTY), user_values.dump(Hit(3))
+        )
 
 
 @pytest.mark.parametrize("starts", [False, True])
 def test_so_is_what_a_triggered_one_does(starts: bool) -> None:
     world = World()
     spec = schedule_spec.spec_of(flow(3) if starts else Hit(3), every=60, cron=None, tz=None)
-    world.give(*world.command(commands.SCHEDULE, schedules.ScheduleChange("s", spec)))
-    stepped = world.poison(*world.command(commands.TRIGGER, schedules.Trigger("s")))
+    world.give(*world.command(control_commands.SCHEDULE, schedules.ScheduleChange("s", spec)))
+    stepped = world.poison(*world.command(control_commands.TRIGGER, schedules.Trigger("s")))
     assert stepped.wanted == [], "its timer stays"
     if starts:
         assert (stepped.dead, world.blocked("s@1")) == ("", True)
     else:
-        assert stepped.letter == step.BuriedEvent(inbox.InboxEvent("Hit", payload.EMPTY), values.dump(Hit(3)))
+        assert stepped.letter == step_records.BuriedEvent(
+            inbox.InboxEvent("Hit", payload.EMPTY), user_values.dump(Hit(3))
+        )
 
 
 def test_a_schedule_is_refused() -> None:
     world = World()
     spec = schedule_spec.spec_of(flow(3), every=60, cron=None, tz=None)
-    stepped = world.poison(*world.command(commands.SCHEDULE, schedules.ScheduleChange("s", spec)))
+    stepped = world.poison(*world.command(control_commands.SCHEDULE, schedules.ScheduleChange("s", spec)))
     assert stepped.dead == WHY
     assert not answered(stepped).ok
     assert not world.machine.schedules
@@ -278,7 +284,7 @@ def test_starting_a_run_records_it_blocked() -> None:
 def test_a_cancellation_is_recorded_and_stays() -> None:
     world = World()
     world.give(*world.start(flow(7)))
-    world.poison(*world.command(commands.CANCEL, commands.CancelRun("r", "enough")))
+    world.poison(*world.command(control_commands.CANCEL, control_commands.CancelRun("r", "enough")))
     assert world.blocked()
     assert [each.reason for each in world.machine.runs["r"].record.interrupts] == ["enough"]
 
@@ -291,7 +297,7 @@ def test_what_a_step_left_is_blocked_run_by_run() -> None:
         world.again.runs[run].unblock()
     for machine in (world.machine, world.again):
         machine.later.extend([RunId("a"), RunId("b")])
-    cont = inbox.Control(commands.CONTINUE, payload.EMPTY)
+    cont = inbox.Control(control_commands.CONTINUE, payload.EMPTY)
     world.poison(cont)
     assert (world.blocked("a"), world.blocked("b"), list(world.machine.later)) == (True, False, [RunId("b")])
     world.poison(cont)
@@ -300,7 +306,7 @@ def test_what_a_step_left_is_blocked_run_by_run() -> None:
 
 
 def test_a_late_answer_stays_one() -> None:
-    stepped = World().poison(inbox.EffectReceipt(b"?" * 16, ReceiptStatus.OK, payload.EMPTY, 1), values.NONE)
+    stepped = World().poison(inbox.EffectReceipt(b"?" * 16, ReceiptStatus.OK, payload.EMPTY, 1), user_values.NONE)
     assert [each.kind for each in stepped.drafts][2:] == [Kind.LATE_ANSWER]
     assert stepped.dead == ""
 
@@ -309,6 +315,6 @@ def test_a_run_that_is_warm_is_left_without_its_finally() -> None:
     world = World()
     world.give(*world.start(flow(7)))
     assert world.machine.runs["r"].coroutine is not None
-    data = values.dump(7)
+    data = user_values.dump(7)
     world.poison(inbox.EffectReceipt(world.intent("fetch"), ReceiptStatus.OK, payload.inline(data), 1), data)
     assert world.machine.runs["r"].coroutine is None

@@ -10,17 +10,17 @@ import pytest
 
 import worldline as wl
 from worldline.codec import structs
-from worldline.kernel import commands, events, replay, snapshots, values
+from worldline.features.forks.pure import part as fork_part
+from worldline.kernel import control_commands, event_dispatch, replay, state_rows, user_values
 from worldline.kernel import step as kernel_step
-from worldline.kernel.authoring import messages
-from worldline.kernel.branches import fork
-from worldline.kernel.state import Machine
+from worldline.kernel.authoring import message_calls
+from worldline.kernel.machine import Machine
 from worldline.model import ids, inbox, journal, payload
 from worldline.model import row_keys as keys
-from worldline.model import step as steps
+from worldline.model import step_records as steps
 from worldline.model.inbox import MessageMode
 from worldline.model.journal import Kind
-from worldline.model.world import ForkPolicy
+from worldline.model.world_records import ForkPolicy
 from worldline.testing.life import Life, WorldStanding
 
 
@@ -59,8 +59,8 @@ HERE, JUDGE, OTHER = at(1), at(2), at(3)
 
 
 def start(life: Life, call: Any, run: str) -> steps.Stepped:
-    data = structs.encode(commands.StartRun(run, call.target.name, call.pack(), b"s" * 32, named=True))
-    return life.step(inbox.Control(commands.RUN, life.carry(data)), data, time_us=life.head.time_us + 1)
+    data = structs.encode(control_commands.StartRun(run, call.target.name, call.pack(), b"s" * 32, named=True))
+    return life.step(inbox.Control(control_commands.RUN, life.carry(data)), data, time_us=life.head.time_us + 1)
 
 
 def asked(life: Life, run: str = "r") -> tuple[steps.Outgoing, inbox.Message]:
@@ -85,7 +85,7 @@ def give(life: Life, reply: inbox.Message, data: bytes) -> list[Kind]:
 
 def result(life: Life, run: str = "r") -> Any:
     record = life.machine.runs[run].record
-    return values.load(str, record.data) if record.ended_us else None
+    return user_values.load(str, record.data) if record.ended_us else None
 
 
 def life_replays(life: Life) -> None:
@@ -111,7 +111,7 @@ FORGERIES = {
         OTHER.world,
         1,
         MessageMode.TYPED,
-        events.REPLY,
+        event_dispatch.REPLY,
         payload.EMPTY,
         {},
         correlation=reply.correlation,
@@ -130,7 +130,7 @@ def test_no_other_answer_counts_though_its_sender_knows_the_question(forge: Any)
     life = Life(app, HERE)
     _, question = asked(life)
     reply, _ = answered(question)
-    data = structs.encode(events.Answer(True, values.dump("forged")))
+    data = structs.encode(event_dispatch.Answer(True, user_values.dump("forged")))
     assert give(life, forge(reply), data) == [Kind.MESSAGE, Kind.LATE_ANSWER]
     assert result(life) is None
     give(life, *answered(question))
@@ -140,7 +140,7 @@ def test_no_other_answer_counts_though_its_sender_knows_the_question(forge: Any)
 
 def guessed(life: Life, outgoing: steps.Outgoing) -> ids.IntentId:
     """The id of a question, by what another world can know."""
-    content = messages.content(May(5), to="", inbox=None, headers=None, correlation=None)
+    content = message_calls.content(May(5), to="", inbox=None, headers=None, correlation=None)
     step = outgoing.message.from_step
     return ids.intent_id(life.at, step=step, ordinal=0, kind="judge", params=content.pack())
 
@@ -164,7 +164,7 @@ def test_what_asks_nothing_draws_nothing() -> None:
     [outgoing] = start(life, tells(), "r").outgoing
     assert type(outgoing.put_to(JUDGE)) is inbox.Message
     assert not replay.secret_of(life.entries)
-    assert keys.QUESTIONS not in dict(snapshots.rows_of(life.machine))
+    assert keys.QUESTIONS not in dict(state_rows.rows_of(life.machine))
 
 
 # --- Worlds from before there were secrets -----------------------------------------------------------------------
@@ -172,8 +172,8 @@ def test_what_asks_nothing_draws_nothing() -> None:
 
 def old_step(machine: Machine) -> steps.Stepped:
     """A question as it was asked then."""
-    data = structs.encode(commands.StartRun("old", "transfer", transfer(5).pack(), b"s" * 32, named=True))
-    given = steps.Input(inbox.Control(commands.RUN, payload.inline(data)), data)
+    data = structs.encode(control_commands.StartRun("old", "transfer", transfer(5).pack(), b"s" * 32, named=True))
+    given = steps.Input(inbox.Control(control_commands.RUN, payload.inline(data)), data)
     return kernel_step.step(machine, given, steps.StepContext(HERE, 1, 1))
 
 
@@ -195,9 +195,9 @@ def test_an_old_question_is_answered_beside_a_new_one() -> None:
     stepped = old_step(machine)
     old = stepped.outgoing[0]
     head = journal.Head(1, len(stepped.drafts), bytes(32), machine.state, 1)
-    life = Life(app, HERE, before=Life(app, HERE), start=WorldStanding(head, snapshots.save(machine)))
+    life = Life(app, HERE, before=Life(app, HERE), start=WorldStanding(head, state_rows.save(machine)))
     new, question = asked(life)
-    machine = snapshots.load(app, snapshots.save(life.machine), HERE)
+    machine = state_rows.load(app, state_rows.save(life.machine), HERE)
     assert sorted(machine.work.open) == sorted([old.intent, new.intent])
     old_question = msgspec.structs.replace(old.put_to(JUDGE), payload=payload.inline(old.data))
     give(life, *answered(old_question))
@@ -231,7 +231,7 @@ def test_a_fork_draws_its_own(policy: ForkPolicy) -> None:
     assert replay.secret_of(child.entries[parent.head.height :]) != replay.secret_of(parent.entries)
     grandchild = Life(app, at(4), before=child, start=child.standing_at(child.head.height))
     begin(grandchild, child, ForkPolicy.DROP)
-    drawn = values.load(list[Any], dict(snapshots.rows_of(grandchild.machine))[keys.QUESTIONS].placement)
+    drawn = user_values.load(list[Any], dict(state_rows.rows_of(grandchild.machine))[keys.QUESTIONS].placement)
     assert replay.secret_of(parent.entries) not in drawn[1], "no open question needs it"
 
 
@@ -239,9 +239,11 @@ def begin(child: Life, parent: Life, policy: ForkPolicy) -> list[steps.Stepped]:
     """The first steps of a fork."""
     start = parent.head
     said = structs.encode(
-        fork.ForkBeginning(child.at.world, parent.at.world, "p", start.step, start.height, policy, live=True)
+        fork_part.ForkBeginning(child.at.world, parent.at.world, "p", start.step, start.height, policy, live=True)
     )
-    found = [child.step(inbox.Control(fork.FORKED, child.carry(said)), said, time_us=start.time_us)]
+    found = [child.step(inbox.Control(fork_part.FORKED, child.carry(said)), said, time_us=start.time_us)]
     while child.machine.unfinished:
-        found.append(child.step(inbox.Control(commands.CONTINUE, payload.EMPTY), b"", time_us=child.head.time_us))
+        found.append(
+            child.step(inbox.Control(control_commands.CONTINUE, payload.EMPTY), b"", time_us=child.head.time_us)
+        )
     return found

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import worldline as wl
 from tests import options
 from worldline import testing
-from worldline.kernel import snapshots
+from worldline.kernel import state_rows
 
 EXAMPLES = options.number("examples")
 Plan = list[Any]
@@ -235,4 +235,4 @@ def test_a_disturbed_life_ends_as_an_undisturbed_one(acts: list[Any], seed: int,
             world.crash(at=height)
         assert live(world, acts) == said
         assert world.head == twin.head
-        assert snapshots.save(world.machine) == snapshots.save(twin.machine)
+        assert state_rows.save(world.machine) == state_rows.save(twin.machine)

@@ -10,8 +10,8 @@ import worldline as wl
 from tests.kernel import shop
 from worldline import testing
 from worldline.codec import structs
-from worldline.kernel import runs, snapshots, values
-from worldline.kernel.events import REPLY, Answer
+from worldline.kernel import runs, state_rows, user_values
+from worldline.kernel.event_dispatch import REPLY, Answer
 from worldline.model import ids, inbox, payload
 from worldline.model.inbox import MessageMode, ReceiptStatus
 from worldline.model.journal import Kind
@@ -32,7 +32,7 @@ async def waits(text: str) -> str:
 
 
 def receipt(intent: bytes, answer: object = "forged", status: ReceiptStatus = ReceiptStatus.OK) -> inbox.EffectReceipt:
-    return inbox.EffectReceipt(intent, status, payload.inline(values.dump(answer)), 1)
+    return inbox.EffectReceipt(intent, status, payload.inline(user_values.dump(answer)), 1)
 
 
 def of_kind(world: testing.TestWorld, name: str) -> ids.IntentId:
@@ -44,18 +44,18 @@ def answered(world: testing.TestWorld) -> tuple[inbox.Item, bytes]:
     """A second answer to an effect that has been answered."""
     intent = of_kind(world, "ask_outside")
     world.advance(1)
-    return receipt(intent), values.dump("forged")
+    return receipt(intent), user_values.dump("forged")
 
 
 def unknown(world: testing.TestWorld) -> tuple[inbox.Item, bytes]:
     world.advance(1)
-    return receipt(b"?" * 16), values.dump("forged")
+    return receipt(b"?" * 16), user_values.dump("forged")
 
 
 def for_a_timer(world: testing.TestWorld) -> tuple[inbox.Item, bytes]:
     """A receipt with the intent of a timer."""
     world.advance(1)
-    return receipt(of_kind(world, "sleep")), values.dump("forged")
+    return receipt(of_kind(world, "sleep")), user_values.dump("forged")
 
 
 def fired_effect(world: testing.TestWorld) -> tuple[inbox.Item, bytes]:
@@ -78,7 +78,7 @@ def fired_twice(world: testing.TestWorld) -> tuple[inbox.Item, bytes]:
 
 def reply_to_an_effect(world: testing.TestWorld) -> tuple[inbox.Item, bytes]:
     """Another world answers what only an adapter may."""
-    data = structs.encode(Answer(True, values.dump("forged")))
+    data = structs.encode(Answer(True, user_values.dump("forged")))
     intent = of_kind(world, "ask_outside")
     message = inbox.Message(
         b"m" * 16, b"u" * 16, b"w" * 16, 1, MessageMode.TYPED, REPLY, payload.inline(data), {}, intent.hex()
@@ -93,12 +93,12 @@ def test_late_double_and_forged_ones_are_ignored(forge: Callable[..., tuple[inbo
     with testing.world(app, wl.Script().on(ask_outside, wl.Script.later(1, "right"))) as world:
         run = world.start(waits("x"), id="x")
         item, data = forge(world)
-        before, saved = world.head.state, snapshots.save(world.machine)
+        before, saved = world.head.state, state_rows.save(world.machine)
         stepped = world.step(item, data)
         assert [draft.kind for draft in stepped.drafts][1:] == [Kind.LATE_ANSWER]
         assert (stepped.dead, stepped.closed, stepped.cancelled, stepped.wanted) == ("", [], [], [])
         assert world.head.state == before
-        assert snapshots.save(world.machine) == saved
+        assert state_rows.save(world.machine) == saved
         assert run.result() == "right"
         world.prove()
 
@@ -109,7 +109,7 @@ def test_a_receipt_for_what_was_cancelled_comes_too_late() -> None:
         intent = of_kind(world, "ask_outside")
         run.cancel("enough")
         before = world.head.state
-        world.step(receipt(intent), values.dump("forged"))
+        world.step(receipt(intent), user_values.dump("forged"))
         assert world.head.state == before
         assert run.done
 
@@ -120,7 +120,7 @@ def test_a_receipt_for_what_was_cancelled_comes_too_late() -> None:
         (ReceiptStatus.ERROR, runs.failure("declined", "no", attempts=3), "EffectFailed declined 3"),
         (ReceiptStatus.TIMEOUT, runs.failure("timeout", "slow", attempts=2), "EffectTimeout timeout 2"),
         (ReceiptStatus.CANCELLED, runs.failure("cancelled", "by hand"), "EffectFailed cancelled 0"),
-        (ReceiptStatus.ERROR, values.dump("no failure record"), "EffectFailed error 0"),
+        (ReceiptStatus.ERROR, user_values.dump("no failure record"), "EffectFailed error 0"),
         (ReceiptStatus.ERROR, b"\xff", "EffectFailed error 0"),
     ],
 )
@@ -144,7 +144,7 @@ def test_how_a_receipt_is_raised(status: ReceiptStatus, data: bytes, raised: str
         world.prove()
 
 
-@pytest.mark.parametrize("data", [values.dump(5), b"\xff"])
+@pytest.mark.parametrize("data", [user_values.dump(5), b"\xff"])
 def test_an_answer_that_cannot_be_decoded_is_kept_and_blocks_its_run(data: bytes) -> None:
     with testing.world(app, wl.Script().on(ask_outside, wl.Script.never())) as world:
         run = world.start(waits("x"), id="x")

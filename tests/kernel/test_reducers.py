@@ -14,9 +14,9 @@ import worldline as wl
 from tests.kernel import shop
 from worldline import testing
 from worldline.codec import structs
-from worldline.kernel import values
+from worldline.kernel import user_values
 from worldline.kernel.authoring import reducers
-from worldline.kernel.rows.records import JournaledFailure
+from worldline.kernel.rows.row_records import JournaledFailure
 from worldline.model import inbox, payload
 from worldline.model.journal import Kind
 
@@ -75,11 +75,11 @@ def test_a_handler_that_raises_leaves_everything_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("schema", "data", "reason"),
     [
-        ("Deposited", values.dump({"account": "a"}), "cents"),
-        ("Deposited", values.dump({"account": "a", "cents": "five"}), "cents"),
+        ("Deposited", user_values.dump({"account": "a"}), "cents"),
+        ("Deposited", user_values.dump({"account": "a", "cents": "five"}), "cents"),
         ("Deposited", b"\xff\xff", "not canonical"),
         ("Deposited", b"", "canonical"),
-        ("Nonsense", values.dump({}), "nothing here takes a Nonsense"),
+        ("Nonsense", user_values.dump({}), "nothing here takes a Nonsense"),
     ],
 )
 def test_undecodable_and_unknown_events_are_rejected(schema: str, data: bytes, reason: str) -> None:
@@ -365,7 +365,7 @@ def test_an_event_type_with_code_of_its_own_may_refuse() -> None:
             self.total += event.number
 
     with testing.world(app) as world:
-        data = values.dump({"number": -1})
+        data = user_values.dump({"number": -1})
         stepped = world.step(inbox.InboxEvent("Positive", payload.inline(data)), data)
         assert "must be positive" in stepped.dead
 
@@ -387,7 +387,7 @@ def test_an_odd_refusal_of_an_event_type_is_journaled_all_the_same() -> None:
         def odd(self, event: Odd) -> None: ...
 
     with testing.world(app) as world:
-        data = values.dump({"number": -1})
+        data = user_values.dump({"number": -1})
         world.step(inbox.InboxEvent("Odd", payload.inline(data)), data)
         assert [entry.kind for entry in world.journal()] == [Kind.EVENT, Kind.UNDECODABLE_INPUT]
         world.prove()
@@ -483,8 +483,8 @@ class Renamed(msgspec.Struct, rename="camel", omit_defaults=True):
 def test_the_short_way_to_a_cells_bytes_leads_to_the_same(value: Any) -> None:
     reducer = reducers.complete(reducers.declare(type(value), key=None, name="r"), {"shop": shop})
     assert reducer.is_canonical(value)
-    assert reducer.dump(value, is_canonical=True) == values.dump(value)
-    assert values.load(type(value), reducer.dump(value, is_canonical=True)) == value
+    assert reducer.dump(value, is_canonical=True) == user_values.dump(value)
+    assert user_values.load(type(value), reducer.dump(value, is_canonical=True)) == value
 
 
 def test_a_cell_has_nothing_besides_its_fields() -> None:

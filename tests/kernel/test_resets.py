@@ -12,8 +12,8 @@ import worldline as wl
 from tests.kernel.flows import Go, Said, asked, edited, flow, program, two, world
 from worldline import testing
 from worldline.base import errors
-from worldline.kernel.repair import ways_out
-from worldline.kernel.rows.records import RunStatus
+from worldline.kernel import run_repair
+from worldline.kernel.rows.row_records import RunStatus
 from worldline.model.journal import Kind
 
 
@@ -176,14 +176,14 @@ def test_what_may_happen_twice_is_listed() -> None:
         run = w.start(flow(app), id="r")
         w.advance(2)
         record = w.machine.runs["r"].record
-        found = ways_out.twice(record, 2)
+        found = run_repair.twice(record, 2)
         assert [(each.op, each.what, each.done) for each in found] == [
             (2, "effect 'first' (text='a')", True),
             (3, "after 'Said' (text='later')", False),
             (4, "start 'child' ()", False),
         ]
-        assert [each.op for each in ways_out.twice(record, 3)] == [3, 4]
-        assert ways_out.twice(record, 5) == []
+        assert [each.op for each in run_repair.twice(record, 3)] == [3, 4]
+        assert run_repair.twice(record, 5) == []
         assert run.status is RunStatus.RUNNING
 
 
@@ -242,9 +242,9 @@ def test_a_reset_says_what_it_expects_and_is_made_once() -> None:
     app = program(two)
     with world(app) as w:
         run = w.start(flow(app), id="r")
-        wanted = ways_out.reset_run("r", 1, again=0)
+        wanted = run_repair.reset_run("r", 1, again=0)
         for _ in range(3):
-            w.command(ways_out.RESET, wanted)
+            w.command(run_repair.RESET, wanted)
         assert w.machine.runs["r"].record.again == 1
         assert asked(w, "first") == 2
         for to in (0, -1, "end", True, 1.5):

@@ -10,9 +10,9 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.codec import canonical
-from worldline.kernel import work
+from worldline.effects.retry_policy import policy_of
+from worldline.kernel import run_requests
 from worldline.kernel.authoring.calls import PLAIN, Options
-from worldline.roles.effects.policy import policy_of
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_options_are_journaled_as_before_where_they_say_nothing_new() -> None:
     assert more.options is not None
     assert canonical.decode(more.options.pack())[7:] == [["Invalid"], 250_000]  # type: ignore[index]
     for call in (plain, retried, more):
-        assert work.unpack_effect(work.pack_effect(call, call.pack()))[1] == call.options
+        assert run_requests.unpack_effect(run_requests.pack_effect(call, call.pack()))[1] == call.options

@@ -11,7 +11,7 @@ import pytest
 import worldline as wl
 from tests.kernel import shop
 from worldline import testing
-from worldline.kernel import commands, values
+from worldline.kernel import control_commands, user_values
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_arguments_by_name_defaults_and_rest_come_back_typed() -> None:
 @pytest.mark.parametrize("args", [{}, {"name": 5}, {"name": "x", "more": 1}, {"more": 1}], ids=str)
 def test_arguments_that_do_not_fit_are_refused_before_anything_starts(args: dict[str, Any]) -> None:
     with testing.world(shop.app) as world:
-        wanted = commands.StartRun("r", "greet", values.dump(args), b"s" * 16, named=True)
+        wanted = control_commands.StartRun("r", "greet", user_values.dump(args), b"s" * 16, named=True)
         with pytest.raises(wl.BadInput, match=r"greet\(\)|not a str"):
-            world.command(commands.RUN, wanted)
+            world.command(control_commands.RUN, wanted)
         assert not world.machine.runs
 
 

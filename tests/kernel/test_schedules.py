@@ -11,13 +11,13 @@ import pytest
 import worldline as wl
 from worldline.base import errors, limits
 from worldline.codec import structs
-from worldline.kernel import commands, replay, schedules, snapshots, values
+from worldline.kernel import control_commands, replay, schedules, state_rows, user_values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring import schedule_spec
-from worldline.kernel.rows.records import JournaledFailure
-from worldline.kernel.state import Machine
+from worldline.kernel.machine import Machine
+from worldline.kernel.rows.row_records import JournaledFailure
 from worldline.layers import journal as journals
-from worldline.model import ids, inbox, journal, payload, step
+from worldline.model import ids, inbox, journal, payload, step_records
 from worldline.model.journal import Kind
 
 HOME = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
@@ -208,13 +208,15 @@ class Life:
         self.machine = Machine(app, strict=True)
         self.head = journal.GENESIS
         self.steps: list[list[journal.JournalEntry]] = []
-        self.inputs: list[step.Input] = []
+        self.inputs: list[step_records.Input] = []
         self.timers: dict[ids.IntentId, int] = {}
         self.time_us = start_us
 
-    def give(self, item: inbox.Item, data: bytes = b"") -> step.Stepped:
-        given = step.Input(item, data)
-        stepped = kernel_step.step(self.machine, given, step.StepContext(HOME, self.head.step + 1, self.time_us))
+    def give(self, item: inbox.Item, data: bytes = b"") -> step_records.Stepped:
+        given = step_records.Input(item, data)
+        stepped = kernel_step.step(
+            self.machine, given, step_records.StepContext(HOME, self.head.step + 1, self.time_us)
+        )
         sealed = journals.seal(self.head, stepped.drafts, stepped.changes, state=stepped.state, time_us=self.time_us)
         self.head = sealed.after
         self.steps.append(sealed.entries)
@@ -224,22 +226,22 @@ class Life:
         for cancelled in stepped.cancelled:
             self.timers.pop(cancelled.intent, None)
         if self.machine.work.unsent:
-            self.give(inbox.Control(commands.CONTINUE, payload.EMPTY))
+            self.give(inbox.Control(control_commands.CONTINUE, payload.EMPTY))
         return stepped
 
-    def send(self, event: object) -> step.Stepped:
-        data = values.dump(event)
-        return self.give(inbox.InboxEvent(values.schema_name(type(event)), payload.inline(data)), data)
+    def send(self, event: object) -> step_records.Stepped:
+        data = user_values.dump(event)
+        return self.give(inbox.InboxEvent(user_values.schema_name(type(event)), payload.inline(data)), data)
 
     def command(self, name: str, wanted: object) -> Any:
         data = structs.encode(wanted)
         stepped = self.give(inbox.Control(name, payload.inline(data), correlation="c"), data)
         [answered] = [each for each in stepped.drafts if each.kind is Kind.ANSWERED]
-        return structs.decode(wl.kernel.events.Answer, answered.payload)
+        return structs.decode(wl.kernel.event_dispatch.Answer, answered.payload)
 
     def start(self, call: wl.Call[Any], run_id: str) -> None:
-        wanted = commands.StartRun(run_id, call.target.name, call.pack(), b"s" * 16, named=True)
-        assert self.command(commands.RUN, wanted).ok
+        wanted = control_commands.StartRun(run_id, call.target.name, call.pack(), b"s" * 16, named=True)
+        assert self.command(control_commands.RUN, wanted).ok
 
     def fire_due(self) -> None:
         """Let every timer fire that is due now, in order."""
@@ -265,16 +267,16 @@ class Life:
 
     def restart(self) -> None:
         """Save, and go on from what was saved alone."""
-        parts = snapshots.save(self.machine)
-        self.machine = snapshots.load(self.app, parts, HOME, strict=True)
-        assert snapshots.save(self.machine) == parts
+        parts = state_rows.save(self.machine)
+        self.machine = state_rows.load(self.app, parts, HOME, strict=True)
+        assert state_rows.save(self.machine) == parts
 
     def prove(self) -> None:
         """The journal's inputs give the same entries, the same digests and the same snapshot once more."""
         twin = Machine(self.app, strict=True)
         for entries in self.steps:
             assert replay.again(twin, entries, HOME, lambda carried: carried.inline or b"") is None
-        assert snapshots.save(twin) == snapshots.save(self.machine)
+        assert state_rows.save(twin) == state_rows.save(self.machine)
 
     @property
     def ticks(self) -> list[str]:
@@ -376,7 +378,7 @@ def test_a_workflow_schedules_and_is_rebuilt_without_doing_it_again() -> None:
     life.restart()
     life.advance(10)
     assert life.ticks == ["mine 00:00:10", "mine 00:00:20", "mine 00:00:30"]
-    assert life.machine.runs["p"].record.data == values.dump("planned")
+    assert life.machine.runs["p"].record.data == user_values.dump("planned")
     assert (life.schedules, life.timers) == ({}, {})
     life.prove()
 
@@ -389,7 +391,7 @@ def test_what_was_removed_does_not_come_back_when_a_run_is_rebuilt() -> None:
     life.restart()
     life.advance(40)
     assert life.ticks == []
-    assert life.machine.runs["p"].record.data == values.dump("planned")
+    assert life.machine.runs["p"].record.data == user_values.dump("planned")
     life.prove()
 
 
@@ -397,14 +399,26 @@ def test_a_schedule_starts_workflows() -> None:
     app = program()
     life = Life(app)
     spec = schedule_spec.spec_of(app.workflows["report"]("weekly"), every=10, cron=None, tz=None)
-    assert values.load(bool, life.command(commands.SCHEDULE, schedules.ScheduleChange("r", spec)).data) is True
-    assert values.load(bool, life.command(commands.SCHEDULE, schedules.ScheduleChange("r", spec)).data) is False
+    assert (
+        user_values.load(bool, life.command(control_commands.SCHEDULE, schedules.ScheduleChange("r", spec)).data)
+        is True
+    )
+    assert (
+        user_values.load(bool, life.command(control_commands.SCHEDULE, schedules.ScheduleChange("r", spec)).data)
+        is False
+    )
     life.advance(31)
     assert list(life.machine.runs) == ["r@1", "r@2", "r@3"]
     assert [run.live for run in life.machine.runs.values()] == [True, True, True], "they may overlap"
-    assert values.load(bool, life.command(commands.SCHEDULE, schedules.ScheduleChange("r", None)).data) is True
-    assert values.load(bool, life.command(commands.SCHEDULE, schedules.ScheduleChange("r", None)).data) is False
-    life.command(commands.SCHEDULE, schedules.ScheduleChange("r", spec))
+    assert (
+        user_values.load(bool, life.command(control_commands.SCHEDULE, schedules.ScheduleChange("r", None)).data)
+        is True
+    )
+    assert (
+        user_values.load(bool, life.command(control_commands.SCHEDULE, schedules.ScheduleChange("r", None)).data)
+        is False
+    )
+    life.command(control_commands.SCHEDULE, schedules.ScheduleChange("r", spec))
     life.advance(30)
     assert list(life.machine.runs) == ["r@1", "r@2", "r@3", "r@4", "r@5", "r@6"]
     assert len(life.ticks) == 6
@@ -415,7 +429,7 @@ def test_cron_in_a_world_crosses_the_change_of_clocks() -> None:
     app = program()
     life = Life(app, us("2024-03-29T12:00Z"))
     spec = schedule_spec.spec_of(Tick("morning"), every=None, cron="0  9 * * *", tz="Europe/Berlin")
-    assert life.command(commands.SCHEDULE, schedules.ScheduleChange("m", spec)).ok
+    assert life.command(control_commands.SCHEDULE, schedules.ScheduleChange("m", spec)).ok
     assert schedules.listed(life.machine)[0].cron == "0 9 * * *"
     life.advance(3 * 86_400)
     assert life.ticks == ["morning 08:00:00", "morning 07:00:00", "morning 07:00:00"]
@@ -432,14 +446,16 @@ def test_cron_in_a_world_crosses_the_change_of_clocks() -> None:
         ),
         (schedules.ScheduleChange("a", schedule_spec.Spec(SECOND, "", "", True, "nowhere", b"\xa0")), "nowhere"),
         (
-            schedules.ScheduleChange("a", schedule_spec.Spec(SECOND, "", "", True, "report", values.dump({"x": 1}))),
+            schedules.ScheduleChange(
+                "a", schedule_spec.Spec(SECOND, "", "", True, "report", user_values.dump({"x": 1}))
+            ),
             "report",
         ),
     ],
 )
 def test_a_bad_one_from_outside_is_answered_with_an_error(put: schedules.ScheduleChange, says: str) -> None:
     life = Life(program())
-    answer = life.command(commands.SCHEDULE, put)
+    answer = life.command(control_commands.SCHEDULE, put)
     assert not answer.ok
     message = structs.decode(JournaledFailure, answer.data).message
     assert any(each in message for each in says.split("|")), message
@@ -482,7 +498,7 @@ def test_the_digest_knows_schedules_and_not_times() -> None:
         life.send(Plan([("a", every)]))
     assert early.machine.state == late.machine.state != other.machine.state
     before = early.machine.state
-    early.command(commands.SCHEDULE, schedules.ScheduleChange("a", None))
+    early.command(control_commands.SCHEDULE, schedules.ScheduleChange("a", None))
     assert early.machine.state != before
 
 
@@ -525,9 +541,9 @@ def test_there_is_a_limit_for_each_world(monkeypatch: pytest.MonkeyPatch) -> Non
     stepped = life.send(Plan([("a", 1), ("b", 1), ("c", 1), ("d", 1)]))
     assert "at most 3 schedules" in stepped.dead
     life.send(Plan([("a", 1), ("b", 1), ("c", 1)]))
-    answer = life.command(commands.SCHEDULE, schedules.ScheduleChange("d", cron_spec("* * * * *")))
+    answer = life.command(control_commands.SCHEDULE, schedules.ScheduleChange("d", cron_spec("* * * * *")))
     assert not answer.ok
-    assert life.command(commands.SCHEDULE, schedules.ScheduleChange("c", cron_spec("* * * * *"))).ok, (
+    assert life.command(control_commands.SCHEDULE, schedules.ScheduleChange("c", cron_spec("* * * * *"))).ok, (
         "replacing needs no room"
     )
     assert list(life.schedules) == ["a", "b", "c"]
@@ -537,7 +553,7 @@ def test_a_workflow_that_is_gone_is_reported_and_the_schedule_goes_on() -> None:
     app = program()
     life = Life(app)
     spec = schedule_spec.spec_of(app.workflows["report"]("x"), every=10, cron=None, tz=None)
-    life.command(commands.SCHEDULE, schedules.ScheduleChange("r", spec))
+    life.command(control_commands.SCHEDULE, schedules.ScheduleChange("r", spec))
     life.app = program(without_report=True)
     life.restart()
     life.advance(25)

@@ -12,8 +12,8 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.base import limits
-from worldline.kernel import snapshots
-from worldline.kernel.rows.records import RunStatus
+from worldline.kernel import state_rows
+from worldline.kernel.rows.row_records import RunStatus
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 app = wl.Program("scope-ends")
@@ -478,7 +478,7 @@ def test_dropping_coroutines_at_random_changes_nothing(seed: int) -> None:
     with plain as warm, testing.world(app, script(), seed=seed) as dropped:
         assert everything(warm) == everything(dropped)
         assert warm.head == dropped.head
-        assert snapshots.save(warm.machine) == snapshots.save(dropped.machine)
+        assert state_rows.save(warm.machine) == state_rows.save(dropped.machine)
 
 
 @pytest.mark.parametrize("call", [body_fails(3, 5), gather_fails(4), several_fail(), gives_up_waiting()])

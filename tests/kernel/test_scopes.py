@@ -8,7 +8,7 @@ import pytest
 
 import worldline as wl
 from worldline import testing
-from worldline.kernel.rows.records import RunStatus
+from worldline.kernel.rows.row_records import RunStatus
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 app = wl.Program("scopes")

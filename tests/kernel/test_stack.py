@@ -11,10 +11,10 @@ from typing import Any
 import worldline as wl
 from worldline import testing
 from worldline.kernel import step as kernel_step
-from worldline.kernel import values
+from worldline.kernel import user_values
 from worldline.kernel.execution import coroutines
-from worldline.kernel.state import Machine
-from worldline.model import ids, inbox, payload, step
+from worldline.kernel.machine import Machine
+from worldline.model import ids, inbox, payload, step_records
 
 HOME = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
 app = wl.Program("deep")
@@ -81,9 +81,11 @@ async def flow() -> None:
 
 def measure() -> int:
     machine = Machine(app)
-    data = values.dump(Deep(1))
+    data = user_values.dump(Deep(1))
     kernel_step.step(
-        machine, step.Input(inbox.InboxEvent("Deep", payload.inline(data)), data), step.StepContext(HOME, 1, 1)
+        machine,
+        step_records.Input(inbox.InboxEvent("Deep", payload.inline(data)), data),
+        step_records.StepContext(HOME, 1, 1),
     )
     found: int = machine.cells["Depths", ""].value.n
     return found

@@ -17,7 +17,7 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.base import errors
-from worldline.kernel import stand_ins, values
+from worldline.kernel import stand_ins, user_values
 from worldline.kernel.authoring import stored_types
 
 
@@ -92,11 +92,11 @@ STORED: dict[str, tuple[Any, Any]] = {
 def test_values_come_back(name: str) -> None:
     kind, value = STORED[name]
     stored_types.check(kind, "it")
-    data = values.dump(value)
-    found = values.load(kind, data)
+    data = user_values.dump(value)
+    found = user_values.load(kind, data)
     assert found == value
     assert type(found) is type(value)
-    assert values.dump(found) == data
+    assert user_values.dump(found) == data
 
 
 app = wl.Program("shapes")
@@ -159,7 +159,7 @@ UNFIT: dict[str, tuple[Any, Any, str]] = {
 def test_what_does_not_fit_is_told(name: str) -> None:
     kind, data, said = UNFIT[name]
     with pytest.raises(errors.DecodeError, match=said):
-        values.load(kind, values.dump(data))
+        user_values.load(kind, user_values.dump(data))
 
 
 @dataclass
@@ -216,7 +216,7 @@ def test_what_cannot_be_stored_is_refused(name: str) -> None:
 
 def test_a_secret_of_pydantic_is_not_written() -> None:
     with pytest.raises(errors.EncodeError, match="field password: SecretStr: it has no stored form"):
-        values.dump({"password": pydantic.SecretStr("x")})
+        user_values.dump({"password": pydantic.SecretStr("x")})
 
 
 def test_other_types_stay_what_they_are() -> None:

@@ -22,7 +22,7 @@ import pytest
 
 import worldline as wl
 from worldline import testing
-from worldline.kernel import values
+from worldline.kernel import user_values
 from worldline.kernel.authoring import stored_types
 
 T = TypeVar("T")
@@ -257,7 +257,7 @@ REFUSED: list[tuple[Any, str, str]] = [
 def test_what_is_taken_comes_back(kind: Any, samples: list[Any]) -> None:
     stored_types.check(kind, "here")
     for sample in samples:
-        found = values.load(kind, values.dump(sample))
+        found = user_values.load(kind, user_values.dump(sample))
         assert found == sample
         assert type(found) is type(sample)
 

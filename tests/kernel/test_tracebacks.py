@@ -12,10 +12,10 @@ import worldline as wl
 from worldline import testing
 from worldline.base import limits
 from worldline.kernel.execution import tracebacks
-from worldline.kernel.rows.records import Outcome
+from worldline.kernel.rows.row_records import Outcome
 from worldline.kernel.runs import TRACES_MAX
 from worldline.model.inbox import ReceiptStatus
-from worldline.model.trace import TracedFailure, TraceSource
+from worldline.model.traces import TracedFailure, TraceSource
 
 
 def raised(call: Any, *args: Any) -> BaseException:

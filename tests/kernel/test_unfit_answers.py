@@ -11,7 +11,7 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.base import errors
-from worldline.kernel.execution import reports
+from worldline.kernel.execution import divergence_report
 from worldline.model.journal import Kind
 
 BLOCKED, RUNNING = wl.RunStatus.BLOCKED, wl.RunStatus.RUNNING
@@ -124,7 +124,7 @@ def test_an_answer_that_does_not_fit_any_more_blocks_its_run_alone(how: Await, c
         run = blocked(world, before, after)
         number = 3 if how is scoped else 2
         said = world.why("r")
-        assert f"run 'r' (order), operation {number}: {reports.UNFIT}" in said
+        assert f"run 'r' (order), operation {number}: {divergence_report.UNFIT}" in said
         assert "        answer:  (5)\n        code:    not a str" in said
         assert "        at:      test_unfit_answers.py:" in said
         assert [entry.kind for entry in world.journal()].count(Kind.RUN_BLOCKED) == 1
@@ -189,7 +189,7 @@ def test_an_answer_that_was_taken_before_and_does_not_fit_now() -> None:
         assert list(world.adopt(after)) == ["r"]
         world.advance(10)
         assert run.status is BLOCKED
-        assert f"operation 2: {reports.UNFIT}" in world.why("r")
+        assert f"operation 2: {divergence_report.UNFIT}" in world.why("r")
         world.prove()
         run.answer(2, "five")
         world.advance(10)
@@ -332,7 +332,7 @@ def test_the_answer_of_another_world() -> None:
         world.also("sky", sky())
         run = world.start(asking(StarsText).workflows["order"](), id="r")
         assert run.status is BLOCKED
-        assert f"operation 2: {reports.UNFIT}" in world.why("r")
+        assert f"operation 2: {divergence_report.UNFIT}" in world.why("r")
         world.prove()
         world.adopt(asking(Stars))
         world.advance(5)

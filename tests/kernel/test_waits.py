@@ -10,7 +10,7 @@ import pytest
 import worldline as wl
 from tests.kernel import shop
 from worldline import testing
-from worldline.kernel import events, values
+from worldline.kernel import event_dispatch, user_values
 from worldline.model import inbox, payload
 from worldline.model.journal import Kind
 
@@ -144,7 +144,7 @@ def test_what_is_not_such_an_event_is_rejected(to: str | None) -> None:
     with testing.world(app) as world:
         run = world.start(patient("o1"), id="o1")
         before = world.head.state
-        data = values.dump({"order": 5})
+        data = user_values.dump({"order": 5})
         stepped = world.step(inbox.InboxEvent("Approved", payload.inline(data), to or ""), data)
         assert [draft.kind for draft in stepped.drafts] == [Kind.EVENT, Kind.UNDECODABLE_INPUT]
         assert "Approved" in stepped.dead
@@ -173,7 +173,7 @@ def test_a_run_that_has_ended_takes_nothing() -> None:
 def test_a_buffer_is_bounded() -> None:
     with testing.world(app, wl.Script().on(slow, wl.Script.never()), twice=False) as world:
         world.start(late("o1"), id="o1")
-        for _ in range(events.BUFFER_MAX):
+        for _ in range(event_dispatch.BUFFER_MAX):
             world.send(shop.Approved("x"), to="o1")
         with pytest.raises(testing.NotTaken, match="has not waited for"):
             world.send(shop.Approved("x"), to="o1")

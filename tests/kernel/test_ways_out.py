@@ -11,8 +11,8 @@ import worldline as wl
 from tests.kernel.flows import Go, Said, asked, edited, flow, program, two, world
 from worldline import testing
 from worldline.base import errors, failures, limits
-from worldline.kernel.repair import ways_out
-from worldline.kernel.rows.records import Outcome, RunStatus
+from worldline.kernel import run_repair
+from worldline.kernel.rows.row_records import Outcome, RunStatus
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 
@@ -44,7 +44,7 @@ def test_retry_of_a_run_that_runs_changes_nothing() -> None:
         run.retry()
         assert (run.status, w.machine.state) == (RunStatus.RUNNING, before)
         with pytest.raises(errors.NotFound, match="no run 'nobody'"):
-            w.command(ways_out.RETRY, ways_out.RetryRun("nobody"))
+            w.command(run_repair.RETRY, run_repair.RetryRun("nobody"))
 
 
 # --- Terminate -------------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def test_a_parked_effect_is_answered_with_a_value_or_an_error() -> None:
         assert run.result() == [5, "shaky: never mind"]
         assert w.answer(app.effects["shaky"], 5) == 0
         with pytest.raises(errors.NotFound, match="is open"):
-            w.command(ways_out.ANSWER_EFFECT, ways_out.AnswerEffect(bytes(16), b"\xf6"))
+            w.command(run_repair.ANSWER_EFFECT, run_repair.AnswerEffect(bytes(16), b"\xf6"))
         w.prove()
 
 
@@ -264,7 +264,7 @@ def test_an_effect_that_is_not_parked_is_not_answered_by_hand() -> None:
         w.start(flow(app), id="r")
         [intent] = w.machine.work.open
         with pytest.raises(errors.Closed, match="worldline effect park"):
-            w.command(ways_out.ANSWER_EFFECT, ways_out.AnswerEffect(intent, b"\xf6"))
+            w.command(run_repair.ANSWER_EFFECT, run_repair.AnswerEffect(intent, b"\xf6"))
 
 
 def test_the_same_answer_is_the_same_however_it_is_kept() -> None:

@@ -12,18 +12,18 @@ from tests.kernel.test_cold_cells import From
 from worldline import testing
 from worldline.base import limits
 from worldline.codec import structs
-from worldline.kernel import commands, schedules, snapshots, values
+from worldline.features.forks.pure import revert_step
+from worldline.kernel import control_commands, schedules, state_rows, state_witness, user_values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring import schedule_spec
-from worldline.kernel.branches import revert, witness
-from worldline.kernel.events import Answer
-from worldline.kernel.state import Machine
-from worldline.model import ids, inbox, journal, payload, row_keys, step
+from worldline.kernel.event_dispatch import Answer
+from worldline.kernel.machine import Machine
+from worldline.model import ids, inbox, journal, payload, row_keys, step_records
 from worldline.model.change import Change, drop
 from worldline.model.journal import Kind
 from worldline.model.rows import Rows
 from worldline.model.trie.update import root_of
-from worldline.model.world import ForkPolicy
+from worldline.model.world_records import ForkPolicy
 
 HOME = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))
 SECOND_US = 1_000_000
@@ -57,30 +57,32 @@ async def many(count: int) -> int:
     return len(await wl.gather(*(work(number) for number in range(count))))
 
 
-def control(command: str, data: bytes, *, poison: str = "") -> step.Input:
-    return step.Input(inbox.Control(command, payload.inline(data), "asked"), data, poison=poison)
+def control(command: str, data: bytes, *, poison: str = "") -> step_records.Input:
+    return step_records.Input(inbox.Control(command, payload.inline(data), "asked"), data, poison=poison)
 
 
-def asking(*, poison: str = "") -> step.Input:
-    return control(witness.WITNESS, structs.encode(witness.WitnessCommand()), poison=poison)
+def asking(*, poison: str = "") -> step_records.Input:
+    return control(state_witness.WITNESS, structs.encode(state_witness.WitnessCommand()), poison=poison)
 
 
-def put(key: str, text: str = "") -> step.Input:
-    data = values.dump(Put(key, text))
-    return step.Input(inbox.InboxEvent(values.schema_name(Put), payload.inline(data)), data)
+def put(key: str, text: str = "") -> step_records.Input:
+    data = user_values.dump(Put(key, text))
+    return step_records.Input(inbox.InboxEvent(user_values.schema_name(Put), payload.inline(data)), data)
 
 
-def at(number: int, behind_us: int = 0) -> step.StepContext:
-    return step.StepContext(HOME, number, SECOND_US * 1_000 * number, behind_us)
+def at(number: int, behind_us: int = 0) -> step_records.StepContext:
+    return step_records.StepContext(HOME, number, SECOND_US * 1_000 * number, behind_us)
 
 
-def said(drafts: list[journal.EntryDraft]) -> witness.WitnessedRoot:
-    [found] = [structs.decode(witness.WitnessedRoot, draft.payload) for draft in drafts if draft.kind is Kind.WITNESSED]
+def said(drafts: list[journal.EntryDraft]) -> state_witness.WitnessedRoot:
+    [found] = [
+        structs.decode(state_witness.WitnessedRoot, draft.payload) for draft in drafts if draft.kind is Kind.WITNESSED
+    ]
     return found
 
 
 def root(machine: Machine) -> bytes:
-    return root_of(snapshots.rows_of(machine))
+    return root_of(state_rows.rows_of(machine))
 
 
 def test_the_root_is_that_of_the_rows() -> None:
@@ -91,11 +93,11 @@ def test_the_root_is_that_of_the_rows() -> None:
             world.send(Put(f"k{number % 2}", "x" * 2_000 * number))
             for _ in range(2):
                 before = world.head
-                world.command(witness.WITNESS, witness.WitnessCommand())
+                world.command(state_witness.WITNESS, state_witness.WitnessCommand())
                 entries = [each for each in world.journal() if each.height > before.height]
                 assert [each.kind for each in entries] == [Kind.CONTROL, Kind.WITNESSED, Kind.ANSWERED]
-                found = structs.decode(witness.WitnessedRoot, entries[1].payload)
-                assert found == witness.WitnessedRoot(before.step, root(world.machine))
+                found = structs.decode(state_witness.WitnessedRoot, entries[1].payload)
+                assert found == state_witness.WitnessedRoot(before.step, root(world.machine))
                 roots.append(found.root)
         assert roots[::2] == roots[1::2], "to say it changes nothing"
         assert len({*roots}) == 3
@@ -107,16 +109,16 @@ def test_nothing_else_goes_on_in_that_step() -> None:
     machine = Machine(app)
     call = many(limits.STEP_EFFECTS_MAX + 5)
     call.awaited = True
-    start = commands.StartRun("r", "many", call.pack(), bytes(16), named=True)
-    kernel_step.step(machine, control(commands.RUN, structs.encode(start)), at(1))
+    start = control_commands.StartRun("r", "many", call.pack(), bytes(16), named=True)
+    kernel_step.step(machine, control(control_commands.RUN, structs.encode(start)), at(1))
     assert machine.unfinished
-    rows, before = snapshots.rows_of(machine), root(machine)
+    rows, before = state_rows.rows_of(machine), root(machine)
     stepped = kernel_step.step(machine, asking(), at(2))
-    assert said(stepped.drafts) == witness.WitnessedRoot(1, before)
-    assert (stepped.changes, stepped.wanted, snapshots.rows_of(machine)) == ([], [], rows)
+    assert said(stepped.drafts) == state_witness.WitnessedRoot(1, before)
+    assert (stepped.changes, stepped.wanted, state_rows.rows_of(machine)) == ([], [], rows)
     assert machine.unfinished
     data = b""
-    kernel_step.step(machine, step.Input(inbox.Control(commands.CONTINUE, payload.EMPTY), data), at(3))
+    kernel_step.step(machine, step_records.Input(inbox.Control(control_commands.CONTINUE, payload.EMPTY), data), at(3))
     assert not machine.work.unsent.items
     machine.close()
 
@@ -124,7 +126,9 @@ def test_nothing_else_goes_on_in_that_step() -> None:
 def test_a_clock_that_was_set_back_changes_no_schedule_yet() -> None:
     machine = Machine(app)
     spec = schedule_spec.spec_of(Put("k"), every=3_600, cron=None, tz=None)
-    kernel_step.step(machine, control(commands.SCHEDULE, structs.encode(schedules.ScheduleChange("s", spec))), at(10))
+    kernel_step.step(
+        machine, control(control_commands.SCHEDULE, structs.encode(schedules.ScheduleChange("s", spec))), at(10)
+    )
     before = root(machine)
     behind_us = 9_000 * SECOND_US
     stepped = kernel_step.step(machine, asking(), at(11, behind_us))
@@ -146,7 +150,7 @@ def test_one_that_processes_die_of_is_refused() -> None:
 
 
 def test_a_command_that_cannot_be_read_is_refused() -> None:
-    stepped = kernel_step.step(Machine(app), control(witness.WITNESS, b"\x01"), at(1))
+    stepped = kernel_step.step(Machine(app), control(state_witness.WITNESS, b"\x01"), at(1))
     assert [draft.kind for draft in stepped.drafts] == [Kind.CONTROL, Kind.ANSWERED]
     assert not structs.decode(Answer, stepped.drafts[-1].payload).ok
 
@@ -158,7 +162,7 @@ def test_cells_that_are_not_in_memory(durable: bool) -> None:
     machine = Machine(app, fetch=From(rows))
     number = 0
 
-    def both(given: step.Input) -> list[Any]:
+    def both(given: step_records.Input) -> list[Any]:
         nonlocal number
         number += 1
         stepped = [kernel_step.step(each, given, at(number)) for each in (machine, all_here)]
@@ -203,7 +207,7 @@ def test_with_all_cells_in_memory_the_trie_is_told_what_is_not_durable(monkeypat
         made += 1
         return root_of(found)
 
-    monkeypatch.setattr(witness, "root_of", of_all_rows)
+    monkeypatch.setattr(state_witness, "root_of", of_all_rows)
     givens = [
         put("a", "1"),
         put("b", "1"),
@@ -237,7 +241,7 @@ def test_cells_that_go_together_are_found_among_all_rows() -> None:
     assert machine.cells.root([]) == root_of([])
 
 
-def back(since: int, key: str) -> step.Input:
+def back(since: int, key: str) -> step_records.Input:
     """To a state without this cell."""
-    wanted = revert.Revert(since, 1, 1, ForkPolicy.DROP, [[row_keys.cell("Cell", key)]])
-    return control(revert.REVERT, structs.encode(wanted))
+    wanted = revert_step.Revert(since, 1, 1, ForkPolicy.DROP, [[row_keys.cell("Cell", key)]])
+    return control(revert_step.REVERT, structs.encode(wanted))

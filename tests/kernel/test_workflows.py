@@ -10,7 +10,7 @@ import pytest
 import worldline as wl
 from tests.kernel import shop
 from worldline import testing
-from worldline.kernel.rows.records import RunStatus
+from worldline.kernel.rows.row_records import RunStatus
 from worldline.model.journal import Kind
 
 START = datetime(2024, 1, 1, tzinfo=UTC)

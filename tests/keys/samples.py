@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from worldline.features.collection import keyspace as collection_keyspace
+from worldline.features.copies import dormant_keyspace
+from worldline.features.copies import keyspace as copy_keyspace
+from worldline.features.copies import records as copy_records
+from worldline.features.deletion import keyspace as deletion_keyspace
+from worldline.features.deletion import universe_keyspace
+from worldline.features.encryption import keyspace as encryption_keyspace
+from worldline.features.encryption import master_key_keyspace
+from worldline.features.erasure import keyspace as erasure_keyspace
+from worldline.features.erasure import records as ledger_model
+from worldline.features.erasure import scrub_keyspace
+from worldline.features.quotas import keyspace as quota_keyspace
 from worldline.keys import (
+    age,
     cas,
     chunks,
     inbox,
     journal,
     leases,
     lineage,
+    personal_records,
+    personal_subjects,
     ready,
     schema,
     segments,
@@ -18,36 +33,22 @@ from worldline.keys import (
     space,
     traces,
     trial,
+    universe_settings,
     universes,
     work,
     worlds,
 )
-from worldline.keys.upkeep import (
-    age,
-    collection,
-    copying,
-    data_keys,
-    deletions,
-    encryption,
-    held,
-    ledger,
-    quotas,
-    scrubs,
-    sealed,
-    subjects,
-    universe_deletions,
-    universe_settings,
-)
-from worldline.model import blob, ids, lease, payload, policy, snapshot, trace
+from worldline.model import age as age_model
+from worldline.model import blobs, ids, payload, policy
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
+from worldline.model import leases as lease
+from worldline.model import personal_records as sealed_model
+from worldline.model import snapshots as snapshot
+from worldline.model import traces as trace
 from worldline.model import work as work_model
-from worldline.model import world as world_model
-from worldline.model.upkeep import age as age_model
-from worldline.model.upkeep import copies
-from worldline.model.upkeep import ledger as ledger_model
-from worldline.model.upkeep import sealed as sealed_model
-from worldline.model.upkeep.universe_settings import UniverseSettings
+from worldline.model import world_records as world_model
+from worldline.model.universe_settings import UniverseSettings
 
 
 def counted(first: int, count: int = 16) -> bytes:
@@ -151,33 +152,38 @@ def message() -> inbox_model.Message:
 
 
 VALUES: list[tuple[str, space.ValueKind, space.ValueCodec[Any], Any]] = [
-    ("personal value", space.ValueKind.SEALED, sealed.KEPT, sealed_model.PersonalRecord(DIGEST, b"\x63ada")),
-    ("subject", space.ValueKind.SUBJECT, subjects.ERASURES, sealed_model.Erasures(2, TIME_US)),
+    ("personal value", space.ValueKind.SEALED, personal_records.KEPT, sealed_model.PersonalRecord(DIGEST, b"\x63ada")),
+    ("subject", space.ValueKind.SUBJECT, personal_subjects.ERASURES, sealed_model.Erasures(2, TIME_US)),
     ("schema", space.ValueKind.SCHEMA, schema.VALUE, world_model.Schema(1, 0)),
     ("universe name", space.ValueKind.UNIVERSE_NAME, universes.NAME, universes.UniverseName(UNIVERSE)),
     ("universe meta", space.ValueKind.UNIVERSE_META, universes.META, world_model.UniverseMeta("main", TIME_US, True)),
-    ("generation", space.ValueKind.GENERATION, universes.GENERATION, blob.Generation(300)),
-    ("marking", space.ValueKind.GENERATION, universes.GENERATION, blob.Generation(300, marking=True)),
+    ("generation", space.ValueKind.GENERATION, universes.GENERATION, blobs.Generation(300)),
+    ("marking", space.ValueKind.GENERATION, universes.GENERATION, blobs.Generation(300, marking=True)),
     (
         "collection",
         space.ValueKind.COLLECTION,
-        collection.COLLECTION,
-        blob.Collection(300, WORKER, TIME_US, TIME_US + 1, TIME_US + 2, DIGEST, WORKER, INTENT),
+        collection_keyspace.COLLECTION,
+        blobs.Collection(300, WORKER, TIME_US, TIME_US + 1, TIME_US + 2, DIGEST, WORKER, INTENT),
     ),
     (
         "holds",
         space.ValueKind.HOLDS,
-        collection.HOLDS,
-        blob.Holds(2, [blob.Hold(WORKER, TIME_US, "backup", 77_000_000)]),
+        collection_keyspace.HOLDS,
+        blobs.Holds(2, [blobs.Hold(WORKER, TIME_US, "backup", 77_000_000)]),
     ),
     ("age", space.ValueKind.AGE, age.AGE, age_model.Age(77_000_000, 60_000_000)),
-    ("condemned", space.ValueKind.CONDEMNED, collection.CONDEMNED, blob.Condemned(300, TIME_US, 77_000_000, 301)),
+    (
+        "condemned",
+        space.ValueKind.CONDEMNED,
+        collection_keyspace.CONDEMNED,
+        blobs.Condemned(300, TIME_US, 77_000_000, 301),
+    ),
     ("name", space.ValueKind.NAME, worlds.NAME, worlds.NameRecord(WORLD)),
     ("index", space.ValueKind.INDEX, worlds.INDEX, META),
-    ("inline blob", space.ValueKind.BLOB, cas.BLOB, blob.Blob(3, 1, inline=b"abc")),
-    ("object blob", space.ValueKind.BLOB, cas.BLOB, blob.Blob(70_000, 1, object="aa/cas/bb")),
-    ("blob in chunks", space.ValueKind.BLOB, cas.BLOB, blob.Blob(70_000, 1, chunks=counted(0x70))),
-    ("chunk", space.ValueKind.CHUNK, chunks.CHUNK, blob.BlobChunk(b"abc")),
+    ("inline blob", space.ValueKind.BLOB, cas.BLOB, blobs.Blob(3, 1, inline=b"abc")),
+    ("object blob", space.ValueKind.BLOB, cas.BLOB, blobs.Blob(70_000, 1, object="aa/cas/bb")),
+    ("blob in chunks", space.ValueKind.BLOB, cas.BLOB, blobs.Blob(70_000, 1, chunks=counted(0x70))),
+    ("chunk", space.ValueKind.CHUNK, chunks.CHUNK, blobs.BlobChunk(b"abc")),
     ("grants", space.ValueKind.GRANTS, universes.GRANTS, world_model.Grants(2, [GRANT], [RULE])),
     (
         "grant change",
@@ -188,13 +194,13 @@ VALUES: list[tuple[str, space.ValueKind, space.ValueCodec[Any], Any]] = [
     (
         "quotas",
         space.ValueKind.QUOTAS,
-        quotas.QUOTAS,
+        quota_keyspace.QUOTAS,
         world_model.Quotas(2, world_model.QuotaRecord(10, None, 300, 0), 7, None, 4),
     ),
     (
         "quota change",
         space.ValueKind.QUOTA_CHANGE,
-        quotas.QUOTA_CHANGE,
+        quota_keyspace.QUOTA_CHANGE,
         world_model.QuotaChangeRecord(2, world_model.QuotaRecord(10, None, 300, 0), TIME_US),
     ),
     (
@@ -203,17 +209,17 @@ VALUES: list[tuple[str, space.ValueKind, space.ValueCodec[Any], Any]] = [
         universe_settings.SETTINGS,
         UniverseSettings(2, {"pressure.inbox_items_max": "50"}, {"worker.segment_changes": "true"}, TIME_US),
     ),
-    ("usage", space.ValueKind.USAGE, quotas.USAGE, world_model.Usage(3, 70_000, 2, 1, TIME_US, TIME_US + 1)),
-    ("scrub", space.ValueKind.SCRUB, scrubs.RECORD, scrubs.ScrubRecord(3, TIME_US)),
-    ("erasure", space.ValueKind.LEDGER, ledger.ENTRY, ERASURE),
-    ("deletion", space.ValueKind.DELETION, deletions.DELETION, deletions.DeletionRecord(TIME_US, 300)),
+    ("usage", space.ValueKind.USAGE, quota_keyspace.USAGE, world_model.Usage(3, 70_000, 2, 1, TIME_US, TIME_US + 1)),
+    ("scrub", space.ValueKind.SCRUB, scrub_keyspace.RECORD, scrub_keyspace.ScrubRecord(3, TIME_US)),
+    ("erasure", space.ValueKind.LEDGER, erasure_keyspace.ENTRY, ERASURE),
+    ("deletion", space.ValueKind.DELETION, deletion_keyspace.DELETION, deletion_keyspace.DeletionRecord(TIME_US, 300)),
     (
         "universe deletion",
         space.ValueKind.UNIVERSE_DELETION,
-        universe_deletions.DELETION,
-        universe_deletions.UniverseDeletion(TIME_US, "main", True, True, 300, 7),
+        universe_keyspace.DELETION,
+        universe_keyspace.UniverseDeletion(TIME_US, "main", True, True, 300, 7),
     ),
-    ("upload", space.ValueKind.UPLOAD, chunks.UPLOAD, blob.Upload(16_000_000, TIME_US, 77_000_000)),
+    ("upload", space.ValueKind.UPLOAD, chunks.UPLOAD, blobs.Upload(16_000_000, TIME_US, 77_000_000)),
     ("world meta", space.ValueKind.WORLD_META, worlds.META, META),
     ("epoch", space.ValueKind.EPOCH, leases.EPOCH, lease.Epoch(5, WORKER)),
     ("holder", space.ValueKind.HOLDER, leases.HOLDER, lease.Holder(WORKER, counted(0x70), 5, TIME_US)),
@@ -306,32 +312,34 @@ VALUES: list[tuple[str, space.ValueKind, space.ValueCodec[Any], Any]] = [
     (
         "encryption",
         space.ValueKind.ENCRYPTION,
-        encryption.VALUE,
-        encryption.Encryption("aes-gcm", 3, [encryption.MasterKey("2026", counted(0x70), True)], b"probe"),
+        master_key_keyspace.VALUE,
+        master_key_keyspace.Encryption(
+            "aes-gcm", 3, [master_key_keyspace.MasterKey("2026", counted(0x70), True)], b"probe"
+        ),
     ),
     (
         "data key",
         space.ValueKind.DATA_KEY,
-        data_keys.VALUE,
-        data_keys.DataKey("2026", counted(0x60, 60), TIME_US, older=[counted(0x10)], rewriting=True),
+        encryption_keyspace.VALUE,
+        encryption_keyspace.DataKey("2026", counted(0x60, 60), TIME_US, older=[counted(0x10)], rewriting=True),
     ),
     (
         "destroyed data key",
         space.ValueKind.DATA_KEY,
-        data_keys.VALUE,
-        data_keys.DataKey("", b"", TIME_US, TIME_US + 1),
+        encryption_keyspace.VALUE,
+        encryption_keyspace.DataKey("", b"", TIME_US, TIME_US + 1),
     ),
     ("held", space.ValueKind.HELD, leases.HELD, leases.HeldRecord(5)),
     (
         "held copy",
         space.ValueKind.HELD_COPY,
-        held.HELD,
-        copies.DormantCopy(world_model.Status.PAUSED, "the file a.world", TIME_US),
+        dormant_keyspace.HELD,
+        copy_records.DormantCopy(world_model.Status.PAUSED, "the file a.world", TIME_US),
     ),
     (
         "copying",
         space.ValueKind.COPYING,
-        copying.COPYING,
-        copies.Copying(WORKER, "the file a.world", TIME_US, 7, 77_000_000),
+        copy_keyspace.COPYING,
+        copy_records.Copying(WORKER, "the file a.world", TIME_US, 7, 77_000_000),
     ),
 ]

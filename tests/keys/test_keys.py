@@ -15,13 +15,26 @@ from tests.keys.golden_keys import KEYS, NONCE, PARSED, RANGES
 from tests.keys.samples import AT, DIGEST, INTENT, STAMP, UNIVERSE, WORKER
 from worldline.base import errors, limits
 from worldline.codec import tuples
+from worldline.features.collection import keyspace as collection_keyspace
+from worldline.features.copies import dormant_keyspace
+from worldline.features.copies import keyspace as copy_keyspace
+from worldline.features.deletion import keyspace as deletion_keyspace
+from worldline.features.deletion import universe_keyspace
+from worldline.features.encryption import keyspace as encryption_keyspace
+from worldline.features.encryption import master_key_keyspace
+from worldline.features.erasure import keyspace as erasure_keyspace
+from worldline.features.erasure import scrub_keyspace
+from worldline.features.quotas import keyspace as quota_keyspace
 from worldline.keys import (
+    age,
     cas,
     chunks,
     inbox,
     journal,
     leases,
     lineage,
+    personal_records,
+    personal_subjects,
     ready,
     schema,
     segments,
@@ -29,25 +42,10 @@ from worldline.keys import (
     space,
     traces,
     trial,
+    universe_settings,
     universes,
     work,
     worlds,
-)
-from worldline.keys.upkeep import (
-    age,
-    collection,
-    copying,
-    data_keys,
-    deletions,
-    encryption,
-    held,
-    ledger,
-    quotas,
-    scrubs,
-    sealed,
-    subjects,
-    universe_deletions,
-    universe_settings,
 )
 from worldline.model import ids
 
@@ -55,28 +53,28 @@ MODULES = (
     age,
     cas,
     chunks,
-    collection,
-    copying,
-    data_keys,
-    deletions,
-    encryption,
-    held,
+    collection_keyspace,
+    copy_keyspace,
+    encryption_keyspace,
+    deletion_keyspace,
+    master_key_keyspace,
+    dormant_keyspace,
     inbox,
     journal,
     leases,
-    ledger,
+    erasure_keyspace,
     lineage,
-    quotas,
+    quota_keyspace,
     ready,
     schema,
-    scrubs,
-    sealed,
+    scrub_keyspace,
+    personal_records,
     segments,
     snapshots,
-    subjects,
+    personal_subjects,
     traces,
     trial,
-    universe_deletions,
+    universe_keyspace,
     universe_settings,
     universes,
     work,
@@ -84,7 +82,8 @@ MODULES = (
 )
 
 # These look at the whole key; `stamp_of` looks at the end only, and trusts the range that was read.
-WIDE = ("leases.workers", "worlds.all_worlds", "subjects.records")  # of all kinds of keys that a worker or a world has
+# of all kinds of keys that a worker or a world has
+WIDE = ("leases.workers", "worlds.all_worlds", "personal_subjects.records")
 PARTS = ("inbox.stamp_of", "leases.owner_of", "worlds.world_of")  # read a part of a key and say nothing of the rest
 WHOLE = [row for row in PARSED if row[0] not in PARTS]
 NOT_KEYS = (
@@ -98,13 +97,13 @@ NOT_KEYS = (
     "cas.object_name",
     "ready.hint_value",
     "ready.hint_world",
-    "data_keys.is_world",
-    "data_keys.is_unstamped",
-    "data_keys.of_object",
-    "data_keys.sealing",
-    "data_keys.sealed_ranges",
-    "data_keys.whose",
-    "data_keys.whose_object",
+    "encryption_keyspace.is_world",
+    "encryption_keyspace.is_unstamped",
+    "encryption_keyspace.of_object",
+    "encryption_keyspace.sealing",
+    "encryption_keyspace.sealed_ranges",
+    "encryption_keyspace.whose",
+    "encryption_keyspace.whose_object",
     "segments.unpack",
     "worlds.behind",
 )
@@ -135,11 +134,12 @@ def test_the_tables_name_every_function() -> None:
     listed = {row[0] for row in KEYS} | {row[0] for row in RANGES} | {row[0] for row in PARSED} | {*NOT_KEYS}
     found = {f"{short(module)}.{name}" for module in MODULES for name in public_functions(module)}
     assert found <= listed
-    assert listed - found == {"schema.KEY", "encryption.KEY", "scrubs.COUNT", "scrubs.LAST"}
+    assert listed - found == {"schema.KEY", "master_key_keyspace.KEY", "scrub_keyspace.COUNT", "scrub_keyspace.LAST"}
 
 
 def short(module: types.ModuleType) -> str:
-    return module.__name__.rpartition(".")[2]
+    """What this file calls it: keyspaces of features all have the same name in their folders."""
+    return next(name for name, each in globals().items() if each is module)
 
 
 def public_functions(module: types.ModuleType) -> list[str]:
@@ -179,10 +179,10 @@ def build_again(name: str, parsed: Any) -> bytes:
             return worlds.name_key(UNIVERSE, name_of_world)
         case "work.open_address", (opener, opened):
             return work.open_key(opener, opened)
-        case "deletions.deletion_world", world:
-            return deletions.deletion_key(ids.Address(UNIVERSE, world))
-        case "universe_deletions.deletion_universe", universe:
-            return universe_deletions.deletion_key(universe)
+        case "deletion_keyspace.deletion_world", world:
+            return deletion_keyspace.deletion_key(ids.Address(UNIVERSE, world))
+        case "universe_keyspace.deletion_universe", universe:
+            return universe_keyspace.deletion_key(universe)
         case "lineage.pin_fork", fork:
             return lineage.pin_key(AT, fork)
         case "journal.frame_height", height:
@@ -199,24 +199,24 @@ def build_again(name: str, parsed: Any) -> bytes:
             return work.due_key(at, intent, queue=queue, due_us=due_us)
         case "cas.blob_address", of:
             return cas.blob_key(UNIVERSE, of)
-        case "collection.condemned_address", of:
-            return collection.condemned_key(UNIVERSE, of)
+        case "collection_keyspace.condemned_address", of:
+            return collection_keyspace.condemned_key(UNIVERSE, of)
         case "chunks.chunk_number", number:
             return chunks.chunk_key(UNIVERSE, DIGEST, NONCE, number)
-        case "copying.import_world", imported:
-            return copying.import_key(imported)
+        case "copy_keyspace.import_world", imported:
+            return copy_keyspace.import_key(imported)
         case "chunks.upload_name", (of, nonce):
             return chunks.upload_key(UNIVERSE, of, nonce)
-        case "sealed.parse", (root, subject, value):
-            return sealed.value_key(root, subject, value)
+        case "personal_records.parse", (root, subject, value):
+            return personal_records.value_key(root, subject, value)
         case "leases.held_address", at:
             return leases.held_key(WORKER, at)
         case "leases.worker_of", worker:
             return leases.worker_key(worker)
-        case "data_keys.owner", (universe, None):
-            return data_keys.universe_key(universe)
-        case "data_keys.owner", (universe, world):
-            return data_keys.world_key(ids.Address(universe, world))
+        case "encryption_keyspace.owner", (universe, None):
+            return encryption_keyspace.universe_key(universe)
+        case "encryption_keyspace.owner", (universe, world):
+            return encryption_keyspace.world_key(ids.Address(universe, world))
     raise AssertionError(name)
 
 
@@ -279,10 +279,10 @@ def test_a_workers_other_keys_are_told_from_its_life() -> None:
         lambda: worlds.meta_key(ids.Address(ids.UniverseId(bytes(17)), samples.WORLD)),
         lambda: cas.blob_key(UNIVERSE, bytes(31)),
         lambda: chunks.chunk_key(UNIVERSE, bytes(31), NONCE, 0),
-        lambda: collection.condemned_key(UNIVERSE, bytes(31)),
+        lambda: collection_keyspace.condemned_key(UNIVERSE, bytes(31)),
         lambda: chunks.upload_key(UNIVERSE, DIGEST, NONCE[1:]),
-        lambda: sealed.values(AT, NONCE[1:]),
-        lambda: subjects.subject_key(AT, NONCE[1:]),
+        lambda: personal_records.values(AT, NONCE[1:]),
+        lambda: personal_subjects.subject_key(AT, NONCE[1:]),
         lambda: inbox.seen_key(AT, bytes(15)),
         lambda: inbox.seen_key(AT, b""),
         lambda: inbox.seen_key(AT, ""),

@@ -13,22 +13,26 @@ from hypothesis import strategies as st
 from worldline.base import env as envs
 from worldline.base import limits
 from worldline.codec import tuples
+from worldline.features.collection import keyspace as collection_keyspace
+from worldline.features.quotas import keyspace as quota_keyspace
 from worldline.keys import (
     cas,
     chunks,
     inbox,
     journal,
     leases,
+    personal_records,
+    personal_subjects,
     ready,
     snapshots,
     space,
     traces,
     trial,
+    universe_settings,
     universes,
     work,
     worlds,
 )
-from worldline.keys.upkeep import collection, quotas, sealed, subjects, universe_settings
 from worldline.model import ids
 
 quick = settings(deadline=None, derandomize=True, max_examples=80)
@@ -127,17 +131,17 @@ def keys_of(at: ids.Address, *, name: str, number: int, other: bytes) -> dict[st
         "chunk": chunks.chunk_key(at.universe, other * 2, other, number),
         "grants": universes.grants_key(at.universe),
         "grant change": universes.grant_log_key(at.universe, stamp),
-        "quotas": quotas.quotas_key(at.universe),
+        "quotas": quota_keyspace.quotas_key(at.universe),
         "settings": universe_settings.settings_key(at.universe),
-        "usage": quotas.usage_key(at.universe),
-        "quota change": quotas.log_key(at.universe, stamp),
+        "usage": quota_keyspace.usage_key(at.universe),
+        "quota change": quota_keyspace.log_key(at.universe, stamp),
         "upload": chunks.upload_key(at.universe, other * 2, other),
-        "collection": collection.collection_key(at.universe),
-        "holds": collection.holds_key(at.universe),
-        "condemned": collection.condemned_key(at.universe, other * 2),
-        "personal value": sealed.value_key(at, other, other),
-        "subject": subjects.subject_key(at, other),
-        "erased value": subjects.value_key(at, other, other),
+        "collection": collection_keyspace.collection_key(at.universe),
+        "holds": collection_keyspace.holds_key(at.universe),
+        "condemned": collection_keyspace.condemned_key(at.universe, other * 2),
+        "personal value": personal_records.value_key(at, other, other),
+        "subject": personal_subjects.subject_key(at, other),
+        "erased value": personal_subjects.value_key(at, other, other),
         "open": work.open_key(at, intent),
         "due": work.due_key(at, intent, queue=name, due_us=number),
         "hint": ready.hint_key(at.universe, number, stamp),

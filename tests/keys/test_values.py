@@ -15,6 +15,10 @@ from hypothesis import strategies as st
 from tests.keys import samples
 from worldline.base import errors, limits
 from worldline.codec import canonical, frame, structs
+from worldline.features.collection import keyspace as collection_keyspace
+from worldline.features.copies import keyspace as copy_keyspace
+from worldline.features.copies import records as copy_records
+from worldline.features.encryption import keyspace as encryption_keyspace
 from worldline.keys import chunks as chunk_keys
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import journal as journal_keys
@@ -25,9 +29,7 @@ from worldline.keys import space
 from worldline.keys import trial as trial_keys
 from worldline.keys import universes as universe_keys
 from worldline.keys import work as work_keys
-from worldline.keys.upkeep import collection, copying, data_keys
-from worldline.model import blob, inbox, journal, lease, world
-from worldline.model.upkeep import copies
+from worldline.model import blobs, inbox, journal, leases, world_records
 
 # Records that their own conditions refuse are drawn and left out: of some types, most.
 quick = settings(deadline=None, derandomize=True, max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])
@@ -282,7 +284,7 @@ def test_golden(name: str, kind: space.ValueKind, value: space.ValueCodec[Any], 
 
 def test_a_trial_of_format_2_1_says_nothing_of_what_was_raised() -> None:
     old = bytes.fromhex("b119bb198827860503035820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f0201")
-    assert trial_keys.TRIAL.unpack(old) == lease.CrashTrial(5, 3, lease.HolderActivity.STEP, samples.DIGEST, 2, 1)
+    assert trial_keys.TRIAL.unpack(old) == leases.CrashTrial(5, 3, leases.HolderActivity.STEP, samples.DIGEST, 2, 1)
 
 
 def test_a_lineage_of_format_2_0_does_not_say_its_head() -> None:
@@ -292,7 +294,7 @@ def test_a_lineage_of_format_2_0_does_not_say_its_head() -> None:
         "6e6f707172737475767778797a7b7c7d7e7f5820000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d"
         "1e1f"
     )
-    found: world.Lineage = lineage_keys.LINEAGE.unpack(old)
+    found: world_records.Lineage = lineage_keys.LINEAGE.unpack(old)
     assert found == msgspec.structs.replace(
         samples.LINEAGE, origins=[], chain=b"", state=b"", time_us=0, parent_snapshot_hash=b""
     )
@@ -303,18 +305,18 @@ def test_a_data_key_of_format_2_1_follows_no_other() -> None:
         "b135aa2d44b7846432303236583c606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f80818283"
         "8485868788898a8b8c8d8e8f909192939495969798999a9b1b00060a24181e400000"
     )
-    found: data_keys.DataKey = data_keys.VALUE.unpack(old)
-    assert found == data_keys.DataKey("2026", samples.counted(0x60, 60), samples.TIME_US)
+    found: encryption_keyspace.DataKey = encryption_keyspace.VALUE.unpack(old)
+    assert found == encryption_keyspace.DataKey("2026", samples.counted(0x60, 60), samples.TIME_US)
 
 
 def test_a_universe_of_format_2_0_is_open() -> None:
     old = bytes.fromhex("b10322e3547982646d61696e1b00060a24181e4000")
-    assert universe_keys.META.unpack(old) == world.UniverseMeta("main", samples.TIME_US)
+    assert universe_keys.META.unpack(old) == world_records.UniverseMeta("main", samples.TIME_US)
 
 
 def test_a_trial_of_format_2_1_does_not_say_who_is_blamed() -> None:
     old = bytes.fromhex("b119bb198827860503035820606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f0201")
-    assert trial_keys.TRIAL.unpack(old) == lease.CrashTrial(5, 3, lease.HolderActivity.STEP, samples.DIGEST, 2, 1)
+    assert trial_keys.TRIAL.unpack(old) == leases.CrashTrial(5, 3, leases.HolderActivity.STEP, samples.DIGEST, 2, 1)
 
 
 def test_work_of_format_2_1_is_not_alone_and_blames_nobody() -> None:
@@ -332,17 +334,21 @@ def test_work_of_format_2_1_is_not_alone_and_blames_nobody() -> None:
 def test_records_of_format_2_1_say_no_age() -> None:
     """What is forgotten after a time counts then as old as the universe, whose age begins with this format."""
     values: list[tuple[str, space.ValueCodec[Any], Any]] = [
-        ("holds", collection.HOLDS, blob.Holds(2, [blob.Hold(samples.WORKER, samples.TIME_US, "backup")])),
-        ("condemned", collection.CONDEMNED, blob.Condemned(300, samples.TIME_US)),
+        ("holds", collection_keyspace.HOLDS, blobs.Holds(2, [blobs.Hold(samples.WORKER, samples.TIME_US, "backup")])),
+        ("condemned", collection_keyspace.CONDEMNED, blobs.Condemned(300, samples.TIME_US)),
         (
             "collection",
-            collection.COLLECTION,
-            blob.Collection(
+            collection_keyspace.COLLECTION,
+            blobs.Collection(
                 300, samples.WORKER, samples.TIME_US, samples.TIME_US + 1, samples.TIME_US + 2, samples.DIGEST
             ),
         ),
-        ("upload", chunk_keys.UPLOAD, blob.Upload(16_000_000, samples.TIME_US)),
-        ("copying", copying.COPYING, copies.Copying(samples.WORKER, "the file a.world", samples.TIME_US, 7)),
+        ("upload", chunk_keys.UPLOAD, blobs.Upload(16_000_000, samples.TIME_US)),
+        (
+            "copying",
+            copy_keyspace.COPYING,
+            copy_records.Copying(samples.WORKER, "the file a.world", samples.TIME_US, 7),
+        ),
         ("segment", segment_keys.SEGMENT, msgspec.structs.replace(samples.SEGMENT, age_us=0)),
         ("seen", inbox_keys.SEEN, inbox.SeenId(samples.DIGEST, samples.TIME_US)),
     ]
@@ -538,7 +544,7 @@ def built(kind: type[msgspec.Struct], drawn: dict[str, Any]) -> Any:
     if kind.__name__ == "LedgerEntry":
         drawn = {**drawn, "universe": bytes(limits.ID_BYTES)}
     if kind.__name__ == "Lineage":
-        sections = sorted(drawn["sections"], key=lambda each: each.height) or [world.Section(bytes(16), 1, 1)]
+        sections = sorted(drawn["sections"], key=lambda each: each.height) or [world_records.Section(bytes(16), 1, 1)]
         height = sections[-1].height
         origins = sorted((each for each in drawn["origins"] if each.height <= height), key=lambda each: each.height)
         drawn = {**drawn, "parent": bytes(limits.ID_BYTES), "sections": sections, "height": height, "origins": origins}
@@ -581,4 +587,4 @@ def test_grants_from_before_there_were_rules_are_read() -> None:
     raw = bytes.fromhex(
         "b13c354b93f38202818550101112131415161718191a1b1c1d1e1f6473686f706574696c6c2a657661756c7467696e626f783a2a"
     )
-    assert universe_keys.GRANTS.unpack(raw) == world.Grants(2, [samples.GRANT])
+    assert universe_keys.GRANTS.unpack(raw) == world_records.Grants(2, [samples.GRANT])

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from worldline.base import env as envs
-from worldline.store import kv, memory
-from worldline.store.lmdb import driver as lmdb_driver
+from worldline.store import kv, memory_engine
+from worldline.store.lmdb import lmdb_driver
 
 NAMES = ["memory", "lmdb"]
 MAP_BYTES = 64 * 1024 * 1024
@@ -18,7 +18,7 @@ MAP_BYTES = 64 * 1024 * 1024
 async def opened(name: str, folder: Path, env: envs.Env) -> AsyncIterator[kv.Engine]:
     engine: kv.Engine
     if name == "memory":
-        engine = memory.MemoryEngine(env)
+        engine = memory_engine.MemoryEngine(env)
     else:
         engine = await lmdb_driver.open(folder / "store", env, create=True, map_bytes=MAP_BYTES)
     try:

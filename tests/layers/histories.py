@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.layers import scenario
 from worldline.base import limits
 from worldline.keys import journal as keys
-from worldline.layers import changes as stored_changes
 from worldline.layers import journal as journals
-from worldline.layers.stored import history, lines
+from worldline.layers import step_changes as stored_changes
+from worldline.layers.history import history_line, step_reader
 from worldline.model import change as model
 from worldline.model import ids, journal
 from worldline.model.change import Change, Row
@@ -82,16 +82,16 @@ class History:
         assert self.items == sorted(self.items)
         return batch
 
-    def read(self, *, page: int = 1_000) -> tuple[journal.Head, Rows, list[history.StoredStep]]:
+    def read(self, *, page: int = 1_000) -> tuple[journal.Head, Rows, list[step_reader.StoredStep]]:
         """What a reader makes of the items, so many at a time."""
         return read(self.items, self.blobs, page=page)
 
 
 def read(
     items: list[tuple[bytes, bytes]], blobs: dict[bytes, bytes], *, page: int = 1_000
-) -> tuple[journal.Head, Rows, list[history.StoredStep]]:
-    reader = history.StepReader(lines.HistoryLine(AT), above=0)
-    steps: list[history.StoredStep] = []
+) -> tuple[journal.Head, Rows, list[step_reader.StoredStep]]:
+    reader = step_reader.StepReader(history_line.HistoryLine(AT), above=0)
+    steps: list[step_reader.StoredStep] = []
     while True:
         wanted = reader.wanted()
         found = [each for each in items if wanted.begin <= each[0] < wanted.end][:page]
@@ -99,10 +99,12 @@ def read(
             break
         steps += reader.take(found)
     reader.check_end()
-    steps = [each.with_changes(blobs[history.needed(each)[0]]) if history.is_apart(each) else each for each in steps]
-    needed = {of: blobs[of] for each in steps for of in history.needed(each)}
+    steps = [
+        each.with_changes(blobs[step_reader.needed(each)[0]]) if step_reader.is_apart(each) else each for each in steps
+    ]
+    needed = {of: blobs[of] for each in steps for of in step_reader.needed(each)}
     rows = Rows()
-    return history.fold(journal.GENESIS, steps, rows, needed), rows, steps
+    return step_reader.fold(journal.GENESIS, steps, rows, needed), rows, steps
 
 
 @st.composite

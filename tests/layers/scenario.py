@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 from worldline.base import env as envs
 from worldline.base import limits
 from worldline.layers import inbox, journal, worlds
-from worldline.model import ids, payload, snapshot
+from worldline.model import ids, payload, snapshots
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
-from worldline.model import world as world_model
-from worldline.store import kv, memory, transact
+from worldline.model import world_records as world_model
+from worldline.store import kv, memory_engine, transact
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class Store:
 
     def __init__(self, seed: int = 0) -> None:
         self.env = envs.FixedEnv(seed)
-        self.engine = memory.MemoryEngine(self.env)
+        self.engine = memory_engine.MemoryEngine(self.env)
 
     @property
     def time_us(self) -> int:
@@ -145,7 +145,7 @@ async def create_world(
     engine: kv.Engine, env: envs.Env, number: int = 0, *, universe: ids.UniverseId = UNIVERSE
 ) -> worlds.WorldRecord:
     batch = kv.Batch()
-    baseline = snapshot.StateSnapshot(
+    baseline = snapshots.StateSnapshot(
         step=0,
         height=0,
         chain=journal_model.GENESIS.chain,

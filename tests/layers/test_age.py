@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kits import kit as kits
 from tests.layers.scenario import UNIVERSE, Store, now
-from tests.roles import kit as kits
 from worldline.base import env as envs
-from worldline.layers.upkeep import age
-from worldline.model.upkeep.age import Age
-from worldline.roles.cluster.age_counter import AgeCounter
+from worldline.cluster.age_counter import AgeCounter
+from worldline.layers import age
+from worldline.model.age import Age
 from worldline.store import kv
 
 SECOND = 1_000_000

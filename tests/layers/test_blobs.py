@@ -18,11 +18,12 @@ from worldline.base import errors, limits
 from worldline.keys import cas as keys
 from worldline.keys import universes as universe_keys
 from worldline.layers import blobs, cas
-from worldline.model import blob, payload
-from worldline.store.objects import cache as blob_cache
-from worldline.store.objects import folder as objects_folder
-from worldline.store.objects import interface as objects
-from worldline.store.objects import memory as objects_memory
+from worldline.model import blobs as blob
+from worldline.model import payload
+from worldline.store.objects import cached_objects as blob_cache
+from worldline.store.objects import folder_objects as objects_folder
+from worldline.store.objects import memory_objects as objects_memory
+from worldline.store.objects import objects_interface as objects
 
 LIMIT = limits.INLINE_BYTES_MAX
 SMALL = b"s" * LIMIT

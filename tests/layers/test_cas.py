@@ -12,7 +12,7 @@ from tests.layers.scenario import UNIVERSE, Store
 from worldline.base import errors, limits
 from worldline.keys import cas as keys
 from worldline.layers import cas
-from worldline.model import blob, payload
+from worldline.model import blobs, payload
 from worldline.store import kv
 
 DATA = b"some bytes"
@@ -22,7 +22,7 @@ OVER_LIMIT = AT_LIMIT + b"x"
 
 def publishing(data: bytes, *, generation: int = 0) -> kv.Batch:
     batch = kv.Batch()
-    cas.publish(batch, UNIVERSE, cas.address(data), blob.Blob(len(data), generation, inline=data))
+    cas.publish(batch, UNIVERSE, cas.address(data), blobs.Blob(len(data), generation, inline=data))
     return batch
 
 
@@ -49,7 +49,7 @@ def test_published_blob_is_read_back_and_published_once() -> None:
         cas.decode(of, store.read(cas.get(UNIVERSE, of)).value(0))
     store.ok(publishing(DATA))
     store.conflict(publishing(DATA, generation=7))
-    assert cas.decode(of, stored(store, DATA)) == blob.Blob(len(DATA), 0, inline=DATA)
+    assert cas.decode(of, stored(store, DATA)) == blobs.Blob(len(DATA), 0, inline=DATA)
     assert store.read(cas.get(scenario.OTHER_UNIVERSE, of)).value(0) is None
 
 
@@ -58,13 +58,13 @@ def test_bytes_under_a_wrong_address_are_never_returned() -> None:
     store.ok(publishing(DATA))
     with pytest.raises(errors.DigestMismatch):
         cas.decode(cas.address(b"other"), stored(store, DATA))
-    swapped = keys.BLOB.pack(blob.Blob(5, 0, inline=b"other"))
+    swapped = keys.BLOB.pack(blobs.Blob(5, 0, inline=b"other"))
     with pytest.raises(errors.DigestMismatch):
         cas.decode(cas.address(DATA), swapped)
 
 
 def test_damaged_record_is_noticed_wherever_it_is_damaged() -> None:
-    raw = keys.BLOB.pack(blob.Blob(len(DATA), 3, inline=DATA))
+    raw = keys.BLOB.pack(blobs.Blob(len(DATA), 3, inline=DATA))
     for position in range(len(raw)):
         with pytest.raises(errors.Corrupt):
             cas.decode(cas.address(DATA), scenario.flipped(raw, at=position))
@@ -78,7 +78,7 @@ def test_small_blob_can_join_a_batch() -> None:
     of = cas.put_inline(batch, UNIVERSE, AT_LIMIT, generation=2)
     assert cas.put_inline(batch, UNIVERSE, AT_LIMIT, generation=2) == of
     store.ok(batch)
-    assert cas.decode(of, stored(store, AT_LIMIT)) == blob.Blob(len(AT_LIMIT), 2, inline=AT_LIMIT)
+    assert cas.decode(of, stored(store, AT_LIMIT)) == blobs.Blob(len(AT_LIMIT), 2, inline=AT_LIMIT)
     with pytest.raises(errors.TooLarge, match="inline blob"):
         cas.put_inline(kv.Batch(), UNIVERSE, OVER_LIMIT, generation=2)
 
@@ -89,9 +89,11 @@ def touching(store: Store, data: bytes, *, generation: int) -> tuple[bool, kv.Ba
 
 
 @pytest.mark.parametrize(
-    "made", [blob.Blob(len(DATA), 3, inline=DATA), blob.Blob(len(DATA), 3, object="ab/cd-ef")], ids=["inline", "object"]
+    "made",
+    [blobs.Blob(len(DATA), 3, inline=DATA), blobs.Blob(len(DATA), 3, object="ab/cd-ef")],
+    ids=["inline", "object"],
 )
-def test_used_again_a_blob_rises_to_the_present_generation(made: blob.Blob) -> None:
+def test_used_again_a_blob_rises_to_the_present_generation(made: blobs.Blob) -> None:
     store = Store()
     batch = kv.Batch()
     cas.publish(batch, UNIVERSE, cas.address(DATA), made)
@@ -109,7 +111,7 @@ def test_used_again_a_blob_rises_to_the_present_generation(made: blob.Blob) -> N
 def test_blob_that_is_damaged_is_not_touched() -> None:
     store = Store()
     store.ok(publishing(DATA))
-    raw = keys.BLOB.pack(blob.Blob(5, 0, inline=b"other"))
+    raw = keys.BLOB.pack(blobs.Blob(5, 0, inline=b"other"))
     with pytest.raises(errors.DigestMismatch):
         cas.touch(kv.Batch(), UNIVERSE, cas.address(DATA), raw, generation=5)
 

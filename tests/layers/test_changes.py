@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.layers.histories import LARGE, address, drafts, forms, noise
 from worldline.base import errors, limits
 from worldline.codec import canonical, delta
-from worldline.layers import changes as stored_changes
+from worldline.layers import step_changes as stored_changes
 from worldline.model import change as model
 from worldline.model import row_keys
 from worldline.model.change import Change, Row

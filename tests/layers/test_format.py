@@ -10,20 +10,20 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.codec import frame
 from worldline.keys import schema
-from worldline.layers import format as formats
-from worldline.model import world
+from worldline.layers import store_format as formats
+from worldline.model import world_records
 from worldline.store import kv
 
 MARKER = bytes.fromhex("b1011ab74d0a820203")
 
 
-def ensure(store: scenario.Store, *, create: bool) -> world.Schema:
+def ensure(store: scenario.Store, *, create: bool) -> world_records.Schema:
     return scenario.now(formats.ensure(store.engine, store.env, create=create))
 
 
 def marked(*, major: int, minor: int) -> scenario.Store:
     store = scenario.Store()
-    store.set(schema.KEY, schema.VALUE.pack(world.Schema(major, minor)))
+    store.set(schema.KEY, schema.VALUE.pack(world_records.Schema(major, minor)))
     return store
 
 
@@ -32,7 +32,7 @@ def test_a_store_is_created_only_when_asked() -> None:
     with pytest.raises(errors.StoreMissing, match="create=True"):
         ensure(store, create=False)
     assert store.everything() == {}
-    assert ensure(store, create=True) == formats.CURRENT == world.Schema(2, 3)
+    assert ensure(store, create=True) == formats.CURRENT == world_records.Schema(2, 3)
     assert store.everything() == {schema.KEY: MARKER}
 
 
@@ -67,7 +67,7 @@ def test_an_older_minor_is_opened_and_older_releases_refuse_it_then(
     unsure = scenario.Unsure(store.engine, ["applied"] if lost else [])
     assert scenario.now(formats.ensure(unsure, store.env, create=create)) == formats.CURRENT
     assert store.everything() == {schema.KEY: MARKER, b"\x15\x02data": b"of the store"}
-    monkeypatch.setattr(formats, "CURRENT", world.Schema(2, minor))
+    monkeypatch.setattr(formats, "CURRENT", world_records.Schema(2, minor))
     with pytest.raises(errors.StoreVersion, match=rf"has format 2\.3, this release speaks 2\.{minor}"):
         ensure(store, create=create)
     assert store.everything() == {schema.KEY: MARKER, b"\x15\x02data": b"of the store"}
@@ -75,8 +75,8 @@ def test_an_older_minor_is_opened_and_older_releases_refuse_it_then(
 
 def test_of_two_that_raise_the_minor_the_newer_one_stays() -> None:
     store = marked(major=2, minor=1)
-    newer = schema.VALUE.pack(world.Schema(2, 4))
-    batch = scenario.replaced(schema.KEY, schema.VALUE.pack(world.Schema(2, 1)), newer)
+    newer = schema.VALUE.pack(world_records.Schema(2, 4))
+    batch = scenario.replaced(schema.KEY, schema.VALUE.pack(world_records.Schema(2, 1)), newer)
     slow = engines.Meddled(store.engine, lambda: store.engine.commit(batch), lost=False)
     with pytest.raises(errors.StoreVersion, match=r"has format 2\.4"):
         scenario.now(formats.ensure(slow, store.env, create=True))
@@ -128,7 +128,7 @@ def test_of_two_creators_both_find_the_store(lost: bool) -> None:
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_creator_that_loses_to_a_newer_release_is_refused(lost: bool) -> None:
     store = scenario.Store()
-    newer = schema.VALUE.pack(world.Schema(3, 0))
+    newer = schema.VALUE.pack(world_records.Schema(3, 0))
     batch = scenario.replaced(schema.KEY, None, newer)
     slow = engines.Meddled(store.engine, lambda: store.engine.commit(batch), lost=lost)
     with pytest.raises(errors.StoreVersion, match=r"has format 3\.0"):

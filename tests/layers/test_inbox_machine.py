@@ -20,8 +20,8 @@ from worldline.codec import digest
 from worldline.keys import inbox as keys
 from worldline.layers import inbox, worlds
 from worldline.model import inbox as model
-from worldline.model import world as world_model
-from worldline.model.upkeep.age import Age
+from worldline.model import world_records as world_model
+from worldline.model.age import Age
 from worldline.store import kv, transact
 
 AT = scenario.address()

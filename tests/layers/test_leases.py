@@ -11,7 +11,8 @@ from tests.layers.scenario import SECOND, Store
 from worldline.base import errors
 from worldline.keys import leases as keys
 from worldline.layers import leases
-from worldline.model import ids, lease
+from worldline.model import ids
+from worldline.model import leases as lease
 from worldline.store import kv, transact
 
 TTL_US = 15 * SECOND

@@ -10,7 +10,8 @@ from tests.layers.test_leases import AT, TTL_US, acquire, held_by, look, releasi
 from worldline.base import errors
 from worldline.keys import leases as keys
 from worldline.layers import leases
-from worldline.model import ids, lease
+from worldline.model import ids
+from worldline.model import leases as lease
 from worldline.store import kv
 
 

@@ -15,7 +15,7 @@ from worldline.base import errors, limits
 from worldline.layers import inbox, messages, worlds
 from worldline.model import ids, payload
 from worldline.model.inbox import Message, MessageMode
-from worldline.model.world import Status
+from worldline.model.world_records import Status
 from worldline.store import kv, transact
 
 SENDER = scenario.address(1)

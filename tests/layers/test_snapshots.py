@@ -10,7 +10,8 @@ from worldline.base import errors
 from worldline.codec import digest
 from worldline.keys import snapshots as keys
 from worldline.layers import snapshots
-from worldline.model import journal, snapshot
+from worldline.model import journal
+from worldline.model import snapshots as snapshot
 from worldline.store import kv, transact
 
 AT = scenario.address()

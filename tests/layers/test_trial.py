@@ -11,8 +11,9 @@ import pytest
 from worldline.keys import journal as journal_keys
 from worldline.keys import trial as keys
 from worldline.layers import leases, trial
-from worldline.model import ids, journal, lease
-from worldline.model.lease import Blamed, CrashTrial, HolderActivity
+from worldline.model import ids, journal
+from worldline.model import leases as lease
+from worldline.model.leases import Blamed, CrashTrial, HolderActivity
 from worldline.store import kv
 
 AT = ids.Address(ids.UniverseId(b"u" * 16), ids.WorldId(b"w" * 16))

@@ -8,8 +8,8 @@ from tests.layers import scenario
 from worldline.base import errors
 from worldline.keys import universes as keys
 from worldline.layers import universes
-from worldline.model import blob, ids
-from worldline.model import world as model
+from worldline.model import blobs, ids
+from worldline.model import world_records as model
 from worldline.store import kv
 
 
@@ -76,14 +76,14 @@ def test_bad_names_are_refused_before_anything_is_written(name: str) -> None:
 def test_a_universe_never_collected_is_at_generation_zero() -> None:
     store = scenario.Store()
     assert universes.decode_generation(store.read(universes.get_generation(ident(1))).value(0)) == 0
-    store.set(keys.generation_key(ident(1)), keys.GENERATION.pack(blob.Generation(7)))
+    store.set(keys.generation_key(ident(1)), keys.GENERATION.pack(blobs.Generation(7)))
     assert universes.decode_generation(store.read(universes.get_generation(ident(1))).value(0)) == 7
     assert universes.decode_generation(store.read(universes.get_generation(ident(2))).value(0)) == 0
 
 
 def test_damage_is_noticed() -> None:
     raw = keys.NAME.pack(keys.UniverseName(ident(1)))
-    for bad in (scenario.flipped(raw), raw[:-1], keys.GENERATION.pack(blob.Generation(1)), b""):
+    for bad in (scenario.flipped(raw), raw[:-1], keys.GENERATION.pack(blobs.Generation(1)), b""):
         with pytest.raises(errors.DecodeError):
             universes.decode(bad)
         with pytest.raises(errors.DecodeError):

@@ -15,7 +15,7 @@ from worldline.model import ids
 from worldline.model import inbox as inbox_model
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import Work, WorkKind, WorkState
-from worldline.model.world import Status
+from worldline.model.world_records import Status
 from worldline.store import kv, transact
 
 AT = scenario.address(0)

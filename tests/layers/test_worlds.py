@@ -17,8 +17,8 @@ from worldline.keys import leases as lease_keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.keys import worlds as keys
 from worldline.layers import snapshots, worlds
-from worldline.model import ids, journal, lease
-from worldline.model import world as model
+from worldline.model import ids, journal, leases
+from worldline.model import world_records as model
 from worldline.store import kv, transact
 
 Status = model.Status
@@ -268,7 +268,7 @@ def test_a_new_world_has_everything_it_needs() -> None:
         keys.meta_key(at): keys.META.pack(meta),
         keys.index_key(at): keys.INDEX.pack(meta),
         keys.name_key(UNIVERSE, "alice"): keys.NAME.pack(keys.NameRecord(at.world)),
-        lease_keys.epoch_key(at): lease_keys.EPOCH.pack(lease.Epoch(0, b"")),
+        lease_keys.epoch_key(at): lease_keys.EPOCH.pack(leases.Epoch(0, b"")),
         journal_keys.head_key(at): journal_keys.HEAD.pack(journal.GENESIS),
         snapshot_keys.snapshot_key(at, 0): snapshot_keys.SNAPSHOT.pack(BASELINE),
         snapshot_keys.baseline_key(at): snapshot_keys.BASELINE.pack(BASELINE),

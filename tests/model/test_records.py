@@ -10,10 +10,10 @@ import pytest
 
 from worldline.base import errors, limits
 from worldline.codec import canonical
-from worldline.model import blob, inbox, journal, payload, snapshot, work, world
+from worldline.model import blobs, inbox, journal, payload, snapshots, work, world_records
 
 DIGEST = bytes(range(32))
-Status = world.Status
+Status = world_records.Status
 
 
 def entry(**changed: object) -> journal.JournalEntry:
@@ -30,11 +30,11 @@ def entry(**changed: object) -> journal.JournalEntry:
         lambda: payload.Payload(inline=b"a"),
         lambda: payload.Payload(ref=DIGEST[:-1], size=1),
         lambda: payload.Payload(ref=DIGEST, size=-1),
-        lambda: blob.Blob(1, 0),
-        lambda: blob.Blob(1, 0, inline=b"a", object="name"),
-        lambda: blob.Blob(2, 0, inline=b"a"),
-        lambda: blob.Blob(-1, 0, object="name"),
-        lambda: blob.Blob(1, -1, object="name"),
+        lambda: blobs.Blob(1, 0),
+        lambda: blobs.Blob(1, 0, inline=b"a", object="name"),
+        lambda: blobs.Blob(2, 0, inline=b"a"),
+        lambda: blobs.Blob(-1, 0, object="name"),
+        lambda: blobs.Blob(1, -1, object="name"),
         lambda: entry(height=0),
         lambda: entry(step=0),
         lambda: entry(chain=b"short"),
@@ -46,15 +46,15 @@ def entry(**changed: object) -> journal.JournalEntry:
         lambda: journal.Head(2, 1, DIGEST, DIGEST, 0),
         lambda: journal.Head(1, 1, b"", DIGEST, 0),
         lambda: journal.Head(1, 1, DIGEST, DIGEST[1:], 0),
-        lambda: snapshot.StateSnapshot(-1, 0, DIGEST, DIGEST, 0, b"", 0),
-        lambda: snapshot.StateSnapshot(2, 1, DIGEST, DIGEST, 0, b"", 0),
-        lambda: snapshot.StateSnapshot(1, 1, DIGEST[1:], DIGEST, 0, b"", 0),
-        lambda: snapshot.StateSnapshot(1, 1, DIGEST, b"", 0, b"", 0),
-        lambda: snapshot.StateSnapshot(1, 1, DIGEST, DIGEST, -1, b"", 0),
-        lambda: snapshot.StateSnapshot(1, 1, DIGEST, DIGEST, 0, b"", 0, -1),
+        lambda: snapshots.StateSnapshot(-1, 0, DIGEST, DIGEST, 0, b"", 0),
+        lambda: snapshots.StateSnapshot(2, 1, DIGEST, DIGEST, 0, b"", 0),
+        lambda: snapshots.StateSnapshot(1, 1, DIGEST[1:], DIGEST, 0, b"", 0),
+        lambda: snapshots.StateSnapshot(1, 1, DIGEST, b"", 0, b"", 0),
+        lambda: snapshots.StateSnapshot(1, 1, DIGEST, DIGEST, -1, b"", 0),
+        lambda: snapshots.StateSnapshot(1, 1, DIGEST, DIGEST, 0, b"", 0, -1),
         lambda: inbox.SeenId(b"short", 0),
-        lambda: world.Schema(0, 0),
-        lambda: world.Schema(1, -1),
+        lambda: world_records.Schema(0, 0),
+        lambda: world_records.Schema(1, -1),
     ],
 )
 def test_records_that_cannot_be_are_refused(build: Callable[[], object]) -> None:
@@ -65,9 +65,9 @@ def test_records_that_cannot_be_are_refused(build: Callable[[], object]) -> None
 def test_records_at_the_edge_of_what_can_be() -> None:
     assert entry(stamp=bytes(12), chain=DIGEST, state=DIGEST).step == 1
     assert journal.Head(1, 1, DIGEST, DIGEST, 0).height == 1
-    assert snapshot.StateSnapshot(0, 0, DIGEST, DIGEST, 0, b"", 0).step == 0
-    assert world.Schema(1, 0).minor == 0
-    assert blob.Blob(0, 0, inline=b"").inline == b""
+    assert snapshots.StateSnapshot(0, 0, DIGEST, DIGEST, 0, b"", 0).step == 0
+    assert world_records.Schema(1, 0).minor == 0
+    assert blobs.Blob(0, 0, inline=b"").inline == b""
 
 
 def test_inline_payloads_are_bounded_and_references_are_not() -> None:
@@ -131,7 +131,7 @@ NUMBERS: dict[type[enum.IntEnum], dict[str, int]] = {
     inbox.Reply: {"NONE": 0, "MESSAGE": 1, "RECEIPT": 2},
     work.WorkKind: {"EFFECT": 1, "TIMER": 2, "MESSAGE": 3},
     work.WorkState: {"WAITING": 1, "CLAIMED": 2, "PARKED": 3, "SETTLED": 4, "SENT": 5},
-    world.Status: {"ACTIVE": 1, "PAUSED": 2, "ARCHIVED": 3, "DELETED": 4},
+    world_records.Status: {"ACTIVE": 1, "PAUSED": 2, "ARCHIVED": 3, "DELETED": 4},
 }
 
 
@@ -161,10 +161,10 @@ def test_inputs_are_the_kinds_below_32() -> None:
 
 def test_status_transitions() -> None:
     """From each status, where it may go; deleted is the end."""
-    assert {before: {*after} for before, after in world.TRANSITIONS.items()} == {
+    assert {before: {*after} for before, after in world_records.TRANSITIONS.items()} == {
         Status.ACTIVE: {Status.PAUSED, Status.ARCHIVED, Status.DELETED},
         Status.PAUSED: {Status.ACTIVE, Status.ARCHIVED, Status.DELETED},
         Status.ARCHIVED: {Status.ACTIVE, Status.PAUSED, Status.DELETED},
         Status.DELETED: set(),
     }
-    assert world.TAKES_INPUT == (Status.ACTIVE, Status.PAUSED)
+    assert world_records.TAKES_INPUT == (Status.ACTIVE, Status.PAUSED)

@@ -15,12 +15,12 @@ import pytest
 
 import worldline as wl
 from tests import aio
-from tests.roles import kit as kits
-from tests.roles.conftest import memory_kit
-from tests.roles.kit import Kit, Process
-from tests.roles.pausing import Pausing
+from tests.kits import kit as kits
+from tests.kits.fixtures import memory_kit
+from tests.kits.kit import Kit, Process
+from tests.kits.pausing import Pausing
 from worldline.observe import sinks
-from worldline.roles.cluster import operations
+from worldline.runtime import operator_calls
 from worldline.store import kv
 
 __all__ = ["memory_kit"]
@@ -134,7 +134,7 @@ async def first(told: list[wl.HostEvent], kind: sinks.HostEventKind) -> wl.HostE
 async def test_a_host_that_is_emptied_says_so(memory_kit: Kit) -> None:
     async with told_of(memory_kit, program()) as (process, told):
         worker = process.host.worlds.worker
-        await operations.drain_worker(process.engine, memory_kit.env, worker, draining=True)
+        await operator_calls.drain_worker(process.engine, memory_kit.env, worker, draining=True)
         event = await first(told, "draining")
         assert (event.worker, event.worlds) == (worker.hex(), 1)
     assert [each.kind for each in told] == ["started", "draining", "closing", "closed"], "each is told once"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import worldline as wl
 from worldline.model import ids
-from worldline.observe import logs
-from worldline.roles import telemetry
+from worldline.observe import log_format
+from worldline.runtime import facts
 
 AT = ids.Address(ids.UniverseId(bytes(16)), ids.WorldId(bytes(range(16))))
 
@@ -19,8 +19,8 @@ AT = ids.Address(ids.UniverseId(bytes(16)), ids.WorldId(bytes(range(16))))
 def record(message: str, *args: object, extra: dict[str, object] | None = None, error: bool = False) -> list[str]:
     """One warning, as each form writes it."""
     lines: list[str] = []
-    for form in logs.FORMS:
-        with logs.written(form, lines.append, always={"worker": "w1"}):
+    for form in log_format.FORMS:
+        with log_format.written(form, lines.append, always={"worker": "w1"}):
             exc_info = None
             if error:
                 try:
@@ -33,7 +33,7 @@ def record(message: str, *args: object, extra: dict[str, object] | None = None, 
 
 
 def test_a_record_with_fields() -> None:
-    text, line = record("world %s\nis gone", "x", extra=telemetry.about(AT, step=7, name="alice"))
+    text, line = record("world %s\nis gone", "x", extra=facts.about(AT, step=7, name="alice"))
     said = json.loads(line)
     when = datetime.fromisoformat(said.pop("time"))
     assert when.tzinfo is not None
@@ -74,7 +74,7 @@ def test_levels_and_what_was_there_before() -> None:
     log, user = logging.getLogger("worldline"), logging.getLogger("worldline.user")
     before = log.level, log.propagate, list(log.handlers), user.level
     lines: list[str] = []
-    with logs.written("json", lines.append, level="error"):
+    with log_format.written("json", lines.append, level="error"):
         logging.getLogger("worldline.roles").warning("not this")
         user.info("but this")
         user.debug("not this either")
@@ -92,7 +92,7 @@ async def test_what_a_program_logs_says_where(tmp_path: Path) -> None:
         wl.log.info("on my way")
 
     lines: list[str] = []
-    with logs.written("json", lines.append):
+    with log_format.written("json", lines.append):
         async with wl.open(str(tmp_path), host=app) as universe:
             world = await universe.ensure("w", app)
             await world.run(go(), id="r", timeout=30)

@@ -14,7 +14,7 @@ from prometheus_client import parser
 import worldline as wl
 from worldline.model.settings import JanitorSettings, Settings
 from worldline.observe import measures, metric_list, prometheus
-from worldline.roles import telemetry
+from worldline.runtime import facts
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -98,7 +98,7 @@ async def test_the_backlog_is_counted_where_metrics_are_wanted(
 def test_a_sink_is_given_gauges_too() -> None:
     given: list[wl.Measure] = []
     meter = measures.Meter(given.append)
-    meter.tell(telemetry.DueCounted("u", 5_000_000, {"timer": 3}, {"timer": 2_000_000}))
+    meter.tell(facts.DueCounted("u", 5_000_000, {"timer": 3}, {"timer": 2_000_000}))
     assert [(each.name, each.kind, each.value, each.labels) for each in given] == [
         ("worldline_backlog_overdue", "gauge", 3, {"universe": "u", "kind": "timer"}),
         ("worldline_backlog_overdue_age_seconds", "gauge", 2, {"universe": "u", "kind": "timer"}),

@@ -32,7 +32,7 @@ from typing import Any
 
 import msgspec
 
-from worldline.store.objects import s3 as objects_s3
+from worldline.store.objects import s3_objects as objects_s3
 
 ACCESS_KEY = "worldline"
 SECRET_KEY = "not-a-secret-at-all"

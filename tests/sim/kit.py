@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 
 from tests.campaign.hosts import crew
 from tests.campaign.load import programs, workloads
+from worldline.api.universe import Universe
+from worldline.api.world import World
 from worldline.client.connection import Connection
-from worldline.client.universe import Universe
-from worldline.client.world import World
 from worldline.model.settings import Settings
 from worldline.sim.check.audit import Audit
 from worldline.sim.faults import profiles
 from worldline.sim.hosts import cluster as clusters
-from worldline.sim.runtime.loop import SimLoop
+from worldline.sim.runtime.sim_loop import SimLoop
 
 WORLDS = [("counter-0", "counters"), ("shop-0", "orders")]
 PLAN = workloads.Plan(worlds=WORLDS, ops=[], pause_ms=10)

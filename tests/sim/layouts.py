@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator
 from unittest import mock
 
-from worldline.sim.runtime.loop import SimLoop
+from worldline.sim.runtime.sim_loop import SimLoop
 
 BLOCKS = 40_000
 BYTES_MAX = 600  # of a block: about as large as a task with all that it has

@@ -17,24 +17,24 @@ import msgspec
 
 from tests.campaign.faults.ablations import GUARDS
 from tests.campaign.suite import SUITE
-from worldline.sim import campaign, run
+from worldline.sim import campaign, seed_run
 
 SEEDS_MAX = 200
 COMPARED = 6  # seeds that miss a guard, of which the shortest is written down
 FILE = Path(__file__).with_name("recorded.json")
 
 
-def catches(guard: str, seed: int) -> run.SeedResult | None:
+def catches(guard: str, seed: int) -> seed_run.SeedResult | None:
     """The result of a seed that misses a guard, if what breaks first is what the guard is there for."""
     result = campaign.one(seed, SUITE, campaign.CampaignJob(without=guard))
     broken = [each.invariant for each in result.failures[:1]]
     return result if broken and broken[0] in GUARDS[guard].breaks else None
 
 
-def holds(guard: str, seed: int) -> run.SeedResult:
+def holds(guard: str, seed: int) -> seed_run.SeedResult:
     """The result of a seed that looks where a guard would be missed, with the guard."""
     looking = campaign.CampaignJob(without=guard).profile_of(seed, SUITE.guards)
-    return run.run(seed, SUITE, profile=looking, halt=True)
+    return seed_run.run(seed, SUITE, profile=looking, halt=True)
 
 
 def search(guard: str, seeds_max: int = SEEDS_MAX) -> int | None:

@@ -14,12 +14,12 @@ from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
 from worldline.model import ids, inbox, payload
 from worldline.model import work as work_model
-from worldline.model import world as world_model
-from worldline.sim import run
+from worldline.model import world_records as world_model
+from worldline.sim import seed_run
 from worldline.sim.check.audit import Audit
-from worldline.sim.check.messages import Messages
+from worldline.sim.check.message_checks import Messages
 from worldline.sim.faults import boundaries, profiles
-from worldline.sim.runtime.loop import SimMachine
+from worldline.sim.runtime.sim_loop import SimMachine
 from worldline.sim.runtime.truth import AppliedBatch
 from worldline.store import kv
 
@@ -33,13 +33,13 @@ WINDOW_US = 10_000_000
 
 @pytest.mark.parametrize("seed", range(3))
 def test_another_store_among_faults(seed: int) -> None:
-    result = run.run(seed, SUITE, profile=profiles.of(SENDING, seed))
+    result = seed_run.run(seed, SUITE, profile=profiles.of(SENDING, seed))
     assert result.failures == []
 
 
 def test_ids_that_are_forgotten_soon() -> None:
     """The janitor of the other store forgets messages while some are still on their way."""
-    result = run.run(4, SUITE, profile=profiles.of(ablations.SENDING + ablations.SHORT_WINDOW, 4))
+    result = seed_run.run(4, SUITE, profile=profiles.of(ablations.SENDING + ablations.SHORT_WINDOW, 4))
     assert result.failures == []
 
 
@@ -49,7 +49,7 @@ def test_where_hosts_are_stopped() -> None:
     assert set(cells) <= set(boundaries.reachable())
     found: dict[tuple[str, str], int] = {}
     for seed in range(20):  # which seeds hit what changes with the code
-        found |= run.run(seed, SUITE, profile=profiles.of(SENDING, seed)).cells
+        found |= seed_run.run(seed, SUITE, profile=profiles.of(SENDING, seed)).cells
         if len(set(cells) & set(found)) >= 3:
             return
     raise AssertionError(f"only {found}")

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.campaign.suite import SUITE
-from worldline.sim import run
+from worldline.sim import seed_run
 from worldline.sim.faults import profiles
 
 COLD = "worker.cells_memory_max=1,worker.snapshot_entries=4,focus=cold"
@@ -18,7 +18,7 @@ SEEDS = (14, 4, 8, 9)  # short ones; the first of them stops hosts in every way 
 def test_hosts_are_stopped_while_a_step_waits_for_a_cell() -> None:
     reached: Counter[tuple[str, str]] = Counter()
     for seed in SEEDS:
-        ran = run.run(seed, SUITE, profile=profiles.of(COLD, seed), halt=True)
+        ran = seed_run.run(seed, SUITE, profile=profiles.of(COLD, seed), halt=True)
         assert ran.failures == []
         reached.update(ran.cells)
     faults = {fault for boundary, fault in reached if boundary.startswith("B21")}
@@ -26,7 +26,7 @@ def test_hosts_are_stopped_while_a_step_waits_for_a_cell() -> None:
 
 
 def test_one_seed_is_one_trace_also_then() -> None:
-    first, again = (run.run(SEEDS[0], SUITE, profile=profiles.of(COLD, SEEDS[0])) for _ in range(2))
+    first, again = (seed_run.run(SEEDS[0], SUITE, profile=profiles.of(COLD, SEEDS[0])) for _ in range(2))
     assert first.trace == again.trace
 
 

@@ -13,8 +13,8 @@ import pytest
 from tests import options
 from tests.arch.trees import ROOT
 from tests.sim import layouts, traced
-from worldline.sim import run
-from worldline.sim.runtime.loop import SimFuture, SimLoop, SimMachine, SimTask
+from worldline.sim import seed_run
+from worldline.sim.runtime.sim_loop import SimFuture, SimLoop, SimMachine, SimTask
 
 # Some cycles of the first have several worlds, and the callbacks of a host are taken in a drawn order. The second has
 # flow domains, and no such order.
@@ -26,12 +26,12 @@ HASHES = ("0", "12345")  # this process may have one of them
 
 
 @pytest.fixture(scope="module")
-def first() -> dict[str, run.SeedResult]:
+def first() -> dict[str, seed_run.SeedResult]:
     """What the seeds do, to be compared with what they do next."""
     return {each: traced.result(each, keep=LINES) for each in SEEDS}
 
 
-def test_a_seed_run_twice_in_one_process_is_the_same_run(first: dict[str, run.SeedResult]) -> None:
+def test_a_seed_run_twice_in_one_process_is_the_same_run(first: dict[str, seed_run.SeedResult]) -> None:
     for seed, before in first.items():
         with layouts.scattered(before.seed):
             again = traced.result(seed, keep=LINES)
@@ -39,7 +39,7 @@ def test_a_seed_run_twice_in_one_process_is_the_same_run(first: dict[str, run.Se
         assert before == again
 
 
-def test_neither_hashes_nor_addresses_decide_anything(first: dict[str, run.SeedResult]) -> None:
+def test_neither_hashes_nor_addresses_decide_anything(first: dict[str, seed_run.SeedResult]) -> None:
     hashes = next(each for each in HASHES if each != os.environ.get("PYTHONHASHSEED"))
     env = {**os.environ, "PYTHONHASHSEED": hashes, "PYTHONMALLOC": "malloc"}
     command = [sys.executable, "-m", "tests.sim.traced", *SEEDS]
@@ -47,7 +47,7 @@ def test_neither_hashes_nor_addresses_decide_anything(first: dict[str, run.SeedR
     assert child.stdout == "".join(f"{seed} {result.trace}\n" for seed, result in first.items())
 
 
-def test_another_seed_is_another_run(first: dict[str, run.SeedResult]) -> None:
+def test_another_seed_is_another_run(first: dict[str, seed_run.SeedResult]) -> None:
     assert len({each.trace for each in first.values()}) == len(SEEDS) > 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import worldline as wl
-from tests.roles import people
+from tests.kits import people
 from worldline import testing
 
 SEEDS = 12

@@ -11,23 +11,22 @@ import worldline as wl
 from tests.campaign.hosts import crew
 from tests.campaign.load import flow_domains, programs
 from tests.sim import kit
+from worldline.api.universe import Universe
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client.connection import Connection
-from worldline.client.handle import Handle
-from worldline.client.universe import Universe
-from worldline.host import compose
-from worldline.inspect import prove
-from worldline.kernel.domains import acting
+from worldline.client.world_handle import Handle
+from worldline.features.domains.pure import part as domain_part
+from worldline.features.proofs import calls as proof_calls
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases
 from worldline.model import ids
-from worldline.model.world import Status
-from worldline.roles import expiry
-from worldline.roles import lease as world_lease
-from worldline.sim.check import checkers, forks
+from worldline.model.world_records import Status
+from worldline.runtime import death_witness, store_opening
+from worldline.runtime import lease_calls as world_lease
+from worldline.sim.check import checkers, fork_checks
 from worldline.store import kv
-from worldline.store.objects import interface as objects
+from worldline.store.objects import objects_interface as objects
 
 
 def test_an_answer_is_found_again_long_after_it_was_given() -> None:
@@ -156,7 +155,7 @@ def test_a_world_that_is_closed_while_somebody_takes_it_does_not_run(status: Sta
         me = await worker(calm.universe._connection.store.engine, env)
         meddling.first = lambda: close(world, status)
         with pytest.raises((errors.Closed, errors.NotFound)):
-            await world_lease.acquire(meddling, env, at, me, expiry.DeathWitness(env))  # type: ignore[arg-type]
+            await world_lease.acquire(meddling, env, at, me, death_witness.DeathWitness(env))  # type: ignore[arg-type]
 
     kit.calmly(scenario, hosts=1)
 
@@ -170,8 +169,10 @@ def test_a_world_that_is_taken_while_somebody_closes_it_is_taken_away_again(stat
         at = await calm.universe.world("counter-0")._handle.address()
         me = await worker(store.engine, store.env)
         meddling = Meddling(store.engine)
-        meddling.first = lambda: world_lease.acquire(store.engine, store.env, at, me, expiry.DeathWitness(store.env))
-        closing = compose.Store("memory://", meddling, store.objects, store.env)  # type: ignore[arg-type]
+        meddling.first = lambda: world_lease.acquire(
+            store.engine, store.env, at, me, death_witness.DeathWitness(store.env)
+        )
+        closing = store_opening.Store("memory://", meddling, store.objects, store.env)  # type: ignore[arg-type]
         known = calm.universe._connection
         universe = Universe(Connection(closing, known.id, "simulated", [], known.settings))
         await close(universe.world("counter-0"), status)
@@ -188,7 +189,7 @@ def test_a_fork_that_nobody_has_begun_is_left_to_do() -> None:
 
     async def scenario(calm: kit.Calm) -> None:
         cluster = calm.cluster
-        born = forks.Forks(calm.audit.broken, calm.audit.asked_by, lambda: cluster.truth.copy)
+        born = fork_checks.Forks(calm.audit.broken, calm.audit.asked_by, lambda: cluster.truth.copy)
         cluster.truth.audit.append(born.look)
         calm.kill("host-0")
         await calm.universe.world("counter-0").fork("fork")
@@ -211,7 +212,7 @@ class Holding:
         self.held = asyncio.Event()
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
-        if any(acting.DOMAINS.encode() in put.value for batch in batches for put in batch.puts.values()):
+        if any(domain_part.DOMAINS.encode() in put.value for batch in batches for put in batch.puts.values()):
             self.held.set()
             await asyncio.get_running_loop().create_future()
         return await self._commit(*batches)
@@ -237,7 +238,7 @@ def test_no_state_of_a_world_is_saved_while_it_is_still_being_taken() -> None:
         cluster.loop.crash(member.host)
         cluster.start(member)
         await fork.act(flow_domains.Till.add(5), timeout=60)
-        proof = await prove.prove(Handle(checkers.stranger(cluster), "fork"))
+        proof = await proof_calls.prove(Handle(checkers.stranger(cluster), "fork"))
         assert (proof.holds, proof.unverifiable) == (True, [])
 
     kit.calmly(scenario, hosts=1, flows=1)

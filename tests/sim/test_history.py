@@ -6,7 +6,7 @@ import pytest
 
 from tests.campaign.load import programs
 from worldline.codec import digest, structs
-from worldline.kernel import commands, values
+from worldline.kernel import control_commands, user_values
 from worldline.model import inbox, journal, payload
 from worldline.model.journal import Kind
 from worldline.sim.load.history import ClientOp, History
@@ -32,9 +32,9 @@ class Told:
 
     def take(self, op: ClientOp, note: str = "", *, named: bool = False) -> None:
         """The world journals what the operation sent, as it is or by its digest."""
-        data = values.dump(programs.Add(op.id, op.amount, note))
+        data = user_values.dump(programs.Add(op.id, op.amount, note))
         carried = payload.reference(digest.sha256(data), size=len(data)) if named else payload.inline(data)
-        raw = structs.encode(inbox.InboxEvent(values.schema_name(programs.Add), carried))
+        raw = structs.encode(inbox.InboxEvent(user_values.schema_name(programs.Add), carried))
         blob = journal.blob_of(raw)
         self.history.look(journal.JournalEntry(1, 1, Kind.EVENT, 0, b"" if blob else raw, blob=blob))
 
@@ -88,8 +88,8 @@ def test_an_input_is_known_by_what_it_carries_and_counts_once(note: str, named: 
 def test_a_run_may_be_asked_for_again() -> None:
     told = Told()
     told.history.begin(FIRST)
-    start = structs.encode(commands.StartRun(FIRST.id, "tally", b"", bytes(16), named=True))
-    raw = structs.encode(inbox.Control(commands.RUN, payload.inline(start)))
+    start = structs.encode(control_commands.StartRun(FIRST.id, "tally", b"", bytes(16), named=True))
+    raw = structs.encode(inbox.Control(control_commands.RUN, payload.inline(start)))
     for height in (1, 2):
         told.history.look(journal.JournalEntry(height, height, Kind.CONTROL, 0, raw))
     assert told.broken == []

@@ -10,7 +10,7 @@ from tests.campaign.load import programs
 from tests.campaign.suite import SUITE
 from tests.sim import kit
 from worldline.model.settings import AdapterSettings, Settings, TimerSettings, WorkerSettings
-from worldline.sim import run
+from worldline.sim import seed_run as run
 from worldline.sim.faults import profiles
 
 SLACK_SECONDS = 1.0  # for the work itself: reads, commits, restoring a world, the turns of roles

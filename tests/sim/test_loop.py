@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from worldline.sim.runtime import loop as loops
-from worldline.sim.runtime.loop import SimLoop, SimMachine
+from worldline.sim.runtime import sim_loop as loops
+from worldline.sim.runtime.sim_loop import SimLoop, SimMachine
 
 
 def run(main: Callable[[SimLoop], Any], *, seed: str = "0", seconds: float = 10_000, shuffle: bool = False) -> Any:

@@ -14,7 +14,7 @@ import pytest
 import worldline as wl
 from examples import lost_update
 from worldline import testing
-from worldline.sim import campaign, run, shrinker, suite
+from worldline.sim import campaign, seed_run, shrinker, suite
 from worldline.sim.faults import profiles
 from worldline.sim.load import scenarios
 
@@ -138,7 +138,7 @@ def test_a_scenario_is_an_async_function_with_one_yield() -> None:
 def test_a_scenario_at_hand_and_from_its_file_is_the_same_run() -> None:
     loaded = campaign.load(campaign.CampaignJob(f"{lost_update.__file__}:fixed"))
     at_hand = suite.of(scenarios.Scenario([lost_update.app], lost_update.fixed))
-    assert run.run(5, loaded).trace == run.run(5, at_hand).trace
+    assert seed_run.run(5, loaded).trace == seed_run.run(5, at_hand).trace
 
 
 RAISING = """
@@ -169,7 +169,7 @@ def test_a_seed_is_the_same_run_wherever_the_users_file_stands(tmp_path: Path) -
         file = tmp_path / folder / "app.py"
         file.parent.mkdir()
         file.write_text(RAISING)
-        result = run.run(0, campaign.load(campaign.CampaignJob(str(file))))
+        result = seed_run.run(0, campaign.load(campaign.CampaignJob(str(file))))
         assert result.failures == []
         traces.append(result.trace)
     assert traces[0] == traces[1]
@@ -183,6 +183,6 @@ def test_nothing_of_another_suite_is_in_a_users_run() -> None:
     made = suite.of(scenarios.Scenario([app], one_guest))
     for field in ("forgers", "flows", "fragile", "abroad"):
         seed = next(each for each, profile in drawn.items() if getattr(profile, field))
-        result = run.run(seed, made)
+        result = seed_run.run(seed, made)
         assert result.failures == []
-        assert result.trace == run.run(seed, made, profile=profiles.changed(drawn[seed], f"{field}=0")).trace
+        assert result.trace == seed_run.run(seed, made, profile=profiles.changed(drawn[seed], f"{field}=0")).trace

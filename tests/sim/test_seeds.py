@@ -7,10 +7,10 @@ import pytest
 from tests import options
 from tests.campaign.suite import SUITE
 from worldline.base import errors
-from worldline.sim import campaign, run
+from worldline.sim import campaign, seed_run
 from worldline.sim.check import checkers
 from worldline.sim.faults import boundaries, profiles
-from worldline.sim.runtime.loop import SimLoop
+from worldline.sim.runtime.sim_loop import SimLoop
 
 SEEDS = options.number("seeds")
 SHARES = max(12, SEEDS // 500)
@@ -49,7 +49,7 @@ def test_a_run_that_cannot_begin_leaves_no_loop_open(monkeypatch: pytest.MonkeyP
             super().__init__(seed, shuffle=shuffle)
             made.append(self)
 
-    monkeypatch.setattr(run, "SimLoop", Seen)
+    monkeypatch.setattr(seed_run, "SimLoop", Seen)
     with pytest.raises(errors.BadInput, match="no operations of kind 'naps'"):
-        run.run(0, SUITE, profile=profiles.of("kinds=naps", 0))
+        seed_run.run(0, SUITE, profile=profiles.of("kinds=naps", 0))
     assert [loop.is_closed() for loop in made] == [True]

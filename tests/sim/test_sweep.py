@@ -11,7 +11,7 @@ from tests.campaign import suite as own
 from tests.campaign.load import workloads
 from tests.campaign.load.workloads import Op
 from worldline.model.settings import AdapterSettings, JanitorSettings, Settings, TimerSettings, WorkerSettings
-from worldline.sim import run
+from worldline.sim import seed_run
 from worldline.sim.faults import profiles
 
 STRIDE = options.number("sweep_stride")
@@ -36,11 +36,11 @@ SETTINGS = Settings(
 )
 
 
-def once(nth: int, fault: Literal["crash", "pause", "partition"], *, split: bool) -> run.SeedResult:
+def once(nth: int, fault: Literal["crash", "pause", "partition"], *, split: bool) -> seed_run.SeedResult:
     profile = profiles.Profile(
         hosts=2, clients=1, split=split, nth=nth, nth_fault=fault, chaos_seconds=4, settings=SETTINGS
     )
-    return run.run(7, own.planned(PLAN), profile=profile)
+    return seed_run.run(7, own.planned(PLAN), profile=profile)
 
 
 @pytest.mark.parametrize("split", [False, True])

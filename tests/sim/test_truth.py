@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from worldline.host import compose
-from worldline.sim.runtime.env import SimEnv
-from worldline.sim.runtime.loop import SimLoop, SimMachine
+from worldline.runtime import store_opening
+from worldline.sim.runtime.sim_env import SimEnv
+from worldline.sim.runtime.sim_loop import SimLoop, SimMachine
 from worldline.sim.runtime.truth import SimTrace, Truth
 from worldline.store import kv
 
@@ -30,7 +30,7 @@ def test_nothing_appears_below_stable_and_open_transactions_hold_it_back() -> No
 
     async def scenario() -> None:
         env = SimEnv(loop, "store")
-        truth = Truth(await compose.open_engine("memory://", env, create=True), env, SimTrace(loop))
+        truth = Truth(await store_opening.open_engine("memory://", env, create=True), env, SimTrace(loop))
         host = SimMachine("host-0")
         await truth.commit(host, appending(b"a"))
         late = truth.begin(host)
@@ -53,7 +53,7 @@ def test_a_transaction_ends_with_its_host_or_when_it_is_given_up() -> None:
 
     async def scenario() -> None:
         env = SimEnv(loop, "store")
-        truth = Truth(await compose.open_engine("memory://", env, create=True), env, SimTrace(loop))
+        truth = Truth(await store_opening.open_engine("memory://", env, create=True), env, SimTrace(loop))
         host, other = SimMachine("host-0"), SimMachine("host-1")
         truth.begin(host)
         idle = truth.begin(other)

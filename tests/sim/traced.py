@@ -8,13 +8,13 @@ import sys
 
 from tests.campaign.suite import SUITE
 from tests.sim import layouts
-from worldline.sim import run
+from worldline.sim import seed_run
 from worldline.sim.faults import profiles
 
 
-def result(what: str, *, keep: int = 0) -> run.SeedResult:
+def result(what: str, *, keep: int = 0) -> seed_run.SeedResult:
     seed, _, profile = what.partition(",")
-    return run.run(int(seed), SUITE, profile=profiles.of(profile, int(seed)), keep=keep)
+    return seed_run.run(int(seed), SUITE, profile=profiles.of(profile, int(seed)), keep=keep)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import lmdb
 
 from worldline.base import env_os, errors, limits
 from worldline.store import kv
-from worldline.store.lmdb import driver as engines
+from worldline.store.lmdb import lmdb_driver as engines
 
 ROOT = Path(__file__).parents[2]
 VALUE = b"v" * 32 * limits.KIB

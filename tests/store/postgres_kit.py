@@ -12,7 +12,7 @@ from tests import aio
 from tests.servers import postgres as servers
 from worldline.base import env_os
 from worldline.store import postgres
-from worldline.store.postgres import settings
+from worldline.store.postgres import postgres_settings
 
 Raw: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -34,7 +34,9 @@ class Place:
         self._opened: list[Any] = []
 
     async def open(self, url: str | None = None, *, create: bool = True, **changes: int) -> postgres.PostgresEngine:
-        engine = await postgres.open(url or self.url, ENV, create=create, settings=settings.PostgresSettings(**changes))
+        engine = await postgres.open(
+            url or self.url, ENV, create=create, settings=postgres_settings.PostgresSettings(**changes)
+        )
         self._opened.append(engine)
         return engine
 

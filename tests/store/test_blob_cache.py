@@ -18,7 +18,7 @@ import pytest
 from worldline.base import env as envs
 from worldline.base import env_os, errors
 from worldline.codec import digest
-from worldline.store.objects import cache as blob_cache
+from worldline.store.objects import cached_objects as blob_cache
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65_534

@@ -18,10 +18,9 @@ from tests.store.lmdb_child import VALUE, Child, create, names
 from worldline.base import env as envs
 from worldline.base import env_os, errors, limits
 from worldline.store import kv
-from worldline.store.lmdb import driver as engines
-from worldline.store.lmdb import engine as lmdb_engine
-from worldline.store.lmdb import folder as lmdb_folder
-from worldline.store.lmdb import own_key
+from worldline.store.lmdb import lmdb_driver as engines
+from worldline.store.lmdb import lmdb_engine, own_key
+from worldline.store.lmdb import store_folder as lmdb_folder
 
 TINY = 1 * limits.MIB
 

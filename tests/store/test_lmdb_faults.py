@@ -17,8 +17,8 @@ import pytest
 from tests.store.lmdb_child import VALUE, Child, create, names
 from worldline.base import env_os, errors, limits
 from worldline.store import kv
-from worldline.store.lmdb import driver as engines
-from worldline.store.lmdb import folder as lmdb_folder
+from worldline.store.lmdb import lmdb_driver as engines
+from worldline.store.lmdb import store_folder as lmdb_folder
 
 MAGIC = struct.pack("=I", 0xBEEFC0DE)
 

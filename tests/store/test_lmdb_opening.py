@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from worldline.base import env_os, limits
-from worldline.store.lmdb import driver as lmdb_driver
-from worldline.store.lmdb import folder as lmdb_folder
+from worldline.store.lmdb import lmdb_driver
+from worldline.store.lmdb import store_folder as lmdb_folder
 
 DISK_BYTES = 4 * 1024 * 1024
 

@@ -18,9 +18,8 @@ from tests.store.test_lmdb import opened, store_of
 from worldline.base import env as envs
 from worldline.base import limits
 from worldline.store import kv
-from worldline.store.lmdb import bell
-from worldline.store.lmdb import engine as lmdb_engine
-from worldline.store.lmdb import peers as lmdb_peers
+from worldline.store.lmdb import bell, lmdb_engine
+from worldline.store.lmdb import hint_sockets as lmdb_peers
 
 LONG_MS = 60_000
 NEVER_MS = 3_600_000

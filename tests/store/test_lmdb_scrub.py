@@ -15,7 +15,7 @@ from tests.store.lmdb_child import Child, create
 from tests.store.test_lmdb import TINY, append, count, opened, store_of
 from worldline.base import errors, limits
 from worldline.store import kv
-from worldline.store.lmdb import pages
+from worldline.store.lmdb import lmdb_pages
 
 SECRET = re.compile(rb"SECRET-[0-9]{6}-[0-9]{6}-")
 SECONDS = options.seconds("scrub_seconds")  # of writers beside scrubs
@@ -196,7 +196,7 @@ async def test_a_page_that_is_not_understood_is_not_overwritten(tmp_path: Path, 
     damaged.write_bytes(data)
     number = os.open(damaged, os.O_RDWR)
     try:
-        file = pages.File(number)
+        file = lmdb_pages.File(number)
         with pytest.raises(errors.Corrupt, match="nothing was overwritten in it"):
             file.clear_gaps(b"", pages_max=100)
         with pytest.raises(errors.Corrupt, match="nothing was overwritten in it"):
@@ -213,7 +213,7 @@ def test_a_file_that_is_not_lmdbs_is_refused(tmp_path: Path) -> None:
         number = os.open(path, os.O_RDWR)
         try:
             with pytest.raises(errors.Corrupt):
-                pages.File(number)
+                lmdb_pages.File(number)
         finally:
             os.close(number)
         assert path.read_bytes() == data

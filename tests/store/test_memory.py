@@ -9,12 +9,12 @@ import pytest
 from tests.conformance import batches
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.store import kv, memory
+from worldline.store import kv, memory_engine
 
 
 async def test_the_stores_time_is_the_environments() -> None:
     env = envs.FixedEnv(wall_us=1_000)
-    engine = memory.MemoryEngine(env)
+    engine = memory_engine.MemoryEngine(env)
     assert (await engine.read()).time_us == 1_000
     assert (await engine.read()).time_us == 1_000
     env.advance_us(5)
@@ -23,7 +23,7 @@ async def test_the_stores_time_is_the_environments() -> None:
 
 async def test_stamps_are_the_calls_number_and_the_place_in_it() -> None:
     """So that a simulated run has the same bytes every time."""
-    engine = memory.MemoryEngine(envs.FixedEnv())
+    engine = memory_engine.MemoryEngine(envs.FixedEnv())
     calls = []
     for name in range(3):
         batch = batches.once(name)
@@ -40,13 +40,13 @@ async def test_stamps_are_the_calls_number_and_the_place_in_it() -> None:
 
 
 async def test_it_says_that_nothing_is_durable() -> None:
-    durability = await memory.MemoryEngine(envs.FixedEnv()).durability()
+    durability = await memory_engine.MemoryEngine(envs.FixedEnv()).durability()
     assert not durability.full
     assert durability.settings["engine"] == "memory"
 
 
 async def test_a_read_is_not_changed_by_later_commits() -> None:
-    engine = memory.MemoryEngine(envs.FixedEnv())
+    engine = memory_engine.MemoryEngine(envs.FixedEnv())
     await batches.fill(engine, {b"a": b"1", b"b": b"1"})
     snapshot = await engine.read(kv.Get(b"a"), kv.Range(b"a", b"c"))
     await batches.ok(engine, batches.replace(b"a", b"1", b"2"))
@@ -55,7 +55,7 @@ async def test_a_read_is_not_changed_by_later_commits() -> None:
 
 
 async def test_a_closed_engine_takes_nothing_more() -> None:
-    engine = memory.MemoryEngine(envs.FixedEnv())
+    engine = memory_engine.MemoryEngine(envs.FixedEnv())
     seen = (await engine.read()).seen
     await engine.close()
     await engine.close()
@@ -68,7 +68,7 @@ async def test_a_closed_engine_takes_nothing_more() -> None:
 
 
 async def test_closing_wakes_those_who_wait() -> None:
-    engine = memory.MemoryEngine(envs.FixedEnv())
+    engine = memory_engine.MemoryEngine(envs.FixedEnv())
     waiting = asyncio.ensure_future(engine.wait(b"a", 0, 3_600_000))
     await asyncio.sleep(0)
     await engine.close()

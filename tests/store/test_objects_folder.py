@@ -19,7 +19,7 @@ import pytest
 
 from tests import aio
 from worldline.base import errors, limits
-from worldline.store.objects import folder as objects_folder
+from worldline.store.objects import folder_objects as objects_folder
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65_534

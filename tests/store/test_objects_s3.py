@@ -22,7 +22,7 @@ import pytest
 
 from tests.servers import s3
 from worldline.base import env_os, errors, limits
-from worldline.store.objects import s3 as objects_s3
+from worldline.store.objects import s3_objects as objects_s3
 
 ROOT = Path(__file__).parents[2]
 ENV = env_os.OsEnv()

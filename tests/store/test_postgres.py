@@ -17,9 +17,9 @@ from tests.servers import postgres as servers
 from tests.store.postgres_kit import ENV, Place
 from worldline.base import errors, limits
 from worldline.store import kv, postgres, transact
-from worldline.store.postgres import settings, sql
+from worldline.store.postgres import postgres_settings, sql
 
-FEW = settings.PostgresSettings(connect_attempts=2, connect_timeout_ms=1_000)
+FEW = postgres_settings.PostgresSettings(connect_attempts=2, connect_timeout_ms=1_000)
 SECRET = "s3cret-%40-word"
 
 
@@ -79,13 +79,13 @@ def _check_message(error: BaseException) -> None:
 
 def test_names_that_need_no_quoting_are_accepted() -> None:
     for name in ("a", "_", "worldline", "a1_b", "public", "z" * 48):
-        address = settings.parse(f"postgresql://u:p@h/d?schema={name}&sslmode=disable")
+        address = postgres_settings.parse(f"postgresql://u:p@h/d?schema={name}&sslmode=disable")
         assert address.schema == name
         assert address.dsn == "postgresql://u:p@h/d?sslmode=disable"
         assert "p@" not in address.shown
         assert len(sql.channel(name)) <= 63
-    assert settings.parse("postgres://h1:1,h2:2/d").schema == settings.SCHEMA_DEFAULT
-    assert settings.parse("postgresql://u:p@/d?host=/run/pg").shown == "postgresql://u:***@/d?host=/run/pg"
+    assert postgres_settings.parse("postgres://h1:1,h2:2/d").schema == postgres_settings.SCHEMA_DEFAULT
+    assert postgres_settings.parse("postgresql://u:p@/d?host=/run/pg").shown == "postgresql://u:***@/d?host=/run/pg"
 
 
 async def test_a_setting_the_server_does_not_know_is_a_bad_url(place: Place) -> None:
@@ -390,12 +390,12 @@ async def test_an_older_server_of_the_supported_ones_works_too() -> None:
 
 
 def test_settings_that_cannot_work_are_refused() -> None:
-    for name in settings.PostgresSettings.__struct_fields__:
+    for name in postgres_settings.PostgresSettings.__struct_fields__:
         wrong: Any
         for wrong in (0, "5", 10**10):
             with pytest.raises(errors.BadInput, match=f"{name} is {wrong!r}; use a whole number from "):
-                settings.PostgresSettings(**{name: wrong})
+                postgres_settings.PostgresSettings(**{name: wrong})
     with pytest.raises(errors.BadInput, match="starting_attempts is 3; use a whole number from 7 to"):
-        settings.PostgresSettings(connect_attempts=7, starting_attempts=3)
+        postgres_settings.PostgresSettings(connect_attempts=7, starting_attempts=3)
     with pytest.raises(errors.BadInput, match=f"use a whole number from {limits.BATCH_BYTES_MAX} to"):
-        settings.PostgresSettings(group_bytes_max=limits.BATCH_BYTES_MAX - 1)
+        postgres_settings.PostgresSettings(group_bytes_max=limits.BATCH_BYTES_MAX - 1)

@@ -19,7 +19,7 @@ from tests.servers.proxy import Proxy
 from tests.store.postgres_kit import ENV, Place
 from worldline.base import errors, limits, probes
 from worldline.store import kv, postgres, transact
-from worldline.store.postgres import connections, settings, store
+from worldline.store.postgres import postgres_connections, postgres_settings, postgres_store
 
 MARKER = b"marked/"
 
@@ -224,13 +224,13 @@ async def test_a_backend_ended_in_the_middle_leaves_it_unknown(place: Faulty) ->
 async def test_an_error_that_ends_the_session_may_come_after_the_commit(place: Faulty) -> None:
     """The driver drops most of these itself. One that it hands on is no refusal."""
     await place.open()
-    session = await store.connect(settings.parse(place.url), settings.DEFAULTS, ENV)
+    session = await postgres_store.connect(postgres_settings.parse(place.url), postgres_settings.DEFAULTS, ENV)
 
     async def ended() -> None:
         fields = {"S": "FATAL", "V": "FATAL", "C": "57P01", "M": "terminating connection"}
         raise asyncpg.PostgresError.new(fields)
 
-    with pytest.raises(connections.BrokenConnection):
+    with pytest.raises(postgres_connections.BrokenConnection):
         await session._run(ended)
     assert session.closed
 
@@ -240,7 +240,7 @@ async def test_a_connection_that_ended_before_the_statement_was_sent_is_certain(
     engine = await _ready(place)
     session = await engine._sessions.take()
     session._connection.terminate()
-    with pytest.raises(connections.Again):
+    with pytest.raises(postgres_connections.Again):
         await session.commit(())
     engine._sessions.give(session)
     await batches.ok(engine, _item(1))

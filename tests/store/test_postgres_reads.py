@@ -13,7 +13,7 @@ from tests.servers import postgres as servers
 from tests.store.postgres_kit import Place, Raw
 from worldline.base import errors
 from worldline.store import kv
-from worldline.store.postgres import connections, engine
+from worldline.store.postgres import postgres_connections, postgres_engine
 
 CONTENTS = {b"k/%02d" % number: b"%d" % number for number in range(20)}
 
@@ -27,19 +27,19 @@ def place() -> Place:
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many requests each read statement has carried."""
     sent: list[int] = []
-    real = connections.PostgresSession.read
+    real = postgres_connections.PostgresSession.read
 
-    async def read(self: connections.PostgresSession, arguments: Sequence[Any], *, backwards: bool) -> Any:
+    async def read(self: postgres_connections.PostgresSession, arguments: Sequence[Any], *, backwards: bool) -> Any:
         sent.append(len(arguments[0]) + len(arguments[1]))
         return await real(self, arguments, backwards=backwards)
 
-    monkeypatch.setattr(connections.PostgresSession, "read", read)
+    monkeypatch.setattr(postgres_connections.PostgresSession, "read", read)
     return sent
 
 
 async def _blocked(
     place: Place, *, statement_timeout_ms: int = 30_000
-) -> tuple[engine.PostgresEngine, Raw, asyncio.Future[kv.ReadResult]]:
+) -> tuple[postgres_engine.PostgresEngine, Raw, asyncio.Future[kv.ReadResult]]:
     """An engine whose only reading connection waits for a lock."""
     opened = await place.open(read_connections=1, statement_timeout_ms=statement_timeout_ms)
     await batches.fill(opened, CONTENTS)

@@ -10,7 +10,7 @@ from tests.conformance import batches
 from tests.conformance.faults import After, Faulty, Lost, Step, Through, Unreachable
 from worldline.base import env as envs
 from worldline.base import errors, limits
-from worldline.store import kv, memory, transact
+from worldline.store import kv, memory_engine, transact
 
 
 class Bench:
@@ -18,7 +18,7 @@ class Bench:
 
     def __init__(self, *script: Step, forever: bool = False) -> None:
         self.env = envs.FixedEnv()
-        self.store = memory.MemoryEngine(self.env)
+        self.store = memory_engine.MemoryEngine(self.env)
         self.engine = Faulty(self.store, script, forever=forever)
 
     async def commit(self, *calls: kv.Batch) -> list[transact.Certain]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worldline.base import env_os, errors
-from worldline.host import compose
+from worldline.runtime import store_opening
 from worldline.store import urls
 
 SECRET = "hunter2"
@@ -39,7 +39,7 @@ SECRET = "hunter2"
 def test_a_password_is_not_shown(url: str) -> None:
     assert SECRET not in urls.shown(url)
     assert urls.HIDDEN in urls.shown(url)
-    assert SECRET not in repr(compose.Store(url, None, None, None))  # type: ignore[arg-type]
+    assert SECRET not in repr(store_opening.Store(url, None, None, None))  # type: ignore[arg-type]
     with pytest.raises(errors.BadUrl, match="copied from a message"):
         urls.check_whole(urls.shown(url))
 
@@ -82,10 +82,10 @@ def test_in_a_message_only_the_password_goes() -> None:
 )
 async def test_what_is_no_url_becomes_no_folder(url: str) -> None:
     with pytest.raises(errors.BadUrl) as caught:
-        await compose.open_store(url)
+        await store_opening.open_store(url)
     assert SECRET not in str(caught.value)
 
 
 async def test_a_hidden_password_is_said_to_be_one() -> None:
     with pytest.raises(errors.BadUrl, match=r"set WORLDLINE_STORE, or leave the password away and set PGPASSWORD"):
-        await compose.open_engine("postgresql://u:***@h/db", env_os.OsEnv(), create=False)
+        await store_opening.open_engine("postgresql://u:***@h/db", env_os.OsEnv(), create=False)

@@ -11,11 +11,11 @@ from hypothesis import Phase, settings, stateful
 
 import worldline as wl
 from tests import aio
-from tests.flow.documents import HALT, document, effect, field, get, lit, once, op, put, when
+from tests.flow_core.documents import HALT, document, effect, field, get, lit, once, op, put, when
 from worldline import flow, testing
 from worldline.base import errors
 from worldline.flow import x
-from worldline.kernel.flow import core
+from worldline.flow_core import core
 
 app = wl.Program("shop")
 

@@ -17,9 +17,9 @@ import worldline as wl
 from tests import options
 from tests.kernel import test_random_programs as programs
 from worldline import testing
-from worldline.kernel import replay, snapshots
-from worldline.kernel.state import Machine
-from worldline.testing import following, stage
+from worldline.kernel import replay, state_rows
+from worldline.kernel.machine import Machine
+from worldline.testing import fork_following, stage
 from worldline.testing.life import Life
 
 EXAMPLES = options.number("forked_histories")
@@ -39,11 +39,11 @@ def check(fork: Life) -> None:
     for entries in replay.steps(fork.filled()):
         owner = fork.line.owner(entries[0].height)
         if owner != at:  # the code of a fork runs over the rows of its parent
-            parts, at = snapshots.save(machine), owner
+            parts, at = state_rows.save(machine), owner
             machine.close()
-            machine = snapshots.load(fork.program, parts, at, strict=True)
+            machine = state_rows.load(fork.program, parts, at, strict=True)
         replay.check(machine, entries, at, fork.load)
-    assert snapshots.save(machine) == snapshots.save(fork.machine)
+    assert state_rows.save(machine) == state_rows.save(fork.machine)
     assert (machine.state, fork.entries[-1].chain) == (fork.head.state, fork.head.chain)
     machine.close()
 
@@ -52,14 +52,14 @@ def restored_without_code(life: Life) -> None:
     def raises(*_: object, **__: object) -> NoReturn:
         raise AssertionError("user code ran while a world was brought back")
 
-    expected = snapshots.save(life.machine)
+    expected = state_rows.save(life.machine)
     with pytest.MonkeyPatch.context() as patch:
         for flow in programs.app.workflows.values():
             patch.setattr(flow, "function", raises)
         for name in ("__init__", "ping", "count"):
             patch.setattr(programs.Heard, name, raises)
         life.restore()
-    assert snapshots.save(life.machine) == expected
+    assert state_rows.save(life.machine) == expected
 
 
 def live(world: testing.TestWorld, acts: list[Any], prefix: str) -> None:
@@ -69,8 +69,8 @@ def live(world: testing.TestWorld, acts: list[Any], prefix: str) -> None:
 def follow(parent: Life, height: int) -> None:
     """A fork that gets what its parent got ends as its parent does."""
     made = parent.branch(stage.address(0), height)
-    assert following.follow(made, parent, following.lived(parent))
-    assert following.difference(made.machine, parent.machine) == ""
+    assert fork_following.follow(made, parent, fork_following.lived(parent))
+    assert fork_following.difference(made.machine, parent.machine) == ""
     check(made)
     made.machine.close()
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 import worldline as wl
-from tests.kernel import forking as forks
+from tests.features.forks import everything_open as forks
+from tests.features.forks.everything_open import Added, Till, app, charge, charges
 from tests.kernel import shop
-from tests.kernel.forking import Added, Till, app, charge, charges
 from worldline import testing
-from worldline.kernel.branches import fork as kernel_fork
-from worldline.testing import following
+from worldline.features.forks.pure import part as kernel_fork
+from worldline.testing import fork_following
 
 
 def test_three_lines() -> None:
@@ -182,7 +182,7 @@ def test_an_operation_that_nothing_answers_is_found(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_fork_that_ends_otherwise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "_translated", lambda fork, names, item, data: None)
+    monkeypatch.setattr(fork_following, "_translated", lambda fork, names, item, data: None)
     with pytest.raises(wl.Diverged, match=r"a fork at height 0 that got the same answers ended differently; cell Till"):
         testing.everywhere.fork(everything, app, forks.script())
 

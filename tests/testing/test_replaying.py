@@ -13,7 +13,7 @@ import worldline as wl
 from tests.kernel import shop
 from worldline import testing
 from worldline.base import errors
-from worldline.layers.stored import export
+from worldline.layers.history import journal_file
 
 
 def lived(path: Path, *, large: bool = False) -> None:
@@ -37,8 +37,8 @@ def test_an_exported_journal_replays(tmp_path: Path, large: bool) -> None:
     )
     assert json.loads(lines[1])["kind"] == "event"
     assert any('"blob"' in line for line in lines) is large
-    read = export.read(lines)
-    assert list(export.lines(read)) == [line + "\n" for line in lines]
+    read = journal_file.read(lines)
+    assert list(journal_file.lines(read)) == [line + "\n" for line in lines]
 
 
 def test_a_journal_above_a_change_of_program_starts_with_a_snapshot(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_journal_above_a_change_of_program_starts_with_a_snapshot(tmp_path: Pa
         world.send(shop.Deposited("a", 2))
         world.export(tmp_path / "j")
     assert testing.replay(tmp_path / "j", shop.app) == 3
-    assert export.read((tmp_path / "j").read_text().splitlines()).start.height > 0
+    assert journal_file.read((tmp_path / "j").read_text().splitlines()).start.height > 0
 
 
 def test_other_code_is_found_out(tmp_path: Path) -> None:

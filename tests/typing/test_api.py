@@ -272,7 +272,7 @@ async def outside(world: wl.World) -> None:
     reveal_type(await world.state(Account, "alice"))  #: Revealed type is "sample.Account"
     reveal_type(await world.state())  #: Revealed type is "dict[str, dict[str, Any]]"
     found = await world.diff(at=1, to=2)
-    reveal_type(found)  #: Revealed type is "worldline.client.diff.result.Diff"
+    reveal_type(found)  #: Revealed type is "worldline.features.diff.records.Diff"
     reveal_type(found.cells[0].fields[0].path)  #: Revealed type is "tuple[str | int, ...]"
     reveal_type((await world.shadow(app, last=5)).effects[0].run)  #: Revealed type is "str"
     report: wl.ShadowReport = await world.shadow(app)
@@ -286,7 +286,7 @@ def test_expires() -> None:
         reveal_type(w.start(child(1)).result())  #: Revealed type is "int"
         w.prove()
         fork = w.fork(before="effect charge", effects="share", script=wl.Script().on(charge, lambda card, cents: card))
-        reveal_type(fork)  #: Revealed type is "worldline.testing.worlds.TestWorld"
+        reveal_type(fork)  #: Revealed type is "worldline.testing.tested_world.TestWorld"
         assert fork.answer(charge, "ch_2") + fork.answer("bank", 5) >= 0
         w.fork("x", effects="keep")  #: Argument "effects" to "fork" of "TestWorld" has incompatible type
 
@@ -306,11 +306,11 @@ todos = app.domain({"id": "x:todos"}, keyed=False)
 
 async def acts(world: wl.World) -> None:
     done = await world.act(Order.pay("tok"), key="o-7", id="try-1")
-    reveal_type(done)  #: Revealed type is "worldline.kernel.flow.authoring.acts.Acted[sample.Order]"
+    reveal_type(done)  #: Revealed type is "worldline.flow_core.authoring.action_calls.Acted[sample.Order]"
     reveal_type(done.state.receipt)  #: Revealed type is "str | None"
     reveal_type((await world.preview(Order.pay("tok"))).state)  #: Revealed type is "sample.Order"
     reveal_type((await world.act(todos.action("add")(title="milk"))).state)  #: Revealed type is "dict[str, Any]"
-    reveal_type(await world.explain(Order.pay))  #: Revealed type is "worldline.client.flow.looking.Explained"
+    reveal_type(await world.explain(Order.pay))  #: Revealed type is "worldline.features.domains.previews.Explained"
     reveal_type(await world.state(Order, "o-7"))  #: Revealed type is "sample.Order"
     reveal_type((await world.tools(Order)).documents)  #: Revealed type is "list[dict[str, Any]]"
     await world.patch(Order, [flow.set("cents", 5)], key="o-7")

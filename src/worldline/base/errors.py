@@ -293,7 +293,7 @@ class CannotRead(CannotStep):
 
     def __init__(self, why: str, *, wanted: bytes = b"") -> None:
         super().__init__(why, lasting=False)
-        self.wanted = wanted  # in a child process: what its parent could read for it (`roles/cold_cells.py`)
+        self.wanted = wanted  # in a child process: what its parent could read for it (`runtime/cold_cells.py`)
 
 
 class ErasedValue(CannotStep):

@@ -1,7 +1,7 @@
 """The errors that users catch and raise: declared here, part of the public API.
 
-What crosses the journal is a code, a message and plain data, never an exception object. `kernel/failure.py` decides
-which.
+What crosses the journal is a code, a message and plain data, never an exception object. `kernel/failure_data.py`
+decides which.
 """
 
 from __future__ import annotations

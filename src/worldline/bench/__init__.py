@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from worldline.api.universe import Universe
 from worldline.base import env as envs
 from worldline.base import env_os, errors
-from worldline.bench import cluster, durable_domains, flow_domains, restore, targets, workloads
+from worldline.bench import bench_targets, bench_workloads, cluster_bench, domain_bench, flow_bench, restore_bench
 from worldline.client import connection
-from worldline.client.universe import Universe
-from worldline.host import compose
+from worldline.runtime import store_opening
 from worldline.store import kv
 
 NAMES = ("A", "B1", "B64", "C", "D", "E", "F")
@@ -46,12 +46,12 @@ def run(
     wanted = [name for name in NAMES if not only or name in only or (name.startswith("B") and "B" in only)]
     with tempfile.TemporaryDirectory(prefix="worldline-bench-") as temporary:
         url = store or str(Path(temporary) / "universe")
-        if "E" in wanted and compose.scheme(url) != "":
+        if "E" in wanted and store_opening.scheme(url) != "":
             raise errors.BadInput("workload E needs a folder; choose others with --only A,B,C,D")
         figures = asyncio.run(_run(url, wanted, seconds, progress))
         if "E" in wanted:
             progress(len(wanted), len(wanted) + 1, TITLES["E"])
-            figures["E"] = restore.run(Path(temporary) / "restored")
+            figures["E"] = restore_bench.run(Path(temporary) / "restored")
     return figures | _place(url)
 
 
@@ -59,37 +59,39 @@ def run_cluster(
     store: str, *, seconds: float, check: bool = False, progress: Progress = lambda *_: None
 ) -> dict[str, Any]:
     """Roles as processes of their own, on a server. `check`: also whether they keep what is promised of them."""
-    cluster.check(store)
-    return {"cluster": asyncio.run(cluster.run(store, seconds=seconds, check=check, progress=progress))} | _place(store)
+    cluster_bench.check(store)
+    return {"cluster": asyncio.run(cluster_bench.run(store, seconds=seconds, check=check, progress=progress))} | _place(
+        store
+    )
 
 
 def missed(figures: dict[str, Any]) -> bool:
     """Whether a cluster has missed a target."""
-    return targets.is_missed(figures.get("cluster", {}).get("targets", []))
+    return bench_targets.is_missed(figures.get("cluster", {}).get("targets", []))
 
 
 def _place(url: str) -> dict[str, Any]:
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()}
-    return {"store": "lmdb" if compose.scheme(url) == "" else compose.scheme(url), "machine": machine}
+    return {"store": "lmdb" if store_opening.scheme(url) == "" else store_opening.scheme(url), "machine": machine}
 
 
 async def _run(url: str, wanted: list[str], seconds: float, progress: Progress) -> dict[str, Any]:
     env = env_os.OsEnv()
     figures: dict[str, Any] = {}
-    async with connection.open(url, host=[workloads.app, durable_domains.app]) as link:
+    async with connection.open(url, host=[bench_workloads.app, domain_bench.app]) as link:
         universe = Universe(link)
         for index, name in enumerate(wanted):
             progress(index, len(wanted) + 1, TITLES[name])
             if name == "A":
-                figures[name] = await workloads.many_worlds(universe, env, seconds)
+                figures[name] = await bench_workloads.many_worlds(universe, env, seconds)
             elif name in ("B1", "B64"):
-                figures[name] = await workloads.one_world(universe, env, seconds, int(name[1:]))
+                figures[name] = await bench_workloads.one_world(universe, env, seconds, int(name[1:]))
             elif name == "C":
-                figures[name] = await workloads.workflows(universe, env, seconds)
+                figures[name] = await bench_workloads.workflows(universe, env, seconds)
             elif name == "D":
-                figures[name] = await workloads.timers(universe)
+                figures[name] = await bench_workloads.timers(universe)
             elif name == "F":
-                figures[name] = flow_domains.run(env) | await durable_domains.run(universe, env, seconds)
+                figures[name] = flow_bench.run(env) | await domain_bench.run(universe, env, seconds)
         figures["floor"] = await _floor(link.store.engine, env, min(seconds, 2.0))
     return figures
 
@@ -97,8 +99,8 @@ async def _run(url: str, wanted: list[str], seconds: float, progress: Progress) 
 async def _floor(engine: kv.Engine, env: envs.Env, seconds: float) -> dict[str, Any]:
     """The bare engine: one guarded write after the other, and 64 at a time."""
     figures = {}
-    for callers in (1, workloads.SENDERS):
-        timed = workloads.Timed(env)
+    for callers in (1, bench_workloads.SENDERS):
+        timed = bench_workloads.Timed(env)
 
         async def write(_: int) -> object:
             key = b"\xfebench/" + envs.new_id(env)
@@ -114,9 +116,9 @@ async def _floor(engine: kv.Engine, env: envs.Env, seconds: float) -> dict[str, 
 
 def sentence(figures: dict[str, Any]) -> str:
     """One line about workload A."""
-    found, floor = figures["A"], figures["floor"][f"commits_{workloads.SENDERS}"]
+    found, floor = figures["A"], figures["floor"][f"commits_{bench_workloads.SENDERS}"]
     return (
-        f"{found['per_s']:,.0f} durable increments per second over {workloads.WORLDS} worlds, "
+        f"{found['per_s']:,.0f} durable increments per second over {bench_workloads.WORLDS} worlds, "
         f"p50 {found['p50_ms']:.1f} ms, p99 {found['p99_ms']:.1f} ms "
         f"(the bare engine: {floor['per_s']:,.0f} commits per second)"
     )
@@ -132,7 +134,7 @@ def lines(figures: dict[str, Any]) -> list[str]:
     for name, found in figures.get("floor", {}).items():
         rows.append(("floor", f"bare engine, {name.removeprefix('commits_')} in flight", f"per_s {found['per_s']:,}"))
     cluster_figures = {**figures.get("cluster", {})}
-    checks = [targets.TargetCheck(**each) for each in cluster_figures.pop("targets", [])]
+    checks = [bench_targets.TargetCheck(**each) for each in cluster_figures.pop("targets", [])]
     for name, found in cluster_figures.items():
         shown = ", ".join(f"{key} {value}" for key, value in found.items()) if isinstance(found, dict) else f"{found:,}"
         rows.append(("cluster", name, shown))

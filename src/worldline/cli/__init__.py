@@ -16,57 +16,77 @@ import click
 
 import worldline
 from worldline.base import errors
-from worldline.cli import common, output
 from worldline.cli.commands import (
-    branches,
-    checks,
-    compare,
-    dev,
-    look,
-    policy,
-    projects,
-    relay,
-    roles,
-    schedules,
-    settings,
-    simulate,
-    talk,
-    tend,
-    universes,
-    upgrade,
-    work,
-    workers,
+    check_commands,
+    dev_command,
+    input_commands,
+    process_commands,
+    project_commands,
+    reading_commands,
+    schedule_commands,
+    setting_commands,
+    simulate_command,
+    status_commands,
+    universe_commands,
+    work_commands,
+    worker_list,
 )
-from worldline.cli.flow import act, by_hand, domain, trace
-from worldline.cli.upkeep import anchors, backups, collection, deletion, erase, keys, ledger, world_files
+from worldline.features.anchors import commands as anchor_commands
+from worldline.features.collection import commands as collection_commands
+from worldline.features.copies import backup_commands
+from worldline.features.copies import commands as copy_commands
+from worldline.features.deletion import commands as deletion_commands
+from worldline.features.diff import commands as diff_commands
+from worldline.features.domains import cell_repair_commands, trace_commands
+from worldline.features.domains import commands as act
+from worldline.features.domains import domain_commands as domain
+from worldline.features.encryption import commands as encryption_commands
+from worldline.features.erasure import commands as erasure_commands
+from worldline.features.erasure import ledger_commands
+from worldline.features.forks import commands as fork_commands
+from worldline.features.policy import commands as policy_commands
+from worldline.features.relay import commands as relay_commands
+from worldline.features.shadow import commands as shadow_commands
+from worldline.terminal import command_session, output
 
-for each in [*deletion.UNIVERSE, *settings.UNIVERSE]:
-    universes.GROUP.add_command(each)
+for each in [*deletion_commands.UNIVERSE, *setting_commands.UNIVERSE]:
+    universe_commands.GROUP.add_command(each)
 
 SECTIONS = {
-    "Look at worlds": [*look.COMMANDS, *compare.COMMANDS, *work.COMMANDS, *schedules.COMMANDS, *trace.COMMANDS],
-    "Talk to worlds": [*talk.COMMANDS, *act.COMMANDS, *relay.COMMANDS],
+    "Look at worlds": [
+        *reading_commands.COMMANDS,
+        *diff_commands.COMMANDS,
+        *work_commands.COMMANDS,
+        *schedule_commands.COMMANDS,
+        *trace_commands.COMMANDS,
+    ],
+    "Talk to worlds": [*input_commands.COMMANDS, *act.COMMANDS, *relay_commands.COMMANDS],
     "Tend worlds": [
-        *tend.COMMANDS,
-        *deletion.COMMANDS,
-        *branches.COMMANDS,
-        *workers.LEASES,
-        *universes.COMMANDS,
-        *policy.COMMANDS,
-        *upgrade.COMMANDS,
-        *erase.COMMANDS,
-        *by_hand.COMMANDS,
+        *status_commands.COMMANDS,
+        *deletion_commands.COMMANDS,
+        *fork_commands.COMMANDS,
+        *worker_list.LEASES,
+        *universe_commands.COMMANDS,
+        *policy_commands.COMMANDS,
+        *shadow_commands.COMMANDS,
+        *erasure_commands.COMMANDS,
+        *cell_repair_commands.COMMANDS,
     ],
-    "Copy worlds and stores": [*world_files.COMMANDS, *backups.COMMANDS, *ledger.COMMANDS],
-    "Keep a store": [*collection.COMMANDS, *keys.COMMANDS],
+    "Copy worlds and stores": [*copy_commands.COMMANDS, *backup_commands.COMMANDS, *ledger_commands.COMMANDS],
+    "Keep a store": [*collection_commands.COMMANDS, *encryption_commands.COMMANDS],
     "Run programs and roles": [
-        *projects.COMMANDS,
-        *dev.COMMANDS,
-        *workers.COMMANDS,
-        *roles.COMMANDS,
-        *settings.COMMANDS,
+        *project_commands.COMMANDS,
+        *dev_command.COMMANDS,
+        *worker_list.COMMANDS,
+        *process_commands.COMMANDS,
+        *setting_commands.COMMANDS,
     ],
-    "Check and measure": [*checks.COMMANDS, *anchors.COMMANDS, *domain.COMMANDS, *simulate.COMMANDS],
+    "Check and measure": [
+        *check_commands.COMMANDS,
+        *anchor_commands.COMMANDS,
+        *domain.COMMANDS,
+        *simulate_command.COMMANDS,
+    ],
 }
 ALIASES = {"log": "journal"}
 COMMANDS = {str(each.name): each for commands in SECTIONS.values() for each in commands}
@@ -99,7 +119,7 @@ def _title(command: click.Command, also: dict[str, str]) -> str:
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(worldline.__version__, message="worldline %(version)s")
-@common.shared
+@command_session.shared
 def group(**shared: Any) -> None:
     """Long-lived programs with a memory."""
     del shared  # read by the commands from the root context

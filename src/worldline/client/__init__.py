@@ -1,1 +1,1 @@
-"""The SDK: open a universe, talk to its worlds."""
+"""One universe of a store as a process has it: inputs in, answers out, and what can be read of worlds."""

@@ -7,7 +7,7 @@ requests and new runs. Messages between worlds, receipts, timers and all other c
 reduce its backlog.
 
 The same inputs are refused, with `QuotaExceeded`, while the universe has more bytes stored or more open effects than
-its quota allows (`layers/upkeep/quotas.py`).
+its quota allows (`features/quotas/batches.py`).
 
 Estimates are sampled from the store, never read for every input: the inbox's with a read that happens anyway, once per
 sample period or number of inputs; the effects', and the quota, after an input was taken, once per sample period, less
@@ -23,15 +23,16 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, grammar
-from worldline.kernel import commands
+from worldline.features.quotas import admission
+from worldline.features.quotas import batches as quota_batches
+from worldline.kernel import control_commands
 from worldline.layers import inbox as inboxes
-from worldline.layers.upkeep import quotas, universe_settings
-from worldline.model import ids, inbox, world
+from worldline.layers import universe_settings
+from worldline.model import ids, inbox, world_records
 from worldline.model.settings import PressureSettings
-from worldline.roles import telemetry
-from worldline.roles.quotas import admission
-from worldline.roles.world.held_world import HeldWorld
+from worldline.runtime import facts as telemetry
 from worldline.store import kv
+from worldline.worker.held_world import HeldWorld
 
 INBOXES_MAX = 4_096  # the inboxes whose depth is remembered
 PAGE = 10_000
@@ -66,8 +67,8 @@ class Pressure:
         self._telemetry = telemetry
         self._inboxes: dict[ids.Address, Depth] = {}
         self._effects = 0
-        self._quota = world.UNBOUNDED
-        self._usage: world.Usage | None = None
+        self._quota = world_records.UNBOUNDED
+        self._usage: world_records.Usage | None = None
         self._begun = False  # the quota was looked at
         self._full = False  # by what is known, the universe has too many open effects, or all that it may have
         self._sampled_us: int | None = None  # when this was last looked at
@@ -208,8 +209,8 @@ class Pressure:
     def _note(self, quota: bytes | None, usage: bytes | None, stored: bytes | None) -> None:
         self._begun = True
         self._settings = universe_settings.decode(self._universe, stored).pressure(self._own)
-        self._quota = quotas.decode(self._universe, quota).quota
-        self._usage = quotas.decode_usage(usage)
+        self._quota = quota_batches.decode(self._universe, quota).quota
+        self._usage = quota_batches.decode_usage(usage)
         self._judge()
 
     def _judge(self) -> None:
@@ -235,4 +236,6 @@ class Pressure:
 
 def is_refusable(item: inbox.Item) -> bool:
     """Whether an input asks for new work."""
-    return isinstance(item, inbox.InboxEvent) or (isinstance(item, inbox.Control) and item.command == commands.RUN)
+    return isinstance(item, inbox.InboxEvent) or (
+        isinstance(item, inbox.Control) and item.command == control_commands.RUN
+    )

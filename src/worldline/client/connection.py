@@ -13,25 +13,26 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
-from worldline.adapters.egress import Egress
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.client import arrivals, backpressure, known_worlds
-from worldline.host import compose, ctrl_c, process, secret_sources
-from worldline.host import peers as peer_stores
-from worldline.host.encryption import opening
+from worldline.client import ask_order, backpressure, known_worlds
+from worldline.effects import secret_sources
+from worldline.effects.egress import Egress
+from worldline.features.abroad import peer_stores
+from worldline.features.encryption import codec_opening
+from worldline.host import ctrl_c, process
 from worldline.kernel.authoring.program import Program
 from worldline.layers import universes
 from worldline.model import ids
 from worldline.model import settings as settings_model
 from worldline.model.settings import Settings
 from worldline.observe import sinks as observers
-from worldline.roles import reader as readers
-from worldline.roles import telemetry, threads
-from worldline.roles.universes import served
-from worldline.roles.world.cycle import no_asyncio
-from worldline.roles.world.held_world import HeldWorld
+from worldline.runtime import daemon_threads, facts, store_opening
+from worldline.runtime import world_reader as readers
+from worldline.runtime.universes import served_universes
 from worldline.store import kv, transact
+from worldline.worker import no_asyncio
+from worldline.worker.held_world import HeldWorld
 
 DEFAULT_UNIVERSE = "default"
 WARM_MAX = 64  # worlds that are read and not run here, whose states are kept for the next look
@@ -41,7 +42,7 @@ HOSTING = (*process.EMBEDDED, process.Role.JANITOR)  # the roles of a process th
 class Connection:
     def __init__(
         self,
-        store: compose.Store,
+        store: store_opening.Store,
         universe: ids.UniverseId,
         name: str,
         programs: Sequence[Program],
@@ -58,15 +59,15 @@ class Connection:
         """`shared`: a host that serves this universe among others. It is neither started nor closed from here."""
         self.name = name
         self.id = universe
-        self.telemetry = telemetry.NOTHING if observed is None else observed.telemetry
+        self.telemetry = facts.NOTHING if observed is None else observed.telemetry
         if shared is not None:
             self.telemetry = shared.telemetry
-        self.store = store = store if shared is not None else compose.told(store, self.telemetry)
+        self.store = store = store if shared is not None else store_opening.told(store, self.telemetry)
         self.pressure = backpressure.Pressure(
             store.engine, store.env, universe, settings.pressure, telemetry=self.telemetry
         )
         self.recent = known_worlds.Recent(store.env)
-        self.arrivals = arrivals.Arrivals()
+        self.arrivals = ask_order.Arrivals()
         self._observed = observed
         self._began_wall_us = store.env.wall_us()
         self.levels_from(dict)
@@ -83,7 +84,7 @@ class Connection:
         if programs and shared is None:
             self.host = process.ProcessHost(
                 store,
-                served.Universes.only(universe, name),
+                served_universes.Universes.only(universe, name),
                 programs,
                 blobs=lambda _: self.blobs,
                 settings=settings,
@@ -95,7 +96,7 @@ class Connection:
                 secrets=secrets,
             )
         self.programs = {program.name: program for program in programs}
-        self.executor = threads.DaemonPool(1, "worldline-reader", no_asyncio.refuse_asyncio)
+        self.executor = daemon_threads.DaemonPool(1, "worldline-reader", no_asyncio.refuse_asyncio)
         self._warm: dict[ids.Address, readers.WorldReader] = {}  # the last that were used, the latest last
         if self.host is not None and self.host.runs_worlds:
             self.host.worlds.on_taken.append(self._held_here)
@@ -161,10 +162,10 @@ class Connection:
         self._warm.pop(held.at, None)
 
 
-def surroundings(store: compose.Store, began_wall_us: int) -> dict[str, float]:
+def surroundings(store: store_opening.Store, began_wall_us: int) -> dict[str, float]:
     """Gauges of a process: since when there is this one, the room that its store has, how its cache does."""
     found: dict[str, float] = {"worldline_process_start_timestamp_seconds": began_wall_us / 1_000_000}
-    room = compose.disk_room(store.url)
+    room = store_opening.disk_room(store.url)
     if room is not None:
         found |= {"worldline_disk_free_bytes": room[0], "worldline_disk_bytes": room[1]}
     if store.cache is not None:
@@ -188,7 +189,7 @@ async def open(
     sinks: observers.Sinks | None = None,
     metrics: str | None = None,
     peers: Mapping[str, str] | None = None,
-    codec: opening.AnyCodec | None = None,
+    codec: codec_opening.AnyCodec | None = None,
     secrets: secret_sources.Given | None = None,
 ) -> AsyncIterator[Connection]:
     """Open a store and one universe of it, and start the host if programs are hosted. `worldline.open` says more."""
@@ -196,7 +197,7 @@ async def open(
     wanted = bool(hosted) if create is None else create
     wanted_settings = settings_model.given(settings)
     with observers.observed(sinks, metrics=metrics) as observed:
-        opening_store = compose.store(
+        opening_store = store_opening.store(
             url, create=wanted, objects=objects, env=env, cache=wanted_settings.cache, codec=codec
         )
         async with opening_store as store:
@@ -237,7 +238,7 @@ def programs_of(given: Program | Sequence[Program], option: str) -> list[Program
     return found
 
 
-async def find_universe(store: compose.Store, name: str, *, create: bool) -> ids.UniverseId:
+async def find_universe(store: store_opening.Store, name: str, *, create: bool) -> ids.UniverseId:
     """The universe of this name; made now if there is none and `create` says so."""
 
     async def attempt() -> transact.NothingToWrite[ids.UniverseId] | transact.Write[ids.UniverseId]:

@@ -13,7 +13,7 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client import listing
 from worldline.client.connection import Connection
-from worldline.kernel import events
+from worldline.kernel import event_dispatch
 from worldline.keys import inbox as inbox_keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import ready, worlds
@@ -116,7 +116,7 @@ async def retry(universe: Connection, at: ids.Address, letter: inboxes.DeadLette
     large = inboxes.refers_to(letter.dead)
     match inboxes.item_of(letter.dead.item):
         case inbox.InboxEvent(schema=schema, payload=carried):
-            events.check_outside(schema, await universe.blobs.load(carried))
+            event_dispatch.check_outside(schema, await universe.blobs.load(carried))
         case inbox.Message(mode=inbox.MessageMode.TYPED, name=name):
             ids.check_event_name(name)
 

@@ -16,17 +16,17 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from worldline.base import errors
-from worldline.client.handle import Handle
+from worldline.client.world_handle import Handle
 from worldline.codec import printable, structs
-from worldline.kernel import commands
-from worldline.kernel.operations import OpKind
-from worldline.kernel.rows.records import Op, RunStatus
-from worldline.kernel.state import Machine
+from worldline.kernel import control_commands
+from worldline.kernel.machine import Machine
+from worldline.kernel.rows.row_records import Op, RunStatus
+from worldline.kernel.run_operations import OpKind
 from worldline.layers import work as works
 from worldline.model import ids, inbox, journal
 from worldline.model.journal import Kind
 from worldline.model.work import WorkState
-from worldline.roles import halt_text
+from worldline.runtime import halt_text
 from worldline.store import urls
 
 log = printable.logger("worldline")
@@ -144,7 +144,7 @@ def parks(entry: journal.JournalEntry) -> bool:
     if entry.kind is not Kind.CONTROL:
         return False
     try:
-        return structs.decode(inbox.Control, entry.payload).command == commands.PARK
+        return structs.decode(inbox.Control, entry.payload).command == control_commands.PARK
     except errors.DecodeError:
         return False
 

@@ -9,19 +9,19 @@ from collections.abc import AsyncIterator, Mapping
 import msgspec
 
 from worldline.base import errors
-from worldline.client import changes
+from worldline.client import world_changes
 from worldline.client.connection import Connection
-from worldline.client.handle import Handle
+from worldline.client.world_handle import Handle
 from worldline.codec import structs
-from worldline.kernel import snapshots
+from worldline.kernel import state_rows
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.rows.records import Record
-from worldline.kernel.state import RunFinished
+from worldline.kernel.machine import RunFinished
+from worldline.kernel.rows.row_records import Record
 from worldline.layers import worlds
 from worldline.model import ids, row_keys
 from worldline.model.journal import Kind
-from worldline.model.world import Status, WorldMeta
-from worldline.roles import reader, restore
+from worldline.model.world_records import Status, WorldMeta
+from worldline.runtime import world_reader, world_restore
 from worldline.store import kv
 
 PAGE = 500
@@ -46,8 +46,8 @@ class Filter(msgspec.Struct, frozen=True):
 
 def wanted(*, status: Status | None, labels: Mapping[str, str] | None, program: str, prefix: str) -> Filter:
     """What a caller asks for, checked."""
-    changes.check_status(status)
-    changes.check_labels(labels)
+    world_changes.check_status(status)
+    world_changes.check_labels(labels)
     for what, value in (("program", program), ("prefix", prefix)):
         if not isinstance(value, str):
             raise errors.BadInput(f"{what} must be text, not {value!r}")
@@ -81,7 +81,7 @@ async def run_at(handle: Handle, run_id: str, height: int) -> Record | None:
     keys = [group + row_keys.START, group + row_keys.STATUS]
     await past.fetch(keys)
     rows = [(key, row) for key in keys if (row := past.rows.get(key)) is not None]
-    machine = snapshots.machine_of(Program("any"), past.head.state, rows, await handle.address())
+    machine = state_rows.machine_of(Program("any"), past.head.state, rows, await handle.address())
     run = machine.runs.get(run_id)
     return None if run is None else run.record
 
@@ -89,11 +89,13 @@ async def run_at(handle: Handle, run_id: str, height: int) -> Record | None:
 async def forgotten(handle: Handle, run_id: str, *, above: int) -> RunFinished | None:
     """How a run ended that the state no longer keeps: what the journal says above a height."""
     universe, at = handle.universe, await handle.address()
-    top = await reader.head(universe.store.engine, at)
-    for entry in await restore.read_entries(universe.store.engine, universe.blobs, at, above=above, up_to=top.height):
+    top = await world_reader.head(universe.store.engine, at)
+    for entry in await world_restore.read_entries(
+        universe.store.engine, universe.blobs, at, above=above, up_to=top.height
+    ):
         if entry.kind is Kind.RUN_FINISHED and entry.correlation == run_id:
-            loaded = await restore.load_referenced(universe.blobs, [entry])
-            return structs.decode(RunFinished, restore.filled(entry, loaded).payload)
+            loaded = await world_restore.load_referenced(universe.blobs, [entry])
+            return structs.decode(RunFinished, world_restore.filled(entry, loaded).payload)
     return None
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.codec import printable
-from worldline.host import holders
 from worldline.layers import worlds
 from worldline.model import ids
-from worldline.model.world import Status
+from worldline.model.world_records import Status
+from worldline.runtime import world_holders
 from worldline.store import urls
 
 log = printable.logger("worldline")
@@ -39,7 +39,7 @@ class HostWatch:
         if not too_long and now_us <= self._next_us:
             return
         self._next_us = now_us + int(WARN_SECONDS * 1_000_000)
-        if await holders.is_served(self._universe.store, self._at):
+        if await world_holders.is_served(self._universe.store, self._at):
             self._since_us, self._warned = now_us, False
         elif too_long:
             raise errors.NotHosted(await reason(self._universe, self._at))
@@ -58,7 +58,7 @@ async def reason(universe: Connection, at: ids.Address, *, option: str | None = 
             f"world {meta.name!r} is {status}: what was sent is durable and waits until "
             f"`worldline resume {meta.name}{option}`"
         )
-    refused = await holders.refusals_of(universe.store, at)
+    refused = await world_holders.refusals_of(universe.store, at)
     if refused:
         return (
             f"worker {refused[0].name} cannot run world {meta.name!r} (program {meta.program!r}): {refused[0].why}; "

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from types import TracebackType
 
-from worldline.client.handle import Handle
+from worldline.client.world_handle import Handle
 from worldline.kernel.authoring.calls import Seconds, to_us
 from worldline.store import urls
 

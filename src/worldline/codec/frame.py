@@ -31,7 +31,7 @@ _LENGTH: Final = struct.Struct(">I")
 # The checksum of the first two bytes, from which the body's goes on.
 _CHECKSUM_STARTS: Final = tuple(zlib.crc32(bytes([_FORMAT, kind])) for kind in range(256))
 
-SEALED_MAGIC: Final = 0xE0  # of what stands in a frame's place in an encrypted store; see `store/encryption`
+SEALED_MAGIC: Final = 0xE0  # of what stands in a frame's place in an encrypted store; see `features/encryption`
 OVERHEAD_BYTES: Final = _HEADER.size
 CHUNK_OVERHEAD_BYTES: Final = _LENGTH.size
 CHUNKS_BYTES_MAX: Final = limits.VALUE_BYTES_MAX - OVERHEAD_BYTES

@@ -22,11 +22,11 @@ import worldline as wl
 from worldline import bench
 from worldline.base import env_os, errors, grammar
 from worldline.client import connection
-from worldline.client.handle import Handle
-from worldline.demo import program, server
-from worldline.inspect import prove as proofs
-from worldline.inspect import render
-from worldline.inspect import tree as trees
+from worldline.client.world_handle import Handle
+from worldline.demo import demo_program, server
+from worldline.features.forks import lineage_tree as trees
+from worldline.features.proofs import calls as proofs
+from worldline.inspect import entry_text
 from worldline.keys import journal as journal_keys
 from worldline.model.journal import JournalEntry, Kind
 from worldline.store import kv
@@ -34,7 +34,7 @@ from worldline.store import kv
 console = Console(highlight=False)
 lock = threading.Lock()
 BENCH_SECONDS = 5.0
-PROGRAMS = [program.shop, program.agency]
+PROGRAMS = [demo_program.shop, demo_program.agency]
 
 
 def say(who: str, text: str, style: str = "") -> None:
@@ -50,7 +50,7 @@ class DemoWorker:
 
     @classmethod
     async def start(cls, folder: Path, port: int) -> DemoWorker:
-        command = [sys.executable, "-m", "worldline.demo.program", str(folder), str(port)]
+        command = [sys.executable, "-m", "worldline.demo.demo_program", str(folder), str(port)]
         pipe = asyncio.subprocess.PIPE
         return cls(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe))
 
@@ -76,7 +76,7 @@ async def show_entries(world: wl.World, seen: list[JournalEntry]) -> None:
         if isinstance(entry, JournalEntry):
             seen.append(entry)
             style = "cyan" if world.name == "orders" else "magenta"
-            text = f"{entry.kind.name.lower():<17} {render.line(entry)}"
+            text = f"{entry.kind.name.lower():<17} {entry_text.line(entry)}"
             say(world.name, f"{entry.height:>3}  {escape(text[:108])}", style)
 
 
@@ -94,8 +94,8 @@ async def story(folder: Path, outside: server.DemoServer) -> Figures:
     figures = Figures()
     async with connection.open(str(folder), create=True, programs=PROGRAMS) as link:
         universe = wl.Universe(link)
-        orders = await universe.ensure("orders", program.shop)
-        agent = await universe.ensure("agent", program.agency)
+        orders = await universe.ensure("orders", demo_program.shop)
+        agent = await universe.ensure("agent", demo_program.agency)
         journals: dict[str, list[JournalEntry]] = {"orders": [], "agent": []}
         followers = [asyncio.create_task(show_entries(world, journals[world.name])) for world in (orders, agent)]
         try:
@@ -117,8 +117,8 @@ async def play(
     epochs = [(await first.report())["epoch"] for _ in range(2)]
     assert epochs == [1, 1]
     say("worker 1", "holds both worlds at epoch 1", "green")
-    shipping = await asyncio.wait_for(orders.start(program.fulfil("o-1", 4200), id="o-1"), 20)
-    travel = await agent.start(program.plan_trip("Lisbon"), id="trip")
+    shipping = await asyncio.wait_for(orders.start(demo_program.fulfil("o-1", 4200), id="o-1"), 20)
+    travel = await agent.start(demo_program.plan_trip("Lisbon"), id="trip")
     assert await asyncio.to_thread(outside.shipping.wait, 20), "the order never got to shipping"
     await first.kill()
     say("worker 1", "killed with -9, in the middle of shipping", "bold red")
@@ -132,9 +132,9 @@ async def play(
     assert len(outside.keys("/ship")) == len(outside.parcels) == 1
     say("outside", "shipping: 2 requests, 1 key, 1 parcel — effects run at least once", "yellow")
     await asyncio.wait_for(asks_for_approval(agent), 30)
-    await agent.send(program.Approved("you"), to="trip")
+    await agent.send(demo_program.Approved("you"), to="trip")
     say("agent", f"returned: {await travel.result(timeout=30)}", "bold magenta")
-    assert (await orders.state(program.Orders)).parcels == {"o-1": "parcel-1"}
+    assert (await orders.state(demo_program.Orders)).parcels == {"o-1": "parcel-1"}
     await what_if(link, agent, outside)
     await second.stop()
     say("worker 2", "stopped: worlds saved, leases free", "green")
@@ -145,7 +145,7 @@ async def asks_for_approval(agent: wl.World) -> None:
     answers = 0
     async for entry in agent.follow(above=0):
         answers += isinstance(entry, JournalEntry) and entry.kind is Kind.EFFECT_RESULT
-        if answers == program.ANSWERS_BEFORE_APPROVAL:
+        if answers == demo_program.ANSWERS_BEFORE_APPROVAL:
             return
 
 
@@ -153,7 +153,7 @@ async def what_if(link: connection.Connection, agent: wl.World, outside: server.
     """Fork the agent where it was allowed to go on, let its model say something else, and compare the two."""
     asked = outside.count("/think")
     fork = await agent.fork("what-if", before="event Approved", script=[{"effect": "think", "answer": "stay at home"}])
-    await fork.send(program.Approved("your twin"), to="trip")
+    await fork.send(demo_program.Approved("your twin"), to="trip")
     say("what-if", f"returned: {await (await fork.attach('trip')).result(timeout=30)}", "bold blue")
     assert outside.count("/think") == asked, "nothing leaves a dry fork"
     for line in trees.drawn(trees.find(await trees.tree(link), await Handle(link, "agent").address())):

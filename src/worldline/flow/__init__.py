@@ -1,13 +1,13 @@
 """Flow domains: state, computed values and actions as data, and a host for them in this process."""
 
-from worldline.flow.effects import EffectCall, Handler, answering
-from worldline.flow.events import Event, replay
-from worldline.flow.host import Host, KeyFatal, Result
-from worldline.kernel.flow.analysis.explore import Explored, NeverRuns, Step, explore
-from worldline.kernel.flow.analysis.explore import StuckState as Stuck
-from worldline.kernel.flow.authoring import ops as x
-from worldline.kernel.flow.authoring.documents import Document
-from worldline.kernel.flow.authoring.domains import (
+from worldline.flow.effect_registry import EffectCall, Handler, answering
+from worldline.flow.flow_host import Host, KeyFatal, Result
+from worldline.flow.host_events import Event, replay
+from worldline.flow_core.analysis.explore import Explored, NeverRuns, Step, explore
+from worldline.flow_core.analysis.explore import StuckState as Stuck
+from worldline.flow_core.authoring import ops as x
+from worldline.flow_core.authoring.document_domain import Document
+from worldline.flow_core.authoring.domain_class import (
     Act,
     Action,
     Domain,
@@ -25,23 +25,21 @@ from worldline.kernel.flow.authoring.domains import (
     update,
     when,
 )
-from worldline.kernel.flow.authoring.domains import (
-    EffectError as Error,
-)
-from worldline.kernel.flow.authoring.terms import BadDomain
-from worldline.kernel.flow.core import Core, Refusal
-from worldline.kernel.flow.exporting.json_schema import input_schema, json_schema
-from worldline.kernel.flow.exporting.mermaid import mermaid
-from worldline.kernel.flow.exporting.openapi import openapi
-from worldline.kernel.flow.exporting.tools import Tool, Tools, Unavailable, tools
-from worldline.kernel.flow.faults import NotJson, Problem, SchemaRefused
-from worldline.kernel.flow.hashing import intent_key
-from worldline.kernel.flow.jobs import Failure
-from worldline.kernel.flow.patches import BadPatch, Patch, merge, unset
-from worldline.kernel.flow.patches import set_ as set
-from worldline.kernel.flow.schema import sealed
-from worldline.kernel.flow.snapshots import GIVEN, ErrorValue, Intent, Requirement, Snapshot
-from worldline.kernel.flow.validation import load, validate
+from worldline.flow_core.authoring.domain_class import EffectError as Error
+from worldline.flow_core.authoring.terms import BadDomain
+from worldline.flow_core.core import Core, Refusal
+from worldline.flow_core.document_schema import sealed
+from worldline.flow_core.exporting.json_schema import input_schema, json_schema
+from worldline.flow_core.exporting.mermaid import mermaid
+from worldline.flow_core.exporting.openapi import openapi
+from worldline.flow_core.exporting.tools import Tool, Tools, Unavailable, tools
+from worldline.flow_core.faults import NotJson, Problem, SchemaRefused
+from worldline.flow_core.flow_records import GIVEN, ErrorValue, Intent, Requirement, Snapshot
+from worldline.flow_core.hashing import intent_key
+from worldline.flow_core.jobs import Failure
+from worldline.flow_core.patches import BadPatch, Patch, merge, unset
+from worldline.flow_core.patches import set_ as set
+from worldline.flow_core.validation import load, validate
 
 __all__ = [
     "GIVEN",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from worldline.kernel.flow import jobs
+from worldline.flow_core import jobs
 
 
 class Mailbox:

@@ -1,1 +1,1 @@
-"""One process: which store, which roles, which programs."""
+"""One process: its roles, a watch for hangs, and ending a script."""

@@ -4,7 +4,7 @@
 wait for code that does not return. So as long as worlds are hosted, the second one ends the process where it stands:
 everything that is acknowledged is durable, and another process takes the rest over as after a crash.
 
-A handler of the script's own is left alone, and the command line has its own (`worldline.cli.shutdown`).
+A handler of the script's own is left alone, and the command line has its own (`worldline.terminal.shutdown`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Watching a process from a thread of its own, for user code that does not return.
 
-A step that takes longer than its time is given up (`worldline.roles.world.cycle.kernel_executor`): its world goes on in
+A step that takes longer than its time is given up (`worldline.worker.kernel_executor`): its world goes on in
 another thread, and the code is interrupted. Code that waits in C cannot be: `time.sleep`, a socket, a regular
 expression. That, and an event loop that is held up by an effect, is said; with `on_hang="exit"` the process ends, so
 that another one goes on, and the crash budget decides what becomes of the input.
@@ -21,8 +21,8 @@ from collections.abc import Callable
 
 from worldline.base import env as envs
 from worldline.codec import printable
-from worldline.roles import threads
-from worldline.roles.world.cycle.kernel_executor import LATE_US, AbandonedThread
+from worldline.runtime import daemon_threads
+from worldline.worker.kernel_executor import LATE_US, AbandonedThread
 
 log = printable.logger("worldline.roles")
 
@@ -83,7 +83,7 @@ class HangWatch:
             for each in left:
                 if now_us - each.since_us >= GRACE_US and not each.told:
                     each.tell()
-                    self._tell_stuck(threads.place_of(each.thread.ident or 0))
+                    self._tell_stuck(daemon_threads.place_of(each.thread.ident or 0))
             self._ask_loop(now_us)
 
     def _arm(self, now_us: int) -> None:
@@ -111,7 +111,7 @@ class HangWatch:
                 self._ended.set()
         elif now_us - self._answered_us >= self._hang_us and not self._told:
             self._told = True
-            place = threads.place_of(self._loop_thread)
+            place = daemon_threads.place_of(self._loop_thread)
             log.error(
                 "the event loop has not run for %d s: %s blocks it; use `def` instead of `async def`, or await",
                 (now_us - self._answered_us) // 1_000_000,

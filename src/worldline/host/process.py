@@ -16,32 +16,40 @@ from pathlib import Path
 
 import msgspec
 
-from worldline.adapters.egress import Egress
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.base.secret import SecretSource
-from worldline.host import compose, hang_watch, process_lock, secret_sources
-from worldline.host import peers as peer_stores
+from worldline.cluster import backlog_count, janitor, orchestrator
+from worldline.codec import ed25519
+from worldline.effects import builtin_effects, effect_worker, secret_sources
+from worldline.effects.egress import Egress
+from worldline.features.abroad import delivery_effects, peer_stores
+from worldline.features.deletion import universe_job as universe_deletions
+from worldline.features.forks import share_effect
+from worldline.features.proofs import job as proof_job
+from worldline.features.quotas import job as quota_job
+from worldline.host import hang_watch
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
 from worldline.model import ids
 from worldline.model.settings import Settings
 from worldline.observe import dump as dumps
-from worldline.roles import hub, loop, telemetry, threads
-from worldline.roles import timers as timer_worker
-from worldline.roles import watchdog as watchdogs
-from worldline.roles.cluster import backlog, janitor, orchestrator, placement, proofs
-from worldline.roles.deletion import universes as universe_deletions
-from worldline.roles.effects import builtin, deliver, share
-from worldline.roles.effects import worker as effect_worker
-from worldline.roles.quotas import usage
-from worldline.roles.trials import child_process
-from worldline.roles.universes import rounds, scan
-from worldline.roles.universes.served import Universes
-from worldline.roles.world import held_world
-from worldline.roles.world import worker as world_worker
-from worldline.roles.world.cycle import no_asyncio, step_batch
-from worldline.store.encryption import ed25519, key_file
+from worldline.runtime import (
+    child_process,
+    daemon_threads,
+    live_hub,
+    placement,
+    process_lock,
+    role_loop,
+    signing_key_file,
+    store_opening,
+)
+from worldline.runtime import facts as telemetry
+from worldline.runtime import watchdog as watchdogs
+from worldline.runtime.universes import universe_rounds, universe_scan
+from worldline.runtime.universes.served_universes import Universes
+from worldline.timers import timer_worker
+from worldline.worker import held_world, no_asyncio, step_batch, world_worker
 
 
 class Role(enum.StrEnum):
@@ -61,7 +69,7 @@ ALL = tuple(Role)
 class ProcessHost:
     def __init__(
         self,
-        store: compose.Store,
+        store: store_opening.Store,
         universes: Universes,
         programs: Sequence[Program],
         *,
@@ -83,7 +91,7 @@ class ProcessHost:
         _check_receipt_keys(settings, roles)
         self.worker = ids.WorkerId(envs.new_id(store.env))
         self.name = settings.worker.labels.get(placement.NAME) or self.worker.hex()[-8:]
-        self.live = hub.Hub()
+        self.live = live_hub.Hub()
         self._store = store
         self.universes = universes
         self._programs = programs
@@ -92,10 +100,10 @@ class ProcessHost:
         self.telemetry = telemetry
         self.peers = peers or peer_stores.Peers(store)
         self._abandoned = False
-        self._presence = process_lock.Presence(Path(store.url)) if compose.scheme(store.url) == "" else None
+        self._presence = process_lock.Presence(Path(store.url)) if store_opening.scheme(store.url) == "" else None
         self._scan = self._make_scan() if universes.one is None else None
         self._adapter = (
-            self._make_adapter(egress or Egress(), compose.secrets(secrets)) if Role.ADAPTER in roles else None
+            self._make_adapter(egress or Egress(), store_opening.secrets(secrets)) if Role.ADAPTER in roles else None
         )
         self._worlds = self._make_worlds() if Role.WORLDS in roles else None
         self._timers = self._make_timers() if Role.TIMERS in roles else None
@@ -120,7 +128,7 @@ class ProcessHost:
         )
         self._bugs: list[Exception] = []  # that have stopped a role
         self._loops = [
-            loop.Loop(name, role.tick, store.env, wake=role.wake, telemetry=telemetry)
+            role_loop.Loop(name, role.tick, store.env, wake=role.wake, telemetry=telemetry)
             for name, role in made
             if role is not None
         ]
@@ -161,9 +169,9 @@ class ProcessHost:
             settings=self._settings.adapter,
             worker=self.worker,
             builtins=[
-                builtin.http_request(egress),
-                share.share(self._store.engine, self.blobs),
-                *deliver.effects(
+                builtin_effects.http_request(egress),
+                share_effect.share(self._store.engine, self.blobs),
+                *delivery_effects.effects(
                     self.peers,
                     self._store.env,
                     window_us=self._settings.dedupe_window_ms * 1000,
@@ -216,11 +224,11 @@ class ProcessHost:
             telemetry=self.telemetry,
         )
 
-    def _make_janitor(self) -> janitor.Janitor | rounds.Rounds:
+    def _make_janitor(self) -> janitor.Janitor | universe_rounds.Rounds:
         settings = self._settings.janitor
         if self.universes.one is not None:
             return self._janitor_of(self.universes.one, self._remove_universes())
-        return rounds.Rounds(
+        return universe_rounds.Rounds(
             self._store.engine,
             self._store.env,
             self.universes,
@@ -231,7 +239,7 @@ class ProcessHost:
         )
 
     def _remove_universes(self) -> Callable[[], Awaitable[bool]]:
-        bodies = compose.bodies_of(self._store)
+        bodies = store_opening.bodies_of(self._store)
         return universe_deletions.UniverseRemoval(self._store.engine, self._store.env, bodies).turn
 
     def _janitor_of(
@@ -245,18 +253,18 @@ class ProcessHost:
             dedupe_window_ms=self._settings.dedupe_window_ms,
             is_dead=self._is_dead(),
             locks=self._presence,
-            sweep_uploads=compose.sweep_uploads(self._store.objects),
+            sweep_uploads=store_opening.sweep_uploads(self._store.objects),
             blobs=self.blobs(universe),
             telemetry=self.telemetry,
             remove_universes=remove,
             worker=None if self._worlds is None else self.worker,
         )
 
-    def _make_backlog(self) -> backlog.Backlog | rounds.Rounds:
+    def _make_backlog(self) -> backlog_count.Backlog | universe_rounds.Rounds:
         settings = self._settings.janitor
         if self.universes.one is not None:
             return self._backlog_of(self.universes.one)
-        return rounds.Rounds(
+        return universe_rounds.Rounds(
             self._store.engine,
             self._store.env,
             self.universes,
@@ -265,8 +273,8 @@ class ProcessHost:
             round_ms=settings.backlog_ms,
         )
 
-    def _backlog_of(self, universe: ids.UniverseId) -> backlog.Backlog:
-        return backlog.Backlog(
+    def _backlog_of(self, universe: ids.UniverseId) -> backlog_count.Backlog:
+        return backlog_count.Backlog(
             self._store.engine,
             self._store.env,
             universe,
@@ -276,16 +284,16 @@ class ProcessHost:
             is_dead=self._is_dead(),
         )
 
-    def _make_scan(self) -> scan.Scan:
+    def _make_scan(self) -> universe_scan.Scan:
         settings = self._settings
         scan_ms = min(settings.worker.scan_ms, settings.adapter.scan_ms, settings.timer.scan_ms)
-        made = scan.Scan(self._store.engine, self._store.env, self.universes, scan_ms=scan_ms)
+        made = universe_scan.Scan(self._store.engine, self._store.env, self.universes, scan_ms=scan_ms)
         if self._store.hints is not None:
             self._store.hints.listeners.append(made.note)
         return made
 
-    def _make_usage(self) -> usage.UsageCounter:
-        return usage.UsageCounter(
+    def _make_usage(self) -> quota_job.UsageCounter:
+        return quota_job.UsageCounter(
             self._store.engine,
             self._store.env,
             lambda: self.universes.all,
@@ -293,24 +301,26 @@ class ProcessHost:
             telemetry=self.telemetry,
         )
 
-    def _make_proofs(self, worlds: world_worker.WorldWorker) -> proofs.Proofs | None:
+    def _make_proofs(self, worlds: world_worker.WorldWorker) -> proof_job.Proofs | None:
         """Worlds are proved where they are run: what is found is said with their worker's heartbeat."""
         if not self._settings.janitor.prove_ms:
             return None
-        made = proofs.Proofs(
+        made = proof_job.Proofs(
             self._store.engine,
             self._store.env,
             self.blobs,
             self._programs,
             worlds=lambda: [_candidate(each) for each in worlds.held],
             busy=lambda: bool(worlds.under_way()),
-            thread=threads.DaemonPool(1, "worldline-proofs", no_asyncio.refuse_asyncio),
+            thread=daemon_threads.DaemonPool(1, "worldline-proofs", no_asyncio.refuse_asyncio),
             prove_ms=self._settings.janitor.prove_ms,
             hang_ms=self._settings.hang_ms,
             telemetry=self.telemetry,
         )
         worlds.says.append(made.labels)
-        self._loops.append(loop.Loop("proofs", made.tick, self._store.env, wake=made.wake, telemetry=self.telemetry))
+        self._loops.append(
+            role_loop.Loop("proofs", made.tick, self._store.env, wake=made.wake, telemetry=self.telemetry)
+        )
         return made
 
     def _watch(self, worlds: world_worker.WorldWorker) -> None:
@@ -318,7 +328,7 @@ class ProcessHost:
         watchdog = watchdogs.Watchdog(
             self._store.env, worlds.under_way, hang_ms=self._settings.hang_ms, telemetry=self.telemetry
         )
-        self._loops.append(loop.Loop("watchdog", watchdog.tick, self._store.env, wake=watchdog.wake))
+        self._loops.append(role_loop.Loop("watchdog", watchdog.tick, self._store.env, wake=watchdog.wake))
 
     def _watch_hangs(self, worlds: world_worker.WorldWorker) -> hang_watch.HangWatch:
         settings = self._settings
@@ -446,15 +456,15 @@ def _check_receipt_keys(settings: Settings, roles: Sequence[Role]) -> None:
     if not keys or not {Role.WORLDS, Role.ADAPTER} <= {*roles}:
         return
     path = settings.adapter.receipt_key
-    if not path or ed25519.public_of(key_file.read(path)) not in keys:
+    if not path or ed25519.public_of(signing_key_file.read(path)) not in keys:
         raise errors.BadInput(
             "worker.receipt_keys is set, and this process performs effects itself: set adapter.receipt_key to the file "
             "of a key that is among them, or perform effects in other processes"
         )
 
 
-def _candidate(held: held_world.HeldWorld) -> proofs.Candidate:
-    return proofs.Candidate(held.at, held.name, held.program, held.head.height)
+def _candidate(held: held_world.HeldWorld) -> proof_job.Candidate:
+    return proof_job.Candidate(held.at, held.name, held.program, held.head.height)
 
 
 def _labelled(settings: Settings, name: str, roles: Sequence[Role]) -> Settings:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from worldline.base import errors
-from worldline.client.handle import Handle
+from worldline.client.world_handle import Handle
 from worldline.model.journal import Kind
-from worldline.roles import reader, restore
+from worldline.runtime import world_reader, world_restore
 
 PAGE_ENTRIES = 1_000
 ENTRIES_MAX = 50_000
@@ -25,12 +25,12 @@ async def of_runs(world: Handle, runs: Collection[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     if not missing:
         return found
-    top = (await reader.head(engine, at)).height
-    lowest = max((await reader.kept(engine, at)).above, top - ENTRIES_MAX)
+    top = (await world_reader.head(engine, at)).height
+    lowest = max((await world_reader.kept(engine, at)).above, top - ENTRIES_MAX)
     while missing and top > lowest:
         above = max(lowest, top - PAGE_ENTRIES)
         try:
-            page = await restore.read_entries(engine, universe.blobs, at, above=above, up_to=top)
+            page = await world_restore.read_entries(engine, universe.blobs, at, above=above, up_to=top)
         except errors.NotRetained:  # a compaction has dropped them since
             return found
         for entry in reversed(page):

@@ -3,7 +3,7 @@
 Looked at, for every world: its records, its lease, its whole stored history (`worldline.inspect.verify`), and
 whether the derived queues agree with journal and snapshot (`worldline.inspect.queue_check`). Then the queues as a
 whole: keys that belong to nothing. And all records that none of this reads (`worldline.inspect.record_check`). Which
-check reads which keyspace, the table of keyspaces says (`keys/table.py`).
+check reads which keyspace, the table of keyspaces says (`keys/keyspace_table.py`).
 
 A *finding* is something that should not be. What ordinary work leaves behind and clears away itself is counted as *left
 over* and is no finding: pointers of work that was cancelled, what deleted worlds have left and is not removed yet, the
@@ -20,10 +20,11 @@ import msgspec
 from worldline.base import errors
 from worldline.client import listing
 from worldline.client.connection import Connection
-from worldline.client.upkeep import deletion
-from worldline.host import compose
-from worldline.inspect import queries, queue_check, record_check, verify
-from worldline.kernel import values
+from worldline.cluster import janitor
+from worldline.features.deletion import calls as deletion_calls
+from worldline.features.deletion import job as deletions
+from worldline.inspect import queue_check, record_check, store_queries, verify
+from worldline.kernel import user_values
 from worldline.keys import cas as cas_keys
 from worldline.keys import ready as ready_keys
 from worldline.keys import work as work_keys
@@ -31,13 +32,10 @@ from worldline.keys import worlds as world_keys
 from worldline.layers import leases, worlds
 from worldline.layers import work as works
 from worldline.model import ids, journal
-from worldline.model import world as world_model
+from worldline.model import world_records as world_model
 from worldline.model.journal import Kind
-from worldline.roles import hint_scan, reader, restore
-from worldline.roles.cluster import janitor
-from worldline.roles.deletion import worlds as deletions
-from worldline.roles.trials import quarantine
-from worldline.roles.universes.served import Universes
+from worldline.runtime import hint_scan, quarantine, store_opening, world_reader, world_restore
+from worldline.runtime.universes.served_universes import Universes
 from worldline.store import kv, transact
 
 WORLD_PAGE = 500
@@ -140,7 +138,7 @@ class Doctor:
             if status is not world_model.Status.DELETED:  # else it was deleted while it was looked at
                 self._find(name, "damaged", str(error), advice=RESTORE)
             return
-        found = await queries.quarantined(self._universe, at, listed.status)
+        found = await store_queries.quarantined(self._universe, at, listed.status)
         if found is not None:
             advice = f"fix the cause, then worldline resume {name}"
             self._find(name, "quarantined", f"it is quarantined: {quarantine.reason(found)}", advice=advice)
@@ -240,9 +238,9 @@ class Doctor:
         """Whether the world has ever asked for this: then its pointer is left over from work since given up. It may be
         in entries that are not kept any more.
         """
-        top = await reader.head(self._engine, pointer.at)
-        above = (await reader.kept(self._engine, pointer.at)).above
-        for entry in await restore.read_entries(
+        top = await world_reader.head(self._engine, pointer.at)
+        above = (await world_reader.kept(self._engine, pointer.at)).above
+        for entry in await world_restore.read_entries(
             self._engine, self._universe.blobs, pointer.at, above=above, up_to=top.height
         ):
             if (
@@ -254,7 +252,7 @@ class Doctor:
 
     async def _intent(self, at: ids.Address, entry: journal.JournalEntry) -> ids.IntentId:
         payload = await self._universe.blobs.get(entry.blob) if entry.blob else entry.payload
-        ordinal, name, _, _, params, _ = values.load(tuple[int, str, str, int, bytes, int], payload)
+        ordinal, name, _, _, params, _ = user_values.load(tuple[int, str, str, int, bytes, int], payload)
         return ids.intent_id(at, step=entry.step, ordinal=ordinal, kind=name, params=params)
 
     async def ready_keys(self) -> None:
@@ -283,7 +281,7 @@ class Doctor:
         self.report.uploads = await blobs.abandoned(period_us=janitor.UPLOAD_US_MAX, remove=False)
         if self._repair and self.report.uploads:
             self.report.uploads_cleaned = await blobs.abandoned(period_us=janitor.UPLOAD_US_MAX, remove=True)
-        folder = compose.folder_of_objects(store.objects)
+        folder = store_opening.folder_of_objects(store.objects)
         if folder is None:
             return
         before_us = store.env.wall_us() - janitor.UPLOAD_US_MAX
@@ -296,11 +294,11 @@ class Doctor:
 
     async def deletions(self) -> None:
         """What is still to be removed, also of worlds that an earlier release has deleted."""
-        left = [each async for each in deletion.forgotten(self._universe)]
+        left = [each async for each in deletion_calls.forgotten(self._universe)]
         if self._repair:
             for at in left:
-                await deletion.queue(self._universe, at)
-        queued = await deletion.count(self._universe)
+                await deletion_calls.queue(self._universe, at)
+        queued = await deletion_calls.count(self._universe)
         self.report.deletions = queued if self._repair else queued + len(left)
         if self._repair and self.report.deletions:
             removal = deletions.WorldRemoval(self._engine, self._universe.store.env, self._universe.id)

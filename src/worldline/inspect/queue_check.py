@@ -22,28 +22,27 @@ from worldline.base import errors
 from worldline.client import listing
 from worldline.client.connection import Connection
 from worldline.codec import structs
-from worldline.host import holders
-from worldline.inspect import queries
-from worldline.kernel import commands
+from worldline.inspect import store_queries
+from worldline.kernel import control_commands
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.rows.records import Parked
-from worldline.kernel.state import Machine
+from worldline.kernel.machine import Machine
+from worldline.kernel.rows.row_records import Parked
 from worldline.keys import journal as journal_keys
 from worldline.keys import work as work_keys
 from worldline.layers import cas, leases, universes, worlds
 from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
 from worldline.layers import work as works
-from worldline.layers.stored import lines
-from worldline.model import ids, inbox, step
+from worldline.layers.history import history_line
+from worldline.model import ids, inbox, step_records
 from worldline.model.settings import WorkerSettings
 from worldline.model.work import Work, WorkKind, WorkState
-from worldline.model.world import Status
-from worldline.roles import expiry, hint_scan
-from worldline.roles import lease as world_lease
-from worldline.roles.universes.served import Universes
-from worldline.roles.world.cycle import step_batch
+from worldline.model.world_records import Status
+from worldline.runtime import death_witness, hint_scan, world_holders
+from worldline.runtime import lease_calls as world_lease
+from worldline.runtime.universes.served_universes import Universes
 from worldline.store import kv, transact
+from worldline.worker import step_batch
 
 LOOKS_MAX = 20
 BATCHES_MAX = 64
@@ -67,7 +66,7 @@ class WrongQueueKey(msgspec.Struct, frozen=True):
 
     fault: QueueFault
     intent: ids.IntentId = ids.IntentId(b"")
-    wanted: step.WorkRequest | None = None
+    wanted: step_records.WorkRequest | None = None
     parked: Parked | None = None
     authority: works.Open | None = None
     raw: bytes | None = None
@@ -135,9 +134,9 @@ async def _look(universe: Connection, at: ids.Address) -> QueueView:
             answered[ids.IntentId(unread.item.intent)] = None
         elif isinstance(unread.item, inbox.Control):
             moved |= _moved(unread.item)
-    holder = await queries.holder(universe, at)
-    read = await universe.store.engine.read(journals.get_head(at), lines.get(at))
-    head_raw, lineage = read.value(0), lines.decode_lineage(read.value(1))
+    holder = await store_queries.holder(universe, at)
+    read = await universe.store.engine.read(journals.get_head(at), history_line.get(at))
+    head_raw, lineage = read.value(0), history_line.decode_lineage(read.value(1))
     assert head_raw is not None
     unborn = lineage is not None and lineage.height == journals.decode_head(head_raw).height
     held = holder is not None and holder.alive
@@ -148,11 +147,11 @@ def _moved(item: inbox.Control) -> dict[ids.IntentId, Parked | None]:
     """What an unread command says of an effect, if it is one that does."""
     data = item.payload.inline or b""
     try:
-        if item.command == commands.PARK:
-            park = structs.decode(commands.ParkEffect, data)
+        if item.command == control_commands.PARK:
+            park = structs.decode(control_commands.ParkEffect, data)
             return {ids.IntentId(park.intent): Parked(park.attempts, park.error)}
-        if item.command == commands.RETRY:
-            return {ids.IntentId(structs.decode(commands.RetryEffect, data).intent): None}
+        if item.command == control_commands.RETRY:
+            return {ids.IntentId(structs.decode(control_commands.RetryEffect, data).intent): None}
     except errors.DecodeError:
         pass  # the world will say so
     return {}
@@ -185,8 +184,8 @@ async def _due_faults(universe: Connection, at: ids.Address, seen: QueueView, ma
     wanted = wanted_of(machine, at)
     found: list[WrongQueueKey] = []
     candidates = [each for each in seen.opened.values() if each.work.state in works.CLAIMABLE]
-    for start in range(0, len(candidates), queries.PAGE):
-        part = candidates[start : start + queries.PAGE]
+    for start in range(0, len(candidates), store_queries.PAGE):
+        part = candidates[start : start + store_queries.PAGE]
         read = await universe.store.engine.read(*(kv.Get(_due_key(each)) for each in part))
         for index, each in enumerate(part):
             if read.value(index) is None and each.intent in wanted:
@@ -217,7 +216,7 @@ async def _ready_fault(
     return [WrongQueueKey(QueueFault.MISSING_READY)]
 
 
-def wanted_of(machine: Machine, at: ids.Address) -> dict[ids.IntentId, step.WorkRequest]:
+def wanted_of(machine: Machine, at: ids.Address) -> dict[ids.IntentId, step_records.WorkRequest]:
     """All effects and timers that a machine has open, as they were asked for; without what a fork has inherited and not
     settled yet, because that is its parent's.
     """
@@ -256,7 +255,7 @@ async def repair(
     incarnation = ids.Incarnation(envs.new_id(env))
     life = await world_lease.beat(engine, env, worker, incarnation, WorkerSettings())
     try:
-        others = expiry.DeathWitness(env, lambda other: holders.is_gone(universe.store, other))
+        others = death_witness.DeathWitness(env, lambda other: world_holders.is_gone(universe.store, other))
         lease = await world_lease.acquire(engine, env, at, life, others, anyway=True)
         try:
             found = await faults(universe, at, program, hint_scan.HintScan(engine, env, Universes.only(universe.id)))

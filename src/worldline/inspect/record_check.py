@@ -17,22 +17,27 @@ from worldline.base import errors, limits
 from worldline.client import listing
 from worldline.client.connection import Connection
 from worldline.codec import frame, tuples
-from worldline.keys import inbox, space, table, traces, universes, worlds
-from worldline.keys.space import InStore, InUniverse, InWorld
-from worldline.keys.upkeep import (
+from worldline.features.collection import keyspace as collection_keyspace
+from worldline.features.copies import dormant_keyspace
+from worldline.features.copies import keyspace as copy_keyspace
+from worldline.features.deletion import universe_keyspace
+from worldline.features.encryption import keyspace as encryption_keyspace
+from worldline.features.encryption import master_key_keyspace
+from worldline.features.erasure import keyspace as erasure_keyspace
+from worldline.features.erasure import scrub_keyspace
+from worldline.features.quotas import keyspace as quota_keyspace
+from worldline.keys import (
     age,
-    collection,
-    copying,
-    data_keys,
-    encryption,
-    held,
-    ledger,
-    quotas,
-    scrubs,
-    subjects,
-    universe_deletions,
+    inbox,
+    keyspace_table,
+    personal_subjects,
+    space,
+    traces,
     universe_settings,
+    universes,
+    worlds,
 )
+from worldline.keys.space import InStore, InUniverse, InWorld
 from worldline.model import ids
 from worldline.store import kv
 
@@ -43,26 +48,26 @@ _Values = tuple[space.ValueCodec[Any], ...]
 
 _IN_STORE: dict[InStore, _Values] = {
     InStore.UNIVERSE_NAME: (universes.NAME,),
-    InStore.UNIVERSE_DELETION: (universe_deletions.DELETION,),
-    InStore.ENCRYPTION: (encryption.VALUE,),
-    InStore.RESTORING: (copying.COPYING,),
-    InStore.BACKUP: (copying.COPYING,),
-    InStore.SCRUBS: (scrubs.RECORD,),
-    InStore.LEDGER: (ledger.ENTRY,),
+    InStore.UNIVERSE_DELETION: (universe_keyspace.DELETION,),
+    InStore.ENCRYPTION: (master_key_keyspace.VALUE,),
+    InStore.RESTORING: (copy_keyspace.COPYING,),
+    InStore.BACKUP: (copy_keyspace.COPYING,),
+    InStore.SCRUBS: (scrub_keyspace.RECORD,),
+    InStore.LEDGER: (erasure_keyspace.ENTRY,),
 }
 _IN_UNIVERSE: dict[InUniverse, _Values] = {
     InUniverse.META: (universes.META,),
     InUniverse.GENERATION: (universes.GENERATION,),
     InUniverse.NAME: (worlds.NAME,),
-    InUniverse.COLLECTION: (collection.COLLECTION,),
-    InUniverse.HOLDS: (collection.HOLDS,),
-    InUniverse.CONDEMNED: (collection.CONDEMNED,),
-    InUniverse.SUBJECT: (subjects.ERASURES,),
-    InUniverse.DATA_KEY: (data_keys.VALUE,),
-    InUniverse.WORLD_KEY: (data_keys.VALUE,),
-    InUniverse.IMPORT: (copying.COPYING,),
-    InUniverse.QUOTAS: (quotas.QUOTAS, quotas.USAGE),
-    InUniverse.QUOTA_LOG: (quotas.QUOTA_CHANGE,),
+    InUniverse.COLLECTION: (collection_keyspace.COLLECTION,),
+    InUniverse.HOLDS: (collection_keyspace.HOLDS,),
+    InUniverse.CONDEMNED: (collection_keyspace.CONDEMNED,),
+    InUniverse.SUBJECT: (personal_subjects.ERASURES,),
+    InUniverse.DATA_KEY: (encryption_keyspace.VALUE,),
+    InUniverse.WORLD_KEY: (encryption_keyspace.VALUE,),
+    InUniverse.IMPORT: (copy_keyspace.COPYING,),
+    InUniverse.QUOTAS: (quota_keyspace.QUOTAS, quota_keyspace.USAGE),
+    InUniverse.QUOTA_LOG: (quota_keyspace.QUOTA_CHANGE,),
     InUniverse.AGE: (age.AGE,),
     InUniverse.SETTINGS: (universe_settings.SETTINGS,),
     InUniverse.GRANTS: (universes.GRANTS,),
@@ -72,13 +77,13 @@ _IN_WORLD: dict[InWorld, _Values] = {
     InWorld.SEEN: (inbox.SEEN,),
     InWorld.DEAD: (inbox.DEAD,),
     InWorld.TRACE: (traces.KEPT,),
-    InWorld.HELD: (held.HELD,),
+    InWorld.HELD: (dormant_keyspace.HELD,),
     InWorld.BROUGHT: (inbox.BROUGHT,),
 }
 _ALL = (*_IN_STORE, *_IN_UNIVERSE, *_IN_WORLD)
-assert [each.place for each in table.KEYSPACES if CHECK in each.checks] == [*_ALL], "a record is read by none"
+assert [each.place for each in keyspace_table.KEYSPACES if CHECK in each.checks] == [*_ALL], "a record is read by none"
 
-_COUNTERS = (scrubs.COUNT,)
+_COUNTERS = (scrub_keyspace.COUNT,)
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -114,20 +119,20 @@ async def _faults(universe: Connection, prefix: bytes, values: _Values) -> Async
         if key in _COUNTERS:
             continue
         try:
-            table.take_apart(key)
+            keyspace_table.take_apart(key)
             _read(key, raw, values)
         except errors.KeyDestroyed:
             continue  # a person has erased it
         except errors.Corrupt as error:
-            row = table.of(key)
+            row = keyspace_table.of(key)
             assert row is not None
             yield Fault(key, f"the {row.place.name.lower()} record {key.hex()}: {error}")
 
 
 def _read(key: bytes, raw: bytes, values: _Values) -> None:
     data = frame.plain(raw)
-    row = table.of(key)
-    if row is not None and row.stamped is table.Stamped.IN_VALUE:
+    row = keyspace_table.of(key)
+    if row is not None and row.stamped is keyspace_table.Stamped.IN_VALUE:
         data = data[: -limits.STAMP_BYTES]
     kind = frame.kind_of(data)
     value = next((each for each in values if each.kind == kind), values[0])

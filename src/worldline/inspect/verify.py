@@ -3,7 +3,7 @@
 Frames are read one by one, so that damage has an address: the checksum of each frame, the heights, the chain of digests
 over whole steps, the rows that they change and the digest of the state, the large payloads and rows behind their
 addresses, every snapshot and the head. What this proves is that the history is the one that was written; that the code
-does what it says is for `worldline.inspect.prove`.
+does what it says is for `worldline.features.proofs.calls`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.client.connection import Connection
-from worldline.inspect import receipt_check
+from worldline.features.encryption import batches as encryption_batches
+from worldline.features.receipts import checks as receipt_checks
 from worldline.layers import journal as journals
+from worldline.layers import personal_records
 from worldline.layers import snapshots as snapshot_layer
-from worldline.layers.stored import history, journal_pages, lines, saved_state
-from worldline.layers.stored.export import StepChanges
-from worldline.layers.upkeep import data_keys, sealed
-from worldline.model import ids, journal, row_keys, snapshot
+from worldline.layers.history import history_line, journal_pages, saved_state, step_reader
+from worldline.layers.history.journal_file import StepChanges
+from worldline.model import ids, journal, row_keys
+from worldline.model import snapshots as snapshot
 from worldline.model.change import changes_digest
 from worldline.model.rows import Rows
-from worldline.roles import reader, restore
-from worldline.roles.erasure import checking
+from worldline.runtime import world_reader, world_restore
+from worldline.runtime.personal import value_check
 
 PAGE_BYTES = 1 * limits.MIB
 PINS_PAGE = 1_000
@@ -76,7 +78,7 @@ class VerifyWalk:
     def __init__(
         self,
         universe: Connection,
-        line: lines.HistoryLine,
+        line: history_line.HistoryLine,
         start: snapshot.StateSnapshot | journal.Head,
         head: journal.Head,
         *,
@@ -94,7 +96,7 @@ class VerifyWalk:
         self.frames = 0
         self.entries = 0
         self.loaded: dict[bytes, bytes] = {}  # the large payloads and rows of the steps given out last
-        self.stored: list[history.StoredStep] = []  # those steps as they are stored, their changes in place
+        self.stored: list[step_reader.StoredStep] = []  # those steps as they are stored, their changes in place
         self.changed: list[StepChanges] = []  # what those steps changed
         self.blobs = 0
 
@@ -114,7 +116,7 @@ class VerifyWalk:
                 raise Damaged(frames.height + 1, str(error)) from error
             if not items:
                 raise Damaged(frames.height + 1, _missing(frames, self._head))
-            ended: list[history.StoredStep] = []
+            ended: list[step_reader.StoredStep] = []
             for index in range(len(items)):
                 ended += await self._take(frames, items, index, ended)
                 self.frames += 1
@@ -132,7 +134,7 @@ class VerifyWalk:
             return
         try:
             base = await saved_state.load(self._universe.blobs, self._start.root)
-            self._last, self._rows = restore.standing(self._start, base)
+            self._last, self._rows = world_restore.standing(self._start, base)
         except (errors.Corrupt, errors.NotFound) as error:
             raise _bad_snapshot(self._start, error) from error
 
@@ -142,8 +144,12 @@ class VerifyWalk:
         return self._rows
 
     async def _take(
-        self, frames: history.StepReader, items: Sequence[history.Item], index: int, ended: Sequence[history.StoredStep]
-    ) -> list[history.StoredStep]:
+        self,
+        frames: step_reader.StepReader,
+        items: Sequence[step_reader.Item],
+        index: int,
+        ended: Sequence[step_reader.StoredStep],
+    ) -> list[step_reader.StoredStep]:
         """The steps that end in one of these values. `ended`: those of the page before it."""
         try:
             return frames.take([items[index]])
@@ -152,17 +158,17 @@ class VerifyWalk:
             height = self._last.height + 1
             why = ""
             if self._whole:
-                why = await restore.explain(self._universe.blobs, frames, items[index:], self._last, self._rows)
-            said = f"{history.item_name(frames.at, items[index])}: {error}"
+                why = await world_restore.explain(self._universe.blobs, frames, items[index:], self._last, self._rows)
+            said = f"{step_reader.item_name(frames.at, items[index])}: {error}"
             raise Damaged(height, f"{said}; {why}" if why else said) from error
 
-    async def _fold(self, ended: Sequence[history.StoredStep]) -> Steps:
+    async def _fold(self, ended: Sequence[step_reader.StoredStep]) -> Steps:
         """Check steps that follow each other, and take over what they changed. Returns their entries."""
         self.loaded, self.changed, self.stored = {}, [], []
         steps: Steps = []
         for each in ended:
             try:
-                [step] = await restore.load_changes(self._universe.blobs, [each], self.loaded)
+                [step] = await world_restore.load_changes(self._universe.blobs, [each], self.loaded)
                 self.changed.append(await self._follow(step))
                 entries = step.entries()
             except errors.Corrupt as error:
@@ -173,17 +179,17 @@ class VerifyWalk:
         self.blobs += len(self.loaded)
         return steps
 
-    async def _follow(self, step: history.StoredStep) -> StepChanges:
+    async def _follow(self, step: step_reader.StoredStep) -> StepChanges:
         """Check one step: its chain, and the state that it leads to, if its changes and the rows before are known."""
         if not self._whole and not step.dropped:
             await self._stand()
         if step.dropped or not self._whole:
-            covered = history.covered(step, self.loaded)
-            self._last = history.link(self._last, step, covered)
+            covered = step_reader.covered(step, self.loaded)
+            self._last = step_reader.link(self._last, step, covered)
             self._rows, self._whole, self.states_above = Rows(), False, step.height
             return StepChanges(step.changes, covered)
-        changed = history.resolve(step, self._rows, self.loaded)
-        self._last = history.follow(self._last, step, changed)
+        changed = step_reader.resolve(step, self._rows, self.loaded)
+        self._last = step_reader.follow(self._last, step, changed)
         self._rows.apply(changed)
         return StepChanges(step.changes, changes_digest(changed))
 
@@ -203,12 +209,12 @@ class VerifyWalk:
     async def _load(self, entries: Sequence[journal.JournalEntry]) -> None:
         for entry in entries:
             try:
-                self.loaded |= await restore.load_referenced(self._universe.blobs, [entry])
+                self.loaded |= await world_restore.load_referenced(self._universe.blobs, [entry])
             except (errors.Corrupt, errors.NotFound) as error:
                 raise Damaged(entry.height, str(error)) from error
 
 
-def _missing(frames: history.StepReader, head: journal.Head) -> str:
+def _missing(frames: step_reader.StepReader, head: journal.Head) -> str:
     try:
         frames.check_end()
     except errors.DecodeError as error:
@@ -220,13 +226,13 @@ def _bad_snapshot(saved: snapshot.StateSnapshot, error: Exception) -> Damaged:
     return Damaged(saved.height, f"the snapshot of step {saved.step}: {error}")
 
 
-async def records(universe: Connection, line: lines.HistoryLine) -> list[snapshot.StateSnapshot]:
+async def records(universe: Connection, line: history_line.HistoryLine) -> list[snapshot.StateSnapshot]:
     """Every snapshot of a history that is kept, earliest first."""
-    return await reader.records(universe.store.engine, line)
+    return await world_reader.records(universe.store.engine, line)
 
 
 async def first(
-    universe: Connection, line: lines.HistoryLine, kept: Sequence[snapshot.StateSnapshot]
+    universe: Connection, line: history_line.HistoryLine, kept: Sequence[snapshot.StateSnapshot]
 ) -> snapshot.StateSnapshot:
     """The earliest snapshot above which every state can be made: that of the world's birth, unless changes were dropped
     when the journal was compacted.
@@ -252,7 +258,7 @@ async def verify(
     `KeyDestroyed` if the whole world was erased. Signatures of receipts are checked where there are some;
     `receipt_keys`: one of these must have signed the receipt of every effect.
     """
-    data_keys.check_kept(at, (await universe.store.engine.read(data_keys.get(at))).value(0))
+    encryption_batches.check_kept(at, (await universe.store.engine.read(encryption_batches.get(at))).value(0))
     top = await head(universe, at)
     line = await _whole_line(universe, at)
     kept = await _readable_records(universe, line)
@@ -260,8 +266,8 @@ async def verify(
     wanted = {each.height: each for each in kept}
     begin = await _begin(universe, line, kept)
     walk = VerifyWalk(universe, line, begin, top, kept=wanted)
-    personal = checking.TokenHeights()
-    receipts = receipt_check.Receipts(line, receipt_keys)
+    personal = value_check.TokenHeights()
+    receipts = receipt_checks.Receipts(line, receipt_keys)
     async for steps in walk.steps(progress):
         for step in steps:
             wrong = receipts.see(step)
@@ -293,18 +299,18 @@ async def verify(
 
 
 async def _check_personal(
-    universe: Connection, line: lines.HistoryLine, found: checking.TokenHeights, rows: Rows, height: int
+    universe: Connection, line: history_line.HistoryLine, found: value_check.TokenHeights, rows: Rows, height: int
 ) -> None:
     """Every personal value that entries, large payloads and the state refer to."""
     found.see(height, (row.meaning for _, row in rows.items()))
     try:
-        await found.check(universe.store.engine, sealed.root_of(line))
-    except checking.WrongValue as error:
+        await found.check(universe.store.engine, personal_records.root_of(line))
+    except value_check.WrongValue as error:
         raise Damaged(error.height, str(error)) from error
 
 
 async def _begin(
-    universe: Connection, line: lines.HistoryLine, kept: Sequence[snapshot.StateSnapshot]
+    universe: Connection, line: history_line.HistoryLine, kept: Sequence[snapshot.StateSnapshot]
 ) -> snapshot.StateSnapshot | journal.Head:
     """Where the first entry that is kept follows. If the chain there is not known, because a parent has dropped more
     than what a fork has of it, the earliest snapshot from there on.
@@ -316,7 +322,7 @@ async def _begin(
     return usable[0] if found.head is None or found.above == usable[0].height else found.head
 
 
-async def entries_kept(universe: Connection, line: lines.HistoryLine) -> journal_pages.RetainedRange:
+async def entries_kept(universe: Connection, line: history_line.HistoryLine) -> journal_pages.RetainedRange:
     """From where on there are entries. A snapshot below leads nowhere: a world in between may be deleted."""
     try:
         return await journal_pages.kept(universe.store.engine, line)
@@ -324,17 +330,17 @@ async def entries_kept(universe: Connection, line: lines.HistoryLine) -> journal
         raise Damaged(0, f"the index of segments: {error}") from error
 
 
-async def _whole_line(universe: Connection, at: ids.Address) -> lines.HistoryLine:
+async def _whole_line(universe: Connection, at: ids.Address) -> history_line.HistoryLine:
     """In whose journals the history stands. The script of a fork can be read, and the worlds that a restore of it reads
     are pinned.
     """
     engine = universe.store.engine
     try:
-        lineage = lines.decode_lineage((await engine.read(lines.get(at))).value(0))
+        lineage = history_line.decode_lineage((await engine.read(history_line.get(at))).value(0))
     except errors.DecodeError as error:
         raise Damaged(0, f"the lineage: {error}") from error
     if lineage is None:
-        return lines.line_of(at, None)
+        return history_line.line_of(at, None)
     if lineage.script:
         try:
             await universe.blobs.get(lineage.script)
@@ -351,7 +357,7 @@ async def _whole_line(universe: Connection, at: ids.Address) -> lines.HistoryLin
         leans = saved.height <= lineage.height and section.height >= saved.height
         if leans and read.value(index + 1) is None:
             raise Damaged(section.height, f"no pin keeps what it needs of world {section.world.hex()}")
-    return lines.line_of(at, lineage)
+    return history_line.line_of(at, lineage)
 
 
 async def _check_pins(universe: Connection, at: ids.Address) -> None:
@@ -378,7 +384,7 @@ def check_record(record: snapshot.StateSnapshot | None, last: journal.JournalEnt
         raise Damaged(last.height, f"the snapshot of step {record.step} was taken of another history")
 
 
-async def _readable_records(universe: Connection, line: lines.HistoryLine) -> list[snapshot.StateSnapshot]:
+async def _readable_records(universe: Connection, line: history_line.HistoryLine) -> list[snapshot.StateSnapshot]:
     try:
         baseline = snapshot_layer.decode_baseline(
             (await universe.store.engine.read(snapshot_layer.get_baseline(line.at))).value(0)

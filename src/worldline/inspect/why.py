@@ -14,28 +14,26 @@ import msgspec
 
 from worldline.base import errors, grammar
 from worldline.client import dead_letters, listing
-from worldline.client.access import quotas
 from worldline.client.connection import Connection
-from worldline.client.handle import Handle
-from worldline.host import holders
-from worldline.inspect import block_times, queries, ways_out
-from worldline.inspect.flow import cells
-from worldline.inspect.render import when
-from worldline.kernel import operations
-from worldline.kernel.execution import reports
-from worldline.kernel.operations import OpKind
-from worldline.kernel.rows.records import ENDED, Op, Record, RunStatus
-from worldline.kernel.state import Machine
+from worldline.client.world_handle import Handle
+from worldline.features.copies import dormant_worlds
+from worldline.features.domains import checks as domain_checks
+from worldline.features.quotas import calls as quota_calls
+from worldline.inspect import block_times, repair_advice, store_queries
+from worldline.inspect.entry_text import when
+from worldline.kernel import run_operations
+from worldline.kernel.execution import divergence_report
+from worldline.kernel.machine import Machine
+from worldline.kernel.rows.row_records import ENDED, Op, Record, RunStatus
+from worldline.kernel.run_operations import OpKind
 from worldline.layers import inbox as inboxes
 from worldline.layers import work as works
-from worldline.layers.upkeep import held
 from worldline.model import ids, row_keys
-from worldline.model.trace import StepTraces, TraceSource
+from worldline.model.traces import StepTraces, TraceSource
 from worldline.model.work import WorkKind, WorkState
-from worldline.model.world import Status, WorldMeta
-from worldline.roles import threads, traces, worker_labels
-from worldline.roles.trials import quarantine
-from worldline.roles.world.cycle import no_asyncio
+from worldline.model.world_records import Status, WorldMeta
+from worldline.runtime import daemon_threads, quarantine, traceback_reader, worker_labels, world_holders
+from worldline.worker import no_asyncio
 
 OPEN_SHOWN_MAX = 100
 DEAD_SHOWN_MAX = 10
@@ -77,7 +75,7 @@ class WaitingRun(msgspec.Struct, frozen=True):
     waits: list[str]
     blocked: str
     pending_cancel: str = ""
-    operations: list[ways_out.Operation] = []
+    operations: list[repair_advice.Operation] = []
     ways: list[str] = []
     trace: str = ""  # where in its code it failed
     note: str = ""  # what could not be looked at
@@ -108,21 +106,21 @@ async def why(world: Handle, *, option: str = "") -> Why:
     universe, at = world.universe, await world.address()
     meta = (await world.describe()).meta
     head = await world.head()
-    opened = [each async for each in queries.open_work(universe, at)]
+    opened = [each async for each in store_queries.open_work(universe, at)]
     asking = WhyQuestion(universe, shlex.quote(meta.name), option)
     found = await _status(asking, at, meta.status)
-    unread = await queries.count(universe, inboxes.read_range(at, count_max=1_000))
+    unread = await store_queries.count(universe, inboxes.read_range(at, count_max=1_000))
     machine, fault, note = await _machine(asking, world)
     if meta.status is Status.ACTIVE:
         found += await _trial(asking, at)
         found += await _running(asking, at, fault) or await _not_hosted(asking, at, meta, unread, opened)
         found += await _assigned(asking, at, unread)
-    kept = await traces.of_world(universe.store.engine, at)
+    kept = await traceback_reader.of_world(universe.store.engine, at)
     found += await _unproved(asking, at) + await _dead(asking, at, kept) + await _quota(asking)
-    required: dict[ids.IntentId, cells.Required] = {}
+    required: dict[ids.IntentId, domain_checks.Required] = {}
     if machine is not None:
         found += await _runs(asking, world, machine) + _cells(asking, machine)
-        required = cells.required(machine)
+        required = domain_checks.required(machine)
     for each in opened[:OPEN_SHOWN_MAX]:
         reason = _open(asking, each)
         found.append(_of_intent(asking, reason, required[each.intent]) if each.intent in required else reason)
@@ -159,7 +157,7 @@ _REFUSED = {"worlds": "no world can be made", "pins": "no fork can be made"}
 
 async def _quota(asking: WhyQuestion) -> list[Reason]:
     """What this universe has too much of: what runs goes on, what asks for more is refused."""
-    use = await quotas.use(asking.universe.store, asking.universe.id)
+    use = await quota_calls.use(asking.universe.store, asking.universe.id)
     found: list[Reason] = []
     for name in use.exceeded:
         what = f"{getattr(use, name)} {errors.QUOTA_NAMES[name]}, its quota is {getattr(use.quota, name)}"
@@ -190,13 +188,13 @@ async def _status(asking: WhyQuestion, at: ids.Address, status: Status) -> list[
     if status is Status.ACTIVE:
         return []
     name = status.name.lower()
-    found = await queries.quarantined(asking.universe, at, status)
+    found = await store_queries.quarantined(asking.universe, at, status)
     if found is not None:
         now_us = (await asking.universe.store.engine.read()).time_us
         again = quarantine.when(found, now_us=now_us) if found.until_us else "fix the cause, then resume it"
         what = f"it is quarantined: {quarantine.reason(found)}; {again}"
         return [Reason("quarantined", what, True, command=asking.command(f"resume {asking.name}"))]
-    copy = held.decode((await asking.universe.store.engine.read(held.get(at))).value(0))
+    copy = dormant_worlds.decode((await asking.universe.store.engine.read(dormant_worlds.get(at))).value(0))
     said = f"it is {name}"
     if copy is not None:
         said = f"it is a copy, made of {copy.source}, and does nothing until it is resumed: no other copy must run then"
@@ -205,7 +203,7 @@ async def _status(asking: WhyQuestion, at: ids.Address, status: Status) -> list[
 
 async def _trial(asking: WhyQuestion, at: ids.Address) -> list[Reason]:
     """That steps over its next input did not end in order."""
-    found = await queries.trial_of(asking.universe, at)
+    found = await store_queries.trial_of(asking.universe, at)
     if found is None:
         return []
     said: list[Reason] = []
@@ -234,7 +232,7 @@ def _times(count: int) -> str:
 
 async def _running(asking: WhyQuestion, at: ids.Address, fault: list[Reason]) -> list[Reason]:
     """What keeps it from being run: workers refuse it, or its code or its bytes are wrong and no worker runs it."""
-    holder = await holders.find(asking.universe.store, at)
+    holder = await world_holders.find(asking.universe.store, at)
     running = None if holder is None or not holder.alive else holder.worker
     return await _refused(asking, at, running) or (fault if running is None else [])
 
@@ -243,7 +241,7 @@ async def _not_hosted(
     asking: WhyQuestion, at: ids.Address, meta: WorldMeta, unread: int, opened: list[works.Open]
 ) -> list[Reason]:
     """That no process hosts it, if one is needed."""
-    holder = await holders.find(asking.universe.store, at)
+    holder = await world_holders.find(asking.universe.store, at)
     if holder is not None and holder.alive:
         return []
     now_us = (await asking.universe.store.engine.read()).time_us
@@ -264,8 +262,8 @@ async def _not_hosted(
 
 async def _assigned(asking: WhyQuestion, at: ids.Address, unread: int) -> list[Reason]:
     """That it is assigned to a worker which does not run it. It is stuck if it waits for that one alone."""
-    wanted = await holders.assigned(asking.universe.store, at)
-    holder = await holders.find(asking.universe.store, at)
+    wanted = await world_holders.assigned(asking.universe.store, at)
+    holder = await world_holders.find(asking.universe.store, at)
     running = holder is not None and holder.alive
     if wanted is None or (running and holder is not None and holder.worker == wanted.worker):
         return []
@@ -278,7 +276,7 @@ async def _assigned(asking: WhyQuestion, at: ids.Address, unread: int) -> list[R
 async def _refused(asking: WhyQuestion, at: ids.Address, running: ids.WorkerId | None) -> list[Reason]:
     """What living workers say of a world that they cannot run. It is stuck unless another worker runs it."""
     found: list[Reason] = []
-    for each in await holders.refusals_of(asking.universe.store, at):
+    for each in await world_holders.refusals_of(asking.universe.store, at):
         stuck = running in (None, each.worker)
         what = f"worker {each.name} cannot run it and leaves it alone; to have it tried at once, pause and resume it"
         command = f"{asking.command(f'pause {asking.name}')} && {asking.command(f'resume {asking.name}')}"
@@ -291,19 +289,19 @@ async def _unproved(asking: WhyQuestion, at: ids.Address) -> list[Reason]:
     command = asking.command(f"replay {asking.name} --prove")
     return [
         Reason("unproved", f"it goes on, but worker {each.name} could not prove it", error=each.why, command=command)
-        for each in await holders.divergences_of(asking.universe.store, at)
+        for each in await world_holders.divergences_of(asking.universe.store, at)
     ]
 
 
 async def _dead(asking: WhyQuestion, at: ids.Address, kept: list[StepTraces]) -> list[Reason]:
     found: list[Reason] = []
     by_step = {each.step: each.traces for each in kept}
-    total = await queries.count(asking.universe, inboxes.dead_range(at, count_max=1_000))
+    total = await store_queries.count(asking.universe, inboxes.dead_range(at, count_max=1_000))
     async for letter in dead_letters.letters(asking.universe, at):
-        row = queries.dead_row(letter, asking.name)
+        row = store_queries.dead_row(letter, asking.name)
         more = f" (one of {total})" if total > 1 else ""
         command = asking.command(f"dead retry {asking.name} {row.id}")
-        trace = traces.find(by_step.get(row.step, []), TraceSource.HANDLER)
+        trace = traceback_reader.find(by_step.get(row.step, []), TraceSource.HANDLER)
         what = f"dead letter {row.id}{more}"
         found.append(Reason("dead", what, True, "", row.time, None, row.reason, command, trace))
         if len(found) >= DEAD_SHOWN_MAX:
@@ -332,7 +330,7 @@ def _open(asking: WhyQuestion, opened: works.Open) -> Reason:
     match work.state:
         case WorkState.PARKED:
             what = f"{name}, parked after {grammar.count(work.attempt, 'attempt')}"
-            ways = ways_out.of_effect(asking.command, short, parked=True)
+            ways = repair_advice.of_effect(asking.command, short, parked=True)
             return Reason("parked", what, True, run, since, None, work.error, retry, work.trace, ways)
         case WorkState.CLAIMED:
             what = f"{name}, attempt {work.attempt} is running on worker {work.worker.hex()[:8]}"
@@ -353,7 +351,7 @@ def _open(asking: WhyQuestion, opened: works.Open) -> Reason:
 
 def _cells(asking: WhyQuestion, machine: Machine) -> list[Reason]:
     """Cells that do not go on, and intents that wait in their queues."""
-    every = cells.waiting(machine)
+    every = domain_checks.waiting(machine)
     every.sort(key=lambda each: not (each.fatal or each.blocked or not each.is_declared))
     found = [_cell(asking, each) for each in every[:CELLS_SHOWN_MAX]]
     if len(every) > CELLS_SHOWN_MAX:
@@ -364,7 +362,7 @@ def _cells(asking: WhyQuestion, machine: Machine) -> list[Reason]:
     return found
 
 
-def _cell(asking: WhyQuestion, cell: cells.WaitingCell) -> Reason:
+def _cell(asking: WhyQuestion, cell: domain_checks.WaitingCell) -> Reason:
     ids_queued = [each.id for each in cell.queue]
     waits = f"{len(ids_queued)} {'intent waits' if len(ids_queued) == 1 else 'intents wait'}"
     abandon = [_abandon(asking, cell.domain, cell.key, each) for each in ids_queued[:QUEUED_SHOWN_MAX]]
@@ -400,7 +398,7 @@ def _cell(asking: WhyQuestion, cell: cells.WaitingCell) -> Reason:
     return Reason("queued", what, command=command, cell=cell.name)
 
 
-def _of_intent(asking: WhyQuestion, reason: Reason, required: cells.Required) -> Reason:
+def _of_intent(asking: WhyQuestion, reason: Reason, required: domain_checks.Required) -> Reason:
     """The reason of an effect that an intent waits for."""
     abandon = _abandon(asking, required.domain, required.key, required.intent)
     ways = [*(reason.ways or ([reason.command] if reason.command else [])), abandon]
@@ -439,10 +437,10 @@ async def _runs(asking: WhyQuestion, world: Handle, machine: Machine) -> list[Re
 
 def _blocked_run(asking: WhyQuestion, world: str, record: Record, since: datetime | None) -> Reason:
     what = f"run {record.id} ({record.workflow}) is blocked: the code does not fit its record"
-    waiting = ways_out.pending_cancel(record)
+    waiting = repair_advice.pending_cancel(record)
     what += f"; {waiting}" if waiting else ""
-    ways = ways_out.of_run(asking.command, asking.name, record)
-    report = reports.addressed(record.blocked, world)
+    ways = repair_advice.of_run(asking.command, asking.name, record)
+    report = divergence_report.addressed(record.blocked, world)
     return Reason("blocked", what, True, record.id, since, None, report, ways[0], ways=ways)
 
 
@@ -464,7 +462,7 @@ _WAITS = (OpKind.WAIT, OpKind.CHILD, OpKind.START, OpKind.ASK, OpKind.SEND, OpKi
 
 
 def _describe(record: Record, op: Op) -> str:
-    return operations.describe(op.kind, op.name, run=record.id, number=record.ops.index(op))
+    return run_operations.describe(op.kind, op.name, run=record.id, number=record.ops.index(op))
 
 
 def _child(record: Record, op: Op) -> str:
@@ -494,10 +492,10 @@ def _run_of(record: Record, name: str) -> WaitingRun:
         record.data,
         record.parent,
         waits,
-        reports.addressed(record.blocked, name),
-        ways_out.pending_cancel(record),
-        ways_out.operations(record),
-        ways_out.of_run("worldline {}".format, shlex.quote(name), record),
+        divergence_report.addressed(record.blocked, name),
+        repair_advice.pending_cancel(record),
+        repair_advice.operations(record),
+        repair_advice.of_run("worldline {}".format, shlex.quote(name), record),
         correlation=record.correlation_id,
     )
 
@@ -512,7 +510,7 @@ async def find_run(world: Handle, run_id: str) -> WaitingRun:
     """
     for run in await list_runs(world):
         if run.id == run_id and run.status == "failed":
-            trace = await traces.of_run(world.universe.store.engine, await world.address(), run_id)
+            trace = await traceback_reader.of_run(world.universe.store.engine, await world.address(), run_id)
             return msgspec.structs.replace(run, trace=trace)
         if run.id == run_id:
             differing, note = await _differences(world, run_id)
@@ -529,9 +527,9 @@ async def _differences(world: Handle, run_id: str) -> tuple[dict[int, str], str]
         return {}, ""
     machine = await world.machine(at=(await world.head()).height)
     try:
-        found = await threads.run_within(
-            CODE_SECONDS_MAX, ways_out.differences, machine, run_id, initializer=no_asyncio.refuse_asyncio
+        found = await daemon_threads.run_within(
+            CODE_SECONDS_MAX, repair_advice.differences, machine, run_id, initializer=no_asyncio.refuse_asyncio
         )
-    except threads.Overdue as error:
+    except daemon_threads.Overdue as error:
         return {}, f"the arguments that its code passes now are not known: {error}"
     return found, ""

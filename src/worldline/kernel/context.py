@@ -22,9 +22,9 @@ import msgspec
 
 from worldline.base import errors, failures, limits
 from worldline.base.failures import CancelKind
-from worldline.kernel.operations import All, OpKind, ScopeOperation
+from worldline.kernel.run_operations import All, OpKind, ScopeOperation
 from worldline.model import inbox
-from worldline.model import step as steps
+from worldline.model import step_records as steps
 
 CLOSINGS_MAX = 10
 

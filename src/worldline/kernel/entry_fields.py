@@ -13,19 +13,19 @@ from typing import Any
 import msgspec
 
 from worldline.base import errors, limits
-from worldline.codec import canonical, sealed, structs
-from worldline.kernel import commands, schedules, values, work
-from worldline.kernel.branches import fork, revert, witness
-from worldline.kernel.events import Answer
-from worldline.kernel.execution import reports
-from worldline.kernel.operations import OpKind
-from worldline.kernel.repair import poison, ways_out
-from worldline.kernel.rows.records import JournaledFailure
-from worldline.kernel.state import Blocked, RunFinished
+from worldline.codec import canonical, sealed_token, structs
+from worldline.features.forks.pure import part as fork_part
+from worldline.features.forks.pure import revert_step
+from worldline.kernel import control_commands, poison, run_repair, run_requests, schedules, state_witness, user_values
+from worldline.kernel.event_dispatch import Answer
+from worldline.kernel.execution import divergence_report
+from worldline.kernel.machine import Blocked, RunFinished
+from worldline.kernel.rows.row_records import JournaledFailure
+from worldline.kernel.run_operations import OpKind
 from worldline.model import inbox, journal, payload
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
-from worldline.model.upkeep.sealed import Erase
+from worldline.model.personal_records import Erase
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -49,7 +49,7 @@ def plain(value: object, depth: int = 0) -> Any:
     if isinstance(value, enum.Enum):
         return value.name.lower()
     if isinstance(value, bytes):
-        return sealed.shown(value) or value.hex()
+        return sealed_token.shown(value) or value.hex()
     if isinstance(value, datetime):
         return rfc3339(value)
     if isinstance(value, dict):
@@ -58,7 +58,7 @@ def plain(value: object, depth: int = 0) -> Any:
         return [plain(each, depth + 1) for each in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return plain(values.plain(value), depth + 1)
+    return plain(user_values.plain(value), depth + 1)
 
 
 def decoded(data: bytes) -> Any:
@@ -116,7 +116,7 @@ def failure(data: bytes) -> Fields:
 def arguments(data: bytes) -> Any:
     """The arguments of an effect, as they stand in its open work or its intent."""
     try:
-        return decoded(work.unpack_effect(data)[0])
+        return decoded(run_requests.unpack_effect(data)[0])
     except (errors.DecodeError, ValueError):
         return decoded(data)
 
@@ -137,26 +137,26 @@ def _command(command: str, carried: payload.Payload) -> Fields:
     data = carried.inline
     if data is None:
         return {"data": _carried(carried)}
-    if command == commands.RUN:
-        wanted = structs.decode(commands.CorrelatedRun, data)
+    if command == control_commands.RUN:
+        wanted = structs.decode(control_commands.CorrelatedRun, data)
         started: Fields = {"run": wanted.run, "workflow": wanted.workflow, "args": decoded(wanted.args)}
         return {**started, "correlation": wanted.correlation_id} if wanted.correlation_id else started
-    if command == commands.CANCEL:
-        cancel = structs.decode(commands.CancelRun, data)
+    if command == control_commands.CANCEL:
+        cancel = structs.decode(control_commands.CancelRun, data)
         return {"run": cancel.run, "reason": cancel.reason}
-    if command == commands.PARK:
-        park = structs.decode(commands.ParkEffect, data)
+    if command == control_commands.PARK:
+        park = structs.decode(control_commands.ParkEffect, data)
         return {"intent": park.intent.hex(), "attempts": park.attempts, "error": park.error}
-    if command == commands.RETRY:
-        return {"intent": structs.decode(commands.RetryEffect, data).intent.hex()}
-    if command == commands.TRIGGER:
+    if command == control_commands.RETRY:
+        return {"intent": structs.decode(control_commands.RetryEffect, data).intent.hex()}
+    if command == control_commands.TRIGGER:
         return {"schedule": structs.decode(schedules.Trigger, data).id}
-    if command == commands.ERASE:
+    if command == control_commands.ERASE:
         return _erased(data)
-    if command == commands.PROGRAM:
+    if command == control_commands.PROGRAM:
         return _program_changed(data)
-    if command == fork.FORKED:
-        begins = structs.decode(fork.ForkBeginning, data)
+    if command == fork_part.FORKED:
+        begins = structs.decode(fork_part.ForkBeginning, data)
         policy, answers = begins.policy.name.lower(), len(begins.script)
         return {
             "of": begins.parent,
@@ -165,8 +165,8 @@ def _command(command: str, carried: payload.Payload) -> Fields:
             "live": begins.live,
             "script": answers,
         }
-    if command == revert.REVERT:
-        back = structs.decode(revert.Revert, data)
+    if command == revert_step.REVERT:
+        back = structs.decode(revert_step.Revert, data)
         return {"to_step": back.step, "to_height": back.height, "rows": len(back.rows)}
     if command in _WAYS_OUT:
         said: Fields = msgspec.structs.asdict(structs.decode(_WAYS_OUT[command], data))
@@ -177,52 +177,52 @@ def _command(command: str, carried: payload.Payload) -> Fields:
 
 
 _WAYS_OUT: dict[str, type[Any]] = {
-    ways_out.RETRY: ways_out.RetryRun,
-    ways_out.RESET: ways_out.ResetRun,
-    ways_out.TERMINATE: ways_out.TerminateRun,
-    ways_out.ANSWER: ways_out.AnswerRun,
-    ways_out.ANSWER_EFFECT: ways_out.AnswerEffect,
+    run_repair.RETRY: run_repair.RetryRun,
+    run_repair.RESET: run_repair.ResetRun,
+    run_repair.TERMINATE: run_repair.TerminateRun,
+    run_repair.ANSWER: run_repair.AnswerRun,
+    run_repair.ANSWER_EFFECT: run_repair.AnswerEffect,
 }
 
 
 def _program_changed(data: bytes) -> Fields:
-    change = structs.decode(commands.ChangeProgram, data)
+    change = structs.decode(control_commands.ChangeProgram, data)
     return {"before": change.before.hex(), "after": change.after.hex()}
 
 
 def _run_blocked(data: bytes) -> Fields:
     found = structs.decode(Blocked, data)
     # Without the advice: its commands do not have the world's name, and `why` says what to do now.
-    return {"run": found.run, "report": reports.finding(found.report)}
+    return {"run": found.run, "report": divergence_report.finding(found.report)}
 
 
 def _event_raised(data: bytes) -> Fields:
-    schema, body = values.load(tuple[str, bytes], data)
+    schema, body = user_values.load(tuple[str, bytes], data)
     return {"event": schema, "data": decoded(body)}
 
 
 def _intent(data: bytes) -> Fields:
-    ordinal, name, run, _, params, _ = values.load(tuple[int, str, str, int, bytes, int], data)
+    ordinal, name, run, _, params, _ = user_values.load(tuple[int, str, str, int, bytes, int], data)
     return {"effect": name, "args": arguments(params), "run": run, "ordinal": ordinal}
 
 
 def _timer_set(data: bytes) -> Fields:
-    ordinal, name, run, _, _, delay_us = values.load(tuple[int, str, str, int, bytes, int], data)
+    ordinal, name, run, _, _, delay_us = user_values.load(tuple[int, str, str, int, bytes, int], data)
     return {"timer": name, "seconds": delay_us / 1_000_000, "run": run, "ordinal": ordinal}
 
 
 def _cancelled(data: bytes) -> Fields:
-    step, ordinal, name = values.load(tuple[int, int, str], data)
+    step, ordinal, name = user_values.load(tuple[int, int, str], data)
     return {"name": name, "of_step": step, "ordinal": ordinal}
 
 
 def _message_sent(data: bytes) -> Fields:
-    ordinal, to, schema, body = values.load(tuple[int, Any, str, bytes], data)
+    ordinal, to, schema, body = user_values.load(tuple[int, Any, str, bytes], data)
     return {"to": plain(to), "event": schema, "data": decoded(body), "ordinal": ordinal}
 
 
 def _run_started(data: bytes) -> Fields:
-    run, workflow, args = values.load(tuple[str, str, bytes], data)
+    run, workflow, args = user_values.load(tuple[str, str, bytes], data)
     return {"run": run, "workflow": workflow, "args": decoded(args)}
 
 
@@ -235,14 +235,14 @@ def _run_finished(data: bytes) -> Fields:
 
 
 def _scripted(data: bytes) -> Fields:
-    run, _, kind, name, params, status, answer = values.load(_SCRIPTED, data)
+    run, _, kind, name, params, status, answer = user_values.load(_SCRIPTED, data)
     asked: Fields = {"effect": name, "args": arguments(params)} if kind == OpKind.EFFECT else {"world": name}
     said = {**asked, "run": run, "status": ReceiptStatus(status).name.lower()}
     return {**said, "data": decoded(answer)} if status == ReceiptStatus.OK else {**said, "error": failure(answer)}
 
 
 def _reverted(data: bytes) -> Fields:
-    step, height = values.load(tuple[int, int], data)
+    step, height = user_values.load(tuple[int, int], data)
     return {"to_step": step, "to_height": height}
 
 
@@ -250,12 +250,12 @@ _SCRIPTED = tuple[str, int, int, str, bytes, int, bytes]
 
 
 def _rejected(data: bytes) -> Fields:
-    reason, *rest = values.load(list[Any], data)
+    reason, *rest = user_values.load(list[Any], data)
     return {"reason": reason, "digest": plain(rest[0])} if rest else {"reason": reason}
 
 
 def _ignored(data: bytes) -> Fields:
-    what, intent, why = values.load(tuple[str, bytes, str], data)
+    what, intent, why = user_values.load(tuple[str, bytes, str], data)
     what = _LATE.get(what, what)
     return {"what": what, "intent": intent.hex(), "reason": why}
 
@@ -269,7 +269,7 @@ def _answered(data: bytes) -> Fields:
 
 
 def _clock(data: bytes) -> Fields:
-    return {"behind_us": values.load(int, data)}
+    return {"behind_us": user_values.load(int, data)}
 
 
 def _poison(data: bytes) -> Fields:
@@ -283,7 +283,7 @@ def _erased(data: bytes) -> Fields:
 
 
 def _erased_read(data: bytes) -> Fields:
-    subject, value = values.load(tuple[bytes, bytes], data)
+    subject, value = user_values.load(tuple[bytes, bytes], data)
     return {"subject": subject.hex(), "value": value.hex()}
 
 
@@ -293,7 +293,7 @@ def _secret_drawn(_: bytes) -> Fields:
 
 
 def _witnessed(data: bytes) -> Fields:
-    said = structs.decode(witness.WitnessedRoot, data)
+    said = structs.decode(state_witness.WitnessedRoot, data)
     return {"of_step": said.step, "root": said.root.hex()}
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from worldline.kernel.rows.records import RunStatus
-from worldline.kernel.state import Machine
-from worldline.model import step
+from worldline.kernel.machine import Machine
+from worldline.kernel.rows.row_records import RunStatus
+from worldline.model import step_records
 
 WAITING_FOR_MAX = 64  # runs that are told, at most, that one they wait for waits for a person
 
@@ -18,7 +18,7 @@ WAITING_FOR_MAX = 64  # runs that are told, at most, that one they wait for wait
 def halt(machine: Machine, why: str, run_id: str, *, effect: str = "", intent: bytes = b"") -> None:
     """A run, or an effect of it, waits for a person. Without a run: what a flow domain requires."""
     runs = waiting_for(machine, run_id) if run_id else ()
-    machine.now.halted.append(step.Halted(why, runs, effect, intent))
+    machine.now.halted.append(step_records.Halted(why, runs, effect, intent))
 
 
 def waiting_for(machine: Machine, run_id: str) -> tuple[str, ...]:

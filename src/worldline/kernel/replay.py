@@ -14,12 +14,11 @@ import msgspec
 from worldline.base import errors, failures, limits
 from worldline.codec import canonical, structs
 from worldline.codec.differences import differences, path_text
+from worldline.kernel import poison, user_values
 from worldline.kernel import step as kernel_step
-from worldline.kernel import values
-from worldline.kernel.execution import reports
-from worldline.kernel.repair import poison
-from worldline.kernel.state import Blocked, Machine
-from worldline.model import ids, inbox, journal, payload, step
+from worldline.kernel.execution import divergence_report
+from worldline.kernel.machine import Blocked, Machine
+from worldline.model import ids, inbox, journal, payload, step_records
 from worldline.model.journal import Kind
 
 _TEXT_CHARACTERS_MAX: Final = 300
@@ -55,18 +54,18 @@ def steps(entries: Sequence[journal.JournalEntry]) -> Iterator[list[journal.Jour
         raise errors.DecodeError(f"the journal ends inside step {current[0].step}")
 
 
-def input_of(entries: Sequence[journal.JournalEntry], load: Load) -> step.Input:
+def input_of(entries: Sequence[journal.JournalEntry], load: Load) -> step_records.Input:
     """The input that a step's first entry records, and whether user code must not get it."""
     first = entries[0]
     if first.kind is Kind.UNDECODABLE_INPUT:
-        error, digest = values.load(tuple[str, bytes], first.payload)
-        return step.Input(None, b"", first.stamp, raw_digest=digest, error=error, correlation=first.correlation)
+        error, digest = user_values.load(tuple[str, bytes], first.payload)
+        return step_records.Input(None, b"", first.stamp, raw_digest=digest, error=error, correlation=first.correlation)
     if first.kind not in journal.INPUTS:
         raise errors.DecodeError(f"height {first.height}: a step cannot begin with {first.kind.name}")
     carried = payload_of(first)
     data = b"" if carried is None else load(carried)
     why, discard = _poison_of(entries)
-    return step.Input(
+    return step_records.Input(
         item_of(first),
         data,
         first.stamp,
@@ -82,12 +81,12 @@ def _poison_of(entries: Sequence[journal.JournalEntry]) -> tuple[str, bool]:
     return poison.read(behind.payload) if behind is not None and behind.kind is Kind.POISON else ("", False)
 
 
-def context_of(entries: Sequence[journal.JournalEntry], address: ids.Address) -> step.StepContext:
+def context_of(entries: Sequence[journal.JournalEntry], address: ids.Address) -> step_records.StepContext:
     """The address and the times of a step, from its entries."""
     first = entries[0]
     behind = len(entries) > 1 and entries[1].kind is Kind.CLOCK
-    return step.StepContext(
-        address, first.step, first.time_us, behind_us=values.load(int, entries[1].payload) if behind else 0
+    return step_records.StepContext(
+        address, first.step, first.time_us, behind_us=user_values.load(int, entries[1].payload) if behind else 0
     )
 
 
@@ -112,14 +111,14 @@ def blocks_of(entries: Sequence[journal.JournalEntry]) -> dict[str, str]:
 
 def erased_of(entries: Sequence[journal.JournalEntry | journal.EntryDraft]) -> tuple[bytes, ...]:
     """The personal values that a step found erased. That is no part of the state: so it is part of what it is given."""
-    found = [values.load(tuple[bytes, bytes], each.payload) for each in entries if each.kind is Kind.ERASED_READ]
+    found = [user_values.load(tuple[bytes, bytes], each.payload) for each in entries if each.kind is Kind.ERASED_READ]
     return tuple(value for _, value in found)
 
 
 def secret_of(entries: Sequence[journal.JournalEntry | journal.EntryDraft]) -> bytes:
     """What a step drew for the names of questions: no code can derive it."""
     found = next((each.payload for each in entries if each.kind is Kind.SECRET_DRAWN), b"")
-    return values.load(bytes, found) if found else b""
+    return user_values.load(bytes, found) if found else b""
 
 
 def again(
@@ -131,7 +130,7 @@ def again(
 
 def stepped_again(
     machine: Machine, entries: Sequence[journal.JournalEntry], address: ids.Address, load: Load
-) -> step.Stepped:
+) -> step_records.Stepped:
     """Give a step's input to the machine once more."""
     given = msgspec.structs.replace(input_of(entries, load), blocks=blocks_of(entries))
     machine.begin_replay()
@@ -141,7 +140,7 @@ def stepped_again(
         machine.end_replay()
 
 
-def compare(entries: Sequence[journal.JournalEntry], stepped: step.Stepped) -> CodeDifference | None:
+def compare(entries: Sequence[journal.JournalEntry], stepped: step_records.Stepped) -> CodeDifference | None:
     """The state digest covers all that the step changed, so equal ones say that the changes are equal, too."""
     last = entries[-1]
     for index, entry in enumerate(entries):
@@ -241,7 +240,7 @@ def describe(kind: Kind, data: bytes) -> str:
     if kind is Kind.SECRET_DRAWN:
         return kind.name.lower()
     if kind is Kind.RUN_BLOCKED:
-        return f"{kind.name.lower()}: {reports.finding(structs.decode(Blocked, data).report)}"
+        return f"{kind.name.lower()}: {divergence_report.finding(structs.decode(Blocked, data).report)}"
     try:
         value: Any = canonical.decode(data) if data else None
     except errors.DecodeError:

@@ -17,10 +17,9 @@ from typing import Any
 from worldline.base import errors
 from worldline.base.failures import CancelKind
 from worldline.codec import canonical, digest, structs
-from worldline.kernel import context, operations, user_errors
-from worldline.kernel.operations import All, Await, OpKind, ScopeOperation
-from worldline.kernel.rows.ledger import RowLedger, Write
-from worldline.kernel.rows.records import (
+from worldline.kernel import context, run_operations, user_errors
+from worldline.kernel.rows.row_ledger import RowLedger, Write
+from worldline.kernel.rows.row_records import (
     Buffered,
     Follower,
     JournaledFailure,
@@ -34,6 +33,7 @@ from worldline.kernel.rows.records import (
     RunStatus,
 )
 from worldline.kernel.rows.run_rows import RunRows
+from worldline.kernel.run_operations import All, Await, OpKind, ScopeOperation
 from worldline.model.inbox import ReceiptStatus
 
 CHILD_ID_CHARACTERS_MAX = 160
@@ -275,7 +275,7 @@ class LiveRun:
 
     def shielded(self, scope: int) -> bool:
         """Whether a cancellation of this scope has to wait for a shield inside it."""
-        return operations.is_shielded(self.scopes, scope)
+        return run_operations.is_shielded(self.scopes, scope)
 
     def inside(self, scope: int) -> bool:
         return scope == 0 or any(each.number == scope for each in self.scopes)

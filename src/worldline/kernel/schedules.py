@@ -20,11 +20,12 @@ from datetime import datetime, timedelta
 import msgspec
 
 from worldline.base import errors, limits
-from worldline.kernel import state, work
+from worldline.kernel import machine as state
+from worldline.kernel import run_requests
 from worldline.kernel.authoring import schedule_spec
 from worldline.kernel.authoring.schedule_spec import Spec
-from worldline.kernel.rows.records import Schedule
-from worldline.kernel.state import SCHEDULE_TIMER, Machine
+from worldline.kernel.machine import SCHEDULE_TIMER, Machine
+from worldline.kernel.rows.row_records import Schedule
 from worldline.model import ids
 
 
@@ -149,7 +150,7 @@ def _arm(machine: Machine, schedule: Schedule) -> None:
         due_us = _next_in_step(schedule.spec, since_us=schedule.since_us, after_us=due_us)
     schedule.arm(due_us)
     machine.put_schedule(schedule)
-    work.ask_for_timer(machine, SCHEDULE_TIMER + schedule.id, due_us)
+    run_requests.ask_for_timer(machine, SCHEDULE_TIMER + schedule.id, due_us)
 
 
 def _disarm(machine: Machine, schedule: Schedule) -> None:

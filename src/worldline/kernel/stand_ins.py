@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from worldline.base import signatures
+from worldline.base import call_signatures
 from worldline.kernel import library_types
 
 Convert = Callable[[Any, Any], Any]  # plain data, as a type
@@ -220,7 +220,7 @@ def _is_plain_dataclass(kind: Any) -> bool:
 
 
 def _init_only(kind: type) -> Iterator[bool]:
-    for each in signatures.annotations_of(kind).values():
+    for each in call_signatures.annotations_of(kind).values():
         yield isinstance(each, dataclasses.InitVar) or (isinstance(each, str) and "InitVar" in each)
 
 

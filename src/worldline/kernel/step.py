@@ -9,20 +9,30 @@ from __future__ import annotations
 
 from worldline.base import errors
 from worldline.codec import structs
-from worldline.kernel import commands, driver, events, personal, runs, schedules, values, work
-from worldline.kernel.authoring import messages
-from worldline.kernel.branches import fork, witness
-from worldline.kernel.domains import acting
+from worldline.features.domains.pure import part as domain_part
+from worldline.features.forks.pure import part as fork_part
+from worldline.kernel import (
+    control_commands,
+    event_dispatch,
+    poison,
+    run_driver,
+    run_requests,
+    runs,
+    schedules,
+    state_witness,
+    user_values,
+)
+from worldline.kernel.authoring import message_calls
 from worldline.kernel.execution import tracebacks
-from worldline.kernel.execution.desk import StepDesk
-from worldline.kernel.repair import poison
-from worldline.kernel.rows.records import Outcome
-from worldline.kernel.state import Machine
+from worldline.kernel.execution.step_desk import StepDesk
+from worldline.kernel.machine import Machine
+from worldline.kernel.personal import personal_value
+from worldline.kernel.rows.row_records import Outcome
 from worldline.model import ids, inbox, payload
-from worldline.model import step as steps
+from worldline.model import step_records as steps
 from worldline.model.inbox import MessageMode, ReceiptStatus
 from worldline.model.journal import Kind
-from worldline.model.trace import TraceSource
+from worldline.model.traces import TraceSource
 from worldline.model.work import WorkKind
 
 _TIMER, _MESSAGE = WorkKind.TIMER, WorkKind.MESSAGE
@@ -34,25 +44,25 @@ def step(machine: Machine, given: steps.Input, context: steps.StepContext) -> st
     the machine is spoilt: the caller drops it, and journals nothing.
     """
     try:
-        return _step_at_desk(machine, given, context) if personal.use.seen else _step(machine, given, context)
+        return _step_at_desk(machine, given, context) if personal_value.use.seen else _step(machine, given, context)
     except MemoryError as error:
         raise errors.CannotStep("the process has no memory left for this step", lasting=False) from error
 
 
 def _step_at_desk(machine: Machine, given: steps.Input, context: steps.StepContext) -> steps.Stepped:
     """Where there may be personal values."""
-    outside = personal.desk.set(StepDesk(machine))
+    outside = personal_value.desk.set(StepDesk(machine))
     try:
         return _step(machine, given, context)
     finally:
-        personal.desk.reset(outside)
+        personal_value.desk.reset(outside)
 
 
 def _step(machine: Machine, given: steps.Input, context: steps.StepContext) -> steps.Stepped:
     now = machine.begin_step(context, given)
     letter = None
     if given.item is None:
-        data = values.dump([runs.storable(given.error), given.raw_digest])
+        data = user_values.dump([runs.storable(given.error), given.raw_digest])
         machine.draft(Kind.UNDECODABLE_INPUT, data, stamp=given.stamp, correlation=given.correlation)
         dead = given.error or "not decodable"
         if given.correlation:
@@ -66,7 +76,7 @@ def _step(machine: Machine, given: steps.Input, context: steps.StepContext) -> s
             correlation=given.item.correlation,
         )
         if context.behind_us:
-            machine.draft(Kind.CLOCK, values.dump(context.behind_us))
+            machine.draft(Kind.CLOCK, user_values.dump(context.behind_us))
         if kind is _CONTROL and _is_witness(given.item):
             dead = _witness(machine, given)
         else:
@@ -109,20 +119,20 @@ def _go_on(machine: Machine, given: steps.Input) -> tuple[str, steps.BuriedEvent
             machine.resume_later()
         dead = _take(machine, given)
         if machine.branch is not None and machine.branch.unsettled and not now.reverted:
-            fork.settle_inherited(machine)
+            fork_part.settle_inherited(machine)
         while now.ready or machine.domains.wanted or (machine.work.unsent.items and now.has_room):
-            driver.drain(machine)
-            acting.take_wanted(machine)
+            run_driver.drain(machine)
+            domain_part.take_wanted(machine)
             if machine.work.unsent.items:
-                work.send_held_back(machine)
-                acting.take_answered(machine)
+                run_requests.send_held_back(machine)
+                domain_part.take_answered(machine)
     if machine.work.closing.items:
         machine.work.close_given_up()
     return dead, letter
 
 
 def _is_witness(item: inbox.Item) -> bool:
-    return isinstance(item, inbox.Control) and item.command == witness.WITNESS
+    return isinstance(item, inbox.Control) and item.command == state_witness.WITNESS
 
 
 def _witness(machine: Machine, given: steps.Input) -> str:
@@ -132,7 +142,7 @@ def _witness(machine: Machine, given: steps.Input) -> str:
     if given.poison:
         poison.draft(machine, given.poison)
         return poison.reject(machine, given.poison, correlation=item.correlation)
-    return commands.take(machine, item, given.data)
+    return control_commands.take(machine, item, given.data)
 
 
 def _take(machine: Machine, given: steps.Input) -> str:
@@ -142,24 +152,24 @@ def _take(machine: Machine, given: steps.Input) -> str:
         if type(item) is not inbox.InboxEvent:
             machine.now.correlated(inbox.correlation_id_of(item))
         if item.schema in machine.domains.actions:
-            return acting.event(machine, item, data)
-        return events.take(machine, item.schema, data, to=item.to, correlation=item.correlation)
+            return domain_part.event(machine, item, data)
+        return event_dispatch.take(machine, item.schema, data, to=item.to, correlation=item.correlation)
     if isinstance(item, inbox.EffectReceipt):
         if given.trace or given.tried:
             _keep_trace(machine, item, given)
         return _receipt(machine, item, data)
     if isinstance(item, inbox.TimerFired):
         _fired(machine, item)
-        events.drain_raised(machine)
+        event_dispatch.drain_raised(machine)
         return ""
     if isinstance(item, inbox.Message):
         if item.name in machine.domains.actions and item.mode is MessageMode.TYPED:
-            return acting.message(machine, item, data)
-        return events.message(machine, item, data)
+            return domain_part.message(machine, item, data)
+        return event_dispatch.message(machine, item, data)
     assert item is not None, "what cannot be decoded is journaled as it is"
-    dead = commands.take(machine, item, data)
+    dead = control_commands.take(machine, item, data)
     if machine.now.raised:  # by a schedule that was triggered
-        events.drain_raised(machine)
+        event_dispatch.drain_raised(machine)
     return dead
 
 
@@ -175,12 +185,12 @@ def _settle(machine: Machine, given: steps.Input, why: str) -> tuple[str, steps.
         _fired(machine, item)
     elif not isinstance(item, inbox.Control):
         _take(machine, given)
-    elif item.command == commands.CONTINUE:
+    elif item.command == control_commands.CONTINUE:
         poison.go_on(machine, why)
-    elif item.command == commands.SCHEDULE:  # what it schedules is decoded by user code
+    elif item.command == control_commands.SCHEDULE:  # what it schedules is decoded by user code
         return poison.reject(machine, why, correlation=item.correlation), None
     else:
-        commands.take(machine, item, given.data, trusted=True)
+        control_commands.take(machine, item, given.data, trusted=True)
     poison.block(machine, why)
     raised = machine.now.raised
     if not raised:
@@ -194,19 +204,19 @@ def _receipt(machine: Machine, item: inbox.EffectReceipt, data: bytes) -> str:
     intent = ids.IntentId(item.intent)
     pending = machine.work.find_open(intent)
     if pending is None or pending.kind is _TIMER:
-        machine.draft(Kind.LATE_ANSWER, values.dump(["receipt", item.intent, "nothing waits for it"]))
+        machine.draft(Kind.LATE_ANSWER, user_values.dump(["receipt", item.intent, "nothing waits for it"]))
         return ""
     machine.work.settle(intent)
     if pending.kind is _MESSAGE:
         data = _posted(item, data, machine.now.drafts[0].stamp)  # the input's
     outcome = Outcome(item.status, data)
-    if pending.name == fork.SHARE:
-        outcome = fork.shared(outcome)
+    if pending.name == fork_part.SHARE:
+        outcome = fork_part.shared(outcome)
     if pending.event:
-        acting.fulfil(machine, pending.event, outcome)
-        acting.take_answered(machine)
+        domain_part.fulfil(machine, pending.event, outcome)
+        domain_part.take_answered(machine)
         return ""
-    work.arrive(machine, pending.run, pending.op, outcome)
+    run_requests.arrive(machine, pending.run, pending.op, outcome)
     return ""
 
 
@@ -214,7 +224,7 @@ def _posted(item: inbox.EffectReceipt, data: bytes, stamp: bytes) -> bytes:
     """The receipt of a message that left with its step: it says how many places before itself the message stands."""
     if item.status is not ReceiptStatus.OK or not data:
         return data
-    return messages.receipt_data(item.intent, messages.stamp_before(stamp, values.load(int, data)))
+    return message_calls.receipt_data(item.intent, message_calls.stamp_before(stamp, user_values.load(int, data)))
 
 
 def _keep_trace(machine: Machine, item: inbox.EffectReceipt, given: steps.Input) -> None:
@@ -238,15 +248,15 @@ def _fired(machine: Machine, item: inbox.TimerFired) -> None:
     intent = ids.IntentId(item.intent)
     pending = machine.work.find_open(intent)
     if pending is None or pending.kind is not _TIMER or item.due_us < pending.due_us:
-        machine.draft(Kind.LATE_ANSWER, values.dump(["timer", item.intent, "nothing waits for it"]))
+        machine.draft(Kind.LATE_ANSWER, user_values.dump(["timer", item.intent, "nothing waits for it"]))
         return
     machine.work.settle(intent)
     if pending.event:
         machine.now.raised.append((pending.event, pending.params))
     if pending.run:
-        work.arrive(machine, pending.run, pending.op, Outcome(ReceiptStatus.OK, values.NONE))
+        run_requests.arrive(machine, pending.run, pending.op, Outcome(ReceiptStatus.OK, user_values.NONE))
     elif not pending.event:
-        events.scheduled(machine, schedules.fired(machine, pending.name))
+        event_dispatch.scheduled(machine, schedules.fired(machine, pending.name))
 
 
 _KINDS: dict[type, Kind] = {

@@ -12,7 +12,8 @@ from __future__ import annotations
 from worldline.base import errors, limits
 from worldline.codec import tuples
 from worldline.keys import space
-from worldline.model import blob, ids
+from worldline.model import blobs as blob
+from worldline.model import ids
 
 _CAS = space.part(space.InUniverse.CAS)
 

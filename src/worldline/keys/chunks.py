@@ -20,13 +20,13 @@ from __future__ import annotations
 from worldline.base import errors, limits
 from worldline.codec import tuples
 from worldline.keys import space
-from worldline.model import blob, ids
+from worldline.model import blobs, ids
 
 _CHUNK = space.part(space.InUniverse.CHUNK)
 _UPLOAD = space.part(space.InUniverse.UPLOAD)
 
-CHUNK = space.ValueCodec(space.ValueKind.CHUNK, blob.BlobChunk)
-UPLOAD = space.ValueCodec(space.ValueKind.UPLOAD, blob.Upload)
+CHUNK = space.ValueCodec(space.ValueKind.CHUNK, blobs.BlobChunk)
+UPLOAD = space.ValueCodec(space.ValueKind.UPLOAD, blobs.Upload)
 
 
 def chunk_key(universe: ids.UniverseId, digest: bytes, nonce: bytes, number: int) -> bytes:

@@ -13,7 +13,7 @@ A frame is filed under its last height, so that the frame holding height h is th
     byte 2      how many parts follow it
     bytes 3-    the entries, joined (`codec/frame.py`); then the changes
 
-The changes are joined, too: one string for each step that ends in the frame (`layers/changes.py`). What there is
+The changes are joined, too: one string for each step that ends in the frame (`layers/step_changes.py`). What there is
 no room for goes into parts, cut anywhere: a part is like a frame with no entries, byte 2 is its own number. Readers
 that want entries take them and leave the rest.
 """

@@ -18,7 +18,7 @@ import msgspec
 from worldline.base import errors
 from worldline.codec import tuples
 from worldline.keys import space
-from worldline.model import ids, lease
+from worldline.model import ids, leases
 
 _EPOCH = space.part(space.InWorld.EPOCH)
 _HOLDER = space.part(space.InWorld.HOLDER)
@@ -30,10 +30,10 @@ class HeldRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     epoch: int
 
 
-EPOCH = space.ValueCodec(space.ValueKind.EPOCH, lease.Epoch)
-HOLDER = space.ValueCodec(space.ValueKind.HOLDER, lease.Holder)
-ASSIGNMENT = space.ValueCodec(space.ValueKind.ASSIGNMENT, lease.Assignment)
-WORKER = space.ValueCodec(space.ValueKind.WORKER, lease.Worker)
+EPOCH = space.ValueCodec(space.ValueKind.EPOCH, leases.Epoch)
+HOLDER = space.ValueCodec(space.ValueKind.HOLDER, leases.Holder)
+ASSIGNMENT = space.ValueCodec(space.ValueKind.ASSIGNMENT, leases.Assignment)
+WORKER = space.ValueCodec(space.ValueKind.WORKER, leases.Worker)
 HELD = space.ValueCodec(space.ValueKind.HELD, HeldRecord)
 
 

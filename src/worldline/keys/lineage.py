@@ -15,7 +15,7 @@ from worldline.base import errors
 from worldline.codec import tuples
 from worldline.keys import space
 from worldline.model import ids
-from worldline.model import world as worlds
+from worldline.model import world_records as worlds
 
 _LINEAGE = space.part(space.InWorld.LINEAGE)
 _COUNT = space.part(space.InWorld.RETAIN) + tuples.pack((0,))

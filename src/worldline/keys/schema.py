@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from worldline.codec import tuples
 from worldline.keys import space
-from worldline.model import world as worlds
+from worldline.model import world_records as worlds
 
 KEY = tuples.pack((int(space.Root.STORE), int(space.InStore.SCHEMA)))
 VALUE = space.ValueCodec(space.ValueKind.SCHEMA, worlds.Schema)

@@ -12,7 +12,8 @@ from __future__ import annotations
 from worldline.base import errors
 from worldline.codec import tuples
 from worldline.keys import space
-from worldline.model import ids, snapshot
+from worldline.model import ids
+from worldline.model import snapshots as snapshot
 
 _SNAPSHOT = space.part(space.InWorld.SNAPSHOT)
 _BASELINE = space.part(space.InWorld.BASELINE)

@@ -14,7 +14,8 @@ from __future__ import annotations
 from worldline.base import limits
 from worldline.codec import tuples
 from worldline.keys import space
-from worldline.model import ids, trace
+from worldline.model import ids
+from worldline.model import traces as trace
 
 _TRACE = space.part(space.InWorld.TRACE)
 

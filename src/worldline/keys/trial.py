@@ -10,11 +10,11 @@ Present:       from such an acquire until the next step's commit or the release;
 from __future__ import annotations
 
 from worldline.keys import space
-from worldline.model import ids, lease
+from worldline.model import ids, leases
 
 _TRIAL = space.part(space.InWorld.TRIAL)
 
-TRIAL = space.ValueCodec(space.ValueKind.TRIAL, lease.CrashTrial)
+TRIAL = space.ValueCodec(space.ValueKind.TRIAL, leases.CrashTrial)
 
 
 def trial_key(at: ids.Address) -> bytes:

@@ -19,8 +19,8 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.codec import tuples
 from worldline.keys import space
-from worldline.model import blob, ids
-from worldline.model import world as worlds
+from worldline.model import blobs, ids
+from worldline.model import world_records as worlds
 
 _NAME = tuples.pack((int(space.Root.STORE), int(space.InStore.UNIVERSE_NAME)))
 _META = space.part(space.InUniverse.META)
@@ -40,7 +40,7 @@ class UniverseName(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 NAME = space.ValueCodec(space.ValueKind.UNIVERSE_NAME, UniverseName)
 META = space.ValueCodec(space.ValueKind.UNIVERSE_META, worlds.UniverseMeta)
-GENERATION = space.ValueCodec(space.ValueKind.GENERATION, blob.Generation)
+GENERATION = space.ValueCodec(space.ValueKind.GENERATION, blobs.Generation)
 GRANTS = space.ValueCodec(space.ValueKind.GRANTS, worlds.Grants)
 GRANT_CHANGE = space.ValueCodec(space.ValueKind.GRANT_CHANGE, worlds.GrantChange)
 

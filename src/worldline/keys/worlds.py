@@ -18,7 +18,7 @@ from worldline.base import errors, limits
 from worldline.codec import tuples
 from worldline.keys import space
 from worldline.model import ids
-from worldline.model import world as worlds
+from worldline.model import world_records as worlds
 
 _META = space.part(space.InWorld.META)
 _WORLD = space.part(space.InUniverse.WORLD)

@@ -10,7 +10,7 @@ chunks of a killed process are swept (`abandoned`). A blob that is there already
 
 A publisher of a reference reads the `generation` first, then puts the blob, or touches what is there (`touch_many`),
 and expects the generation in the batch that refers to it: then no collection can take it
-(`layers/upkeep/collection.py`). The record of an object is published in the generation in which its upload began: a
+(`features/collection/batches.py`). The record of an object is published in the generation in which its upload began: a
 collection deletes objects that were there before it began and have no record, so an upload that is overtaken by one
 begins again.
 
@@ -29,13 +29,14 @@ from typing import Protocol
 from worldline.base import env as envs
 from worldline.base import errors, limits, probes
 from worldline.codec import digest
+from worldline.keys import age as age_keys
 from worldline.keys import cas as keys
-from worldline.keys.upkeep import age as age_keys
 from worldline.layers import cas, chunks, universes
-from worldline.model import blob, ids, payload
+from worldline.model import blobs as blob
+from worldline.model import ids, payload
 from worldline.store import kv, transact
-from worldline.store.objects import cache as blob_cache
-from worldline.store.objects import interface as objects
+from worldline.store.objects import cached_objects as blob_cache
+from worldline.store.objects import objects_interface as objects
 
 READS_MAX = 3  # of an object that is missing, or whose bytes are wrong, before it is called corrupt
 MISSING_FIRST_MS, MISSING_MOST_MS = 50, 500  # the pauses between reads of one that is missing

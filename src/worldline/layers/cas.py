@@ -12,7 +12,7 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.codec import digest
 from worldline.keys import cas as keys
-from worldline.model import blob, ids, payload
+from worldline.model import blobs, ids, payload
 from worldline.store import kv
 
 
@@ -24,7 +24,7 @@ def get(universe: ids.UniverseId, of: bytes) -> kv.Get:
     return kv.Get(keys.blob_key(universe, of))
 
 
-def decode(of: bytes, raw: bytes | None) -> blob.Blob:
+def decode(of: bytes, raw: bytes | None) -> blobs.Blob:
     """The blob's record, which must exist. An inline body is verified here."""
     found = keys.BLOB.get(raw)
     if found is None:
@@ -41,11 +41,11 @@ def put_inline(batch: kv.Batch, universe: ids.UniverseId, data: bytes, *, genera
     of = address(data)
     key = keys.blob_key(universe, of)
     if key not in batch.puts:
-        batch.put(key, keys.BLOB.pack(blob.Blob(len(data), generation, inline=data)))
+        batch.put(key, keys.BLOB.pack(blobs.Blob(len(data), generation, inline=data)))
     return of
 
 
-def publish(batch: kv.Batch, universe: ids.UniverseId, of: bytes, record: blob.Blob) -> None:
+def publish(batch: kv.Batch, universe: ids.UniverseId, of: bytes, record: blobs.Blob) -> None:
     """Make a blob readable: a batch of its own. Guard: it is not there yet."""
     key = keys.blob_key(universe, of)
     batch.absent(key)

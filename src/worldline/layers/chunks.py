@@ -15,7 +15,7 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.codec import tuples
 from worldline.keys import chunks as keys
-from worldline.model import blob, ids
+from worldline.model import blobs, ids
 from worldline.store import kv
 
 CHUNK = limits.CHUNK_BYTES
@@ -47,7 +47,7 @@ def begin(
 ) -> UploadRecord:
     """The first part of an upload. Guard: its nonce was never used."""
     key = keys.upload_key(universe, of, nonce)
-    raw = keys.UPLOAD.pack(blob.Upload(len(data), time_us, age_us))
+    raw = keys.UPLOAD.pack(blobs.Upload(len(data), time_us, age_us))
     batch.absent(key)
     batch.put(key, raw)
     _put(batch, universe, of, nonce, data[:PART], first=0)
@@ -126,5 +126,5 @@ def decode(universe: ids.UniverseId, of: bytes, nonce: bytes, page: kv.Page, *, 
 
 def _put(batch: kv.Batch, universe: ids.UniverseId, of: bytes, nonce: bytes, data: bytes, *, first: int) -> None:
     for number, start in enumerate(range(0, len(data), CHUNK), first):
-        piece = blob.BlobChunk(data[start : start + CHUNK])
+        piece = blobs.BlobChunk(data[start : start + CHUNK])
         batch.put(keys.chunk_key(universe, of, nonce, number), keys.CHUNK.pack(piece))

@@ -4,7 +4,7 @@ Producers append; the lease holder consumes in stamp order, deleting what it jou
 carries a client id. The same id again finds the `seen` record: same item, the first stamp; another item, `IdReused`.
 
 Records of ids are kept for the dedupe window from when a janitor first came across them, counted by the age of the
-universe and by no clock (`layers/upkeep/age.py`). Ids made by us are time-ordered, so one older than the window is
+universe and by no clock (`layers/age.py`). Ids made by us are time-ordered, so one older than the window is
 refused rather than taken for new. A janitor does not look at their records before they are as old: then they are kept
 for two windows, and a producer that checked an id's age and was held up for less than a window still finds its record.
 Ids that clients choose carry no time; after the window such an id is a new one.
@@ -24,7 +24,7 @@ from worldline.base import errors, limits
 from worldline.codec import digest, tuples
 from worldline.keys import inbox as keys
 from worldline.model import ids, inbox
-from worldline.model.upkeep.age import Age
+from worldline.model.age import Age
 from worldline.store import kv
 
 _DEAD_ITEM_BYTES_MAX = limits.VALUE_BYTES_MAX - 4 * limits.REASON_CHARACTERS_MAX - limits.KIB

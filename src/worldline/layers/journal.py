@@ -6,14 +6,14 @@ a step only at entry boundaries and have no meaning of their own; changes that a
 behind it. The digest of a step is H(entries, digest of the changes), over the entries' canonical bytes with the chain
 field still empty; its chain digest is H(previous chain, digest of the step), and is carried by the step's last entry.
 So a proof that an entry is of this history needs its own step, and 32 bytes of each later one. Changes are hashed as
-what they mean, not as they are stored (`worldline.model.change`, `worldline.layers.changes`).
+what they mean, not as they are stored (`worldline.model.change`, `worldline.layers.step_changes`).
 
 Who finds what: `decode` finds what is wrong in the frames that were read (damage, a gap, a frame that is missing in
 between, there twice, or not where it belongs); `verify` finds entries that are not of this history; that the last
 frames are missing is found by comparing what `verify` returns with the stored head. Here are the entries alone: whole
-steps, with their changes, are read by `worldline.layers.stored.history`.
+steps, with their changes, are read by `worldline.layers.history.step_reader`.
 
-Only `layers/commit.py` appends; restoring, proving and following read.
+Only `layers/step_commit.py` appends; restoring, proving and following read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from worldline.base import errors, limits
 from worldline.codec import canonical, digest, frame, structs
 from worldline.codec.canonical import encode_flat
 from worldline.keys import journal as keys
-from worldline.layers import changes as stored_changes
+from worldline.layers import step_changes as stored_changes
 from worldline.model import ids, journal
 from worldline.model.change import Change, changes_digest
 from worldline.model.journal import JournalEntry

@@ -27,7 +27,7 @@ import msgspec
 from worldline.base import errors
 from worldline.codec import tuples
 from worldline.keys import leases as keys
-from worldline.model import ids, lease
+from worldline.model import ids, leases
 from worldline.store import kv
 
 
@@ -35,11 +35,11 @@ class LeaseState(msgspec.Struct, frozen=True):
     """What is known of a world's lease, as it was read."""
 
     at: ids.Address
-    epoch: lease.Epoch
+    epoch: leases.Epoch
     raw_epoch: bytes
-    holder: lease.Holder | None
+    holder: leases.Holder | None
     raw_holder: bytes | None
-    assignment: lease.Assignment | None
+    assignment: leases.Assignment | None
     raw_assignment: bytes | None
 
 
@@ -47,7 +47,7 @@ class HeartbeatRecord(msgspec.Struct, frozen=True):
     """A worker's heartbeat record as it was read. `stale`: its reader has seen it unchanged for longer than its TTL."""
 
     worker: ids.WorkerId
-    sign: lease.Worker
+    sign: leases.Worker
     raw: bytes
     stale: bool = False
 
@@ -67,7 +67,7 @@ class Lease(msgspec.Struct, frozen=True):
     epoch: int
     raw_epoch: bytes
     raw_holder: bytes
-    trial: lease.CrashTrial | None = None  # the world is on trial: its holder before did not release it
+    trial: leases.CrashTrial | None = None  # the world is on trial: its holder before did not release it
     incarnation: bytes = b""
 
 
@@ -98,7 +98,7 @@ def get_holder(at: ids.Address) -> kv.Get:
     return kv.Get(keys.holder_key(at))
 
 
-def decode_holder(raw: bytes | None) -> lease.Holder | None:
+def decode_holder(raw: bytes | None) -> leases.Holder | None:
     return keys.HOLDER.get(raw)
 
 
@@ -177,8 +177,8 @@ def acquire(
     if why_not is not None:
         raise errors.Exists(f"world {state.at.world.hex()} is {why_not}")
     number = state.epoch.number + 1
-    raw_epoch = keys.EPOCH.pack(lease.Epoch(number, me.sign.incarnation))
-    raw_holder = keys.HOLDER.pack(lease.Holder(me.worker, me.sign.incarnation, number, now_us))
+    raw_epoch = keys.EPOCH.pack(leases.Epoch(number, me.sign.incarnation))
+    raw_holder = keys.HOLDER.pack(leases.Holder(me.worker, me.sign.incarnation, number, now_us))
     batch.expect(keys.epoch_key(state.at), state.raw_epoch)
     batch.put(keys.epoch_key(state.at), raw_epoch)
     if state.raw_holder is None:
@@ -228,7 +228,7 @@ def revoke(batch: kv.Batch, state: LeaseState, *, token: bytes) -> None:
     """
     number = state.epoch.number + 1
     batch.expect(keys.epoch_key(state.at), state.raw_epoch)
-    batch.put(keys.epoch_key(state.at), keys.EPOCH.pack(lease.Epoch(number, ids.check_id(token, "a token"))))
+    batch.put(keys.epoch_key(state.at), keys.EPOCH.pack(leases.Epoch(number, ids.check_id(token, "a token"))))
     if state.holder is not None and state.raw_holder is not None:
         batch.expect(keys.holder_key(state.at), state.raw_holder)
         batch.delete(keys.holder_key(state.at))
@@ -243,7 +243,7 @@ def fence_off(batch: kv.Batch, state: LeaseState, *, token: bytes) -> None:
     assert state.raw_holder is not None
     number = state.epoch.number + 1
     batch.expect(keys.epoch_key(state.at), state.raw_epoch)
-    batch.put(keys.epoch_key(state.at), keys.EPOCH.pack(lease.Epoch(number, ids.check_id(token, "a token"))))
+    batch.put(keys.epoch_key(state.at), keys.EPOCH.pack(leases.Epoch(number, ids.check_id(token, "a token"))))
     batch.expect(keys.holder_key(state.at), state.raw_holder)
     batch.put(keys.holder_key(state.at), keys.HOLDER.pack(msgspec.structs.replace(state.holder, epoch=number)))
     batch.put(keys.held_key(ids.WorkerId(state.holder.worker), state.at), keys.HELD.pack(keys.HeldRecord(number)))
@@ -279,7 +279,7 @@ def heartbeat(
         elif before.alive(now_us) and not proven_dead:
             raise errors.Exists(f"worker {worker.hex()} is alive in another process")
         batch.expect(key, before.raw)
-    sign = lease.Worker(incarnation, beat, now_us, ttl_us, capacity, dict(labels), draining)
+    sign = leases.Worker(incarnation, beat, now_us, ttl_us, capacity, dict(labels), draining)
     raw = keys.WORKER.pack(sign)
     batch.put(key, raw)
     return HeartbeatRecord(worker, sign, raw)
@@ -382,7 +382,7 @@ def assign(batch: kv.Batch, state: LeaseState, worker: ids.WorkerId, *, priority
     else:
         batch.expect(key, state.raw_assignment)
     revision = 1 if state.assignment is None else state.assignment.revision + 1
-    batch.put(key, keys.ASSIGNMENT.pack(lease.Assignment(worker, priority, reason, revision)))
+    batch.put(key, keys.ASSIGNMENT.pack(leases.Assignment(worker, priority, reason, revision)))
 
 
 def get_assignment(at: ids.Address) -> kv.Get:

@@ -10,7 +10,8 @@ for the dedupe window, so a message is delivered in the first half of it alone: 
 differ by less than the other half, the record of an earlier attempt is still there.
 
 How much of an inbox is unread messages of other universes is known by small records, which come with a message and go
-with the step that takes it: a universe that may send has a share of an inbox and no more (`roles/effects/deliver.py`).
+with the step that takes it: a universe that may send has a share of an inbox and no more
+(`features/abroad/delivery_effects.py`).
 
 Per destination, messages are taken in inbox order. Between worlds there is no order; `from_world` and `from_step` say
 what a message came after.
@@ -27,7 +28,7 @@ from worldline.keys import inbox as keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import worlds
 from worldline.model import ids, inbox
-from worldline.model import world as world_model
+from worldline.model import world_records as world_model
 from worldline.store import kv
 
 _ITEM_BYTES = 256  # of a message without its payload, about

@@ -4,10 +4,10 @@ A hint is appended in the batch that gives the world something to do, so its key
 worker that has seen a hint reads the world's inbox after that, and so reads the item that the hint was left for. The
 step that takes the item deletes the hint; if the inbox was empty, a batch of its own does.
 
-Scans start at a mark: see `worldline.roles.hint_scan`.
+Scans start at a mark: see `worldline.runtime.hint_scan`.
 
 A world with a blocked run has one hint more, which no input takes away: it stays until the world has adopted code under
-which no run is blocked. A worker with other code finds the world by it (`worldline.roles.blocked_scan`).
+which no run is blocked. A worker with other code finds the world by it (`worldline.runtime.blocked_scan`).
 """
 
 from __future__ import annotations

@@ -21,18 +21,18 @@ import msgspec
 from worldline.base import errors
 from worldline.keys import lineage as lineage_keys
 from worldline.keys import snapshots as keys
-from worldline.model import ids, journal, snapshot, world
+from worldline.model import ids, journal, snapshots, world_records
 from worldline.store import kv
 
 
 class StoredSnapshot(msgspec.Struct, frozen=True):
     """A snapshot's record as it was read, or as this batch writes it."""
 
-    record: snapshot.StateSnapshot
+    record: snapshots.StateSnapshot
     raw: bytes
 
 
-def save(batch: kv.Batch, at: ids.Address, taken: snapshot.StateSnapshot) -> StoredSnapshot:
+def save(batch: kv.Batch, at: ids.Address, taken: snapshots.StateSnapshot) -> StoredSnapshot:
     """Record a snapshot. Guard: none of that step yet. The caller fences, and has put the blob."""
     saved = StoredSnapshot(taken, keys.SNAPSHOT.pack(taken))
     batch.absent(keys.snapshot_key(at, taken.step))
@@ -61,7 +61,7 @@ def pin(
     batch: kv.Batch,
     owner: ids.Address,
     saved: StoredSnapshot,
-    lineage: world.Lineage,
+    lineage: world_records.Lineage,
     fork: ids.WorldId,
     *,
     frames: Sequence[tuple[bytes, bytes]] = (),
@@ -75,11 +75,13 @@ def pin(
     for key, raw in frames:
         batch.expect(key, raw)
     for at in leaned_on(owner.universe, lineage, saved.record.height):
-        batch.put(lineage_keys.pin_key(at, fork), lineage_keys.PIN.pack(world.Pin(saved.record.step, lineage.height)))
+        batch.put(
+            lineage_keys.pin_key(at, fork), lineage_keys.PIN.pack(world_records.Pin(saved.record.step, lineage.height))
+        )
         batch.add(lineage_keys.pin_count_key(at), 1)
 
 
-def leaned_on(universe: ids.UniverseId, lineage: world.Lineage, height: int) -> list[ids.Address]:
+def leaned_on(universe: ids.UniverseId, lineage: world_records.Lineage, height: int) -> list[ids.Address]:
     """The worlds of which a fork needs something as long as a restore of it begins at a snapshot of this height. None
     if that is the fork's own.
     """
@@ -87,7 +89,7 @@ def leaned_on(universe: ids.UniverseId, lineage: world.Lineage, height: int) -> 
     return [ids.Address(universe, each) for each in needed]
 
 
-def unpin(batch: kv.Batch, fork: ids.Address, lineage: world.Lineage, *, height: int) -> None:
+def unpin(batch: kv.Batch, fork: ids.Address, lineage: world_records.Lineage, *, height: int) -> None:
     """A fork needs nothing of the worlds any more that it comes from. `height`: of the snapshot that a restore of it
     begins at. The caller fences: these pins are there. Worlds without a pin of it may be deleted, and are left alone.
     """
@@ -119,16 +121,16 @@ def pins_range(at: ids.Address, *, count_max: int) -> kv.Range:
     return kv.Range(begin, end, count_max=count_max)
 
 
-def decode_pins(at: ids.Address, page: kv.Page) -> list[tuple[ids.WorldId, world.Pin]]:
+def decode_pins(at: ids.Address, page: kv.Page) -> list[tuple[ids.WorldId, world_records.Pin]]:
     return [(lineage_keys.pin_fork(at, key), lineage_keys.PIN.unpack(raw)) for key, raw in page.items]
 
 
-def at_head(head: journal.Head, *, root: bytes, size: int, program_hash: bytes) -> snapshot.StateSnapshot:
+def at_head(head: journal.Head, *, root: bytes, size: int, program_hash: bytes) -> snapshots.StateSnapshot:
     """The record of a state saved at the end of the head's step."""
-    return snapshot.StateSnapshot(head.step, head.height, head.chain, root, size, program_hash, head.time_us)
+    return snapshots.StateSnapshot(head.step, head.height, head.chain, root, size, program_hash, head.time_us)
 
 
-def head_of(taken: snapshot.StateSnapshot, *, state: bytes) -> journal.Head:
+def head_of(taken: snapshots.StateSnapshot, *, state: bytes) -> journal.Head:
     """The head a restored snapshot stands at."""
     return journal.Head(taken.step, taken.height, taken.chain, state, taken.time_us)
 
@@ -137,7 +139,7 @@ def get_baseline(at: ids.Address) -> kv.Get:
     return kv.Get(keys.baseline_key(at))
 
 
-def decode_baseline(raw: bytes | None) -> snapshot.StateSnapshot:
+def decode_baseline(raw: bytes | None) -> snapshots.StateSnapshot:
     if raw is None:
         raise errors.NotFound("no baseline: the world does not exist, or is deleted")
     return keys.BASELINE.unpack(raw)

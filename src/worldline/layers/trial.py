@@ -29,7 +29,7 @@ A step that the kernel's own code raised in is counted apart (`count_raised`), l
 will raise again wherever it is made, and no process is suspected of anything.
 
 Nothing is settled by these counts alone: before that, one last attempt in a child process decides
-(`worldline.roles.world.trials`). `innocent` is what one that survives leaves.
+(`worldline.worker.crash_trials`). `innocent` is what one that survives leaves.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from worldline.keys import leases as lease_keys
 from worldline.keys import trial as keys
 from worldline.layers import leases
 from worldline.model import ids, journal
-from worldline.model.lease import Blamed, CrashTrial, HolderActivity, Raised
+from worldline.model.leases import Blamed, CrashTrial, HolderActivity, Raised
 from worldline.store import kv
 
 BLAMED_MAX = 16  # kept by name; of more deaths than that, the earliest cannot be taken off any more

@@ -16,8 +16,8 @@ from worldline.base import errors, limits
 from worldline.keys import ready as ready_keys
 from worldline.keys import universes as keys
 from worldline.keys import work as work_keys
-from worldline.model import blob, ids
-from worldline.model import world as model
+from worldline.model import blobs, ids
+from worldline.model import world_records as model
 from worldline.store import kv
 
 
@@ -100,13 +100,13 @@ def get_generation(universe: ids.UniverseId) -> kv.Get:
 
 def decode_generation(raw: bytes | None) -> int:
     """The garbage-collection generation; a universe never collected is at 0."""
-    found: blob.Generation | None = keys.GENERATION.get(raw)
+    found: blobs.Generation | None = keys.GENERATION.get(raw)
     return 0 if found is None else found.number
 
 
 def is_marking(raw: bytes | None) -> bool:
     """Whether a garbage collection marks, by its generation as it was read."""
-    found: blob.Generation | None = keys.GENERATION.get(raw)
+    found: blobs.Generation | None = keys.GENERATION.get(raw)
     return found is not None and found.marking
 
 
@@ -129,7 +129,7 @@ def expect_generation(batch: kv.Batch, universe: ids.UniverseId, raw: bytes | No
         batch.expect(key, raw)
     elif key not in batch.puts:
         batch.absent(key)
-        batch.put(key, keys.GENERATION.pack(blob.Generation(0)))
+        batch.put(key, keys.GENERATION.pack(blobs.Generation(0)))
 
 
 def is_collected(conflict: kv.Conflict, universe: ids.UniverseId) -> bool:

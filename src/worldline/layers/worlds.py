@@ -6,7 +6,7 @@ so that listing never walks a world's data. The id is never used again: a delete
 
 Names point to worlds, any number to one. `meta.name` is the name a world was created under or last renamed to; other
 names that point to it are not listed in it. Deleting a world frees the names its caller knows in the same batch; one
-that still points there leads to `NotFound` until it is removed (`layers/upkeep/deletion.py`).
+that still points there leads to `NotFound` until it is removed (`features/deletion/batches.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from worldline.keys import leases as lease_keys
 from worldline.keys import lineage as lineage_keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.keys import worlds as keys
-from worldline.model import ids, journal, lease, snapshot
-from worldline.model import world as model
+from worldline.model import ids, journal, leases, snapshots
+from worldline.model import world_records as model
 from worldline.store import kv
 
 
@@ -104,7 +104,7 @@ def create(
     program: str,
     program_hash: bytes,
     labels: dict[str, str],
-    baseline: snapshot.StateSnapshot,
+    baseline: snapshots.StateSnapshot,
     time_us: int,
 ) -> WorldRecord:
     """A new world with a name of its own, an empty journal and a baseline from birth.
@@ -135,7 +135,7 @@ def fork(
     meta: model.WorldMeta,
     lineage: model.Lineage,
     head: journal.Head,
-    baseline: snapshot.StateSnapshot,
+    baseline: snapshots.StateSnapshot,
     owners: Sequence[WorldRecord] = (),
 ) -> WorldRecord:
     """A new world that goes on where the history of another ends at `head`, from its own journal on.
@@ -155,7 +155,7 @@ def imported(
     meta: model.WorldMeta,
     lineage: model.Lineage,
     head: journal.Head,
-    baseline: snapshot.StateSnapshot,
+    baseline: snapshots.StateSnapshot,
 ) -> WorldRecord:
     """A new world that goes on where a history ends at `head` that is in the store already. Guards: the id and the name
     are free.
@@ -176,7 +176,7 @@ def _new(batch: kv.Batch, at: ids.Address, meta: model.WorldMeta) -> WorldRecord
     batch.absent(keys.name_key(at.universe, meta.name))
     batch.put(keys.name_key(at.universe, meta.name), keys.NAME.pack(keys.NameRecord(at.world)))
     batch.put(keys.index_key(at), keys.INDEX.pack(meta))
-    batch.put(lease_keys.epoch_key(at), lease_keys.EPOCH.pack(lease.Epoch(0, b"")))
+    batch.put(lease_keys.epoch_key(at), lease_keys.EPOCH.pack(leases.Epoch(0, b"")))
     return WorldRecord(at, meta, raw)
 
 

@@ -61,7 +61,7 @@ class CorrelatedReceipt(EffectReceipt, frozen=True, array_like=True, forbid_unkn
 
 class SignedReceipt(CorrelatedReceipt, frozen=True, array_like=True, forbid_unknown_fields=True, tag=9, gc=False):
     """A receipt that the process which performed the effect has signed: its public key, and the signature
-    (`layers/receipt_signatures.py`).
+    (`features/receipts/receipt_signature.py`).
     """
 
     key: bytes = b""

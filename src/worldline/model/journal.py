@@ -35,12 +35,12 @@ class Kind(enum.IntEnum):
     ANSWERED = 45
     EFFECT_CANCELLED = 46
     CLOCK = 47  # right behind the input: how far the store's time of this step was behind its logical time
-    RUN_BLOCKED = 48  # [run, report, unfit]: its code does not fit its record, or an answer; `kernel/state.py`
+    RUN_BLOCKED = 48  # [run, report, unfit]: its code does not fit its record, or an answer; `kernel/machine.py`
     POISON = 49  # right behind the input, or its CLOCK: why this step runs no user code
     SCRIPTED = 50  # [run, operation, kind, name, params, status, data]: a fork answers it, by script or as dropped
     REVERTED = 51  # [step, height]: the state is what it was then
     QUESTION_CANCELLED = 52  # [step, ordinal, name]: no run waits for the answer any more
-    WITNESSED = 53  # [step, root]: the root of the state at the end of that step, the one before; `kernel/branches`
+    WITNESSED = 53  # [step, root]: the root of the state at the end of that step, the one before; `features/forks/pure`
     ERASED = 54  # [subject, values, number]: personal values were erased; none named: all of the subject's
     ERASED_READ = 55  # [subject, value]: this step read a personal value that was erased
     SECRET_DRAWN = 60  # what the names of the world's questions are made with from here on; no other world can read it

@@ -63,7 +63,7 @@ def _all() -> dict[str, SettingName]:
 
 ALL = _all()
 SECTIONS = tuple(dict.fromkeys(each.section for each in ALL.values() if each.section))
-# What is stored with a universe: every process goes by these, whatever its own settings say (`layers/upkeep`).
+# What is stored with a universe: every process goes by these, whatever its own settings say (`layers`).
 RETENTION = tuple(
     f"worker.{field}"
     for field in (

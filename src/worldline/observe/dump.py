@@ -12,11 +12,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from worldline.roles import loop
-from worldline.roles.cluster import proofs
-from worldline.roles.effects import worker as effect_worker
-from worldline.roles.world import held_world
-from worldline.roles.world import worker as world_worker
+from worldline.effects import effect_worker
+from worldline.features.proofs import job as proof_job
+from worldline.runtime import role_loop
+from worldline.worker import held_world, world_worker
 
 LISTED_MAX = 100
 STACKS_CHARACTERS_MAX = 16_384
@@ -74,10 +73,10 @@ class Dump(msgspec.Struct, frozen=True):
 
 
 def dump(
-    loops: Sequence[loop.Loop],
+    loops: Sequence[role_loop.Loop],
     worlds: world_worker.WorldWorker | None,
     adapter: effect_worker.AdapterWorker | None,
-    proved: proofs.Proofs | None,
+    proved: proof_job.Proofs | None,
     *,
     worker: str,
     name: str,
@@ -108,7 +107,7 @@ def _world(each: held_world.HeldWorld) -> WorldDump:
     )
 
 
-def _diverged(proved: proofs.Proofs) -> list[DivergedDump]:
+def _diverged(proved: proof_job.Proofs) -> list[DivergedDump]:
     latest = list(proved.diverged.items())[-LISTED_MAX:]
     return [DivergedDump(at.world.hex(), each.name, each.height) for at, each in latest]
 

@@ -17,12 +17,12 @@ from typing import Any
 import msgspec
 
 from worldline.base import limits
-from worldline.keys import table
+from worldline.keys import keyspace_table
 from worldline.model.journal import INPUTS, Kind
 from worldline.model.work import WorkKind
 from worldline.observe import metric_list
 from worldline.observe.metric_list import METRICS
-from worldline.roles import telemetry
+from worldline.runtime import facts
 from worldline.store import kv
 
 SERIES_MAX = 1_000  # of one metric; label values that come after that are counted as OTHER
@@ -82,7 +82,7 @@ class Meter:
         """What is asked how often each sink has failed."""
         self.failures = failures
 
-    def tell(self, fact: telemetry.Fact) -> None:
+    def tell(self, fact: facts.Fact) -> None:
         _MEASURES[type(fact)](self, fact)
 
     def add(self, name: str, by: float, *labels: str) -> None:
@@ -132,17 +132,17 @@ class Meter:
 # --- What each fact adds ----------------------------------------------------------------------------------------
 
 
-def _entered(meter: Meter, fact: telemetry.Entered) -> None:
+def _entered(meter: Meter, fact: facts.Entered) -> None:
     via = "handover" if fact.handed else "inbox"
     meter.add("worldline_inputs_entered_total", 1, via)
     meter.observe("worldline_input_entry_seconds", _seconds(fact.ended_wall_us - fact.began_wall_us), via)
 
 
-def _refused(meter: Meter, fact: telemetry.InputRefused) -> None:
+def _refused(meter: Meter, fact: facts.InputRefused) -> None:
     meter.add("worldline_inputs_refused_total", 1, fact.why)
 
 
-def _committed(meter: Meter, fact: telemetry.StepsCommitted) -> None:
+def _committed(meter: Meter, fact: facts.StepsCommitted) -> None:
     kinds: dict[Kind, int] = {}
     for entry in fact.entries:
         kinds[entry.kind] = kinds.get(entry.kind, 0) + 1
@@ -167,7 +167,7 @@ def _committed(meter: Meter, fact: telemetry.StepsCommitted) -> None:
     _work(meter, fact)
 
 
-def _work(meter: Meter, fact: telemetry.StepsCommitted) -> None:
+def _work(meter: Meter, fact: facts.StepsCommitted) -> None:
     for wanted in fact.wanted:
         if wanted.kind is WorkKind.TIMER:
             meter.add("worldline_timers_set_total", 1)
@@ -186,60 +186,60 @@ def _work(meter: Meter, fact: telemetry.StepsCommitted) -> None:
             meter.add("worldline_effects_cancelled_total", 1, cancelled.name)
 
 
-def _cycled(meter: Meter, fact: telemetry.Cycled) -> None:
+def _cycled(meter: Meter, fact: facts.Cycled) -> None:
     meter.add("worldline_cycles_total", 1)
     meter.observe("worldline_cycle_seconds", _seconds(fact.us))
     meter.observe("worldline_cycle_worlds", fact.worlds)
     meter.add("worldline_cold_misses_total", fact.misses)
 
 
-def _dropped(meter: Meter, fact: telemetry.WorldDropped) -> None:
+def _dropped(meter: Meter, fact: facts.WorldDropped) -> None:
     meter.add("worldline_worlds_dropped_total", 1, fact.why)
 
 
-def _world_refused(meter: Meter, fact: telemetry.WorldRefused) -> None:
+def _world_refused(meter: Meter, fact: facts.WorldRefused) -> None:
     meter.add("worldline_worlds_refused_total", 1, fact.kind)
 
 
-def _step_died(meter: Meter, fact: telemetry.StepDied) -> None:
+def _step_died(meter: Meter, fact: facts.StepDied) -> None:
     meter.add("worldline_step_deaths_total", 1, fact.how)
 
 
-def _restore_died(meter: Meter, _: telemetry.RestoreDied) -> None:
+def _restore_died(meter: Meter, _: facts.RestoreDied) -> None:
     meter.add("worldline_restore_deaths_total", 1)
 
 
-def _quarantined(meter: Meter, _: telemetry.WorldQuarantined) -> None:
+def _quarantined(meter: Meter, _: facts.WorldQuarantined) -> None:
     meter.add("worldline_quarantines_total", 1)
 
 
-def _last_attempt(meter: Meter, fact: telemetry.LastAttempt) -> None:
+def _last_attempt(meter: Meter, fact: facts.LastAttempt) -> None:
     meter.add("worldline_last_attempts_total", 1, fact.ended)
 
 
-def _taken(meter: Meter, fact: telemetry.WorldTaken) -> None:
+def _taken(meter: Meter, fact: facts.WorldTaken) -> None:
     meter.add("worldline_leases_acquired_total", 1)
     meter.add("worldline_failovers_total", int(fact.failover))
     meter.observe("worldline_restore_seconds", _seconds(fact.us))
 
 
-def _released(meter: Meter, fact: telemetry.Released) -> None:
+def _released(meter: Meter, fact: facts.Released) -> None:
     del fact
     meter.add("worldline_leases_released_total", 1)
 
 
-def _saved(meter: Meter, fact: telemetry.BaselineSaved) -> None:
+def _saved(meter: Meter, fact: facts.BaselineSaved) -> None:
     meter.add("worldline_snapshots_total", 1)
     meter.observe("worldline_snapshot_seconds", _seconds(fact.us))
     meter.observe("worldline_snapshot_bytes", fact.size)
 
 
-def _save_failed(meter: Meter, fact: telemetry.SaveFailed) -> None:
+def _save_failed(meter: Meter, fact: facts.SaveFailed) -> None:
     del fact
     meter.add("worldline_snapshots_failed_total", 1)
 
 
-def _compacted(meter: Meter, fact: telemetry.WorldCompacted) -> None:
+def _compacted(meter: Meter, fact: facts.WorldCompacted) -> None:
     meter.add("worldline_segments_total", fact.segments)
     meter.add("worldline_segment_bytes_total", fact.bytes)
     meter.add("worldline_frames_deleted_total", fact.frames)
@@ -247,45 +247,45 @@ def _compacted(meter: Meter, fact: telemetry.WorldCompacted) -> None:
     meter.add("worldline_entries_dropped_total", fact.expired)
 
 
-def _compact_failed(meter: Meter, fact: telemetry.CompactFailed) -> None:
+def _compact_failed(meter: Meter, fact: facts.CompactFailed) -> None:
     del fact
     meter.add("worldline_compactions_failed_total", 1)
 
 
-def _proved(meter: Meter, fact: telemetry.Proved) -> None:
+def _proved(meter: Meter, fact: facts.Proved) -> None:
     meter.add("worldline_proved_steps_total", fact.steps)
     meter.observe("worldline_proof_seconds", _seconds(fact.us))
 
 
-def _unproved(meter: Meter, fact: telemetry.Unproved) -> None:
+def _unproved(meter: Meter, fact: facts.Unproved) -> None:
     del fact
     meter.add("worldline_proofs_diverged_total", 1)
 
 
-def _beat(meter: Meter, fact: telemetry.Beat) -> None:
+def _beat(meter: Meter, fact: facts.Beat) -> None:
     meter.observe("worldline_heartbeat_seconds", _seconds(fact.us))
 
 
-def _self_fenced(meter: Meter, fact: telemetry.SelfFenced) -> None:
+def _self_fenced(meter: Meter, fact: facts.SelfFenced) -> None:
     del fact
     meter.add("worldline_self_fences_total", 1)
 
 
-def _claimed(meter: Meter, fact: telemetry.ClaimsMade) -> None:
+def _claimed(meter: Meter, fact: facts.ClaimsMade) -> None:
     meter.add("worldline_effects_claimed_total", fact.count, "queue")
 
 
-def _attempted(meter: Meter, fact: telemetry.AttemptEnded) -> None:
+def _attempted(meter: Meter, fact: facts.AttemptEnded) -> None:
     name = fact.claim.work.name
     meter.add("worldline_effect_attempts_total", 1, name, fact.outcome)
     meter.observe("worldline_effect_attempt_seconds", _seconds(fact.ended_wall_us - fact.began_wall_us), name)
 
 
-def _answered(meter: Meter, fact: telemetry.EffectAnswered) -> None:
+def _answered(meter: Meter, fact: facts.EffectAnswered) -> None:
     meter.add("worldline_effects_answered_total", 1, fact.claim.work.name, fact.status.name.lower())
 
 
-def _fired(meter: Meter, fact: telemetry.Fired) -> None:
+def _fired(meter: Meter, fact: facts.Fired) -> None:
     meter.add("worldline_timers_fired_total", 1)
     meter.observe("worldline_timer_late_seconds", _seconds(fact.late_us))
 
@@ -293,26 +293,26 @@ def _fired(meter: Meter, fact: telemetry.Fired) -> None:
 # --- The cluster, and its backlog -------------------------------------------------------------------------------
 
 
-def _placed(meter: Meter, fact: telemetry.WorldPlaced) -> None:
+def _placed(meter: Meter, fact: facts.WorldPlaced) -> None:
     meter.add("worldline_placements_total", 1, fact.why.replace(" ", "_"))
     if fact.moves:
         meter.add("worldline_moves_total", 1, fact.moves)
 
 
-def _orchestrated(meter: Meter, fact: telemetry.Orchestrated) -> None:
+def _orchestrated(meter: Meter, fact: facts.Orchestrated) -> None:
     meter.observe("worldline_orchestrator_turn_seconds", _seconds(fact.us))
 
 
-def _reaped(meter: Meter, fact: telemetry.Reaped) -> None:
+def _reaped(meter: Meter, fact: facts.Reaped) -> None:
     meter.add("worldline_reaped_workers_total", int(fact.gone))
     meter.add("worldline_reaped_leases_total", fact.worlds)
 
 
-def _cleared(meter: Meter, fact: telemetry.Cleared) -> None:
+def _cleared(meter: Meter, fact: facts.Cleared) -> None:
     meter.add("worldline_janitor_cleared_total", fact.count, fact.what)
 
 
-def _collected(meter: Meter, fact: telemetry.GarbageCollected) -> None:
+def _collected(meter: Meter, fact: facts.GarbageCollected) -> None:
     meter.add("worldline_collections_total", 1)
     meter.observe("worldline_collection_seconds", _seconds(fact.us))
     for what in ("condemned", "spared", "deleted", "orphans"):
@@ -321,15 +321,15 @@ def _collected(meter: Meter, fact: telemetry.GarbageCollected) -> None:
     meter.add("worldline_collection_deleted_bytes_total", fact.orphans_bytes, "orphans")
 
 
-def _collect_failed(meter: Meter, fact: telemetry.CollectFailed) -> None:
+def _collect_failed(meter: Meter, fact: facts.CollectFailed) -> None:
     meter.add("worldline_collections_failed_total", 1, fact.why)
 
 
-def _swept(meter: Meter, fact: telemetry.JanitorRound) -> None:
+def _swept(meter: Meter, fact: facts.JanitorRound) -> None:
     meter.observe("worldline_janitor_round_seconds", _seconds(fact.us))
 
 
-def _worlds_counted(meter: Meter, fact: telemetry.WorldsCounted) -> None:
+def _worlds_counted(meter: Meter, fact: facts.WorldsCounted) -> None:
     of = fact.universe
     for status, count in fact.worlds.items():
         meter.set("worldline_backlog_worlds", count, of, status)
@@ -345,20 +345,20 @@ def _worlds_counted(meter: Meter, fact: telemetry.WorldsCounted) -> None:
     meter.set("worldline_backlog_measured_timestamp_seconds", _seconds(fact.wall_us), of, "worlds")
 
 
-def _open_counted(meter: Meter, fact: telemetry.OpenCounted) -> None:
+def _open_counted(meter: Meter, fact: facts.OpenCounted) -> None:
     for (kind, state), count in fact.work.items():
         meter.set("worldline_backlog_open", count, fact.universe, kind, state)
     meter.set("worldline_backlog_measured_timestamp_seconds", _seconds(fact.wall_us), fact.universe, "open")
 
 
-def _due_counted(meter: Meter, fact: telemetry.DueCounted) -> None:
+def _due_counted(meter: Meter, fact: facts.DueCounted) -> None:
     for kind, count in fact.overdue.items():
         meter.set("worldline_backlog_overdue", count, fact.universe, kind)
         meter.set("worldline_backlog_overdue_age_seconds", _seconds(fact.overdue_age_us[kind]), fact.universe, kind)
     meter.set("worldline_backlog_measured_timestamp_seconds", _seconds(fact.wall_us), fact.universe, "due")
 
 
-def _usage_counted(meter: Meter, fact: telemetry.UsageCounted) -> None:
+def _usage_counted(meter: Meter, fact: facts.UsageCounted) -> None:
     for name, count in fact.used.items():
         meter.set("worldline_quota_used", count, fact.universe, name)
     for name, limit in fact.limits.items():
@@ -368,11 +368,11 @@ def _usage_counted(meter: Meter, fact: telemetry.UsageCounted) -> None:
 # --- The store and the process ----------------------------------------------------------------------------------
 
 
-def _store_read(meter: Meter, fact: telemetry.StoreRead) -> None:
+def _store_read(meter: Meter, fact: facts.StoreRead) -> None:
     meter.observe("worldline_store_read_seconds", _seconds(fact.us), fact.engine)
 
 
-def _stored(meter: Meter, fact: telemetry.CommitAnswered) -> None:
+def _stored(meter: Meter, fact: facts.CommitAnswered) -> None:
     meter.observe("worldline_store_commit_seconds", _seconds(fact.us), fact.engine)
     outcomes = {"ok": 0, "conflict": 0, "unknown": 0}
     written: dict[str, int] = {}
@@ -391,92 +391,92 @@ def _stored(meter: Meter, fact: telemetry.CommitAnswered) -> None:
 def _add_written(written: dict[str, int], batch: kv.Batch) -> None:
     """What a batch wrote, as it gave it to the engine: the engine's own overhead is not in it."""
     for key, put in batch.puts.items():
-        kind = table.metric_of(key)
+        kind = keyspace_table.metric_of(key)
         stamp = 0 if put.stamp is None else limits.STAMP_BYTES
         written[kind] = written.get(kind, 0) + len(key) + len(put.value) + stamp
     for append in batch.appends:
-        kind = table.metric_of(append.prefix)
+        kind = keyspace_table.metric_of(append.prefix)
         written[kind] = written.get(kind, 0) + len(append.prefix) + limits.STAMP_BYTES + len(append.value)
     for key in batch.counts:
-        kind = table.metric_of(key)
+        kind = keyspace_table.metric_of(key)
         written[kind] = written.get(kind, 0) + len(key) + limits.COUNTER_BYTES
 
 
-def _store_failed(meter: Meter, fact: telemetry.StoreCallFailed) -> None:
+def _store_failed(meter: Meter, fact: facts.StoreCallFailed) -> None:
     meter.add("worldline_store_errors_total", 1, fact.engine, fact.call, fact.code)
 
 
-def _object_done(meter: Meter, fact: telemetry.ObjectDone) -> None:
+def _object_done(meter: Meter, fact: facts.ObjectDone) -> None:
     meter.observe("worldline_object_seconds", _seconds(fact.us), fact.engine, fact.call)
     meter.add("worldline_object_bytes_total", fact.size, fact.engine, fact.call)
 
 
-def _object_failed(meter: Meter, fact: telemetry.ObjectFailed) -> None:
+def _object_failed(meter: Meter, fact: facts.ObjectFailed) -> None:
     meter.add("worldline_object_errors_total", 1, fact.engine, fact.call, fact.code)
 
 
-def _hung(meter: Meter, fact: telemetry.Hung) -> None:
+def _hung(meter: Meter, fact: facts.Hung) -> None:
     del fact
     meter.add("worldline_hangs_total", 1)
 
 
-def _lagged(meter: Meter, fact: telemetry.Lagged) -> None:
+def _lagged(meter: Meter, fact: facts.Lagged) -> None:
     meter.observe("worldline_loop_lag_seconds", _seconds(fact.us))
 
 
-def _troubled(meter: Meter, fact: telemetry.Troubled) -> None:
+def _troubled(meter: Meter, fact: facts.Troubled) -> None:
     meter.add("worldline_role_errors_total", 1, fact.role, "yes" if fact.bug else "no")
 
 
-def _not_counted(meter: Meter, fact: telemetry.Fact) -> None:
+def _not_counted(meter: Meter, fact: facts.Fact) -> None:
     """It is told to sinks alone."""
 
 
-_MEASURES: dict[type[telemetry.Fact], Callable[[Meter, Any], None]] = {
-    telemetry.Entered: _entered,
-    telemetry.InputRefused: _refused,
-    telemetry.StepsCommitted: _committed,
-    telemetry.Cycled: _cycled,
-    telemetry.WorldDropped: _dropped,
-    telemetry.WorldRefused: _world_refused,
-    telemetry.StepDied: _step_died,
-    telemetry.RestoreDied: _restore_died,
-    telemetry.WorldQuarantined: _quarantined,
-    telemetry.LastAttempt: _last_attempt,
-    telemetry.WorldTaken: _taken,
-    telemetry.Released: _released,
-    telemetry.BaselineSaved: _saved,
-    telemetry.SaveFailed: _save_failed,
-    telemetry.WorldCompacted: _compacted,
-    telemetry.CompactFailed: _compact_failed,
-    telemetry.Proved: _proved,
-    telemetry.Unproved: _unproved,
-    telemetry.Beat: _beat,
-    telemetry.SelfFenced: _self_fenced,
-    telemetry.ClaimsMade: _claimed,
-    telemetry.AttemptEnded: _attempted,
-    telemetry.EffectAnswered: _answered,
-    telemetry.Fired: _fired,
-    telemetry.WorldPlaced: _placed,
-    telemetry.Orchestrated: _orchestrated,
-    telemetry.Reaped: _reaped,
-    telemetry.Cleared: _cleared,
-    telemetry.JanitorRound: _swept,
-    telemetry.GarbageCollected: _collected,
-    telemetry.CollectFailed: _collect_failed,
-    telemetry.WorldsCounted: _worlds_counted,
-    telemetry.OpenCounted: _open_counted,
-    telemetry.DueCounted: _due_counted,
-    telemetry.UsageCounted: _usage_counted,
-    telemetry.StoreRead: _store_read,
-    telemetry.CommitAnswered: _stored,
-    telemetry.StoreCallFailed: _store_failed,
-    telemetry.ObjectDone: _object_done,
-    telemetry.ObjectFailed: _object_failed,
-    telemetry.Hung: _hung,
-    telemetry.Lagged: _lagged,
-    telemetry.Troubled: _troubled,
-    telemetry.HostChanged: _not_counted,
+_MEASURES: dict[type[facts.Fact], Callable[[Meter, Any], None]] = {
+    facts.Entered: _entered,
+    facts.InputRefused: _refused,
+    facts.StepsCommitted: _committed,
+    facts.Cycled: _cycled,
+    facts.WorldDropped: _dropped,
+    facts.WorldRefused: _world_refused,
+    facts.StepDied: _step_died,
+    facts.RestoreDied: _restore_died,
+    facts.WorldQuarantined: _quarantined,
+    facts.LastAttempt: _last_attempt,
+    facts.WorldTaken: _taken,
+    facts.Released: _released,
+    facts.BaselineSaved: _saved,
+    facts.SaveFailed: _save_failed,
+    facts.WorldCompacted: _compacted,
+    facts.CompactFailed: _compact_failed,
+    facts.Proved: _proved,
+    facts.Unproved: _unproved,
+    facts.Beat: _beat,
+    facts.SelfFenced: _self_fenced,
+    facts.ClaimsMade: _claimed,
+    facts.AttemptEnded: _attempted,
+    facts.EffectAnswered: _answered,
+    facts.Fired: _fired,
+    facts.WorldPlaced: _placed,
+    facts.Orchestrated: _orchestrated,
+    facts.Reaped: _reaped,
+    facts.Cleared: _cleared,
+    facts.JanitorRound: _swept,
+    facts.GarbageCollected: _collected,
+    facts.CollectFailed: _collect_failed,
+    facts.WorldsCounted: _worlds_counted,
+    facts.OpenCounted: _open_counted,
+    facts.DueCounted: _due_counted,
+    facts.UsageCounted: _usage_counted,
+    facts.StoreRead: _store_read,
+    facts.CommitAnswered: _stored,
+    facts.StoreCallFailed: _store_failed,
+    facts.ObjectDone: _object_done,
+    facts.ObjectFailed: _object_failed,
+    facts.Hung: _hung,
+    facts.Lagged: _lagged,
+    facts.Troubled: _troubled,
+    facts.HostChanged: _not_counted,
 }
 
 

@@ -14,10 +14,10 @@ from typing import Literal, get_args
 import msgspec
 
 from worldline.base import errors
+from worldline.cluster import backlog_count
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import INPUTS, Kind
-from worldline.roles import telemetry
-from worldline.roles.cluster import backlog, placement
+from worldline.runtime import facts, placement
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 FINE_SECONDS = (0.0001, 0.00025, 0.0005, *SECONDS)  # of what may take less than a millisecond
@@ -173,40 +173,40 @@ _VIA = ("inbox", "handover")
 VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("worldline_inputs_entered_total", "via"): _VIA,
     ("worldline_input_entry_seconds", "via"): _VIA,
-    ("worldline_inputs_refused_total", "why"): get_args(telemetry.Why),
+    ("worldline_inputs_refused_total", "why"): get_args(facts.Why),
     ("worldline_inputs_total", "kind"): tuple(each.name.lower() for each in INPUTS),
     ("worldline_inputs_taken_total", "via"): _VIA,
     ("worldline_inputs_bad_total", "why"): tuple(each.name.lower() for each in BAD_INPUTS),
-    ("worldline_worlds_dropped_total", "why"): get_args(telemetry.DropReason),
-    ("worldline_worlds_refused_total", "why"): get_args(telemetry.RefusalKind),
-    ("worldline_step_deaths_total", "how"): get_args(telemetry.Death),
-    ("worldline_last_attempts_total", "end"): get_args(telemetry.TriedEnd),
+    ("worldline_worlds_dropped_total", "why"): get_args(facts.DropReason),
+    ("worldline_worlds_refused_total", "why"): get_args(facts.RefusalKind),
+    ("worldline_step_deaths_total", "how"): get_args(facts.Death),
+    ("worldline_last_attempts_total", "end"): get_args(facts.TriedEnd),
     ("worldline_effects_claimed_total", "via"): ("commit", "queue"),
-    ("worldline_effect_attempts_total", "outcome"): get_args(telemetry.Outcome),
+    ("worldline_effect_attempts_total", "outcome"): get_args(facts.Outcome),
     ("worldline_effects_answered_total", "status"): tuple(each.name.lower() for each in ReceiptStatus),
     ("worldline_placements_total", "why"): tuple(each.replace(" ", "_") for each in get_args(placement.Reason)),
-    ("worldline_moves_total", "why"): tuple(each for each in get_args(telemetry.Move) if each),
-    ("worldline_janitor_cleared_total", "what"): get_args(telemetry.Clearable),
-    ("worldline_collections_failed_total", "why"): get_args(telemetry.CollectTrouble),
+    ("worldline_moves_total", "why"): tuple(each for each in get_args(facts.Move) if each),
+    ("worldline_janitor_cleared_total", "what"): get_args(facts.Clearable),
+    ("worldline_collections_failed_total", "why"): get_args(facts.CollectTrouble),
     ("worldline_collection_blobs_total", "what"): ("condemned", "spared", "deleted", "orphans"),
     ("worldline_collection_deleted_bytes_total", "what"): ("blobs", "orphans"),
-    ("worldline_backlog_worlds", "status"): backlog.STATUSES,
-    ("worldline_backlog_unread", "status"): backlog.STATUSES,
-    ("worldline_backlog_unread_worlds", "status"): backlog.STATUSES,
-    ("worldline_backlog_unread_age_seconds", "status"): backlog.STATUSES,
-    ("worldline_backlog_open", "kind"): backlog.KINDS,
-    ("worldline_backlog_open", "state"): backlog.STATES,
-    ("worldline_backlog_overdue", "kind"): backlog.KINDS,
-    ("worldline_backlog_overdue_age_seconds", "kind"): backlog.KINDS,
+    ("worldline_backlog_worlds", "status"): backlog_count.STATUSES,
+    ("worldline_backlog_unread", "status"): backlog_count.STATUSES,
+    ("worldline_backlog_unread_worlds", "status"): backlog_count.STATUSES,
+    ("worldline_backlog_unread_age_seconds", "status"): backlog_count.STATUSES,
+    ("worldline_backlog_open", "kind"): backlog_count.KINDS,
+    ("worldline_backlog_open", "state"): backlog_count.STATES,
+    ("worldline_backlog_overdue", "kind"): backlog_count.KINDS,
+    ("worldline_backlog_overdue_age_seconds", "kind"): backlog_count.KINDS,
     ("worldline_backlog_workers", "state"): ("alive", "draining", "dead"),
     ("worldline_backlog_measured_timestamp_seconds", "part"): ("worlds", "open", "due"),
     ("worldline_quota_used", "quota"): tuple(errors.QUOTA_NAMES),
     ("worldline_quota_limit", "quota"): tuple(errors.QUOTA_NAMES),
     ("worldline_store_batches_total", "outcome"): ("ok", "conflict", "unknown"),
-    ("worldline_store_errors_total", "call"): get_args(telemetry.StoreCall),
-    ("worldline_object_seconds", "call"): get_args(telemetry.ObjectCall),
-    ("worldline_object_bytes_total", "call"): get_args(telemetry.ObjectCall),
-    ("worldline_object_errors_total", "call"): get_args(telemetry.ObjectCall),
+    ("worldline_store_errors_total", "call"): get_args(facts.StoreCall),
+    ("worldline_object_seconds", "call"): get_args(facts.ObjectCall),
+    ("worldline_object_bytes_total", "call"): get_args(facts.ObjectCall),
+    ("worldline_object_errors_total", "call"): get_args(facts.ObjectCall),
     ("worldline_role_errors_total", "bug"): ("yes", "no"),
 }
 

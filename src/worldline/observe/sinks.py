@@ -25,7 +25,7 @@ from worldline.base import errors, grammar
 from worldline.kernel import replay as replays
 from worldline.model import ids, journal
 from worldline.observe import measures
-from worldline.roles import telemetry
+from worldline.runtime import facts
 
 T = TypeVar("T")
 
@@ -112,9 +112,7 @@ class Sinks(msgspec.Struct, frozen=True):
 class Observed:
     """What a process tells, and the meter that counts it, if there is one."""
 
-    def __init__(
-        self, telling: telemetry.Telling, meter: measures.Meter | None = None, *, port: int | None = None
-    ) -> None:
+    def __init__(self, telling: facts.Telling, meter: measures.Meter | None = None, *, port: int | None = None) -> None:
         self.telemetry = telling
         self.meter = meter
         self.port = port  # where metrics are offered
@@ -136,7 +134,7 @@ def observed(sinks: Sinks | None = None, *, metrics: str | None = None) -> Itera
     meter = None if metrics is None else measures.Meter()
     if meter is not None:
         listeners.append(("prometheus", meter.tell))
-    telling = telemetry.Telling(listeners, counts=meter is not None or wanted.metrics is not None)
+    telling = facts.Telling(listeners, counts=meter is not None or wanted.metrics is not None)
     if meter is None or metrics is None:
         yield Observed(telling)
         return
@@ -145,8 +143,8 @@ def observed(sinks: Sinks | None = None, *, metrics: str | None = None) -> Itera
         yield Observed(telling, meter, port=port)
 
 
-def _sinks(sinks: Sinks) -> list[tuple[str, telemetry.Listener]]:
-    listeners: list[tuple[str, telemetry.Listener]] = []
+def _sinks(sinks: Sinks) -> list[tuple[str, facts.Listener]]:
+    listeners: list[tuple[str, facts.Listener]] = []
     if sinks.metrics is not None:
         listeners.append(("metrics", measures.Meter(sinks.metrics).tell))
     if sinks.log is not None:
@@ -160,106 +158,106 @@ def _sinks(sinks: Sinks) -> list[tuple[str, telemetry.Listener]]:
     return listeners
 
 
-def _each(of: Callable[[telemetry.Fact], list[T]], sink: Callable[[T], None]) -> telemetry.Listener:
+def _each(of: Callable[[facts.Fact], list[T]], sink: Callable[[T], None]) -> facts.Listener:
     """Give a sink everything that is made of a fact."""
 
-    def tell(fact: telemetry.Fact) -> None:
+    def tell(fact: facts.Fact) -> None:
         for each in of(fact):
             sink(each)
 
     return tell
 
 
-def _replaying(sink: Callable[[Journaled], None]) -> telemetry.Listener:
-    def tell(fact: telemetry.Fact) -> None:
-        if isinstance(fact, telemetry.StepsCommitted):
+def _replaying(sink: Callable[[Journaled], None]) -> facts.Listener:
+    def tell(fact: facts.Fact) -> None:
+        if isinstance(fact, facts.StepsCommitted):
             for entries in replays.steps(fact.entries):
                 sink(Journaled(fact.at, fact.name, entries))
 
     return tell
 
 
-def notices(fact: telemetry.Fact) -> list[Notice]:
+def notices(fact: facts.Fact) -> list[Notice]:
     """What an operator wants to know of a fact; mostly nothing."""
     match fact:
-        case telemetry.StepsCommitted():
+        case facts.StepsCommitted():
             world = fact.at.world.hex()
             return [Notice("dead_letter", each.reason, world, each.step) for each in fact.buried]
-        case telemetry.AttemptEnded():
+        case facts.AttemptEnded():
             return _of_attempt(fact)
-        case telemetry.WorldTaken():
+        case facts.WorldTaken():
             return [Notice("lease_acquired", fact.name, fact.at.world.hex(), detail=fact.epoch)]
-        case telemetry.Released():
+        case facts.Released():
             return [Notice("lease_released", "", fact.at.world.hex())]
-        case telemetry.WorldDropped():
+        case facts.WorldDropped():
             return [Notice("world_dropped", fact.message, fact.at.world.hex(), code=fact.why)]
-        case telemetry.WorldRefused():
+        case facts.WorldRefused():
             return [Notice("world_refused", fact.message, fact.at.world.hex(), code=fact.kind, detail=fact.tries)]
-        case telemetry.Unproved():
+        case facts.Unproved():
             return [Notice("world_diverged", fact.message, fact.at.world.hex(), detail=fact.height)]
-        case telemetry.StepDied():
+        case facts.StepDied():
             said = f"a step did not end in order ({fact.how})"
             return [Notice("step_died", said, fact.at.world.hex(), code=fact.how, detail=fact.deaths)]
-        case telemetry.RestoreDied():
+        case facts.RestoreDied():
             said = "a process died while it restored the world"
             return [Notice("restore_died", said, fact.at.world.hex(), detail=fact.deaths)]
-        case telemetry.WorldQuarantined():
+        case facts.WorldQuarantined():
             return [Notice("world_quarantined", fact.message, fact.at.world.hex())]
-        case telemetry.LastAttempt():
+        case facts.LastAttempt():
             ended = "cannot tell" if fact.ended == "undecided" else fact.ended
             said = f"{grammar.an(fact.what)} that processes died in was tried in a child process, which {ended}"
             return [Notice("last_attempt", said, fact.at.world.hex(), code=fact.ended)]
-        case telemetry.SelfFenced():
+        case facts.SelfFenced():
             return [Notice("self_fenced", f"the heartbeat is {fact.late_us // 1000} ms old", detail=fact.worlds)]
-        case telemetry.InputRefused():
+        case facts.InputRefused():
             return [Notice("refused", "overloaded", fact.at.world.hex(), code=fact.why)]
-        case telemetry.Hung():
+        case facts.Hung():
             message = f"no step of {', '.join(fact.worlds[:5])} for {fact.us // 1_000_000} s"
             return [Notice("hang", message, detail=len(fact.worlds))]
-        case telemetry.Troubled():
+        case facts.Troubled():
             return [Notice("role_error", f"{fact.role}: {fact.message}", code=fact.code)]
         case _:
             return []
 
 
-def dispositions(fact: telemetry.Fact) -> list[Disposed]:
+def dispositions(fact: facts.Fact) -> list[Disposed]:
     """What became of attempts, by a fact; mostly nothing."""
     match fact:
-        case telemetry.AttemptEnded(claim=claim):
+        case facts.AttemptEnded(claim=claim):
             work, intent = claim.work, claim.intent.hex()
             return [
                 Disposed("effect", fact.outcome, claim.at, work.step, work.name, intent, work.attempt, fact.message)
             ]
-        case telemetry.Fired(timer=timer):
+        case facts.Fired(timer=timer):
             return [Disposed("timer", "fired", timer.at, timer.work.step, timer.work.name, timer.intent.hex())]
-        case telemetry.StepsCommitted():
+        case facts.StepsCommitted():
             return [Disposed("input", "dead_letter", fact.at, each.step, message=each.reason) for each in fact.buried]
-        case telemetry.WorldDropped():
+        case facts.WorldDropped():
             return [Disposed("step", fact.why, fact.at, message=fact.message)]
-        case telemetry.StepDied():
+        case facts.StepDied():
             return [Disposed("step", fact.how, fact.at, attempt=fact.deaths)]
         case _:
             return []
 
 
-def host_events(fact: telemetry.Fact) -> list[HostEvent]:
+def host_events(fact: facts.Fact) -> list[HostEvent]:
     """What a fact says of the life of the process; mostly nothing."""
     match fact:
-        case telemetry.HostChanged():
+        case facts.HostChanged():
             return [HostEvent(fact.change, fact.worker.hex(), fact.worlds)]
-        case telemetry.Hung():
+        case facts.Hung():
             return [HostEvent("hung", worlds=len(fact.worlds), message=", ".join(fact.worlds[:5]))]
-        case telemetry.SelfFenced():
+        case facts.SelfFenced():
             late = f"the heartbeat is {fact.late_us // 1000} ms old"
             return [HostEvent("fenced", worlds=fact.worlds, message=late)]
-        case telemetry.Troubled(bug=True):
+        case facts.Troubled(bug=True):
             return [HostEvent("role_failed", message=f"{fact.role}: {fact.message}")]
         case _:
             return []
 
 
-def _of_attempt(fact: telemetry.AttemptEnded) -> list[Notice]:
-    kinds: dict[telemetry.Outcome, NoticeKind] = {
+def _of_attempt(fact: facts.AttemptEnded) -> list[Notice]:
+    kinds: dict[facts.Outcome, NoticeKind] = {
         "retried": "effect_retried",
         "parked": "effect_parked",
         "error": "effect_failed",
@@ -273,11 +271,11 @@ def _of_attempt(fact: telemetry.AttemptEnded) -> list[Notice]:
     return [Notice(kind, message, fact.claim.at.world.hex(), work.step, fact.outcome, work.attempt, fact.trace)]
 
 
-def _tracing() -> telemetry.Listener | None:
+def _tracing() -> facts.Listener | None:
     """Spans, if this process has set up an SDK, for which it must have loaded the API."""
     if "opentelemetry.trace" not in sys.modules:
         return None
-    from worldline.observe import tracing  # noqa: PLC0415 - an extra, loaded when it is there
+    from worldline.observe import spans as tracing  # noqa: PLC0415 - an extra, loaded when it is there
 
     found = tracing.active()
     return None if found is None else found.tell

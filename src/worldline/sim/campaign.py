@@ -18,14 +18,14 @@ from multiprocessing import resource_tracker
 import msgspec
 
 from worldline.base import errors
-from worldline.host import program_files
 from worldline.kernel.authoring.scripts import Script
-from worldline.sim import run
+from worldline.sim import seed_run
 from worldline.sim import suite as suites
 from worldline.sim.faults import boundaries, profiles
 from worldline.sim.faults.guards import Guards
 from worldline.sim.load import scenarios
 from worldline.sim.suite import Suite
+from worldline.terminal import program_files
 
 SEEDS_AT_ONCE_MIN = 4  # fewer for each process are not worth starting it
 SEEDS_AHEAD = 8  # for each process: given to it before they are needed
@@ -124,7 +124,9 @@ def campaign(
 
 
 @contextlib.contextmanager
-def _results(seeds: Sequence[int], suite: Suite, job: CampaignJob, jobs: int) -> Iterator[Iterator[run.SeedResult]]:
+def _results(
+    seeds: Sequence[int], suite: Suite, job: CampaignJob, jobs: int
+) -> Iterator[Iterator[seed_run.SeedResult]]:
     """The results of all seeds, in order. On leaving, no process runs one any more."""
     processes = min(jobs, len(seeds) // SEEDS_AT_ONCE_MIN)
     if processes <= 1:
@@ -139,9 +141,9 @@ def _results(seeds: Sequence[int], suite: Suite, job: CampaignJob, jobs: int) ->
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _in_order(pool: ProcessPoolExecutor, seeds: Sequence[int], *, ahead: int) -> Iterator[run.SeedResult]:
+def _in_order(pool: ProcessPoolExecutor, seeds: Sequence[int], *, ahead: int) -> Iterator[seed_run.SeedResult]:
     """The results of all seeds. A few are given away at a time: all of many would keep a signal waiting for seconds."""
-    running: deque[Future[run.SeedResult]] = deque()
+    running: deque[Future[seed_run.SeedResult]] = deque()
     for seed in seeds:
         if len(running) == ahead:
             yield running.popleft().result()
@@ -162,9 +164,9 @@ def _held_back(number: signal.Signals) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def one(seed: int, suite: Suite, job: CampaignJob = ORDINARY) -> run.SeedResult:
+def one(seed: int, suite: Suite, job: CampaignJob = ORDINARY) -> seed_run.SeedResult:
     """One of them. It ends at the first violation."""
-    return run.run(seed, suite, without=job.without, profile=job.profile_of(seed, suite.guards), halt=True)
+    return seed_run.run(seed, suite, without=job.without, profile=job.profile_of(seed, suite.guards), halt=True)
 
 
 class _Process:
@@ -180,5 +182,5 @@ def _begin(job: CampaignJob) -> None:
     _Process.suite = load(job)
 
 
-def _one(seed: int) -> run.SeedResult:
+def _one(seed: int) -> seed_run.SeedResult:
     return one(seed, _Process.suite, _Process.job)

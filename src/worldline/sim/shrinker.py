@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from worldline.sim import run
+from worldline.sim import seed_run
 from worldline.sim.campaign import ORDINARY, CampaignJob
 from worldline.sim.faults import profiles
 from worldline.sim.faults.faulty_store import Struck
@@ -63,7 +63,7 @@ class _Search:
         self._job = job
         self._runs_max = runs_max
         self.profile = job.profile_of(seed, suite.guards)
-        self.result: run.SeedResult
+        self.result: seed_run.SeedResult
         self.drawn = 0
         self.runs = 0
 
@@ -118,9 +118,9 @@ class _Search:
         self.profile, self.result = profile, tried
         return True
 
-    def _run(self, profile: Profile) -> run.SeedResult:
+    def _run(self, profile: Profile) -> seed_run.SeedResult:
         self.runs += 1
-        return run.run(self._seed, self._suite, without=self._job.without, profile=profile, halt=True)
+        return seed_run.run(self._seed, self._suite, without=self._job.without, profile=profile, halt=True)
 
 
 def background(profile: Profile) -> list[str]:

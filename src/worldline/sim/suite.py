@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from worldline.base import errors
-from worldline.host import program_files
 from worldline.kernel.authoring.program import Program
 from worldline.sim.check.audit import Audit
 from worldline.sim.check.promises import Promises
@@ -22,6 +21,7 @@ from worldline.sim.hosts.cluster import Cluster
 from worldline.sim.hosts.company import Company
 from worldline.sim.hosts.driver import Driver
 from worldline.sim.load.scenarios import Scenario
+from worldline.terminal import program_files
 
 NAME = "SUITE"
 # A user's timers could be hours late after an excursion of the store's clock, without a visible reason.

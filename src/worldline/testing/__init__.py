@@ -7,16 +7,16 @@ scenario on a whole cluster that breaks; `domain_machine` makes a hypothesis mac
 test failed.
 """
 
+from worldline.effects.secret_reading import override as secrets
 from worldline.kernel.authoring.scripts import Script, Unscripted
-from worldline.roles.effects.secrets import override as secrets
-from worldline.testing import everywhere
-from worldline.testing.crashes import crash_everywhere
-from worldline.testing.machines.domain_machine import domain_machine
-from worldline.testing.machines.domain_subjects import scripted
-from worldline.testing.replay import replay
+from worldline.testing import fork_everywhere as everywhere
+from worldline.testing.crash_everywhere import crash_everywhere
+from worldline.testing.domain_machine import domain_machine
+from worldline.testing.domain_subjects import scripted
+from worldline.testing.journal_replay import replay
 from worldline.testing.simulation import Broken, simulate
 from worldline.testing.stage import Restless
-from worldline.testing.worlds import NotTaken, Stuck, TestRun, TestWorld, world
+from worldline.testing.tested_world import NotTaken, Stuck, TestRun, TestWorld, world
 
 __all__ = [
     "Broken",

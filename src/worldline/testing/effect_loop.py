@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from typing import Any
 
-from worldline.roles.effects import attempt
+from worldline.effects import attempt
 
 
 def run(coroutine: Coroutine[Any, Any, Any], timeout_us: int | None = None) -> Any:

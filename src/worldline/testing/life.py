@@ -15,19 +15,19 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors, failures
 from worldline.codec import digest
-from worldline.kernel import commands, replay, snapshots
+from worldline.kernel import control_commands, replay, state_rows
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.state import Machine
+from worldline.kernel.machine import Machine
 from worldline.layers import cas
 from worldline.layers import journal as journals
-from worldline.layers.stored import export, history
-from worldline.layers.stored.lines import HistoryLine
+from worldline.layers.history import journal_file, step_reader
+from worldline.layers.history.history_line import HistoryLine
 from worldline.model import ids, inbox, journal, payload
-from worldline.model import step as steps
+from worldline.model import step_records as steps
 from worldline.model.change import changes_digest
 from worldline.model.rows import Rows
-from worldline.model.trace import StepTraces
+from worldline.model.traces import StepTraces
 from worldline.testing import loopless, twins
 
 DROP_CHANCE = 0.5
@@ -60,7 +60,7 @@ class Life:
         self.head = journal.GENESIS
         self.entries: list[journal.JournalEntry] = []  # sealed, as a store would have them
         self.blobs: dict[bytes, bytes] = {}
-        self.changed: list[export.StepChanges] = []  # of each step
+        self.changed: list[journal_file.StepChanges] = []  # of each step
         self.traces: list[StepTraces] = []  # where user code failed
         self.crash_at: list[int] = []
         self.crashes = 0
@@ -68,7 +68,7 @@ class Life:
         self._twice = twice
         self._drops = drops
         self.machine = Machine(program, strict=strict)
-        self._saved = snapshots.save(self.machine)
+        self._saved = state_rows.save(self.machine)
         self._baselines = [WorldStanding(self.head, self._saved)]  # the last one is where a replay begins
         self._blocked: dict[str, str] = {}  # runs that are expected to be
         if before is not None and start is not None:
@@ -95,7 +95,7 @@ class Life:
         self._baselines.append(start)
         self._blocked = dict(before._blocked)
         self._saved = start.parts
-        self.machine = snapshots.load(self.program, start.parts, self.at, strict=self._strict)
+        self.machine = state_rows.load(self.program, start.parts, self.at, strict=self._strict)
 
     # --- Stepping ------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class Life:
             self.traces.append(StepTraces(context.step, context.time_us, stepped.traces))
         self.blobs |= {digest.sha256(each): each for each in sealed.large}
         self.entries += sealed.entries
-        self.changed.append(export.StepChanges(sealed.changes[0], changes_digest(stepped.changes)))
+        self.changed.append(journal_file.StepChanges(sealed.changes[0], changes_digest(stepped.changes)))
         self.head = after
         if after.height in self.crash_at:
             self.restore()
@@ -149,7 +149,7 @@ class Life:
 
     def _again(self, given: steps.Input, context: steps.StepContext, stepped: steps.Stepped) -> None:
         """The same step on a copy that was saved and loaded."""
-        twin = snapshots.load(self.program, self._saved, self.at, strict=self._strict)
+        twin = state_rows.load(self.program, self._saved, self.at, strict=self._strict)
         twin.begin_replay()
         # As a replay does it: from what the journal has, without entropy.
         given = msgspec.structs.replace(
@@ -172,7 +172,7 @@ class Life:
         report = twins.blocked(self.machine, self._blocked)
         if report:
             raise failures.Diverged(f"step {context.step} found a run that its own code does not fit:\n{report}")
-        self._saved = snapshots.save(self.machine)
+        self._saved = state_rows.save(self.machine)
 
     def _drop(self) -> None:
         if self._drops is None:
@@ -192,20 +192,20 @@ class Life:
     def at_height(self, height: int) -> Machine:
         """A machine of its own, as the world was at the last step end at or below a height."""
         head, rows = self._folded(height)
-        return snapshots.machine_of(self.program, head.state, rows.items(), self.at, strict=self._strict)
+        return state_rows.machine_of(self.program, head.state, rows.items(), self.at, strict=self._strict)
 
     def standing_at(self, height: int) -> WorldStanding:
         """The world at the last step end at or below a height. No code of it runs."""
         head, rows = self._folded(height)
-        return WorldStanding(head, snapshots.parts_of(head.state, rows.items()))
+        return WorldStanding(head, state_rows.parts_of(head.state, rows.items()))
 
     def _folded(self, height: int) -> tuple[journal.Head, Rows]:
         index = max(number for number, each in enumerate(self._baselines) if not number or each.head.height <= height)
-        state, rows = snapshots.read(self._baselines[index].parts)
+        state, rows = state_rows.read(self._baselines[index].parts)
         found = Rows(rows)
         stored = [each for each in self._export("", index).steps() if each.height <= height]
         head = msgspec.structs.replace(self._baselines[index].head, state=state)
-        return history.fold(head, stored, found, self.blobs), found
+        return step_reader.fold(head, stored, found, self.blobs), found
 
     def prove(self) -> int:
         """Replay everything, each step also from a snapshot of the step before. Returns how many steps that were."""
@@ -214,11 +214,11 @@ class Life:
         machine = self._start()
         count = 0
         for count, entries in enumerate(replay.steps(self._above()), 1):  # noqa: B007 - the last one counts
-            copy = snapshots.load(self.program, snapshots.save(machine), self.at, strict=self._strict)
+            copy = state_rows.load(self.program, state_rows.save(machine), self.at, strict=self._strict)
             for each in (machine, copy):
                 self.check(each, entries)
             copy.close()
-        same = snapshots.save(machine) == snapshots.save(self.machine)
+        same = state_rows.save(machine) == state_rows.save(self.machine)
         machine.close()
         if not same:
             raise failures.Diverged("the journal, replayed from its beginning, leads to another state")
@@ -245,26 +245,26 @@ class Life:
             self.program, at, strict=self._strict, twice=self._twice, before=self, start=self.standing_at(height)
         )
 
-    def adopt(self, program: Program) -> tuple[commands.ChangeProgram, dict[str, str]]:
+    def adopt(self, program: Program) -> tuple[control_commands.ChangeProgram, dict[str, str]]:
         """Go on under other code, as a world does whose program was edited. Returns what is to be journaled next, and
         the runs that the code does not fit.
         """
-        parts = snapshots.save(self.machine)
+        parts = state_rows.save(self.machine)
         self.machine.close()
         before, self.program = self.program, program
-        self.machine = snapshots.load(program, parts, self.at, strict=self._strict)
+        self.machine = state_rows.load(program, parts, self.at, strict=self._strict)
         with loopless.loopless():
-            self._blocked = commands.misfits(self.machine, self.at)
+            self._blocked = control_commands.misfits(self.machine, self.at)
         self._saved = parts
-        return commands.ChangeProgram(before.hash, program.hash), self._blocked
+        return control_commands.ChangeProgram(before.hash, program.hash), self._blocked
 
     def rebase(self) -> None:
         """Nothing below is replayed any more: other code has done it."""
-        self._baselines.append(WorldStanding(self.head, snapshots.save(self.machine)))
+        self._baselines.append(WorldStanding(self.head, state_rows.save(self.machine)))
 
-    def _export(self, name: str, baseline: int) -> export.ExportedJournal:
+    def _export(self, name: str, baseline: int) -> journal_file.ExportedJournal:
         head, parts = self._baselines[baseline].head, self._baselines[baseline].parts
-        return export.ExportedJournal(
+        return journal_file.ExportedJournal(
             name=name,
             program=self.program.name,
             program_hash=self.program.hash,
@@ -276,7 +276,7 @@ class Life:
             parts=parts if head.height else (),
         )
 
-    def export(self, name: str) -> export.ExportedJournal:
+    def export(self, name: str) -> journal_file.ExportedJournal:
         return self._export(name, len(self._baselines) - 1)
 
     def filled(self, *, above: int = 0) -> list[journal.JournalEntry]:
@@ -295,7 +295,7 @@ class Life:
             replay.check(machine, entries, self.at, self.load)
 
     def _start(self) -> Machine:
-        return snapshots.load(self.program, self.baseline.parts, self.at, strict=self._strict)
+        return state_rows.load(self.program, self.baseline.parts, self.at, strict=self._strict)
 
     def _above(self) -> list[journal.JournalEntry]:
         """The entries above the baseline, payloads in place."""

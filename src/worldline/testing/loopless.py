@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from worldline.kernel import context
-from worldline.roles.world.cycle import no_asyncio
+from worldline.worker import no_asyncio
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from worldline.base import grammar
-from worldline.testing import worlds
-from worldline.testing.worlds import TestWorld
+from worldline.testing import tested_world
+from worldline.testing.tested_world import TestWorld
 
 _WORLDS: pytest.StashKey[list[TestWorld]] = pytest.StashKey()
 _TAIL_ENTRIES = 25
@@ -20,7 +20,7 @@ _TAIL_ENTRIES = 25
 def worldline_world() -> Iterator[Callable[..., TestWorld]]:
     """`worldline_world(program, script=None, **options)`: a world that is closed when the test ends."""
     with ExitStack() as stack:
-        yield lambda *args, **options: stack.enter_context(worlds.world(*args, **options))
+        yield lambda *args, **options: stack.enter_context(tested_world.world(*args, **options))
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -28,11 +28,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Remember the worlds that this test makes, however it makes them."""
     made: list[TestWorld] = []
     item.stash[_WORLDS] = made
-    worlds.listeners.append(made.append)
+    tested_world.listeners.append(made.append)
     try:
         yield
     finally:
-        worlds.listeners.remove(made.append)
+        tested_world.listeners.remove(made.append)
         made.clear()
 
 

@@ -18,22 +18,24 @@ import msgspec
 from worldline.base import errors
 from worldline.base.secret import KNOWN
 from worldline.codec import structs
-from worldline.kernel import commands, failure, replay, runs, values, work
-from worldline.kernel.authoring import messages, scripts
+from worldline.effects import attempt as attempts
+from worldline.effects import retry_policy as policies
+from worldline.features.domains.pure import declaration_news
+from worldline.features.domains.pure import part as domain_part
+from worldline.features.forks import parent_answers
+from worldline.features.forks.pure import part as fork_part
+from worldline.kernel import control_commands, failure_data, replay, runs, user_values
+from worldline.kernel import run_requests as work
+from worldline.kernel.authoring import message_calls, scripts
 from worldline.kernel.authoring.calls import Effect
-from worldline.kernel.branches import fork
-from worldline.kernel.domains import acting, declared
 from worldline.kernel.execution import tracebacks
-from worldline.kernel.rows.records import Pending
-from worldline.kernel.state import Machine
+from worldline.kernel.machine import Machine
+from worldline.kernel.rows.row_records import Pending
 from worldline.layers import messages as message_layer
 from worldline.model import ids, inbox, payload
-from worldline.model import step as steps
+from worldline.model import step_records as steps
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
 from worldline.model.work import WorkKind
-from worldline.roles.effects import attempt as attempts
-from worldline.roles.effects import policy as policies
-from worldline.roles.effects import shared_answers
 from worldline.testing import effect_loop
 from worldline.testing.life import Life
 
@@ -55,10 +57,10 @@ class StagedWork(msgspec.Struct):
     trace: str = ""  # where the last attempt failed
     looked: int = 0  # of an answer that is shared: up to this height, the other world has none
 
-    def judged_by(self, policy: policies.RetryPolicy) -> Callable[[BaseException], failure.Verdict]:
+    def judged_by(self, policy: policies.RetryPolicy) -> Callable[[BaseException], failure_data.Verdict]:
         """What becomes of an attempt that raises; where it did is kept."""
 
-        def judge(error: BaseException) -> failure.Verdict:
+        def judge(error: BaseException) -> failure_data.Verdict:
             verdict = policy.judge(error)
             self.trace = tracebacks.of_attempt(error, verdict.message)
             return verdict
@@ -119,20 +121,20 @@ class Stage:
         self.declare(actor)
         return actor
 
-    def fork(self, name: str, life: Life, reading: scripts.ScriptProgress, said: fork.ForkBeginning) -> Actor:
+    def fork(self, name: str, life: Life, reading: scripts.ScriptProgress, said: fork_part.ForkBeginning) -> Actor:
         """A world that begins as a fork. Its first step says so, as in a store. It draws nothing that others would."""
         actor = self._add(Actor(name, life, reading, Random(name)))
         data = structs.encode(said)
-        stepped = self.step(actor, inbox.Control(fork.FORKED, life.carry(data)), data)
+        stepped = self.step(actor, inbox.Control(fork_part.FORKED, life.carry(data)), data)
         assert not stepped.dead, stepped.dead
         return actor
 
     def declare(self, actor: Actor) -> None:
         """Give a world the flow domains of its program, as the worker that holds it would."""
-        news = declared.news(actor.life.machine, actor.life.program)
+        news = declaration_news.news(actor.life.machine, actor.life.program)
         if news is not None:
             data = structs.encode(news)
-            stepped = self.step(actor, inbox.Control(acting.DOMAINS, actor.life.carry(data)), data)
+            stepped = self.step(actor, inbox.Control(domain_part.DOMAINS, actor.life.carry(data)), data)
             assert not stepped.dead, stepped.dead
 
     def _add(self, actor: Actor) -> Actor:
@@ -199,7 +201,7 @@ class Stage:
     def _go_on(self, actor: Actor) -> None:
         """The step before left something for the next, as the holder of a world would see to."""
         if actor.life.machine.unfinished:
-            self.step(actor, inbox.Control(commands.CONTINUE, payload.EMPTY), b"")
+            self.step(actor, inbox.Control(control_commands.CONTINUE, payload.EMPTY), b"")
 
     def _at(self, time_us: int, do: Callable[[], None], *, effect_of: Actor | None = None) -> None:
         self._count += 1
@@ -212,9 +214,9 @@ class Stage:
         actor.asked[wanted.intent] = asked = StagedWork(wanted)
         if wanted.kind is WorkKind.TIMER:
             self._at(wanted.due_us, lambda: self._fire(actor, asked))
-        elif wanted.name == fork.SHARE:
+        elif wanted.name == fork_part.SHARE:
             self._at(wanted.due_us, lambda: self._look(actor, asked))
-        elif wanted.name in (messages.SEND, messages.REPLY) and not wanted.parked:
+        elif wanted.name in (message_calls.SEND, message_calls.REPLY) and not wanted.parked:
             self._at(wanted.due_us, lambda: self._carry(actor, asked))
         elif wanted.parked and not actor.reading.answers(wanted.name):
             asked.parked = wanted.parked
@@ -274,8 +276,8 @@ class Stage:
             self._at(due_us, lambda: self._attempt(actor, asked), effect_of=actor)
         elif policy.parks(mistake=answer.mistake) and not answer.final:
             asked.parked = answer.message
-            park = structs.encode(commands.ParkEffect(asked.wanted.intent, asked.attempt, answer.message))
-            self.step(actor, inbox.Control(commands.PARK, actor.life.carry(park)), park)
+            park = structs.encode(control_commands.ParkEffect(asked.wanted.intent, asked.attempt, answer.message))
+            self.step(actor, inbox.Control(control_commands.PARK, actor.life.carry(park)), park)
         else:
             status = ReceiptStatus.TIMEOUT if answer.timed_out or out_of_time else ReceiptStatus.ERROR
             failed = runs.failure(answer.code, answer.message, attempts=asked.attempt, data=answer.failed_with)
@@ -286,14 +288,14 @@ class Stage:
         if not self._is_open(actor, asked):
             return
         arguments, _ = work.unpack_effect(asked.wanted.params)
-        shared = values.load(shared_answers.SharedWork, arguments)
+        shared = user_values.load(parent_answers.SharedWork, arguments)
         parent = next(each for each in self.actors.values() if each.life.at.world == shared.world)
         asked.attempt = 1
         for step in replay.steps(parent.life.filled(above=max(shared.above, asked.looked))):
-            needed = shared_answers.needed(step, shared)
+            needed = parent_answers.needed(step, shared)
             if needed is not None:
-                found = shared_answers.said(step, parent.life.load(needed), shared)
-                self._answer(actor, asked, ReceiptStatus.OK, values.dump(found))
+                found = parent_answers.said(step, parent.life.load(needed), shared)
+                self._answer(actor, asked, ReceiptStatus.OK, user_values.dump(found))
                 return
         asked.looked = parent.life.head.height
         parent.sharing.append(lambda: self._look(actor, asked))
@@ -320,8 +322,8 @@ class Stage:
         chosen = [each for each in actor.asked.values() if each.parked and each.wanted.name == name]
         for asked in chosen:
             asked.attempt, asked.parked = 0, ""
-            again = structs.encode(commands.RetryEffect(asked.wanted.intent))
-            self.step(actor, inbox.Control(commands.RETRY, actor.life.carry(again)), again)
+            again = structs.encode(control_commands.RetryEffect(asked.wanted.intent))
+            self.step(actor, inbox.Control(control_commands.RETRY, actor.life.carry(again)), again)
             self._at(self.now_us, functools.partial(self._attempt, actor, asked), effect_of=actor)
         return len(chosen)
 
@@ -340,16 +342,16 @@ class Stage:
             return
         asked.attempt = 1
         arguments, _ = work.unpack_effect(asked.wanted.params)
-        if asked.wanted.name == messages.REPLY:
-            self._carry_back(actor, asked, values.load(dict[str, Any], arguments))
+        if asked.wanted.name == message_calls.REPLY:
+            self._carry_back(actor, asked, user_values.load(dict[str, Any], arguments))
             return
-        to, packed, asks = (values.load(dict[str, Any], arguments)[name] for name in ("to", "content", "ask"))
+        to, packed, asks = (user_values.load(dict[str, Any], arguments)[name] for name in ("to", "content", "ask"))
         target = self.actors.get(to)
         if target is None:
             why = f"message to {to!r}: no such world on this stage; add it with also({to!r}, ...)"
-            self._answer(actor, asked, ReceiptStatus.ERROR, runs.failure(messages.UNDELIVERABLE, why, attempts=1))
+            self._answer(actor, asked, ReceiptStatus.ERROR, runs.failure(message_calls.UNDELIVERABLE, why, attempts=1))
             return
-        content, intent = messages.unpack(packed), asked.wanted.intent
+        content, intent = message_calls.unpack(packed), asked.wanted.intent
         message = inbox.Message(
             intent,
             actor.life.at.universe,
@@ -366,12 +368,12 @@ class Stage:
         )
         reserved = message_layer.check_name(message)
         if reserved is not None:
-            refused = runs.failure(messages.RESERVED, f"message to {to!r}: {reserved}", attempts=1)
+            refused = runs.failure(message_calls.RESERVED, f"message to {to!r}: {reserved}", attempts=1)
             self._answer(actor, asked, ReceiptStatus.ERROR, refused)
             return
         self._at(self.now_us, lambda: self._deliver(target, message, content.data))
         if not asks:
-            self._answer(actor, asked, ReceiptStatus.OK, messages.receipt_data(intent, b""))
+            self._answer(actor, asked, ReceiptStatus.OK, message_calls.receipt_data(intent, b""))
 
     def _carry_back(self, actor: Actor, asked: StagedWork, said: dict[str, Any]) -> None:
         """An answer becomes the receipt of the question, if that is still open."""
@@ -380,7 +382,7 @@ class Stage:
         if asker is not None and question is not None:
             status = ReceiptStatus.OK if said["ok"] else ReceiptStatus.ERROR
             self._answer(asker, question, status, said["data"])
-        self._answer(actor, asked, ReceiptStatus.OK, values.dump(question is not None))
+        self._answer(actor, asked, ReceiptStatus.OK, user_values.dump(question is not None))
 
     # --- Messages ----------------------------------------------------------------------------------------------
 
@@ -404,12 +406,12 @@ class Stage:
             self._at(self.now_us, lambda: self._deliver(there, message, outgoing.data))
         if outgoing.to is not None or (asks and target is not None):
             return
-        status, data = ReceiptStatus.OK, values.dump(1)
+        status, data = ReceiptStatus.OK, user_values.dump(1)
         if target is None:
             why = f"message to {outgoing.to_name!r}: no such world on this stage; add it with also()"
-            code = messages.UNDELIVERABLE
+            code = message_calls.UNDELIVERABLE
             if reserved is not None:
-                code, why = messages.RESERVED, f"message to {outgoing.to_name!r}: {reserved}"
+                code, why = message_calls.RESERVED, f"message to {outgoing.to_name!r}: {reserved}"
             status, data = ReceiptStatus.ERROR, runs.failure(code, why, attempts=1)
         receipt = inbox.EffectReceipt(outgoing.intent, status, actor.life.carry(data), 1)
         self._at(self.now_us, lambda: self._deliver(actor, receipt, data))

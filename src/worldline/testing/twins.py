@@ -11,13 +11,13 @@ from typing import Any
 
 from worldline.base import errors
 from worldline.codec import canonical, structs
-from worldline.kernel import replay, snapshots
-from worldline.kernel.execution import reports
-from worldline.kernel.rows.records import RunStatus
-from worldline.kernel.state import Blocked, Machine
+from worldline.kernel import replay, state_rows
+from worldline.kernel.execution import divergence_report
+from worldline.kernel.machine import Blocked, Machine
+from worldline.kernel.rows.row_records import RunStatus
 from worldline.model import row_keys
 from worldline.model.journal import Kind
-from worldline.model.step import Stepped
+from worldline.model.step_records import Stepped
 
 
 def difference(first: tuple[Machine, Stepped], second: tuple[Machine, Stepped], *, height: int) -> str:
@@ -36,7 +36,7 @@ def difference(first: tuple[Machine, Stepped], second: tuple[Machine, Stepped], 
 def blocked(machine: Machine, expected: Container[str] = ()) -> str:
     """The divergence of a run that its own code no longer fits, if there is one that was not expected."""
     runs = [run.record for run in machine.live_runs() if run.record.status is RunStatus.BLOCKED]
-    return next((reports.finding(record.blocked) for record in runs if record.id not in expected), "")
+    return next((divergence_report.finding(record.blocked) for record in runs if record.id not in expected), "")
 
 
 def unfit(stepped: Stepped) -> dict[str, str]:
@@ -82,7 +82,7 @@ def _rest(first: Machine, second: Machine) -> str:
     for number, (run, other) in enumerate(zip(first.runs.values(), second.runs.values(), strict=False)):
         if run.record != other.record:
             return f"run {run.record.id!r} (number {number + 1}):\n  first: {run.record!r}\n  again: {other.record!r}"
-    if snapshots.save(first) != snapshots.save(second):
+    if state_rows.save(first) != state_rows.save(second):
         return "the snapshots taken afterwards"
     return ""
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from tests.campaign.hosts import crew as crews
 from tests.campaign.load import offices
+from worldline.api.world import World
 from worldline.base import errors
 from worldline.base.failures import Diverged
-from worldline.client.world import World
-from worldline.sim.check import checkers, messages
+from worldline.sim.check import checkers, message_checks
 from worldline.sim.check.audit import Audit
 from worldline.sim.hosts.cluster import Cluster
 from worldline.sim.load.history import ClientOp
@@ -20,7 +20,7 @@ from worldline.sim.load.scenarios import UNIVERSE
 UNCERTAIN = ("expired",)  # whether it was taken before cannot be known
 
 
-async def at_end(cluster: Cluster, audit: Audit, sent: messages.Messages, left: Sequence[str]) -> None:
+async def at_end(cluster: Cluster, audit: Audit, sent: message_checks.Messages, left: Sequence[str]) -> None:
     """Everything that is checked of other universes when a run has come to rest."""
     crew = crews.of(cluster)
     elsewhere = crew.elsewhere
@@ -47,7 +47,7 @@ async def at_end(cluster: Cluster, audit: Audit, sent: messages.Messages, left: 
 
 
 def _kept(
-    op: ClientOp, answer: object, ledgers: dict[str, offices.Ledger], audit: Audit, sent: messages.Messages
+    op: ClientOp, answer: object, ledgers: dict[str, offices.Ledger], audit: Audit, sent: message_checks.Messages
 ) -> None:
     if not isinstance(answer, list):
         return  # J1 says so

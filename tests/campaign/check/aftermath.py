@@ -12,12 +12,12 @@ import asyncio
 
 from tests.campaign.hosts import crew as crews
 from tests.campaign.load import fragile, workloads
+from worldline.api.world import World
 from worldline.client.connection import Connection
-from worldline.client.handle import Handle
-from worldline.client.world import World
-from worldline.kernel import values
-from worldline.kernel.rows.records import Record, RunStatus
-from worldline.kernel.state import Machine
+from worldline.client.world_handle import Handle
+from worldline.kernel import user_values
+from worldline.kernel.machine import Machine
+from worldline.kernel.rows.row_records import Record, RunStatus
 from worldline.sim.check.audit import Audit
 from worldline.sim.hosts.cluster import Cluster
 from worldline.sim.load.history import ClientOp
@@ -150,7 +150,7 @@ async def _ended(universe: Connection, name: str, ops: list[ClientOp], cluster: 
         audit.broken("V2", f"{name}: {dead} dead letters instead of {buried}")
     machine = await Handle(universe, name).machine()
     for op, record in _runs(machine, ops, cluster):
-        done = record.status is RunStatus.FINISHED and values.load(str, record.data) == f"{op.id} done"
+        done = record.status is RunStatus.FINISHED and user_values.load(str, record.data) == f"{op.id} done"
         if not done:
             operations = [each.name for each in record.ops]
             what = f"{record.status.name.lower()} at {operations} {record.blocked}"

@@ -16,23 +16,23 @@ from tests.campaign.load import abandons, clerks, flow_domains, workloads
 from worldline.base import errors
 from worldline.base.failures import Diverged
 from worldline.client.connection import Connection
-from worldline.client.handle import Handle
+from worldline.client.world_handle import Handle
 from worldline.codec import structs
-from worldline.inspect import prove
-from worldline.kernel import values
-from worldline.kernel.domains import kept
-from worldline.kernel.domains.asking import AnsweredRequirement
-from worldline.kernel.flow import slots, snapshots
+from worldline.features.domains.pure import domain_cell
+from worldline.features.domains.pure.requirements import AnsweredRequirement
+from worldline.features.proofs import calls as proof_calls
+from worldline.flow_core import flow_records, slots
+from worldline.kernel import user_values
 from worldline.keys import lineage as lineage_keys
 from worldline.keys import worlds as world_keys
-from worldline.layers.stored import history
-from worldline.layers.stored.lines import HistoryLine
+from worldline.layers.history import step_reader
+from worldline.layers.history.history_line import HistoryLine
 from worldline.model import ids, inbox, row_keys
 from worldline.model.change import Change, Row
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.rows import Rows
-from worldline.model.world import WorldMeta
+from worldline.model.world_records import WorldMeta
 from worldline.sim.load.history import Broken, ClientOp
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.truth import AppliedBatch
@@ -58,9 +58,9 @@ class Life:
         self.past.setdefault(height, dict(self.rows.items()))
         self.failed: dict[str, int] = {each: at for each, at in failed.items() if at <= height}
         self.is_known: bool = parent is None or parent.is_known
-        self._reader = history.StepReader(HistoryLine(at), above=height)
+        self._reader = step_reader.StepReader(HistoryLine(at), above=height)
 
-    def take(self, frames: list[tuple[bytes, bytes]]) -> list[history.StoredStep]:
+    def take(self, frames: list[tuple[bytes, bytes]]) -> list[step_reader.StoredStep]:
         return self._reader.take(frames)
 
     def open(self) -> dict[str, bytes]:
@@ -119,11 +119,11 @@ class FlowDomains:
             parent = self.lives[ids.Address(at.universe, ids.WorldId(forked.parent))]
             self.lives[at] = Life(at, meta, forked.height, parent)
 
-    def _stepped(self, life: Life, stored: history.StoredStep) -> None:
+    def _stepped(self, life: Life, stored: step_reader.StoredStep) -> None:
         step = Step(life.at, stored.entries())
         before = life.open()
         try:
-            changed = history.resolve(stored, life.rows, {})
+            changed = step_reader.resolve(stored, life.rows, {})
             life.rows.apply(changed)
             life.past[stored.height] = dict(life.rows.items())
             life.model.feed(step)
@@ -139,19 +139,21 @@ class FlowDomains:
         self._open_is_pending(life, stored.step, cells)
         self._stale_changes_nothing(life, step, changed)
 
-    def _cells(self, life: Life) -> dict[Name, tuple[kept.DomainCell, snapshots.Snapshot]]:
+    def _cells(self, life: Life) -> dict[Name, tuple[domain_cell.DomainCell, flow_records.Snapshot]]:
         found = {}
         for key, row in life.rows.under(row_keys.CELL):
             domain, name = row_keys.parse(key).texts
             found[domain, name] = _decoded(row.meaning)
         return found
 
-    def _like_model(self, life: Life, step: int, cells: dict[Name, tuple[kept.DomainCell, snapshots.Snapshot]]) -> None:
+    def _like_model(
+        self, life: Life, step: int, cells: dict[Name, tuple[domain_cell.DomainCell, flow_records.Snapshot]]
+    ) -> None:
         """H3. A cell that the model has and that is not there yet has done nothing."""
         for name, (own, head) in cells.items():
             modelled = life.model.cells.get(name) or Cell(name[0], flow_domains.FIRST)
             where = f"{life.name}, step {step}: {name[0]}[{name[1]}]"
-            data = {field: value for field, value in head.data.items() if field != snapshots.HOST}
+            data = {field: value for field, value in head.data.items() if field != flow_records.HOST}
             if data != modelled.data:
                 wrong = [each for each in {**data, **modelled.data} if data.get(each) != modelled.data.get(each)]
                 said = [(each, data.get(each), modelled.data.get(each)) for each in wrong]
@@ -163,7 +165,7 @@ class FlowDomains:
                 self._broken("H3", f"{where}: other intents wait than in the model")
 
     def _open_is_pending(
-        self, life: Life, step: int, cells: dict[Name, tuple[kept.DomainCell, snapshots.Snapshot]]
+        self, life: Life, step: int, cells: dict[Name, tuple[domain_cell.DomainCell, flow_records.Snapshot]]
     ) -> None:
         """H1."""
         wanted: dict[str, None] = {}
@@ -187,7 +189,7 @@ class FlowDomains:
         number, height = step.entries[0].step, step.height
         for entry in step.entries:
             if entry.kind is Kind.REVERTED:
-                life.went_back(values.load(list[int], entry.payload)[1])
+                life.went_back(user_values.load(list[int], entry.payload)[1])
         failed = _failed_by(step)
         life.failed |= {target: height for target, work in before.items() if work and work == failed}
         for each in life.open():
@@ -277,7 +279,7 @@ class FlowDomains:
         try:
             if not (await world.head()).height:
                 return
-            proof = await prove.prove(world)
+            proof = await proof_calls.prove(world)
         except errors.NotFound:
             return  # it is deleted
         except (errors.Error, Diverged) as error:
@@ -288,14 +290,14 @@ class FlowDomains:
 
 
 @functools.lru_cache(maxsize=256)
-def _decoded(meaning: bytes) -> tuple[kept.DomainCell, snapshots.Snapshot]:
+def _decoded(meaning: bytes) -> tuple[domain_cell.DomainCell, flow_records.Snapshot]:
     _, data = _fields(meaning)
-    return kept.decode(data)
+    return domain_cell.decode(data)
 
 
 def _fields(written: bytes) -> list[Any]:
     """What a row says."""
-    return values.load(list[Any], written)  # type: ignore[no-any-return]
+    return user_values.load(list[Any], written)  # type: ignore[no-any-return]
 
 
 def _failed_by(step: Step) -> bytes:

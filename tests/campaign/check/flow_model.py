@@ -18,16 +18,15 @@ import msgspec
 from tests.campaign.load import clerks, flow_domains
 from tests.campaign.load.flow_domains import CELL_BYTES_MAX, FIRST, PARTS, SECOND, STRICT
 from worldline.codec import canonical, structs
-from worldline.kernel import values
-from worldline.kernel import work as kernel_work
-from worldline.kernel.branches import fork
-from worldline.kernel.domains import acting
-from worldline.kernel.events import Answer
-from worldline.kernel.flow.authoring.acts import IntentAnswer, IntentEvent
-from worldline.kernel.flow.authoring.documents import schema_of
-from worldline.kernel.repair import ways_out
-from worldline.kernel.rows.records import JournaledFailure, RunStatus
-from worldline.kernel.state import RunFinished
+from worldline.features.domains.pure import part as domain_part
+from worldline.features.forks.pure import part as fork_part
+from worldline.flow_core.authoring.action_calls import IntentAnswer, IntentEvent
+from worldline.flow_core.authoring.document_domain import schema_of
+from worldline.kernel import run_repair, user_values
+from worldline.kernel import run_requests as kernel_work
+from worldline.kernel.event_dispatch import Answer
+from worldline.kernel.machine import RunFinished
+from worldline.kernel.rows.row_records import JournaledFailure, RunStatus
 from worldline.model import ids, inbox, journal, payload
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
@@ -366,7 +365,7 @@ class Model:
             if self._open.get(label) == item.intent:
                 status, data = item.status, _inline(item.payload)
                 if item.intent in self._shared and status is ReceiptStatus.OK:
-                    number, data = values.load(tuple[int, bytes], data)
+                    number, data = user_values.load(tuple[int, bytes], data)
                     status = ReceiptStatus(number)
                 self._take(name, label, _outcome(status, data))
         elif isinstance(item, inbox.Control) and _was_done(step, item):
@@ -393,26 +392,26 @@ class Model:
 
     def _command(self, command: str, data: bytes) -> None:
         match command:
-            case acting.DOMAINS:
-                given = structs.decode(acting.DomainDeclarations, data).domains
+            case domain_part.DOMAINS:
+                given = structs.decode(domain_part.DomainDeclarations, data).domains
                 self._declared = {name: _VERSIONS.get(each.hash, FIRST) for name, each in given.items()}
                 for name in self.cells:
                     self._go_on(name)
-            case acting.ENV:
-                self._env = structs.decode(acting.SetEnv, data).env
-            case acting.PATCH:
-                patch = structs.decode(acting.PatchCell, data)
+            case domain_part.ENV:
+                self._env = structs.decode(domain_part.SetEnv, data).env
+            case domain_part.PATCH:
+                patch = structs.decode(domain_part.PatchCell, data)
                 name = (patch.domain, patch.key)
                 self._cell(name).patch(patch.patches, self._declared[patch.domain])
                 self._go_on(name)
-            case acting.ABANDON:
-                given_up = structs.decode(acting.AbandonIntent, data)
+            case domain_part.ABANDON:
+                given_up = structs.decode(domain_part.AbandonIntent, data)
                 name = (given_up.domain, given_up.key)
                 for id in self._cell(name).abandon(given_up.intent):
                     self._tell(name, id)
                 self._go_on(name)
-            case ways_out.ANSWER_EFFECT:
-                by_hand = structs.decode(ways_out.AnswerEffect, data)
+            case run_repair.ANSWER_EFFECT:
+                by_hand = structs.decode(run_repair.AnswerEffect, data)
                 name, label = self._asked[by_hand.intent]
                 if self._open.get(label) == by_hand.intent:
                     self._take(name, label, Outcome(canonical.decode(by_hand.data)))
@@ -426,23 +425,23 @@ class Model:
             case Kind.EFFECT_REQUESTED:
                 self._requested(step.at, entry)
             case Kind.EFFECT_CANCELLED:
-                placed, ordinal, _ = values.load(list[Any], _payload(entry))
+                placed, ordinal, _ = user_values.load(list[Any], _payload(entry))
                 work = self._placed.get((placed, ordinal))
                 self._open = {label: each for label, each in self._open.items() if each != work}
             case Kind.SCRIPTED:
-                _, _, _, effect, params, status, data = values.load(list[Any], _payload(entry))
+                _, _, _, effect, params, status, data = user_values.load(list[Any], _payload(entry))
                 label = _label(effect, params)
                 name = self._cell_of(label)
                 if name is not None:
                     self._take(name, label, _outcome(ReceiptStatus(status), data))
             case Kind.EVENT_RAISED:
-                name, data = values.load(list[Any], _payload(entry))
+                name, data = user_values.load(list[Any], _payload(entry))
                 if name in _SCHEMAS:  # a run acts
                     self._submit(_SCHEMAS[name], data, "", None)
             case Kind.RUN_FINISHED:
                 self._finished(structs.decode(RunFinished, _payload(entry)))
             case Kind.REVERTED:
-                _, height = values.load(list[Any], _payload(entry))
+                _, height = user_values.load(list[Any], _payload(entry))
                 self._go_back(height)
             case Kind.ANSWERED if entry.correlation in self._due:
                 self._told(entry.correlation, structs.decode(Answer, _payload(entry)))
@@ -455,18 +454,18 @@ class Model:
         """A run has ended: what it was told of its intents is how these have ended."""
         if ended.status is not RunStatus.FINISHED:
             return
-        for id, *told in values.load(list[Any], ended.data):
+        for id, *told in user_values.load(list[Any], ended.data):
             self.runs_told[id] = told[0]
             found = [list(cell.ends[id]) for cell in self.cells.values() if id in cell.ends]
             if told not in found and told[0] not in (clerks.LATE, clerks.REFUSED):
                 self.wrong.append(("H2", f"run {ended.run} was told {told} of {id}, which has ended as {found}"))
 
     def _requested(self, at: ids.Address, entry: journal.JournalEntry) -> None:
-        ordinal, effect, _, _, params, _ = values.load(tuple[int, str, str, int, bytes, int], _payload(entry))
+        ordinal, effect, _, _, params, _ = user_values.load(tuple[int, str, str, int, bytes, int], _payload(entry))
         work = ids.intent_id(at, step=entry.step, ordinal=ordinal, kind=effect, params=params)
-        if effect == fork.SHARE:
+        if effect == fork_part.SHARE:
             arguments, _ = kernel_work.unpack_effect(params)
-            name, label = self._asked[values.load(dict[str, Any], arguments)["intent"]]
+            name, label = self._asked[user_values.load(dict[str, Any], arguments)["intent"]]
             self._shared[work] = None
         else:
             label = _label(effect, params)

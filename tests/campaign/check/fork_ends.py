@@ -8,22 +8,22 @@ from __future__ import annotations
 from typing import Any
 
 from tests.campaign.load import forks
+from worldline.api.world import World
 from worldline.base import errors
 from worldline.client.connection import Connection
-from worldline.client.world import World
 from worldline.codec import structs
-from worldline.kernel import values
-from worldline.kernel.branches import fork
-from worldline.kernel.operations import OpKind
-from worldline.kernel.rows.records import Pending, RunStatus
-from worldline.kernel.state import Machine
+from worldline.features.forks.pure import part as fork_part
+from worldline.kernel import user_values
+from worldline.kernel.machine import Machine
+from worldline.kernel.rows.row_records import Pending, RunStatus
+from worldline.kernel.run_operations import OpKind
 from worldline.model import ids, inbox, journal
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.rows import Rows
-from worldline.model.world import ForkPolicy
-from worldline.roles import reader, restore
-from worldline.sim.check.forks import Born, Forks
+from worldline.model.world_records import ForkPolicy
+from worldline.runtime import world_reader, world_restore
+from worldline.sim.check.fork_checks import Born, Forks
 from worldline.sim.hosts import remaining
 from worldline.sim.load.history import Broken, ClientOp
 
@@ -50,10 +50,10 @@ class ForkEnds:
     async def _same_past(self, universe: Connection, born: Born) -> None:
         """W1: entry for entry, and row for row. What stood in worlds that are deleted has gone with them."""
         engine, height = universe.store.engine, born.lineage.height
-        if self._forks.is_deleted(born.parent) or (await reader.kept(engine, born.at)).above:
+        if self._forks.is_deleted(born.parent) or (await world_reader.kept(engine, born.at)).above:
             return
-        mine = await restore.read_entries(engine, universe.blobs, born.at, above=0, up_to=height)
-        theirs = await restore.read_entries(engine, universe.blobs, born.parent, above=0, up_to=height)
+        mine = await world_restore.read_entries(engine, universe.blobs, born.at, above=0, up_to=height)
+        theirs = await world_restore.read_entries(engine, universe.blobs, born.parent, above=0, up_to=height)
         if [structs.encode(each) for each in mine] != [structs.encode(each) for each in theirs]:
             self._broken("W1", f"{born.meta.name} does not have its parent's entries up to height {height}")
         try:
@@ -88,7 +88,7 @@ class ForkEnds:
 
     async def _is_parked_there(self, universe: Connection, born: Born, pending: Pending) -> bool:
         """Whether what is shared is parked in the world that it is shared with."""
-        if pending.name != fork.SHARE:
+        if pending.name != fork_part.SHARE:
             return False
         wanted = remaining.shared(pending.params)
         owner = self._forks.born.get(ids.Address(born.at.universe, ids.WorldId(wanted["world"])))
@@ -105,8 +105,8 @@ class ForkEnds:
         wanted: dict[bytes, dict[str, Any]] = {}
         for entry in own:
             if entry.kind is Kind.EFFECT_REQUESTED:
-                ordinal, name, _, _, params, _ = values.load(tuple[int, str, str, int, bytes, int], entry.payload)
-                if name == fork.SHARE:
+                ordinal, name, _, _, params, _ = user_values.load(tuple[int, str, str, int, bytes, int], entry.payload)
+                if name == fork_part.SHARE:
                     intent = ids.intent_id(born.at, step=entry.step, ordinal=ordinal, kind=name, params=params)
                     wanted[intent] = remaining.shared(params)
         asked = [each["intent"] for each in wanted.values()]
@@ -124,7 +124,7 @@ class ForkEnds:
     ) -> None:
         if receipt.status is not ReceiptStatus.OK:
             return
-        status, data = values.load(tuple[int, bytes], await universe.blobs.load(receipt.payload))
+        status, data = user_values.load(tuple[int, bytes], await universe.blobs.load(receipt.payload))
         if status == ReceiptStatus.CANCELLED:
             return
         owner = ids.Address(born.at.universe, ids.WorldId(wanted["world"]))
@@ -145,9 +145,9 @@ class ForkEnds:
             return  # its script has gone back, too
         for entry in own:
             if entry.kind is Kind.SCRIPTED:
-                *of, status, data = values.load(list[Any], entry.payload)
+                *of, status, data = user_values.load(list[Any], entry.payload)
                 if status == ReceiptStatus.OK and forks.fetch.name in of:
-                    said.append(values.load(str, data))
+                    said.append(user_values.load(str, data))
         if said != [forks.FIRST if number < forks.FIRST_TIMES else forks.REST for number in range(len(said))]:
             self._broken("FORK", f"{born.meta.name}: its script has said {said}")
 
@@ -171,18 +171,18 @@ class ForkEnds:
 async def _stood(universe: Connection, at: ids.Address, height: int) -> tuple[journal.Head, Rows]:
     """A world's rows at a height, and the head that it had there."""
     engine = universe.store.engine
-    saved = await reader.saved_below(engine, await reader.line_of(engine, at), height)
-    material = await restore.gather(engine, universe.blobs, at, baseline=saved, up_to=height)
-    return restore.fold(material)
+    saved = await world_reader.saved_below(engine, await world_reader.line_of(engine, at), height)
+    material = await world_restore.gather(engine, universe.blobs, at, baseline=saved, up_to=height)
+    return world_restore.fold(material)
 
 
 async def _entries(universe: Connection, at: ids.Address, *, above: int) -> list[journal.JournalEntry]:
     engine = universe.store.engine
-    found = await restore.read_entries(
-        engine, universe.blobs, at, above=above, up_to=(await reader.head(engine, at)).height
+    found = await world_restore.read_entries(
+        engine, universe.blobs, at, above=above, up_to=(await world_reader.head(engine, at)).height
     )
-    loaded = await restore.load_referenced(universe.blobs, found)
-    return [restore.filled(each, loaded) for each in found]
+    loaded = await world_restore.load_referenced(universe.blobs, found)
+    return [world_restore.filled(each, loaded) for each in found]
 
 
 def _was_reverted(entries: list[journal.JournalEntry]) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 
 from tests.campaign.load import programs, workloads
+from worldline.api.world import World
 from worldline.client.connection import Connection
-from worldline.client.world import World
 from worldline.keys import journal as journal_keys
 from worldline.sim.check.audit import Audit
 from worldline.sim.hosts.cluster import LAG_SECONDS, Cluster

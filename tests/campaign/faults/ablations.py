@@ -16,24 +16,25 @@ import msgspec
 
 from tests.campaign.faults import flow_ablations, forgery_ablations, fork_ablations, message_ablations, trial_ablations
 from worldline.base import env as envs
-from worldline.client import answers
+from worldline.client import world_answers
 from worldline.codec import digest, tuples
 from worldline.kernel import step as kernel_step
 from worldline.kernel import user_errors
+from worldline.kernel.machine import Machine
 from worldline.kernel.runs import LiveRun
-from worldline.kernel.state import Machine
 from worldline.keys import leases as lease_keys
-from worldline.layers.stored import history
-from worldline.model import ids, inbox, lease, step
+from worldline.layers.history import step_reader
+from worldline.model import ids, inbox, leases
+from worldline.model import step_records as step
 from worldline.model.change import Change
 from worldline.model.settings import Settings
-from worldline.roles import expiry
-from worldline.roles.world.cycle import cycle, intake, stepping, turn
+from worldline.runtime import death_witness
 from worldline.sim.faults.guards import Guard, Guards, Intact
 from worldline.sim.runtime import keyspaces
-from worldline.sim.runtime.loop import SimMachine
+from worldline.sim.runtime.sim_loop import SimMachine
 from worldline.sim.runtime.truth import Truth
 from worldline.store import kv
+from worldline.worker import cycle, cycle_steps, inbox_read, world_turn
 
 NEVER_MS = 100_000_000
 STAMPS_APART = 1_000
@@ -395,29 +396,29 @@ def patched(without: str) -> Iterator[None]:
             with mock.patch.object(cycle.Cycle, "_settle_overtaken", _nothing):
                 yield
         case "inbox-first":
-            with mock.patch.object(intake.Intake, "read", _not_first(intake.Intake.read)):
+            with mock.patch.object(inbox_read.Intake, "read", _not_first(inbox_read.Intake.read)):
                 yield
         case "inbox-whole":
-            with mock.patch.object(turn, "_defer", lambda handed: handed):
+            with mock.patch.object(world_turn, "_defer", lambda handed: handed):
                 yield
         case "look-again":
-            with mock.patch.object(answers, "_already", _nothing):
+            with mock.patch.object(world_answers, "_already", _nothing):
                 yield
         case "due":
             with mock.patch.object(step.StepContext, "store_us", property(lambda self: self.time_us)):
                 yield
         case "witness":
-            with mock.patch.object(expiry.DeathWitness, "look", lambda _, life: life):
+            with mock.patch.object(death_witness.DeathWitness, "look", lambda _, life: life):
                 yield
         case "unprintable":
             with mock.patch.object(user_errors, "text_at", _careless):
                 yield
         case "containment":
-            escaping = mock.patch.object(stepping, "_keep_failed", _escape)
+            escaping = mock.patch.object(cycle_steps, "_keep_failed", _escape)
             with mock.patch.object(user_errors, "text_at", _careless), escaping:
                 yield
         case "changes":
-            with mock.patch.object(history, "_follow", _unchecked):
+            with mock.patch.object(step_reader, "_follow", _unchecked):
                 yield
         case "interests":
             with mock.patch.object(Machine, "interested", _by_present_code(Machine.interested)):
@@ -436,11 +437,11 @@ def _careless(error: BaseException, attribute: str) -> str:
     return str(getattr(error, attribute, ""))
 
 
-def _escape(each: turn.WorldTurn, worked: list[turn.Worked], raised: BaseException) -> None:
+def _escape(each: world_turn.WorldTurn, worked: list[world_turn.Worked], raised: BaseException) -> None:
     raise raised
 
 
-def _unchecked(before: list[Any], step: history.StoredStep, changed: Sequence[Change]) -> list[Any]:
+def _unchecked(before: list[Any], step: step_reader.StoredStep, changed: Sequence[Change]) -> list[Any]:
     """Where a step says that it leads to."""
     head = step.head()
     return [head.step, head.height, head.time_us, head.state, head.chain]
@@ -457,10 +458,12 @@ async def _nothing(*_: object) -> None:
     pass
 
 
-def _not_first(real: Callable[[intake.Intake, Sequence[turn.WorldTurn]], Awaitable[int]]) -> Callable[..., object]:
+def _not_first(
+    real: Callable[[inbox_read.Intake, Sequence[world_turn.WorldTurn]], Awaitable[int]],
+) -> Callable[..., object]:
     """An inbox that holds nothing new as far as is known is not read because of what was handed over."""
 
-    async def read(self: intake.Intake, turns: Sequence[turn.WorldTurn]) -> int:
+    async def read(self: inbox_read.Intake, turns: Sequence[world_turn.WorldTurn]) -> int:
         handed = [(each, each.take_handed()) for each in turns if each.handed and not each.held.unread]
         time_us = await real(self, turns)
         for each, its in handed:
@@ -545,7 +548,7 @@ def _forgetting_epoch(batch: kv.Batch) -> kv.Batch:
     made = _copy(batch)
     for key in batch.expects:
         if keyspaces.place(key).what == "epoch":
-            made.put(key, lease_keys.EPOCH.pack(lease.Epoch(0, bytes(16))))
+            made.put(key, lease_keys.EPOCH.pack(leases.Epoch(0, bytes(16))))
     return made
 
 

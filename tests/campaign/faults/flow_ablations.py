@@ -1,8 +1,8 @@
 """The guards of flow domains, switched off: see `ablations.py`.
 
 Two guards of the Host contract are about runners, which worlds do not have: that the mailbox is checked again, and that
-a kick which a runner blocks is remembered. `tests/flow/test_ablations.py` switches them off in the standalone host. In
-a world, `scan` does what they do.
+a kick which a runner blocks is remembered. `tests/flow/test_contract_ablations.py` switches them off in the standalone
+host. In a world, `scan` does what they do.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import contextlib
 from collections.abc import Callable, Iterator
 from unittest import mock
 
+from worldline.features.domains.pure import part as domain_part
+from worldline.flow_core import jobs
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring.program import RESERVED
-from worldline.kernel.domains import acting
-from worldline.kernel.flow import jobs
-from worldline.kernel.rows.records import Outcome
-from worldline.kernel.state import Machine
+from worldline.kernel.machine import Machine
+from worldline.kernel.rows.row_records import Outcome
 from worldline.keys import work as work_keys
 from worldline.model import ids, inbox
 from worldline.model.work import WorkKind
@@ -60,7 +60,7 @@ def _taking_late(real: _Receipt) -> _Receipt:
             targets[item.intent] = pending.event
         dead = real(machine, item, data)
         if pending is None and item.intent in targets:
-            acting.fulfil(machine, targets[item.intent], Outcome(item.status, data))
+            domain_part.fulfil(machine, targets[item.intent], Outcome(item.status, data))
         return dead
 
     return receipt

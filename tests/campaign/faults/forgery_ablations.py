@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from unittest import mock
 
-from worldline.kernel import events
+from worldline.kernel import event_dispatch
 from worldline.kernel.rows import questions
 from worldline.model import ids
 
@@ -21,7 +21,7 @@ def patched(without: str) -> Iterator[None]:
     """Switched off for the length of a block. What is no such guard stays on."""
     match without:
         case "answer-asked":
-            with mock.patch.object(events, "_is_of_asked", return_value=True):
+            with mock.patch.object(event_dispatch, "_is_of_asked", return_value=True):
                 yield
         case "question-id":
             with mock.patch.object(questions, "_drawn", return_value=b""):
@@ -30,7 +30,7 @@ def patched(without: str) -> Iterator[None]:
             with mock.patch.object(ids, "check_event_name", lambda name: name):
                 yield
         case "envelope-sender":
-            with mock.patch.object(events, "check_outside", return_value=None):
+            with mock.patch.object(event_dispatch, "check_outside", return_value=None):
                 yield
         case _:
             yield

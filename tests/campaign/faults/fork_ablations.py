@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from worldline.kernel import work as kernel_work
+from worldline.features.compaction import segment_writer
+from worldline.features.deletion import batches as deletion_batches
+from worldline.features.forks import share_effect
+from worldline.features.forks.pure.branch_rows import Branch
+from worldline.kernel import run_requests as kernel_work
 from worldline.kernel.authoring.calls import Effect
-from worldline.kernel.rows.branch import Branch
-from worldline.kernel.rows.records import Outcome
+from worldline.kernel.rows.row_records import Outcome
 from worldline.keys import lineage as lineage_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
-from worldline.layers.upkeep import deletion
 from worldline.model import ids
-from worldline.roles.compaction import writing
-from worldline.roles.effects import share
-from worldline.roles.world import adopt
 from worldline.sim.runtime import keyspaces
 from worldline.store import kv
+from worldline.worker import first_steps
 
 
 @contextlib.contextmanager
@@ -32,19 +32,19 @@ def patched(without: str) -> Iterator[None]:
             with mock.patch.object(ids, "intent_id", _of_root(ids.intent_id)):
                 yield
         case "fork-begins":
-            with mock.patch.object(adopt, "begin_fork", _nothing):
+            with mock.patch.object(first_steps, "begin_fork", _nothing):
                 yield
         case "dry":
             with mock.patch.object(kernel_work, "DRY", ""):
                 yield
         case "share-from-fork":
-            with mock.patch.object(share, "share", _from_head(share.share)):
+            with mock.patch.object(share_effect, "share", _from_head(share_effect.share)):
                 yield
         case "read-back":
-            with mock.patch.object(writing.SegmentWriter, "check", _nothing):
+            with mock.patch.object(segment_writer.SegmentWriter, "check", _nothing):
                 yield
         case "delete-fence":
-            with mock.patch.object(deletion, "fence", return_value=None):
+            with mock.patch.object(deletion_batches, "fence", return_value=None):
                 yield
         case "script-position":
             with mock.patch.object(Branch, "answer", _unnoted):
@@ -88,7 +88,7 @@ def _from_head(real: Callable[..., Effect[..., list[Any]]]) -> Callable[..., Eff
             found: list[Any] = await inside(world, intent, above, given_up, by_hand)
             return found
 
-        return Effect(answer, effect.name, {}, timeout=None, concurrency=share.CONCURRENCY, retry=effect.retry)
+        return Effect(answer, effect.name, {}, timeout=None, concurrency=share_effect.CONCURRENCY, retry=effect.retry)
 
     return made
 

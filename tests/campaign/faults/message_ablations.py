@@ -7,9 +7,8 @@ import itertools
 from collections.abc import Callable, Iterator
 from unittest import mock
 
+from worldline.layers import age, messages, universes
 from worldline.layers import inbox as inboxes
-from worldline.layers import messages, universes
-from worldline.layers.upkeep import age
 from worldline.model import inbox
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tests.campaign.load import programs
-from worldline.kernel import values
+from worldline.kernel import user_values
 from worldline.layers import inbox as inboxes
 from worldline.layers import worlds
 from worldline.model import ids, inbox, payload
@@ -28,7 +28,7 @@ async def fill(
             history.begin(op)
             event = programs.Add(op.id, op.amount)
             history.sends(op, event)
-            item = inbox.InboxEvent(values.schema_name(programs.Add), payload.inline(values.dump(event)))
+            item = inbox.InboxEvent(user_values.schema_name(programs.Add), payload.inline(user_values.dump(event)))
             now_us = truth.time_us()
             inboxes.enqueue(batch, at, item, client_id=op.id, time_us=now_us, window_us=DEDUPE_US)
         await engine.commit(batch)

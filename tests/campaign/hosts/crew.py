@@ -26,12 +26,12 @@ from tests.campaign.load import (
 )
 from worldline.base import limits
 from worldline.client.connection import Connection
-from worldline.host import peers
-from worldline.host.compose import Store
+from worldline.features.abroad import peer_stores
 from worldline.host.process import Role
 from worldline.kernel.authoring.program import Program
 from worldline.model import ids
 from worldline.model.settings import Settings
+from worldline.runtime.store_opening import Store
 from worldline.sim.faults import faulty_objects
 from worldline.sim.faults.profiles import Profile
 from worldline.sim.hosts.cluster import LAG_SECONDS, Cluster, serve
@@ -39,8 +39,8 @@ from worldline.sim.hosts.company import Company, Find, Main
 from worldline.sim.hosts.machines import Away, ClusterMember, hosting
 from worldline.sim.load.history import Called, ClientOp
 from worldline.sim.load.scenarios import UNIVERSE
-from worldline.sim.runtime.env import SimEnv
-from worldline.sim.runtime.loop import SimMachine
+from worldline.sim.runtime.sim_env import SimEnv
+from worldline.sim.runtime.sim_loop import SimMachine
 from worldline.sim.runtime.truth import AppliedBatch, Truth
 
 OP_SECONDS = 2.0  # of a client, on the average, when nothing goes wrong
@@ -147,7 +147,7 @@ class Crew(Company):
 
     # --- While it runs --------------------------------------------------------------------------------------
 
-    def peers(self, store: Store, member: ClusterMember, host: SimMachine, env: SimEnv) -> peers.Peers | None:
+    def peers(self, store: Store, member: ClusterMember, host: SimMachine, env: SimEnv) -> peer_stores.Peers | None:
         return None if self.elsewhere is None else self.elsewhere.peers(store, member, host, env)
 
     def chaos(self) -> None:

@@ -15,7 +15,7 @@ from tests.campaign.load import workloads
 from worldline.client.connection import Connection
 from worldline.sim.hosts.machines import ClusterMember
 from worldline.sim.load.history import ClientOp, ClientOutcome, History
-from worldline.sim.runtime.loop import SimLoop
+from worldline.sim.runtime.sim_loop import SimLoop
 
 LOOK_SECONDS = 0.3
 PAUSE_SECONDS = (0, 0, 0.01, 0.3)

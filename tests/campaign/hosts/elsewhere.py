@@ -14,25 +14,26 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from tests.campaign.load import offices
+from worldline.api.universe import Universe
 from worldline.base import env as envs
-from worldline.client.access import grants
 from worldline.client.connection import Connection
-from worldline.client.universe import Universe
-from worldline.host import compose, peers
+from worldline.features.abroad import calls as abroad_calls
+from worldline.features.abroad import peer_stores
 from worldline.host.process import EMBEDDED, Role
-from worldline.layers import format as formats
+from worldline.layers import store_format as formats
 from worldline.layers import universes
 from worldline.model import ids
 from worldline.model.settings import Settings
+from worldline.runtime import store_opening
 from worldline.sim.faults.faulty_store import Faults, HostEngine
 from worldline.sim.hosts.machines import Away, ClusterMember
 from worldline.sim.hosts.remaining import Remaining
 from worldline.sim.load.history import History
-from worldline.sim.runtime.env import SimEnv
-from worldline.sim.runtime.loop import SimLoop, SimMachine
+from worldline.sim.runtime.sim_env import SimEnv
+from worldline.sim.runtime.sim_loop import SimLoop, SimMachine
 from worldline.sim.runtime.truth import AppliedBatch, SimTrace, Truth
 from worldline.store import kv
-from worldline.store.objects import interface as objects
+from worldline.store.objects import objects_interface as objects
 
 HOME = "home"  # what hosts abroad call the first store
 URLS = {HOME: "memory://home", offices.OVERSEAS: "memory://overseas"}
@@ -68,9 +69,9 @@ class Elsewhere:
         """Both universes with their worlds. `sees`: objects, as hosts see them."""
         self._settings = settings
         self._home = home
-        engine = await compose.open_engine("memory://", self.env, create=True)
+        engine = await store_opening.open_engine("memory://", self.env, create=True)
         self.truth = Truth(engine, self.env, self._trace, audit=audit)
-        bodies = await compose.open_objects("memory://", self.env, create=True)
+        bodies = await store_opening.open_objects("memory://", self.env, create=True)
         await formats.ensure(self._calm(self.truth, bodies).engine, self.env, create=True)
         self.next = await self._made(offices.NEXT, home.truth, home.bodies, home.seen)
         self.abroad = await self._made(offices.ABROAD, self.truth, bodies, sees(bodies))
@@ -84,11 +85,13 @@ class Elsewhere:
         await link.store.engine.commit(batch)
         for world in offices.WORLDS:
             await Universe(link).create(world, offices.offices)
-        await grants.allow(link, self._home.universe.hex(), worlds="office-*", to="open-*", events="*")
+        await abroad_calls.allow(link, self._home.universe.hex(), worlds="office-*", to="open-*", events="*")
         return made
 
-    def _calm(self, truth: Truth, bodies: objects.Objects) -> compose.Store:
-        return compose.Store("memory://", HostEngine(truth, self._quiet, self._loop.root, self.env), bodies, self.env)
+    def _calm(self, truth: Truth, bodies: objects.Objects) -> store_opening.Store:
+        return store_opening.Store(
+            "memory://", HostEngine(truth, self._quiet, self._loop.root, self.env), bodies, self.env
+        )
 
     def reader(self, away: Away) -> Connection:
         """A universe as the simulation itself sees it, whatever the phase."""
@@ -105,18 +108,20 @@ class Elsewhere:
         ]
         return [*found, ClusterMember("abroad-janitor", serve, runs=(Role.JANITOR,), away=self.abroad)]
 
-    def peers(self, store: compose.Store, member: ClusterMember, host: SimMachine, env: SimEnv) -> peers.Peers:
+    def peers(
+        self, store: store_opening.Store, member: ClusterMember, host: SimMachine, env: SimEnv
+    ) -> peer_stores.Peers:
         """The other store, as one life of a host sees it."""
         is_abroad = member.away is self.abroad
         other = self._home if is_abroad else self.abroad
         used = self._quiet if member.steady else self._faults
 
-        async def opening(_: str) -> compose.Store:
+        async def opening(_: str) -> store_opening.Store:
             engine = HostEngine(other.truth, used, host, env)
             return msgspec.structs.replace(store, engine=engine, objects=other.seen)
 
         name = HOME if is_abroad else offices.OVERSEAS
-        return peers.Peers(store, {name: URLS[name]}, opening=opening)
+        return peer_stores.Peers(store, {name: URLS[name]}, opening=opening)
 
     async def change_grants(self) -> None:
         """Until the faults end: what some worlds take is allowed, and not any more."""
@@ -124,7 +129,7 @@ class Elsewhere:
         pattern = {"worlds": "office-*", "to": "fickle-*", "events": "*"}
         while self._faults.active:
             await asyncio.sleep(self._draws.random() * CHANGE_SECONDS)
-            change = self._draws.choice([grants.allow, grants.deny])
+            change = self._draws.choice([abroad_calls.allow, abroad_calls.deny])
             await change(self._draws.choice(links), self._home.universe.hex(), **pattern)
 
     def left(self, history: History) -> list[str]:

@@ -15,19 +15,19 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from tests.campaign.load import flow_domains, workloads
+from worldline.api.universe import Universe
 from worldline.base import errors
 from worldline.client.connection import Connection
-from worldline.client.handle import Handle
-from worldline.client.universe import Universe
+from worldline.client.world_handle import Handle
+from worldline.flow_core.authoring.action_calls import event_of
 from worldline.host.process import EMBEDDED
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.flow.authoring.acts import event_of
 from worldline.model.settings import Settings
-from worldline.model.world import Status
+from worldline.model.world_records import Status
 from worldline.sim.faults.faulty_store import Faults
 from worldline.sim.faults.profiles import Profile
 from worldline.sim.hosts.machines import ClusterMember, Code, hosting
-from worldline.sim.runtime.loop import SimMachine
+from worldline.sim.runtime.sim_loop import SimMachine
 
 DEPLOYMENT_SECONDS = (2.0, 8.0)
 WAKING = "wakes "  # what the ids of the operator's inputs begin with

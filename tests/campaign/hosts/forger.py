@@ -12,16 +12,16 @@ import random
 from tests.campaign.hosts.rogue import DEDUPE_US
 from tests.campaign.load import forgers
 from worldline.codec import structs
-from worldline.kernel import events, values
+from worldline.kernel import event_dispatch, user_values
 from worldline.keys import inbox as inbox_keys
 from worldline.layers import inbox as inboxes
 from worldline.model import ids, inbox, payload
 from worldline.model.inbox import MessageMode, Reply
-from worldline.model.world import TAKES_INPUT
+from worldline.model.world_records import TAKES_INPUT
 from worldline.sim.faults.faulty_store import Faults
 from worldline.sim.hosts import remaining
 from worldline.sim.runtime import keyspaces
-from worldline.sim.runtime.loop import ROGUE, SimLoop, SimMachine
+from worldline.sim.runtime.sim_loop import ROGUE, SimLoop, SimMachine
 from worldline.sim.runtime.truth import AppliedBatch, Truth
 from worldline.store import kv
 
@@ -52,14 +52,14 @@ class Forger:
         sender = self._draws.choice(self._others)
         if remaining.status(self._truth, asker) not in TAKES_INPUT:
             return
-        data = structs.encode(events.Answer(True, values.dump(forgers.FORGED)))
+        data = structs.encode(event_dispatch.Answer(True, user_values.dump(forgers.FORGED)))
         reply = inbox.Message(
             self._draws.randbytes(16),
             sender.universe,
             sender.world,
             1,
             MessageMode.TYPED,
-            events.REPLY,
+            event_dispatch.REPLY,
             payload.inline(data),
             {},
             correlation=question.message.hex(),

@@ -19,7 +19,7 @@ from worldline.kernel.authoring.program import Program
 from worldline.model.settings import Settings
 from worldline.sim.faults.profiles import Profile
 from worldline.sim.hosts.machines import ClusterMember, Code
-from worldline.sim.runtime.loop import SimMachine
+from worldline.sim.runtime.sim_loop import SimMachine
 
 CRASHES_MAX = 1_000  # as good as no budget
 TAKEOVER_SECONDS = 15.0  # besides the lease's TTL: the host is started again, and finds its worlds

@@ -10,12 +10,12 @@ import random
 
 from worldline.layers import inbox as inboxes
 from worldline.model import inbox, payload
-from worldline.model.world import TAKES_INPUT
+from worldline.model.world_records import TAKES_INPUT
 from worldline.sim.faults.faulty_store import Faults
 from worldline.sim.hosts import remaining
 from worldline.sim.hosts.company import Find
 from worldline.sim.load.history import Called
-from worldline.sim.runtime.loop import ROGUE, SimLoop, SimMachine
+from worldline.sim.runtime.sim_loop import ROGUE, SimLoop, SimMachine
 from worldline.sim.runtime.truth import Truth
 from worldline.store import kv
 

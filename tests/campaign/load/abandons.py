@@ -17,11 +17,12 @@ import worldline as wl
 from tests.campaign.load import clerks, flow_domains
 from worldline.base import errors
 from worldline.client.connection import Connection
-from worldline.client.handle import Handle
-from worldline.kernel.domains import acting, kept
-from worldline.kernel.flow import slots
-from worldline.kernel.flow.authoring.acts import event_of
-from worldline.kernel.state import Machine
+from worldline.client.world_handle import Handle
+from worldline.features.domains.pure import domain_cell
+from worldline.features.domains.pure import part as domain_part
+from worldline.flow_core import slots
+from worldline.flow_core.authoring.action_calls import event_of
+from worldline.kernel.machine import Machine
 from worldline.sim.load.history import ClientOp, History
 
 KINDS = ("drop", "reap")
@@ -95,7 +96,7 @@ async def _reap(universe: Connection, op: ClientOp, told: History) -> str:
         if found:
             domain, key, id = found[op.amount % len(found)]
             with contextlib.suppress(wl.NotFound):
-                await world.command(acting.ABANDON, acting.AbandonIntent(domain, key, id))
+                await world.command(domain_part.ABANDON, domain_part.AbandonIntent(domain, key, id))
             return "reaped"
         await asyncio.sleep(LOOK_SECONDS)
     return flow_domains.NONE
@@ -105,6 +106,6 @@ def _on_their_way(machine: Machine) -> list[tuple[str, str, str]]:
     """The intents of a world that have not ended: domain, key and id of each."""
     found = []
     for (domain, key), cell in sorted(machine.cells.items()):
-        own, head = kept.decode(cell.data)
+        own, head = domain_cell.decode(cell.data)
         found += [(domain, key, id) for id in [*slots.every(head), *(each.id for each in own.queue)]]
     return found

@@ -24,11 +24,11 @@ from tests.campaign.load import forks
 from tests.campaign.load.programs import EFFECT_SECONDS, OUTSIDE
 from worldline import flow
 from worldline.client.connection import Connection
-from worldline.client.handle import Handle
+from worldline.client.world_handle import Handle
 from worldline.flow import x
-from worldline.kernel.flow.authoring import documents
-from worldline.kernel.flow.authoring.acts import event_of
-from worldline.kernel.flow.schema import sealed
+from worldline.flow_core.authoring import document_domain
+from worldline.flow_core.authoring.action_calls import event_of
+from worldline.flow_core.document_schema import sealed
 from worldline.model.work import WorkState
 from worldline.sim.load.history import ClientOp, History
 
@@ -393,7 +393,7 @@ def act_of(kind: str, amount: int) -> tuple[flow.Act[Any], str]:
 
 def name_of(act: flow.Act[Any]) -> str:
     """The domain of an intent."""
-    return documents.name_of(act.domain)
+    return document_domain.name_of(act.domain)
 
 
 def repeated(op: ClientOp) -> int:

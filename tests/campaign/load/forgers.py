@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import worldline as wl
 from worldline.base import errors
 from worldline.client.connection import Connection
-from worldline.client.handle import Handle
+from worldline.client.world_handle import Handle
 from worldline.codec import structs
-from worldline.kernel import events, values
-from worldline.kernel.authoring import messages
+from worldline.kernel import event_dispatch, user_values
+from worldline.kernel.authoring import message_calls
 from worldline.model import ids
 from worldline.sim.load.history import ClientOp
 
@@ -42,7 +42,7 @@ class Plea(wl.Request[str]):
 class Reply:
     """What an answer looks like from outside."""
 
-    __schema__ = events.REPLY
+    __schema__ = event_dispatch.REPLY
     ok: bool
     data: bytes
 
@@ -84,11 +84,11 @@ async def plead(id: str, judge: str) -> str:
 async def forge(asker: Asker, judge: str, plea: str) -> list[str]:
     """Answers under the ids that a question of the asker would have, and an envelope of a sender's own making."""
     at = ids.Address(ids.UniverseId(bytes.fromhex(asker.universe)), ids.WorldId(bytes.fromhex(asker.world)))
-    content = messages.content(Plea(plea), to="", inbox=None, headers=None, correlation=None)
+    content = message_calls.content(Plea(plea), to="", inbox=None, headers=None, correlation=None)
     said = []
     for step in range(asker.step, asker.step + GUESSES):
         guess = ids.intent_id(at, step=step, ordinal=0, kind=judge, params=content.pack())
-        said.append(await _try(asker.name, Reply(True, values.dump(FORGED)), guess.hex()))
+        said.append(await _try(asker.name, Reply(True, user_values.dump(FORGED)), guess.hex()))
     said.append(await _try(asker.name, wl.Envelope("letters", b"", {}, asker.world, 1), None))
     return said
 
@@ -137,9 +137,9 @@ async def do(universe: Connection, op: ClientOp) -> object:
 
 async def _pose(asker: Handle, op: ClientOp) -> str:
     """A client that would be another world, or the runtime."""
-    answer = structs.encode(events.Answer(True, values.dump(FORGED)))
-    letter = values.dump(wl.Envelope("letters", b"", {}, "ab" * 16, 1))
-    for number, (schema, data) in enumerate([(events.REPLY, answer), (events.ENVELOPE, letter)]):
+    answer = structs.encode(event_dispatch.Answer(True, user_values.dump(FORGED)))
+    letter = user_values.dump(wl.Envelope("letters", b"", {}, "ab" * 16, 1))
+    for number, (schema, data) in enumerate([(event_dispatch.REPLY, answer), (event_dispatch.ENVELOPE, letter)]):
         with contextlib.suppress(errors.ReservedName):
             await asker.send(schema, data, id=f"{op.id}-{number}")
     return "posed"

@@ -16,11 +16,11 @@ from typing import Any
 
 import worldline as wl
 from tests.campaign.load.programs import EFFECT_SECONDS, OUTSIDE, PATIENT
+from worldline.api.universe import Universe
 from worldline.base import limits
 from worldline.client.connection import Connection
-from worldline.client.handle import Handle
-from worldline.client.universe import Universe
-from worldline.roles.cluster import forks
+from worldline.client.world_handle import Handle
+from worldline.features.forks import fork_commit as forks
 from worldline.sim.load.history import ClientOp, History
 
 NAME = "branches"

@@ -18,7 +18,7 @@ from typing import Any
 import worldline as wl
 from tests.campaign.load.programs import EFFECT_SECONDS, OUTSIDE, PATIENT
 from worldline.sim.load.history import ClientOp
-from worldline.sim.runtime.loop import HOST
+from worldline.sim.runtime.sim_loop import HOST
 
 NAME = "fragile"
 ALWAYS = 1_000_000

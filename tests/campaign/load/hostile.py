@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 import worldline as wl
-from worldline.sim.runtime.loop import HOST
+from worldline.sim.runtime.sim_loop import HOST
 
 hostiles = wl.Program("hostiles")
 SWALLOWS_MAX = 5_000  # a coroutine that was not given up by then would never have ended

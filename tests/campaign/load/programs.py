@@ -19,7 +19,7 @@ from typing import Protocol
 import worldline as wl
 from worldline.sim.faults.profiles import Adapters
 from worldline.sim.load.history import Called
-from worldline.sim.runtime.loop import HOST
+from worldline.sim.runtime.sim_loop import HOST
 
 EFFECT_SECONDS = 1.5
 APPROVAL_SECONDS = 4.0

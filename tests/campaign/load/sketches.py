@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import worldline as wl
 from tests.campaign.load.programs import EFFECT_SECONDS, OUTSIDE, PATIENT
+from worldline.api.universe import Universe
 from worldline.client.connection import Connection
-from worldline.client.universe import Universe
 from worldline.sim.load.history import ClientOp
 
 NAME = "sketches"

@@ -33,9 +33,9 @@ from tests.campaign.load import (
 )
 from worldline.base import errors, limits
 from worldline.client.connection import Connection
-from worldline.client.handle import Handle
-from worldline.kernel import values
-from worldline.model.world import Status
+from worldline.client.world_handle import Handle
+from worldline.kernel import user_values
+from worldline.model.world_records import Status
 from worldline.sim.load import history as histories
 from worldline.sim.load.history import ClientOutcome
 from worldline.sim.load.scenarios import UNIVERSE
@@ -351,9 +351,9 @@ def _call(op: Op) -> wl.Call[Any]:
 def sized(op: Op) -> programs.Add:
     """An event whose bytes are just at one of the limits, one below or one above."""
     size = SIZES[op.amount % 3] + op.amount // 3 % 3 - 1
-    empty = len(values.dump(programs.Add(op.id, op.amount)))
+    empty = len(user_values.dump(programs.Add(op.id, op.amount)))
     made = programs.Add(op.id, op.amount, "x" * (size - empty - 2))  # a long text has a longer head
-    assert len(values.dump(made)) == size
+    assert len(user_values.dump(made)) == size
     return made
 
 
@@ -365,8 +365,8 @@ async def poison(universe: Connection, op: Op, told: History) -> object:
         told.sends(op, event)
         sent = await wl.World(universe, op.world).send(event, id=op.id)
     else:
-        told.sends_raw(op, UNKNOWN, values.dump(op.id))
-        sending = await Handle(universe, op.world).send(UNKNOWN, values.dump(op.id), id=op.id)
+        told.sends_raw(op, UNKNOWN, user_values.dump(op.id))
+        sending = await Handle(universe, op.world).send(UNKNOWN, user_values.dump(op.id), id=op.id)
         sent = wl.Sent(universe, sending)
     told.acked(op)
     return await _height(sent)

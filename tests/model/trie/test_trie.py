@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from worldline.base import errors
 from worldline.model.change import Row
-from worldline.model.trie import difference, nodes, paths, update, walk
+from worldline.model.trie import differing_keys, nodes, paths, update, walk
 from worldline.model.trie.nodes import Far, NodeRef
 
 Rows = dict[bytes, Row]
@@ -305,7 +305,7 @@ def test_paths_that_prove_nothing_are_refused() -> None:
 def test_a_difference_names_every_key_whose_row_is_another(before: Rows, after: Rows) -> None:
     store = Store()
     one, other = store.put(update.build(before.items())), store.put(update.build(after.items()))
-    comparing = difference.TrieDifference(one.address, other.address)
+    comparing = differing_keys.TrieDifference(one.address, other.address)
     nodes.answer(comparing, store.get)
     found = {
         each.key: (each.before and store.near(each.before), each.after and store.near(each.after))
@@ -324,12 +324,12 @@ def test_a_difference_costs_what_differs() -> None:
     before = store.root
     store.change({b"Cell 5": Row(b"other"), b"Cell 77": None, b"new": Row(b"new")})
     store.gets = []
-    comparing = difference.TrieDifference(before.address, store.root.address)
+    comparing = differing_keys.TrieDifference(before.address, store.root.address)
     nodes.answer(comparing, store.get)
     assert [each.key for each in comparing.changed()] == [b"Cell 5", b"Cell 77", b"new"]
     assert len(store.gets) <= 2 * 3 * 5
     store.gets = []
-    nodes.answer(difference.TrieDifference(before.address, before.address), store.get)
+    nodes.answer(differing_keys.TrieDifference(before.address, before.address), store.get)
     assert not store.gets
 
 

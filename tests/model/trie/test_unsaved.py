@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from tests.kernel import test_random_programs as programs
-from tests.roles import test_restore_runs_no_code as lives
-from worldline.kernel import snapshots
-from worldline.kernel.state import Machine
-from worldline.layers.stored import history
+from tests.runtime import test_restore_runs_no_code as lives
+from worldline.kernel import state_rows
+from worldline.kernel.machine import Machine
+from worldline.layers.history import step_reader
 from worldline.model import change as model
 from worldline.model import row_keys
 from worldline.model.change import Change, Row
@@ -71,10 +71,10 @@ def test_saving_what_changed_is_saving_the_state(seed: int) -> None:
     """
     random, lived = Random(seed), lives.lived(seed)
     machine = Machine(programs.app)
-    saving = Saving(Rows(snapshots.rows_of(machine)))
+    saving = Saving(Rows(state_rows.rows_of(machine)))
     head = lived.exported.start
     for step in lived.exported.steps():
-        head = history.fold(head, [step], saving.rows, lived.exported.blobs, saving.unsaved.take)
+        head = step_reader.fold(head, [step], saving.rows, lived.exported.blobs, saving.unsaved.take)
         if random.random() < 0.4:
             saving.save()
     assert saving.save().root == update.build(lived.rows).root

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from worldline.base import errors, grammar
-from worldline.kernel import user_errors, values
+from worldline.kernel import user_errors, user_values
 from worldline.kernel.authoring.calls import Call, Target, answer_type
 from worldline.kernel.code import source
 
@@ -40,7 +40,7 @@ def result_of(call: Call[Any], data: bytes) -> Any:
 def answer_of(request: type, data: bytes) -> Any:
     """The same of the handler of a request."""
     try:
-        return values.load(answer_type(request), data)
+        return user_values.load(answer_type(request), data)
     except errors.DecodeError as error:
         if type(error) is not errors.DecodeError:
             raise

@@ -18,12 +18,12 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
 
-from worldline.base import errors, failures, signatures
+from worldline.base import call_signatures, errors, failures
 from worldline.codec import canonical
-from worldline.kernel import context, user_errors, values
+from worldline.flow_core import flow_records
+from worldline.kernel import context, user_errors, user_values
 from worldline.kernel.authoring import resources, stored_types
 from worldline.kernel.code import source
-from worldline.kernel.flow import snapshots
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -186,9 +186,9 @@ class Signature:
     def needs_snapshot(self) -> bool:
         """Whether the function cannot be called without a snapshot."""
         found = self.snapshot
-        return found is not None and (found.default is found.empty or found.default is snapshots.GIVEN)
+        return found is not None and (found.default is found.empty or found.default is flow_records.GIVEN)
 
-    def given(self, snapshot: snapshots.Snapshot | None) -> dict[str, Any]:
+    def given(self, snapshot: flow_records.Snapshot | None) -> dict[str, Any]:
         """What the function is called with besides the arguments of a call. `BadInput` if it needs a snapshot, and
         there is none.
         """
@@ -227,8 +227,8 @@ class Signature:
 
     def _dump(self, arguments: dict[str, Any]) -> bytes:
         try:
-            return values.dump(arguments)
-        except values.Unstorable as error:
+            return user_values.dump(arguments)
+        except user_values.Unstorable as error:
             kind = errors.ValueTooLarge if isinstance(error, errors.ValueTooLarge) else errors.EncodeError
             which = f"argument {error.where}" if error.where != _ALL_ARGUMENTS else "its arguments"
             raise kind(f"{self._function.__name__}(): {which} cannot be stored: {error.why}") from error
@@ -255,7 +255,7 @@ class Signature:
         try:
             self._typed(label, parameter, value)
         except errors.DecodeError as error:
-            kind, why = values.name_of(self.hints.get(label, Any)), str(error).partition(": ")[2]
+            kind, why = user_values.name_of(self.hints.get(label, Any)), str(error).partition(": ")[2]
             raise errors.BadInput(
                 f"{self._function.__name__}(): argument {label} is not of its declared type, {kind}: {why}"
             ) from error
@@ -263,9 +263,9 @@ class Signature:
     def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         given: Any = canonical.decode(data)
         if type(given) is not dict:  # the keys of a map are text
-            given = values.rebuild(_ARGUMENTS, given)
+            given = user_values.rebuild(_ARGUMENTS, given)
         if self._names is not None and all(name in given for name in self._names) and len(given) == len(self._names):
-            return tuple(values.rebuild(self.hints.get(name, Any), given[name]) for name in self._names), {}
+            return tuple(user_values.rebuild(self.hints.get(name, Any), given[name]) for name in self._names), {}
         bound = self.parameters.bind_partial()
         for name, parameter in self.parameters.parameters.items():
             if name in given:
@@ -280,7 +280,7 @@ class Signature:
         return args, kwargs
 
     def result(self, data: bytes) -> Any:
-        return values.load(self.hints.get("return", Any), data)
+        return user_values.load(self.hints.get("return", Any), data)
 
     def check(self) -> None:
         """Refuse parameters and results of types that cannot be stored. `NotYet` while an annotation names nothing."""
@@ -292,10 +292,10 @@ class Signature:
     def _typed(self, name: str, parameter: inspect.Parameter, value: Any) -> Any:
         kind = self.hints.get(name, Any)
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            return tuple(values.rebuild(kind, each) for each in value)
+            return tuple(user_values.rebuild(kind, each) for each in value)
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            return {key: values.rebuild(kind, each) for key, each in value.items()}
-        return values.rebuild(kind, value)
+            return {key: user_values.rebuild(kind, each) for key, each in value.items()}
+        return user_values.rebuild(kind, value)
 
 
 class Call(Generic[R_co]):
@@ -509,7 +509,7 @@ def _without_snapshot(
 ) -> tuple[inspect.Signature, inspect.Parameter | None]:
     """An effect's parameters without the one that it is given a snapshot by, and that one, if it has one."""
     found = parameters.parameters[SNAPSHOT]
-    if found.default is not snapshots.GIVEN and not _is_snapshot(function, namespace):
+    if found.default is not flow_records.GIVEN and not _is_snapshot(function, namespace):
         return parameters, None
     others = [each for each in parameters.parameters.values() if each is not found]
     if found.kind is not found.KEYWORD_ONLY:
@@ -526,17 +526,17 @@ def _without_snapshot(
 
 def _is_snapshot(function: Callable[..., Any], namespace: dict[str, Any]) -> bool:
     """Whether the parameter is annotated as a snapshot. Other annotations may name what is not defined yet."""
-    annotated = signatures.annotations_of(function)
+    annotated = call_signatures.annotations_of(function)
     if SNAPSHOT not in annotated:
         return False
     try:
         found = type_hints(function, namespace, without=[each for each in annotated if each != SNAPSHOT])[SNAPSHOT]
     except errors.BadInput:
         return False  # it is said when the types are checked
-    return snapshots.Snapshot in (found, *typing.get_args(found))
+    return flow_records.Snapshot in (found, *typing.get_args(found))
 
 
 def _annotated(function: Callable[..., Any], without: Collection[str]) -> Any:
     """Something of the same name with some of a function's annotations."""
-    kept = {name: kind for name, kind in signatures.annotations_of(function).items() if name not in without}
+    kept = {name: kind for name, kind in call_signatures.annotations_of(function).items() if name not in without}
     return types.SimpleNamespace(__name__=function.__name__, __annotations__=kept)

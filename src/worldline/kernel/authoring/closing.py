@@ -14,7 +14,7 @@ from worldline.base import errors, failures, limits
 from worldline.base.failures import CancelKind
 from worldline.kernel import context, user_errors
 from worldline.kernel.authoring.calls import Seconds, to_us
-from worldline.kernel.operations import OpKind, ScopeClosing
+from worldline.kernel.run_operations import OpKind, ScopeClosing
 
 GRACE_TIMER = "grace"
 GRACE_SECONDS = limits.GRACE_SECONDS

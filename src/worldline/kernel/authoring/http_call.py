@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from worldline.base import failures
 from worldline.kernel.authoring.calls import Effect, Retry
-from worldline.model.http import Response
+from worldline.model.http_response import Response
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -13,14 +13,15 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, ParamSpec, TypeVar, overload
 
 from worldline.base import errors, grammar
-from worldline.kernel import values
-from worldline.kernel.authoring import flow_domains, http_call, reducers, resources, stored_types
+from worldline.features.domains.pure import domain_declaration
+from worldline.flow_core.authoring.document_domain import Document
+from worldline.flow_core.authoring.domain_class import Domain
+from worldline.flow_core.core import Effects
+from worldline.kernel import user_values
+from worldline.kernel.authoring import http_call, reducers, resources, stored_types
 from worldline.kernel.authoring.calls import Effect, Retry, Seconds, Workflow, check_function, to_us
 from worldline.kernel.authoring.resources import Resource
 from worldline.kernel.code import fingerprint, interests, source
-from worldline.kernel.flow.authoring.documents import Document
-from worldline.kernel.flow.authoring.domains import Domain
-from worldline.kernel.flow.core import Effects
 from worldline.model import ids
 
 P = ParamSpec("P")
@@ -45,7 +46,7 @@ class Program:
         self.workflows: dict[str, Workflow[..., Any]] = {}
         self.reducers: dict[str, reducers.Reducer] = {}
         self.resources: dict[str, Resource[Any]] = {}
-        self.domains: dict[str, flow_domains.DeclaredDomain] = {}
+        self.domains: dict[str, domain_declaration.DeclaredDomain] = {}
         # What named types that were not defined yet, by where it stands.
         self._unchecked: list[tuple[Callable[..., Any], Callable[[], None]]] = []
         self._hash: bytes | None = None
@@ -164,7 +165,7 @@ class Program:
         """
 
         def declare(what: Any) -> Any:
-            made, handle = flow_domains.declare(what, keyed=keyed, name=name, parallel=effects == "parallel")
+            made, handle = domain_declaration.declare(what, keyed=keyed, name=name, parallel=effects == "parallel")
             self._take(self.domains, made.name, made)
             return handle
 
@@ -205,9 +206,9 @@ class Program:
             waits = {name: interests.of(flow) for name, flow in self.workflows.items()}
             for name, kinds in waits.items():
                 for kind in kinds or ():
-                    stored_types.check(kind, f"{name}() waits for {values.name_of(kind)}")
+                    stored_types.check(kind, f"{name}() waits for {user_values.name_of(kind)}")
             routes = reducers.routes(self.reducers.values(), waits)
-            flow_domains.check(self.name, self.domains, self.reducers, routes)
+            domain_declaration.check(self.name, self.domains, self.reducers, routes)
             self._routes = routes
         return self._routes
 
@@ -328,7 +329,7 @@ class ResourceDecorator:
 
 
 def _name(fn: Callable[..., Any], given: str, what: str) -> str:
-    return ids.check_name(values.text(given, what), what) if given else getattr(fn, "__name__", "")
+    return ids.check_name(user_values.text(given, what), what) if given else getattr(fn, "__name__", "")
 
 
 def _caller_names() -> dict[str, Any]:

@@ -14,10 +14,11 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
-from worldline.base import errors, signatures
+from worldline.base import call_signatures, errors
 from worldline.codec import canonical
-from worldline.kernel import personal, values
+from worldline.kernel import user_values
 from worldline.kernel.authoring import calls, stored_types
+from worldline.kernel.personal import personal_value
 from worldline.model import ids, row_keys
 
 S = TypeVar("S")
@@ -63,12 +64,12 @@ class Reducer(msgspec.Struct, frozen=True):
     def dump(self, value: Any, *, is_canonical: bool) -> bytes:
         """The bytes of a value: of a dataclass that holds just the scalars it declares, by the short way."""
         if not is_canonical or self.scalars is None or not self.is_dataclass:
-            return values.dump(value)
+            return user_values.dump(value)
         flat = {name: getattr(value, name) for name, _ in self.scalars}
         try:
-            return values.bounded(canonical.encode_flat(flat), self.name)
+            return user_values.bounded(canonical.encode_flat(flat), self.name)
         except errors.EncodeError:
-            return values.dump(value)  # it says which field
+            return user_values.dump(value)  # it says which field
 
 
 class Routes(msgspec.Struct, frozen=True):
@@ -87,7 +88,7 @@ class OnInbox:
     """What `@wl.on(inbox="orders")` marks a method with."""
 
     def __init__(self, inbox: str) -> None:
-        self._inbox = ids.check_name(values.text(inbox, "an inbox's name"), "an inbox's name")
+        self._inbox = ids.check_name(user_values.text(inbox, "an inbox's name"), "an inbox's name")
 
     def __call__(self, fn: Callable[[S, E], R], /) -> Callable[[S, E], R]:
         setattr(on(fn), _INBOX, self._inbox)
@@ -130,15 +131,15 @@ def complete(begun: Reducer, namespace: dict[str, Any]) -> Reducer:
     """
     name, cls = begun.name, begun.cls
     stored_types.check(cls, f"reducer {name}")
-    outside = personal.desk.set(personal.TrialDesk())
+    outside = personal_value.desk.set(personal_value.TrialDesk())
     try:
-        values.load(cls, values.dump(cls()))
+        user_values.load(cls, user_values.dump(cls()))
     finally:
-        personal.desk.reset(outside)
+        personal_value.desk.reset(outside)
     scope = {**namespace, cls.__name__: cls}
     handlers = [_handler(name, label, fn, begun.key, scope) for label, fn in _methods(cls)]
     for each in handlers:
-        what = values.name_of(each.event)
+        what = user_values.name_of(each.event)
         stored_types.check(each.event, f"{name}.{each.method}: {what}")
         stored_types.check(each.answers, f"{name}.{each.method}: the answer to {what}")
     return Reducer(name, cls, begun.key, handlers, _scalars(cls), dataclasses.is_dataclass(cls))
@@ -156,10 +157,10 @@ def _methods(cls: type) -> list[tuple[str, Callable[..., Any]]]:
 def value_of(cls: type, reducer: str, key: str, data: bytes) -> Any:
     """A cell's data as an object of its class. `CellUnfit` names the cell if the class does not take it."""
     try:
-        return values.load(cls, data)
+        return user_values.load(cls, data)
     except errors.DecodeError as error:
         name = row_keys.cell_name(reducer, key)
-        raise errors.CellUnfit(f"the cell {name} does not fit its class {values.name_of(cls)}: {error}") from error
+        raise errors.CellUnfit(f"the cell {name} does not fit its class {user_values.name_of(cls)}: {error}") from error
 
 
 def routes(reducers: Iterable[Reducer], interests: dict[str, list[Any] | None]) -> Routes:
@@ -181,7 +182,7 @@ def routes(reducers: Iterable[Reducer], interests: dict[str, list[Any] | None]) 
             continue
         for kind in waited:
             _name_type(made, kind)
-            flows = made.flows.setdefault(values.schema_name(kind), [])
+            flows = made.flows.setdefault(user_values.schema_name(kind), [])
             if flow not in flows:
                 flows.append(flow)
     return made
@@ -208,7 +209,7 @@ def _handler(reducer: str, label: str, fn: Callable[..., Any], key: str | None, 
         raise errors.BadInput(
             f"{reducer}.{label} takes messages to inbox {inbox!r}, which have no answer: {event.__name__} is a request"
         )
-    return EventHandler(reducer, label, event, values.schema_name(event), answers, is_request, inbox)
+    return EventHandler(reducer, label, event, user_values.schema_name(event), answers, is_request, inbox)
 
 
 def _scalars(cls: type) -> list[tuple[str, type]] | None:
@@ -226,7 +227,7 @@ def _scalars(cls: type) -> list[tuple[str, type]] | None:
 def check_request(kind: type) -> None:
     """Refuse to ask what is no request: nothing would answer it."""
     if not issubclass(kind, calls.Request):
-        name = values.name_of(kind)
+        name = user_values.name_of(kind)
         raise errors.BadInput(
             f"{name} is not a request, so it has no answer: send it, or declare `class {name}(wl.Request[...])`"
         )
@@ -236,10 +237,10 @@ def _fields(event: type) -> list[str]:
     for names in ("__dataclass_fields__", "__struct_fields__", "model_fields"):
         if hasattr(event, names):
             return list(getattr(event, names))
-    return list(signatures.annotations_of(event))
+    return list(call_signatures.annotations_of(event))
 
 
 def _name_type(made: Routes, kind: Any) -> None:
-    name = values.schema_name(kind)
+    name = user_values.schema_name(kind)
     if made.types.setdefault(name, kind) is not kind:
         raise errors.BadInput(f"two event classes are named {name}; give one of them __schema__ = 'another name'")

@@ -5,7 +5,7 @@
 parameter is no part of a call: it is neither journaled nor given by the caller.
 
 Here is only the declaration, and `override`, which replaces a resource for a test. Hosts open and close resources
-(`roles/effects/open_resources.py`).
+(`effects/open_resources.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Generic, TypeVar, cast
 
-from worldline.base import errors, failures, signatures
+from worldline.base import call_signatures, errors, failures
 from worldline.kernel import user_errors
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ def use(resource: Resource[T], /) -> T:
 
 def split(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Resource[Any]]]:
     """A function's parameters without those that resources are passed to, and these."""
-    whole = signatures.of(function)
+    whole = call_signatures.of(function)
     uses = {
         each.name: each.default.resource
         for each in whole.parameters.values()

@@ -18,7 +18,7 @@ import cronsim
 import msgspec
 
 from worldline.base import errors, limits
-from worldline.kernel import values
+from worldline.kernel import user_values
 from worldline.kernel.authoring import calls
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -47,8 +47,8 @@ def spec_of(what: object, *, every: calls.Seconds | None, cron: str | None, tz: 
     if every is not None and every_us < limits.SCHEDULE_EVERY_US_MIN:
         raise errors.BadInput(f"every= must be at least {limits.SCHEDULE_EVERY_US_MIN / 1_000_000:g} s, not {every!r}")
     starts, name, data = _target(what)
-    cron = "" if cron is None else " ".join(values.text(cron, "cron=").split())
-    spec = Spec(every_us, cron, "" if tz is None else values.text(tz, "tz="), starts, name, data)
+    cron = "" if cron is None else " ".join(user_values.text(cron, "cron=").split())
+    spec = Spec(every_us, cron, "" if tz is None else user_values.text(tz, "tz="), starts, name, data)
     next_us(spec, since_us=0, after_us=0)
     return spec
 
@@ -85,7 +85,7 @@ def lacking(error: errors.UnknownZone) -> errors.CannotStep:
 
 def _target(what: object) -> tuple[bool, str, bytes]:
     if not isinstance(what, calls.Call):
-        return False, values.schema_name(type(what)), values.dump(what)
+        return False, user_values.schema_name(type(what)), user_values.dump(what)
     if what.target.kind != "workflow":
         raise errors.BadInput(f"{what!r} is an effect; schedule a workflow that calls it, or an event")
     what.use()

@@ -19,14 +19,14 @@ from typing import Any, ParamSpec, Self, TypeVar
 import msgspec
 
 from worldline.base import errors, failures
-from worldline.kernel import failure, user_errors, values
+from worldline.flow_core.flow_records import Snapshot
+from worldline.kernel import failure_data, user_errors, user_values
 from worldline.kernel.authoring import resources
 from worldline.kernel.authoring.calls import Effect, Seconds, to_us
-from worldline.kernel.flow.snapshots import Snapshot
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Judge = Callable[[BaseException], failure.Verdict]
+Judge = Callable[[BaseException], failure_data.Verdict]
 Drive = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
@@ -124,7 +124,7 @@ class ScriptProgress:
         self,
         effect: Effect[..., Any],
         arguments: bytes,
-        judge: Judge = failure.judge,
+        judge: Judge = failure_data.judge,
         *,
         snapshot: Snapshot | None = None,
         drive: Drive | None = None,
@@ -234,9 +234,9 @@ def _checked(effect: Effect[..., Any], answer: Any) -> bytes:
     """The answer's bytes; refused if they are not of the type that the effect returns."""
     kind = effect.signature.hints.get("return", Any)
     try:
-        data = values.dump(answer)
-        values.load(kind, data)
+        data = user_values.dump(answer)
+        user_values.load(kind, data)
     except (errors.EncodeError, errors.DecodeError) as error:
-        what, wanted = user_errors.repr_of(answer), values.name_of(kind)
+        what, wanted = user_errors.repr_of(answer), user_values.name_of(kind)
         raise errors.BadInput(f"script of {effect.name}(): {what} is not its answer, {wanted}: {error}") from error
     return data

@@ -19,8 +19,8 @@ import msgspec
 from msgspec import inspect
 
 from worldline.base import errors
-from worldline.kernel import library_types, stand_ins, user_errors, values
-from worldline.kernel.personal import Personal, use
+from worldline.kernel import library_types, stand_ins, user_errors, user_values
+from worldline.kernel.personal.personal_value import Personal, use
 
 _TYPES_MAX = 10_000
 _DEPTH_MAX = 32
@@ -104,7 +104,7 @@ def _check_read(kind: Any, what: str) -> None:
 def _shown(kind: Any) -> str:
     """A type for people: of a union, its members without their modules."""
     is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    return " | ".join(map(values.name_of, typing.get_args(kind))) if is_union else values.name_of(kind)
+    return " | ".join(map(user_values.name_of, typing.get_args(kind))) if is_union else user_values.name_of(kind)
 
 
 def _refusal(kind: Any) -> str:
@@ -118,7 +118,8 @@ def _refusal(kind: Any) -> str:
     except (NameError, AttributeError) as error:
         name = user_errors.text_of(error)
         raise NotDefinedYet(
-            f"{values.name_of(kind)}: an annotation of it names nothing known in its module: {name}; define it there"
+            f"{user_values.name_of(kind)}: an annotation of it names nothing known in its module: "
+            f"{name}; define it there"
         ) from error
     except Exception as error:  # noqa: BLE001 - the user's annotations: whatever they do, nothing can be read by them
         why = user_errors.text_of(error).partition(" - ")[0]
@@ -144,7 +145,7 @@ def _members(kind: Any) -> Iterator[tuple[str, Any]]:
         yield "", typing.get_args(kind)[0]
         return
     if origin is not None and not hasattr(origin, "__annotations__"):
-        is_union = origin is typing.Union or values.name_of(origin) == "UnionType"
+        is_union = origin is typing.Union or user_values.name_of(origin) == "UnionType"
         for inner in typing.get_args(kind):
             if isinstance(inner, type) or typing.get_origin(inner) is not None:
                 yield "" if is_union else "[]", inner
@@ -195,8 +196,8 @@ def _unread(cls: Any) -> str:
         return ""  # its parts are looked at apart
     if library_types.is_pydantic(cls):
         why = library_types.refusal(cls)
-        return f"{values.name_of(cls)} cannot be stored: {why}" if why else ""
-    return f"{values.name_of(cls)} cannot be stored; {_PLAIN}"
+        return f"{user_values.name_of(cls)} cannot be stored: {why}" if why else ""
+    return f"{user_values.name_of(cls)} cannot be stored; {_PLAIN}"
 
 
 def _stand_in(info: Any) -> type[stand_ins.StandIn] | None:
@@ -228,7 +229,7 @@ def _name(info: Any) -> str:
     if isinstance(info, inspect.UnionType):
         return " | ".join(_name(each) for each in info.types)
     if hasattr(info, "cls"):
-        return values.name_of(info.cls)
+        return user_values.name_of(info.cls)
     return type(info).__name__.removesuffix("Type").lower().replace("vartuple", "tuple")
 
 

@@ -16,14 +16,14 @@ from typing import Any, Generic, Literal, Never, TypeVar, overload
 from uuid import UUID
 
 from worldline.base import errors, failures
-from worldline.kernel import context, user_errors, values
-from worldline.kernel.authoring import call_checks, closing, messages, reducers, schedule_spec
+from worldline.flow_core.authoring import action_calls
+from worldline.flow_core.authoring.domain_class import Act
+from worldline.kernel import context, user_errors, user_values
+from worldline.kernel.authoring import call_checks, closing, message_calls, reducers, schedule_spec
 from worldline.kernel.authoring.calls import Call, Request, Seconds, answer_type, to_us
 from worldline.kernel.authoring.closing import GRACE_SECONDS
-from worldline.kernel.flow.authoring import acts
-from worldline.kernel.flow.authoring.domains import Act
-from worldline.kernel.operations import All, ContinueAsNew, Joined, OpKind
-from worldline.kernel.operations import ScopeOperation as Entered
+from worldline.kernel.run_operations import All, ContinueAsNew, Joined, OpKind
+from worldline.kernel.run_operations import ScopeOperation as Entered
 from worldline.model import ids
 
 R = TypeVar("R")
@@ -59,12 +59,12 @@ def random(label: str = "") -> Random:
     """Make a generator of random numbers that replays the same, seeded by the run, this function and a label or
     counter.
     """
-    return context.require("wl.random()").random(values.text(label, "a label"))
+    return context.require("wl.random()").random(user_values.text(label, "a label"))
 
 
 def uuid(label: str = "") -> UUID:
     """Draw a version 4 UUID that replays the same."""
-    return UUID(bytes=context.require("wl.uuid()").random_id(values.text(label, "a label")), version=4)
+    return UUID(bytes=context.require("wl.uuid()").random_id(user_values.text(label, "a label")), version=4)
 
 
 async def sleep(seconds: Seconds, /) -> None:
@@ -254,7 +254,7 @@ def start(call: Call[R], /, *, id: str | None = None) -> Started[R] | Any:
     # `unused-awaitable`, which finds forgotten calls) lets a start stand alone. Everything else stays checked.
     hands = context.require("wl.start()")
     call_checks.check_call(call, "wl.start()")
-    id = None if id is None else values.text(id, "a run's id")
+    id = None if id is None else user_values.text(id, "a run's id")
     if hands.handler is not None:
         if call.target.kind != "workflow":
             raise failures.OutsideWorkflow("a reducer's handler can start workflows only; let one do the effect")
@@ -410,7 +410,7 @@ def emit(event: object, /) -> None:
 
 def state(cls: type[S], key: str = "") -> S:
     """Return a copy of a reducer's state, as it is now."""
-    found: S = context.require("wl.state()").read_state(cls, values.text(key, "a cell's key"))
+    found: S = context.require("wl.state()").read_state(cls, user_values.text(key, "a cell's key"))
     return found
 
 
@@ -432,7 +432,7 @@ def after(seconds: Seconds, event: object, /) -> Timer:
     if hands.handler is not None:
         cancelled = hands.handler.after(delay_us, event)
         return Timer(lambda: cancelled.__setitem__(0, True))
-    number = hands.issue(OpKind.AFTER, values.schema_name(type(event)), values.dump(event), delay_us=delay_us)
+    number = hands.issue(OpKind.AFTER, user_values.schema_name(type(event)), user_values.dump(event), delay_us=delay_us)
     return Timer(lambda: _give_up(number))
 
 
@@ -451,12 +451,12 @@ def schedule(
         if not schedule_spec.has_zones():
             hands.drop_step(schedule_spec.lacking(error))
         raise
-    hands.schedule(values.text(id, "a schedule's id"), spec)
+    hands.schedule(user_values.text(id, "a schedule's id"), spec)
 
 
 def unschedule(id: str, /) -> None:
     """End a schedule, if there is one."""
-    context.require("wl.unschedule()").schedule(values.text(id, "a schedule's id"), None)
+    context.require("wl.unschedule()").schedule(user_values.text(id, "a schedule's id"), None)
 
 
 def _give_up(number: int) -> None:
@@ -472,16 +472,16 @@ async def send(
     inbox: str | None = None,
     headers: Mapping[str, str] | None = None,
     correlation: str | None = None,
-) -> messages.Receipt:
+) -> message_calls.Receipt:
     """Send an event to another world. Returns when it is in that world's inbox for good, with its id and place there.
 
     `world`: a name, `universe/world` for one of another universe, `peer:universe/world` for one of another store. `to`
     names one run that takes it; `inbox` an inbox of the other world, which then takes any value as an envelope.
     `headers` and `correlation` are seen by its handlers, by `wl.sender()`. `Undeliverable` if it cannot be taken there.
     """
-    content = messages.content(event, to=to or "", inbox=inbox, headers=headers, correlation=correlation)
+    content = message_calls.content(event, to=to or "", inbox=inbox, headers=headers, correlation=correlation)
     data = await _Awaiting(_message(OpKind.SEND, world, content))
-    return messages.receipt(data)
+    return message_calls.receipt(data)
 
 
 async def ask(
@@ -499,39 +499,39 @@ async def ask(
     """
     reducers.check_request(type(request))
     wanted = answer_type(type(request))
-    content = messages.content(request, to="", inbox=None, headers=headers, correlation=correlation)
+    content = message_calls.content(request, to="", inbox=None, headers=headers, correlation=correlation)
     late = f"world {world!r} did not answer {user_errors.name_of(type(request))} in time"
-    answer: R = await _within(timeout, _question(world, content, lambda data: values.load(wanted, data)), late)
+    answer: R = await _within(timeout, _question(world, content, lambda data: user_values.load(wanted, data)), late)
     return answer
 
 
 async def act(
     act: Act[S], /, *, key: str = "", id: str | None = None, world: str | None = None, timeout: Seconds | None = None
-) -> acts.Acted[S]:
+) -> action_calls.Acted[S]:
     """Do an action of a flow domain and wait for its end: `await wl.act(Order.pay("tok"), key="o-7")`.
 
     The domain is one of this world, or of another `world`, named as for `wl.send`. The end may be an error of the
     action; that is no exception. The same id is the same intent, and gives the same end. `TimeoutError` when time is
     up: the intent goes on.
     """
-    key = values.text(key, "the key of a cell")
+    key = user_values.text(key, "the key of a cell")
     if id is not None:
-        ids.check_chosen(values.text(id, "an intent's id"), "an intent's id")
-    schema, data = acts.event_of(acts.checked(act), key=key, id=id or "", named=id is not None)
+        ids.check_chosen(user_values.text(id, "an intent's id"), "an intent's id")
+    schema, data = action_calls.event_of(action_calls.checked(act), key=key, id=id or "", named=id is not None)
     ids.check_name(schema, "an action's name")
     if world is None:
         steps = _intent(schema, data, act)
     else:
-        steps = _question(world, messages.Content(schema, data), lambda said: acts.read_answer(act, said))
-    end: acts.Acted[S] = await _within(timeout, steps, f"{schema} did not end in time")
+        steps = _question(world, message_calls.Content(schema, data), lambda said: action_calls.read_answer(act, said))
+    end: action_calls.Acted[S] = await _within(timeout, steps, f"{schema} did not end in time")
     return end
 
 
-def _intent(schema: str, data: bytes, act: Act[S]) -> Generator[Any, Any, acts.Acted[S]]:
+def _intent(schema: str, data: bytes, act: Act[S]) -> Generator[Any, Any, action_calls.Acted[S]]:
     number = context.require("wl.act()").issue(OpKind.ACT, schema, data)
     (answer,) = yield All((number,))
     try:
-        return acts.read_answer(act, answer)
+        return action_calls.read_answer(act, answer)
     except errors.DecodeError as error:
         raise _unfit(number, error) from error
 
@@ -548,16 +548,16 @@ async def _within(timeout: Seconds | None, steps: Generator[Any, Any, Any], late
     return found
 
 
-def _message(kind: OpKind, world: str, content: messages.Content) -> Generator[Any, Any, Any]:
+def _message(kind: OpKind, world: str, content: message_calls.Content) -> Generator[Any, Any, Any]:
     # What no inbox can take is refused here: once the operation is recorded, its step has to be committed.
-    name = values.text(world, "a world's name")
-    messages.destination(name)
+    name = user_values.text(world, "a world's name")
+    message_calls.destination(name)
     number = context.require(f"wl.{kind.name.lower()}()").issue(kind, name, content.pack())
     (data,) = yield All((number,))
     return data if kind is OpKind.SEND else (number, data)
 
 
-def _question(world: str, content: messages.Content, read: Callable[[bytes], Any]) -> Generator[Any, Any, Any]:
+def _question(world: str, content: message_calls.Content, read: Callable[[bytes], Any]) -> Generator[Any, Any, Any]:
     number, data = yield from _message(OpKind.ASK, world, content)
     try:
         return read(data)
@@ -565,12 +565,12 @@ def _question(world: str, content: messages.Content, read: Callable[[bytes], Any
         raise _unfit(number, error) from error
 
 
-def sender() -> messages.Sender | None:
+def sender() -> message_calls.Sender | None:
     """Say who sent the message that this handler takes; None if what it takes was sent from outside or raised here."""
     message = context.require("wl.sender()").sender()
     if message is None:
         return None
-    return messages.Sender(
+    return message_calls.Sender(
         message.universe,
         message.world,
         message.from_step,
@@ -593,4 +593,4 @@ def continue_as_new(call: Call[Any], /) -> Never:
 
 def patched(id: str, /) -> bool:
     """Say whether to take the new branch of changed code: yes in runs that get here under it, no in older ones."""
-    return context.require("wl.patched()").patched(values.text(id, "a patch's id"))
+    return context.require("wl.patched()").patched(user_values.text(id, "a patch's id"))

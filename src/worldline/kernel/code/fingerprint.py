@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any, Protocol
 
-from worldline.base import errors, signatures
+from worldline.base import call_signatures, errors
 from worldline.codec import digest
-from worldline.kernel import values
+from worldline.kernel import user_values
 from worldline.kernel.code import source
 
 _OWN = "worldline"
@@ -169,7 +169,7 @@ def _class(cls: type) -> tuple[bytes, list[Any]]:
     mentions += _types(cls)
     if tree is not None:
         return _syntax(tree, functools.partial(_resolved, scopes)), mentions
-    fields = [f"{name}: {kind}" for name, kind in signatures.annotations_of(cls).items()]
+    fields = [f"{name}: {kind}" for name, kind in call_signatures.annotations_of(cls).items()]
     codes = [_code(each.__code__, source.NameScope(each, None)) for each in methods]
     return digest.hash_parts(b"class", *map(str.encode, fields), *codes), mentions
 
@@ -186,7 +186,7 @@ def _resolved(scopes: list[source.NameScope], node: ast.expr) -> Any:
 def _types(cls: type) -> Iterator[Any]:
     """The classes that a class's own annotations name, at any depth."""
     todo: list[Any] = []
-    for annotation in signatures.annotations_of(cls).values():
+    for annotation in call_signatures.annotations_of(cls).values():
         todo.append(_annotation(cls, annotation))
     while todo:
         kind = todo.pop()
@@ -228,7 +228,7 @@ def _constant(thing: Any) -> bytes:
     if not isinstance(thing, _PLAIN):
         return b""
     try:
-        return values.dump(thing)
+        return user_values.dump(thing)
     except errors.EncodeError:
         return b""
 

@@ -12,12 +12,12 @@ from typing import Any
 from worldline.base import errors, failures
 from worldline.codec import structs
 from worldline.kernel import context, halts, user_errors
-from worldline.kernel.authoring import messages
-from worldline.kernel.execution import desk, reports, stack, workflow_calls
-from worldline.kernel.operations import All, Await, First, Joined, OpKind, ScopeClosing
-from worldline.kernel.rows.records import JournaledFailure, Op, Resume
+from worldline.kernel.authoring import message_calls
+from worldline.kernel.execution import divergence_report, stack, step_desk, workflow_calls
+from worldline.kernel.machine import Blocked, Machine
+from worldline.kernel.rows.row_records import JournaledFailure, Op, Resume
+from worldline.kernel.run_operations import All, Await, First, Joined, OpKind, ScopeClosing
 from worldline.kernel.runs import LiveRun
-from worldline.kernel.state import Blocked, Machine
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 
@@ -128,7 +128,7 @@ def _error_of(op: Op) -> BaseException:
     if why.code == "refused":
         return failures.Refused(why.message, data=why.data)
     kind_of_failure = failures.EffectTimeout if op.outcome.status is ReceiptStatus.TIMEOUT else failures.EffectFailed
-    if op.kind in (OpKind.SEND, OpKind.ASK) and why.code in messages.NOT_TAKEN:
+    if op.kind in (OpKind.SEND, OpKind.ASK) and why.code in message_calls.NOT_TAKEN:
         kind_of_failure = failures.Undeliverable
     elif op.kind is OpKind.EFFECT and why.code == failures.PolicyDenied.code:
         kind_of_failure = failures.PolicyDenied
@@ -140,7 +140,7 @@ def _error_of(op: Op) -> BaseException:
 
 def rebuild(machine: Machine, run: LiveRun) -> None:
     """Make the coroutine anew and feed it everything it was fed before. `Diverged` if the code does something else."""
-    with desk.at(machine):
+    with step_desk.at(machine):
         _rebuild(machine, run)
 
 
@@ -150,7 +150,7 @@ def _rebuild(machine: Machine, run: LiveRun) -> None:
     flow = machine.program.workflows.get(record.workflow)
     if flow is None:
         known = list(machine.program.workflows)
-        raise failures.Diverged(reports.no_workflow(record.id, record.workflow, machine.program.name, known))
+        raise failures.Diverged(divergence_report.no_workflow(record.id, record.workflow, machine.program.name, known))
     run.cool()
     begun = bool(run.record.ops)  # a run that has begun and still lives waits for some operation
     try:
@@ -160,7 +160,9 @@ def _rebuild(machine: Machine, run: LiveRun) -> None:
         if user_errors.let_pass(error):
             raise
         why = user_errors.text_of(error)
-        raise failures.Diverged(reports.unfit_arguments(record.id, record.workflow, record.args, why)) from error
+        raise failures.Diverged(
+            divergence_report.unfit_arguments(record.id, record.workflow, record.args, why)
+        ) from error
     if not begun:
         return
     try:
@@ -214,8 +216,8 @@ def _stops(run: LiveRun, error: BaseException | None) -> str:
     if type(error) is StopIteration:
         how = "returns"
     elif error is not None:
-        how, at = f"raises {user_errors.message_in_step(error)}", reports.raising_line(error)
-    return reports.stops(record.id, record.workflow, record.ops, run.issued, how, at=at)
+        how, at = f"raises {user_errors.message_in_step(error)}", divergence_report.raising_line(error)
+    return divergence_report.stops(record.id, record.workflow, record.ops, run.issued, how, at=at)
 
 
 def _raised_before(machine: Machine, schema: str, data: bytes, correlation_id: str) -> None:

@@ -1,7 +1,8 @@
-"""What a reducer's handler can call while it runs: the kernel's side of the functions of `workflow_api.py`.
+"""What a reducer's handler can call while it runs: the kernel's side of the functions of
+`kernel/authoring/workflow_api.py`.
 
-One `HandlerCalls` is current while a handler runs. It collects what the handler asks for; `events.py` does that if the
-handler succeeds. What only a workflow can do is refused.
+One `HandlerCalls` is current while a handler runs. It collects what the handler asks for; `kernel/event_dispatch.py`
+does that if the handler succeeds. What only a workflow can do is refused.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from typing import Any, Never, Self
 
 from worldline.base import errors, failures, limits
 from worldline.codec import digest
-from worldline.kernel import runs, schedules, values, work
+from worldline.kernel import run_requests, runs, schedules, user_values
 from worldline.kernel.authoring import calls, reducers
 from worldline.kernel.authoring.schedule_spec import Spec
 from worldline.kernel.execution import draws
-from worldline.kernel.operations import OpKind
-from worldline.kernel.rows.records import Cell
-from worldline.kernel.state import Machine
+from worldline.kernel.machine import Machine
+from worldline.kernel.rows.row_records import Cell
+from worldline.kernel.run_operations import OpKind
 from worldline.model import ids, inbox
-from worldline.model import step as steps
+from worldline.model import step_records as steps
 
 HANDLER_BYTES_MAX = limits.STEP_BYTES_MAX // 4
 
@@ -118,12 +119,12 @@ class HandlerCalls:
             raise failures.NotDurable(f"{forgotten!r} was made but never awaited; {hint}")
 
     def emit(self, event: object) -> None:
-        raised = values.schema_name(type(event)), values.dump(event)
+        raised = user_values.schema_name(type(event)), user_values.dump(event)
         self.emits.append(raised)
         self._count(raised[1])
 
     def after(self, delay_us: int, event: object) -> list[bool]:
-        raised = values.schema_name(type(event)), values.dump(event)
+        raised = user_values.schema_name(type(event)), user_values.dump(event)
         cancelled = [False]
         self.afters.append((delay_us, raised, cancelled))
         self._count(raised[1])
@@ -131,7 +132,7 @@ class HandlerCalls:
 
     def start(self, call: calls.Call[Any], run_id: str) -> None:
         call.use()
-        work.check_known(self._machine.program, call.target)
+        run_requests.check_known(self._machine.program, call.target)
         if run_id:
             ids.check_name(run_id, "a run's id")
         args = call.pack_checked()

@@ -17,8 +17,8 @@ import msgspec
 
 from worldline.base import limits
 from worldline.kernel import user_errors
-from worldline.kernel.state import Machine
-from worldline.model.trace import TracedFailure, TraceSource
+from worldline.kernel.machine import Machine
+from worldline.model.traces import TracedFailure, TraceSource
 
 FRAMES_SEEN_MAX: Final = 100_000
 FRAMES_LAST: Final = 12

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from worldline.base import errors
-from worldline.kernel import failure, runs, user_errors, values, work
+from worldline.kernel import failure_data, run_requests, runs, user_errors, user_values
 from worldline.kernel.execution import stack, tracebacks
-from worldline.kernel.rows.records import Outcome
+from worldline.kernel.machine import Machine
+from worldline.kernel.rows.row_records import Outcome
 from worldline.kernel.runs import LiveRun
-from worldline.kernel.state import Machine
 from worldline.model.inbox import ReceiptStatus
-from worldline.model.trace import TraceSource
+from worldline.model.traces import TraceSource
 
 
 def check_all(machine: Machine, run: LiveRun) -> None:
@@ -31,7 +31,7 @@ def check(machine: Machine, run: LiveRun, number: int) -> None:
         if outcome is not None:
             if outcome.status is ReceiptStatus.OK:
                 run.take_buffered(index)
-            work.arrive(machine, run.record.id, number, outcome)
+            run_requests.arrive(machine, run.record.id, number, outcome)
             return
 
 
@@ -42,7 +42,7 @@ def _try(machine: Machine, run: LiveRun, number: int, data: bytes) -> Outcome | 
     kind, where = run.wheres[number]
     if where is not None:
         try:
-            event = values.load(kind, data)
+            event = user_values.load(kind, data)
         except errors.DecodeError:
             return None
         try:
@@ -52,7 +52,9 @@ def _try(machine: Machine, run: LiveRun, number: int, data: bytes) -> Outcome | 
             if user_errors.let_pass(error):
                 raise
             message = user_errors.message_in_step(error)
-            failed = runs.failed(user_errors.code_of(error), f"where= raised {message}", data=failure.data_of(error))
+            failed = runs.failed(
+                user_errors.code_of(error), f"where= raised {message}", data=failure_data.data_of(error)
+            )
             trace = tracebacks.record(machine, TraceSource.WHERE, run.record.id, error, message)
             if trace:
                 run.traces.keep(number, failed.data, trace)

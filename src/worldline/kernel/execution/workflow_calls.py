@@ -1,4 +1,4 @@
-"""What a workflow can call while it runs: the kernel's side of the functions of `workflow_api.py`.
+"""What a workflow can call while it runs: the kernel's side of the functions of `kernel/authoring/workflow_api.py`.
 
 One `WorkflowCalls` is current while a run's coroutine is fed. It issues operations on the run, or, while the run is
 rebuilt, checks that they are the ones recorded.
@@ -12,15 +12,15 @@ from typing import Any, NoReturn, Self
 
 from worldline.base import errors, failures, limits
 from worldline.base.failures import CancelKind
-from worldline.kernel import context, runs, schedules, user_errors, values, work
+from worldline.kernel import context, run_requests, runs, schedules, user_errors, user_values
 from worldline.kernel.authoring import calls, closing
 from worldline.kernel.authoring.schedule_spec import Spec
-from worldline.kernel.execution import draws, reports, waits
-from worldline.kernel.operations import All, First, OpKind, ScopeOperation
-from worldline.kernel.rows.records import Op, Outcome
+from worldline.kernel.execution import divergence_report, draws, waits
+from worldline.kernel.machine import Machine
+from worldline.kernel.rows.row_records import Op, Outcome
+from worldline.kernel.run_operations import All, First, OpKind, ScopeOperation
 from worldline.kernel.runs import LiveRun
-from worldline.kernel.state import Machine
-from worldline.model import step as steps
+from worldline.model import step_records as steps
 from worldline.model.inbox import ReceiptStatus
 
 _EFFECT = OpKind.EFFECT
@@ -84,7 +84,7 @@ class WorkflowCalls:
             raise failures.NotDurable(f"{forgotten!r} was made but never awaited; write `await {forgotten!r}`")
 
     def emit(self, event: object) -> None:
-        schema, data = values.schema_name(type(event)), values.dump(event)
+        schema, data = user_values.schema_name(type(event)), user_values.dump(event)
         if not self._run.rebuilding:
             self._raise_event(self._machine, schema, data, self._run.record.correlation_id)
 
@@ -137,15 +137,15 @@ class WorkflowCalls:
         still runs.
         """
         call.use()
-        work.check_known(self._machine.program, call.target)
+        run_requests.check_known(self._machine.program, call.target)
         self._run.continue_with(call.target.name, call.pack_checked())
 
     def issue_call(self, call: calls.Call[Any], kind: OpKind, *, run_id: str = "") -> int:
         """Issue an effect or a child. The target must belong to the program of this world."""
         call.use()
         try:
-            work.check_known(self._machine.program, call.target)
-            params = work.pack_call(call, again=self._is_rebuilding())
+            run_requests.check_known(self._machine.program, call.target)
+            params = run_requests.pack_call(call, again=self._is_rebuilding())
         except errors.BadInput as error:
             self._count_refusal(error)
             raise
@@ -164,7 +164,7 @@ class WorkflowCalls:
         now = self._machine.now
         now.begin_change()
         self._issue(wanted)
-        work.issued(self._machine, run, number, params, delay_us=delay_us, run_id=run_id)
+        run_requests.issued(self._machine, run, number, params, delay_us=delay_us, run_id=run_id)
         now.end_change()
         return number
 
@@ -207,15 +207,15 @@ class WorkflowCalls:
         return runs.child_id(self._run, number)
 
     def cancel_op(self, number: int, reason: str) -> None:
-        work.cancel_op(self._machine, self._run, number, reason)
+        run_requests.cancel_op(self._machine, self._run, number, reason)
 
     def end_op(self, number: int, reason: str, kind: CancelKind) -> bool:
-        work.end_op(self._machine, self._run, number, reason, kind)
+        run_requests.end_op(self._machine, self._run, number, reason, kind)
         return self._run.record.ops[number].kind is OpKind.CHILD
 
     def wait_event(self, kind: type, where: Any, timeout_us: int | None) -> Generator[Any, Any, Any]:
         run = self._run
-        schema = values.schema_name(kind)
+        schema = user_values.schema_name(kind)
         number = self.issue(OpKind.WAIT, schema, b"")
         run.wheres[number] = (kind, where)
         timer = -1
@@ -228,7 +228,7 @@ class WorkflowCalls:
             self.cancel_op(number, "timeout")
             raise TimeoutError(f"no {schema} within {timeout_us / 1_000_000:g} s" if timeout_us is not None else "")
         try:
-            event = values.load(kind, outcome)
+            event = user_values.load(kind, outcome)
         except errors.DecodeError as error:
             raise self.unfit(number, error) from error
         if timer >= 0:
@@ -243,8 +243,8 @@ class WorkflowCalls:
         outcome = record.ops[number].outcome
         if outcome is None or (not run.rebuilding and record.ops[-1].fed >= len(record.log)):
             return error
-        at = reports.asking_line()
-        report = reports.unfit_answer(
+        at = divergence_report.asking_line()
+        report = divergence_report.unfit_answer(
             record.id, record.workflow, record.ops, number, answer=outcome.data, why=str(error), asked_at=at
         )
         return _stray(run, report, unfit=not run.rebuilding)
@@ -254,9 +254,9 @@ class WorkflowCalls:
     def read_state(self, cls: type, key: str) -> Any:
         self._machine.reducer_of(cls)  # also while rebuilding: a class that is none must be refused every time
         data = self._value(
-            "state", f"{user_errors.name_of(cls)}/{key}", lambda: values.dump(self._machine.read_cell(cls, key))
+            "state", f"{user_errors.name_of(cls)}/{key}", lambda: user_values.dump(self._machine.read_cell(cls, key))
         )
-        return values.load(cls, data)
+        return user_values.load(cls, data)
 
     def _value(self, api: str, name: str, read: Callable[[], bytes]) -> bytes:
         """A value read now and recorded, so that a rebuilt run reads the same."""
@@ -292,7 +292,7 @@ class WorkflowCalls:
             run.next_number()
             return True
         self._number()
-        self._issue(Op(OpKind.PATCH, name, b"", outcome=Outcome(ReceiptStatus.OK, values.NONE)))
+        self._issue(Op(OpKind.PATCH, name, b"", outcome=Outcome(ReceiptStatus.OK, user_values.NONE)))
         return True
 
     # --- Scopes ----------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ class WorkflowCalls:
     def cancel_scope(self, scope: ScopeOperation, reason: str) -> None:
         """Cancel what the block waits for: it is left at its next await."""
         if not self._run.rebuilding:
-            work.interrupt(self._machine, self._run, scope.number, reason, CancelKind.USER)
+            run_requests.interrupt(self._machine, self._run, scope.number, reason, CancelKind.USER)
 
     def failed_in(self, scope: ScopeOperation) -> list[tuple[int, str]]:
         found: list[tuple[int, str]] = []
@@ -337,14 +337,17 @@ def _check_same(machine: Machine, run: LiveRun, number: int, wanted: Op) -> None
     record = run.record
     recorded = record.ops[number] if number < len(record.ops) else None
     if recorded is None or recorded.kind is not wanted.kind or recorded.name != wanted.name:
-        at = reports.asking_line()
-        raise _stray(run, reports.another(record.id, record.workflow, record.ops, number, wanted, asked_at=at))
+        at = divergence_report.asking_line()
+        raise _stray(
+            run, divergence_report.another(record.id, record.workflow, record.ops, number, wanted, asked_at=at)
+        )
     if recorded.params != wanted.params:
         run.differ(number, wanted.params)
         if machine.is_exact(recorded.step):
-            at = reports.asking_line()
+            at = divergence_report.asking_line()
             raise _stray(
-                run, reports.arguments_differ(record.id, record.workflow, number, recorded, wanted, asked_at=at)
+                run,
+                divergence_report.arguments_differ(record.id, record.workflow, number, recorded, wanted, asked_at=at),
             )
 
 

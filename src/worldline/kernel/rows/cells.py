@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from worldline.base import errors, probes
 from worldline.codec import canonical
-from worldline.kernel.rows.ledger import RowLedger, row_of
-from worldline.kernel.rows.records import UNREAD, Cell
+from worldline.kernel.rows.row_ledger import RowLedger, row_of
+from worldline.kernel.rows.row_records import UNREAD, Cell
 from worldline.model import row_keys as keys
 from worldline.model.change import DELTA_BYTES_MIN, Change, Row
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 
 from worldline.base import errors, limits
 from worldline.model import ids, inbox, journal
-from worldline.model import step as steps
+from worldline.model import step_records as steps
 from worldline.model.journal import Kind
-from worldline.model.trace import TracedFailure
-from worldline.model.upkeep.sealed import New
+from worldline.model.personal_records import New
+from worldline.model.traces import TracedFailure
 
 ENTRY_BYTES = 64  # of an entry without payload, about
 _INLINE_BYTES_MAX = limits.INLINE_BYTES_MAX

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 
 import msgspec
 
-from worldline.kernel import values
-from worldline.kernel.operations import OUTLIVE
+from worldline.kernel import user_values
 from worldline.kernel.rows.current_step import CurrentStep
-from worldline.kernel.rows.ledger import RecordQueue, RowLedger, Write, Written
 from worldline.kernel.rows.questions import QuestionRows
-from worldline.kernel.rows.records import DeferredOperation, GivenUp, Op, Parked, Pending, Record
+from worldline.kernel.rows.row_ledger import RecordQueue, RowLedger, Write, Written
+from worldline.kernel.rows.row_records import DeferredOperation, GivenUp, Op, Parked, Pending, Record
+from worldline.kernel.run_operations import OUTLIVE
 from worldline.model import ids
 from worldline.model import row_keys as keys
-from worldline.model import step as steps
+from worldline.model import step_records as steps
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind
 
@@ -115,7 +115,7 @@ class OpenWork:
             now.count_bytes(len(attached))
         now.draft(
             _EFFECT_REQUESTED if kind is _EFFECT else Kind.TIMER_SET,
-            values.pack([ordinal, name, run, op, params, due_us - opened_us if due_us > opened_us else 0]),
+            user_values.pack([ordinal, name, run, op, params, due_us - opened_us if due_us > opened_us else 0]),
         )
         now.wanted.append(
             steps.WorkRequest(
@@ -179,7 +179,7 @@ class OpenWork:
             self._rows.put(keys.WORK + keys.number(pending.number), pending.write)
         self.now.draft(
             Kind.TIMER_SET,
-            values.pack(
+            user_values.pack(
                 [
                     pending.ordinal,
                     pending.name,
@@ -248,7 +248,7 @@ class OpenWork:
     def _close(self, pending: Pending) -> None:
         if pending.kind is not WorkKind.MESSAGE:
             self.now.cancelled.append(self.wanted_again(pending, self.now.context.address))
-        self.now.draft(_CANCELLED[pending.kind], values.dump([pending.step, pending.ordinal, pending.name]))
+        self.now.draft(_CANCELLED[pending.kind], user_values.dump([pending.step, pending.ordinal, pending.name]))
 
     @staticmethod
     def wanted_again(pending: Pending, address: ids.Address) -> steps.WorkRequest:

@@ -9,7 +9,7 @@ before.
 from __future__ import annotations
 
 from worldline.codec import digest
-from worldline.kernel.rows.ledger import RowLedger, Written
+from worldline.kernel.rows.row_ledger import RowLedger, Written
 from worldline.model import ids
 from worldline.model import row_keys as keys
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from worldline.codec import digest
-from worldline.kernel import values
+from worldline.kernel import user_values
 from worldline.kernel.rows.current_step import CurrentStep
-from worldline.kernel.rows.ledger import RowLedger, Write, Written
+from worldline.kernel.rows.row_ledger import RowLedger, Write, Written
 from worldline.model import row_keys as keys
 from worldline.model.journal import Kind
 
@@ -47,7 +47,7 @@ class QuestionRows:
         if secret:
             self._drawn.append((step, secret))
             self._rows.put(keys.QUESTIONS, self._write)
-            now.draft(Kind.SECRET_DRAWN, values.dump(secret))
+            now.draft(Kind.SECRET_DRAWN, user_values.dump(secret))
         return secret
 
     def forked(self, step: int, still: Sequence[bytes]) -> None:

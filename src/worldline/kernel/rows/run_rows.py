@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from worldline.kernel.rows.ledger import Group, RowLedger, Write
-from worldline.kernel.rows.records import Record, RunStatus
+from worldline.kernel.rows.row_ledger import Group, RowLedger, Write
+from worldline.kernel.rows.row_records import Record, RunStatus
 from worldline.model import row_keys as keys
 
 

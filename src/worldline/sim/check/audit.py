@@ -12,35 +12,35 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from worldline.codec import structs
-from worldline.kernel import values
+from worldline.kernel import user_values
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import journal as journal_keys
+from worldline.keys import keyspace_table
 from worldline.keys import leases as lease_keys
-from worldline.keys import table
 from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
-from worldline.model import ids, inbox, journal, lease
+from worldline.model import ids, inbox, journal, leases
 from worldline.model import work as works
 from worldline.model.journal import Kind
 from worldline.model.work import WorkKind
-from worldline.model.world import TAKES_INPUT, Status
-from worldline.roles.world import handover
-from worldline.sim.check import deletions, work_moves
-from worldline.sim.check.client_ids import ClientIds
+from worldline.model.world_records import TAKES_INPUT, Status
+from worldline.sim.check import deletion_checks, work_moves
+from worldline.sim.check.client_id_checks import ClientIds
 from worldline.sim.load.history import Called
 from worldline.sim.runtime import keyspaces
-from worldline.sim.runtime.loop import ROGUE
+from worldline.sim.runtime.sim_loop import ROGUE
 from worldline.sim.runtime.truth import AppliedBatch
+from worldline.worker import waiting_input
 
 VIOLATIONS_MAX = 20
 # Hints, and logs of a universe: what is appended and is no input.
-_APPENDED = tuple(each.metric for each in table.KEYSPACES if each.stamped is table.Stamped.APPENDED)
+_APPENDED = tuple(each.metric for each in keyspace_table.KEYSPACES if each.stamped is keyspace_table.Stamped.APPENDED)
 
-ProvenDead = Callable[[lease.Holder, int], bool]
+ProvenDead = Callable[[leases.Holder, int], bool]
 DRIFT_MAX = 0.01  # of one clock against another
 
 
-def never_proven(holder: lease.Holder, now_us: int) -> bool:
+def never_proven(holder: leases.Holder, now_us: int) -> bool:
     """Where a holder's death shows by its heartbeat alone."""
     del holder, now_us
     return False
@@ -95,7 +95,7 @@ class Audit:
         self._proven_dead = proven_dead
         self.on_broken = on_broken
         self._intents: dict[bytes, tuple[bytes, int, int]] = {}  # of all worlds: where each was asked for
-        self._lives: dict[bytes, lease.Worker | None] = {}
+        self._lives: dict[bytes, leases.Worker | None] = {}
         self._signed_us: dict[bytes, int] = {}  # when each of them was written, in virtual time
         self._removed_us: dict[bytes, int] = {}  # when each of them was removed last, in virtual time
         self._ids = ClientIds(self.broken, window_us=window_us)
@@ -121,7 +121,7 @@ class Audit:
         ):
             self._born(at, journal_keys.HEAD.unpack(applied.batch.puts[journal_keys.head_key(at)].value))
             return
-        for each in deletions.deleted_by(applied):  # no rules hold any more but those of that file
+        for each in deletion_checks.deleted_by(applied):  # no rules hold any more but those of that file
             self._life(each).status = Status.DELETED
         entries = self._step(applied, at) if at is not None else []
         for key, old in applied.before.items():
@@ -199,7 +199,7 @@ class Audit:
         elif old is not None and not self.is_dead(lease_keys.HOLDER.unpack(old), applied):
             self._owner_only(applied, where.at, "L6", "gave the lease back")
 
-    def is_dead(self, holder: lease.Holder, applied: AppliedBatch) -> bool:
+    def is_dead(self, holder: leases.Holder, applied: AppliedBatch) -> bool:
         """By the store's clock, or because the heartbeat has not changed for a TTL by every host's clock."""
         key = lease_keys.worker_key(ids.WorkerId(holder.worker))
         sign = self._lives.get(key)
@@ -209,7 +209,7 @@ class Audit:
             return True
         return sign.heartbeat_us + sign.ttl_us <= self._latest_us or self._proven_dead(holder, self._now_us)
 
-    def was_removed(self, holder: lease.Holder, since_us: int) -> bool:
+    def was_removed(self, holder: leases.Holder, since_us: int) -> bool:
         """Whether its heartbeat was missing at some time since then. A worker that was silent for so long that others
         removed it may give a sign again between the read and the commit of the process that counts it as dead: no batch
         can expect that a key stays missing. It is taken off again when its heartbeat is seen.
@@ -265,9 +265,9 @@ class Audit:
         self, applied: AppliedBatch, at: ids.Address, life: AuditedWorld, entries: list[journal.JournalEntry]
     ) -> None:
         """What is journaled from the inbox leaves it in the same batch, in order, and was there."""
-        taken = [entry.stamp for entry in entries if entry.stamp and not handover.was_handed(entry.stamp)]
+        taken = [entry.stamp for entry in entries if entry.stamp and not waiting_input.was_handed(entry.stamp)]
         deleted = [inbox_keys.stamp_of(key) for key in applied.batch.deletes if keyspaces.place(key).what == "inbox"]
-        deleted = [stamp for stamp in deleted if not handover.was_handed(stamp)]  # never was in the inbox
+        deleted = [stamp for stamp in deleted if not waiting_input.was_handed(stamp)]  # never was in the inbox
         if sorted(taken) != sorted(deleted):
             self.broken("J6", f"{len(taken)} items journaled, {len(deleted)} deleted")
         for stamp in deleted:
@@ -309,7 +309,7 @@ class Audit:
     def _derived(self, at: ids.Address, life: AuditedWorld, entry: journal.JournalEntry) -> None:
         match entry.kind:
             case Kind.EFFECT_REQUESTED | Kind.TIMER_SET if not entry.blob:
-                ordinal, name, _, _, params, _ = values.load(tuple[int, str, str, int, bytes, int], entry.payload)
+                ordinal, name, _, _, params, _ = user_values.load(tuple[int, str, str, int, bytes, int], entry.payload)
                 intent = ids.intent_id(at, step=entry.step, ordinal=ordinal, kind=name, params=params)
                 life.intents[intent] = WorkKind.EFFECT if entry.kind is Kind.EFFECT_REQUESTED else WorkKind.TIMER
                 self._unique(at, intent, entry.step, ordinal)

@@ -10,25 +10,25 @@ from collections.abc import Sequence
 
 import msgspec
 
+from worldline.api.universe import Universe
 from worldline.base import errors, limits
 from worldline.base.failures import Diverged
 from worldline.client.connection import Connection
-from worldline.client.handle import Handle
-from worldline.client.universe import Universe
-from worldline.host import compose
-from worldline.inspect import doctor, prove, queries
+from worldline.client.world_handle import Handle
+from worldline.features.proofs import calls as proof_calls
+from worldline.inspect import doctor, store_queries
 from worldline.layers import snapshots as snapshot_layer
-from worldline.layers.stored import journal_pages
+from worldline.layers.history import journal_pages
 from worldline.model import journal
-from worldline.roles import reader as readers
-from worldline.roles import restore
-from worldline.sim.check import forks, garbage
+from worldline.runtime import store_opening, world_restore
+from worldline.runtime import world_reader as readers
+from worldline.sim.check import fork_checks, garbage_checks
 from worldline.sim.check.audit import Audit, Violation
 from worldline.sim.check.promises import Promises
 from worldline.sim.hosts.cluster import Cluster
 from worldline.sim.load.scenarios import UNIVERSE
 from worldline.sim.runtime import keyspaces
-from worldline.sim.runtime.env import SimEnv
+from worldline.sim.runtime.sim_env import SimEnv
 from worldline.store import kv
 
 COPIED_AT_ONCE = limits.BATCH_BYTES_MAX // (limits.VALUE_BYTES_MAX + limits.KEY_BYTES_MAX) // 2
@@ -176,7 +176,7 @@ INVARIANTS = {
 async def in_between(cluster: Cluster, audit: Audit) -> None:
     """E2 in the middle of everything: in a copy of the store as it is, the repair scan finds nothing to do."""
     env = SimEnv(cluster.loop, f"{cluster.seed}:doctor", skew_us=cluster.env.skew_us)
-    engine = await compose.open_engine("memory://", env, create=True)
+    engine = await store_opening.open_engine("memory://", env, create=True)
     items = list(cluster.truth.copy.items())
     for first in range(0, len(items), COPIED_AT_ONCE):
         batch = kv.Batch()
@@ -184,7 +184,7 @@ async def in_between(cluster: Cluster, audit: Audit) -> None:
             batch.absent(key)
             batch.put(key, value)
         await engine.commit(batch)
-    store = compose.Store("memory://", engine, cluster.bodies, env)
+    store = store_opening.Store("memory://", engine, cluster.bodies, env)
     report = await doctor.examine(reader(cluster, store), repair=False)
     for finding in report.findings:
         if finding.kind in ("missing_ready", "quarantined"):
@@ -192,7 +192,7 @@ async def in_between(cluster: Cluster, audit: Audit) -> None:
         audit.broken("E2", f"{finding.world} {finding.kind}: {finding.what}")
 
 
-async def at_end(cluster: Cluster, audit: Audit, left: list[str], born: forks.Forks, promises: Promises) -> None:
+async def at_end(cluster: Cluster, audit: Audit, left: list[str], born: fork_checks.Forks, promises: Promises) -> None:
     """Everything that is checked when a run has come to rest."""
     for invariant, what in cluster.company.complaints():
         audit.broken(invariant, what)
@@ -210,7 +210,7 @@ async def at_end(cluster: Cluster, audit: Audit, left: list[str], born: forks.Fo
     universe = reader(cluster, cluster.calm())
     for name in [meta.name async for meta in Universe(universe).worlds()]:
         at, status = await Handle(universe, name).address(), (await Handle(universe, name).describe()).meta.status
-        if await queries.quarantined(universe, at, status) is not None:
+        if await store_queries.quarantined(universe, at, status) is not None:
             audit.broken("INNOCENT", f"{name} is quarantined, and no restore ends a process")
         try:
             await replayed(universe, name, audit, promises.unproven)
@@ -219,10 +219,10 @@ async def at_end(cluster: Cluster, audit: Audit, left: list[str], born: forks.Fo
     if not left:
         await promises.kept(universe, born)
     if cluster.profile.collects:
-        await garbage.check(universe, audit)
+        await garbage_checks.check(universe, audit)
 
 
-def reader(cluster: Cluster, store: compose.Store) -> Connection:
+def reader(cluster: Cluster, store: store_opening.Store) -> Connection:
     """A universe that hosts nothing and knows every program."""
     universe = Connection(store, cluster.universe, UNIVERSE, [], cluster.settings)
     known = [*cluster.programs, *cluster.company.edited, *cluster.company.mended]
@@ -260,7 +260,7 @@ async def replayed(universe: Connection, name: str, audit: Audit, unproven: Sequ
     """
     world = Handle(universe, name)
     if (await world.describe()).meta.program not in unproven:
-        proof = await prove.prove(world)
+        proof = await proof_calls.prove(world)
         if proof.difference is not None or proof.unverifiable:
             audit.broken("R4", f"{name}: {proof.difference or proof.unverifiable}")
     at, engine = await world.address(), universe.store.engine
@@ -271,13 +271,13 @@ async def replayed(universe: Connection, name: str, audit: Audit, unproven: Sequ
     for saved in snapshot_layer.decode(at, read.page(0)):
         if saved.record.height < dropped:
             continue  # what steps changed above it was dropped; the proof has run them again
-        material = await restore.gather(engine, universe.blobs, at, baseline=saved.record, up_to=head.height)
-        restored = restore.build(material, program)
+        material = await world_restore.gather(engine, universe.blobs, at, baseline=saved.record, up_to=head.height)
+        restored = world_restore.build(material, program)
         _same_end(name, saved.record.step, head, restored, audit)
         restored.machine.close()
 
 
-def _same_end(name: str, step: int, head: journal.Head, restored: restore.RestoredWorld, audit: Audit) -> None:
+def _same_end(name: str, step: int, head: journal.Head, restored: world_restore.RestoredWorld, audit: Audit) -> None:
     if (restored.head.height, restored.head.chain) != (head.height, head.chain):
         audit.broken("R3", f"{name}: another end when replayed from step {step}")
     if restored.entries and restored.machine.state != head.state:

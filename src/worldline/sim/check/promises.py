@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from worldline.client.connection import Connection
 from worldline.sim.check.audit import Audit
-from worldline.sim.check.forks import Forks
-from worldline.sim.check.messages import Messages
+from worldline.sim.check.fork_checks import Forks
+from worldline.sim.check.message_checks import Messages
 from worldline.sim.hosts.cluster import Cluster
 from worldline.sim.runtime.truth import AppliedBatch
 

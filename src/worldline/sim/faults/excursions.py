@@ -13,7 +13,7 @@ import random
 from worldline.model.work import Work
 from worldline.sim.faults.faulty_store import Faults
 from worldline.sim.runtime import keyspaces
-from worldline.sim.runtime.loop import SimLoop
+from worldline.sim.runtime.sim_loop import SimLoop
 from worldline.sim.runtime.truth import AppliedBatch, Truth
 
 HOUR = 3_600

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from worldline.base import errors
 from worldline.sim.faults.faulty_store import Faults
-from worldline.store.objects import interface as objects
+from worldline.store.objects import objects_interface as objects
 
 FLIPS_MAX = 2  # damage on the way does not come for ever; damage at rest is another matter
 

@@ -26,7 +26,7 @@ from worldline.sim.faults.boundaries import BOUNDARIES, COLLECTING, COMPACTING, 
 from worldline.sim.faults.guards import Intact
 from worldline.sim.faults.profiles import Profile
 from worldline.sim.runtime import keyspaces
-from worldline.sim.runtime.loop import SimLoop, SimMachine
+from worldline.sim.runtime.sim_loop import SimLoop, SimMachine
 from worldline.sim.runtime.truth import Truth
 from worldline.store import kv
 

@@ -13,7 +13,7 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.model.settings import Settings
-from worldline.sim.runtime.loop import SimMachine
+from worldline.sim.runtime.sim_loop import SimMachine
 from worldline.sim.runtime.truth import Truth
 from worldline.store import kv
 

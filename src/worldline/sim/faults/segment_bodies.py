@@ -6,20 +6,20 @@ import contextlib
 from collections.abc import Iterator
 from unittest import mock
 
-from worldline.layers.stored import segments
+from worldline.layers.history import segment_body
 from worldline.sim.faults.faulty_store import Faults
 
 
 @contextlib.contextmanager
 def damaged(faults: Faults) -> Iterator[None]:
     """For the length of a block, some bodies have one bit turned over. Their address is that of the damaged bytes."""
-    real = segments.SegmentBuilder.body
+    real = segment_body.SegmentBuilder.body
 
-    def body(writer: segments.SegmentBuilder) -> bytes:
+    def body(writer: segment_body.SegmentBuilder) -> bytes:
         made = real(writer)
         if not faults.hit(faults.profile.bodies, faults.loop.host_of(None), "segment damaged", "write"):
             return made
         return made[:-1] + bytes([made[-1] ^ 1])
 
-    with mock.patch.object(segments.SegmentBuilder, "body", body):
+    with mock.patch.object(segment_body.SegmentBuilder, "body", body):
         yield

@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable
 
 from worldline.base import env as envs
-from worldline.roles.trials import child_process
-from worldline.sim.runtime.loop import SimMachine
+from worldline.runtime import child_process
+from worldline.sim.runtime.sim_loop import SimMachine
 
 SECONDS = 60.0
 

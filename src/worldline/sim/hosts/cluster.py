@@ -13,19 +13,19 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from worldline.api.universe import Universe
 from worldline.base import env as envs
 from worldline.client.connection import Connection
-from worldline.client.handle import Handle
-from worldline.client.universe import Universe
-from worldline.host import compose, peers
+from worldline.client.world_handle import Handle
+from worldline.features.abroad import peer_stores
 from worldline.host import process as hosts
 from worldline.host.process import EMBEDDED, Role
 from worldline.kernel.authoring.program import Program
-from worldline.layers import format as formats
+from worldline.layers import store_format as formats
 from worldline.layers import universes
 from worldline.model import ids
-from worldline.roles.cluster import operations
-from worldline.roles.universes.served import Universes
+from worldline.runtime import operator_calls, store_opening
+from worldline.runtime.universes.served_universes import Universes
 from worldline.sim.faults import excursions, faulty_objects
 from worldline.sim.faults.faulty_store import Faults, HostEngine
 from worldline.sim.faults.guards import Intact
@@ -37,11 +37,11 @@ from worldline.sim.hosts.machines import ClusterMember
 from worldline.sim.hosts.mishaps import Mishaps
 from worldline.sim.load import history
 from worldline.sim.load.scenarios import UNIVERSE
-from worldline.sim.runtime.env import SimEnv
-from worldline.sim.runtime.loop import SimLoop, SimMachine
+from worldline.sim.runtime.sim_env import SimEnv
+from worldline.sim.runtime.sim_loop import SimLoop, SimMachine
 from worldline.sim.runtime.truth import AppliedBatch, SimTrace, Truth
 from worldline.store import kv
-from worldline.store.objects import interface as objects
+from worldline.store.objects import objects_interface as objects
 
 OPERATOR = "operator"  # the host of the operator that revokes leases
 
@@ -101,7 +101,7 @@ class Cluster:
         """A store with its worlds, made in calm, and every member started. `other`: who audits the other store."""
         self.company.begin()
         self.faults.settle()
-        engine = await compose.open_engine("memory://", self.env, create=True)
+        engine = await store_opening.open_engine("memory://", self.env, create=True)
         self.truth = Truth(engine, self.env, self.trace, audit=audit)
         self.excursions = excursions.Excursions(self.loop, self.seed, self.truth, self.faults)
         if self.profile.excursion:
@@ -114,7 +114,7 @@ class Cluster:
             own=self.company.is_users,
             waited_for=self.company.waited_for,
         )
-        self.bodies = await compose.open_objects("memory://", self.env, create=True)
+        self.bodies = await store_opening.open_objects("memory://", self.env, create=True)
         self.objects = faulty_objects.FaultyObjects(self.bodies, self.faults)
         calm = self.calm()
         await formats.ensure(calm.engine, self.env, create=True)
@@ -151,10 +151,10 @@ class Cluster:
         """The roles of a client."""
         return EMBEDDED if not self.profile.split and self._draws.random() < 0.4 else ()
 
-    def calm(self) -> compose.Store:
+    def calm(self) -> store_opening.Store:
         """The store as the simulation itself sees it: no faults, whatever the phase."""
         engine = HostEngine(self.truth, self.quiet, self.loop.root, self.env)
-        return compose.Store(
+        return store_opening.Store(
             "memory://", engine, self.objects, self.env, in_store_bytes_max=self.profile.in_store_bytes_max
         )
 
@@ -170,7 +170,7 @@ class Cluster:
         engine = HostEngine(truth, used, host, env, lag_us=self._lag_us(host))
         member.begin(host, env, engine)
         bodies = self.bodies if member.steady else self.objects if member.away is None else member.away.seen
-        store = compose.Store(
+        store = store_opening.Store(
             "memory://",
             engine,
             bodies,
@@ -186,7 +186,7 @@ class Cluster:
         draws = random.Random(f"{self.seed}:lag:{host.label}")
         return int(draws.choice(LAG_SECONDS) * 1_000_000) if draws.random() * 100 < self.profile.lag else 0
 
-    async def _live(self, member: ClusterMember, store: compose.Store, reached: peers.Peers | None) -> None:
+    async def _live(self, member: ClusterMember, store: store_opening.Store, reached: peer_stores.Peers | None) -> None:
         hosted, settings = self.programs if member.runs == EMBEDDED else [], self.settings
         if member.code is not None:
             assert member.host is not None
@@ -241,7 +241,7 @@ class Cluster:
     async def _revoke(self, at: ids.Address) -> None:
         """An operator revokes a lease, as may happen at any time."""
         operator = HostEngine(self.truth, self.quiet, SimMachine(OPERATOR), self.env)
-        await operations.revoke_lease(operator, self.env, at)
+        await operator_calls.revoke_lease(operator, self.env, at)
 
     # --- Heal and quiesce -----------------------------------------------------------------------------------
 

@@ -9,17 +9,17 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
 from worldline.client.connection import Connection
-from worldline.host import peers
-from worldline.host.compose import Store
+from worldline.features.abroad import peer_stores
 from worldline.host.process import Role
 from worldline.kernel.authoring.program import Program
 from worldline.model import ids
 from worldline.model.settings import Settings
+from worldline.runtime.store_opening import Store
 from worldline.sim.hosts.machines import ClusterMember
 from worldline.sim.load.history import Called, ClientOp
 from worldline.sim.load.scenarios import PATIENCE_SECONDS
-from worldline.sim.runtime.env import SimEnv
-from worldline.sim.runtime.loop import SimMachine
+from worldline.sim.runtime.sim_env import SimEnv
+from worldline.sim.runtime.sim_loop import SimMachine
 from worldline.sim.runtime.truth import AppliedBatch, Truth
 
 Main = Callable[[Connection], Awaitable[None]]
@@ -60,7 +60,7 @@ class Company:
 
     # --- While it runs --------------------------------------------------------------------------------------
 
-    def peers(self, store: Store, member: ClusterMember, host: SimMachine, env: SimEnv) -> peers.Peers | None:
+    def peers(self, store: Store, member: ClusterMember, host: SimMachine, env: SimEnv) -> peer_stores.Peers | None:
         """Other stores, as one life of a machine sees them."""
         del store, member, host, env
         return None

@@ -16,10 +16,10 @@ from worldline.kernel.authoring.program import Program
 from worldline.model import ids
 from worldline.model.settings import Settings
 from worldline.sim.faults.faulty_store import HostEngine
-from worldline.sim.runtime.env import SimEnv
-from worldline.sim.runtime.loop import SimMachine
+from worldline.sim.runtime.sim_env import SimEnv
+from worldline.sim.runtime.sim_loop import SimMachine
 from worldline.sim.runtime.truth import Truth
-from worldline.store.objects import interface as objects
+from worldline.store.objects import objects_interface as objects
 
 
 class Away(msgspec.Struct, frozen=True):

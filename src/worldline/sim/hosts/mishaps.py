@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from worldline.sim.faults.faulty_store import Faults
 from worldline.sim.hosts.machines import ClusterMember
-from worldline.sim.runtime.loop import SimLoop, SimMachine
+from worldline.sim.runtime.sim_loop import SimLoop, SimMachine
 from worldline.sim.runtime.truth import Truth
 
 JUMP_SECONDS = (2, 15, 60, 600, -1, -3)  # of the store's clock

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from worldline.kernel import values
-from worldline.kernel.branches import fork
+from worldline.features.forks.pure import part as fork_part
+from worldline.kernel import user_values
 from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
 from worldline.model import ids
 from worldline.model.work import Work, WorkKind, WorkState
-from worldline.model.world import Status, WorldMeta
+from worldline.model.world_records import Status, WorldMeta
 from worldline.sim.faults.excursions import Excursions
 from worldline.sim.hosts.machines import ClusterMember
 from worldline.sim.load.history import ClientOp, History
@@ -75,7 +75,7 @@ class Remaining:
         work = work_keys.WORK.unpack(raw)
         if self._excursions is None or self._excursions.is_excused(key, work):
             return self._excursions is not None
-        if work.name != fork.SHARE:
+        if work.name != fork_part.SHARE:
             return False
         wanted = shared(work.params.inline or b"")
         owner = ids.Address(at.universe, ids.WorldId(wanted["world"]))
@@ -107,8 +107,8 @@ class Remaining:
         work = work_keys.WORK.unpack(raw)
         if work.state is WorkState.PARKED and self._is_dry(at):
             return False  # for a person
-        if work.name == fork.SHARE and self._is_of_dry(at, work):
-            return False  # for what may be parked there; `check/forks.py` says whether it is
+        if work.name == fork_part.SHARE and self._is_of_dry(at, work):
+            return False  # for what may be parked there; `sim/check/fork_checks.py` says whether it is
         if not self._own:
             return True
         is_timer = work.kind is WorkKind.TIMER
@@ -121,9 +121,9 @@ class Remaining:
 
 
 def shared(params: bytes) -> dict[str, Any]:
-    """What a fork shares with the world that it comes from: the arguments of `fork.SHARE`."""
-    arguments, _ = values.load(tuple[bytes, bytes], params)
-    found: dict[str, Any] = values.load(dict[str, Any], arguments)
+    """What a fork shares with the world that it comes from: the arguments of `fork_part.SHARE`."""
+    arguments, _ = user_values.load(tuple[bytes, bytes], params)
+    found: dict[str, Any] = user_values.load(dict[str, Any], arguments)
     return found
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from worldline.codec import structs
-from worldline.kernel import commands, values
+from worldline.kernel import control_commands, user_values
 from worldline.layers import cas
 from worldline.model import inbox, journal, payload
 from worldline.model.journal import Kind
@@ -94,7 +94,7 @@ class History:
 
     def sends(self, op: ClientOp, event: object) -> None:
         """What the journal will know the operation by."""
-        self.sends_raw(op, values.schema_name(type(event)), values.dump(event))
+        self.sends_raw(op, user_values.schema_name(type(event)), user_values.dump(event))
 
     def sends_raw(self, op: ClientOp, schema: str, data: bytes) -> None:
         self._by_payload[hashlib.sha256(data).digest()] = op.id
@@ -133,8 +133,8 @@ class History:
     def _input(self, entry: journal.JournalEntry) -> None:
         item: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
         if isinstance(item, inbox.Control):
-            if item.command == commands.RUN and item.payload.inline is not None:
-                self._took(structs.decode(commands.CorrelatedRun, item.payload.inline).run, again=True)
+            if item.command == control_commands.RUN and item.payload.inline is not None:
+                self._took(structs.decode(control_commands.CorrelatedRun, item.payload.inline).run, again=True)
         elif isinstance(item, inbox.InboxEvent):
             inline = item.payload.inline
             digest = item.payload.ref if inline is None else hashlib.sha256(inline).digest()

@@ -22,16 +22,16 @@ from unittest import mock
 
 import msgspec
 
+from worldline.api.universe import Universe
 from worldline.base import errors
 from worldline.client.connection import Connection
-from worldline.client.universe import Universe
+from worldline.effects import attempt, open_resources
+from worldline.effects import retry_policy as policies
+from worldline.flow_core.flow_records import Snapshot
 from worldline.kernel.authoring import scripts
 from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.flow.snapshots import Snapshot
-from worldline.roles.effects import attempt, open_resources
-from worldline.roles.effects import policy as policies
-from worldline.roles.erasure.sealing import CollectingDesk
+from worldline.runtime.personal.outside_desk import CollectingDesk
 
 UNIVERSE = "simulated"  # the name of the one that is
 SCENARIO = "scenario"

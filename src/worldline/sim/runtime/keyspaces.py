@@ -1,4 +1,4 @@
-"""Reading the store as an auditor: what a key is for (`keys/table.py`), and what a batch is about.
+"""Reading the store as an auditor: what a key is for (`keys/keyspace_table.py`), and what a batch is about.
 
 The layers build keys and never take strange ones apart; here every key of a commit is decoded.
 """
@@ -11,9 +11,9 @@ import msgspec
 
 from worldline.base import errors
 from worldline.codec import structs, tuples
-from worldline.kernel.branches import fork
+from worldline.features.forks.pure import part as fork_part
 from worldline.keys import inbox as inbox_keys
-from worldline.keys import journal, space, table, work
+from worldline.keys import journal, keyspace_table, space, work
 from worldline.model import ids, inbox
 from worldline.model.journal import JournalEntry, Kind
 from worldline.model.work import WorkKind, WorkState
@@ -30,16 +30,16 @@ class KeyPurpose(msgspec.Struct, frozen=True):
     rest: tuple[tuples.Item, ...] = ()
 
 
-_FORKED = fork.FORKED.encode()
+_FORKED = fork_part.FORKED.encode()
 METAS = ("world_meta", "universe_meta")
 
 
 @functools.lru_cache(maxsize=1 << 17)
 def place(key: bytes) -> KeyPurpose:
     """Take a stored key apart."""
-    if table.of(key) is None:  # where a range may begin, or what an ablation has put
-        return KeyPurpose(table.OTHER, None, tuples.unpack(key))
-    found = table.take_apart(key)
+    if keyspace_table.of(key) is None:  # where a range may begin, or what an ablation has put
+        return KeyPurpose(keyspace_table.OTHER, None, tuples.unpack(key))
+    found = keyspace_table.take_apart(key)
     return KeyPurpose(found.keyspace.metric, found.at, found.rest)
 
 
@@ -125,7 +125,7 @@ def _begins_fork(put: kv.Put) -> bool:
     if entry.kind is not Kind.CONTROL or entry.blob:
         return False
     item: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
-    return isinstance(item, inbox.Control) and item.command == fork.FORKED
+    return isinstance(item, inbox.Control) and item.command == fork_part.FORKED
 
 
 def _work(raw: bytes) -> str:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from worldline.codec import digest
-from worldline.sim.runtime.env import SimEnv
-from worldline.sim.runtime.loop import SimLoop, SimMachine
+from worldline.sim.runtime.sim_env import SimEnv
+from worldline.sim.runtime.sim_loop import SimLoop, SimMachine
 from worldline.store import kv
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from worldline.store.postgres import engine, settings
+from worldline.store.postgres import postgres_engine, postgres_settings
 
-PostgresEngine = engine.PostgresEngine
-Settings = settings.PostgresSettings
-open = engine.open
+PostgresEngine = postgres_engine.PostgresEngine
+Settings = postgres_settings.PostgresSettings
+open = postgres_engine.open

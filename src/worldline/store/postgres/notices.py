@@ -19,9 +19,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from worldline.base import env as envs
 from worldline.base import errors, limits, probes
 from worldline.store import hints
-from worldline.store.postgres import connections, sql
-from worldline.store.postgres.connections import PostgresSession
-from worldline.store.postgres.settings import PostgresSettings
+from worldline.store.postgres import postgres_connections, sql
+from worldline.store.postgres.postgres_connections import PostgresSession
+from worldline.store.postgres.postgres_settings import PostgresSettings
 
 PAYLOAD_CHARACTERS_MAX = 7_900  # the server stops at 8000 bytes
 _EVERYTHING = "*"
@@ -120,7 +120,7 @@ class Notices:
                     await session.row(sql.PING)
                 else:
                     await session.row(sql.NOTIFY, self._channel, message)
-            except (connections.Again, connections.BrokenConnection, errors.StoreError):
+            except (postgres_connections.Again, postgres_connections.BrokenConnection, errors.StoreError):
                 self._pending = None
                 self._wake.set()
                 session.abort()
@@ -142,7 +142,7 @@ class Notices:
         while True:
             try:
                 return await self._open()
-            except (errors.Error, connections.Again, connections.BrokenConnection):
+            except (errors.Error, postgres_connections.Again, postgres_connections.BrokenConnection):
                 await self._env.sleep(limits.RETRY_MOST_MS / 1000)
 
     def _payload(self) -> str | None:

@@ -37,7 +37,7 @@ from __future__ import annotations
 import hashlib
 
 from worldline.base import limits
-from worldline.store.postgres import settings
+from worldline.store.postgres import postgres_settings
 
 LAYOUT = 1
 # More transaction ids than a cluster uses in its life; what a move to another cluster adds to `store.base`.
@@ -335,11 +335,11 @@ WHERE r.reverse = {reverse}
 
 
 def create(schema: str) -> str:
-    return _CREATE.format(schema=settings.check_schema(schema), layout=LAYOUT)
+    return _CREATE.format(schema=postgres_settings.check_schema(schema), layout=LAYOUT)
 
 
 def create_schema(schema: str) -> str:
-    return f"CREATE SCHEMA {settings.check_schema(schema)}"
+    return f"CREATE SCHEMA {postgres_settings.check_schema(schema)}"
 
 
 def commit_name() -> str:
@@ -355,7 +355,7 @@ def commit_functions(schema: str) -> str:
     parameters = ", ".join(f"{name} {kind}" for name, kind in COMMIT_PARAMETERS)
     text = _COUNTER_ADD + _COMMIT
     return text.format(
-        schema=settings.check_schema(schema),
+        schema=postgres_settings.check_schema(schema),
         commit=commit,
         counter_add=counter_add,
         parameters=parameters,
@@ -370,22 +370,22 @@ def commit_functions(schema: str) -> str:
 
 def commit_call(schema: str) -> str:
     places = ", ".join(f"${index + 1}" for index in range(len(COMMIT_PARAMETERS)))
-    return f"SELECT * FROM {settings.check_schema(schema)}.{commit_name()}({places})"  # noqa: S608
+    return f"SELECT * FROM {postgres_settings.check_schema(schema)}.{commit_name()}({places})"  # noqa: S608
 
 
 def read(schema: str, *, backwards: bool) -> str:
     """The read statement; without `backwards` a shorter one, for when no range is read in reverse."""
-    name = settings.check_schema(schema)
+    name = postgres_settings.check_schema(schema)
     text = _READ.format(schema=name, newest=_NEWEST) + _READ_RANGES.format(schema=name, direction="ASC", reverse=0)
     return text + _READ_RANGES.format(schema=name, direction="DESC", reverse=1) if backwards else text
 
 
 def store_row(schema: str) -> str:
-    return f"SELECT layout, system, base FROM {settings.check_schema(schema)}.store"  # noqa: S608
+    return f"SELECT layout, system, base FROM {postgres_settings.check_schema(schema)}.store"  # noqa: S608
 
 
 def store_moved(schema: str) -> str:
-    return f"UPDATE {settings.check_schema(schema)}.store SET system = $1, base = base + {BASE_STEP}"  # noqa: S608
+    return f"UPDATE {postgres_settings.check_schema(schema)}.store SET system = $1, base = base + {BASE_STEP}"  # noqa: S608
 
 
 # What is older than a transaction's snapshot sees rows that are dead for all others, and VACUUM leaves these.
@@ -398,14 +398,14 @@ ORDER BY pid
 
 
 def vacuum(schema: str) -> str:
-    return f"VACUUM (INDEX_CLEANUP ON) {settings.check_schema(schema)}.kv"
+    return f"VACUUM (INDEX_CLEANUP ON) {postgres_settings.check_schema(schema)}.kv"
 
 
 def raise_base(schema: str) -> str:
     """Stamps begin at a version at least. The base is what transaction ids are added to, and so is never below it."""
-    name = settings.check_schema(schema)
+    name = postgres_settings.check_schema(schema)
     return f"UPDATE {name}.store SET base = greatest(base, $1::bigint) RETURNING base"  # noqa: S608
 
 
 def channel(schema: str) -> str:
-    return "worldline_" + settings.check_schema(schema)
+    return "worldline_" + postgres_settings.check_schema(schema)

@@ -1,1 +1,0 @@
-"""What touches the outside on behalf of effects. Knows nothing of storage."""

@@ -1,0 +1,1 @@
+"""What users open and hold: universes, worlds, and processes that host them."""

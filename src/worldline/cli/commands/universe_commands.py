@@ -1,0 +1,221 @@
+"""The universes of a store: list, create; what one may have: quota; who may send messages to its worlds: allow, deny,
+allowed. Each change of a quota and of what is allowed is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import click
+import msgspec
+
+from worldline.api import store_universes
+from worldline.base import errors
+from worldline.features.abroad import calls as abroad_calls
+from worldline.features.quotas import calls as quota_calls
+from worldline.inspect.entry_text import rfc3339, when
+from worldline.terminal import command_session, output
+from worldline.terminal.command_session import CommandSession
+
+Function = Callable[..., Any]
+
+
+def _patterns(default: str | None) -> Callable[[Function], Function]:
+    def add(function: Function) -> Function:
+        for name, what in (
+            ("--event", "Which messages: by schema, or inbox:NAME."),
+            ("--to", "Which worlds here."),
+            ("--world", "Which of its worlds."),
+        ):
+            function = click.option(
+                name, metavar="NAME|BEGIN*", default=default, show_default=default is not None, help=what
+            )(function)
+        return function
+
+    return add
+
+
+@command_session.command("allow")
+@click.argument("sender", metavar="UNIVERSE")
+@_patterns("*")
+async def allow(desk: CommandSession, *, sender: str, world: str, to: str, event: str) -> None:
+    """Let worlds of another universe send messages here.
+
+    UNIVERSE is one of this store, or `peer:universe`, or an id.
+    """
+    async with desk.open(programs=[]) as universe:
+        changed = await abroad_calls.allow(universe, sender, worlds=world, to=to, events=event)
+    said = f"{sender} may send here" if changed else f"{sender} may send that here already"
+    desk.out.one({"universe": sender, "allowed": True, "changed": changed}, [said])
+
+
+@command_session.command("deny")
+@click.argument("sender", metavar="UNIVERSE")
+@_patterns(None)
+async def deny(desk: CommandSession, *, sender: str, world: str | None, to: str | None, event: str | None) -> int:
+    """Take back what was allowed to a universe: all, or that with these very patterns."""
+    async with desk.open(programs=[]) as universe:
+        taken = await abroad_calls.deny(universe, sender, worlds=world, to=to, events=event)
+    said = (
+        f"{len(taken)} of the grants of {sender} taken back" if taken else f"nothing like that was allowed to {sender}"
+    )
+    desk.out.one({"universe": sender, "allowed": False, "taken": taken}, [said])
+    return 0 if taken else output.NEGATIVE
+
+
+@command_session.command("allowed", many=True)
+@click.option("--log", "shows_changes", is_flag=True, help="What was allowed and denied when, the newest first.")
+async def allowed(desk: CommandSession, *, shows_changes: bool, limit: int) -> None:
+    """List what other universes may send here."""
+    async with desk.open(programs=[]) as universe:
+        found = [] if shows_changes else await abroad_calls.allowed(universe)
+        changes = await abroad_calls.changes(universe) if shows_changes else []
+    columns = {"UNIVERSE": "universe", "WORLDS": "worlds", "TO": "to", "EVENTS": "events", "ID": "universe_id"}
+    if not shows_changes:
+        desk.out.many(found[:limit], columns, none="no other universe may send here", key="universe")
+        return
+    rows = [
+        {"change": each.change, "time": rfc3339(when(each.time_us)), "allowed": each.allowed, **_fields(what)}
+        for each in changes
+        for what in each.what
+    ]
+    shown = {"CHANGE": "change", "TIME": "time", "ALLOWED": "allowed", **columns}
+    desk.out.many(rows[:limit], shown, none="nothing was ever allowed here", key="change")
+
+
+def _fields(what: abroad_calls.Allowed) -> dict[str, str]:
+    return {
+        "universe": what.universe,
+        "worlds": what.worlds,
+        "to": what.to,
+        "events": what.events,
+        "universe_id": what.universe_id,
+    }
+
+
+# --- Which there are, and what they may have --------------------------------------------------------------------------
+
+
+@command_session.command("list", many=True)
+@click.option("--count", is_flag=True, help="Count the bytes now: reads all of the store.")
+async def list_universes(desk: CommandSession, *, count: bool, limit: int) -> None:
+    """List the universes of the store: worlds, bytes, and how much of its quota each uses.
+
+    Bytes are as they were last counted.
+    """
+    async with desk.open_store() as store:
+        found = await store_universes.listed(store, count=count)
+    rows = [_row(each) for each in found[:limit]]
+    columns = {
+        "NAME": "name",
+        "WORLDS": "worlds",
+        "BYTES": "bytes",
+        "EFFECTS": "effects",
+        "PINS": "pins",
+        "QUOTA": "uses",
+        "ID": "id",
+    }
+    desk.out.many(rows, columns, none="no universe in this store", key="name")
+
+
+@command_session.command("create")
+@click.argument("name")
+async def create(desk: CommandSession, *, name: str) -> int:
+    """Make a universe.
+
+    Workers that serve its name, or all universes, find it by themselves.
+    """
+    async with desk.open_store() as store:
+        made = await store_universes.create(store, name)
+    said = f"universe {name!r} is made" if made else f"there is a universe {name!r} already"
+    desk.out.one({"universe": name, "created": made}, [said])
+    return 0 if made else output.NEGATIVE
+
+
+def _amount(text: str) -> int | None:
+    """A number, with K, M, G or T behind it for powers of 1024; or `none`."""
+    found = _AMOUNT.fullmatch(text.strip().lower())
+    if found is None:
+        raise errors.BadInput(f"{text!r} is no quota; use a number like 500 or 20G, or none")
+    if found["none"]:
+        return None
+    scale: int = 1024 ** " kmgt".index(found["unit"] or " ")
+    return int(found["number"]) * scale
+
+
+_AMOUNT = re.compile(r"(?P<none>none)|(?P<number>[0-9]{1,30})(?P<unit>[kmgt]?)b?")
+
+
+def _quotas(function: Function) -> Function:
+    for name, what in (
+        ("pins", "Forks that pin a snapshot of the world they come from."),
+        ("effects", "Open effects."),
+        ("bytes", "Bytes stored; K, M, G and T are powers of 1024."),
+        ("worlds", "Worlds."),
+    ):
+        function = click.option(f"--{name}", metavar="N|none", help=what)(function)
+    return function
+
+
+@command_session.command("quota")
+@_quotas
+@click.option("--count", is_flag=True, help="Count the bytes now: reads all of the universe.")
+@click.option("--log", "shows_changes", is_flag=True, help="What the quota was from when on, the newest first.")
+async def quota(desk: CommandSession, *, count: bool, shows_changes: bool, **given: str | None) -> None:
+    """Show what the universe has and may have, or change what it may have.
+
+    Beyond its quota, what comes from outside and asks for more is refused; what runs already goes on.
+    """
+    wanted = {name: _amount(value) for name, value in given.items() if value is not None}
+    async with desk.open(programs=[]) as universe:
+        if shows_changes:
+            _show_changes(desk, await quota_calls.changes(universe))
+            return
+        changed = await quota_calls.change(universe, **wanted) if wanted else False
+        found = await quota_calls.use(universe.store, universe.id, count=count)
+    lines = [f"{name:8} {_of(found, name)}" for name in errors.QUOTA_NAMES]
+    if found.counted_us is not None:
+        lines.append(f"bytes were counted at {rfc3339(when(found.counted_us))}")
+    lines += [f"over its quota of {name}: what asks for more is refused" for name in found.exceeded]
+    desk.out.one({"universe": universe.name, **_use(found), "changed": changed}, lines)
+
+
+def _show_changes(desk: CommandSession, found: list[quota_calls.QuotaChange]) -> None:
+    rows = [
+        {"change": each.change, "time": rfc3339(when(each.time_us)), **msgspec.structs.asdict(each.quota)}
+        for each in found
+    ]
+    columns = {"CHANGE": "change", "TIME": "time", **{name.upper(): name for name in errors.QUOTA_NAMES}}
+    desk.out.many(rows, columns, none="this universe never had a quota", key="change")
+
+
+def _use(found: quota_calls.QuotaUse) -> dict[str, Any]:
+    return {
+        **{name: getattr(found, name) for name in errors.QUOTA_NAMES},
+        "quota": msgspec.structs.asdict(found.quota),
+        "counted": None if found.counted_us is None else rfc3339(when(found.counted_us)),
+        "exceeded": found.exceeded,
+    }
+
+
+def _row(each: store_universes.UniverseInfo) -> dict[str, Any]:
+    bounded = [name for name in errors.QUOTA_NAMES if getattr(each.use.quota, name) is not None]
+    uses = ", ".join(f"{name} {_of(each.use, name)}" for name in bounded) or "-"
+    created = rfc3339(when(each.created_us))
+    return {"name": each.name, "id": each.id, "created": created, **_use(each.use), "uses": uses}
+
+
+def _of(found: quota_calls.QuotaUse, name: str) -> str:
+    used, limit = getattr(found, name), getattr(found.quota, name)
+    return f"{'not counted' if used is None else used} of {'any number' if limit is None else limit}"
+
+
+# `worldline universe ...`; other files add their commands to it.
+GROUP = click.Group(
+    "universe",
+    commands=[list_universes, create, quota, allow, deny, allowed],
+    help="What universes have and may have, and who may send to one.",
+)
+COMMANDS: list[click.Command] = [GROUP]

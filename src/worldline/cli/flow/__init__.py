@@ -1,1 +1,0 @@
-"""Commands about flow domains: as documents and classes, and in worlds."""

@@ -1,1 +1,0 @@
-"""Who may send to a universe."""

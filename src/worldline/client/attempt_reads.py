@@ -1,0 +1,27 @@
+"""The attempts at effects of a run, from outside: of those that are open by their own records, of those that have an
+answer by what the step kept that took it. Needs no program.
+"""
+
+from __future__ import annotations
+
+from worldline.client import listing
+from worldline.client.world_handle import Handle
+from worldline.keys import work as work_keys
+from worldline.layers import work as works
+from worldline.model.work import EffectHistory
+from worldline.runtime import attempt_history, traceback_reader
+from worldline.store import kv
+
+
+async def of_run(world: Handle, run_id: str) -> list[EffectHistory]:
+    """The newest first, those that are open before the others. An effect that succeeded at once has none."""
+    universe, at = world.universe, await world.address()
+    begin, end = work_keys.open_work(at)
+    opened = [
+        works.Open(at, work_keys.open_intent(at, key), work_keys.WORK.unpack(raw), raw)
+        async for key, raw in listing.items(universe, kv.Range(begin, end))
+    ]
+    found = [each for each in opened if each.work.correlation == run_id and each.work.tried]
+    found.sort(key=lambda each: (each.work.step, each.work.ordinal), reverse=True)
+    kept = await traceback_reader.of_world(universe.store.engine, at)
+    return [*(works.history(each) for each in found), *attempt_history.of_run(kept, run_id)]

@@ -1,1 +1,0 @@
-"""Branches of worlds: making them, and seeing where they come from."""

@@ -1,1 +1,0 @@
-"""Worlds as files: written, read and checked."""

@@ -1,0 +1,248 @@
+"""Getting inputs into worlds, wherever they are hosted.
+
+An input goes straight to a world held in this process; else into the world's inbox, with a hint that it is ready. An
+input that is acked was taken or is in the inbox; if neither can be found out, that is an error (`StoreUncertain`), and
+the input is not sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.client import ask_order, known_worlds
+from worldline.client.connection import Connection
+from worldline.layers import inbox as inboxes
+from worldline.layers import journal as journals
+from worldline.layers import ready, worlds
+from worldline.model import ids, inbox, payload
+from worldline.model import world_records as world_model
+from worldline.runtime import facts
+from worldline.store import kv, transact
+from worldline.worker.held_world import HeldWorld
+from worldline.worker.waiting_input import Deferred, JournalPlace, Repeated, WaitingInput, new_stamp, was_handed
+
+
+class Sending(msgspec.Struct, frozen=True):
+    """Where an input went: straight into a step, or into the inbox. `stamp` is journaled with it either way.
+
+    `repeated`: the same id was used before for the same input, which got this stamp then.
+    """
+
+    at: ids.Address
+    applied: JournalPlace | None
+    stamp: kv.Stamp
+    since: int
+    id: str = ""
+    repeated: bool = False
+
+
+async def hosted(universe: Connection, at: ids.Address) -> HeldWorld | None:
+    """The world, if this process holds it or can."""
+    if universe.host is None:
+        return None
+    universe.host.check()
+    try:
+        return await universe.host.worlds.hold(at)
+    except errors.NotFound:
+        return None
+    except errors.Closed:
+        world = worlds.find(at, (await universe.store.engine.read(worlds.get(at))).value(0))
+        if world is not None and world.meta.status is world_model.Status.PAUSED:
+            return None  # it takes input and does not run
+        raise
+
+
+def deliver(
+    universe: Connection, at: ids.Address, item: inbox.Item, data: bytes, *, client_id: bytes | str | None = None
+) -> Awaitable[Sending]:
+    """Get an input to a world. Durable when it was awaited, which is at once. It comes behind every ask that came to
+    this process before it.
+    """
+    if universe.host is None:
+        return enqueue(universe, at, item, client_id=client_id, data=data)
+    place = universe.arrivals.enter(at, item)
+    if place is None:
+        return _deliver(universe, at, item, data, client_id=client_id)
+    return _deliver_in_line(universe, at, item, data, client_id=client_id, place=place)
+
+
+async def _deliver_in_line(
+    universe: Connection,
+    at: ids.Address,
+    item: inbox.Item,
+    data: bytes,
+    *,
+    client_id: bytes | str | None,
+    place: ask_order.AskPlace,
+) -> Sending:
+    try:
+        return await _deliver(universe, at, item, data, client_id=client_id, place=place)
+    finally:
+        universe.arrivals.leave(at, place)
+
+
+async def _deliver(
+    universe: Connection,
+    at: ids.Address,
+    item: inbox.Item,
+    data: bytes,
+    *,
+    client_id: bytes | str | None,
+    place: ask_order.AskPlace | None = None,
+) -> Sending:
+    """Straight into a step if this process holds the world, or can; else into its inbox."""
+    stamp = new_stamp(universe.store.env)
+    for attempt in range(3):
+        held = _here(universe, at)
+        if held is None:
+            held = await _take(universe, at, place, is_foreign=not attempt)
+            if held is None:
+                break
+        if universe.pressure.doubtful(item):
+            await universe.pressure.check(at, item)
+        if place is not None and place.may_be_blocked:
+            await place.wait_straight()
+        try:
+            done: asyncio.Future[JournalPlace] = asyncio.get_running_loop().create_future()
+            handover = WaitingInput(item, data, done, client_id=client_id, stamp=stamp)
+            handed = await _hand_over(universe, held, handover, done, place)
+        except Deferred:
+            if place is not None:
+                await place.wait_through()
+            break
+        if handed is not None:
+            return handed
+        if place is not None:
+            await place.wait_through()
+    return await enqueue(universe, at, item, client_id=client_id, data=data)
+
+
+async def _take(
+    universe: Connection, at: ids.Address, place: ask_order.AskPlace | None, *, is_foreign: bool
+) -> HeldWorld | None:
+    """The world, if this process can hold it. Until that is known, what comes after an ask is not handed over; nor
+    until the ask is in the inbox, unless the world was never here (`is_foreign`).
+    """
+    if place is not None:
+        place.step_aside()
+    held = await hosted(universe, at)
+    if place is not None and is_foreign and held is None:
+        place.go_straight()
+    return held
+
+
+def _here(universe: Connection, at: ids.Address) -> HeldWorld | None:
+    """The world, if this process holds it already."""
+    if universe.host is None:
+        return None
+    universe.host.check()
+    return universe.host.worlds.peek(at)
+
+
+async def _hand_over(
+    universe: Connection,
+    held: HeldWorld,
+    handover: WaitingInput,
+    done: asyncio.Future[JournalPlace],
+    place: ask_order.AskPlace | None,
+) -> Sending | None:
+    """Straight into a step of a world that is held here. None: this process has lost it."""
+    assert universe.host is not None
+    began_us = universe.store.env.wall_us() if universe.telemetry.on else 0
+    universe.pressure.enter(held, handover.item)
+    try:
+        if not universe.host.worlds.hand_to(held, handover):
+            return None
+        if place is not None:
+            place.go_straight()
+        applied = await done
+    except Repeated as repeated:
+        return Sending(held.at, None, repeated.stamp, 0, _text(handover.client_id, repeated.stamp), repeated=True)
+    except errors.Fenced:
+        return None
+    finally:
+        universe.pressure.leave(held)
+    if universe.telemetry.on:
+        _tell_entered(universe, held.at, handover.item, data=handover.data, stamp=handover.stamp, since=began_us)
+    if universe.pressure.stale(handover.item):
+        await universe.pressure.sample(handover.item)
+    stamp = kv.Stamp(handover.stamp)
+    return Sending(held.at, applied, stamp, applied.height, _text(handover.client_id, stamp))
+
+
+def _text(client_id: bytes | str | None, stamp: bytes) -> str:
+    """An input's id for people. What was handed over without one is told apart by its stamp."""
+    if client_id is None:
+        return stamp.hex()
+    return client_id.hex() if isinstance(client_id, bytes) else client_id
+
+
+def _tell_entered(
+    universe: Connection, at: ids.Address, item: inbox.Item, *, data: bytes, stamp: bytes, since: int
+) -> None:
+    fact = facts.Entered(at, item, data, kv.Stamp(stamp), was_handed(stamp), since, universe.store.env.wall_us())
+    universe.telemetry.tell(fact)
+
+
+async def enqueue(
+    universe: Connection, at: ids.Address, item: inbox.Item, *, client_id: bytes | str | None = None, data: bytes = b""
+) -> Sending:
+    """Put an input into a world's inbox, once, whatever happens to the answer. `data`: its payload."""
+    began_us = universe.store.env.wall_us()
+    await universe.pressure.check(at, item, sure=True)
+    look = universe.pressure.wants(at, item)
+    engine, env = universe.store.engine, universe.store.env
+    used = client_id or envs.new_id(env)
+    made_us = env.monotonic_us()
+    window_us = universe.settings.dedupe_window_ms * 1000
+    since = 0  # a repeat may have been taken long ago
+    repeated = False
+    known: known_worlds.KnownWorld | None = None
+    carried = getattr(item, "payload", payload.EMPTY).ref  # of a large one
+
+    async def write(world: worlds.WorldRecord, time_us: int) -> transact.Write[kv.Stamp]:
+        batch = kv.Batch()
+        if carried is not None:
+            generation = await universe.blobs.generation()
+            await universe.blobs.put(data, expected=carried)
+            generation.expect(batch)
+        worlds.expect_open(batch, world)
+        # An id that was made here cannot have been sent by anyone else. It is not held against it that the store's
+        # clock is far off, only that this very call has taken too long.
+        fresh = client_id is None and env.monotonic_us() - made_us <= window_us
+        index = inboxes.enqueue(batch, at, item, client_id=used, time_us=time_us, window_us=window_us, fresh=fresh)
+        ready.leave(batch, at, priority=ready.priority_of(item))
+        return transact.Write(batch, lambda ok: ok.stamps[index])
+
+    async def attempt() -> transact.NothingToWrite[kv.Stamp] | transact.Write[kv.Stamp]:
+        nonlocal since, known, repeated
+        if known is not None:
+            trusted, known = known, None  # once: stale meta conflicts, and the retry reads
+            universe.pressure.check_inbox(at, item, None)
+            since = trusted.height
+            return await write(trusted.world, universe.recent.time_us(trusted))
+        read = await engine.read(worlds.get(at), inboxes.get_seen(at, used), journals.get_head(at), *look)
+        world = worlds.decode(at, read.value(0))
+        seen = read.value(1)
+        if seen is not None:
+            repeated = True
+            return transact.NothingToWrite(inboxes.seen_stamp(seen, item, client_id=used))
+        universe.pressure.check_inbox(at, item, read.page(3) if look else None)
+        since = journals.decode_head(read.value(2)).height
+        universe.recent.note(world, height=since, time_us=read.time_us)
+        return await write(world, read.time_us)
+
+    if not look and client_id is None:
+        known = universe.recent.find(at)
+    stamp = await transact.run(engine, env, attempt)
+    if universe.host is not None:
+        universe.host.worlds.poke(at)
+    if universe.telemetry.on:
+        _tell_entered(universe, at, item, data=data, stamp=stamp, since=began_us)
+    await universe.pressure.sample(item)
+    return Sending(at, None, stamp, since, _text(used, stamp), repeated=repeated)

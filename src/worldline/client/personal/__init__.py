@@ -1,1 +1,0 @@
-"""Personal values, as clients send, read and erase them."""

@@ -1,0 +1,1 @@
+"""What worlds and stores can do besides running: each feature in a folder of its own, apart from the others."""

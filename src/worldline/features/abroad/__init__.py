@@ -1,0 +1,1 @@
+"""Messages to worlds of other universes and stores, and who may send them."""

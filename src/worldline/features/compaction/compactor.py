@@ -1,0 +1,322 @@
+"""Compacting one world, by its holder: segments for its oldest frames, and snapshots that nothing needs dropped.
+
+::
+
+    survey   policy, baseline, snapshots, last segment, pins; no mark is under way   one read, seldom more
+    write    frames -> body -> CAS -> read back, checked (`segment_writer.py`)       nothing of the world has changed
+    move     expect epoch, baseline, pins; index the body, delete its frames  one batch: all of it, or nothing
+    drop     expect the same; delete old snapshots' records                   one batch
+    expire   expect the same; delete old segments' records (`segment_expiry.py`)    one batch, if they are not kept for
+    ever
+
+It can be cut off anywhere. A body that was not indexed is garbage; the next attempt puts the same bytes again. A batch
+that conflicts with a fork's pin is given up, and decided anew behind the next snapshot. While a garbage collection
+marks, neither frames nor snapshots go: it is waited for (`features/collection/mark_barrier.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors, probes
+from worldline.features.collection import mark_barrier
+from worldline.features.compaction import batches, retention_rules, segment_expiry, segment_writer
+from worldline.features.compaction.retention_rules import KnownPast, RetentionPolicy
+from worldline.features.compaction.universe_retention import Policies
+from worldline.keys import journal as journal_keys
+from worldline.keys import segments as segment_keys
+from worldline.keys import snapshots as snapshot_keys
+from worldline.layers import age, leases, snapshots, universe_settings, universes
+from worldline.layers import blobs as blob_layer
+from worldline.layers import journal as journals
+from worldline.layers.history import history_line
+from worldline.layers.history.saved_state import Compute
+from worldline.model import ids, journal
+from worldline.model.age import Age
+from worldline.model.snapshots import StateSnapshot
+from worldline.store import kv, transact
+
+PAGE = 1_000  # of snapshots, and of pins
+KEPT_MAX = 200  # snapshots of one world that are looked through whenever one is taken
+SEGMENT_ENTRIES = 50_000  # of a world that is compacted by hand alone
+
+
+class CompactionResult(msgspec.Struct, frozen=True):
+    """What was done. `height`: up to where entries are in segments now; `held_back`: forks keep it from going on;
+    `expired`: entries that are not kept any more.
+    """
+
+    height: int
+    segments: int = 0
+    entries: int = 0
+    frames: int = 0
+    bytes: int = 0
+    snapshots: int = 0
+    held_back: bool = False
+    expired: int = 0
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """What there is, and what must be so still when something of it is deleted."""
+
+    known: KnownPast
+    expected: batches.Expected
+    last: batches.Indexed | None
+    line: history_line.HistoryLine
+    forked: journal.Head | None  # of a fork: the head that its own journal begins behind
+    epoch_raw: bytes | None
+    settings: universe_settings.UniverseSettingsRecord
+    now: Age
+
+
+async def survey(engine: kv.Engine, at: ids.Address, unmarked: bytes | None = None) -> Survey:
+    """Read what decides what may be compacted. The count of pins is read first: pins that come later move it.
+    `unmarked`: the generation, as it was when no mark was under way, for a caller that is going to write.
+    """
+    pages = [kv.Range(*snapshot_keys.snapshots(at), count_max=PAGE), snapshots.pins_range(at, count_max=PAGE)]
+    read = await engine.read(
+        snapshots.get_baseline(at),
+        snapshots.get_pin_count(at),
+        history_line.get(at),
+        batches.last_range(at),
+        leases.reads(at)[0],
+        age.get(at.universe),
+        universe_settings.get(at.universe),
+        *pages,
+    )
+    baseline_raw = read.value(0)
+    baseline = snapshots.decode_baseline(baseline_raw)
+    assert baseline_raw is not None
+    lineage = history_line.decode_lineage(read.value(2))
+    line = history_line.line_of(at, lineage)
+    last = batches.decode_last(at, read.page(3))
+    saved = [each async for page in _pages(engine, pages[0], read.page(7)) for each in snapshots.decode(at, page)]
+    pinned = [
+        pin.snapshot
+        async for page in _pages(engine, pages[1], read.page(8))
+        for _, pin in snapshots.decode_pins(at, page)
+    ]
+    known = KnownPast(
+        baseline, saved, None if last is None else last.record, line.forked_at, tuple(dict.fromkeys(pinned))
+    )
+    expected = batches.Expected(baseline_raw, read.value(1), universes.GenerationRecord(at.universe, unmarked))
+    return Survey(
+        known,
+        expected,
+        last,
+        line,
+        history_line.forked_head(lineage),
+        read.value(4),
+        universe_settings.decode(at.universe, read.value(6)),
+        age.decode(read.value(5)),
+    )
+
+
+async def _pages(engine: kv.Engine, wanted: kv.Range, first: kv.Page) -> AsyncIterator[kv.Page]:
+    """The first page of a range, which was read, and those that follow it."""
+    page = first
+    yield page
+    while page.more:
+        wanted = msgspec.structs.replace(wanted, begin=page.items[-1][0] + b"\x00")
+        page = (await engine.read(wanted)).page(0)
+        yield page
+
+
+async def _first_us(engine: kv.Engine, at: ids.Address, above: int) -> int | None:
+    page = (await engine.read(kv.Range(*journal_keys.frames(at, above=above), count_max=1))).page(0)
+    entries = journals.decode(at, page.items, above=above)
+    return entries[0].time_us if entries else None
+
+
+class SupersededSnapshots(msgspec.Struct, frozen=True):
+    """The snapshots that nothing needs any more once another one is the baseline; the count of pins, which the batch
+    that drops them expects; and how old the universe is, which is noted with the new one: 0 if that was not read.
+    """
+
+    snapshots: list[snapshots.StoredSnapshot] = []
+    pins_raw: bytes | None = None
+    age_us: int = 0
+
+
+async def superseded(
+    engine: kv.Engine, policies: Policies, at: ids.Address, taken: StateSnapshot
+) -> SupersededSnapshots:
+    """What goes with this snapshot. None are named if so many are kept that they would not be read with every snapshot:
+    those go when the world is compacted. Of snapshots that are kept for a time there may be any number: they are looked
+    through now and then.
+    """
+    known = policies.recent(at.universe)
+    if known is not None and not 0 < known.kept <= KEPT_MAX:
+        return SupersededSnapshots()
+    if known is not None and known.kept_us:
+        now = age.decode((await engine.read(age.get(at.universe))).value(0))
+        if not policies.is_look_due(at, known, now):
+            return SupersededSnapshots(age_us=now.age_us)
+    found = await survey(engine, at)
+    age_us = found.now.age_us
+    policy = await policies.of(found.settings)
+    taken = msgspec.structs.replace(taken, age_us=age_us)
+    after = msgspec.structs.replace(
+        found.known, baseline=taken, snapshots=[*found.known.snapshots, snapshots.StoredSnapshot(taken, b"")]
+    )
+    old = retention_rules.droppable(after, retention_rules.aged(policy, after, found.now))
+    if policy.kept_us and len(old) <= retention_rules.DROPS_MAX:  # else the next snapshot goes on with the others
+        policies.looked(at, found.now)
+    return SupersededSnapshots(old[: retention_rules.DROPS_MAX], found.expected.pins_raw, age_us)
+
+
+class Compactor:
+    """One compaction of one world. `compute` calls a function in a thread that is for it; `is_over` is asked between
+    pages whether to go on, `is_late` whether to do so without a rest; `ends` are the heads of segments
+    that were read before.
+    """
+
+    def __init__(
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        blobs: blob_layer.Blobs,
+        lease: leases.Lease,
+        *,
+        policies: Policies,
+        compute: Compute,
+        is_over: Callable[[], bool] = lambda: False,
+        is_late: Callable[[], bool] = lambda: False,
+        ends: dict[bytes, journal.Head] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._env = env
+        self._blobs = blobs
+        self._lease = lease
+        self._at = lease.at
+        self._policies = policies
+        self._compute = compute
+        self._is_over = is_over
+        self._is_late = is_late
+        self._ends = segment_expiry.Ends(blobs, {} if ends is None else ends)
+
+    async def run(self, *, now: bool = False) -> CompactionResult:
+        """Compact what there is, if it is enough, or if it is wanted `now`; drop what nothing needs in any case.
+        `Fenced` if the lease is another's.
+        """
+        found = await survey(self._engine, self._at)
+        policy = await self._policy(found)
+        done = await self._compact(found, policy, now=now)
+        dropped = retention_rules.DROPS_MAX
+        while dropped == retention_rules.DROPS_MAX:
+            dropped = await transact.run(self._engine, self._env, self._drop)
+            done = msgspec.structs.replace(done, snapshots=done.snapshots + dropped)
+        while policy.journal_us and not self._is_over():
+            expired = await transact.run(self._engine, self._env, self._expire)
+            if not expired:
+                break
+            done = msgspec.structs.replace(done, expired=done.expired + expired)
+        return done
+
+    async def _compact(self, found: Survey, policy: RetentionPolicy, *, now: bool) -> CompactionResult:
+        done = CompactionResult(found.known.compacted, held_back=retention_rules.is_held_back(found.known, policy))
+        target = retention_rules.limit(found.known, policy)
+        first_us = None if target is None else await _first_us(self._engine, self._at, found.known.compacted)
+        if target is None or first_us is None:
+            return done
+        if not now and not (policy.entries and retention_rules.is_due(found.known, target, policy, first_us=first_us)):
+            return done
+        return await self._segments(found, policy, target.height, done)
+
+    async def _segments(
+        self, found: Survey, policy: RetentionPolicy, up_to: int, done: CompactionResult
+    ) -> CompactionResult:
+        writer = segment_writer.SegmentWriter(
+            self._engine,
+            self._env,
+            self._blobs,
+            found.line,
+            self._compute,
+            with_changes=policy.changes,
+            is_over=self._is_over,
+            is_late=self._is_late,
+            age_us=found.now.age_us,
+        )
+        head: journal.Head | None = found.forked
+        last = found.known.last
+        if isinstance(last, journal.DroppedEntries):
+            head = last.end
+        elif head is None or head.height != found.known.compacted:
+            head = await self._head_at(found.known.compacted)
+        while head is not None and head.height < up_to:
+            written = await writer.write(head, up_to=up_to, entries_max=policy.entries or SEGMENT_ENTRIES)
+            if written is None or not await self._publish(written):
+                break
+            record, head = written.record, written.head
+            done = CompactionResult(
+                record.last_height,
+                done.segments + 1,
+                done.entries + record.last_height - record.first_height + 1,
+                done.frames + written.frames,
+                done.bytes + record.size,
+                held_back=done.held_back,
+            )
+        return done
+
+    async def _head_at(self, height: int) -> journal.Head | None:
+        """None if that went with a deleted world: an earlier release has forked this one, and did not note its head."""
+        try:
+            return await segment_writer.head_at(self._engine, self._blobs, self._at, height)
+        except errors.NotRetained:
+            probes.hit("compaction.parent-deleted")
+            return None
+
+    async def _publish(self, written: segment_writer.WrittenSegment) -> bool:
+        """Index a segment in the place of its frames. False if a fork needs these by now."""
+        record = written.record
+        raw = segment_keys.SEGMENT.pack(record)
+
+        async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
+            found = await self._survey()
+            if found.last is not None and found.last.raw == raw:
+                return transact.NothingToWrite(True)  # an answer was lost
+            if found.known.compacted != record.first_height - 1:
+                raise errors.DecodeError(
+                    f"segments end at height {found.known.compacted}, not {record.first_height - 1}"
+                )
+            if not retention_rules.allows(found.known, record):
+                probes.hit("compaction.held-back")
+                return transact.NothingToWrite(False)
+            await self._blobs.put(written.body)  # it is there, unless a collection came between
+            batch = kv.Batch()
+            batches.move(batch, self._lease, found.expected, record, last=found.last)
+            return transact.Write(batch, lambda _: True)
+
+        return await transact.run(self._engine, self._env, attempt)
+
+    async def _drop(self) -> transact.NothingToWrite[int] | transact.Write[int]:
+        """How many snapshots were dropped."""
+        found = await self._survey()
+        old = retention_rules.droppable(found.known, await self._policy(found))[: retention_rules.DROPS_MAX]
+        if not old:
+            return transact.NothingToWrite(0)
+        batch = kv.Batch()
+        batches.drop(batch, self._lease, found.expected, old)
+        return transact.Write(batch, lambda _: len(old))
+
+    async def _expire(self) -> transact.NothingToWrite[int] | transact.Write[int]:
+        """How many entries were dropped."""
+        found = await self._survey()
+        policy = await self._policy(found)
+        old = await segment_expiry.oldest(self._engine, self._ends, self._at, found.known, policy, now=found.now)
+        if old is None:
+            return transact.NothingToWrite(0)
+        return segment_expiry.write(self._lease, found.expected, found.known, old)
+
+    async def _policy(self, found: Survey) -> RetentionPolicy:
+        return retention_rules.aged(await self._policies.of(found.settings), found.known, found.now)
+
+    async def _survey(self) -> Survey:
+        state = await mark_barrier.unmarked(self._engine, self._env, self._at.universe)
+        found = await survey(self._engine, self._at, state.generation_raw)
+        if found.epoch_raw != self._lease.raw_epoch:
+            raise errors.Fenced(f"the lease of world {self._at.world.hex()} is another's by now")
+        return found

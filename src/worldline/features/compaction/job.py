@@ -1,0 +1,164 @@
+"""When worlds are compacted: one after the other, beside their steps, in the process that holds them.
+
+A world is looked at when it was saved, and when it was taken. Most have too little to compact, which is known without
+reading anything. Whatever goes wrong concerns the compaction alone: the world goes on, and is looked at again behind
+its next snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from worldline.base import env as envs
+from worldline.base import errors, grammar
+from worldline.codec import printable
+from worldline.features.compaction import compactor
+from worldline.features.compaction.universe_retention import Policies
+from worldline.layers import blobs as blob_layer
+from worldline.layers import leases
+from worldline.model import ids, journal
+from worldline.model.settings import WorkerSettings
+from worldline.model.snapshots import StateSnapshot
+from worldline.runtime import facts as telemetry
+from worldline.store import kv
+
+log = printable.logger("worldline.compaction")
+
+NAME = "compaction"  # of the task
+WAITING_MAX = 4  # worlds; with more of them, compaction does not rest
+KNOWN_MAX = 10_000  # worlds of which it is kept how far they are compacted
+
+
+class CompactionTarget(Protocol):
+    """A world that a worker holds, as far as it matters here."""
+
+    at: ids.Address
+    lost: bool
+    baseline: StateSnapshot
+    blobs: blob_layer.Blobs
+    lease: leases.Lease
+
+
+class TaskRunner(Protocol):
+    """What runs beside a worker's turns."""
+
+    def is_running(self, name: str) -> bool: ...
+
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None: ...
+
+
+class Compactions:
+    """Those of a worker. `run` calls a function about a world in the kernel's thread."""
+
+    def __init__(
+        self,
+        engine: kv.Engine,
+        env: envs.Env,
+        settings: WorkerSettings,
+        run: Callable[..., Any],
+        *,
+        tasks: TaskRunner,
+        telemetry: telemetry.Telemetry = telemetry.NOTHING,
+    ) -> None:
+        self._engine = engine
+        self._env = env
+        self._run = run
+        self._tasks = tasks
+        self._telemetry = telemetry
+        self.policies = Policies(engine, env, settings, hosts=True)
+        self._waiting: dict[ids.Address, CompactionTarget] = {}
+        self._compacted: dict[ids.Address, int] = {}  # up to which height, as far as known
+        self._ends: dict[bytes, journal.Head] = {}  # of segments that were not dropped yet
+        self._stopping = False
+        self._one = asyncio.Lock()
+
+    @property
+    def _is_due(self) -> bool:
+        return bool(self._waiting) and not self._stopping
+
+    def stop(self) -> None:
+        """Begin nothing more; what is under way ends soon."""
+        self._stopping = True
+        self._waiting.clear()
+
+    def look(self, held: CompactionTarget) -> None:
+        """A world was taken or saved: there may be something to compact."""
+        if self._may_have_enough(held):
+            self._waiting[held.at] = held
+            if self._is_due and not self._tasks.is_running(NAME):
+                self._tasks.start(NAME, self._turn())
+
+    def _may_have_enough(self, held: CompactionTarget) -> bool:
+        """Whether to read what there is. It is also asked without the policy of the universe, which is read then."""
+        policy = self.policies.recent(held.at.universe)
+        above = held.baseline.height - self._compacted.get(held.at, 0)
+        return policy is None or (policy.entries > 0 and above > policy.margin)
+
+    async def _turn(self) -> None:
+        """Compact what waits for it."""
+        while self._is_due:
+            held = self._waiting.pop(next(iter(self._waiting)))
+            if not held.lost:
+                await self._try(held)
+
+    async def _try(self, held: CompactionTarget) -> None:
+        try:
+            await self.policies.learn(held.at.universe)
+            if self._may_have_enough(held):
+                await self.compact(held)
+        except errors.Closed:
+            pass  # it was stopped, or the world let go
+        except (errors.Lost, errors.StoreError) as error:
+            log.info("world %s is not compacted now: %s", held.at.world.hex(), error, extra=telemetry.about(held.at))
+        except errors.Error as error:
+            self._failed(held, error)
+
+    def _failed(self, held: CompactionTarget, error: errors.Error) -> None:
+        log.error("world %s cannot be compacted: %s", held.at.world.hex(), error, extra=telemetry.about(held.at))
+        self._telemetry.tell(telemetry.CompactFailed(held.at, str(error)))
+
+    async def compact(self, held: CompactionTarget, *, now: bool = False) -> compactor.CompactionResult:
+        """Compact one world that is held here: if there is enough, or `now`. One at a time."""
+        async with self._one:
+            return await self._compact(held, now=now)
+
+    async def _compact(self, held: CompactionTarget, *, now: bool) -> compactor.CompactionResult:
+        began_us = self._env.monotonic_us()
+        done = await compactor.Compactor(
+            self._engine,
+            self._env,
+            held.blobs,
+            held.lease,
+            policies=self.policies,
+            compute=functools.partial(self._run, held.at),
+            is_over=lambda: self._stopping or held.lost,
+            is_late=lambda: len(self._waiting) > WAITING_MAX,
+            ends=self._ends,
+        ).run(now=now)
+        self._remember(held.at, done.height)
+        if done.segments or done.snapshots or done.expired:
+            us = self._env.monotonic_us() - began_us
+            self._telemetry.tell(
+                telemetry.WorldCompacted(
+                    held.at, done.segments, done.entries, done.frames, done.bytes, done.snapshots, us, done.expired
+                )
+            )
+            log.info(
+                "world %s: %s moved into %s, %s and %s dropped",
+                held.at.world.hex(),
+                grammar.count(done.entries, "entry"),
+                grammar.count(done.segments, "segment"),
+                grammar.count(done.snapshots, "snapshot"),
+                grammar.count(done.expired, "entry"),
+                extra=telemetry.about(held.at),
+            )
+        return done
+
+    def _remember(self, at: ids.Address, height: int) -> None:
+        self._compacted.pop(at, None)
+        self._compacted[at] = height
+        if len(self._compacted) > KNOWN_MAX:
+            del self._compacted[next(iter(self._compacted))]

@@ -1,0 +1,62 @@
+"""Copies of a whole store under way: one backup of it at a time, and one restore into it.
+
+A record with a token and a time says that one is. It is renewed while that goes on. When its time has passed, another
+may take its place: the next batch of the one before then conflicts.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from worldline.features.copies import keyspace as keys
+from worldline.features.copies import records
+from worldline.store import kv
+
+
+class CopyLease(msgspec.Struct, frozen=True):
+    """A copy under way, as it was read or written."""
+
+    key: bytes
+    raw: bytes
+    record: records.Copying
+
+
+def get_backup() -> kv.Get:
+    return kv.Get(keys.backup_key())
+
+
+def get_restoring() -> kv.Get:
+    return kv.Get(keys.restoring_key())
+
+
+def decode(wanted: kv.Get, raw: bytes | None) -> CopyLease | None:
+    return None if raw is None else CopyLease(wanted.key, raw, keys.COPYING.unpack(raw))
+
+
+def begin(
+    batch: kv.Batch, wanted: kv.Get, before: CopyLease | None, *, token: bytes, what: str, until_us: int
+) -> CopyLease:
+    """Take the turn: there is none, or its time has passed. Guard: the record as it was read, or that there is none."""
+    record = records.Copying(token, what, until_us)
+    raw = keys.COPYING.pack(record)
+    if before is None:
+        batch.absent(wanted.key)
+    else:
+        batch.expect(wanted.key, before.raw)
+    batch.put(wanted.key, raw)
+    return CopyLease(wanted.key, raw, record)
+
+
+def advance(batch: kv.Batch, turn: CopyLease, *, until_us: int) -> CopyLease:
+    """It goes on. Guard: the record as it was last written."""
+    record = msgspec.structs.replace(turn.record, time_us=until_us, batches=turn.record.batches + 1)
+    raw = keys.COPYING.pack(record)
+    batch.expect(turn.key, turn.raw)
+    batch.put(turn.key, raw)
+    return CopyLease(turn.key, raw, record)
+
+
+def end(batch: kv.Batch, turn: CopyLease) -> None:
+    """It is done, or given up. Guard: the record as it was last written."""
+    batch.expect(turn.key, turn.raw)
+    batch.delete(turn.key)

@@ -1,0 +1,1 @@
+"""Deleting worlds and whole universes, and removing what they had."""

@@ -1,0 +1,118 @@
+"""The ledger of erasures, read whole, and applied to a store that has again what was erased.
+
+A store that is made of a backup has all that was there when the backup was made. Every entry of a ledger that the
+backup's own ledger does not have is of an erasure that came later, and is done again: by comparing entries, not times,
+so that no clock decides. Values go as they went; a world is deleted, also one whose key was destroyed: its data stands
+under another key in the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.features.deletion import job as deletions
+from worldline.features.erasure import batches as erasure_batches
+from worldline.features.erasure.records import ErasedKind, LedgerEntry
+from worldline.layers import personal_records, universes
+from worldline.model import ids
+from worldline.store import kv, transact
+
+PAGE = 500
+
+
+class ErasuresApplied(msgspec.Struct, frozen=True):
+    """`done`: entries of which there is nothing now. `left`: what stays for a person to do, in words."""
+
+    done: int
+    left: list[str]
+
+
+async def read_all(engine: kv.Engine) -> list[LedgerEntry]:
+    """In the order of their times."""
+    found: list[LedgerEntry] = []
+    after = b""
+    while True:
+        page = (await engine.read(erasure_batches.page(after=after, count_max=PAGE))).page(0)
+        found += erasure_batches.decode(page.items)
+        if not page.more:
+            return found
+        after = page.items[-1][0]
+
+
+def merged(*ledgers: Iterable[LedgerEntry]) -> list[LedgerEntry]:
+    """Each entry once, in the order of their times."""
+    every = {msgspec.msgpack.encode(entry): entry for each in ledgers for entry in each}
+    return [every[key] for key in sorted(every, key=lambda key: (every[key].time_us, key))]
+
+
+async def add(engine: kv.Engine, env: envs.Env, entries: Sequence[LedgerEntry]) -> int:
+    """Take up entries of another ledger, those that this one does not have. Returns how many these are."""
+    known = {msgspec.msgpack.encode(each): None for each in await read_all(engine)}
+    new = [each for each in merged(entries) if msgspec.msgpack.encode(each) not in known]
+    for entry in new:
+        batch = kv.Batch()
+        erasure_batches.add(batch, entry)
+        for key in batch.puts:
+            batch.absent(key)
+        await transact.commit(engine, env, batch)  # a conflict: another process has added it
+    return len(new)
+
+
+async def apply(engine: kv.Engine, env: envs.Env, entries: Iterable[LedgerEntry]) -> ErasuresApplied:
+    """Do these erasures again, where there is anything to erase. It may be cut off, and be done again."""
+    done, left = 0, list[str]()
+    for entry in entries:
+        why = await _apply(engine, env, entry)
+        if why:
+            left.append(why)
+        else:
+            done += 1
+    return ErasuresApplied(done, left)
+
+
+async def _apply(engine: kv.Engine, env: envs.Env, entry: LedgerEntry) -> str:
+    """Returns why it cannot be done now, or nothing."""
+    universe = ids.UniverseId(entry.universe)
+    if entry.kind is ErasedKind.UNIVERSE:
+        read = await engine.read(universes.get_meta(universe))
+        if read.value(0) is None or universes.is_closed(read.value(0)):
+            return ""
+        return f"universe {entry.universe.hex()} was deleted: `worldline universe delete NAME --with-worlds`"
+    at = ids.Address(universe, ids.WorldId(entry.world))
+    if entry.kind in (ErasedKind.SUBJECT, ErasedKind.VALUES):
+        await _erase(engine, env, at, entry)
+        return ""
+    try:
+        await deletions.begin(engine, env, at)
+    except errors.NotFound:
+        return ""
+    except errors.InUse as error:
+        return f"world {entry.world.hex()} was erased: {error}; then type `worldline ledger apply` again"
+    await deletions.WorldRemoval(engine, env, universe, only=at).run()
+    return ""
+
+
+async def _erase(engine: kv.Engine, env: envs.Env, root: ids.Address, entry: LedgerEntry) -> None:
+    async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
+        values = [personal_records.get(root, entry.subject, each) for each in entry.values]
+        read = await engine.read(
+            personal_records.get_subject(root, entry.subject),
+            personal_records.subject_range(root, entry.subject, count_max=1),
+            *values,
+        )
+        was = personal_records.SubjectRecord(entry.subject, read.value(0))
+        named = any(read.value(2 + index) is not None for index in range(len(values)))
+        if was.raw is None or not (named if values else read.page(1).items):
+            return transact.NothingToWrite(None)
+        batch = kv.Batch()
+        if values:
+            personal_records.erase_values(batch, root, was, entry.values, time_us=read.time_us)
+        else:
+            personal_records.erase_subject(batch, root, was, time_us=read.time_us)
+        return transact.Write(batch, lambda _: None)
+
+    await transact.run(engine, env, attempt)

@@ -1,0 +1,1 @@
+"""The cells of flow domains inside a step: what jobs do and derive, without I/O."""

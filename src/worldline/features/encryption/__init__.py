@@ -1,0 +1,1 @@
+"""Encrypted stores: values and objects sealed on their way in, keys, and their rotation."""

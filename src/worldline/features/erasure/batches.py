@@ -1,0 +1,90 @@
+"""The ledger of erasures, and whether what was erased is overwritten: written by the batches that erase.
+
+A batch that erases notes it, so that there is no erasure without an entry, nor an entry without an erasure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from worldline.codec import tuples
+from worldline.features.erasure import keyspace as keys
+from worldline.features.erasure import scrub_keyspace
+from worldline.features.erasure.records import ErasedKind, LedgerEntry
+from worldline.model import ids
+from worldline.store import kv
+
+
+class Scrubs(msgspec.Struct, frozen=True):
+    """How often something was erased, and the last scrub, as they were read."""
+
+    erasures: int
+    done: int
+    count_raw: bytes | None
+    last_raw: bytes | None
+
+    @property
+    def is_owed(self) -> bool:
+        return self.erasures != self.done
+
+
+def note(
+    batch: kv.Batch,
+    kind: ErasedKind,
+    at: ids.Address | ids.UniverseId,
+    *,
+    time_us: int,
+    subject: bytes = b"",
+    values: Sequence[bytes] = (),
+) -> None:
+    """In the batch that erases. Guard: the caller's."""
+    universe, world = (at.universe, at.world) if isinstance(at, ids.Address) else (at, b"")
+    add(batch, LedgerEntry(kind, universe, world, subject, list(values), max(0, time_us)))
+    owe_scrub(batch)
+
+
+def add(batch: kv.Batch, entry: LedgerEntry) -> None:
+    """An entry as it is, of this store or another. Guard: the caller's."""
+    batch.put(keys.entry_key(entry), keys.ENTRY.pack(entry))
+
+
+def owe_scrub(batch: kv.Batch) -> None:
+    """What this batch deletes is to be overwritten where the engine can."""
+    batch.add(scrub_keyspace.COUNT, 1)
+
+
+def page(*, after: bytes = b"", count_max: int) -> kv.Range:
+    begin, end = keys.entries()
+    return kv.Range(tuples.successor(after) if after else begin, end, count_max=count_max)
+
+
+def decode(items: Sequence[tuple[bytes, bytes]]) -> list[LedgerEntry]:
+    return [keys.ENTRY.unpack(raw) for _, raw in items]
+
+
+def get_scrubs() -> tuple[kv.Get, kv.Get]:
+    return kv.Get(scrub_keyspace.COUNT), kv.Get(scrub_keyspace.LAST)
+
+
+def decode_scrubs(count_raw: bytes | None, last_raw: bytes | None) -> Scrubs:
+    last = scrub_keyspace.RECORD.get(last_raw)
+    done = 0 if last is None else last.erasures
+    return Scrubs(0 if count_raw is None else kv.counter(count_raw), done, count_raw, last_raw)
+
+
+def owe_again(batch: kv.Batch, found: Scrubs) -> None:
+    """More of what was erased before has gone. Guard: the count."""
+    assert found.count_raw is not None
+    batch.expect(scrub_keyspace.COUNT, found.count_raw)
+    batch.put(scrub_keyspace.COUNT, kv.counter_add(found.count_raw, 1))
+
+
+def scrubbed(batch: kv.Batch, found: Scrubs, *, erasures: int, time_us: int) -> None:
+    """A scrub that began when there were so many erasures is complete. Guard: the record of the last one."""
+    if found.last_raw is None:
+        batch.absent(scrub_keyspace.LAST)
+    else:
+        batch.expect(scrub_keyspace.LAST, found.last_raw)
+    batch.put(scrub_keyspace.LAST, scrub_keyspace.RECORD.pack(scrub_keyspace.ScrubRecord(erasures, max(0, time_us))))

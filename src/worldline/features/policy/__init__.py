@@ -1,0 +1,1 @@
+"""Rules over what the worlds of a universe may send, receive and use."""

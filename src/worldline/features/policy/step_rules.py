@@ -1,0 +1,58 @@
+"""What the rules of a universe refuse of what a step asks for.
+
+It is asked for all the same, as far as the world's journal is concerned, and answered at once: with an error receipt in
+the world's own inbox, by the commit of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from worldline.base import failures
+from worldline.features.forks.pure import part as fork_part
+from worldline.kernel import run_requests, runs
+from worldline.kernel.authoring import message_calls
+from worldline.model import ids, inbox, payload, step_records
+from worldline.model.inbox import MessageMode, ReceiptStatus
+from worldline.model.policy import Bounds
+from worldline.model.work import WorkKind
+
+_OWN = (message_calls.REPLY, fork_part.SHARE)  # what the runtime performs for itself
+
+
+def refused(bounds: Bounds, wanted: Iterable[step_records.WorkRequest]) -> dict[ids.IntentId, inbox.EffectReceipt]:
+    """The effects that the world may not use, with their answers. One that is parked from the beginning leaves a dry
+    fork only by a person's hand.
+    """
+    found: dict[ids.IntentId, inbox.EffectReceipt] = {}
+    for each in wanted:
+        if each.kind is not WorkKind.EFFECT or each.parked or each.name in _OWN:
+            continue
+        code, why = _why_not(bounds, each)
+        if why is not None:
+            failure = runs.failure(code, runs.storable(f"{why}; `worldline policy list` shows the rules"))
+            refusal = inbox.EffectReceipt(
+                each.intent, ReceiptStatus.ERROR, payload.inline(failure), 0, each.correlation
+            )
+            if each.correlation_id:
+                refusal = inbox.CorrelatedReceipt(**msgspec.structs.asdict(refusal), correlation_id=each.correlation_id)
+            found[each.intent] = refusal
+    return found
+
+
+def label_of(message: inbox.Message) -> str:
+    """What a message is, as rules name it."""
+    return f"inbox:{message.name}" if message.mode is MessageMode.INBOX else message.name
+
+
+def _why_not(bounds: Bounds, wanted: step_records.WorkRequest) -> tuple[str, str | None]:
+    """Why it may not, with a code. A message to another universe is an effect, and has the rules of messages."""
+    if wanted.name != message_calls.SEND:
+        return failures.PolicyDenied.code, bounds.why_no_effect(wanted.name)
+    if not bounds.sends:
+        return message_calls.NOT_ALLOWED, None
+    arguments = run_requests.effect_arguments(wanted.params)
+    label = message_calls.unpack(arguments["content"]).label
+    return message_calls.NOT_ALLOWED, bounds.why_no_message(to=arguments["to"], name=label, near=False)

@@ -1,0 +1,119 @@
+"""What a universe may have: looking at its quota, and changing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from worldline.base import errors, limits
+from worldline.client.connection import Connection
+from worldline.features.quotas import admission, batches, job
+from worldline.model import ids
+from worldline.model import world_records as model
+from worldline.runtime import store_opening
+from worldline.store import kv, transact
+
+KEEP: Any = "keep"  # this bound stays as it is
+
+
+class Quota(msgspec.Struct, frozen=True):
+    """What a universe may have. None: without bound."""
+
+    worlds: int | None = None
+    bytes: int | None = None
+    effects: int | None = None
+    pins: int | None = None
+
+
+class QuotaUse(msgspec.Struct, frozen=True):
+    """What a universe has, and what it may have. `bytes` is as it was last counted, at `counted_us` by the store's
+    clock, and None if it never was; the rest is as it is now.
+    """
+
+    worlds: int
+    bytes: int | None
+    effects: int
+    pins: int
+    quota: Quota
+    counted_us: int | None
+
+    @property
+    def exceeded(self) -> list[str]:
+        """The quotas that are used up: inputs from outside, or new worlds and forks, are refused."""
+        pairs = [(name, getattr(self, name), getattr(self.quota, name)) for name in errors.QUOTA_NAMES]
+        return [name for name, used, limit in pairs if used is not None and limit is not None and used >= limit]
+
+
+class QuotaChange(msgspec.Struct, frozen=True):
+    """One change of a quota: what it was from then on. Changes are counted from 1."""
+
+    change: int
+    quota: Quota
+    time_us: int
+
+
+async def change(
+    universe: Connection,
+    *,
+    worlds: int | None = KEEP,
+    bytes: int | None = KEEP,
+    effects: int | None = KEEP,
+    pins: int | None = KEEP,
+) -> bool:
+    """Change what is named; None takes a bound away. False if it was so already."""
+    given = {"worlds": worlds, "bytes": bytes, "effects": effects, "pins": pins}
+    wanted = {name: _checked(name, value) for name, value in given.items() if value is not KEEP}
+    engine = universe.store.engine
+
+    async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
+        read = await engine.read(batches.get(universe.id))
+        known = batches.decode(universe.id, read.value(0))
+        changed = msgspec.structs.replace(known.quota, **wanted)
+        if changed == known.quota:
+            return transact.NothingToWrite(False)
+        batch = kv.Batch()
+        batches.change(batch, known, changed, time_us=read.time_us)
+        return transact.Write(batch, lambda _: True)
+
+    return await transact.run(engine, universe.store.env, attempt)
+
+
+async def use(store: store_opening.Store, universe: ids.UniverseId, *, count: bool = False) -> QuotaUse:
+    """What there is and may be. `count`: also count the bytes now, which reads all of the universe."""
+    engine = store.engine
+    if count:
+        await job.count_now(engine, store.env, universe)
+    read = await engine.read(*admission.reads(universe))
+    counted = batches.decode_usage(read.value(1))
+    known = counted is not None and counted.bytes is not None
+    return QuotaUse(
+        await admission.count_worlds(engine, universe),
+        None if counted is None else counted.bytes,
+        await admission.count_effects(engine, universe),
+        await admission.count_pins(engine, universe),
+        _shown(batches.decode(universe, read.value(0)).quota),
+        counted.time_us if counted is not None and known else None,
+    )
+
+
+async def changes(universe: Connection) -> list[QuotaChange]:
+    """The last changes, the newest first."""
+    wanted = batches.log_range(universe.id, count_max=limits.QUOTA_CHANGES_SHOWN_MAX)
+    found = batches.decode_log((await universe.store.engine.read(wanted)).page(0))
+    return [QuotaChange(each.change, _shown(each.quota), each.time_us) for each in found]
+
+
+def _shown(quota: model.QuotaRecord) -> Quota:
+    return Quota(quota.worlds, quota.bytes, quota.effects, quota.pins)
+
+
+def _checked(name: str, value: Any) -> int | None:
+    if value is not None and (
+        not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limits.QUOTA_MAX
+    ):
+        raise errors.BadInput(
+            f"a quota of {name} is a whole number from 0 to {limits.QUOTA_MAX}, or None; not {value!r}"
+        )
+    found: int | None = value
+    return found

@@ -1,0 +1,1 @@
+"""Receipts that are signed by the process that performed the effect, and checking them."""

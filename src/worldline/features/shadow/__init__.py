@@ -1,0 +1,1 @@
+"""Trying other code on a stored world, without a trace."""

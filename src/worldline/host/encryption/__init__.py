@@ -1,1 +1,0 @@
-"""Encrypted stores: opening them, their data keys, and codecs of users' own."""

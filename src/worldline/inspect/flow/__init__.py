@@ -1,1 +1,0 @@
-"""Flow domains of worlds, for people."""

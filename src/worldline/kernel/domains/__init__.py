@@ -1,1 +1,0 @@
-"""Flow domains in worlds."""

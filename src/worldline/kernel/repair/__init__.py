@@ -1,1 +1,0 @@
-"""Inputs and runs that do not go on: what is done about them, without their code."""

@@ -1,1 +1,0 @@
-"""Keyspaces of what keeps a store small, safe and movable."""

@@ -1,0 +1,1 @@
+"""Steps and states read back: folded into rows, or written to a file."""

@@ -1,0 +1,79 @@
+"""The store-format guard: a store is opened only by a release that speaks its format.
+
+The marker is the first key ever written. Missing, it is created only when asked, and only in a store that is empty:
+data without a marker is not ours, or has lost it, and is refused. There and different in major, or of a newer minor, or
+not readable, the store is refused too. So is one that is encoded otherwise than this process was told. A refused store
+is left untouched.
+
+A store of an older minor is opened, and marked with the minor of this release: what this release writes is not for
+releases of that minor, which refuse the store from then on. Nothing else is brought up to date here: records of the
+older minor are read as they are.
+"""
+
+from __future__ import annotations
+
+from worldline.base import env as envs
+from worldline.base import errors
+from worldline.features.encryption import master_key_batches
+from worldline.features.encryption.master_key_keyspace import Encryption
+from worldline.keys import schema, space
+from worldline.model import world_records
+from worldline.store import kv, transact
+
+CURRENT = world_records.Schema(space.FORMAT_MAJOR, space.FORMAT_MINOR)
+# Every key there can be: none is empty, and no tuple's key starts with 0xff.
+_FIRST = b"\x00"
+_END = b"\xff"
+
+
+async def ensure(
+    engine: kv.Engine, env: envs.Env, *, create: bool, encoded: Encryption | None = None
+) -> world_records.Schema:
+    """The store's format, which this release speaks; written now if the store is new and `create` is set. `encoded`:
+    what its values are encoded with, if they are.
+    """
+
+    async def attempt() -> transact.NothingToWrite[world_records.Schema] | transact.Write[world_records.Schema]:
+        read = await engine.read(kv.Get(schema.KEY), kv.Range(_FIRST, _END, count_max=1), master_key_batches.get())
+        raw = read.value(0)
+        if raw is not None:
+            found = check(raw)
+            master_key_batches.check(read.value(2), "" if encoded is None else encoded.codec)
+            return transact.NothingToWrite(found) if found == CURRENT else _raised(raw)
+        if read.page(1).items:
+            raise errors.StoreVersion(
+                "there is data here but no format marker: either another program's, or a damaged store; "
+                "restore the marker from a backup, or use an empty place"
+            )
+        if not create:
+            raise errors.StoreMissing("there is no Worldline store here; create one by opening it with create=True")
+        batch = kv.Batch()
+        batch.absent(schema.KEY)
+        batch.put(schema.KEY, schema.VALUE.pack(CURRENT))
+        if encoded is not None:
+            master_key_batches.create(batch, encoded)
+        return transact.Write(batch, lambda _: CURRENT)
+
+    return await transact.run(engine, env, attempt)
+
+
+def _raised(raw: bytes) -> transact.Write[world_records.Schema]:
+    """Before anything else is written, so that no older release reads what it does not know."""
+    batch = kv.Batch()
+    batch.expect(schema.KEY, raw)
+    batch.put(schema.KEY, schema.VALUE.pack(CURRENT))
+    return transact.Write(batch, lambda _: CURRENT)
+
+
+def check(raw: bytes) -> world_records.Schema:
+    """Refuse a format this release does not speak."""
+    try:
+        found = schema.VALUE.unpack(raw)
+    except errors.DecodeError as error:
+        raise errors.StoreVersion(f"the store's format marker is not readable: {error}") from error
+    if found.major != CURRENT.major or found.minor > CURRENT.minor:
+        raise errors.StoreVersion(
+            f"the store has format {found.major}.{found.minor}, this release speaks {CURRENT.major}.{CURRENT.minor}; "
+            "use a matching release"
+        )
+    return found

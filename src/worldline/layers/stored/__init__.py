@@ -1,1 +1,0 @@
-"""Steps read back: folded into rows, or written to a file."""

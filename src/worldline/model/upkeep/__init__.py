@@ -1,1 +1,0 @@
-"""Records of what keeps a store small, safe and movable."""

@@ -1,1 +1,0 @@
-"""Bounded loops: read, step, commit, act. The only place where the two legs of the system meet."""

@@ -1,1 +1,0 @@
-"""Many workers: placement, failover, clean-up."""

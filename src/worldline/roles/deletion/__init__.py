@@ -1,1 +1,0 @@
-"""Removing what was deleted: worlds and whole universes."""

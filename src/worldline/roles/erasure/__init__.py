@@ -1,1 +1,0 @@
-"""Personal values: kept apart from what refers to them, and erased."""

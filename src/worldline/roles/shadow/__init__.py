@@ -1,1 +1,0 @@
-"""Trying other code on a stored world, without writing anything."""

@@ -1,1 +1,0 @@
-"""The world worker: it holds worlds under leases and runs their steps."""

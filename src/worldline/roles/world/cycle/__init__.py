@@ -1,1 +1,0 @@
-"""One cycle: read, step, commit, act."""

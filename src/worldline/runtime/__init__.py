@@ -1,0 +1,1 @@
+"""What all roles share: the loop, leases, restoring and reading worlds, live events, facts."""

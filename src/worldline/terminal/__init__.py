@@ -1,0 +1,1 @@
+"""What commands share: options, the store, words as values, answers and errors."""

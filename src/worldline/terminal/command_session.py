@@ -1,0 +1,336 @@
+"""What every command shares: the options, opening the store, asking a person, waiting for an answer.
+
+A command is a function, mostly async, that takes a `CommandSession` first and returns nothing, or the exit code of a
+negative answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import shlex
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from worldline.base import errors
+from worldline.client import connection, no_host
+from worldline.client.connection import Connection
+from worldline.client.world_handle import Handle
+from worldline.codec import printable
+from worldline.features.deletion import calls as deletion_calls
+from worldline.inspect import store_queries
+from worldline.kernel.authoring.program import Program
+from worldline.layers import work as works
+from worldline.model import ids
+from worldline.model.work import WorkKind
+from worldline.observe import log_format
+from worldline.runtime import store_opening, world_holders
+from worldline.runtime.universes import served_universes
+from worldline.store import urls
+from worldline.terminal import configuration, output, program_files, store_choice, suggest, watch_options
+
+LIST_DEFAULT = 50
+NOT_HOSTED_AFTER_SECONDS = 2.0
+LOOK_SECONDS = 0.25
+TIMEOUT = click.option("--timeout", type=float, metavar="SECONDS", help="Wait no longer; exit code 6 then.")
+
+T = TypeVar("T")
+Function = Callable[..., Any]
+
+
+class CommandSession:
+    """One command at work: what it is about, and where its answer goes."""
+
+    def __init__(self, place: store_choice.StoreChoice, out: output.Out, *, yes: bool = False) -> None:
+        self.place = place
+        self.out = out
+        self.watch = watch_options.WatchOptions()  # for processes that go on and on
+        self._yes = yes
+
+    def watch_as(self, watch: watch_options.WatchOptions) -> None:
+        """How a process that goes on and on is watched."""
+        self.watch = watch
+
+    @property
+    def option(self) -> str:
+        """What a command for the same store needs besides its own words."""
+        said = urls.option("store", self.place.store) if self.place.given else ""
+        if self.place.objects_given and self.place.objects:
+            said += urls.option("objects", self.place.objects)
+        if self.place.keys_given and self.place.keys:
+            said += f" --keys {shlex.quote(self.place.keys)}"
+        return (
+            said if self.place.universe == store_choice.DEFAULT_UNIVERSE else f"{said} --universe {self.place.universe}"
+        )
+
+    @asynccontextmanager
+    async def open(
+        self,
+        *,
+        create: bool = False,
+        programs: list[Program] | None = None,
+        universe: str | None = None,
+        patient: bool = False,
+    ) -> AsyncIterator[Connection]:
+        """The universe, as a client that knows the project's programs. `patient`: it waits for a host for as long as it
+        takes, and says so.
+        """
+        known = program_files.load_all(self.place.apps) if programs is None else programs
+        named = universe or self.place.universe
+        settings = configuration.configure(self.place).settings
+        if patient:
+            settings = msgspec.structs.replace(settings, host_wait_ms=0)
+        with quiet_logs("warning" if patient else "error"):
+            opened = connection.open(
+                self.place.store,
+                universe=named,
+                objects=self.place.objects,
+                create=create,
+                programs=known,
+                peers=self.place.peers,
+                codec=self.place.codec(),
+                settings=settings,
+            )
+            async with opened as found:
+                yield found
+
+    @asynccontextmanager
+    async def open_store(self) -> AsyncIterator[store_opening.Store]:
+        codec = self.place.codec()
+        async with store_opening.store(
+            self.place.store, create=False, objects=self.place.objects, codec=codec
+        ) as store:
+            yield store
+
+    async def universes(self) -> list[str]:
+        """The one that was asked for, or all there are."""
+        if self.place.universe_given:
+            return [self.place.universe]
+        async with self.open_store() as store:
+            return [each.name for each in await served_universes.read_all(store.engine)]
+
+    def confirm(self, question: str) -> None:
+        """Ask before something that cannot be undone. Without a terminal, only `--yes` will do."""
+        if self._yes:
+            return
+        if not sys.stdin.isatty():
+            raise errors.BadInput(f"{question} No terminal to ask at: pass --yes")
+        if not click.confirm(printable.shown(question), err=True):
+            raise output.Declined("declined: nothing was changed")
+
+    async def world(self, universe: Connection, name: str) -> Handle:
+        """The world of this name. One that is missing is said with names like it."""
+        found = Handle(universe, name)
+        try:
+            await found.address()
+        except errors.NotFound as error:
+            at = deletion_calls.by_id(universe, name)
+            deleted = None if at is None else await deletion_calls.describe(universe, at)
+            raise errors.NotFound(deleted or f"{error}{await suggest.worlds(universe, name)}") from error
+        return found
+
+    async def address(self, universe: Connection, name: str) -> ids.Address:
+        return await (await self.world(universe, name)).address()
+
+    async def find_work(self, universe: Connection, text: str, kind: WorkKind) -> works.Open:
+        """The open effect or timer whose id begins so."""
+        try:
+            return await store_queries.find_work(universe, text, kind=kind)
+        except errors.NotFound as error:
+            raise errors.NotFound(f"{error}{await suggest.work(universe, text, kind)}") from error
+
+    async def program_of(self, universe: Connection, world: Handle) -> Program:
+        """The program of a world, for a command that cannot do without."""
+        meta = (await world.describe()).meta
+        program = universe.programs.get(meta.program)
+        if program is None:
+            raise errors.BadInput(
+                f"the program {meta.program!r} of world {meta.name!r} is not loaded; name its file with --app FILE, "
+                f'or as app = "FILE" in {store_choice.FILE}{suggest.near(meta.program, universe.programs)}'
+            )
+        return program
+
+    async def answer(
+        self, world: Handle, work: Coroutine[Any, Any, T], timeout: float | None, *, waiting: str = ""
+    ) -> T:
+        """Wait for something that the world must do, as long as a process hosts it. `waiting`: wait for a host, too,
+        and say this if it takes more than a moment.
+        """
+        said = functools.partial(self.out.note, waiting) if waiting else None
+        try:
+            return await wait(world, work, timeout, self.option, waiting=said)
+        except (TimeoutError, errors.NotHosted) as error:
+            if not waiting:
+                raise
+            raise type(error)(f"{error}; {waiting}") from error
+
+
+@contextmanager
+def quiet_logs(level: str = "error") -> Iterator[None]:
+    """What goes wrong is said once, as the command's error, and not in a log besides."""
+    with log_format.written("text", lambda line: output.write(line, err=True), level=level, users=False):
+        yield
+
+
+async def wait(
+    world: Handle,
+    work: Coroutine[Any, Any, T],
+    timeout: float | None,
+    option: str,
+    *,
+    waiting: Callable[[], None] | None = None,
+) -> T:
+    """The outcome of `work`. `NotHosted` if no process hosts the world when the given time is up, or without a given
+    time as soon as that is clear. With `waiting`, which is called once if it takes more than a moment, it waits on.
+    """
+    task = asyncio.ensure_future(work)
+    store, at = world.universe.store, await world.address()
+    missing, said = 0.0, False
+    try:
+        try:
+            async with asyncio.timeout(timeout):
+                while not (await asyncio.wait([task], timeout=LOOK_SECONDS))[0]:
+                    if waiting is not None and not said:
+                        said = True
+                        waiting()
+                    missing = 0.0 if await world_holders.is_served(store, at) else missing + LOOK_SECONDS
+                    if timeout is None and waiting is None and missing >= NOT_HOSTED_AFTER_SECONDS:
+                        raise errors.NotHosted(await no_host.reason(world.universe, at, option=option))
+        except TimeoutError:
+            if not task.done():
+                raise await _timed_out(world, timeout, option) from None
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _timed_out(world: Handle, timeout: float | None, option: str) -> Exception:
+    """Why no answer came in time: no process hosts the world, or it takes longer."""
+    at = await world.address()
+    if not await world_holders.is_served(world.universe.store, at):
+        return errors.NotHosted(await no_host.reason(world.universe, at, option=option))
+    why = f"worldline why {world.name}{option}"
+    return TimeoutError(f"no answer within {timeout:g} s; world {world.name!r} goes on with it: see `{why}`")
+
+
+# --- Options -------------------------------------------------------------------------------------------------------
+
+
+def command(
+    name: str, *, app: bool = False, many: bool = False, asks: bool = False, universes: bool = False
+) -> Callable[[Function], click.Command]:
+    """Make an async function a command. `app`: it can use the program; `many`: it answers with a list; `asks`: it asks
+    a person first; `universes`: it may be about many universes.
+    """
+
+    def made(function: Function) -> click.Command:
+        wrapped: Function = _wrapped(function)
+        if asks:
+            wrapped = click.option("--yes", "-y", is_flag=True, help="Do not ask.")(wrapped)
+        if many:
+            wrapped = click.option("-q", "--quiet", is_flag=True, help="Ids alone, for piping.")(wrapped)
+            wrapped = click.option(
+                "--limit", type=click.IntRange(min=1), default=LIST_DEFAULT, show_default=True, help="How many at most."
+            )(wrapped)
+        if app:
+            wrapped = click.option(
+                "--app", "apps", multiple=True, metavar="FILE[:NAME]", help="The file that declares the program."
+            )(wrapped)
+        return click.command(name, help=function.__doc__)(shared(wrapped, universes=universes))
+
+    return made
+
+
+def shared(function: Function, *, universes: bool = False) -> Function:
+    """The options that everything has."""
+    function = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")(function)
+    if universes:
+        function = click.option("--all-universes", is_flag=True, help="Serve every universe of the store.")(function)
+        function = click.option(
+            "--universe",
+            metavar="NAME|PATTERN",
+            multiple=True,
+            help="The universe within the store; several, or a pattern like 'tenant-*', to serve many.",
+        )(function)
+    else:
+        function = click.option("--universe", metavar="NAME", help="The universe within the store.")(function)
+    function = click.option(
+        "--objects",
+        metavar="URL",
+        help="A folder or s3://bucket/prefix for large values; else worldline.toml, WORLDLINE_OBJECTS.",
+    )(function)
+    function = click.option(
+        "--keys",
+        envvar="WORLDLINE_KEYS",
+        metavar="FILE",
+        help="The key file of an encrypted store; else WORLDLINE_KEYS, worldline.toml.",
+    )(function)
+    return click.option(
+        "--store",
+        envvar="WORLDLINE_STORE",
+        metavar="URL",
+        help="A folder or postgresql://...; else WORLDLINE_STORE, worldline.toml, ./.worldline.",
+    )(function)
+
+
+def _wrapped(function: Function) -> Function:
+    @functools.wraps(function)
+    def run(
+        *,
+        store: str | None,
+        objects: str | None,
+        keys: str | None,
+        universe: str | tuple[str, ...] | None,
+        as_json: bool,
+        **given: Any,
+    ) -> Any:
+        context = click.get_current_context()
+        root = context.find_root().params
+        as_json = as_json or bool(root.get("as_json"))
+        context.find_root().params["as_json"] = as_json
+        flagged = _is_flag(context, "store") or _is_flag(context.find_root(), "store")
+        one, several = _universes(universe, every=bool(given.pop("all_universes", False)))
+        place = store_choice.choose(
+            store=store if _is_flag(context, "store") else root.get("store") or store,
+            universe=one or root.get("universe"),
+            apps=given.pop("apps", ()),
+            given=flagged,
+            objects=objects or root.get("objects"),
+            keys=keys if _is_flag(context, "keys") else root.get("keys") or keys,
+            keys_given=_is_flag(context, "keys") or _is_flag(context.find_root(), "keys"),
+        )
+        place = msgspec.structs.replace(place, universes=several)
+        quiet = bool(given.pop("quiet", False))
+        desk = CommandSession(place, output.Out(as_json=as_json, quiet=quiet), yes=bool(given.pop("yes", False)))
+        answer = function(desk, **given)
+        return asyncio.run(_main(answer)) if inspect.isawaitable(answer) else answer
+
+    return run
+
+
+def _universes(given: str | tuple[str, ...] | None, *, every: bool) -> tuple[str | None, list[str]]:
+    """The one universe that is meant; or those that are served, if there may be many."""
+    if not isinstance(given, tuple):
+        return given, []
+    if every and given:
+        raise errors.BadInput("give --universe or --all-universes, not both")
+    if every:
+        return None, [served_universes.ALL]
+    if len(given) == 1 and not served_universes.is_pattern(given[0]):
+        return given[0], []
+    return None, served_universes.check_patterns(given) if given else []
+
+
+def _is_flag(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+async def _main(work: Awaitable[Any]) -> Any:
+    return await work

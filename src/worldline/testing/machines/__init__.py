@@ -1,1 +1,0 @@
-"""Hypothesis machines: any order of what may happen."""

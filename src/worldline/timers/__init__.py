@@ -1,0 +1,1 @@
+"""The timer worker: it puts what is due into inboxes."""
