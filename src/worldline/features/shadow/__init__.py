@@ -1,1 +1,1 @@
-"""Trying other code on a stored world, without a trace."""
+"""Trying other code on a stored world, writing nothing."""
