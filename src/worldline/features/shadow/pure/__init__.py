@@ -1,1 +1,1 @@
-"""Trying other code on what a world has lived through: recorded inputs in, differences out. Nothing is journaled."""
+"""Trying other code on the history of a world: recorded inputs in, differences out. Nothing is journaled."""
