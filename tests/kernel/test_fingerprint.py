@@ -228,9 +228,7 @@ def test_the_name_of_the_module_does_not_count(tmp_path: Path) -> None:
         "@app.workflow\nasync def flow() -> int:\n    return helpers.cents() + twice()\n\n"
         "if __name__ == '__main__':\n    print(app.hash.hex())\n"
     )
-    by_path = (
-        "from worldline.host import program_files as files; print(files.load('pack/main.py').programs[0].hash.hex())"
-    )
+    by_path = "from worldline.terminal import program_files as f; print(f.load('pack/main.py').programs[0].hash.hex())"
     ways = [
         ["-c", "from pack.main import app; print(app.hash.hex())"],
         ["-m", "pack.main"],

@@ -104,7 +104,7 @@ FORGED = {
 def test_a_forged_await_fails_its_run(forged: Callable[[], object]) -> None:
     app, misuses, survives = a_program(lambda: Yields(forged()))
     with testing.world(app) as world:
-        with pytest.raises(wl.RunFailed, match=r"NotDurable: awaited (All|First|Joined|Closing)"):
+        with pytest.raises(wl.RunFailed, match=r"NotDurable: awaited (All|First|Joined|ScopeClosing)"):
             world.run(misuses())
         assert world.run(survives()) == "NotDurable"
         assert world.ask(Count("a")) == 1

@@ -188,7 +188,7 @@ def do():
     time.sleep(600)
 
 async def main():
-    child = child_process.Forked(env_os.OsEnv(), seconds=600, prepare=lambda: None).begin(do, lambda error: "")
+    child = child_process.ForkedChildren(env_os.OsEnv(), seconds=600, prepare=lambda: None).begin(do, lambda error: "")
     await child.ended()
 
 asyncio.run(main())

@@ -24,11 +24,11 @@ import asyncio, os, sys
 from pathlib import Path
 from worldline.base import env_os, errors
 from worldline.store import kv
-from worldline.store.lmdb import driver
+from worldline.store.lmdb import lmdb_driver
 
 async def main():
     try:
-        engine = await driver.open(Path(sys.argv[1]), env_os.OsEnv(), create=False)
+        engine = await lmdb_driver.open(Path(sys.argv[1]), env_os.OsEnv(), create=False)
         await engine.read(kv.Get(b"key"))
     except errors.Error as error:
         print(type(error).__name__, error, flush=True)

@@ -34,7 +34,7 @@ def test_a_stamp_that_a_key_ends_in_is_found() -> None:
         ends = row.stamped in (Stamped.APPENDED, Stamped.KEPT)
         assert restore_batches.stamp_of(key[PREFIX:]) == (STAMP if ends else None), name
         stamped += [name] if ends else []
-    assert sorted(stamped) == ["inbox.dead_key", "inbox.item_key", "quotas.log_key", "universes.grant_log_key"]
+    assert sorted(stamped) == ["inbox.dead_key", "inbox.item_key", "quota_keyspace.log_key", "universes.grant_log_key"]
 
 
 def test_a_stamp_that_was_made_inside_of_a_process_is_none_of_an_engine() -> None:

@@ -244,7 +244,7 @@ async def test_code_that_hangs_is_said_and_left(
         found = await shadow_calls.try_out(
             connection.store.engine, connection.blobs, memory_kit.env, described, program(reaction), step_us=300_000
         )
-        assert f"it was in {place} (test_shadow.py" in found.stopped
+        assert f"it was in {place} (test_stored_shadow.py" in found.stopped
         assert found.differs
         assert found.counts == dict.fromkeys(found.counts, 0)
         assert not (await world.shadow(program(same))).differs, "other trials are not held up"

@@ -8,7 +8,7 @@ What was erased after the backup was made is erased again before any process fin
 (`roles/erasure/ledger.py`): that of the target, which may have had universes before, and one that is given.
 
 Universes and worlds keep their ids: intents, idempotency keys and proofs are those of the store that was backed up. So
-two copies must never both act: worlds are archived until a person lets them go on (`held.py`).
+two copies must never both act: worlds are archived until a person lets them go on (`dormant_worlds.py`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The records that a world's state consists of, each of them a row: runs and what they record, cells, open work,
-schedules. `write` gives a record as the fields of its row; `snapshots.py` makes records of rows.
+schedules. `write` gives a record as the fields of its row; `kernel/state_rows.py` makes records of rows.
 
 What changes a record is a method here; what else has to change with it, and noting the row, is up to the objects that
 own records: `Run`, `OpenWork` and `Machine`.
