@@ -26,7 +26,7 @@ RATES = ("per_s", "workflows_per_s")
 Figures = dict[str, tuple[float, float]]  # by workload: rate, and CPU microseconds for each
 
 
-async def measure(url: str, codec: wl.AesGcm | None, seconds: float) -> Figures:
+async def measure(url: str, codec: wl.ops.AesGcm | None, seconds: float) -> Figures:
     env = env_os.OsEnv()
     figures: Figures = {}
 
@@ -53,7 +53,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="worldline-bench-") as folder:
         for turn in range(given.rounds):
             for kind in ("plain", "encrypted") if turn % 2 else ("encrypted", "plain"):
-                codec = wl.AesGcm(keys=KEYS, current="bench") if kind == "encrypted" else None
+                codec = wl.ops.AesGcm(keys=KEYS, current="bench") if kind == "encrypted" else None
                 url = str(Path(folder) / f"{kind}-{turn}")
                 found[kind].append(asyncio.run(measure(url, codec, given.seconds)))
     figures = {}

@@ -51,7 +51,7 @@ async def measure(url: str, count: int, seconds: float) -> dict[str, Any]:
             calls[measured.name] = calls.get(measured.name, 0) + 1
 
     settings = Settings(worker=WorkerSettings(idle_release_ms=500))
-    async with wl.serve(url, app, settings=settings, sinks=wl.Sinks(metrics=count_call)) as hosting:
+    async with wl.serve(url, app, settings=settings, sinks=wl.ops.Sinks(metrics=count_call)) as hosting:
         for number in range(count):
             tenant = await hosting.universe(f"tenant-{number}", create=True)
             world = await tenant.ensure("w", app)

@@ -1,7 +1,7 @@
 """Write the API reference, docs/reference/, from the docstrings of the public names.
 
 `make reference` writes the files; `tests/docs/test_reference.py` compares them with what this makes. A
-public name is one that `__all__` of `worldline`, `worldline.testing` or `worldline.flow` has; of a class, also every
+public name is one that `__all__` of `worldline`, `worldline.errors`, `worldline.ops`, `worldline.testing` or `worldline.flow` has; of a class, also every
 method, property and field without an underscore in front, with what it inherits from other classes of this package.
 """
 
@@ -22,10 +22,16 @@ from typing import Any
 import msgspec
 
 import worldline
-from worldline import flow, testing
+from worldline import errors, flow, ops, testing
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
-MODULES = {"worldline": worldline, "worldline.testing": testing, "worldline.flow": flow}
+MODULES = {
+    "worldline": worldline,
+    "worldline.errors": errors,
+    "worldline.ops": ops,
+    "worldline.testing": testing,
+    "worldline.flow": flow,
+}
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _OWN = "worldline."
 # Names that are neither a class nor a function, and have no docstring.

@@ -14,42 +14,18 @@ __version__ = "0.1.0.dev0"
 
 # Where each public name is declared. `http=http_call`: the name here, and the name there.
 _DECLARED = {
-    "": "flow",
-    "effects.egress": "Credential Egress",
-    "base.env": "Env",
-    "base.errors": (
-        "BadAnchor BadCopy BadInput CellUnfit Closed CodecFailed CodecMismatch Conflicted CopyTooLarge Corrupt "
-        "DedupeExpired DurabilityWarning Error Exists IdReused InUse KeyDestroyed KeyMissing KeyWorn ModeWarning "
-        "NotFound NotHosted NotRetained Overloaded QuotaExceeded ReservedName RunBlocked StepFailed StoreError "
-        "StoreUncertain Unhandled WrongKey"
-    ),
+    "": "errors flow ops",
+    "base.errors": "BadInput Error Exists NotFound NotHosted Overloaded StoreUncertain",
     "base.failures": (
-        "CancelKind Cancelled Diverged EffectFailed EffectTimeout Erased Failed Fatal LimitExceeded NotDurable "
-        "OutsideEffect OutsideWorkflow PolicyDenied Refused ResourceFailed RunCancelled RunFailed RunReverted "
-        "SecretMissing TooManyRuns TryAgain Undeliverable"
+        "CancelKind Cancelled EffectFailed EffectTimeout Fatal Refused RunCancelled RunFailed TryAgain Undeliverable"
     ),
-    "base.secret": "Secret",
-    "features.abroad.calls": "Allowed AllowedChange",
-    "features.policy.calls": "PolicyChange Rule",
-    "features.quotas.calls": "Quota QuotaChange QuotaUse",
-    "client.setting_calls": "UniverseSetting",
-    "features.anchors.anchor_check": "AnchorCheck AnchorVerdict",
-    "features.anchors.anchor_signature": "SigningKey",
-    "api.store_universes": "UniverseInfo create_universe universes",
-    "features.deletion.universe_calls": "delete_universe",
     "features.diff.records": "Diff",
-    "api.hosting": "Hosting serve",
-    "client.open_effects": "OpenEffect",
-    "features.domains.previews": "Explained Preview",
+    "api.hosting": "serve",
     "client.dead_letters": "DeadLetter",
     "client.journal_entry": "Entry",
     "api.open": "open",
-    "features.erasure.calls": "Erasure",
-    "client.world_names": "Ref",
     "client.run_handle": "Run Sent",
-    "client.snapshot_calls": "SnapshotRecord",
     "api.universe": "Universe",
-    "features.collection.calls": "Collected Garbage",
     "api.world": "World",
     "kernel.authoring": "http=http_call",
     "kernel.authoring.calls": "Call Effect Request Retry Workflow",
@@ -63,30 +39,18 @@ _DECLARED = {
         "Scope Started Timer act after ask continue_as_new emit gather now patched random schedule scope send "
         "sender sleep sleep_until start state unschedule uuid wait"
     ),
-    "features.domains.pure.job_trace": "Trace TraceEvent",
     "kernel.event_dispatch": "Envelope",
     "flow_core.authoring.action_calls": "Acted",
     "kernel.personal.personal_value": "Personal",
     "kernel.rows.row_records": "RunStatus",
     "kernel.schedules": "Scheduled",
-    "features.shadow.pure.shadow_report": "ShadowReport",
-    "features.anchors.records": "Anchor",
     "model.journal": "Head Kind",
-    "model.settings": (
-        "AdapterSettings CacheSettings JanitorSettings OrchestratorSettings PressureSettings Settings TimerSettings "
-        "WorkerSettings"
-    ),
-    "model.work": "EffectAttempt EffectHistory WorkState",
-    "model.world_records": "Status WorldMeta",
-    "observe.counters": "Counted Counters",
-    "observe.measures": "Measure",
-    "observe.sinks": "Disposed HostEvent Journaled Notice Sinks",
-    "features.copies.world_export": "Exported",
+    "model.settings": "Settings",
+    "model.work": "WorkState",
+    "model.world_records": "Status",
     "effects.attempt": "Attempt attempt",
     "effects.secret_reading": "secret",
     "runtime.live_hub": "Chunk",
-    "features.encryption.cipher_interface": "Codec CodecContext",
-    "features.encryption.master_keys": "AesGcm",
 }
 _PLACES = {
     public: (f"worldline.{module}".rstrip("."), there or public)

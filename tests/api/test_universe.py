@@ -77,7 +77,7 @@ async def test_dead_letters_are_put_back_dropped_and_drained_in_order(memory_kit
     assert "Unknown" in repr(newest)
     await newest.drop()
     for again in (newest.drop, newest.retry):
-        with pytest.raises(wl.Conflicted, match="is gone already"):
+        with pytest.raises(wl.errors.Conflicted, match="is gone already"):
             await again()
     async for letter in world.drain_dead():
         if letter.data.endswith(b"\x01"):
@@ -109,7 +109,7 @@ async def test_names_are_set_listed_moved_and_deleted(memory_kit: Kit) -> None:
     ]
     await universe.set_ref("main", "b")
     assert (await universe.world("main").describe()).name == "b"
-    with pytest.raises(wl.Closed, match="own name"):
+    with pytest.raises(wl.errors.Closed, match="own name"):
         await universe.delete_ref("b")
     with pytest.raises(wl.NotFound):
         await universe.set_ref("new", "nowhere")

@@ -102,7 +102,7 @@ async def test_pause_resume_archive_delete(memory_kit: Kit) -> None:
         await world.resume()
         assert await world.ask(AddUp(1), timeout=20) == 2
         await world.archive()
-        with pytest.raises(wl.Closed):
+        with pytest.raises(wl.errors.Closed):
             await world.send(Add(1))
         await world.resume()
         assert (await world.describe()).status is wl.Status.ACTIVE

@@ -181,7 +181,7 @@ def stock(store: str) -> None:
     aio.run(stock_now(store))
 
 
-async def stock_now(store: str, codec: wl.AesGcm | None = None) -> None:
+async def stock_now(store: str, codec: wl.ops.AesGcm | None = None) -> None:
     async with wl.open(store, host=shop.app, codec=codec) as universe:
         alice = await universe.ensure("alice", shop.app, labels={"team": "red"})
         await (await alice.send(shop.Deposited("bob", 5))).applied()

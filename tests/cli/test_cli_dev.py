@@ -265,7 +265,7 @@ def test_a_file_says_what_its_effects_may_reach(tmp_path: Path) -> None:
             return run(*words, "--json", "--timeout", 30).json["result"]
 
         assert fetched() == "egress_refused"
-        file.write_text(f"{FETCH}\negress = wl.Egress(allow=['127.0.0.1:{port}'])\n")
+        file.write_text(f"{FETCH}\negress = wl.ops.Egress(allow=['127.0.0.1:{port}'])\n")
         host.wait_for("[reloaded]")
         assert fetched() == "hello"
 
@@ -273,7 +273,7 @@ def test_a_file_says_what_its_effects_may_reach(tmp_path: Path) -> None:
 def test_roles_go_by_it_too_unless_they_are_told_otherwise(tmp_path: Path) -> None:
     file, store = tmp_path / "fetcher.py", tmp_path / "s"
     with web() as port:
-        file.write_text(f"{FETCH}\negress = wl.Egress(allow=['127.0.0.1:{port}'])\n")
+        file.write_text(f"{FETCH}\negress = wl.ops.Egress(allow=['127.0.0.1:{port}'])\n")
         common = ["--store", store, "--app", file]
         for allow, expected in (([], "hello"), (["--allow", "example.com"], "egress_refused")):
             with role_kit.running(["up", file, "--store", store, *allow], cwd=tmp_path):

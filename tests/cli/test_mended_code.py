@@ -67,7 +67,7 @@ async def block(url: str, folder: Path) -> None:
     async with wl.open(url, host=edited) as universe:
         run = await universe.world("w").attach("r")
         await universe.world("w")._handle.send("Go", b"\xa0")
-        with pytest.raises(wl.RunBlocked):
+        with pytest.raises(wl.errors.RunBlocked):
             await run.result(on_blocked="raise")
 
 

@@ -128,7 +128,7 @@ def url() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def things(url: str, folder: Path) -> dict[str, str]:
     """What the words of commands stand for, in a store that is stocked now."""
-    codec = wl.AesGcm.from_file(str(folder / "keys.json"))
+    codec = wl.ops.AesGcm.from_file(str(folder / "keys.json"))
 
     async def make() -> dict[str, str]:
         found: dict[str, str] = {}
@@ -317,7 +317,7 @@ def metrics(said: str) -> bytes:
 async def test_the_python_api(url: str, folder: Path, things: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
     del things  # the store is stocked
     keys = str(folder / "keys.json")
-    codec = wl.AesGcm.from_file(keys)
+    codec = wl.ops.AesGcm.from_file(keys)
     place = store_choice.StoreChoice(url, "default", None, [], True, False, peers={"billing": PEER_PASSWORD})
     mine: list[object] = [codec, place, master_keys.read(Path(keys))]
     async with wl.open(url, codec=codec, settings=wl.Settings(host_wait_ms=2_500)) as universe:

@@ -127,7 +127,9 @@ async def test_a_caller_is_told_and_raises_after_a_while(
         running = asyncio.create_task(world.run(call(app, way), id="r"))
         await asyncio.sleep(0)
         await go_on(world, way)
-        with pytest.raises(wl.RunBlocked, match=rf"run 'r' of world 'w' waits for a person: {WAYS[way][1]}") as caught:
+        with pytest.raises(
+            wl.errors.RunBlocked, match=rf"run 'r' of world 'w' waits for a person: {WAYS[way][1]}"
+        ) as caught:
             await running
         assert "\n" not in str(caught.value)
         assert caught.value.run == "r"
@@ -145,9 +147,9 @@ async def test_it_raises_at_once_or_never_if_it_is_told_to(memory_kit: Kit, way:
     async with caller(memory_kit, way, where, kits.SETTINGS) as (world, app):
         run = await world.start(call(app, way), id="r")
         await go_on(world, way)
-        with pytest.raises(wl.RunBlocked):
+        with pytest.raises(wl.errors.RunBlocked):
             await run.result(on_blocked="raise")
-        with pytest.raises(wl.RunBlocked):  # it was there before the caller was
+        with pytest.raises(wl.errors.RunBlocked):  # it was there before the caller was
             await world.run(call(app, way), id="r", on_blocked="raise")
         with pytest.raises(TimeoutError):
             await (await world.attach("r")).result(timeout=0.3, on_blocked="wait")
@@ -194,7 +196,7 @@ async def test_a_dry_fork_says_what_waits_to_be_answered(memory_kit: Kit) -> Non
         world = await universe.ensure("w", app)
         _ = await world.send(Go())
         fork = await world.fork("f")
-        with pytest.raises(wl.RunBlocked, match=r"the world is a dry fork.*`worldline effect answer"):
+        with pytest.raises(wl.errors.RunBlocked, match=r"the world is a dry fork.*`worldline effect answer"):
             await fork.run(app.workflows["talks"](), on_blocked="raise", timeout=5)
 
 

@@ -198,7 +198,7 @@ async def test_the_same_id_with_another_correlation_is_another_input(memory_kit:
         first = await world.send(Note("a"), id="x", correlation="c")
         assert (await world.send(Note("a"), id="x", correlation="c")).already_enqueued
         await first.applied(20)
-        with pytest.raises(wl.IdReused):
+        with pytest.raises(wl.errors.IdReused):
             await world.send(Note("a"), id="x", correlation="d")
         assert await world.ask(Count(), correlation="c") == 1
         [asked] = [each for each in items(await world.journal(), Kind.EVENT) if each.schema == "Count"]

@@ -75,8 +75,8 @@ async def looking(kit: Kit, app: App, where: str) -> AsyncIterator[wl.World]:
     await host.close()
 
 
-async def until(world: wl.World, state: wl.WorkState, *, attempt: int = 1) -> wl.OpenEffect:
-    found: list[wl.OpenEffect] = []
+async def until(world: wl.World, state: wl.WorkState, *, attempt: int = 1) -> wl.ops.OpenEffect:
+    found: list[wl.ops.OpenEffect] = []
 
     async def there() -> bool:
         found[:] = [each for each in await world.effects(state=state) if each.attempt == attempt]
@@ -140,10 +140,10 @@ async def test_what_is_not_parked_is_parked_first(kit: Kit, where: str) -> None:
     async with looking(kit, app, where) as world:
         await kits.begin(world, app.patient(5), id="p")
         effect = await until(world, WAITING)
-        with pytest.raises(wl.Closed, match="is not parked"):
+        with pytest.raises(wl.errors.Closed, match="is not parked"):
             await effect.answer(1)
         await effect.park()
-        with pytest.raises(wl.Closed, match="parked, not waiting"):
+        with pytest.raises(wl.errors.Closed, match="parked, not waiting"):
             await effect.park()
         await effect.answer(7)
         assert await (await world.attach("p")).result(20) == 7
@@ -277,7 +277,7 @@ async def test_an_effect_that_runs_is_answered_by_hand(memory_kit: Kit, where: s
     run = await host.universe.world("w").start(dial(), id="r")
     await asyncio.wait_for(begun.wait(), 20)
     [effect] = await world.effects()
-    with pytest.raises(wl.Closed, match="running=True"):
+    with pytest.raises(wl.errors.Closed, match="running=True"):
         await effect.answer("Ada")
     with pytest.raises(wl.BadInput):
         await effect.answer(7, running=True)

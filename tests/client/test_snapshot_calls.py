@@ -65,7 +65,7 @@ async def test_followers_see_each_state_that_is_saved_behind_its_entries(memory_
 
     async def follow() -> None:
         async for each in watched.follow(above=0, snapshots=True):
-            if isinstance(each, wl.SnapshotRecord):
+            if isinstance(each, wl.ops.SnapshotRecord):
                 assert each.baseline
                 seen.append(("snapshot", each.height))
             elif isinstance(each, wl.Entry):

@@ -117,7 +117,9 @@ async def test_a_class_that_does_not_fit_names_the_cell(memory_kit: Kit) -> None
     client = await memory_kit.process()
     client.universe._connection.knows(changed)
     world = client.universe.world("w")
-    with pytest.raises(wl.CellUnfit, match=r"the cell Account\['a'\] does not fit its class .*Account") as raised:
+    with pytest.raises(
+        wl.errors.CellUnfit, match=r"the cell Account\['a'\] does not fit its class .*Account"
+    ) as raised:
         await world.state(account(changed), "a")
     assert "`state()` without a class gives it as plain data" in str(raised.value)
     assert (await world.state())["Account"]["a"]["cents"] == 5

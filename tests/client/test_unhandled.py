@@ -85,7 +85,7 @@ async def test_the_caller_gets_it_raised(memory_kit: Kit, where: str, caplog: py
     async with caller(memory_kit, where, program()) as world:
         sent = await world.send(Unknown())
         with pytest.raises(
-            wl.Unhandled, match="world 'w' did not take Unknown: nothing here takes an Unknown"
+            wl.errors.Unhandled, match="world 'w' did not take Unknown: nothing here takes an Unknown"
         ) as caught:
             await sent.applied()
         [letter] = [each async for each in world.dead()]
@@ -104,7 +104,7 @@ async def test_the_caller_gets_it_raised(memory_kit: Kit, where: str, caplog: py
 async def test_what_fails_in_its_handler_is_not_taken_either(memory_kit: Kit, where: str) -> None:
     async with caller(memory_kit, where, program()) as world:
         with pytest.raises(
-            wl.Unhandled, match=r"did not take Known: .*ValueError: less than nothing; it is a dead letter"
+            wl.errors.Unhandled, match=r"did not take Known: .*ValueError: less than nothing; it is a dead letter"
         ):
             await (await world.send(Known(-1))).applied()
         before = await (await world.send(Known(1))).applied()
@@ -147,7 +147,7 @@ async def test_a_store_that_fails_after_the_ack_does_not_fail_the_send(
         world = await universe.ensure("w", app)
         with monkeypatch.context() as patched:
             patched.setattr(Handle, "program", gone)
-            with pytest.raises(wl.Unhandled):
+            with pytest.raises(wl.errors.Unhandled):
                 await (await world.send(Unknown())).applied()
         assert [each for each in caplog.records if each.name == "worldline"] == []
         _ = await world.send(Unknown())

@@ -101,7 +101,7 @@ async def test_the_sinks_of_the_metrics_page_are_called(tmp_path: Path, monkeypa
     async def use(universe: wl.Universe) -> None:
         till = await universe.ensure("till", lost_update.app)
         await till.run(lost_update.pay_in(250), id="r")
-        with pytest.raises(wl.Unhandled):
+        with pytest.raises(wl.errors.Unhandled):
             await (await till.send(Unknown())).applied()
 
     code = compile(text, METRICS.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

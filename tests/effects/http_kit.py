@@ -13,7 +13,7 @@ from tests.servers.web import Reply, Seen
 from worldline.base import failures
 from worldline.model.http_response import Response
 
-LOCAL = wl.Egress(allow=["127.0.0.1"])
+LOCAL = wl.ops.Egress(allow=["127.0.0.1"])
 NESTED: list[Any] = []
 for _ in range(100_000):
     NESTED = [NESTED]

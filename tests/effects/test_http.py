@@ -96,7 +96,7 @@ async def test_a_connection_that_fails_or_breaks_is_tried_again() -> None:
     with pytest.raises(failures.TryAgain) as caught:  # nobody listens there any more
         await http_client.HttpClient(LOCAL).request("GET", server.url, key="k")
     assert caught.value.code == "connection_failed"
-    policy = wl.Egress(allow=["gone.test"])
+    policy = wl.ops.Egress(allow=["gone.test"])
     with pytest.raises(failures.TryAgain) as caught:
         await http_client.HttpClient(policy, resolve=Names()).request("GET", "http://gone.test/", key="k")
     assert caught.value.code == "resolve_failed"
@@ -143,13 +143,13 @@ def test_answers_as_text_and_json() -> None:
 )
 async def test_an_answer_that_is_too_large_is_cut(reply: Reply) -> None:
     async with web.serving(web.always(reply)) as server:
-        client = http_client.HttpClient(wl.Egress(allow=["127.0.0.1"], response_bytes_max=1000))
+        client = http_client.HttpClient(wl.ops.Egress(allow=["127.0.0.1"], response_bytes_max=1000))
         assert "larger than 1000 bytes" in await refused(client.request("GET", server.url, key="k"))
 
 
 async def test_an_answer_of_just_the_size_passes() -> None:
     async with web.serving(web.always(Reply(200, body=b"x" * 1000))) as server:
-        client = http_client.HttpClient(wl.Egress(allow=["127.0.0.1"], response_bytes_max=1000))
+        client = http_client.HttpClient(wl.ops.Egress(allow=["127.0.0.1"], response_bytes_max=1000))
         assert len((await client.request("GET", server.url, key="k")).body) == 1000
 
 
@@ -225,7 +225,7 @@ async def test_a_packed_answer_is_not_unpacked() -> None:
 async def test_a_slow_answer_is_given_up() -> None:
     slow = Reply(200, pieces=(b"x",) * 200, pause_seconds=0.05)
     async with web.serving(web.always(slow)) as server:
-        client = http_client.HttpClient(wl.Egress(allow=["127.0.0.1"], seconds_max=0.2))
+        client = http_client.HttpClient(wl.ops.Egress(allow=["127.0.0.1"], seconds_max=0.2))
         with pytest.raises(TimeoutError, match=r"took longer than 0\.2 s"):
             await client.request("GET", server.url, key="k")
 

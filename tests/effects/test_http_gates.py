@@ -17,7 +17,7 @@ from worldline.effects import http_client
 
 async def test_nothing_is_allowed_by_default() -> None:
     async with web.serving(echo) as server:
-        client = http_client.HttpClient(wl.Egress())
+        client = http_client.HttpClient(wl.ops.Egress())
         assert (await refused(client.request("GET", server.url, key="k"))).startswith("egress_refused")
         assert "may reach (nothing)" in await refused(client.request("GET", "https://example.com/", key="k"))
     assert server.seen == []
@@ -26,7 +26,7 @@ async def test_nothing_is_allowed_by_default() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "[::ffff:127.0.0.1]"])
 async def test_a_loopback_address_in_any_form_is_refused(host: str) -> None:
     async with web.serving(echo) as server:
-        client = http_client.HttpClient(wl.Egress(allow=["*"]))
+        client = http_client.HttpClient(wl.ops.Egress(allow=["*"]))
         why = await refused(client.request("GET", f"http://{host}:{server.port}/", key="k"))
         assert "loopback" in why or "cannot be read as one" in why  # the URL parser has its own doubts about some
     assert server.seen == []
@@ -39,7 +39,7 @@ async def test_names_that_lead_inwards_are_refused() -> None:
         cloud=[["169.254.169.254"]],
         mixed=[["8.8.8.8", "10.0.0.1"]],
     )
-    client = http_client.HttpClient(wl.Egress(allow=["*.test"]), resolve=resolve)
+    client = http_client.HttpClient(wl.ops.Egress(allow=["*.test"]), resolve=resolve)
     for name in ("inner", "mapped", "cloud", "mixed"):
         assert (await refused(client.request("GET", f"http://{name}.test/", key="k"))).startswith("egress_refused")
 
@@ -48,7 +48,7 @@ async def test_a_name_that_changes_its_answer_is_asked_once() -> None:
     """Rebinding: the second answer would lead elsewhere, and is never asked for."""
     async with web.serving(echo) as server:
         resolve = Names(rebind=[["127.0.0.1"], ["127.0.0.2"]])
-        client = http_client.HttpClient(wl.Egress(allow=["rebind.test"], private=True), resolve=resolve)
+        client = http_client.HttpClient(wl.ops.Egress(allow=["rebind.test"], private=True), resolve=resolve)
         answer = await client.request("GET", f"http://rebind.test:{server.port}/x", key="k")
     assert (answer.body, resolve.asked) == (b"/x", ["rebind.test"])
     assert server.seen[0].headers["host"] == f"rebind.test:{server.port}"
@@ -60,7 +60,7 @@ async def test_a_name_that_turns_inwards_is_refused_at_the_next_hop() -> None:
 
     async with web.serving(answer) as server:
         resolve = Names(rebind=[["127.0.0.1"], ["10.0.0.1"]])
-        policy = wl.Egress(allow=["rebind.test", "127.0.0.1"])
+        policy = wl.ops.Egress(allow=["rebind.test", "127.0.0.1"])
         client = http_client.HttpClient(policy, resolve=resolve)
         assert "10.0.0.1, a private address" in await refused(
             client.request("GET", f"http://rebind.test:{server.port}/", key="k")
@@ -72,7 +72,7 @@ async def test_a_name_that_turns_inwards_is_refused_at_the_next_hop() -> None:
 async def test_another_address_is_tried_if_the_first_does_not_answer() -> None:
     async with web.serving(echo) as server:
         resolve = Names(two=[["127.0.0.2", "127.0.0.1"]])
-        client = http_client.HttpClient(wl.Egress(allow=["two.test"], private=True), resolve=resolve)
+        client = http_client.HttpClient(wl.ops.Egress(allow=["two.test"], private=True), resolve=resolve)
         answer = await client.request("GET", f"http://two.test:{server.port}/x", key="k")
     assert answer.body == b"/x"
 
@@ -141,7 +141,7 @@ async def test_the_name_is_kept_for_tls(tmp_path: Path) -> None:
     async with web.serving(echo, tls=tls.server_context(tmp_path)) as server:
         resolve = Names(api=[["127.0.0.1"]], other=[["127.0.0.1"]])
         client = http_client.HttpClient(
-            wl.Egress(allow=["*.worldline.test"], private=True), resolve=resolve, tls=tls.client_context()
+            wl.ops.Egress(allow=["*.worldline.test"], private=True), resolve=resolve, tls=tls.client_context()
         )
         answer = await client.request("GET", f"https://{tls.HOST}:{server.port}/x", key="k")
         assert (answer.body, server.names) == (b"/x", [tls.HOST])

@@ -56,7 +56,7 @@ async def test_redirects_inwards_are_refused() -> None:
 
     async with web.serving(answer) as server:
         resolve = Names(outer=[["127.0.0.1"]])
-        policy = wl.Egress(allow=["outer.test", f"127.0.0.1:{server.port}"])
+        policy = wl.ops.Egress(allow=["outer.test", f"127.0.0.1:{server.port}"])
         client = http_client.HttpClient(policy, resolve=resolve)
         for index in range(len(places)):
             url = f"http://outer.test:{server.port}/{index}"
@@ -66,7 +66,7 @@ async def test_redirects_inwards_are_refused() -> None:
 
 async def test_redirects_are_bounded() -> None:
     async with web.serving(web.always(Reply(302, {"location": "/again"}))) as server:
-        client = http_client.HttpClient(wl.Egress(allow=["127.0.0.1"], redirects_max=3))
+        client = http_client.HttpClient(wl.ops.Egress(allow=["127.0.0.1"], redirects_max=3))
         assert "too_many_redirects" in await refused(client.request("GET", server.url, key="k"))
     assert len(server.seen) == 4
 
@@ -114,7 +114,7 @@ async def test_what_is_meant_for_one_origin_stays_with_it(status: int, method: s
 
 
 async def test_a_body_goes_to_another_origin_if_the_policy_says_so_and_no_credential_does() -> None:
-    policy = wl.Egress(allow=["127.0.0.1"], redirect_bodies=True)
+    policy = wl.ops.Egress(allow=["127.0.0.1"], redirect_bodies=True)
     async with web.serving(echo) as other, web.serving(web.always(Reply(307, {"location": other.url}))) as server:
         headers = {**SECRET_HEADERS, "Content-Type": "text/plain"}
         await http_client.HttpClient(policy).request("POST", server.url, key="s3cret", headers=headers, body=b"data")
@@ -132,7 +132,7 @@ async def test_what_was_left_at_home_does_not_come_back() -> None:
 
     async with web.serving(there_and_back) as server:
         client = http_client.HttpClient(
-            wl.Egress(allow=["*.test"], private=True), resolve=Names(a=[["127.0.0.1"]], b=[["127.0.0.1"]])
+            wl.ops.Egress(allow=["*.test"], private=True), resolve=Names(a=[["127.0.0.1"]], b=[["127.0.0.1"]])
         )
         await client.request("GET", f"http://a.test:{server.port}/a", key="k", headers={"Authorization": "x"})
     assert [(seen.target, "authorization" in seen.headers) for seen in server.seen] == [
@@ -162,7 +162,7 @@ async def test_what_was_left_at_home_does_not_come_back() -> None:
     ],
 )
 async def test_no_error_shows_what_is_secret_in_a_url(url: str) -> None:
-    client = http_client.HttpClient(wl.Egress(allow=["127.0.0.1", "*.test"]))
+    client = http_client.HttpClient(wl.ops.Egress(allow=["127.0.0.1", "*.test"]))
     with pytest.raises((failures.Fatal, failures.TryAgain)) as caught:
         await client.request("GET", url, key="k", params={"token": PLANTED})
     assert PLANTED not in "".join(traceback.format_exception(caught.value))

@@ -286,7 +286,7 @@ async def test_whatever_goes_wrong_is_that_resource_alone(function: Any, why: st
     resources = open_resources.Resources()
     broken = made(function, timeout=0.01)
     for _ in range(2):  # it is tried again
-        with pytest.raises(wl.ResourceFailed, match=f"resource {function.__name__} cannot be opened: .*{why}"):
+        with pytest.raises(wl.errors.ResourceFailed, match=f"resource {function.__name__} cannot be opened: .*{why}"):
             await resources.fill({"x": broken})
     good = made(yields_twice)
     assert await resources.fill({"x": good}) == {"x": "value"}
@@ -331,7 +331,7 @@ async def test_what_is_being_opened_when_the_host_closes() -> None:
     waiting = asyncio.create_task(resources.fill({"x": resource}))
     await asyncio.sleep(0)
     await resources.close()
-    with pytest.raises(wl.ResourceFailed):
+    with pytest.raises(wl.errors.ResourceFailed):
         await waiting
-    with pytest.raises(wl.ResourceFailed, match="the host is closing"):
+    with pytest.raises(wl.errors.ResourceFailed, match="the host is closing"):
         await resources.fill({"x": resource})

@@ -145,7 +145,7 @@ async def test_it_stands_nowhere_whatever_the_effect_does_with_it(kind: str, how
     app = leaky()
     lines: list[str] = []
     facts: list[str] = []
-    sinks = wl.Sinks(
+    sinks = wl.ops.Sinks(
         metrics=lambda fact: facts.append(repr(fact)),
         log=lambda fact: facts.append(repr(fact)),
         replay=lambda fact: facts.append(repr(fact)),
@@ -261,7 +261,7 @@ def test_workflows_and_handlers_get_none() -> None:
     async def peek() -> str:
         try:
             return wl.secret("stripe").reveal()
-        except wl.OutsideEffect as error:
+        except wl.errors.OutsideEffect as error:
             return f"{error.code}: {error}"
 
     @app.reducer
@@ -273,7 +273,7 @@ def test_workflows_and_handlers_get_none() -> None:
         def look(self, event: Look) -> None:
             try:
                 wl.secret("stripe")
-            except wl.OutsideEffect as error:
+            except wl.errors.OutsideEffect as error:
                 self.seen = error.code
 
     with testing.secrets({"stripe": PLANTED}), testing.world(app) as world:
@@ -306,7 +306,7 @@ def test_names(name: Any) -> None:
 
 
 def test_outside_of_everything_it_says_so() -> None:
-    with pytest.raises(wl.OutsideEffect, match=r"with testing.secrets\(\{'stripe'"):
+    with pytest.raises(wl.errors.OutsideEffect, match=r"with testing.secrets\(\{'stripe'"):
         wl.secret("stripe")
 
 
@@ -340,9 +340,9 @@ def test_the_kit_gives_secrets_and_shows_what_production_does() -> None:
         with testing.secrets({"mail": "another one"}):
             assert wl.secret("mail").reveal() == "another one"
             assert wl.secret("stripe").reveal() == PLANTED
-        with pytest.raises(wl.SecretMissing, match=r"testing\.secrets"):
+        with pytest.raises(wl.errors.SecretMissing, match=r"testing\.secrets"):
             wl.secret("mail")
-    with testing.world(app, wl.Script().on(charge, charge)) as world, pytest.raises(wl.OutsideEffect):
+    with testing.world(app, wl.Script().on(charge, charge)) as world, pytest.raises(wl.errors.OutsideEffect):
         world.run(flow(""))
 
 
@@ -381,8 +381,8 @@ async def test_a_credential_goes_to_its_origin_and_is_journaled_nowhere() -> Non
             return Reply(200, body=b"ok")
 
         async with web.serving(answer) as server:
-            declared = wl.Credential(origin=server.url, secret="stripe", header="X-Api-Key", form="key {}")
-            egress = wl.Egress(allow=["127.0.0.1"], credentials={"pay": declared})
+            declared = wl.ops.Credential(origin=server.url, secret="stripe", header="X-Api-Key", form="key {}")
+            egress = wl.ops.Egress(allow=["127.0.0.1"], credentials={"pay": declared})
             async with wl.open(
                 "memory://", host=app, create=True, secrets={"stripe": PLANTED}, egress=egress
             ) as universe:
@@ -407,7 +407,7 @@ async def test_a_credential_goes_to_its_origin_and_is_journaled_nowhere() -> Non
         f"http.request: GET {other.url}/: its credential goes to {server.url} and nowhere else",
     ]
     assert unknown[0] == "egress_refused"
-    assert "no credential 'mail'; declare it: wl.Egress(credentials={'mail'" in unknown[1]
+    assert "no credential 'mail'; declare it: wl.ops.Egress(credentials={'mail'" in unknown[1]
     assert {seen.headers.get("x-api-key") for seen in server.seen} == {f"key {PLANTED}"}
     assert ["x-api-key" in seen.headers for seen in other.seen] == [False]
     assert PLANTED.encode() not in data

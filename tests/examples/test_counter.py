@@ -29,7 +29,7 @@ async def test_a_client_sees_the_same_state(tmp_path: Path) -> None:
         world = await universe.ensure("basket", counter.app)
         await world.send(counter.Added(2), id="once")
         await world.send(counter.Added(2), id="once")
-        with pytest.raises(wl.IdReused):
+        with pytest.raises(wl.errors.IdReused):
             await world.send(counter.Added(3), id="once")
     async with wl.open(str(tmp_path)) as universe:
         world = await universe.ensure("basket", counter.app)

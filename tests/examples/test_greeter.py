@@ -23,7 +23,7 @@ async def kinds(folder: Path) -> list[Kind]:
     try:
         async with wl.open(str(folder / "worlds")) as universe:
             return [entry.kind for entry in await universe.world("alice").journal()]
-    except (wl.NotFound, wl.StoreError):
+    except (wl.NotFound, wl.errors.StoreError):
         return []
 
 

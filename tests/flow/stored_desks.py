@@ -45,7 +45,7 @@ class InStore:
         self._kit = kit
         self._perform = perform
         self._world: wl.World | None = None
-        self._events: list[wl.TraceEvent] = []
+        self._events: list[wl.ops.TraceEvent] = []
         self._count = 0
 
     def _performing(self, name: str, handler: flow.Handler) -> Callable[..., Any]:

@@ -132,7 +132,7 @@ class FatalBroken(wl.Fatal):
         raise ValueError("no text")
 
 
-class DivergedLike(wl.Diverged):
+class DivergedLike(wl.errors.Diverged):
     pass
 
 
@@ -197,7 +197,7 @@ RAISED: dict[str, Callable[[], Any]] = {
     "assertion": lambda: AssertionError("only while a step runs"),
     "encode_error": lambda: errors.EncodeError("mine"),
     "decode_error": lambda: errors.DecodeError("mine"),
-    "store_error": lambda: wl.StoreError("mine"),
+    "store_error": lambda: wl.errors.StoreError("mine"),
     "continue_as_nothing": lambda: run_operations.ContinueAsNew,
     "strayed": lambda: context.Strayed("mine"),
     "dropped": lambda: context.Dropped("mine"),
@@ -208,7 +208,7 @@ plain.table(Kind.RAISES, {name: raising(make) for name, make in RAISED.items()})
 
 @raises
 def diverged_without_report() -> Never:
-    error = wl.Diverged("x")
+    error = wl.errors.Diverged("x")
     del error.report
     raise error
 

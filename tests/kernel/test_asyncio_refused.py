@@ -117,7 +117,7 @@ async def awaits_foreign() -> None:
 async def goes_on_after() -> str:
     try:
         await Foreign()
-    except wl.NotDurable:
+    except wl.errors.NotDurable:
         await wl.sleep(1)
         return "recovered"
     return "not reached"
@@ -128,7 +128,7 @@ async def insists() -> None:
     while True:
         try:
             await Foreign()
-        except wl.NotDurable:
+        except wl.errors.NotDurable:
             continue
 
 

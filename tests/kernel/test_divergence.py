@@ -256,7 +256,7 @@ def hidden(kind: str) -> wl.Program:
 def test_hidden_nondeterminism_is_found_by_doing_steps_twice(kind: str, reports: list[str]) -> None:
     app = hidden(kind)
     with testing.world(app, wl.Script().on(app.effects["echo"], "x"), drops=False) as world:
-        with pytest.raises(wl.Diverged) as caught:  # noqa: PT012 - which of these it is depends on the kind
+        with pytest.raises(wl.errors.Diverged) as caught:  # noqa: PT012 - which of these it is depends on the kind
             if kind in ("state", "emit"):
                 world.send(Go())
             else:
@@ -300,7 +300,7 @@ def test_prove_names_the_first_difference() -> None:
     assert "timer_set" in found.journal
     assert "5000000" in found.journal
     assert "6000000" in found.code
-    with pytest.raises(wl.Diverged, match="does not do what the journal says, at height"):
+    with pytest.raises(wl.errors.Diverged, match="does not do what the journal says, at height"):
         replay.check(Machine(other), steps[1], world.address, lambda carried: carried.inline or b"")
 
 
@@ -319,9 +319,9 @@ def test_replay_compares_missing_and_extra_entries_and_the_state() -> None:
     assert extra is not None
     assert extra.code == "nothing"
     assert "state" in str(again(second))
-    with pytest.raises(wl.Corrupt, match="ends inside step 1"):
+    with pytest.raises(wl.errors.Corrupt, match="ends inside step 1"):
         list(replay.steps([first[0].__class__(1, 1, Kind.EVENT, 1, first[0].payload)]))
-    with pytest.raises(wl.Corrupt, match="cannot begin with EFFECT_REQUESTED"):
+    with pytest.raises(wl.errors.Corrupt, match="cannot begin with EFFECT_REQUESTED"):
         replay.input_of([first[0].__class__(1, 1, Kind.EFFECT_REQUESTED, 1, b"")], lambda _: b"")
 
 

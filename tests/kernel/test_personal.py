@@ -51,7 +51,7 @@ def test_what_is_erased_in_a_test() -> None:
     with testing.world(app, script(names)) as world:
         world.send(people.ada())
         world.erase("ada")
-        assert world.state()["Person"]["ada"]["mail"] is wl.Erased.TEXT
+        assert world.state()["Person"]["ada"]["mail"] is wl.errors.Erased.TEXT
         world.send(Shouted("ada"))
         person: Any = world.state(names["Person"], "ada")
         assert person.erased == 1

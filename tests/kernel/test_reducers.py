@@ -50,7 +50,7 @@ def test_a_request_that_nobody_handles_is_answered_too() -> None:
     class Unknown(wl.Request[int]):
         number: int
 
-    with testing.world(shop.app) as world, pytest.raises(wl.Failed, match="nothing here takes an Unknown"):
+    with testing.world(shop.app) as world, pytest.raises(wl.errors.Failed, match="nothing here takes an Unknown"):
         world.ask(Unknown(1))
 
 

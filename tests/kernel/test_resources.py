@@ -158,7 +158,9 @@ async def test_outside_a_host_it_has_to_be_replaced() -> None:
     async def find(key: str, db: Pool = wl.use(pool)) -> str:
         return await db.fetch(key)
 
-    with pytest.raises(wl.OutsideWorkflow, match=r"find\(\) uses resource pool, which only a host opens; .*override"):
+    with pytest.raises(
+        wl.errors.OutsideWorkflow, match=r"find\(\) uses resource pool, which only a host opens; .*override"
+    ):
         await find("a")
     with pool.override(Pool("outer")), pool.override(Pool("inner")) as inner:
         assert inner.name == "inner"
@@ -187,7 +189,7 @@ def test_a_script_runs_the_effect_itself() -> None:
     with testing.world(app, script) as world, pool.override(Pool("a fake")):
         assert world.run(flow()) == "a from a fake, 9"
         world.prove()
-    with testing.world(app, script) as world, pytest.raises(wl.OutsideWorkflow, match="only a host opens"):
+    with testing.world(app, script) as world, pytest.raises(wl.errors.OutsideWorkflow, match="only a host opens"):
         world.run(flow())
     with pytest.raises(wl.BadInput, match=r"script of find\(\): count is another effect"):
         wl.Script().on(find, count)  # type: ignore[arg-type]

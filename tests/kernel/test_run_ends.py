@@ -121,10 +121,10 @@ def test_calls_of_another_program_are_refused() -> None:
 
 async def test_outside_a_workflow_effects_are_plain_and_workflows_refuse() -> None:
     assert await shop.shout("x") == "X"
-    with pytest.raises(wl.OutsideWorkflow, match=r"world\.run"):
+    with pytest.raises(wl.errors.OutsideWorkflow, match=r"world\.run"):
         await shop.greet("x")
     for use in (lambda: wl.now(), lambda: wl.random(), lambda: wl.emit(1), lambda: wl.start(shop.greet("x"))):
-        with pytest.raises(wl.OutsideWorkflow):
+        with pytest.raises(wl.errors.OutsideWorkflow):
             use()
     assert str(wl.attempt().key) == "outside"
 

@@ -472,9 +472,9 @@ def test_only_events_and_workflows_can_be_scheduled() -> None:
         schedule_spec.spec_of(outside(), every=1, cron=None, tz=None)
     with pytest.raises(errors.EncodeError):
         schedule_spec.spec_of(object(), every=1, cron=None, tz=None)
-    with pytest.raises(wl.OutsideWorkflow):
+    with pytest.raises(wl.errors.OutsideWorkflow):
         wl.schedule("a", Tick("a"), every=1)
-    with pytest.raises(wl.OutsideWorkflow):
+    with pytest.raises(wl.errors.OutsideWorkflow):
         wl.unschedule("a")
 
 

@@ -34,7 +34,7 @@ async def careful(level: int) -> int:
     """Goes on where it is refused, and waits then: it is rebuilt with the refusal in its record."""
     try:
         return await careful(level + 1)
-    except wl.TooManyRuns:
+    except wl.errors.TooManyRuns:
         await wl.wait(Go)
         return level
 

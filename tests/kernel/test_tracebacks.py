@@ -220,7 +220,7 @@ def program() -> tuple[wl.Program, Any, Any, Any]:
     async def waits() -> str:
         try:
             await wl.wait(Ping, where=lambda _: bool(outer()))  # type: ignore[func-returns-value]
-        except wl.Failed as error:
+        except wl.errors.Failed as error:
             noted = getattr(error, "__notes__", [])
             seen.append(noted)
             return error.code

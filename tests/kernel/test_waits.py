@@ -65,7 +65,7 @@ async def picky() -> list[int]:
 async def broken() -> str:
     try:
         await wl.wait(Ping, where=lambda each: 1 // each.number > 0, timeout=60)
-    except wl.Failed as error:
+    except wl.errors.Failed as error:
         return str(error)
     return "found"
 

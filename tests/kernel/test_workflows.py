@@ -221,9 +221,9 @@ def test_same_run_id_attaches_returns_what_was_returned_or_refuses() -> None:
         height = world.head.height
         assert world.run(shop.greet("Ada"), id="hello") == "HELLO ADA"
         assert [entry.kind.name for entry in world.journal()[height:]] == ["CONTROL", "ANSWERED"]
-        with pytest.raises(wl.IdReused, match="hello"):
+        with pytest.raises(wl.errors.IdReused, match="hello"):
             world.run(shop.greet("Bob"), id="hello")
-        with pytest.raises(wl.IdReused, match="hello"):
+        with pytest.raises(wl.errors.IdReused, match="hello"):
             world.run(shop.double(1), id="hello")
 
 
@@ -268,7 +268,7 @@ def test_continue_as_new_starts_over_with_an_empty_record_under_the_same_id() ->
         assert world.run(poll(3, 0), id="poll") == 6  # attaching goes by what it was first started with
         assert run.result() == 6
         assert world.run(poll(3, 0), id="poll") == 6
-        with pytest.raises(wl.IdReused):
+        with pytest.raises(wl.errors.IdReused):
             world.run(poll(0, 6), id="poll")  # what it continued with
         assert world.now - START == timedelta(seconds=4)
         started = [entry for entry in world.journal() if entry.kind is Kind.RUN_STARTED and entry.correlation == "poll"]

@@ -64,7 +64,7 @@ def program() -> tuple[wl.Program, dict[str, Any]]:
             assert self.mail is not None
             try:
                 self.loud.append(wl.Personal(self.mail.value.upper(), of=event.user))
-            except wl.Erased:
+            except wl.errors.Erased:
                 self.erased += 1
 
         @wl.on

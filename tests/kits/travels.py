@@ -164,7 +164,7 @@ class Tree:
         for what, which, *rest in acts:
             branch = self.branches[which % len(self.branches)]
             # A world does not take everything: its run may be gone or not be there, what it waits for may not come.
-            with contextlib.suppress(wl.NotFound, wl.Exists, wl.Closed):
+            with contextlib.suppress(wl.NotFound, wl.Exists, wl.errors.Closed):
                 await self._act(branch, what, rest)
                 self.done[what] += 1
 

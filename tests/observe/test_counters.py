@@ -57,8 +57,8 @@ def program() -> wl.Program:
 
 
 async def test_counters_are_read_and_set_back(memory_kit: Kit) -> None:
-    app, counters = program(), wl.Counters()
-    with sinks.observed(wl.Sinks(metrics=counters)) as observed:
+    app, counters = program(), wl.ops.Counters()
+    with sinks.observed(wl.ops.Sinks(metrics=counters)) as observed:
         async with memory_kit.hosting(app, observed=observed) as universe:
             world = await universe.ensure("w", app)
             assert await world.run(app.workflows["go"]("a"), timeout=20) == "a"
@@ -78,8 +78,8 @@ async def test_counters_are_read_and_set_back(memory_kit: Kit) -> None:
 
 async def test_dispositions_are_told(memory_kit: Kit) -> None:
     app = program()
-    disposed: list[wl.Disposed] = []
-    with sinks.observed(wl.Sinks(disposed=disposed.append)) as observed:
+    disposed: list[wl.ops.Disposed] = []
+    with sinks.observed(wl.ops.Sinks(disposed=disposed.append)) as observed:
         async with memory_kit.hosting(app, observed=observed) as universe:
             world = await universe.ensure("w", app)
             assert await world.run(app.workflows["go"]("a"), timeout=20) == "a"
@@ -97,8 +97,8 @@ async def test_dispositions_are_told(memory_kit: Kit) -> None:
 
 async def test_the_life_of_a_host_is_told(memory_kit: Kit) -> None:
     app = program()
-    told: list[wl.HostEvent] = []
-    with sinks.observed(wl.Sinks(host=told.append)) as observed:
+    told: list[wl.ops.HostEvent] = []
+    with sinks.observed(wl.ops.Sinks(host=told.append)) as observed:
         process = await memory_kit.process(app, observed=observed)
         universe = process.universe
         world = await universe.ensure("w", app)
@@ -110,10 +110,10 @@ async def test_the_life_of_a_host_is_told(memory_kit: Kit) -> None:
 
 
 @asynccontextmanager
-async def told_of(kit: Kit, app: wl.Program, **options: Any) -> AsyncIterator[tuple[Process, list[wl.HostEvent]]]:
+async def told_of(kit: Kit, app: wl.Program, **options: Any) -> AsyncIterator[tuple[Process, list[wl.ops.HostEvent]]]:
     """A host with a world "w" that it holds, and what it tells of its life."""
-    told: list[wl.HostEvent] = []
-    with sinks.observed(wl.Sinks(host=told.append)) as observed:
+    told: list[wl.ops.HostEvent] = []
+    with sinks.observed(wl.ops.Sinks(host=told.append)) as observed:
         process = await kit.process(app, observed=observed, **options)
         try:
             world = await process.universe.ensure("w", app)
@@ -123,7 +123,7 @@ async def told_of(kit: Kit, app: wl.Program, **options: Any) -> AsyncIterator[tu
             await process.close()
 
 
-async def first(told: list[wl.HostEvent], kind: sinks.HostEventKind) -> wl.HostEvent:
+async def first(told: list[wl.ops.HostEvent], kind: sinks.HostEventKind) -> wl.ops.HostEvent:
     async def is_told() -> bool:
         return any(each.kind == kind for each in told)
 

@@ -79,14 +79,14 @@ async def test_what_is_not_known_is_not_offered() -> None:
 @pytest.mark.parametrize(
     ("backlog_ms", "sinks", "counted"),
     [
-        (60_000, wl.Sinks(metrics=lambda _: None), True),
-        (0, wl.Sinks(metrics=lambda _: None), False),
-        (60_000, wl.Sinks(log=lambda _: None), False),
+        (60_000, wl.ops.Sinks(metrics=lambda _: None), True),
+        (0, wl.ops.Sinks(metrics=lambda _: None), False),
+        (60_000, wl.ops.Sinks(log=lambda _: None), False),
         (60_000, None, False),
     ],
 )
 async def test_the_backlog_is_counted_where_metrics_are_wanted(
-    backlog_ms: int, sinks: wl.Sinks | None, counted: bool
+    backlog_ms: int, sinks: wl.ops.Sinks | None, counted: bool
 ) -> None:
     settings = Settings(janitor=JanitorSettings(backlog_ms=backlog_ms))
     async with wl.open("memory://", host=wl.Program("p"), settings=settings, sinks=sinks) as universe:
@@ -96,7 +96,7 @@ async def test_the_backlog_is_counted_where_metrics_are_wanted(
 
 
 def test_a_sink_is_given_gauges_too() -> None:
-    given: list[wl.Measure] = []
+    given: list[wl.ops.Measure] = []
     meter = measures.Meter(given.append)
     meter.tell(facts.DueCounted("u", 5_000_000, {"timer": 3}, {"timer": 2_000_000}))
     assert [(each.name, each.kind, each.value, each.labels) for each in given] == [

@@ -269,7 +269,7 @@ async def test_spans_have_the_correlation_of_what_was_sent(memory_kit: Kit) -> N
         other = await universe.ensure("other", app)
         assert await world.run(app.workflows["go"](), timeout=60, correlation="order-7") == 7
         await world.run(app.workflows["tell"]("other"), timeout=60, correlation="order-8")
-        with pytest.raises(wl.Unhandled):  # no run waits for it there
+        with pytest.raises(wl.errors.Unhandled):  # no run waits for it there
             await (await other.send(Nudge(3), correlation="order-9")).applied(20)
     assert {on(span, "correlation_id") for span in cluster.adapter.named("effect fetch")} == {"order-7"}
     sent = [span for span in cluster.client.named("enqueue") if "worldline.correlation_id" in (span.attributes or {})]

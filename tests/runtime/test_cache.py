@@ -151,7 +151,7 @@ async def test_the_cache_of_an_encrypted_store_is_sealed(tmp_path: Path, bucket:
     chosen = Settings(cache=CacheSettings(folder=str(folder)))
     old, new = ({"keys": {"a": b"a" * 32, "b": b"b" * 32}, "current": each} for each in ("a", "b"))
 
-    async def read(codec: wl.AesGcm, *, put: bool = False) -> tuple[int, int]:
+    async def read(codec: wl.ops.AesGcm, *, put: bool = False) -> tuple[int, int]:
         async with wl.open(
             str(tmp_path / "store"), objects=bucket, create=True, settings=chosen, codec=codec
         ) as universe:
@@ -163,9 +163,9 @@ async def test_the_cache_of_an_encrypted_store_is_sealed(tmp_path: Path, bucket:
             stats = cache.stats()
             return stats.hits, stats.misses
 
-    assert await read(wl.AesGcm(**old), put=True) == (0, 1)  # type: ignore[arg-type]
+    assert await read(wl.ops.AesGcm(**old), put=True) == (0, 1)  # type: ignore[arg-type]
     [file] = cached(folder)
     assert b"large" not in file.read_bytes()
-    assert await read(wl.AesGcm(**old)) == (1, 0)  # type: ignore[arg-type]
-    assert await read(wl.AesGcm(**new)) == (0, 1)  # type: ignore[arg-type]
-    assert await read(wl.AesGcm(**new)) == (1, 0)  # type: ignore[arg-type]
+    assert await read(wl.ops.AesGcm(**old)) == (1, 0)  # type: ignore[arg-type]
+    assert await read(wl.ops.AesGcm(**new)) == (0, 1)  # type: ignore[arg-type]
+    assert await read(wl.ops.AesGcm(**new)) == (1, 0)  # type: ignore[arg-type]

@@ -170,7 +170,7 @@ async def test_a_role_in_trouble_says_so(memory_kit: Kit) -> None:
     async def tick() -> None:
         nonlocal turns
         turns += 1
-        raise wl.Conflicted("again") if turns == 1 else ZeroDivisionError("a bug")
+        raise wl.errors.Conflicted("again") if turns == 1 else ZeroDivisionError("a bug")
 
     telling = telemetry.Telling([("all", facts.append)])
     role = role_loop.Loop("role", tick, memory_kit.env, telemetry=telling)
@@ -192,7 +192,7 @@ async def test_sinks_that_raise_hurt_no_world(kit: Kit, caplog: pytest.LogCaptur
 
     app = program()
     caplog.set_level(logging.WARNING, logger="worldline.telemetry")
-    with sinks.observed(wl.Sinks(metrics=explode, log=explode, replay=cancel)) as observed:
+    with sinks.observed(wl.ops.Sinks(metrics=explode, log=explode, replay=cancel)) as observed:
         async with kit.hosting(app, observed=observed) as universe:
             found = await live(universe, app)
             await kits.prove(universe.world("w"), app)
@@ -204,9 +204,9 @@ async def test_sinks_that_raise_hurt_no_world(kit: Kit, caplog: pytest.LogCaptur
 
 
 async def test_what_the_replay_hook_gets_can_be_replayed(kit: Kit) -> None:
-    captured: list[wl.Journaled] = []
+    captured: list[wl.ops.Journaled] = []
     app = program()
-    with sinks.observed(wl.Sinks(replay=captured.append)) as observed:
+    with sinks.observed(wl.ops.Sinks(replay=captured.append)) as observed:
         async with kit.hosting(app, settings=PATIENT, observed=observed) as universe:
             found = await live(universe, app)
             head = await universe.world("w").head()
@@ -223,9 +223,9 @@ async def test_what_the_replay_hook_gets_can_be_replayed(kit: Kit) -> None:
 
 
 async def test_the_log_sink_gets_what_operators_want_to_know(memory_kit: Kit) -> None:
-    notices: list[wl.Notice] = []
+    notices: list[wl.ops.Notice] = []
     app = program()
-    with sinks.observed(wl.Sinks(log=notices.append)) as observed:
+    with sinks.observed(wl.ops.Sinks(log=notices.append)) as observed:
         async with memory_kit.hosting(app, settings=PATIENT, observed=observed) as universe:
             await live(universe, app)
             at = await universe.world("w")._handle.address()
@@ -241,8 +241,8 @@ async def test_the_log_sink_gets_what_operators_want_to_know(memory_kit: Kit) ->
 
 
 async def test_the_metrics_sink_gets_every_measurement(memory_kit: Kit) -> None:
-    measures: list[wl.Measure] = []
-    with sinks.observed(wl.Sinks(metrics=measures.append)) as observed:
+    measures: list[wl.ops.Measure] = []
+    with sinks.observed(wl.ops.Sinks(metrics=measures.append)) as observed:
         async with memory_kit.hosting(counting, settings=PATIENT, observed=observed) as universe:
             world = await universe.ensure("w", counting)
             for _ in range(5):

@@ -232,7 +232,7 @@ async def _outcome(world: wl.World, event: Put, *, id: str) -> bool:
     """Whether it was refused for now."""
     try:
         await (await world.send(event, id=id)).applied()
-    except wl.StoreError:
+    except wl.errors.StoreError:
         return True
     return False
 
@@ -293,7 +293,7 @@ async def test_objects_that_fail_stall_and_lie_when_read(
 async def _asked(world: wl.World) -> dict[str, int] | None:
     try:
         return await world.ask(Held())
-    except (wl.StoreError, wl.Corrupt, wl.Closed, wl.NotHosted):
+    except (wl.errors.StoreError, wl.errors.Corrupt, wl.errors.Closed, wl.NotHosted):
         return None
 
 
@@ -379,7 +379,7 @@ async def test_closing_does_not_wait_for_a_server_that_stalls(
 
 
 async def _under_way(world: wl.World, what: str) -> None:
-    with contextlib.suppress(wl.StoreError, wl.Closed, wl.Corrupt):
+    with contextlib.suppress(wl.errors.StoreError, wl.errors.Closed, wl.errors.Corrupt):
         match what:
             case "restore":
                 await world.ask(Held())

@@ -56,7 +56,7 @@ def observed(*listeners: telemetry.Listener) -> sinks.Observed:
 
 async def test_a_handler_that_does_not_return_is_told_once_and_goes_on(memory_kit: Kit) -> None:
     app, meter = App(), measures.Meter()
-    notices: list[wl.Notice] = []
+    notices: list[wl.ops.Notice] = []
 
     def note(fact: telemetry.Fact) -> None:
         notices.extend(sinks.notices(fact))

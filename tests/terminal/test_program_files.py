@@ -46,7 +46,7 @@ def test_programs_are_found(tmp_path: Path) -> None:
     ("line", "allowed"),
     [
         ("", None),
-        ("egress = wl.Egress(allow=['api.example.com'])", ("api.example.com",)),
+        ("egress = wl.ops.Egress(allow=['api.example.com'])", ("api.example.com",)),
         ("def egress(): ...", None),
         ("import json as egress", None),
     ],
@@ -60,7 +60,7 @@ def test_what_its_effects_may_reach(tmp_path: Path, line: str, allowed: tuple[st
 
 def test_one_process_has_one_policy(tmp_path: Path) -> None:
     files: list[str] = []
-    for number, line in enumerate(("", "egress = wl.Egress(allow=['a'])", "egress = wl.Egress(allow=['b'])")):
+    for number, line in enumerate(("", "egress = wl.ops.Egress(allow=['a'])", "egress = wl.ops.Egress(allow=['b'])")):
         (folder := tmp_path / f"{tmp_path.name}_{number}").mkdir()
         file = write(folder)
         file.write_text(f"{file.read_text()}\n{line}\n")
@@ -112,7 +112,7 @@ def test_a_name_that_is_taken_by_a_module(tmp_path: Path) -> None:
         ("import worldline as wl\na = wl.Program('x')\n@a.workflow\ndef f(): ...", "must be an async def"),
         (
             "import worldline as wl\na = wl.Program('x')\negress = ['*']",
-            "egress must be a worldline.Egress(...), not list",
+            "egress must be a worldline.ops.Egress(...), not list",
         ),
     ],
 )

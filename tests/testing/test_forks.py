@@ -177,13 +177,15 @@ def test_an_operation_that_nothing_answers_is_found(monkeypatch: pytest.MonkeyPa
         machine.work.disown(pending)
 
     monkeypatch.setattr(kernel_fork, "_settle", forget)
-    with pytest.raises(wl.Diverged, match=r"waits for .*, which is open nowhere"):
+    with pytest.raises(wl.errors.Diverged, match=r"waits for .*, which is open nowhere"):
         testing.everywhere.fork(everything, app, forks.script())
 
 
 def test_a_fork_that_ends_otherwise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fork_following, "_translated", lambda fork, names, item, data: None)
-    with pytest.raises(wl.Diverged, match=r"a fork at height 0 that got the same answers ended differently; cell Till"):
+    with pytest.raises(
+        wl.errors.Diverged, match=r"a fork at height 0 that got the same answers ended differently; cell Till"
+    ):
         testing.everywhere.fork(everything, app, forks.script())
 
 
@@ -195,5 +197,5 @@ def test_a_world_that_forks_change_is_found() -> None:
         count += 1
         world.send(Added(count))
 
-    with pytest.raises(wl.Diverged, match="with forks, world 'test' ended differently"):
+    with pytest.raises(wl.errors.Diverged, match="with forks, world 'test' ended differently"):
         testing.everywhere.fork(scenario, app)

@@ -63,7 +63,7 @@ def test_other_code_is_found_out(tmp_path: Path) -> None:
     async def greet(name: str) -> str:
         return await shop.shout(f"hello {name}")
 
-    with pytest.raises(wl.Diverged) as caught:
+    with pytest.raises(wl.errors.Diverged) as caught:
         testing.replay(tmp_path / "j", edited)
     assert "at height 5 (step 2)" in caught.value.report
     assert "journal: timer_set" in caught.value.report

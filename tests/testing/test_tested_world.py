@@ -88,7 +88,7 @@ def test_crash_everywhere_finds_what_is_not_in_the_journal() -> None:
         memory.clear()
         return world.run(remembers())
 
-    with pytest.raises(wl.Diverged):
+    with pytest.raises(wl.errors.Diverged):
         testing.crash_everywhere(scenario, forgetful, drops=False, twice=False)
 
 
@@ -100,7 +100,7 @@ def test_crash_everywhere_compares_what_the_scenario_says() -> None:
         worlds.append(1)
         return len(worlds)
 
-    with pytest.raises(wl.Diverged, match="after a crash at height 1 the scenario ended differently"):
+    with pytest.raises(wl.errors.Diverged, match="after a crash at height 1 the scenario ended differently"):
         testing.crash_everywhere(scenario, shop.app)
 
 
@@ -109,7 +109,7 @@ def test_prove_finds_a_state_that_the_journal_does_not_lead_to() -> None:
         world.send(shop.Deposited("a", 1))
         world.prove()
         world.machine.cells["Account", "a"].data = b"\xa2dseen\x80ecents\x07"
-        with pytest.raises(wl.Diverged, match="leads to another state"):
+        with pytest.raises(wl.errors.Diverged, match="leads to another state"):
             world.prove()
 
 
@@ -118,7 +118,7 @@ def test_prove_finds_a_journal_that_was_changed() -> None:
         world.send(shop.Deposited("a", 1))
         entries = world._actor.life.entries
         entries[0] = type(entries[0])(1, 1, entries[0].kind, 5, entries[0].payload, state=entries[0].state)
-        with pytest.raises(wl.Corrupt):
+        with pytest.raises(wl.errors.Corrupt):
             world.prove()
 
 

@@ -58,7 +58,7 @@ async def main() -> None:
             await effect.answer(7)
             await effect.answer(error="never mind")
             await effect.retry()
-        opened: wl.OpenEffect = await world.effect("0123abcd")
+        opened: wl.ops.OpenEffect = await world.effect("0123abcd")
         await world.effects(state="parked")  #: Argument "state" to "effects" of "World" has incompatible type "str"
         await world.runs(status="running")  #: Argument "status" to "runs" of "World" has incompatible type "str"
         await world.pause()
@@ -275,7 +275,7 @@ async def outside(world: wl.World) -> None:
     reveal_type(found)  #: Revealed type is "worldline.features.diff.records.Diff"
     reveal_type(found.cells[0].fields[0].path)  #: Revealed type is "tuple[str | int, ...]"
     reveal_type((await world.shadow(app, last=5)).effects[0].run)  #: Revealed type is "str"
-    report: wl.ShadowReport = await world.shadow(app)
+    report: wl.ops.ShadowReport = await world.shadow(app)
     print(report.differs)
 
 
@@ -331,7 +331,7 @@ async def pay(cents: int) -> int:
 
 
 async def opened_with() -> None:
-    named = wl.Egress(credentials={"pay": wl.Credential(origin="https://a.example")})
+    named = wl.ops.Egress(credentials={"pay": wl.ops.Credential(origin="https://a.example")})
     async with wl.open("worlds", host=app, egress=named, secrets={"stripe": "x"}):
         pass
     async with wl.open("worlds", host=app, secrets=lambda name: None):

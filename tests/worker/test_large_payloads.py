@@ -20,7 +20,7 @@ from worldline.model.journal import Kind
 
 STORES = ["lmdb", "postgres"]
 KB30, MB1, MB10 = 30_000, 1_000_000, 10_000_000
-LOCAL = wl.Egress(allow=["127.0.0.1"], response_bytes_max=4_000_000)
+LOCAL = wl.ops.Egress(allow=["127.0.0.1"], response_bytes_max=4_000_000)
 
 _SCHEMAS = itertools.count()
 

@@ -206,7 +206,7 @@ def test_a_workflow_has_no_sender() -> None:
     async def flow() -> str:
         try:
             wl.sender()
-        except wl.OutsideWorkflow as error:
+        except wl.errors.OutsideWorkflow as error:
             return str(error)
         return "?"
 

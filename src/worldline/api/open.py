@@ -64,9 +64,9 @@ def open(
     so. `egress` says which hosts `wl.http.request` may reach from here: none, unless they are named. `sinks` are
     functions that are told what this process does; `metrics` is HOST:PORT where Prometheus finds the same as numbers.
     `peers` names other stores by their URLs, `{"billing": "postgresql://..."}`: messages to `billing:universe/world` go
-    there. `codec` encrypts users' data on its way into the store: `wl.AesGcm(keys=..., current=...)`, or an object of
-    your own; a store is opened with the codec that it was made with. `secrets` says where `wl.secret` finds secrets: a
-    folder with a file for each, a mapping, or a function of a name; without it, the environment
+    there. `codec` encrypts users' data on its way into the store: `wl.ops.AesGcm(keys=..., current=...)`, or an object
+    of your own; a store is opened with the codec that it was made with. `secrets` says where `wl.secret` finds secrets:
+    a folder with a file for each, a mapping, or a function of a name; without it, the environment
     (`WORLDLINE_SECRET_NAME`), and the folder that `WORLDLINE_SECRETS` names.
     """
     opened = connection.open(

@@ -230,7 +230,7 @@ class Universe:
         `"send"` and `"receive"` are about messages (`peers`: receivers, senders; `names`: schemas, or `inbox:NAME`),
         `"effect"` about effects. Each is a name, or the beginning of one with `*` behind. When this returns, it holds
         for every step that is stored from then on. What is refused raises `wl.Undeliverable` (`not_allowed`) or
-        `wl.PolicyDenied` where it was asked for.
+        `wl.errors.PolicyDenied` where it was asked for.
         """
         return await policy_calls.add_rule(
             self._connection, verb, scope, worlds=worlds, program=program, peers=peers, names=names

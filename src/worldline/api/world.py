@@ -478,8 +478,8 @@ class World(Acts, Anchored):
         """Erase personal values for good: all `wl.Personal(..., of=key)`, or those in the payload at a height.
 
         They go at once, here and in every world that has a history in common with this one; each says so in its journal
-        when it next runs. Journals, digests and proofs stay as they are, and readers find `wl.Erased`. Erasing again
-        changes nothing. `dry_run`: only say what would go.
+        when it next runs. Journals, digests and proofs stay as they are, and readers find `wl.errors.Erased`. Erasing
+        again changes nothing. `dry_run`: only say what would go.
         """
         return await erasing.erase(self._handle, key=key, height=height, dry_run=dry_run)
 

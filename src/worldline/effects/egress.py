@@ -140,7 +140,9 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True):
             _rule(entry)
         msgspec.structs.force_setattr(self, "credentials", dict(self.credentials))
         if not all(isinstance(each, Credential) for each in self.credentials.values()):
-            raise errors.BadInput('Egress(credentials=) is {"stripe": wl.Credential(origin="https://api.stripe.com")}')
+            raise errors.BadInput(
+                'Egress(credentials=) is {"stripe": wl.ops.Credential(origin="https://api.stripe.com")}'
+            )
 
     def credential(self, name: str) -> Credential:
         """Return the credential of this name. A request that asks for one that is not declared here is refused for
@@ -150,7 +152,7 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True):
         if found is None:
             raise refused(
                 f"this process has no credential {name!r}; declare it: "
-                f'wl.Egress(credentials={{{name!r}: wl.Credential(origin="https://...")}})'
+                f'wl.ops.Egress(credentials={{{name!r}: wl.ops.Credential(origin="https://...")}})'
             )
         return found
 

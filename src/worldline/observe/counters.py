@@ -1,7 +1,7 @@
 """Counters in memory that a program reads and sets back by itself: a metrics sink without a server.
 
-`wl.open(..., sinks=wl.Sinks(metrics=counters))` with `counters = wl.Counters()`. They are counted on the event loop;
-`snapshot` gives a copy that does not change any more.
+`wl.open(..., sinks=wl.ops.Sinks(metrics=counters))` with `counters = wl.ops.Counters()`. They are counted on the event
+loop; `snapshot` gives a copy that does not change any more.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Watching a process from inside: a user's own sinks, metrics for Prometheus, spans for OpenTelemetry.
 
-Five plain functions may be given to `wl.open(..., sinks=wl.Sinks(...))`::
+Five plain functions may be given to `wl.open(..., sinks=wl.ops.Sinks(...))`::
 
     metrics(measure)    each measurement as it is made: a counter's step, a duration
     log(notice)         what an operator wants to know of: dead letters, failed effects, lost leases, trouble

@@ -117,13 +117,13 @@ def _named(path: Path, module: ModuleType, name: str) -> Program:
 
 
 def _egress(path: Path, module: ModuleType) -> Egress | None:
-    """The file's own `egress = wl.Egress(...)`, if it has one. A process that hosts the file uses it."""
+    """The file's own `egress = wl.ops.Egress(...)`, if it has one. A process that hosts the file uses it."""
     found = getattr(module, "egress", None)
     if isinstance(found, Egress):
         return found
     if found is None or isinstance(found, ModuleType) or callable(found):  # the name means something else in that file
         return None
-    raise errors.BadInput(f"{path.name}: egress must be a worldline.Egress(...), not {type(found).__name__}")
+    raise errors.BadInput(f"{path.name}: egress must be a worldline.ops.Egress(...), not {type(found).__name__}")
 
 
 def _all(module: ModuleType) -> list[Program]:

@@ -48,7 +48,7 @@ async def assist(id: str, kind: str, amount: int, mode: str) -> list[Told]:
     if mode == TWICE:
         try:
             told.append(_told(id, await wl.act(again(kind, amount), key=key, id=id)))
-        except wl.Failed as failed:
+        except wl.errors.Failed as failed:
             told.append([id, REFUSED, failed.code])
     return told
 

@@ -307,7 +307,7 @@ async def commission(id: str, to: str, key: str, cents: int, how: str) -> list[s
     """An intent of another world, and how it ended there. Nothing to fill in: it is paid."""
     try:
         end = await wl.act(Bill.fill(cents) if cents else Bill.pay(how), key=key, id=id, world=to)
-    except wl.Failed as failed:
+    except wl.errors.Failed as failed:
         return ["failed", failed.code]
     return [end.status, "" if end.error is None else end.error.code]
 
@@ -469,9 +469,9 @@ async def acted(world: wl.World, kind: str, amount: int, id: str) -> list[str] |
     act, key = act_of(kind, amount)
     try:
         done = await world.act(act, key=key, id=id)
-    except wl.IdReused:
+    except wl.errors.IdReused:
         return REUSED
-    except wl.NotRetained:
+    except wl.errors.NotRetained:
         return NOT_KEPT
     return [done.status, "" if done.error is None else done.error.code]
 
@@ -533,7 +533,7 @@ async def _by_hand(world: wl.World) -> str:
         if each.state is not WorkState.PARKED:
             try:
                 await each.park()
-            except wl.Closed:
+            except wl.errors.Closed:
                 continue  # it is being tried
         await each.answer(_given(each.name, each.args))
         return f"answered {each.name}"

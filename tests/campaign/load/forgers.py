@@ -96,7 +96,7 @@ async def forge(asker: Asker, judge: str, plea: str) -> list[str]:
 async def _try(to: str, event: object, correlation: str | None) -> str:
     try:
         await wl.send(to, event, correlation=correlation)
-    except wl.Failed as error:
+    except wl.errors.Failed as error:
         return error.code
     return "sent"
 

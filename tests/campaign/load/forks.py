@@ -95,7 +95,7 @@ async def errand(id: str) -> list[str]:
         said.append("marked")
     try:
         said.append(await fetch(id, 3))
-    except wl.Failed:
+    except wl.errors.Failed:
         said.append("cancelled")
     return said
 
@@ -217,7 +217,7 @@ async def _fork(universe: Connection, op: ClientOp, told: History) -> str:
 async def _prune(world: wl.World) -> str:
     """Delete a world, as soon as no fork leans on it."""
     for _ in range(PRUNES_MAX):
-        with contextlib.suppress(wl.InUse):
+        with contextlib.suppress(wl.errors.InUse):
             await world.delete()
             return "deleted"
         await asyncio.sleep(PRUNE_SECONDS)
@@ -260,8 +260,8 @@ async def _height(universe: Connection, op: ClientOp, told: History) -> int | No
 
 async def _hush(world: wl.World) -> None:
     """The world that is asked does not answer for a while."""
-    with contextlib.suppress(wl.Closed):
+    with contextlib.suppress(wl.errors.Closed):
         await world.pause()
     await asyncio.sleep(HUSH_SECONDS)
-    with contextlib.suppress(wl.Closed):
+    with contextlib.suppress(wl.errors.Closed):
         await world.resume()

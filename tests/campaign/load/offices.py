@@ -63,7 +63,7 @@ async def dispatch(id: str, to: str, words: int) -> list[str]:
     """The id and the stamp that it got, and whether it was there before; or why it was not sent."""
     try:
         receipt = await wl.send(to, Parcel(id, "word " * words))
-    except wl.Failed as error:
+    except wl.errors.Failed as error:
         return [error.code]
     return [receipt.id, receipt.stamp, "again" if receipt.already_enqueued else "first"]
 
@@ -72,7 +72,7 @@ async def dispatch(id: str, to: str, words: int) -> list[str]:
 async def enquire(id: str, to: str) -> list[str]:
     try:
         return ["answer", await wl.ask(to, Enquiry(id))]
-    except wl.Failed as error:
+    except wl.errors.Failed as error:
         return [error.code]
 
 

@@ -173,7 +173,7 @@ async def transfer(id: str, to: str, amount: int) -> bool:
     wl.emit(Withdrawn(amount))
     try:
         await wl.send(to, Deposited(amount, id))
-    except wl.Failed:  # the account is closed, for now or for good
+    except wl.errors.Failed:  # the account is closed, for now or for good
         wl.emit(Withdrawn(-amount))
         return False
     return True

@@ -242,7 +242,14 @@ async def insist(
         try:
             async with patience:
                 return await do_it()
-        except (wl.StoreError, wl.Conflicted, wl.Closed, errors.Corrupt, errors.DedupeExpired, TimeoutError):
+        except (
+            wl.errors.StoreError,
+            wl.errors.Conflicted,
+            wl.errors.Closed,
+            errors.Corrupt,
+            errors.DedupeExpired,
+            TimeoutError,
+        ):
             if seconds is not None and patience.expired():
                 seconds *= growth
             await asyncio.sleep(0.3)
@@ -254,7 +261,7 @@ async def once(universe: Connection, op: Op, history: History) -> ClientOutcome:
         await do(universe, op, history)
     except (errors.StoreUncertain, errors.Corrupt):  # what was damaged on the way was read after the sending
         return ClientOutcome.UNCERTAIN
-    except (wl.StoreError, wl.Conflicted, wl.Closed):
+    except (wl.errors.StoreError, wl.errors.Conflicted, wl.errors.Closed):
         return ClientOutcome.REFUSED
     return ClientOutcome.ACKED
 
@@ -376,7 +383,7 @@ async def _height(sent: wl.Sent) -> int:
     """Where an event is journaled, taken or not: what becomes of it is looked at in the end."""
     try:
         return await sent.applied()
-    except wl.Unhandled as error:
+    except wl.errors.Unhandled as error:
         return error.height
 
 
@@ -392,10 +399,10 @@ async def start(world: wl.World, op: Op, told: History) -> str:
 
 async def tend(world: wl.World, status: Status) -> None:
     """Close a world for a while. Another client may do the same; in the end it is open."""
-    with contextlib.suppress(wl.Closed):
+    with contextlib.suppress(wl.errors.Closed):
         await world.change(status=status)
     await asyncio.sleep(1)
-    with contextlib.suppress(wl.Closed):  # it is open already
+    with contextlib.suppress(wl.errors.Closed):  # it is open already
         await world.change(status=Status.ACTIVE)
 
 

@@ -364,7 +364,7 @@ async def test_a_repeat_finds_the_first_stamp_also_under_another_name_and_withou
         again = await carrier.send(opened, "shop/keeper", content, ask=False)
         assert again == [first[0], first[1], True]
         other = message_calls.Content("Note", b"\xa1dtexta!")
-        with pytest.raises(wl.IdReused):
+        with pytest.raises(wl.errors.IdReused):
             await carrier.send(opened, "shop/keeper", other, ask=False)
 
 

@@ -65,7 +65,7 @@ async def test_a_store_is_opened_once_and_closed_with_the_process(slow: Opening)
     assert first.engine is second.engine
     await found.close()
     assert (slow.opened, slow.closed) == (1, 1)
-    with pytest.raises(wl.Closed):
+    with pytest.raises(wl.errors.Closed):
         await found.find("far")
 
 
@@ -131,8 +131,8 @@ async def test_what_are_no_peers(given: Any, tmp_path: Path) -> None:
 
 
 async def test_a_peer_is_plain_or_opened_with_the_keys_of_this_process(tmp_path: Path) -> None:
-    ours = wl.AesGcm(keys={"a": b"a" * 32}, current="a")
-    theirs = wl.AesGcm(keys={"b": b"b" * 32}, current="b")
+    ours = wl.ops.AesGcm(keys={"a": b"a" * 32}, current="a")
+    theirs = wl.ops.AesGcm(keys={"b": b"b" * 32}, current="b")
     for name, codec in (("own", ours), ("plain", None), ("same", ours), ("other", theirs)):
         await (await store_opening.open_store(str(tmp_path / name), codec=codec)).close()
     store = await store_opening.open_store(str(tmp_path / "own"), codec=ours)

@@ -34,7 +34,7 @@ from worldline.store import kv
 
 SCRIPT = Path(__file__).parents[3] / "tools" / "check_anchor.py"
 app = program()
-Verdict = wl.AnchorVerdict
+Verdict = wl.ops.AnchorVerdict
 
 
 async def gone_on(world: wl.World, *numbers: int) -> None:
@@ -54,7 +54,7 @@ def spoken(*words: object) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-async def verdict(world: wl.World, anchor: wl.Anchor) -> wl.AnchorVerdict:
+async def verdict(world: wl.World, anchor: wl.ops.Anchor) -> wl.ops.AnchorVerdict:
     return (await world.check_anchor(anchor)).verdict
 
 
@@ -194,7 +194,7 @@ async def test_what_is_not_kept_any_more_is_said_and_what_is_kept_holds(memory_k
     kept = (await compacting.Stored.of(process.universe, world)).index
     [record, *_] = await kept()
     end = record.end  # type: ignore[union-attr]
-    edge = wl.Anchor(at.universe.hex(), at.world.hex(), "w", end.step, end.height, end.chain.hex(), 0)
+    edge = wl.ops.Anchor(at.universe.hex(), at.world.hex(), "w", end.step, end.height, end.chain.hex(), 0)
     assert await verdict(world, edge) is Verdict.HOLDS, "the chain is known from where entries are kept on"
     below = msgspec.structs.replace(edge, height=gone - 1, step=end.step - 1)
     found = await world.check_anchor(below)
@@ -257,7 +257,7 @@ async def test_a_head_of_another_chain_is_damage(memory_kit: Kit) -> None:
 
 PRIVATE = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")  # RFC 8032, 7.1, test 1
 PUBLIC = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
-GOLDEN = wl.Anchor("11" * 16, "22" * 16, "alice", 3, 9, "33" * 32, 1_700_000_000_000_000)
+GOLDEN = wl.ops.Anchor("11" * 16, "22" * 16, "alice", 3, 9, "33" * 32, 1_700_000_000_000_000)
 LINE = (
     '{"chain":"' + "33" * 32 + '","format":"worldline-anchor-1","height":9,"name":"alice","step":3,'
     '"time_us":1700000000000000,"universe":"' + "11" * 16 + '","world":"' + "22" * 16 + '"}'
@@ -333,7 +333,7 @@ def test_a_signature_is_of_one_anchor_by_one_key() -> None:
         anchor_signature.check_signature(SIGNED, "12")
 
 
-def _script_takes(anchor: wl.Anchor, key: str) -> bool:
+def _script_takes(anchor: wl.ops.Anchor, key: str) -> bool:
     """What the script says, without a process for each."""
     namespace: dict[str, Any] = {"__name__": "script"}
     exec(compile(SCRIPT.read_text(), str(SCRIPT), "exec"), namespace)

@@ -315,7 +315,7 @@ async def test_cut_off_at_any_write_it_leaves_everything_readable_and_ends_later
 async def test_a_world_whose_key_was_destroyed_refers_to_nothing(tmp_path: Path) -> None:
     """What it referred to goes, and it does not keep the garbage of other worlds."""
     app = program()
-    codec = wl.AesGcm(keys={"a": bytes(32)}, current="a")
+    codec = wl.ops.AesGcm(keys={"a": bytes(32)}, current="a")
     async with wl.open(str(tmp_path / "store"), host=app, codec=codec) as universe:
         world, other = await universe.create("w", app), await universe.create("v", app)
         await world.send(Put("1" * 40_000))

@@ -82,15 +82,15 @@ async def test_old_entries_go_and_the_chain_goes_on(kit: Kit) -> None:
     assert [each.height for each in await world.journal(limit=10**6)] == list(range(gone + 1, top.height + 1))
     assert [each.height for each in await world.journal(above=gone, limit=2)] == [gone + 1, gone + 2]
     said = f"its entry is not kept any more: entries are kept above height {gone}"
-    with pytest.raises(wl.NotRetained, match=said):
+    with pytest.raises(wl.errors.NotRetained, match=said):
         await world.journal(above=gone - 1)
-    with pytest.raises(wl.NotRetained, match=said):
+    with pytest.raises(wl.errors.NotRetained, match=said):
         await anext(world._handle.follow(above=0))
     verified = await verify.verify(connection, at)
     assert (verified.entries, verified.entries_above) == (top.height - gone, gone)
     proof = await proof_calls.prove(world._handle)
     assert (proof.holds, proof.start, proof.height) == (True, baseline, top.height)
-    with pytest.raises(wl.NotRetained, match=said):
+    with pytest.raises(wl.errors.NotRetained, match=said):
         await entry_proof.prove_entry(world._handle, gone)
     assert (await entry_proof.prove_entry(world._handle, gone + 1)).chain == top.chain
     assert (await store_queries.show_world(connection, at)).entries_above == gone
@@ -131,12 +131,12 @@ async def test_an_id_whose_answer_is_gone_is_refused(memory_kit: Kit) -> None:
     await aged(memory_kit, process, app)
     async with asyncio.timeout(5):
         with pytest.raises(
-            wl.NotRetained, match="id once was used before, and what came of it may be in entries up to"
+            wl.errors.NotRetained, match="id once was used before, and what came of it may be in entries up to"
         ):
             await world.ask(Total("k0"), id="once")
         again = await world.send(Added("k9"), id="sent")
         assert again.already_enqueued
-        with pytest.raises(wl.NotRetained, match="id sent was used before"):
+        with pytest.raises(wl.errors.NotRetained, match="id sent was used before"):
             await again.applied()
     await process.close()
     await memory_kit.aclose()
@@ -211,7 +211,7 @@ async def test_a_fork_whose_parent_has_dropped_more_than_it_has_of_it(memory_kit
     verified = await verify.verify(connection, at)
     assert verified.entries_above >= found[0].height - 1
     assert verified.entries == top.height - verified.entries_above
-    with pytest.raises(wl.NotRetained):
+    with pytest.raises(wl.errors.NotRetained):
         await fork.journal(above=0)
     assert (await proof_calls.prove(fork._handle)).holds
     assert await fork.ask(Total("k2")) == await fork.ask(Total("k2"))

@@ -83,7 +83,7 @@ async def test_a_compaction_keeps_young_ones_and_the_states_above(memory_kit: Ki
     done = await compacting.compact(process, world)
     assert done.height == second[0]
     assert await stored.snapshots() == [0, *second]
-    with pytest.raises(wl.NotRetained):
+    with pytest.raises(wl.errors.NotRetained):
         await world.state(at=first[1])
     for height in range(second[0], second[-1] + 1):
         await world.state(at=height)

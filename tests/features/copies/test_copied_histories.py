@@ -127,7 +127,7 @@ async def check_states(there: kit.Process, world: wl.World, model: Model) -> Non
     assert [world_restore.filled(entry, loaded) for entry in entries] == model.entries
     for step in (*range(1, len(model.heads), 3), len(model.heads) - 1):
         height = model.heads[step].height
-        with contextlib.suppress(wl.NotRetained):  # where what steps changed was dropped
+        with contextlib.suppress(wl.errors.NotRetained):  # where what steps changed was dropped
             rows, head = await world._handle.rows_at(height)
             assert (dict(rows.items()), head) == (model.rows[step], model.heads[step])
             continue
@@ -156,7 +156,7 @@ async def go_on(there: kit.Process, model: Model, file: Path) -> str:
     await world.run(travels.follow([["draw"], ["sleep", 1]]), id="behind the copy", timeout=travels.SECONDS)
     middle = model.heads[-1].height // 2
     for name, live in (("fork-dry", False), ("fork-live", True)):
-        with contextlib.suppress(wl.NotRetained):
+        with contextlib.suppress(wl.errors.NotRetained):
             fork = await world.fork(name, at=middle, live=live)
             await fork.ask(travels.Count(1), timeout=travels.SECONDS)
             await fork.pause()

@@ -139,12 +139,12 @@ async def test_a_universe_without_room_takes_nothing_of_a_file(tmp_path: Path) -
         process = await there.process()
         await process.universe.set_quota(worlds=0)
         write(cut, file.read_bytes()[:-1])
-        with pytest.raises(wl.QuotaExceeded):
+        with pytest.raises(wl.errors.QuotaExceeded):
             await process.universe.import_world(cut)  # that is asked first: the file is not even read
         for quota, room in (({"worlds": 0}, {"worlds": 2}), ({"bytes": 50_000}, {"bytes": 10**6})):
             await process.universe.set_quota(**quota)
             before = await kept(process)
-            with pytest.raises(wl.QuotaExceeded):
+            with pytest.raises(wl.errors.QuotaExceeded):
                 await process.universe.import_world(file, name=f"bad-{next(iter(quota))}")
             assert len((await kept(process)).keys() - before.keys()) <= 1, "what was counted"
             await process.universe.set_quota(**room)
@@ -157,7 +157,7 @@ async def test_a_quota_of_bytes_counts_what_was_imported_just_before(tmp_path: P
         process = await there.process()
         await process.universe.set_quota(bytes=200_000)
         taken = 0
-        with contextlib.suppress(wl.QuotaExceeded):
+        with contextlib.suppress(wl.errors.QuotaExceeded):
             for number in range(20):
                 other = tmp_path / f"{number}.world"
                 await _another(other, number)

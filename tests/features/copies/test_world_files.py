@@ -198,7 +198,7 @@ async def test_personal_values_go_along_unless_they_were_erased(tmp_path: Path) 
         assert bob.value == f"bob: {people.SECRET}"
         ada = await imported.ask(people.MailOf("ada"), timeout=20)
         assert ada is not None
-        with pytest.raises(wl.Erased):
+        with pytest.raises(wl.errors.Erased):
             _ = ada.value
         await imported.erase(key="bob")
         everything = (await copy.engine.read(kv.Range(b"\x00", b"\xff", count_max=10**6, bytes_max=2**30))).page(0)
@@ -213,7 +213,7 @@ async def test_a_quota_counts_what_is_imported(tmp_path: Path) -> None:
         await process.universe.set_quota(worlds=1)
         await process.universe.import_world(file)
         before = await contents(process.engine, process.universe._connection.id)
-        with pytest.raises(wl.QuotaExceeded):
+        with pytest.raises(wl.errors.QuotaExceeded):
             await process.universe.import_world(file, name="one more")
         assert await contents(process.engine, process.universe._connection.id) == before
 

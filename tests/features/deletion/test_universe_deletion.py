@@ -195,9 +195,9 @@ async def test_by_url(tmp_path: Path) -> None:
     url = str(tmp_path / "store")
     async with wl.open(url, host=vault.program, universe="town") as universe:
         await (await universe.ensure("w", vault.program)).send(Note("k", "1"))
-    with pytest.raises(wl.InUse):
-        await wl.delete_universe(url, "town")
+    with pytest.raises(wl.errors.InUse):
+        await wl.ops.delete_universe(url, "town")
     with pytest.raises(wl.NotFound):
-        await wl.delete_universe(url, "nowhere")
-    await wl.delete_universe(url, "town", with_worlds=True)
-    assert await wl.universes(url) == []
+        await wl.ops.delete_universe(url, "nowhere")
+    await wl.ops.delete_universe(url, "town", with_worlds=True)
+    assert await wl.ops.universes(url) == []

@@ -118,7 +118,7 @@ def test_the_same_id_is_the_same_intent_for_runs_and_clients() -> None:
         assert world.run(store.chosen("o", 7, "once")) == "complete: 8"
         with pytest.raises(wl.RunFailed, match="once") as refused:
             world.run(store.chosen("o", 9, "once"))
-        assert refused.value.code == wl.IdReused.code
+        assert refused.value.code == wl.errors.IdReused.code
         assert world.state(Order, "o").cents == 8
         world.prove()
 
@@ -201,7 +201,7 @@ def test_an_action_that_the_world_does_not_have_fails_the_call_alone() -> None:
 
 
 def test_outside_of_workflows_it_says_where_it_works() -> None:
-    with pytest.raises(wl.OutsideWorkflow, match=r"wl\.act\(\)"):
+    with pytest.raises(wl.errors.OutsideWorkflow, match=r"wl\.act\(\)"):
         wl.act(Order.fill(1), key="o").send(None)
 
 
@@ -268,7 +268,7 @@ def test_a_workflow_acts_in_another_world() -> None:
         assert world.run(near.chosen("o", 9, "n")) == world.run(near.chosen("o", 9, "n")) == "complete: 9"
         with pytest.raises(wl.RunFailed) as refused:
             world.run(near.chosen("o", 8, "n"))
-        assert refused.value.code == wl.IdReused.code
+        assert refused.value.code == wl.errors.IdReused.code
         assert other.state(Order, "o").cents == 9
         assert "Order" not in world.state()
 

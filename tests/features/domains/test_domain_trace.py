@@ -61,7 +61,7 @@ def opened(shop: Shop, *answers: Any) -> Iterator[TestWorld]:
         yield world
 
 
-def types(trace: wl.Trace) -> list[str]:
+def types(trace: wl.ops.Trace) -> list[str]:
     return [each.type for each in trace.events]
 
 
@@ -183,7 +183,7 @@ def test_a_cell_that_moves_to_another_document_says_so() -> None:
     with opened(Shop()) as world:
         filled(world, "o")
         world.adopt(Shop(2).app)
-        with pytest.raises(wl.NotRetained, match="steps can be run from"):
+        with pytest.raises(wl.errors.NotRetained, match="steps can be run from"):
             world.trace(above=0)
         filled(world, "o")
         applied = [each.fields["source"] for each in world.trace().events if each.type == "core:apply"]
@@ -227,7 +227,7 @@ def test_it_ends_behind_a_whole_step_and_goes_on_from_there(
         world.act(Order.pay("tok"), key="b")
         whole = world.trace()
         monkeypatch.setattr(limits, name, most)
-        found: list[wl.TraceEvent] = []
+        found: list[wl.ops.TraceEvent] = []
         parts, above = 0, 0
         while True:
             part = world.trace(above=above)
@@ -380,7 +380,9 @@ async def test_code_that_does_something_else_gives_no_trace(lmdb_kit: Kit) -> No
     other, _ = program(3)
     async with lmdb_kit.hosting() as client:
         client._connection.knows(other)
-        with pytest.raises(wl.Diverged, match="no trace: run again, a step does not come out as it is journaled"):
+        with pytest.raises(
+            wl.errors.Diverged, match="no trace: run again, a step does not come out as it is journaled"
+        ):
             await client.world("w").trace()
 
 
@@ -395,7 +397,7 @@ async def test_states_that_are_not_kept_are_said(lmdb_kit: Kit) -> None:
     kept = (await world.head()).height
     await compacting.compact(process, world)
     await world.act(Order.fill(99), key="o", id="last")
-    with pytest.raises(wl.NotRetained, match=f"states are kept from height {kept} on"):
+    with pytest.raises(wl.errors.NotRetained, match=f"states are kept from height {kept} on"):
         await world.trace(above=0)
     trace = await world.trace()
     assert (trace.above, {each.intent for each in trace.events}) == (kept, {"last"})

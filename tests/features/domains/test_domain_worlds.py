@@ -136,14 +136,14 @@ def test_the_same_id_is_one_intent_and_another_input_is_refused() -> None:
         world.act(Order.fill(5), key="o")
         first = world.submit(Order.pay("tok"), key="o", id="try")
         again = world.submit(Order.pay("tok"), key="o", id="try")
-        with pytest.raises(wl.IdReused):
+        with pytest.raises(wl.errors.IdReused):
             world.act(Order.pay("other"), key="o", id="try")
         assert len(intents(world)) == 1
         world.advance(10)
         told = {each.correlation: each.payload for each in world.journal() if each.kind is Kind.ANSWERED}
         assert told[first] == told[again]
         assert world.act(Order.pay("tok"), key="o", id="try").state.receipt == "r-1"
-        with pytest.raises(wl.IdReused):
+        with pytest.raises(wl.errors.IdReused):
             world.act(Order.pay("other"), key="o", id="try")
         asked = [each for each in world.journal() if each.kind is Kind.EFFECT_REQUESTED]
         assert len(asked) == 1
@@ -158,7 +158,7 @@ def test_intents_wait_for_the_one_on_its_way_and_their_queue_is_bounded(monkeypa
         for number in (7, 8):
             world.submit(Order.fill(number), key="o", id=f"f{number}")
         assert (waiting(world, "o"), world.state(Order, "o").cents) == (["f7", "f8"], 5)
-        with pytest.raises(wl.Closed, match="2 intents wait"):
+        with pytest.raises(wl.errors.Closed, match="2 intents wait"):
             world.act(Order.fill(9), key="o")
         assert world.act(Order.fill(1), key="other").state.cents == 1
         world.crash()
@@ -263,7 +263,7 @@ def test_a_requirement_that_cannot_be_cleared_is_fatal_for_its_cell_alone(monkey
             world.act(Order.pay("tok"), key="bad")
         with pytest.raises(wl.Error, match="takes nothing any more"):
             world.act(Order.fill(1), key="bad")
-        with pytest.raises(wl.Closed):
+        with pytest.raises(wl.errors.Closed):
             world.patch(Order, [flow.set("cents", 1)], key="bad")
         assert "takes nothing any more" in str(world.explain(Order.pay, key="bad"))
         assert world.act(Order.pay("tok"), key="good").state.receipt == "r-1"

@@ -238,7 +238,7 @@ async def test_outside_a_world_it_is_passed() -> None:
     shop = Seeing()
     with testing.world(shop.app) as world:
         snapshot = world.snapshot(Order, "o")
-    with pytest.raises(wl.OutsideWorkflow, match="pass snapshot="):
+    with pytest.raises(wl.errors.OutsideWorkflow, match="pass snapshot="):
         await shop.charge("tok", 5)
     assert await shop.charge("tok", 5, snapshot=snapshot) == "5 from tok for 0"
 

@@ -163,7 +163,7 @@ def test_those_who_wait_for_one_intent_are_bounded() -> None:
     with noting(wl.Script.later(5, "n")) as world:
         for _ in range(limits.FLOW_WAITERS_MAX):
             world.submit(Note.fetch(), id="once")
-        with pytest.raises(wl.Closed, match="16 callers wait for intent 'once' already"):
+        with pytest.raises(wl.errors.Closed, match="16 callers wait for intent 'once' already"):
             world.act(Note.fetch(), id="once")
         world.advance(10)
         assert (ends(world), cell(world).owed) == ({"once": "complete"}, {})
@@ -176,7 +176,7 @@ def test_those_who_wait_for_intents_of_one_cell_are_bounded(monkeypatch: pytest.
     with noting(wl.Script.later(5, "n")) as world:
         for number in range(3):
             world.submit(Note.fetch(), id=f"f{number}")
-        with pytest.raises(wl.Closed, match="3 callers wait for intents of Note already"):
+        with pytest.raises(wl.errors.Closed, match="3 callers wait for intents of Note already"):
             world.act(Note.write("x"))
         world.advance(10)
         assert world.act(Note.write("x")).state.text == "x"

@@ -79,7 +79,7 @@ async def test_the_same_id_is_one_intent_for_every_process(kit: Kit) -> None:
     async with kit.hosting(shop.app) as universe:
         world = universe.world("w")
         assert (await world.act(Order.pay("tok"), key="o", id="try", timeout=30)).state.receipt == "5 from tok"
-        with pytest.raises(wl.IdReused, match="'try'"):
+        with pytest.raises(wl.errors.IdReused, match="'try'"):
             await world.act(Order.pay("other"), key="o", id="try")
         assert (await world.act(Order.fill(6), key="other", id="try")).state.cents == 6
         asked = [each for each in await kits.entries(world) if each.kind is Kind.EFFECT_REQUESTED]
@@ -191,11 +191,11 @@ async def test_a_full_queue_refuses_an_id_for_good(lmdb_kit: Kit, monkeypatch: p
         await aio.until(lambda: _asked(world))
         queued = asyncio.create_task(world.act(Order.fill(6), key="o"))
         await aio.until(lambda: _in_line(world, 1))
-        with pytest.raises(wl.Closed, match=r"1 intents wait in Order.*; send it later, under a new id"):
+        with pytest.raises(wl.errors.Closed, match=r"1 intents wait in Order.*; send it later, under a new id"):
             await world.act(Order.fill(7), key="o", id="x")
         await _answer(world, "by hand")
         assert ((await paying).state.cents, (await queued).state.cents) == (5, 6)
-        with pytest.raises(wl.Closed, match="send it later, under a new id"):
+        with pytest.raises(wl.errors.Closed, match="send it later, under a new id"):
             await world.act(Order.fill(7), key="o", id="x")
         assert (await world.act(Order.fill(7), key="o", id="y")).state.cents == 7
 

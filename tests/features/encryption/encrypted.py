@@ -78,9 +78,9 @@ async def waiting(text: str) -> str:
     return await stall(text)
 
 
-def codec(current: str = "old", *ids: str) -> wl.AesGcm:
+def codec(current: str = "old", *ids: str) -> wl.ops.AesGcm:
     keys = {"old": OLD, "new": NEW}
-    return wl.AesGcm(keys={key_id: keys[key_id] for key_id in ids or (current,)}, current=current)
+    return wl.ops.AesGcm(keys={key_id: keys[key_id] for key_id in ids or (current,)}, current=current)
 
 
 def inner(store: store_opening.Store) -> tuple[kv.Engine, objects.Objects]:

@@ -113,11 +113,11 @@ async def test_master_keys_change_under_older_data_keys(tmp_path: Path) -> None:
         await live(universe)
         ring = ring_of(universe)
         await data_key_rotation.rotate(ring)
-    both = wl.AesGcm(keys={"old": OLD, "new": NEW}, current="new")
+    both = wl.ops.AesGcm(keys={"old": OLD, "new": NEW}, current="new")
     async with opened(tmp_path, both, host=app) as universe:
         await master_key_rotation.rotate(ring_of(universe))
         assert {each.master for each in (await records(ring_of(universe))).values()} == {"new"}
-    only = wl.AesGcm(keys={"new": NEW}, current="new")
+    only = wl.ops.AesGcm(keys={"new": NEW}, current="new")
     async with opened(tmp_path, only, programs=app) as universe:
         assert (await universe.world("w").state(Notes)).texts
 
@@ -167,7 +167,7 @@ async def test_a_key_that_is_worn_seals_nothing_more_until_another_follows(
         world = universe.world("w")
         assert 50 < await until_worn(world) < 5_000
         assert "has sealed half of the values that it may" in caplog.text
-        with pytest.raises(wl.KeyWorn, match="type `worldline rotate-keys --data`"):
+        with pytest.raises(wl.errors.KeyWorn, match="type `worldline rotate-keys --data`"):
             await world.send(Note("again"))
         assert (await world.head()).step == 0, "reading goes on"
         await data_key_rotation.rotate(ring_of(universe))

@@ -74,7 +74,7 @@ async def test_keys_that_are_missing_or_wrong_are_named_before_anything_is_writt
         await store_opening.open_store(str(tmp_path), codec=codec("new"))
     assert missing.value.key_id == "old"
     with pytest.raises(errors.WrongKey, match="key 'old' is not the one"):
-        await store_opening.open_store(str(tmp_path), codec=wl.AesGcm(keys={"old": b"x" * 32}, current="old"))
+        await store_opening.open_store(str(tmp_path), codec=wl.ops.AesGcm(keys={"old": b"x" * 32}, current="old"))
     async with opened(tmp_path) as universe:
         assert await encrypted.everything(universe._connection.store) == before
 
@@ -93,7 +93,7 @@ BAD_KEYS: list[tuple[Any, Any, str]] = [
 @pytest.mark.parametrize(("keys", "current", "said"), BAD_KEYS)
 def test_bad_keys_are_refused(keys: Any, current: Any, said: str) -> None:
     with pytest.raises(errors.BadInput, match=said):
-        wl.AesGcm(keys=keys, current=current)
+        wl.ops.AesGcm(keys=keys, current=current)
 
 
 def test_a_codec_shows_no_keys() -> None:
@@ -103,10 +103,10 @@ def test_a_codec_shows_no_keys() -> None:
 class OtherCodec:
     name = "other"
 
-    def encode(self, data: bytes, context: wl.CodecContext) -> bytes:
+    def encode(self, data: bytes, context: wl.ops.CodecContext) -> bytes:
         return data
 
-    def decode(self, data: bytes, context: wl.CodecContext) -> bytes:
+    def decode(self, data: bytes, context: wl.ops.CodecContext) -> bytes:
         return data
 
 

@@ -48,7 +48,7 @@ def contents(folder: Path) -> list[bytes]:
     return [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
 
 
-async def filled(url: str, codec: wl.AesGcm, *, exported: Path) -> str:
+async def filled(url: str, codec: wl.ops.AesGcm, *, exported: Path) -> str:
     async with wl.open(url, host=app, codec=codec) as universe:
         world = await universe.create("vault", app)
         await (await world.send(Told(SECRET))).applied()
@@ -65,7 +65,7 @@ async def filled(url: str, codec: wl.AesGcm, *, exported: Path) -> str:
 async def test_backups_of_encrypted_stores_are_encrypted(tmp_path: Path) -> None:
     folder = str(tmp_path / "backups")
     key = secrets.token_bytes(32)
-    codec = wl.AesGcm(keys={"one": key}, current="one")
+    codec = wl.ops.AesGcm(keys={"one": key}, current="one")
     chain = await filled(str(tmp_path / "here"), codec, exported=tmp_path / "vault.world")
     async with store_opening.store(str(tmp_path / "here"), codec=codec) as store:
         made = await backup_calls.backup(store, folder)
@@ -74,9 +74,9 @@ async def test_backups_of_encrypted_stores_are_encrypted(tmp_path: Path) -> None
     with pytest.raises(errors.CodecMismatch, match="--keys"):
         await backup_calls.verify(folder)
     with pytest.raises(errors.KeyMissing):
-        await backup_calls.verify(folder, codec=wl.AesGcm(keys={"two": key}, current="two"))
+        await backup_calls.verify(folder, codec=wl.ops.AesGcm(keys={"two": key}, current="two"))
     with pytest.raises(errors.BadCopy):
-        await backup_calls.verify(folder, codec=wl.AesGcm(keys={"one": secrets.token_bytes(32)}, current="one"))
+        await backup_calls.verify(folder, codec=wl.ops.AesGcm(keys={"one": secrets.token_bytes(32)}, current="one"))
     assert len(await backup_calls.verify(folder, codec=codec)) == 2
     async with store_opening.store(str(tmp_path / "there"), codec=codec) as store:
         await backup_calls.restore(folder, store, id=made.id)
@@ -87,7 +87,7 @@ async def test_backups_of_encrypted_stores_are_encrypted(tmp_path: Path) -> None
         assert (await world.head()).chain.hex() == chain
         assert (await world.state(Known)).text == SECRET
         await (await world.send(Told("new"))).applied()
-        with pytest.raises((wl.KeyDestroyed, wl.NotFound)):
+        with pytest.raises((wl.errors.KeyDestroyed, wl.NotFound)):
             await Universe(opened).world("gone").state(Known)
         imported = await Universe(opened).import_world(tmp_path / "vault.world", name="copy")
         await imported.resume()
@@ -101,7 +101,7 @@ async def test_a_restore_into_an_encrypted_store_that_was_cut_off_is_made_again(
     """The blobs that it has put can be opened: the key that they are sealed with stays with them."""
     monkeypatch.setattr(copy_lease_job, "TTL_US", 1)
     folder = str(tmp_path / "backups")
-    codec = wl.AesGcm(keys={"one": secrets.token_bytes(32)}, current="one")
+    codec = wl.ops.AesGcm(keys={"one": secrets.token_bytes(32)}, current="one")
     chain = await filled(str(tmp_path / "here"), codec, exported=tmp_path / "vault.world")
     async with store_opening.store(str(tmp_path / "here"), codec=codec) as store:
         await backup_calls.backup(store, folder)
@@ -132,7 +132,7 @@ async def test_a_restore_into_an_encrypted_store_that_was_cut_off_is_made_again(
 async def test_an_import_that_was_cut_off_leaves_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The key of the world that it would have become goes with what it has sealed."""
     monkeypatch.setattr(limits, "COPY_KEYS_BYTES", 1)  # a batch for each key
-    codec = wl.AesGcm(keys={"one": secrets.token_bytes(32)}, current="one")
+    codec = wl.ops.AesGcm(keys={"one": secrets.token_bytes(32)}, current="one")
     await filled(str(tmp_path / "here"), codec, exported=tmp_path / "vault.world")
     seen: dict[str, None] = {}
     async with wl.open(str(tmp_path / "there"), host=app, codec=codec):

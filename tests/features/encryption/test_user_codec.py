@@ -20,13 +20,13 @@ class Reversing:
 
     def __init__(self, name: str = "reversing") -> None:
         self.name = name
-        self.told: list[wl.CodecContext] = []
+        self.told: list[wl.ops.CodecContext] = []
 
-    def encode(self, data: bytes, context: wl.CodecContext) -> bytes:
+    def encode(self, data: bytes, context: wl.ops.CodecContext) -> bytes:
         self.told.append(context)
         return data[::-1]
 
-    def decode(self, data: bytes, context: wl.CodecContext) -> bytes:
+    def decode(self, data: bytes, context: wl.ops.CodecContext) -> bytes:
         return data[::-1]
 
 
@@ -48,10 +48,10 @@ async def test_a_codec_of_ones_own(place: str, tmp_path: Path) -> None:
 class Keeping(Reversing):
     """Another codec under the same name."""
 
-    def encode(self, data: bytes, context: wl.CodecContext) -> bytes:
+    def encode(self, data: bytes, context: wl.ops.CodecContext) -> bytes:
         return data
 
-    def decode(self, data: bytes, context: wl.CodecContext) -> bytes:
+    def decode(self, data: bytes, context: wl.ops.CodecContext) -> bytes:
         return data
 
 
@@ -63,11 +63,11 @@ class Broken(Reversing):
         self.broken = broken
         self._call, self._instead = call, instead
 
-    def encode(self, data: bytes, context: wl.CodecContext) -> bytes:
+    def encode(self, data: bytes, context: wl.ops.CodecContext) -> bytes:
         made: bytes = self._instead(data) if self.broken and self._call == "encode" else data[::-1]
         return made
 
-    def decode(self, data: bytes, context: wl.CodecContext) -> bytes:
+    def decode(self, data: bytes, context: wl.ops.CodecContext) -> bytes:
         made: bytes = self._instead(data) if self.broken and self._call == "decode" else data[::-1]
         return made
 

@@ -73,7 +73,7 @@ async def test_nothing_of_a_secret_is_left(kit: Kit, tmp_path: Path) -> None:
     assert spoken(CHECK_ROW, tmp_path / "row", row.entry.chain.hex())[0] == 0
     plain = (await world.state())["Person"]
     assert plain["ada"] == {"name": "Ada", "mail": "erased", "loud": ["erased"], "erased": 0}
-    assert plain["ada"]["mail"] is wl.Erased.TEXT
+    assert plain["ada"]["mail"] is wl.errors.Erased.TEXT
     assert plain["bob"]["mail"] == "bob@example.org"
     assert await secrets.places(kit, *SECRETS) == []
 
@@ -89,18 +89,20 @@ async def test_readers_say_erased(memory_kit: Kit) -> None:
         person: Any = await world.state(names["Person"], "ada", at=at)
         assert person.mail.erased
         assert repr(person.mail) == "Personal(erased)"
-        with pytest.raises(wl.Erased):
+        with pytest.raises(wl.errors.Erased):
             _ = person.mail.value
     answer = await world.ask(MailOf("ada"), timeout=30)
     assert answer is not None
     assert answer.erased
     result = await (await world.attach("greeting")).result(30)
-    assert result == wl.Erased.TEXT
+    assert result == wl.errors.Erased.TEXT
 
 
 @pytest.mark.probe("personal.erased-read", "proof.erased-step")
 async def test_code_that_reads_what_was_erased(memory_kit: Kit) -> None:
-    """It gets `wl.Erased`; its step says so, and is proved. Steps that had the value are named, and not run again."""
+    """It gets `wl.errors.Erased`; its step says so, and is proved. Steps that had the value are named, and not run
+    again.
+    """
     app, names = people.program()
     world = await (await memory_kit.process(app)).universe.ensure("w", app)
     joined = await applied(world, people.ada())
@@ -277,7 +279,7 @@ async def test_an_input_sent_again_is_the_same(memory_kit: Kit) -> None:
     await world.send(people.ada(), id="x")
     before = await secrets.places(memory_kit, SECRET)
     assert (await world.send(people.ada(), id="x")).already_enqueued
-    with pytest.raises(wl.IdReused):
+    with pytest.raises(wl.errors.IdReused):
         await world.send(people.ada("other@example.org"), id="x")
     assert await world.ask(MailOf("ada"), id="ask", timeout=30) == await world.ask(MailOf("ada"), id="ask", timeout=30)
     assert await secrets.places(memory_kit, SECRET) == before

@@ -58,7 +58,7 @@ async def test_a_dry_fork_makes_no_call_outside(policy: dict[str, Any], ends: st
     async with (
         asyncio.timeout(SECONDS),
         web.serving(answer) as server,
-        wl.open(str(tmp_path), host=app, egress=wl.Egress(allow=["127.0.0.1"])) as universe,
+        wl.open(str(tmp_path), host=app, egress=wl.ops.Egress(allow=["127.0.0.1"])) as universe,
     ):
         world = await universe.ensure("alice", app)
         _ = await world.start(calls(server.url), id="c")

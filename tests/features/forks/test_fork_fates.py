@@ -129,7 +129,7 @@ async def test_a_run_that_is_cancelled_before_all_is_settled_leaves_nothing(memo
         fork = await world.fork("fork", effects=effects, script=script)
         run = await fork.attach("r")
         await run.cancel("no")  # waits in its inbox, or comes between its first steps
-        with contextlib.suppress(wl.Failed):  # it may have had all its answers before
+        with contextlib.suppress(wl.errors.Failed):  # it may have had all its answers before
             await result(fork, "r")
         await check(universe, "fork")
 

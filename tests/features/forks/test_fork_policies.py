@@ -213,7 +213,7 @@ def test_the_retry_of_a_dry_forks_effect_is_refused() -> None:
     with testing.world(app, script()) as world:
         forked = world.fork()
         forked.start(charges("a"), id="r")
-        with pytest.raises(wl.Closed, match=r"dry fork.*answer\(\)"):
+        with pytest.raises(wl.errors.Closed, match=r"dry fork.*answer\(\)"):
             forked.retry(charge)
         assert forked.answer(charge, "by hand") == 1
         assert outcome(forked) == "by hand"

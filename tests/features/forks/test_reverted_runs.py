@@ -27,7 +27,7 @@ async def waiting(world: wl.World, run_id: str) -> asyncio.Task[Any]:
 
 async def gone(task: asyncio.Task[Any], *, run: str, to: int, height: int) -> None:
     async with asyncio.timeout(SECONDS):
-        with pytest.raises(wl.RunReverted, match=f"run '{run}' is gone: at height") as caught:
+        with pytest.raises(wl.errors.RunReverted, match=f"run '{run}' is gone: at height") as caught:
             await task
     assert (caught.value.to, caught.value.height) == (to, height)
     assert caught.value.code == "reverted"

@@ -369,7 +369,7 @@ async def test_a_forged_first_step_is_refused(memory_kit: Kit) -> None:
         for each in (world, dry):
             at, head = await each._handle.address(), await each.head()
             said = ForkBeginning(at.world, b"o" * 16, "any", head.step, head.height, ForkPolicy.DROP, live=True)
-            with pytest.raises(wl.Closed, match="no producer can send it"):
+            with pytest.raises(wl.errors.Closed, match="no producer can send it"):
                 await each._handle.command(FORKED, said)
             machine = await each._handle.machine()
             assert machine.branch is None or machine.branch.dry

@@ -67,7 +67,7 @@ async def use() -> list[str]:
     for call in (charge(5), look("x")):
         try:
             told.append(str(await call))
-        except wl.PolicyDenied as error:
+        except wl.errors.PolicyDenied as error:
             told.append(f"{error.code} {error.attempts}: {error}")
     return told
 
@@ -91,7 +91,7 @@ async def charge_when_told() -> list[str]:
         await wl.wait(Note)
         try:
             told.append(str(await charge(1)))
-        except wl.PolicyDenied as error:
+        except wl.errors.PolicyDenied as error:
             return [*told, error.code]
     return told
 

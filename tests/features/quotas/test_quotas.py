@@ -102,7 +102,7 @@ async def test_the_number_of_worlds_is_exact_however_many_are_made_at_once(kit: 
     made = await asyncio.gather(*creating, return_exceptions=True)
     assert sum(isinstance(each, wl.World) for each in made) == 4
     before = await everything(clients[0])
-    with pytest.raises(wl.QuotaExceeded, match="worldline universe quota --worlds N") as caught:
+    with pytest.raises(wl.errors.QuotaExceeded, match="worldline universe quota --worlds N") as caught:
         await universe.create("more", app.program)
     assert (caught.value.quota, caught.value.used, caught.value.limit) == ("worlds", 5, 5)
     assert await everything(clients[0]) == before, "nothing was changed"
@@ -129,7 +129,7 @@ async def test_a_deleted_world_makes_room_for_one(kit: Kit) -> None:
             return_exceptions=True,
         )
         refused = [each for each in outcomes if isinstance(each, BaseException)]
-        assert [type(each) for each in refused] == [wl.QuotaExceeded]
+        assert [type(each) for each in refused] == [wl.errors.QuotaExceeded]
         assert (await one.universe.quota()).worlds == 2
         there = names[isinstance(outcomes[0], BaseException)]
 
@@ -142,7 +142,7 @@ async def test_the_number_of_forks_that_pin_is_exact(memory_kit: Kit) -> None:
     await client.universe.set_quota(pins=2)
     outcomes = await asyncio.gather(*(world.fork(f"f{number}") for number in range(5)), return_exceptions=True)
     refused = [each for each in outcomes if isinstance(each, BaseException)]
-    assert [(type(each), getattr(each, "quota", "")) for each in refused] == [(wl.QuotaExceeded, "pins")] * 3
+    assert [(type(each), getattr(each, "quota", "")) for each in refused] == [(wl.errors.QuotaExceeded, "pins")] * 3
     assert (await client.universe.quota()).pins == 2
     await client.universe.create("no fork", app.program)
     made = next(each for each in outcomes if isinstance(each, wl.World))
@@ -159,15 +159,15 @@ async def test_the_number_of_forks_that_pin_is_exact(memory_kit: Kit) -> None:
 async def test_quotas_are_kept_with_their_changes(kit: Kit) -> None:
     client = await kit.process(settings=SETTINGS)
     universe = client.universe
-    assert (await universe.quota()).quota == wl.Quota()
+    assert (await universe.quota()).quota == wl.ops.Quota()
     await universe.set_quota(worlds=3, bytes=1000)
     await universe.set_quota(bytes=None, effects=7)
     found = await universe.quota()
-    assert (found.quota, found.bytes, found.counted_us) == (wl.Quota(worlds=3, effects=7), None, None)
+    assert (found.quota, found.bytes, found.counted_us) == (wl.ops.Quota(worlds=3, effects=7), None, None)
     changes = await universe.quota_changes()
     assert [(each.change, each.quota) for each in changes] == [
-        (2, wl.Quota(worlds=3, effects=7)),
-        (1, wl.Quota(worlds=3, bytes=1000)),
+        (2, wl.ops.Quota(worlds=3, effects=7)),
+        (1, wl.ops.Quota(worlds=3, bytes=1000)),
     ]
     wrong: Any
     for wrong in (-1, 1.5, True, "10", 2**63):
@@ -198,7 +198,7 @@ async def test_too_many_bytes_refuse_what_comes_from_outside(kit: Kit) -> None:
         outside.fork("f"),
         outside.send(Note("y" * 100_000)),
     ):
-        with pytest.raises(wl.QuotaExceeded) as caught:
+        with pytest.raises(wl.errors.QuotaExceeded) as caught:
             await refused
         assert (caught.value.quota, caught.value.limit) == ("bytes", 10)
     await refuses(lambda: world.send(Note("z")))
@@ -223,7 +223,7 @@ async def test_nothing_of_a_large_input_is_stored_when_it_is_refused(memory_kit:
     before = await everything(client)
     world = client.universe.world("w")
     for refused in (world.send(Note("y" * 100_000)), world.start(app.keep("y" * 100_000), id="r")):
-        with pytest.raises(wl.QuotaExceeded):
+        with pytest.raises(wl.errors.QuotaExceeded):
             await refused
     assert await everything(client) == before
 
@@ -258,7 +258,7 @@ async def test_too_many_open_effects_refuse_until_they_are_answered(kit: Kit) ->
     error = await refuses(lambda: world.send(Note("z")))
     assert (error.quota, error.used, error.limit) == ("effects", 2, 2)
     client = await kit.process(settings=SETTINGS)
-    with pytest.raises(wl.QuotaExceeded):
+    with pytest.raises(wl.errors.QuotaExceeded):
         await client.universe.world("w").send(Note("z"))
     app.gate.set()
     for run in runs:
@@ -270,12 +270,12 @@ async def _is(holds: Any) -> bool:
     return bool(holds())
 
 
-async def refuses(send: Any) -> wl.QuotaExceeded:
+async def refuses(send: Any) -> wl.errors.QuotaExceeded:
     """Until it is refused: one or two may be let in by an older look."""
     for _ in range(4):
         try:
             await send()
-        except wl.QuotaExceeded as error:
+        except wl.errors.QuotaExceeded as error:
             return error
     pytest.fail("nothing is refused")
 
@@ -284,7 +284,7 @@ async def passes(send: Any) -> None:
     async def tried() -> bool:
         try:
             await send()
-        except wl.QuotaExceeded:
+        except wl.errors.QuotaExceeded:
             return False
         return True
 
@@ -363,19 +363,19 @@ class Telling:
 async def test_the_universes_of_a_store(tmp_path: Path) -> None:
     app = App()
     url = str(tmp_path / "store")
-    with pytest.raises(wl.StoreError):
-        await wl.universes(url)
+    with pytest.raises(wl.errors.StoreError):
+        await wl.ops.universes(url)
     async with wl.open(url, universe="b", create=True) as universe:
         await universe.create("w", app.program)
         await universe.set_quota(worlds=1)
-        with pytest.raises(wl.QuotaExceeded):
+        with pytest.raises(wl.errors.QuotaExceeded):
             await universe.create("v", app.program)
-    assert await wl.create_universe(url, "a")
-    assert not await wl.create_universe(url, "a")
+    assert await wl.ops.create_universe(url, "a")
+    assert not await wl.ops.create_universe(url, "a")
     with pytest.raises(wl.BadInput):
-        await wl.create_universe(url, "")
-    first, second = await wl.universes(url)
-    assert (first.name, first.use.worlds, first.use.quota) == ("a", 0, wl.Quota())
+        await wl.ops.create_universe(url, "")
+    first, second = await wl.ops.universes(url)
+    assert (first.name, first.use.worlds, first.use.quota) == ("a", 0, wl.ops.Quota())
     assert (second.name, second.use.worlds, second.use.quota.worlds) == ("b", 1, 1)
     assert second.use.exceeded == ["worlds"]
     assert second.created_us > 0

@@ -22,7 +22,7 @@ def greet(store: Path, world: str, key: Path | None) -> None:
     """A world whose one effect was performed by an adapter that signs with this key."""
 
     async def make() -> None:
-        settings = wl.Settings(adapter=wl.AdapterSettings(receipt_key="" if key is None else str(key)))
+        settings = wl.Settings(adapter=wl.ops.AdapterSettings(receipt_key="" if key is None else str(key)))
         async with wl.open(str(store), host=shop.app, settings=settings) as universe:
             made = await universe.ensure(world, shop.app)
             assert await made.run(shop.greet("ann"), timeout=20) == "HELLO ANN"

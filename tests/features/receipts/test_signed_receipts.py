@@ -48,7 +48,7 @@ def program() -> wl.Program:
     async def refused() -> str:
         try:
             await charge(1)
-        except wl.PolicyDenied as error:
+        except wl.errors.PolicyDenied as error:
             return error.code
         return "paid"
 
@@ -146,7 +146,7 @@ async def test_keys_that_do_not_fit_are_refused(memory_kit: Kit, tmp_path: Path)
     app = program()
     file, public = key(tmp_path, 1)
     with pytest.raises(wl.BadInput, match="64 hexadecimal digits"):
-        wl.WorkerSettings(receipt_keys="abc")
+        wl.ops.WorkerSettings(receipt_keys="abc")
     with pytest.raises(wl.BadInput, match=r"set adapter\.receipt_key"):
         await memory_kit.process(app, settings=trusting(public))
     both = kits.settings(worker={"receipt_keys": public}, adapter={"receipt_key": file})

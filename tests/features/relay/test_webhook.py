@@ -539,9 +539,9 @@ def test_a_bug_is_a_status_too_and_goes_to_the_log(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("raised", "status"),
     [
-        (wl.StoreError("gone"), 503),
+        (wl.errors.StoreError("gone"), 503),
         (wl.Overloaded("busy", retry_after=3), 503),
-        (wl.Closed("archived"), 409),
+        (wl.errors.Closed("archived"), 409),
         (wl.NotFound("no world"), 404),
         (errors.Conflicted("busy"), 503),
     ],

@@ -26,7 +26,7 @@ async def dev(
 ) -> int:
     """Host the programs of FILE, and show their runs.
 
-    Requests of `worldline.http` go only where `egress = worldline.Egress(allow=[...])` in FILE says.
+    Requests of `worldline.http` go only where `egress = worldline.ops.Egress(allow=[...])` in FILE says.
     """
     chosen = target or next(iter(desk.place.apps), None)
     if chosen is None:

@@ -21,7 +21,7 @@ from worldline.runtime import signing_key_file
 
 
 class SigningKey:
-    """A key that signs anchors: `await world.anchor(sign=wl.SigningKey.from_file("anchor.key"))`."""
+    """A key that signs anchors: `await world.anchor(sign=wl.ops.SigningKey.from_file("anchor.key"))`."""
 
     def __init__(self, private: bytes) -> None:
         if len(private) != anchors.KEY_BYTES:

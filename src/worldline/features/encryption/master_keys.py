@@ -24,7 +24,7 @@ NAME = "aes-gcm"
 
 
 class AesGcm:
-    """Encrypt a store with AES-256-GCM: `wl.open(url, codec=wl.AesGcm(keys={"2026-11": key}, current="2026-11"))`.
+    """Encrypt a store with AES-256-GCM: `wl.open(url, codec=wl.ops.AesGcm(keys={"2026-11": key}, current="2026-11"))`.
 
     `keys` are 32 bytes each, by ids of your choice. They wrap the keys that data is encrypted with: one for each world,
     and one for each universe. `current` wraps new ones; a store is read with whichever of `keys` it was written with.

@@ -85,7 +85,9 @@ def check(codec: Any) -> Codec:
     """What was given as a codec, if it is one."""
     name = getattr(codec, "name", None)
     if not isinstance(name, str) or not 0 < len(name.encode()) <= limits.NAME_BYTES_MAX:
-        raise errors.BadInput(f"codec= takes wl.AesGcm(...) or an object with a name, encode and decode, not {codec!r}")
+        raise errors.BadInput(
+            f"codec= takes wl.ops.AesGcm(...) or an object with a name, encode and decode, not {codec!r}"
+        )
     if not callable(getattr(codec, "encode", None)) or not callable(getattr(codec, "decode", None)):
         raise errors.BadInput(f"the codec {name!r} lacks encode(data, context) or decode(data, context)")
     found: Codec = codec

@@ -45,9 +45,9 @@ def request(
 
     Every attempt carries the same `Idempotency-Key`. Connection failures, 429 and 5xx are tried again as the effect's
     `Retry` says, and raise `EffectFailed` in the end; any other status is a `Response`. Hosts that the process was not
-    opened for (`wl.open(..., egress=wl.Egress(allow=[...]))`) are refused with code `egress_refused`.
-    `credential` names one of `wl.Egress(credentials=...)`: its secret goes into a header where the request is made, and
-    to its origin only.
+    opened for (`wl.open(..., egress=wl.ops.Egress(allow=[...]))`) are refused with code `egress_refused`.
+    `credential` names one of `wl.ops.Egress(credentials=...)`: its secret goes into a header where the request is made,
+    and to its origin only.
     """
     del url, params, headers, json, body, credential
     raise failures.OutsideWorkflow(

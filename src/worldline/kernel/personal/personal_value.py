@@ -101,7 +101,7 @@ class Personal(Generic[T_co]):
 
     @property
     def value(self) -> T_co:
-        """The value. `wl.Erased` if it was erased."""
+        """The value. `wl.errors.Erased` if it was erased."""
         if self._erased:
             raise failures.Erased
         if self._value is not _NOTHING:
