@@ -1,8 +1,8 @@
 """Write the API reference, docs/reference/, from the docstrings of the public names.
 
-`make reference` writes the files; `tests/docs/test_reference.py` compares them with what this makes. A
-public name is one that `__all__` of `worldline`, `worldline.errors`, `worldline.ops`, `worldline.testing` or `worldline.flow` has; of a class, also every
-method, property and field without an underscore in front, with what it inherits from other classes of this package.
+`make reference` writes the files; `tests/docs/test_reference.py` compares them with what this makes. A public name is
+one that `__all__` of a module of `MODULES` has; of a class, also every method, property and field without an underscore
+in front, with what it inherits from other classes of this package.
 """
 
 from __future__ import annotations

@@ -317,7 +317,7 @@ class Doctor:
         """A check met something that it cannot do without."""
         self._find("", "damaged", f"{check} cannot be looked at: {error}", advice=RESTORE)
 
-    async def _records(self, world: str, faults: AsyncIterator[record_check.Fault]) -> None:
+    async def _records(self, world: str, faults: AsyncIterator[record_check.DamagedRecord]) -> None:
         async for each in faults:
             self._find(world, "damaged", each.what, advice=RESTORE)
 

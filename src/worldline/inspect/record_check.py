@@ -86,14 +86,14 @@ assert [each.place for each in keyspace_table.KEYSPACES if CHECK in each.checks]
 _COUNTERS = (scrub_keyspace.COUNT,)
 
 
-class Fault(msgspec.Struct, frozen=True):
+class DamagedRecord(msgspec.Struct, frozen=True):
     """A record that cannot be read."""
 
     key: bytes
     what: str
 
 
-async def of_store(universe: Connection) -> AsyncIterator[Fault]:
+async def of_store(universe: Connection) -> AsyncIterator[DamagedRecord]:
     """Those of no universe."""
     for place, values in _IN_STORE.items():
         prefix = space.part(space.Root.STORE) + space.part(place)
@@ -101,20 +101,20 @@ async def of_store(universe: Connection) -> AsyncIterator[Fault]:
             yield each
 
 
-async def of_universe(universe: Connection) -> AsyncIterator[Fault]:
+async def of_universe(universe: Connection) -> AsyncIterator[DamagedRecord]:
     """Those of a universe, and of no world."""
     for place, values in _IN_UNIVERSE.items():
         async for each in _faults(universe, space.universe(universe.id) + space.part(place), values):
             yield each
 
 
-async def of_world(universe: Connection, at: ids.Address) -> AsyncIterator[Fault]:
+async def of_world(universe: Connection, at: ids.Address) -> AsyncIterator[DamagedRecord]:
     for place, values in _IN_WORLD.items():
         async for each in _faults(universe, space.world(at) + space.part(place), values):
             yield each
 
 
-async def _faults(universe: Connection, prefix: bytes, values: _Values) -> AsyncIterator[Fault]:
+async def _faults(universe: Connection, prefix: bytes, values: _Values) -> AsyncIterator[DamagedRecord]:
     async for key, raw in listing.items(universe, kv.Range(*tuples.prefix_range(prefix), count_max=PAGE)):
         if key in _COUNTERS:
             continue
@@ -126,7 +126,7 @@ async def _faults(universe: Connection, prefix: bytes, values: _Values) -> Async
         except errors.Corrupt as error:
             row = keyspace_table.of(key)
             assert row is not None
-            yield Fault(key, f"the {row.place.name.lower()} record {key.hex()}: {error}")
+            yield DamagedRecord(key, f"the {row.place.name.lower()} record {key.hex()}: {error}")
 
 
 def _read(key: bytes, raw: bytes, values: _Values) -> None:
