@@ -7,6 +7,8 @@ what is behind a figure: classes and files that share a name, constructors with 
 in `tests/arch/test_house.py`.
 """
 
+from __future__ import annotations
+
 import ast
 import collections
 import io
@@ -15,6 +17,8 @@ import pathlib
 import re
 import sys
 import tokenize
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "worldline"
@@ -50,7 +54,7 @@ NO_COMMENT = ("# fmt", "# type", "# noqa", "# --")  # for tools, and rulers betw
 NOTHING = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT)
 
 
-def stem(word):
+def stem(word: str) -> str:
     """What is left of a word without the endings of its forms."""
     for ending in ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 3:
@@ -59,28 +63,30 @@ def stem(word):
     return word[:-1] if len(word) > 3 and word[-1] == word[-2] else word
 
 
-def stems(name):
+def stems(name: str) -> tuple[str, ...]:
     return tuple(stem(word) for word in name.split("_"))
 
 
-def may_repeat(paths):
+def may_repeat(paths: Sequence[str]) -> bool:
     """Whether files of one name are the same noun in several layers."""
     tops = [path.split("/")[0] for path in paths]
     return all(top in TOGETHER for top in tops) and len(set(tops)) == len(tops)
 
 
 class Figures:
-    def __init__(self, package):
+    def __init__(self, package: pathlib.Path) -> None:
         self.package = package
         self.lines = self.code = self.comments = self.skips = self.short = self.functions = self.aliases = 0
-        self.commented = collections.defaultdict(lambda: [0, 0])  # by folder: comments, lines of code
-        self.constructors = []
-        self.classes = collections.defaultdict(list)
-        self.files = collections.defaultdict(list)
+        self.commented: dict[str, list[int]] = collections.defaultdict(
+            lambda: [0, 0]
+        )  # by folder: comments, lines of code
+        self.constructors: list[str] = []
+        self.classes: dict[str, list[str]] = collections.defaultdict(list)
+        self.files: dict[str, list[str]] = collections.defaultdict(list)
         for path in sorted(package.rglob("*.py")):
             self.add(path.relative_to(package).as_posix(), path.read_text(encoding="utf-8"))
 
-    def add(self, name, text):
+    def add(self, name: str, text: str) -> None:
         tree = ast.parse(text)
         comments, code = count_comments(text)
         self.lines += text.count("\n")
@@ -91,13 +97,13 @@ class Figures:
         base = name.rsplit("/", 1)[-1][: -len(".py")]
         if base not in SLOTS:
             self.files[base].append(name)
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                self.classes[node.name].append(name)
+        for top in tree.body:
+            if isinstance(top, ast.ClassDef) and not top.name.startswith("_"):
+                self.classes[top.name].append(name)
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 self.functions += 1
-                self.short += node.end_lineno - node.lineno < 4
+                self.short += (node.end_lineno or node.lineno) - node.lineno < 4
                 if node.name == "__init__":
                     arguments = len(node.args.args) + len(node.args.kwonlyargs) - 1
                     if arguments > ARGUMENTS_MAX:
@@ -106,22 +112,22 @@ class Figures:
                 self.aliases += sum(1 for each in node.names if each.asname and each.asname != each.name)
 
     @property
-    def same_classes(self):
+    def same_classes(self) -> dict[str, list[str]]:
         return {name: paths for name, paths in sorted(self.classes.items()) if len(paths) > 1}
 
     @property
-    def same_files(self):
+    def same_files(self) -> dict[str, list[str]]:
         return {name: paths for name, paths in sorted(self.files.items()) if len(paths) > 1 and not may_repeat(paths)}
 
     @property
-    def exchangeable(self):
+    def exchangeable(self) -> list[list[str]]:
         """Base names that differ by the form of a word alone."""
-        found = collections.defaultdict(list)
+        found: dict[tuple[str, ...], list[str]] = collections.defaultdict(list)
         for name in sorted(self.files):
             found[stems(name)].append(name)
         return [names for names in found.values() if len(names) > 1]
 
-    def as_dict(self):
+    def as_dict(self) -> dict[str, Any]:
         return {
             "lines": self.lines,
             "lines of code": self.code,
@@ -139,7 +145,7 @@ class Figures:
             "functions of four lines or fewer, %": round(100 * self.short / self.functions),
         }
 
-    def names(self):
+    def names(self) -> Iterator[str]:
         for what, found in (("class", self.same_classes), ("file", self.same_files)):
             for name, paths in found.items():
                 yield f"{what} {name}: {', '.join(paths)}"
@@ -149,9 +155,10 @@ class Figures:
             yield f"constructor {each}"
 
 
-def count_comments(text):
+def count_comments(text: str) -> tuple[int, int]:
     """Comments, own-line and behind code, and lines of code without docstrings' blank lines."""
-    comments, code = 0, set()
+    comments = 0
+    code: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             comments += not token.string.startswith(NO_COMMENT)
@@ -160,7 +167,7 @@ def count_comments(text):
     return comments, len(code)
 
 
-def main(arguments):
+def main(arguments: Sequence[str]) -> None:
     folders = [each for each in arguments if not each.startswith("--")]
     figures = Figures(pathlib.Path(folders[0]).resolve() if folders else PACKAGE)
     if "--json" in arguments:

@@ -1,4 +1,4 @@
-"""Figures of the house that may only become better. `tools/house_figures.py` counts them; `--names` lists what is behind one."""
+"""Figures of the house that may only become better: `tools/house_figures.py` counts them."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ async def test_records_that_can_be_read_are_no_finding() -> None:
 
 def test_a_record_of_another_kind_is_refused() -> None:
     """The envelope says what it holds: a name in the place of a quota is no quota."""
-    key = next(build() for name, build, _ in KEYS if name == "quotas.quotas_key")
+    key = next(build() for name, build, _ in KEYS if name == "quota_keyspace.quotas_key")
     row = keyspace_table.of(key)
     assert row is not None
     with pytest.raises(errors.DecodeError):
