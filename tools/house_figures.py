@@ -92,7 +92,7 @@ class Figures:
         self.lines += text.count("\n")
         self.skips += len(re.findall(r"#\s*fmt: (?:skip|off)", text))
         self.comments, self.code = self.comments + comments, self.code + code
-        folder = self.commented[name.split("/")[0] if "/" in name else ""]
+        folder = self.commented[name.split("/", maxsplit=1)[0] if "/" in name else ""]
         folder[0], folder[1] = folder[0] + comments, folder[1] + code
         base = name.rsplit("/", 1)[-1][: -len(".py")]
         if base not in SLOTS:
