@@ -35,7 +35,7 @@ async def stored(universe: Connection) -> list[UniverseSetting]:
     return [
         UniverseSetting(name, setting_names.value_of(name, text), "operator" if name in record.chosen else "host")
         for name, text in sorted(record.values.items())
-        if name in setting_names.OF_UNIVERSE
+        if name in setting_names.OF_UNIVERSE  # a newer version may have stored a name that this one does not know
     ]
 
 
@@ -47,6 +47,7 @@ async def choose(universe: Connection, wanted: Mapping[str, Any]) -> bool:
     async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
         read = await engine.read(universe_settings.get(universe.id))
         known = universe_settings.decode(universe.id, read.value(0))
+        # Inside the attempt: whether values fit together depends on those that are stored at this moment.
         _check(universe, wanted, known)
         batch = kv.Batch()
         if not universe_settings.choose(batch, known, texts, time_us=read.time_us):

@@ -1,6 +1,6 @@
 """A caller's `timeout=`: a wait that ends with a `TimeoutError` which says what has not come and how to wait on.
 
-Nothing is lost by it: what was sent is durable, and a run goes on.
+Nothing is lost by it: what was sent is durable, and a run continues.
 """
 
 from __future__ import annotations
