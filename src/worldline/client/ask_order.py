@@ -112,7 +112,7 @@ class Arrivals:
         self._lines: dict[ids.Address, AskLine] = {}
 
     def enter(self, at: ids.Address, item: inbox.Item) -> AskPlace | None:
-        """Give an input its place. None if there is nothing that it could overtake, and it is no ask; else it has to `leave`."""
+        """Give an input its place, which it has to `leave`. None if it is no ask, and there is nothing to overtake."""
         lines = self._lines
         if not is_ask(item):
             line = lines.get(at) if lines else None  # as a rule no ask is on its way: then no address is hashed

@@ -78,7 +78,7 @@ class Pressure:
     # --- Handed over in this process ---------------------------------------------------------------------------
 
     def enter(self, hosted: HeldWorld, item: inbox.Item) -> None:
-        """Count an input that is about to be handed over; `leave` when it has ended. Refuses it if too many wait already."""
+        """Count an input that is about to be handed over, until `leave`. Refuses it if too many wait already."""
         settings = self._settings
         if is_refusable(item):
             waiting = hosted.waiting

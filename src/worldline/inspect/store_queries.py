@@ -177,6 +177,7 @@ async def list_worlds(
     found: list[WorldRow] = []
     chosen: list[tuple[ids.Address, world_model.WorldMeta]] = []
     async for each in listing.worlds_of(universe, wanted):
+        # Before reading the worlds: a limit of 20 must not cost a page of 500 heads and leases.
         if len(found) + len(chosen) >= limit:
             break
         chosen.append(each)
@@ -196,6 +197,7 @@ async def _rows(
     if not chosen:
         return []
     requests = [each for at, _ in chosen for each in (journals.get_head(at), *leases.reads(at))]
+    # One read for all worlds of the page: a listing takes as long as its slowest read, not their sum.
     read = await universe.store.engine.read(*requests)
     states = [
         leases.decode(at, *(read.value(4 * index + number) for number in (1, 2, 3)))
@@ -240,6 +242,7 @@ async def show_world(universe: Connection, at: ids.Address, *, option: str = "")
         created=when(meta.created_us),
         changed=when(head.time_us) if head.step else None,
         labels=meta.labels,
+        # No index leads from a world to its names.
         names=[each.name async for each in refs.refs(universe) if each.id == at.world.hex()],
         step=head.step,
         height=head.height,
@@ -301,6 +304,7 @@ async def quarantined(universe: Connection, at: ids.Address, status: world_model
     if status is not world_model.Status.PAUSED:
         return None
     found = await trial_of(universe, at)
+    # Deaths within steps quarantine no world; a world that is paused with only those was paused by a person.
     return found if found is not None and found.restore_deaths else None
 
 
@@ -324,6 +328,7 @@ async def trial_of(universe: Connection, at: ids.Address) -> CrashTrial | None:
 async def count(universe: Connection, request: kv.Range) -> int:
     """How many keys a range holds, up to a bound."""
     total = 0
+    # Bounded: an inbox of millions is shown as large, and is not read to its end for a number.
     while total < COUNT_MAX:
         page = (await universe.store.engine.read(request)).page(0)
         total += len(page.items)
@@ -352,6 +357,7 @@ async def list_work(
     if state is not None:
         found = [each for each in found if each.work.state.name.lower() == state]
     if kind is WorkKind.TIMER:
+        # The intent makes the order definite where times are equal.
         found.sort(key=lambda each: (each.work.due_us, each.intent))
     else:
         found.sort(key=lambda each: (each.work.opened_us, each.work.step, each.work.ordinal), reverse=True)
@@ -386,6 +392,7 @@ async def _work_row(universe: Connection, opened: works.Open, world: str) -> Wor
     args = None
     if work.kind is WorkKind.EFFECT:
         params = await universe.blobs.load(work.params)
+        # Personal values are marked, not shown: a listing is no place to read them.
         args = entry_text.arguments(await value_check.marked(universe.store.engine, opened.at, params))
     return WorkRow(
         opened.intent.hex(),
@@ -431,7 +438,7 @@ async def list_dead(universe: Connection, addresses: Sequence[ids.Address], *, l
         rows: list[DeadLetterRow] = []
         async for letter in dead_letters.letters(universe, at):
             rows.append(dead_row(letter, names_of[at]))
-            if len(rows) >= limit:
+            if len(rows) >= limit:  # each world's newest are enough: the merged list is cut to `limit` as well
                 break
         found += rows
     found.sort(key=lambda each: (each.time, each.id), reverse=True)
@@ -442,7 +449,7 @@ def dead_row(letter: inboxes.DeadLetterRecord, world: str) -> DeadLetterRow:
     try:
         item = entry_text.item(inbox_keys.ITEM.unpack(letter.dead.item))
     except errors.DecodeError:
-        item = {"bytes": letter.dead.item.hex()}
+        item = {"bytes": letter.dead.item.hex()}  # it may be a dead letter because it cannot be read
     return DeadLetterRow(
         letter.stamp.hex(), world, letter.dead.reason, letter.dead.step, when(letter.dead.time_us), item
     )
