@@ -186,7 +186,7 @@ async def _due_faults(universe: Connection, at: ids.Address, seen: QueueView, ma
     """Claimable work without its pointer. Adapters move both at once, so what seems missing is read again."""
     wanted = wanted_of(machine, at)
     found: list[WrongQueueKey] = []
-    # Claimed and parked work has no pointer, and needs none.
+    # Parked, sent and settled work has no pointer.
     candidates = [each for each in seen.opened.values() if each.work.state in works.CLAIMABLE]
     for start in range(0, len(candidates), store_queries.PAGE):
         part = candidates[start : start + store_queries.PAGE]

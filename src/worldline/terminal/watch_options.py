@@ -29,7 +29,7 @@ class WatchOptions(msgspec.Struct, frozen=True):
     @contextmanager
     def logging(self) -> Iterator[dict[str, str]]:
         """Write logs to stderr as long as the block lasts. Yields the fields of every line, to be filled in."""
-        always: dict[str, str] = {}
+        always: dict[str, str] = {}  # filled in later: the worker's id is known when the host has started
         with log_format.written(self.form, lambda line: output.write(line, err=True), level=self.level, always=always):
             yield always
 
