@@ -27,6 +27,7 @@ def _line(entry: journal.JournalEntry, start_us: int) -> str:
     seconds = (entry.time_us - start_us) / 1_000_000
     try:
         what = _what(entry)
+    # A report of a failure must not fail itself: an entry that is wrong may be the reason for it.
     except (errors.DecodeError, ValueError, TypeError):
         what = replay.describe(entry.kind, entry.payload)
     text = f"{entry.height:5} {entry.step:4} {seconds:10.3f}s {entry.kind.name.lower():17} {what}"

@@ -215,6 +215,7 @@ def _egress(desk: CommandSession, targets: Sequence[str], allow: Sequence[str]) 
     declared = program_files.egress_of(list(targets) or desk.place.apps)
     if not allow:
         return declared
+    # Credentials are never typed: a command line is seen by every user of the machine.
     return Egress(allow=allow, credentials={} if declared is None else declared.credentials)
 
 
@@ -265,6 +266,7 @@ def _labels(configured: dict[str, str], name: str | None, labels: tuple[str, ...
     """The labels of a worker: those of its settings, and those of the command line. Its name is one of them."""
     said = {**configured, **input_commands.labels_of(labels)}
     for label, value in said.items():
+        # A label that the worker sets itself must say what is true of it.
         if placement.reserved(ids.check_name(label, "a label's name")):
             raise errors.BadInput(f"the label {label!r} is set by the worker itself; a name is given with --name")
         if value:
@@ -275,7 +277,7 @@ def _labels(configured: dict[str, str], name: str | None, labels: tuple[str, ...
 
 
 def _ms(seconds: float | None) -> int | None:
-    if seconds is not None and not math.isfinite(seconds):
+    if seconds is not None and not math.isfinite(seconds):  # `inf` and `nan` are numbers to click
         raise errors.BadInput(f"a length of time is a number of seconds, not {seconds:g}")
     return None if seconds is None else int(seconds * 1000)
 
@@ -301,13 +303,14 @@ async def _serve(
             record = {"ready": what, "metrics_port": metrics_port} if desk.watch.metrics else {"ready": what}
             host.start()
             ending.watch(host.doing)
+            # In the loop, not in a handler of Python's own: a dump reads state that is changed on the loop.
             asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, watch_options.dump, host)
             try:
                 await _until_stopped(desk, record, host, programs, ending.asked)
             finally:
-                await host.close()
+                await host.close()  # also after a bug of a role: leases must not wait for their time
                 asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
-    left = shutdown.abandoned()
+    left = shutdown.abandoned()  # after the store is closed: what still runs now is a thread of user code
     desk.out.one({"stopped": what, "name": host.name}, [f"{what} {host.name} has stopped: leases are free{left}"])
     shutdown.leave(0)
 
@@ -342,6 +345,7 @@ async def _one(
             watchdog=True,
             secrets=place.secrets,
         )
+        # The connection has no host of its own here: without this its metrics would show no worlds.
         universe.levels_from(host.levels)
         yield host, universe.metrics_port
 
@@ -383,11 +387,12 @@ async def _until_stopped(
     """Say so when others can count on this process, and notice if a bug stops a role."""
     said = False
     while not stopped.is_set():
-        host.check()
+        host.check()  # a role that a bug has stopped must end the process: a supervisor starts another
         if not said and host.ready:
             said = True
             _say_ready(desk, record, host, programs)
         try:
+            # More often until it is ready: scripts wait for that line.
             async with asyncio.timeout(POLL_SECONDS if said else POLL_SECONDS / 10):
                 await stopped.wait()
         except TimeoutError:

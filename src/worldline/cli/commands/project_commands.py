@@ -110,6 +110,7 @@ FILES = {
 @click.argument("folder", default=".", type=click.Path(path_type=Path), metavar="[DIR]")
 def init(desk: CommandSession, *, folder: Path) -> None:
     """Write a project that runs: a program, its test, a README."""
+    # All are looked for before one is written: a half-made project is worse than none.
     there = [name for name in FILES if (folder / name).exists() and name != ".gitignore"]
     if there:
         raise errors.Exists(f"{folder / there[0]} is there already; choose an empty folder")

@@ -40,7 +40,7 @@ async def list_schedules(desk: CommandSession, *, world: str | None, limit: int)
         named = [await desk.world(universe, world)] if world is not None else await _with_schedules(universe)
         found: list[ScheduleRow] = []
         for each in named:
-            if len(found) < limit:
+            if len(found) < limit:  # a machine is read for each world: those beyond the limit are not shown
                 found += [_shown(each.name, one) for one in schedules.listed(await each.machine())]
     columns = {"ID": "id", "WORLD": "world", "WHAT": "what", "WHEN": "when", "NEXT": "next", "FIRED": "fired"}
     desk.out.many(found[:limit], columns, none="no schedules here")
@@ -54,11 +54,11 @@ async def cancel_schedule(desk: CommandSession, *, world: str, schedule: str, ti
     """End a schedule. What it has started goes on."""
     async with desk.open(programs=[]) as universe:
         found = await desk.world(universe, world)
-        await _check(found, schedule)
+        await _check(found, schedule)  # before asking: a world that no process hosts could not say that there is none
         desk.confirm(f"Cancel schedule {schedule!r} of world {world!r}?")
         asked = found.command(control_commands.SCHEDULE, schedules.ScheduleChange(schedule, None))
         answer, _ = await desk.answer(found, asked, timeout)
-    if not user_values.load(bool, answer):
+    if not user_values.load(bool, answer):  # it ended between the check and the command
         raise errors.NotFound(f"world {world!r} has no schedule {schedule!r} any more")
     said = {"world": world, "schedule": schedule, "cancelled": True}
     desk.out.one(said, [f"schedule {schedule} of {world} is cancelled"])
