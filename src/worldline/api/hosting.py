@@ -68,6 +68,7 @@ class Hosting:
         """Return one of the universes that are served. `NotFound` if there is none of this name, unless it is to be
         made.
         """
+        # Else it would be made, and its worlds would wait for a host that does not serve it.
         if not self.host.universes.wants(name):
             raise errors.BadInput(f"universe {name!r} is not served by this host; name it with universes=")
         found = await connection.find_universe(self._store, name, create=create)
@@ -77,14 +78,14 @@ class Hosting:
             opened = Connection(self._store, found, name, [], self._settings, shared=self.host)
             for program in self._programs:
                 opened.knows(program)
-            await opened.pressure.begin()
+            await opened.pressure.begin()  # before the first input: the quota holds from there on
             self._opened[found] = opened
         return Universe(opened)
 
     def _gone(self, universe: ids.UniverseId) -> None:
         gone = self._opened.pop(universe, None)
         if gone is not None:
-            self._leaving.append(gone)
+            self._leaving.append(gone)  # closed at the end: this is called where nothing can be awaited
 
     def _levels(self) -> dict[str, float]:
         waiting = sum(each.pressure.waiting for each in self._opened.values())
@@ -92,10 +93,11 @@ class Hosting:
 
     async def close(self) -> None:
         """Let go of all universes, and close the store."""
-        self._store.patience.end()
+        self._store.patience.end()  # attempts at the object store must not keep the end waiting
         try:
             await self.host.close()
         finally:
+            # After the host: its workers may still read worlds through them.
             for each in [*self._opened.values(), *self._leaving]:
                 await each.close()
 
@@ -125,12 +127,13 @@ async def prepared(
         ) as opened:
             store = store_opening.told(opened, observed.telemetry)
             for name in universes:
-                if not served_universes.is_pattern(name):
+                if not served_universes.is_pattern(name):  # a pattern names none that could be made
                     await connection.find_universe(store, name, create=create)
             host = process.ProcessHost(
                 store,
                 served_universes.Universes(patterns=universes),
                 programs,
+                # Bounded: a process may come to serve any number of universes.
                 blobs=functools.lru_cache(BLOBS_MAX)(functools.partial(peer_stores.blobs_of, store)),
                 settings=settings,
                 egress=egress,

@@ -120,9 +120,10 @@ class World(Acts, Anchored):
         async with time_limits.Within(timeout, late):
             wanted = await self._wanted(call, id, correlation=correlation)
             at = await self._handle.address()
+            # Before the start: a short run ends in the step that starts it, and is told before the start is answered.
             with world_answers.expecting(self._universe, at, Kind.RUN_FINISHED, wanted.run) as finished:
                 standing, since = await self._start(wanted)
-                with world_answers.Durable():
+                with world_answers.Durable():  # the run is started: from here on no error may say that it was not
                     end = await ended(
                         self._handle,
                         standing,
@@ -156,6 +157,7 @@ class World(Acts, Anchored):
         run_id = id or env.random_bytes(8).hex()
         try:
             args = call.pack_checked()
+        # It holds personal values, which need the store: only then is it written a second time, with them kept apart.
         except NoDesk:
             args = await client_desk.through(self._handle, call.pack_checked, client_desk.as_it_is, id=f"run {run_id}")
         return control_commands.start_run(
@@ -245,6 +247,7 @@ class World(Acts, Anchored):
             sending = await deliver(write())
         except NoDesk:
             sending = await client_desk.through(self._handle, write, deliver, id=id)
+        # Looked at once for each event: a send must not read the program each time.
         if (schema if inbox is None else f"inbox:{inbox}") not in self._taken:
             await self._warn_if_untaken(schema, inbox)
         return Sent(self._universe, sending, world=self._handle.name, event=schema)
@@ -305,6 +308,7 @@ class World(Acts, Anchored):
         """Let an event be raised, or a workflow started, again and again. False if it was scheduled just so already."""
         spec = schedule_spec.spec_of(what, every=every, cron=cron, tz=tz)
         if not spec.starts:
+            # At once: a schedule would raise what is refused again and again.
             envelopes.check_outside(spec.name, spec.data)
         answer, _ = await self._handle.command(control_commands.SCHEDULE, schedules.ScheduleChange(id, spec))
         return bool(user_values.load(bool, answer))
@@ -423,7 +427,7 @@ class World(Acts, Anchored):
         held = await door.hosted(self._universe, await self._handle.address())
         if held is None or self._universe.host is None:
             raise errors.Closed("a snapshot is taken by the process that hosts the world; open it with host=")
-        if held.entries_since:
+        if held.entries_since:  # nothing has happened since the last one: it is the state of now
             await self._universe.host.worlds.save_when_free(held)
         return held.baseline.step
 

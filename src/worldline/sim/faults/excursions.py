@@ -58,6 +58,7 @@ class Excursions:
 
     def come_back(self) -> None:
         """End the excursion that is under way, if one is."""
+        # Set back first: healing and the excursion's own end may both come here.
         away, self._away_seconds = self._away_seconds, 0
         if away:
             self._jump(-away)
@@ -86,4 +87,5 @@ class Excursions:
     def catch_up(self) -> None:
         """Set the clock to the furthest that it has ever been, so that everything it was excused for is due."""
         furthest_us = max([self._truth.skew_us, *(skew for skew, _ in self._truth.was_set)])
+        # A second beyond: what is due exactly then must be due as well.
         self._jump(max(0, furthest_us - self._truth.skew_us) // 1_000_000 + 1)
