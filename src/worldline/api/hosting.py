@@ -72,6 +72,7 @@ class Hosting:
         if not self.host.universes.wants(name):
             raise errors.BadInput(f"universe {name!r} is not served by this host; name it with universes=")
         found = await connection.find_universe(self._store, name, create=create)
+        # Kept: what a connection remembers of its worlds is worth a read with each input.
         opened = self._opened.get(found)
         if opened is None:
             await self.host.look_for_universes()
@@ -88,6 +89,7 @@ class Hosting:
             self._leaving.append(gone)  # closed at the end: this is called where nothing can be awaited
 
     def _levels(self) -> dict[str, float]:
+        # Each universe has a bound of its own; the process has one gauge.
         waiting = sum(each.pressure.waiting for each in self._opened.values())
         return self.host.levels() | {"worldline_inputs_waiting": waiting}
 
@@ -170,6 +172,7 @@ async def serve(
     A name is made if there is no such universe, unless `create` is False; a pattern with `*`, `?` or `[...]` stands for
     universes that there are, now and later. The other arguments are those of `worldline.open`.
     """
+    # Checked before the store is opened, or a slip would make an empty store.
     hosted = connection.programs_of(programs, "programs")
     if not hosted:
         raise errors.BadInput("name the programs to host")

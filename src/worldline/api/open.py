@@ -86,7 +86,7 @@ def open(
         codec=codec,
         secrets=secrets,
     )
-    return _Opening(_universe_of(opened))
+    return _Opening(_universe_of(opened))  # wrapped, so that a use without a block says what to write
 
 
 @asynccontextmanager

@@ -73,9 +73,10 @@ class Universe:
         try:
             # Making comes first: looking first would let two callers both find nothing, and one of them fail.
             return await self.create(name, program, labels=labels)
-        except errors.Exists:
+        except errors.Exists:  # it is there: whether it is what the caller wants is looked at below
             world = World(self._connection, name, program=program.name)
             meta = await world.describe()
+            # A world keeps its program for life, so this one cannot become the caller's.
             if meta.program != program.name:
                 raise errors.Exists(
                     f"world {name!r} is one of program {meta.program!r}, not {program.name!r}"
@@ -90,8 +91,8 @@ class Universe:
 
         `seed`: it begins with the state of this world, "template" or "template@HEIGHT", as a live fork of it.
         """
-        _check_given(name, program)
-        made = World(self._connection, name, program=program.name)
+        _check_given(name, program)  # the two are easily exchanged, and the error of a later line would not say so
+        made = World(self._connection, name, program=program.name)  # checks the name, before anything is made
         if seed is not None:
             self._connection.knows(program)
             await forks.create_from_seed(self._connection, name, seed, program=program.name, labels=labels)

@@ -195,7 +195,7 @@ class Pressure:
         return is_refusable(item)
 
     async def sample(self, item: inbox.Item) -> None:
-        """Look, if it is time to: after an input was taken, so that the next ones are judged by it."""
+        """Look, if it is time to: after an input was accepted, so that the next ones are judged by it."""
         if not self.stale(item):
             return
         self._sampled_us = self._env.monotonic_us()  # inputs that come during the read use the last sample

@@ -58,6 +58,7 @@ async def _reducer_of(world: Handle, cls: type) -> str:
         raise errors.NotFound(
             f"program {name!r} is not known here: open the universe with programs=..., or read plain data with state()"
         )
+    # By class, not by name: a reducer may be declared under another name than its class has.
     for reducer in program.reducers.values():
         if reducer.cls is cls:
             return reducer.name

@@ -123,7 +123,7 @@ class Connection:
             self.host.start()
 
     def wake(self) -> None:
-        """If worlds are run here, there is one to be taken."""
+        """Tell this process's own workers, if it has some, that a world may be ready."""
         if self.host is not None:
             self.host.worlds.wake()
 

@@ -67,6 +67,7 @@ def _check(universe: Connection, wanted: Mapping[str, Any], known: universe_sett
         for name, text in known.record.values.items()
         if name in setting_names.OF_UNIVERSE and name not in wanted
     }
+    # Together with those that stay: each value may be right by itself, and no process could work with all of them.
     setting_names.made(kept | {name: value for name, value in wanted.items() if value is not None}, universe.settings)
 
 

@@ -20,6 +20,7 @@ class Within:
     def __init__(self, timeout: Seconds | None, said: Callable[[str], str]) -> None:
         self._seconds = None if timeout is None else to_us(timeout, "timeout") / 1_000_000
         self._said = said
+        # Made here, entered later: the error names the time that the caller gave.
         self._limit = asyncio.timeout(self._seconds)
 
     async def __aenter__(self) -> None:
@@ -35,7 +36,7 @@ class Within:
 
 
 def of_run(world: Handle, run_id: str, limit: str) -> str:
-    if not run_id:
+    if not run_id:  # it timed out before the run had an id: there is nothing to attach to
         return f"world {world.name!r} was not reached within {limit}: no run was started"
     return (
         f"run {run_id!r} of world {world.name!r} has not ended within {limit} and goes on; wait for it with "

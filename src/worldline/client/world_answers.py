@@ -76,7 +76,7 @@ async def taken(universe: Connection, sending: door.Sending) -> TakenInput:
 
 
 def _reason(kind: Kind, data: bytes) -> str:
-    """Why an input was not taken, as its step journals it."""
+    """Return why an input was not accepted by its world, as its step journals it."""
     if kind is Kind.HANDLER_FAILED:
         return structs.decode(JournaledFailure, data).message
     match canonical.decode(data):

@@ -1,4 +1,4 @@
-"""`worldline doctor`: is everything in a store as it should be? `--repair` mends what can be mended.
+"""`worldline doctor`: is everything in a store as it should be? `--repair` fixes what can be fixed.
 
 Looked at, for every world: its records, its lease, its whole stored history (`worldline.inspect.verify`), and
 whether the derived queues agree with journal and snapshot (`worldline.inspect.queue_check`). Then the queues as a
@@ -82,8 +82,8 @@ def no_progress(done: int, total: int, name: str) -> None:
 async def examine(
     universe: Connection, *, repair: bool, store_too: bool = False, progress: Progress = no_progress
 ) -> DoctorReport:
-    """Look at a universe. With `repair`, write its queues anew where they are wrong. `store_too`: and at what is in the
-    store of no universe.
+    """Look at a universe. With `repair`, write its queues again where they are wrong. `store_too`: look as well at what
+    is in the store of no universe.
     """
     doctor = Doctor(universe, repair=repair)
     found = [each async for each in _worlds(universe)]  # all before the first is looked at: progress needs the total
@@ -194,7 +194,7 @@ class Doctor:
     # --- The queues as a whole -----------------------------------------------------------------------------------
 
     async def open_keys(self) -> None:
-        """Open work of worlds that do not exist."""
+        """Find open work of worlds that do not exist."""
         begin, end = work_keys.open_all(self._universe.id)
         known: dict[ids.Address, world_model.Status | None] = {}
         async for key, raw in listing.items(self._universe, kv.Range(begin, end)):
@@ -211,7 +211,7 @@ class Doctor:
                 await self._leftover(key, raw)
 
     async def due_keys(self) -> None:
-        """Pointers that match no open work."""
+        """Find pointers that match no open work."""
         begin, end = work_keys.due_all(self._universe.id)
         known: dict[ids.Address, world_model.Status | None] = {}
         async for key, raw in listing.items(self._universe, kv.Range(begin, end)):
@@ -231,7 +231,7 @@ class Doctor:
                 await self._stray("garbage_due", what, key, raw)
 
     async def _matches(self, found: works.DuePointer) -> bool:
-        """Both read at once: an adapter may just have moved them."""
+        """Read both at once: an adapter may just have moved them."""
         at, intent = found.pointer.at, found.pointer.intent
         read = await self._engine.read(kv.Get(found.key), works.get(at, intent))
         if read.value(0) is None:
@@ -263,7 +263,7 @@ class Doctor:
         return ids.intent_id(at, step=entry.step, ordinal=ordinal, kind=name, params=params)
 
     async def ready_keys(self) -> None:
-        """Hints for worlds that are not there. One for a world with nothing to do is harmless."""
+        """Find hints for worlds that are not there. One for a world with nothing to do is harmless."""
         known: dict[ids.Address, world_model.Status | None] = {}
         async for key, raw in listing.items(self._universe, kv.Range(*ready_keys.every_hint(self._universe.id))):
             try:
@@ -322,7 +322,7 @@ class Doctor:
             await self._records("", record_check.of_store(self._universe))
 
     def not_made(self, check: str, error: errors.Corrupt) -> None:
-        """A check met something that it cannot do without."""
+        """Note that a check could not be made, because something that it needs is damaged."""
         self._find("", "damaged", f"{check} cannot be looked at: {error}", advice=RESTORE)
 
     async def _records(self, world: str, faults: AsyncIterator[record_check.Fault]) -> None:

@@ -1,4 +1,4 @@
-"""Do the derived queues of a world say what its state says? And writing them anew where they do not.
+"""Check that the derived queues of a world say what its state says, and write them again where they do not.
 
 The journal and the snapshot decide what a world has open; `open`, `due` and `ready` keys are derived from that and can
 all be written again. A receipt or a fired timer that waits in the inbox counts as an answer. Attempts of work that is
@@ -280,7 +280,7 @@ async def repair(
 
 
 def _needs_code(wrong: WrongQueueKey) -> bool:
-    """Whether the program must be known to write this anew: it is an effect, and which queue it was in is lost."""
+    """Whether the program must be known to write this again: it is an effect, and which queue it was in is lost."""
     lost = wrong.fault in (QueueFault.MISSING_OPEN, QueueFault.UNREADABLE)
     return lost and wrong.wanted is not None and wrong.wanted.kind is WorkKind.EFFECT
 

@@ -1,4 +1,4 @@
-"""The commands that help a run or an effect that does not go on, as a person types them; and a run's operations.
+"""The commands that help a run or an effect that makes no progress, as a person types them; and a run's operations.
 
 Which of them apply is read from the run's record alone: no user code runs, except for `differences`.
 """

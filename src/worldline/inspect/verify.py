@@ -201,7 +201,7 @@ class VerifyWalk:
         return StepChanges(step.changes, changes_digest(changed))
 
     async def _stand(self) -> None:
-        """Go on with the rows of the snapshot that was taken here, if one is kept."""
+        """Continue with the rows of the snapshot that was saved here, if one is kept."""
         record = self._kept.get(self._last.height)
         if record is None:
             return
@@ -390,7 +390,7 @@ async def _check_pins(universe: Connection, at: ids.Address) -> None:
 
 
 def check_record(record: snapshot.StateSnapshot | None, last: journal.JournalEntry) -> None:
-    """A snapshot must name the very history it was taken of."""
+    """Check that a snapshot names the very history whose state it has."""
     if record is not None and (record.chain, record.step) != (last.chain, last.step):
         raise Damaged(last.height, f"the snapshot of step {record.step} was taken of another history")
 

@@ -157,7 +157,7 @@ _REFUSED = {"worlds": "no world can be made", "pins": "no fork can be made"}
 
 
 async def _quota(asking: WhyQuestion) -> list[Reason]:
-    """What this universe has too much of: what runs goes on, what asks for more is refused."""
+    """Say what this universe has too much of: what runs continues, what asks for more is refused."""
     use = await quota_calls.use(asking.universe.store, asking.universe.id)
     found: list[Reason] = []
     for name in use.exceeded:
@@ -204,7 +204,7 @@ async def _status(asking: WhyQuestion, at: ids.Address, status: Status) -> list[
 
 
 async def _trial(asking: WhyQuestion, at: ids.Address) -> list[Reason]:
-    """That steps over its next input did not end in order."""
+    """Say that steps over its next input did not end cleanly."""
     found = await store_queries.trial_of(asking.universe, at)
     if found is None:
         return []
@@ -233,7 +233,7 @@ def _times(count: int) -> str:
 
 
 async def _running(asking: WhyQuestion, at: ids.Address, fault: list[Reason]) -> list[Reason]:
-    """What keeps it from being run: workers refuse it, or its code or its bytes are wrong and no worker runs it."""
+    """Say what keeps it from being run: workers refuse it, or its code or its bytes are wrong and no worker runs it."""
     holder = await world_holders.find(asking.universe.store, at)
     running = None if holder is None or not holder.alive else holder.worker
     return await _refused(asking, at, running) or (fault if running is None else [])
@@ -242,7 +242,7 @@ async def _running(asking: WhyQuestion, at: ids.Address, fault: list[Reason]) ->
 async def _not_hosted(
     asking: WhyQuestion, at: ids.Address, meta: WorldMeta, unread: int, opened: list[works.Open]
 ) -> list[Reason]:
-    """That no process hosts it, if one is needed."""
+    """Say that no process hosts it, if one is needed."""
     holder = await world_holders.find(asking.universe.store, at)
     if holder is not None and holder.alive:
         return []
@@ -265,7 +265,7 @@ async def _not_hosted(
 
 
 async def _assigned(asking: WhyQuestion, at: ids.Address, unread: int) -> list[Reason]:
-    """That it is assigned to a worker which does not run it. It is stuck if it waits for that one alone."""
+    """Say that it is assigned to a worker which does not run it. It is stuck if it waits for that one alone."""
     wanted = await world_holders.assigned(asking.universe.store, at)
     holder = await world_holders.find(asking.universe.store, at)
     running = holder is not None and holder.alive
@@ -278,7 +278,7 @@ async def _assigned(asking: WhyQuestion, at: ids.Address, unread: int) -> list[R
 
 
 async def _refused(asking: WhyQuestion, at: ids.Address, running: ids.WorkerId | None) -> list[Reason]:
-    """What living workers say of a world that they cannot run. It is stuck unless another worker runs it."""
+    """Say what live workers report of a world that they cannot run. It is stuck unless another worker runs it."""
     found: list[Reason] = []
     for each in await world_holders.refusals_of(asking.universe.store, at):
         stuck = running in (None, each.worker)  # a refusal of one worker does no harm while another one runs the world
@@ -289,7 +289,7 @@ async def _refused(asking: WhyQuestion, at: ids.Address, running: ids.WorkerId |
 
 
 async def _unproved(asking: WhyQuestion, at: ids.Address) -> list[Reason]:
-    """What workers found when they ran its journal again in the background. It goes on all the same."""
+    """Say what workers found when they ran its journal again in the background. The world continues all the same."""
     command = asking.command(f"replay {asking.name} --prove")
     return [
         Reason("unproved", f"it goes on, but worker {each.name} could not prove it", error=each.why, command=command)
@@ -354,7 +354,7 @@ def _open(asking: WhyQuestion, opened: works.Open) -> Reason:
 
 
 def _cells(asking: WhyQuestion, machine: Machine) -> list[Reason]:
-    """Cells that do not go on, and intents that wait in their queues."""
+    """Name cells that make no progress, and intents that wait in their queues."""
     every = domain_checks.waiting(machine)
     # Those that need a person first, or the cut could hide them.
     every.sort(key=lambda each: not (each.fatal or each.blocked or not each.is_declared))

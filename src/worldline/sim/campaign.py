@@ -158,7 +158,7 @@ def _in_order(pool: ProcessPoolExecutor, seeds: Sequence[int], *, ahead: int) ->
 
 @contextlib.contextmanager
 def _held_back(number: signal.Signals) -> Iterator[None]:
-    """A signal that comes meanwhile is taken at the end of the block."""
+    """Deliver a signal that comes meanwhile at the end of the block."""
     resource_tracker.ensure_running()  # starting it takes signals again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
     try:

@@ -112,7 +112,7 @@ class _Search:
                     yield replace(profile, ops_max=ops_max)
 
     def _try(self, profile: Profile) -> bool:
-        """Whether the same breaks under a smaller profile; if so, that is the one to go on with."""
+        """Try a smaller profile. True if the same breaks under it: then it is the one to continue with."""
         if self.runs >= self._runs_max:  # each try is a whole run: a person waits for this
             return False
         tried = self._run(profile)

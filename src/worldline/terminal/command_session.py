@@ -54,7 +54,7 @@ class CommandSession:
         self._yes = yes
 
     def watch_as(self, watch: watch_options.WatchOptions) -> None:
-        """How a process that goes on and on is watched."""
+        """Note how a process that runs until it is stopped is watched."""
         self.watch = watch
 
     @property
@@ -175,7 +175,7 @@ class CommandSession:
 
 @contextmanager
 def quiet_logs(level: str = "error") -> Iterator[None]:
-    """What goes wrong is said once, as the command's error, and not in a log besides."""
+    """Keep what goes wrong out of the log: it is said once, as the command's error."""
     with log_format.written("text", lambda line: output.write(line, err=True), level=level, users=False):
         yield
 

@@ -83,7 +83,7 @@ def loose(text: str) -> Any:
 
 
 def typed(kind: Any, text: str) -> Any:
-    """A value of a type. Text is taken as it stands where text is wanted."""
+    """Make a value of a type. Text stays as it is where text is wanted."""
     if kind is str:  # `5` and `true` are text here, though they are JSON
         return text
     try:

@@ -58,6 +58,7 @@ def _input(item: inbox.Item) -> str:
         return f"for {item.correlation}" if item.correlation else "for the world"
     if isinstance(item, inbox.Message):
         return f"{item.name} {_carried(item)} from {item.from_world.hex()[-8:]}"
+    # A run says which workflow, which its command alone does not.
     if item.command == control_commands.RUN and item.payload.inline is not None:
         wanted = structs.decode(control_commands.CorrelatedRun, item.payload.inline)
         return f"run {wanted.run}: {wanted.workflow} {_value(wanted.args)}"
@@ -65,6 +66,7 @@ def _input(item: inbox.Item) -> str:
 
 
 def _carried(item: inbox.InboxEvent | inbox.EffectReceipt | inbox.Message | inbox.Control) -> str:
+    # Its body is apart: one line needs no more than how much it is.
     return f"<{item.payload.size} bytes>" if item.payload.inline is None else _value(item.payload.inline)
 
 

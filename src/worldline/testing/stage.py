@@ -145,7 +145,7 @@ class Stage:
         return actor
 
     def reach(self, time_us: int) -> None:
-        """The clock moves on to a time; it never goes back."""
+        """Move the clock to a time; it never goes back."""
         self.now_us = max(self.now_us, time_us)
 
     # --- Playing -------------------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ def _runs(first: Machine, second: Machine) -> str:
 
 
 def _drafts(first: Stepped, second: Stepped, height: int) -> str:
+    # The longer of the two: one entry more is a difference as well.
     for index in range(max(len(first.drafts), len(second.drafts))):
         sides = [each.drafts[index] if index < len(each.drafts) else None for each in (first, second)]
         if sides[0] != sides[1]:

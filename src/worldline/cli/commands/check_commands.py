@@ -212,6 +212,7 @@ async def verify(
         raise errors.BadInput("--receipt-key is empty: it takes a public key of 64 hexadecimal digits")
     if file is not None and not every and world is None:
         return await copy_commands.verify_file(desk, file, bytes_max)
+    # Exactly one of the three: else it would be unclear what the exit code is about.
     if every == (world is not None) or file is not None:
         raise errors.BadInput("name a world, or all with --all, or an exported one with --file")
     async with desk.open(programs=[]) as universe:
@@ -279,7 +280,7 @@ async def check(desk: CommandSession, *, files: tuple[str, ...]) -> int:
             count += 1
     if not count:
         desk.out.note("nothing found")
-    return output.NEGATIVE if count else 0
+    return output.NEGATIVE if count else 0  # a finding is a negative answer, so that continuous integration stops at it
 
 
 def _of_source(desk: CommandSession, file: Path) -> list[lint.LintFinding]:

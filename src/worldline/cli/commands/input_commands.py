@@ -191,7 +191,7 @@ def _shown(value: Any) -> str:
 def _chosen(universe: Connection, name: str | None) -> Program:
     if name is not None and name in universe.programs:
         return universe.programs[name]
-    if name is not None or len(universe.programs) > 1:
+    if name is not None or len(universe.programs) > 1:  # with one program there is nothing to choose
         known = ", ".join(universe.programs) or "none"
         if name is None:
             raise errors.BadInput(f"choose one of the programs with --program NAME; there are {known}")
@@ -205,6 +205,7 @@ def _chosen(universe: Connection, name: str | None) -> Program:
 
 async def _program(universe: Connection, world: Handle) -> Program | None:
     """The world's program, if it is loaded: then what is sent is checked here."""
+    # None is allowed: then the world alone judges what is sent.
     return universe.programs.get((await world.describe()).meta.program)
 
 
@@ -227,6 +228,7 @@ async def _enqueue(world: Handle, wanted: control_commands.StartRun) -> None:
     item = inbox.Control(control_commands.RUN, await world.carry(data))
     at = await world.address()
     worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0))
+    # Into the inbox, and without waiting for an answer: this process hosts nothing, and the run is to start without it.
     await door.enqueue(universe, at, item, data=data)
 
 

@@ -199,7 +199,7 @@ async def janitor(desk: CommandSession, **options: Any) -> None:
 @watch_options.options
 async def up(desk: CommandSession, *, targets: tuple[str, ...], allow: tuple[str, ...], **options: Any) -> None:
     """Run all roles in one process, for the programs in FILE."""
-    programs = _load(desk, targets)
+    programs = _load(desk, targets)  # before the store is opened: a slip in the file is said at once
     await _serve(desk, "up", hosts.ALL, _settings(desk, **options), programs, egress=_egress(desk, targets, allow))
 
 
@@ -297,6 +297,7 @@ async def _serve(
     """Open the store, which is made if there is none, and run these roles until a signal comes."""
     ending = shutdown.Shutdown(lambda what, detail: _say_ending(desk, what, detail), as_json=desk.out.as_json)
     with desk.watch.logging() as always, ending.signals():
+        # One universe has a connection of its own, as a client has; many share one host, and come and go while it runs.
         prepare = _many if desk.place.universes else _one
         async with prepare(desk, roles, settings, programs, egress) as (host, metrics_port):
             always |= {"worker": host.worker.hex(), "worker_name": host.name}
@@ -309,8 +310,10 @@ async def _serve(
                 await _until_stopped(desk, record, host, programs, ending.asked)
             finally:
                 await host.close()  # also after a bug of a role: leases must not wait for their time
+                # A closed host has nothing to dump.
                 asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
     left = shutdown.abandoned()  # after the store is closed: what still runs now is a thread of user code
+    # Said when all is released: a script may start the next process on this line.
     desk.out.one({"stopped": what, "name": host.name}, [f"{what} {host.name} has stopped: leases are free{left}"])
     shutdown.leave(0)
 

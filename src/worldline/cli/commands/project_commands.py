@@ -117,7 +117,7 @@ def init(desk: CommandSession, *, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in FILES.items():
-            if not (folder / name).exists():
+            if not (folder / name).exists():  # a `.gitignore` that is there is the user's own
                 (folder / name).write_text(text.replace("PROJECT", folder.resolve().name))
     except OSError as error:
         raise errors.BadInput(f"{folder} cannot be written: {error.strerror}") from error

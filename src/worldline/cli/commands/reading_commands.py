@@ -102,7 +102,7 @@ async def show(desk: CommandSession, world: str) -> None:
     said["holder"] = _holder(found.holder)
     said["baseline"] = f"step {found.baseline.step}, height {found.baseline.height}, {found.baseline.bytes} bytes"
     del said["segments"], said["states_above"], said["entries_above"], said["quarantined_until"]
-    if found.resume:
+    if found.resume:  # only a quarantined world has a command that ends it
         said["quarantined"] = _quarantined(found)
     else:
         del said["quarantined"], said["resume"]
@@ -172,7 +172,7 @@ async def journal(desk: CommandSession, *, world: str, above: int | None, file: 
         # Before any line is made: an answer names the effect that an earlier entry asked for.
         await names.learn(universe, entries)
         entries = [await _marked(found, entry) for entry in entries]
-    if above is None:
+    if above is None:  # read oldest first, as the store has them; a person wants the newest on top
         entries.reverse()
     if desk.out.as_json:
         for entry in entries:

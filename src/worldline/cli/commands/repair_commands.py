@@ -47,6 +47,7 @@ async def reset_run(desk: CommandSession, *, world: str, run: str, to: str, time
     """
     async with desk.open() as universe:
         found = await desk.world(universe, world)
+        # Bounded before `int`: longer texts are no number of an operation.
         wanted = run_repair.reset_run(run, int(to) if to.isdecimal() and len(to) <= 20 else to)
         record = await _record(found, run)
         # What is confirmed is this record: if the run was reset since, the number differs and the command is refused.
@@ -91,6 +92,7 @@ async def answer_run(
     async with desk.open() as universe:
         found = await desk.world(universe, world)
         record = await _record(found, run)
+        # What is not there is refused by the world, in its own words.
         kind = Any if record is None or not op <= len(record.ops) else await _type(found, *_asked(record, op))
         wanted = run_repair.AnswerRun(run, op, _data(kind, value, error), error)
         await desk.answer(found, found.command(run_repair.ANSWER, wanted), timeout)

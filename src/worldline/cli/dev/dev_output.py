@@ -248,6 +248,7 @@ class _Handler(logging.Handler):
         self._places = places
 
     def emit(self, record: logging.LogRecord) -> None:
+        # Not shown: these records only say where in user code a failure was raised.
         if record.name == "worldline.failures":
             place = str(getattr(record, "place", ""))
             for message in (record.getMessage(), str(getattr(record, "text", ""))):

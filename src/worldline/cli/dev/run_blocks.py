@@ -220,7 +220,7 @@ class Blocks:
         text, style = "", ""
         match entry.kind:
             case Kind.EFFECT_REQUESTED | Kind.TIMER_SET:
-                self._asked(at, world, entry, said, block)
+                self._asked(at, world, entry, said, block)  # no line yet: it is shown when it ends, or when it lasts
             case Kind.EFFECT_CANCELLED | Kind.TIMER_CANCELLED:
                 return self._cancelled(at, entry, said)
             case Kind.RUN_FINISHED:
@@ -261,7 +261,7 @@ class Blocks:
 
     def _cancelled(self, at: ids.Address, entry: journal.JournalEntry, said: dict[str, Any]) -> list[BlockLine]:
         where = (at, said.get("of_step"), said.get("ordinal"))
-        for intent, work in list(self._work.items()):
+        for intent, work in list(self._work.items()):  # by step and ordinal: a cancellation names no intent
             if (work.at, work.step, work.ordinal) == where:
                 del self._work[intent]  # else it would be named as something that lasts
                 if entry.kind is Kind.EFFECT_CANCELLED:  # a limit that was not reached is not worth a line

@@ -67,7 +67,7 @@ class Deletions:
     # --- At the end ------------------------------------------------------------------------------------------
 
     async def at_end(self, universe: Connection) -> None:
-        """Whatever was cut off: what any process goes on with ends with nothing of these worlds."""
+        """Check that nothing is left of these worlds once any process has finished what was cut off."""
         store = universe.store
         # Run here to its end: seeds end while removals are under way, and only what a finished one leaves is wrong.
         await removal.WorldRemoval(store.engine, store.env, universe.id).run()

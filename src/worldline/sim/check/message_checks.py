@@ -116,7 +116,7 @@ class Messages:
         return next((work_keys.WORK.unpack(each.copy[key]) for each in self._truths if key in each.copy), None)
 
     def receipt(self, op: str, said: list[str]) -> None:
-        """F2: what a sender was told of a message that was taken."""
+        """F2: what a sender was told of a message that its receiver has processed."""
         id, stamp, _ = said
         found = [each for each in self.items.values() if each.message.message == bytes.fromhex(id)]
         if [each.stamp.hex() for each in found] != [stamp]:

@@ -26,6 +26,7 @@ class Segments:
     def look(self, applied: AppliedBatch) -> None:
         moved = [where.at for where in map(keyspaces.place, applied.batch.puts) if where.what == "segment"]
         for begin, _ in applied.batch.ranges:
+            # In the same batch: between two, each height would be in no place, or in two.
             if keyspaces.is_journal(begin) and keyspaces.place(begin).at not in moved:
                 self._broken("R1", "frames were deleted, and no segment has their entries")
         for at in moved:

@@ -1,4 +1,4 @@
-"""The store's clock far off: hours ahead or behind for a while and back again, or set back for good.
+"""The store's clock far off: hours ahead or behind for a while and back again, or set back permanently.
 
 What was set to a time waits for that time on the store's clock. So a timer, or the next attempt of an effect, that was
 set while the clock was ahead is late by as much once it is right again, and that is as it should be: `is_excused`.
@@ -35,7 +35,7 @@ class Excursions:
         self.count = 0
 
     async def wander(self) -> None:
-        """Until the faults end, at times of its own."""
+        """Set the clock at times of its own, until the faults end."""
         while self._faults.active:
             await asyncio.sleep(self._draws.random() * CHANCE_SECONDS)
             if self._draws.random() * 100 < self._faults.profile.excursion:

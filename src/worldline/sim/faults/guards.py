@@ -73,4 +73,5 @@ class Guards(msgspec.Struct, frozen=True):
     def without(self, name: str) -> Intact:
         """A run without this guard; nothing: with all of them."""
         assert not name or name in self.named, f"no guard {name!r}"
+        # A run with all guards needs nothing of the suite, so it cannot be weakened by it.
         return self.lacking(name) if name else Intact()

@@ -290,7 +290,7 @@ class Cluster:
         return []
 
     async def catch_up(self) -> list[str]:
-        """Let what was excused be done as well: the clock goes on to where it has been. Returns what is left then."""
+        """Let what was excused be done as well: the clock is set to where it has been. Returns what is left then."""
         if not self.left(excused=False):
             return []
         self.excursions.catch_up()
@@ -313,7 +313,7 @@ class Cluster:
                 member.bugs.append(failed)
 
     def stop(self) -> None:
-        """End every member, for good."""
+        """End every member permanently."""
         for member in self.members:
             member.stay_dead()
             if member.host is not None:

@@ -208,7 +208,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return HOST.get(self.root) if context is None else context.get(HOST, self.root)
 
     def crash(self, host: SimMachine) -> None:
-        """End a host at once. If it is the running one, its present task must not go on: let it wait for ever."""
+        """End a host at once. If it is the running one, its present task must not continue: let it wait for ever."""
         host.alive = False
         host.queue.clear()  # what was ready is dropped, not cancelled: a kill runs no `finally`
         if host in self._busy:
@@ -470,7 +470,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 def _end(coro: Any) -> None:
-    """Close a coroutine for good, also one whose `finally` blocks wait for something."""
+    """Close a coroutine permanently, also one whose `finally` blocks wait for something."""
     # A `finally` that waits makes closing raise; each attempt gets it one `await` further, and some never end.
     for _ in range(100):
         with contextlib.suppress(Exception):
