@@ -63,7 +63,6 @@ async def create(store: store_opening.Store, name: str) -> bool:
     async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
         read = await store.engine.read(layer.get(name))
         if read.value(0) is not None:
-            # Also if an earlier attempt of this very call has made it and its answer was lost.
             return transact.NothingToWrite(False)
         batch = kv.Batch()
         layer.create(batch, ids.UniverseId(envs.new_id(store.env)), name=name, time_us=read.time_us)

@@ -121,7 +121,7 @@ class World(Acts, Anchored):
             # The id is chosen now, so that a timeout can name the run.
             wanted = await self._wanted(call, id, correlation=correlation)
             at = await self._handle.address()
-            # Before the start: a short run ends in the step that starts it, and is told before the start is answered.
+            # Before the start: a short run ends in the step that starts it, and may be told before the start is answered.
             with world_answers.expecting(self._universe, at, Kind.RUN_FINISHED, wanted.run) as finished:
                 standing, since = await self._start(wanted)
                 with world_answers.Durable():  # the run is started: from here on no error may say that it was not
@@ -151,7 +151,7 @@ class World(Acts, Anchored):
         self, call: Call[Any], id: str | None, what: str = "world.run()", *, correlation: str | None = None
     ) -> control_commands.StartRun:
         call_checks.check_call(call, what)
-        # Before anything is sent: a call of another program would block as a run.
+        # Before anything is sent: a call of another program is a mistake of the caller, and is said here.
         call_checks.check_workflow(call, what, program=await self._handle.program(), world=self.name)
         if id is not None:
             # An id of the caller's is typed in commands, so it must be one that can be.

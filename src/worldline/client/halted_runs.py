@@ -129,7 +129,7 @@ class RunWatch:
         found = find(
             await self._world.machine_of_runs(), self._run, at
         )  # nothing is awaited between: no step can begin
-        # Another cause starts the time anew: the limit is for how long one thing waits for a person.
+        # Another cause starts the time again: the limit is for how long one thing waits for a person.
         if found is None or found != self._halt:
             self._since_us = self._world.universe.store.env.monotonic_us()
             if found is not None and not is_said:  # the host's log is this process's: not twice

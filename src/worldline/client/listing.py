@@ -91,13 +91,9 @@ async def forgotten(handle: Handle, run_id: str, *, above: int) -> RunFinished |
     """How a run ended that the state no longer keeps: what the journal says above a height."""
     universe, at = handle.universe, await handle.address()
     top = await world_reader.head(universe.store.engine, at)
+    # The head first: entries that come meanwhile are not read, so the loop ends on a busy world.
     for entry in await world_restore.read_entries(
-        # The head first: entries that come meanwhile are not read, so the loop ends on a busy world.
-        universe.store.engine,
-        universe.blobs,
-        at,
-        above=above,
-        up_to=top.height,
+        universe.store.engine, universe.blobs, at, above=above, up_to=top.height
     ):
         if entry.kind is Kind.RUN_FINISHED and entry.correlation == run_id:
             loaded = await world_restore.load_referenced(universe.blobs, [entry])

@@ -20,7 +20,6 @@ class Within:
     def __init__(self, timeout: Seconds | None, said: Callable[[str], str]) -> None:
         self._seconds = None if timeout is None else to_us(timeout, "timeout") / 1_000_000
         self._said = said
-        # Made here, entered later: the error names the time that the caller gave.
         self._limit = asyncio.timeout(self._seconds)
 
     async def __aenter__(self) -> None:

@@ -197,7 +197,7 @@ async def _rows(
     if not chosen:
         return []
     requests = [each for at, _ in chosen for each in (journals.get_head(at), *leases.reads(at))]
-    # One read for all worlds of the page: a listing takes as long as its slowest read, not their sum.
+    # One read for all worlds of the page: on a server, a read for each would be a round trip for each.
     read = await universe.store.engine.read(*requests)
     states = [
         leases.decode(at, *(read.value(4 * index + number) for number in (1, 2, 3)))

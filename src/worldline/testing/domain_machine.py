@@ -163,7 +163,7 @@ class Rules:
         if refusal is not None:
             assert error is not None, f"{action} was to be refused with {refusal.code}"
             assert error.code == refusal.code, f"{action}: {error.code}, not {refusal.code}"
-            # Without what the host keeps: that it was refused is noted there.
+            # The part that the host keeps is left out: an action is judged by the data of the domain.
             assert _own(self.head) == _own(before), f"{action} was refused and has changed the data"
         elif error is not None:
             assert error.code not in _REFUSALS, f"{action} was not to be refused with {error.code}"

@@ -187,7 +187,7 @@ class Life:
 
     def restore(self) -> None:
         """Throw the machine away and bring the world back from its rows, without running any of its code."""
-        self.machine.close()  # first: its coroutines must not run their `finally` beside the new machine's
+        self.machine.close()  # first: the old coroutines are released before new ones are made
         self.machine = self.at_height(self.head.height)
         self.crashes += 1
 

@@ -16,7 +16,7 @@ from worldline.worker import no_asyncio
 @contextmanager
 def loopless() -> Iterator[None]:
     """Hide this thread's event loop, if there is one, and let an interrupt end the test."""
-    # On a host, an interrupt ends the process; in a test it has to end the step that hangs.
+    # On a host, only the code itself can have raised a KeyboardInterrupt; here it is a Ctrl-C that must end the test.
     before = context.interruptible.set(True)
     try:
         # A workflow that awaits something of asyncio must fail here as it does on a host.

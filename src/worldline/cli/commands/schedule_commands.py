@@ -84,7 +84,7 @@ async def _with_schedules(universe: Connection) -> list[Handle]:
     """The worlds that have a schedule, by name: each has a timer for each of them."""
     found: dict[ids.Address, None] = {}
     async for each in store_queries.open_work(universe, None):
-        # By their timers, which are in one range: a schedule itself is in the state of its world, which is read as a whole.
+        # By their timers, which are in one range: schedules themselves are in the states of worlds, read one by one.
         if each.work.kind is WorkKind.TIMER and each.work.name.startswith(machine.SCHEDULE_TIMER):
             found[each.at] = None
     return [
