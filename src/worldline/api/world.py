@@ -121,7 +121,7 @@ class World(Acts, Anchored):
             # The id is chosen now, so that a timeout can name the run.
             wanted = await self._wanted(call, id, correlation=correlation)
             at = await self._handle.address()
-            # Before the start: a short run ends in the step that starts it, and may be told before the start is answered.
+            # Before the start: a short run ends in the step that starts it, and may be told before the answer is.
             with world_answers.expecting(self._universe, at, Kind.RUN_FINISHED, wanted.run) as finished:
                 standing, since = await self._start(wanted)
                 with world_answers.Durable():  # the run is started: from here on no error may say that it was not

@@ -210,7 +210,6 @@ async def at_end(cluster: Cluster, audit: Audit, left: list[str], born: fork_che
     same_contents(await contents(cluster.truth.engine), cluster.truth.copy, audit)
     promises.told()
     universe = reader(cluster, cluster.calm())
-    # Listed first: replaying takes long, and nothing may change the list meanwhile.
     for name in [meta.name async for meta in Universe(universe).worlds()]:
         at, status = await Handle(universe, name).address(), (await Handle(universe, name).describe()).meta.status
         if await store_queries.quarantined(universe, at, status) is not None:
