@@ -37,7 +37,7 @@ class TargetCheck(msgspec.Struct, frozen=True):
 
 
 def judge(rounds: Sequence[Mapping[str, float]]) -> list[TargetCheck]:
-    """Which targets were kept. `rounds`: the figures of each."""
+    """Return which targets were kept. `rounds`: the figures of each."""
     return [_judge(name, target_ms, [each[name] for each in rounds]) for name, target_ms in P95_MS.items()]
 
 

@@ -108,7 +108,7 @@ async def run(url: str, *, seconds: float, check: bool = False, progress: Progre
 
 
 async def _round(members: list[RoleProcess], worlds: list[wl.World], env: envs.Env, seconds: float) -> dict[str, Any]:
-    """What the client saw of a steady load, and what the workers measured meanwhile."""
+    """Return what the client saw of a steady load, and what the workers measured meanwhile."""
     workers = [member for member in members if member.name in WORKERS]
     # Counters count from the start of the process: a round is their difference.
     before = [await member.metrics() for member in workers]
@@ -122,7 +122,7 @@ async def _round(members: list[RoleProcess], worlds: list[wl.World], env: envs.E
 
 
 def _since(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:
-    """What counters have counted meanwhile."""
+    """Return what counters have counted meanwhile."""
     return {name: value - before.get(name, 0.0) for name, value in now.items()}
 
 

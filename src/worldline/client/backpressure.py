@@ -104,7 +104,7 @@ class Pressure:
     # --- The inbox of a world that is held elsewhere -----------------------------------------------------------
 
     def wants(self, at: ids.Address, item: inbox.Item) -> list[kv.Range]:
-        """What to read, besides, before this input is enqueued; nothing if enough is known."""
+        """Return what to read, besides, before this input is enqueued; nothing if enough is known."""
         settings = self._settings
         bound = settings.inbox_items_max
         if not bound or not is_refusable(item):

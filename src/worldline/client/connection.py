@@ -146,7 +146,7 @@ class Connection:
         self.programs.setdefault(program.name, program)
 
     def reader(self, at: ids.Address, program: str) -> readers.WorldReader:
-        """What reads a world of this program, kept for the next time. No code of the program is needed."""
+        """Return what reads a world of this program, kept for the next time. No code of the program is needed."""
         known = self.programs.get(program)
         reader = self._warm.pop(at, None)  # popped and put back: the order of the dictionary is that of the last use
         if reader is None:
@@ -233,7 +233,7 @@ async def open(
 
 
 def programs_of(given: Program | Sequence[Program], option: str) -> list[Program]:
-    """What was given, as a list."""
+    """Return the programs that were given, as a list."""
     if isinstance(given, Program):
         return [given]
     found: list[Any] = list(given) if isinstance(given, list | tuple) else [given]

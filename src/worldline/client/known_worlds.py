@@ -38,7 +38,7 @@ class Recent:
             del self._known[next(iter(self._known))]
 
     def find(self, at: ids.Address) -> KnownWorld | None:
-        """What is known of a world, if that is enough to send it something now."""
+        """Return what is known of a world, if that is enough to send it something now."""
         known = self._known.get(at)
         if known is not None and self._env.monotonic_us() - known.ours_us > FRESH_US:
             return None

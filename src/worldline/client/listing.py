@@ -45,7 +45,7 @@ class Filter(msgspec.Struct, frozen=True):
 
 
 def wanted(*, status: Status | None, labels: Mapping[str, str] | None, program: str, prefix: str) -> Filter:
-    """What a caller asks for, checked."""
+    """Check what a caller asks for, and return it as a filter."""
     world_changes.check_status(status)
     world_changes.check_labels(labels)
     for what, value in (("program", program), ("prefix", prefix)):
@@ -88,7 +88,7 @@ async def run_at(handle: Handle, run_id: str, height: int) -> Record | None:
 
 
 async def forgotten(handle: Handle, run_id: str, *, above: int) -> RunFinished | None:
-    """How a run ended that the state no longer keeps: what the journal says above a height."""
+    """Return how a run ended that the state no longer keeps: what the journal says above a height."""
     universe, at = handle.universe, await handle.address()
     top = await world_reader.head(universe.store.engine, at)
     # The head first: entries that come meanwhile are not read, so the loop ends on a busy world.

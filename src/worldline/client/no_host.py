@@ -50,7 +50,7 @@ class HostWatch:
 
 
 async def reason(universe: Connection, at: ids.Address, *, option: str | None = None) -> str:
-    """Why the world does not answer, and what to do. `option`: what commands for this store need besides."""
+    """Return why the world does not answer, and what to do. `option`: what commands for this store need besides."""
     meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
     option = urls.option("store", universe.store.url) if option is None else option
     # The status first: a paused world has no host by intention, and only `resume` helps.

@@ -29,7 +29,7 @@ class UniverseSetting(msgspec.Struct, frozen=True):
 
 
 async def stored(universe: Connection) -> list[UniverseSetting]:
-    """What is stored, by name."""
+    """Return the settings that are stored, by name."""
     read = await universe.store.engine.read(universe_settings.get(universe.id))
     record = universe_settings.decode(universe.id, read.value(0)).record
     return [
@@ -72,7 +72,7 @@ def _check(universe: Connection, wanted: Mapping[str, Any], known: universe_sett
 
 
 def refusal(name: str) -> str:
-    """Why a name is none that is stored with a universe."""
+    """Return why a name is none that is stored with a universe."""
     if name in setting_names.ALL:
         return f"{name} is a setting of each process: use worldline.toml, --set, or wl.open(settings=)"
     return f"no setting {name!r} of a universe; there are {', '.join(setting_names.OF_UNIVERSE)}"

@@ -60,7 +60,7 @@ class TakenInput(msgspec.Struct, frozen=True):
 
 
 async def taken(universe: Connection, sending: door.Sending) -> TakenInput:
-    """Where an input is journaled; waits for it. An event's own failure stands right behind it."""
+    """Wait until an input is journaled, and return where. An event's own failure stands right behind it."""
     if sending.applied is not None:
         return TakenInput(sending.applied.height, sending.applied.dead, handed_stamp(sending.applied).hex())
     since, height = await _since(universe, sending, sending.id), 0

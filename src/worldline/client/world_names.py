@@ -28,7 +28,7 @@ class Ref(msgspec.Struct, frozen=True):
 
 
 async def named(universe: Connection, name: str) -> ids.Address | None:
-    """Where a name points."""
+    """Return where a name points."""
     return worlds.named(universe.id, (await universe.store.engine.read(worlds.get_name(universe.id, name))).value(0))
 
 

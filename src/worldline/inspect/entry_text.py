@@ -39,7 +39,7 @@ def entry(found: journal.JournalEntry) -> Fields:
 
 
 def line(found: journal.JournalEntry) -> str:
-    """What an entry says, in a few words."""
+    """Return what an entry says, in a few words."""
     return parts(fields(found))
 
 

@@ -238,7 +238,7 @@ class LintScope:
 
 
 def aliases(nodes: Iterable[ast.AST]) -> dict[str, str]:
-    """What imported names stand for."""
+    """Return what imported names stand for."""
     found: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -263,7 +263,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def _operands(node: ast.expr) -> Iterator[ast.expr]:
-    """What operators of sets combine; the expression itself if there is none."""
+    """Yield what operators of sets combine; the expression itself if there is none."""
     left = [node]
     while left:  # a chain of operators is as deep as it is long
         each = left.pop()
@@ -274,7 +274,7 @@ def _operands(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _mark(node: Function | ast.ClassDef) -> str:
-    """What a decorator declares this to be: workflow, effect, reducer, or nothing."""
+    """Return what a decorator declares this to be: workflow, effect, reducer, or nothing."""
     for decorator in node.decorator_list:
         target = decorator.func if isinstance(decorator, ast.Call) else decorator
         if isinstance(target, ast.Attribute) and target.attr in ("workflow", "effect", "reducer"):
@@ -330,7 +330,7 @@ def _bound(function: Function) -> list[str]:
 
 
 def _given_to(function: Function) -> dict[str, list[ast.expr | None]]:
-    """What each local is given. None: nothing, it is only declared."""
+    """Return what each local is given. None: nothing, it is only declared."""
     found: dict[str, list[ast.expr | None]] = {}
     for node in ast.walk(function):
         if isinstance(node, ast.Assign | ast.AnnAssign):

@@ -145,7 +145,7 @@ async def _look(universe: Connection, at: ids.Address) -> QueueView:
 
 
 def _moved(item: inbox.Control) -> dict[ids.IntentId, Parked | None]:
-    """What an unread command says of an effect, if it is one that does."""
+    """Return what an unread command says of an effect, if it is one that does."""
     data = item.payload.inline or b""
     try:
         if item.command == control_commands.PARK:

@@ -265,7 +265,7 @@ async def show_world(universe: Connection, at: ids.Address, *, option: str = "")
 
 
 async def _compacted(universe: Connection, at: ids.Address) -> dict[str, Any]:
-    """How far a world is compacted."""
+    """Return how far a world is compacted."""
     engine = universe.store.engine
     read = await engine.read(compaction_batches.last_range(at), history_line.get(at))
     last = compaction_batches.decode_last(at, read.page(0))
@@ -309,7 +309,7 @@ async def quarantined(universe: Connection, at: ids.Address, status: world_model
 
 
 async def _held_back(universe: Connection, at: ids.Address, meta: world_model.WorldMeta, option: str) -> dict[str, Any]:
-    """What is said of a world that is quarantined."""
+    """Return what is said of a world that is quarantined."""
     found = await quarantined(universe, at, meta.status)
     if found is None:
         return {}
@@ -321,12 +321,12 @@ async def _held_back(universe: Connection, at: ids.Address, meta: world_model.Wo
 
 
 async def trial_of(universe: Connection, at: ids.Address) -> CrashTrial | None:
-    """What is counted against a world and its next input, if anything may be."""
+    """Return what is counted against a world and its next input, if anything may be."""
     return trial.decode_trial((await universe.store.engine.read(trial.get(at))).value(0))
 
 
 async def count(universe: Connection, request: kv.Range) -> int:
-    """How many keys a range holds, up to a bound."""
+    """Count the keys of a range, up to a bound."""
     total = 0
     # Bounded: an inbox of millions is shown as large, and is not read to its end for a number.
     while total < COUNT_MAX:
@@ -342,7 +342,7 @@ async def count(universe: Connection, request: kv.Range) -> int:
 
 
 async def open_work(universe: Connection, at: ids.Address | None) -> AsyncIterator[works.Open]:
-    """What one world has open, or all of them."""
+    """Yield what one world has open, or all of them."""
     begin, end = work_keys.open_all(universe.id) if at is None else work_keys.open_work(at)
     async for key, raw in listing.items(universe, kv.Range(begin, end)):
         address, intent = work_keys.open_address(universe.id, key)

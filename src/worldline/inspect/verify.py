@@ -421,7 +421,7 @@ async def _check_nodes(
 
 
 def _below(error: saved_state.BadNode, rows: Rows) -> str:
-    """Which rows lie below a node that cannot be read, as far as they are still there."""
+    """Return which rows lie below a node that cannot be read, as far as they are still there."""
     keys = [key for key in sorted(rows.keys()) if error.place is not None and error.place.holds(key)]
     if not keys:
         return ""

@@ -132,7 +132,7 @@ async def why(world: Handle, *, option: str = "") -> Why:
 
 
 def for_a_person(found: Why) -> list[str]:
-    """What waits for a person, or fails again and again, in a line each: why, and the command to type."""
+    """Return what waits for a person, or fails again and again, in a line each: why, and the command to type."""
     stuck = [each for each in found.reasons if each.stuck or each.kind == "retrying"]
     lines = [
         f"{each.what}{f': {each.error.splitlines()[0]}' if each.error else ''}; type `{each.command}`"

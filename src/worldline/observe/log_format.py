@@ -35,7 +35,7 @@ _STANDARD = (*vars(logging.makeLogRecord({})), "message", "asctime", "taskName")
 
 
 def fields(record: logging.LogRecord) -> dict[str, str | int | float | bool]:
-    """What a record carries besides what every record has."""
+    """Return what a record carries besides what every record has."""
     return {
         name: value
         for name, value in vars(record).items()

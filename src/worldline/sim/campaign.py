@@ -46,7 +46,7 @@ class CampaignJob(msgspec.Struct, frozen=True):
     profile: str = ""
 
     def profile_of(self, seed: int, guards: Guards) -> profiles.Profile:
-        """What is drawn, turned to where a missing guard would be missed, with what was asked for."""
+        """Return what is drawn, turned to where a missing guard would be missed, with what was asked for."""
         drawn = profiles.draw(seed)
         # The seed is turned to where the missing guard matters, or thousands of seeds would not need it.
         if self.without:
@@ -75,7 +75,7 @@ class Campaign(msgspec.Struct, frozen=True):
 
 
 def load(job: CampaignJob) -> Suite:
-    """What a job names."""
+    """Load the suite that a job names."""
     named = suites.load(job.suite) if job.suite else None
     if job.target:
         return suites.of(_scenario(job.target), named.guards if named else None)

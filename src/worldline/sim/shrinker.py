@@ -128,7 +128,7 @@ class _Search:
 
 
 def background(profile: Profile) -> list[str]:
-    """What is around the faults of a profile, in words."""
+    """Return what is around the faults of a profile, in words."""
     said = []
     if profile.skew_us or profile.drift_ppm:
         said.append(f"clocks off by up to {profile.skew_us / 1_000_000:.3f} s, drifting by {profile.drift_ppm} ppm")
@@ -145,7 +145,7 @@ def background(profile: Profile) -> list[str]:
 
 
 def command(seed: int, job: CampaignJob, profile: str | None = None) -> str:
-    """What to type to see a seed again, as it was asked for or under another profile."""
+    """Return what to type to see a seed again, as it was asked for or under another profile."""
     words = ["worldline", "simulate", *([job.target] if job.target else [])]
     words += [*(["--suite", job.suite] if job.suite else []), "--seed", str(seed)]
     if job.without:

@@ -218,7 +218,7 @@ async def wait(
 
 
 async def _timed_out(world: Handle, timeout: float | None, option: str) -> Exception:
-    """Why no answer came in time: no process hosts the world, or it takes longer."""
+    """Return why no answer came in time: no process hosts the world, or it takes longer."""
     at = await world.address()
     # The more useful reason: waiting longer does not help without a host.
     if not await world_holders.is_served(world.universe.store, at):

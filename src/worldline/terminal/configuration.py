@@ -70,7 +70,7 @@ def configure(
 
 
 def parse(sets: Iterable[str]) -> dict[str, Any]:
-    """What `--set NAME=VALUE` says. A name may be given once."""
+    """Return what `--set NAME=VALUE` says. A name may be given once."""
     found: dict[str, Any] = {}
     for each in sets:
         name, equals, text = each.partition("=")

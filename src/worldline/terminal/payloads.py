@@ -66,7 +66,7 @@ def read_file(path: Path, *, advice: str = "") -> Any:
 
 
 def read_bytes(path: Path, bytes_max: int, *, advice: str = "") -> bytes:
-    """What a file holds, or one byte more than it may: it may be a device that never ends."""
+    """Return what a file holds, or one byte more than it may: it may be a device that never ends."""
     try:
         with path.open("rb") as file:
             return file.read(bytes_max + 1)

@@ -65,7 +65,7 @@ def load_member(path: Path, name: str) -> object | None:
 
 
 def import_member(module: str, name: str) -> object | None:
-    """What a module, on the path of Python or in this folder, calls by this name, if anything."""
+    """Return what a module, on the path of Python or in this folder, calls by this name, if anything."""
     # Else importlib raises something that names neither the file nor the word.
     if not all(part.isidentifier() for part in module.split(".")):
         raise errors.BadInput(f"there is no file {module}, and no module is called so")
@@ -87,7 +87,7 @@ def load_all(targets: Sequence[str]) -> list[Program]:
 
 
 def egress_of(targets: Sequence[str]) -> Egress | None:
-    """What the files of these targets, loaded before, say that their effects may reach."""
+    """Return what the files of these targets, loaded before, say that their effects may reach."""
     found: Egress | None = None
     for path in dict.fromkeys(split(target)[0].resolve() for target in targets):
         said = _egress(path, sys.modules[_loaded[path][0]])
@@ -98,7 +98,7 @@ def egress_of(targets: Sequence[str]) -> Egress | None:
 
 
 def member(loaded: LoadedPrograms, name: str) -> object | None:
-    """What a loaded file calls by this name, if anything."""
+    """Return what a loaded file calls by this name, if anything."""
     return getattr(sys.modules[_loaded[loaded.path][0]], name, None)
 
 

@@ -101,7 +101,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def abandoned() -> str:
-    """What is said of threads that do not end by themselves; nothing if there are none."""
+    """Return what is said of threads that do not end by themselves; nothing if there are none."""
     found = _settled()
     if not found:
         return ""

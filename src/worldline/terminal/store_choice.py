@@ -77,7 +77,7 @@ class StoreChoice(msgspec.Struct, frozen=True):
         return urls.shown(self.store)
 
     def codec(self) -> AesGcm | None:
-        """What the store is encrypted with, by the key file that was named."""
+        """Return what the store is encrypted with, by the key file that was named."""
         return None if self.keys is None else AesGcm.from_file(self.keys)
 
 

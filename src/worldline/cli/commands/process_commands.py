@@ -211,7 +211,7 @@ def _load(desk: CommandSession, targets: Sequence[str]) -> list[Program]:
 
 
 def _egress(desk: CommandSession, targets: Sequence[str], allow: Sequence[str]) -> Egress | None:
-    """What `--allow` says; without it, what the files themselves say. Credentials are theirs in either case."""
+    """Return what `--allow` says; without it, what the files themselves say. Credentials are theirs in either case."""
     declared = program_files.egress_of(list(targets) or desk.place.apps)
     if not allow:
         return declared
@@ -238,7 +238,7 @@ def _settings(
     step_timeout: float | None = None,
     on_hang: str | None = None,
 ) -> Settings:
-    """What was said on the command line, in the environment and in the project, and otherwise the defaults."""
+    """Return what was said on the command line, in the environment and in the project, and otherwise the defaults."""
     scan_ms, turn_ms = ("--scan", _ms(scan)), ("--turn", _ms(turn))
     options = configuration.said(
         worker__max_worlds_warm=("--capacity", capacity),

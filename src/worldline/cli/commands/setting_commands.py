@@ -57,7 +57,7 @@ async def settings(desk: CommandSession, *, names: tuple[str, ...], changed: boo
 
 
 async def _stored(desk: CommandSession) -> list[UniverseSetting]:
-    """What the universe has, if there is one. Settings are shown also where the store cannot be read."""
+    """Return what the universe has, if there is one. Settings are shown also where the store cannot be read."""
     try:
         async with desk.open(programs=[]) as universe:
             return await setting_calls.stored(universe)

@@ -108,7 +108,7 @@ async def compact(desk: CommandSession, world: str, dry_run: bool) -> None:
 
 
 def _would_go(planned: compaction.CompactionPlan) -> list[str]:
-    """What a compaction would drop, and by which policy."""
+    """Return what a compaction would drop, and by which policy."""
     said: list[str] = []
     if planned.dropped:
         shown = ", ".join(str(height) for height in planned.dropped[:HEIGHTS_SHOWN])

@@ -142,7 +142,7 @@ async def cancel_run(
 
 
 def _lines(shown: RunShown | store_queries.WorkRow) -> list[str]:
-    """What is known of a run or an effect, and below it where in its code it failed."""
+    """Return what is known of a run or an effect, and below it where in its code it failed."""
     apart = ("trace", "operations", "ways", "attempts")
     said = {name: getattr(shown, name) for name in shown.__struct_fields__ if name not in apart}
     lines = output.pairs({name: value for name, value in said.items() if value not in (None, "", [])})

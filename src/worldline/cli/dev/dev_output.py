@@ -60,7 +60,7 @@ class Show:
         self.muted = muted
 
     def listeners(self) -> sinks.Sinks:
-        """What the process that hosts has to call."""
+        """Return what the process that hosts has to call."""
         return sinks.Sinks(log=self._put, replay=self._put)
 
     @contextlib.asynccontextmanager

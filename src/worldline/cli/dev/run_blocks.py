@@ -83,7 +83,7 @@ class Blocks:
     # --- What is shown -----------------------------------------------------------------------------------------
 
     def step(self, at: ids.Address, world: str, entries: Sequence[journal.JournalEntry]) -> list[BlockLine]:
-        """What one step did."""
+        """Return what one step did."""
         first, *derived = entries
         lines, block = self._input(at, world, first)
         for entry in derived:
@@ -130,7 +130,7 @@ class Blocks:
         ]
 
     def idle(self, time_us: int) -> list[BlockLine]:
-        """What lasts: the rest of what is streamed, and operations that have not ended."""
+        """Return what lasts: the rest of what is streamed, and operations that have not ended."""
         lines: list[BlockLine] = []
         for work in self._work.values():
             if not work.announced:  # once: lines that were written are never changed, so there is no clock that runs
@@ -142,7 +142,7 @@ class Blocks:
     # --- Inputs ------------------------------------------------------------------------------------------------
 
     def _input(self, at: ids.Address, world: str, entry: journal.JournalEntry) -> tuple[list[BlockLine], str]:
-        """What an input is shown as, and the block of what it brings about."""
+        """Return what an input is shown as, and the block of what it brings about."""
         said = entry_text.fields(entry)
         match entry.kind:
             case Kind.EFFECT_RESULT | Kind.TIMER_FIRED:
@@ -289,13 +289,13 @@ class Blocks:
         return f"{shown} ({place})" if place else shown
 
     def _rest(self, work: WorkBlock, time_us: int) -> list[BlockLine]:
-        """What an effect has streamed since the last whole line."""
+        """Return what an effect has streamed since the last whole line."""
         rest, work.chunks = work.chunks, ""
         return [BlockLine(work.block, time_us, f"{work.name} streams {_short(rest)}")] if rest.strip() else []
 
 
 def duration(us: int) -> str:
-    """How long something took, for people."""
+    """Return how long something took, for people."""
     if us < 1_000_000:
         return f"{us / 1_000:.0f} ms"
     return output.lasting(us / 1_000_000) if us >= 60_000_000 else f"{us / 1_000_000:.2f} s"
@@ -308,7 +308,7 @@ def _call(name: str, args: Any) -> str:
 
 
 def _report(entry: journal.JournalEntry, world: str) -> str:
-    """Why a run was blocked, with the commands to type."""
+    """Return why a run was blocked, with the commands to type."""
     try:
         return divergence_report.addressed(structs.decode(Blocked, entry.payload).report, world)
     except errors.DecodeError:

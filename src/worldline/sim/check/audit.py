@@ -41,7 +41,7 @@ DRIFT_MAX = 0.01  # of one clock against another
 
 
 def never_proven(holder: leases.Holder, now_us: int) -> bool:
-    """Where a holder's death shows by its heartbeat alone."""
+    """Say that no holder is proven dead, where its death shows by its heartbeat alone."""
     del holder, now_us
     return False
 

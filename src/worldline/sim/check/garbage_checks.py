@@ -72,7 +72,7 @@ def _is_condemned(key: bytes) -> bool:
 
 
 def _references(keys: Iterable[bytes], contents: Mapping[bytes, bytes]) -> Iterator[_Found]:
-    """What stands under these keys and refers to blobs."""
+    """Yield what stands under these keys and refers to blobs."""
     found: dict[tuple[str, ids.Address], list[bytes]] = {}
     for key in keys:
         where = keyspaces.place(key)

@@ -59,7 +59,7 @@ class Damage:
 
 
 def _changes_of(raw: bytes) -> int:
-    """How many bytes at the end of a frame are changes."""
+    """Return how many bytes at the end of a frame are changes."""
     try:
         read = journal_keys.unpack_frame(raw)
     except errors.Corrupt:  # a frame that is damaged already is left as it is

@@ -153,7 +153,7 @@ class Faults:
             self.cut(link)
 
     def _least(self, boundary: str) -> int:
-        """How often faults happen here at least."""
+        """Return how often faults happen here at least."""
         focus = self.profile.focus
         if focus == FORKING[-1]:
             return FOCUS_LEAN if boundary in BOUNDARIES[focus] else 0
@@ -170,7 +170,7 @@ class Faults:
         return FOCUS_COLD if focus == "cold" else FOCUS
 
     def unknown(self, boundary: str) -> int:
-        """How often the answer to a commit is lost that stands here."""
+        """Return how often the answer to a commit is lost that stands here."""
         few = self.profile.focus in (*FORKING, *SENDING, *COLLECTING)
         return max(self.profile.unknown, self._least(boundary) if few else 0)
 
@@ -253,7 +253,7 @@ class HostEngine:
         return msgspec.structs.replace(found, answers=answers)
 
     def _as_seen(self, found: kv.ReadResult) -> kv.ReadResult:
-        """What this engine can tell: one whose transactions stay open knows no version of the store."""
+        """Return what this engine can tell: one whose transactions stay open knows no version of the store."""
         seen = self._faults.guards.seen(found, self._env)
         if seen is not None:
             return seen

@@ -183,7 +183,7 @@ class Cluster:
         self.loop.start(host, self._live(member, store, reached), name=f"life of {member.name}")
 
     def _lag_us(self, host: SimMachine) -> int:
-        """How late this life of a host reads journals."""
+        """Return how late this life of a host reads journals."""
         # By the label of this life, so no other draw depends on how many lives there were.
         draws = random.Random(f"{self.seed}:lag:{host.label}")
         return int(draws.choice(LAG_SECONDS) * 1_000_000) if draws.random() * 100 < self.profile.lag else 0
@@ -298,7 +298,7 @@ class Cluster:
         return await self.quiesce()
 
     def left(self, *, excused: bool = True) -> list[str]:
-        """What is still to be done."""
+        """Return what is still to be done, for people."""
         return self.remaining.left(excused=excused) + self.company.left()
 
     def truths(self) -> list[Truth]:

@@ -50,7 +50,7 @@ class Remaining:
         self._waited_for = waited_for
 
     def left(self, *, excused: bool = True) -> list[str]:
-        """What remains. `excused`: without the work that is excused, and the clients that wait for it."""
+        """Return what remains. `excused`: without the work that is excused, and the clients that wait for it."""
         left: list[str] = []
         waiting: dict[ids.Address, None] = {}
         for key, value in self._truth.copy.items():
@@ -71,7 +71,7 @@ class Remaining:
         return left
 
     def _is_excused(self, at: ids.Address | None, key: bytes, raw: bytes) -> bool:
-        """What a fork shares with its parent waits as long as the parent's does."""
+        """Whether open work is excused. What a fork shares with its parent waits as long as the parent's does."""
         assert at is not None
         work = work_keys.WORK.unpack(raw)
         if self._excursions is None or self._excursions.is_excused(key, work):
@@ -123,7 +123,7 @@ class Remaining:
 
 
 def shared(params: bytes) -> dict[str, Any]:
-    """What a fork shares with the world that it comes from: the arguments of `fork_part.SHARE`."""
+    """Return what a fork shares with the world that it comes from: the arguments of `fork_part.SHARE`."""
     arguments, _ = user_values.load(tuple[bytes, bytes], params)
     found: dict[str, Any] = user_values.load(dict[str, Any], arguments)
     return found

@@ -111,7 +111,7 @@ class History:
         self.answered_us[op.id] = self._now_us()
 
     def under_way(self, client: str) -> list[ClientOp]:
-        """What a client has begun and has no answer to."""
+        """Return what a client has begun and has no answer to."""
         op = self._at_work.get(client)
         return [] if op is None or op.id in self.answered else [op]
 

@@ -91,7 +91,7 @@ class Driven:
             self.failed = error
 
     def verdict(self) -> str:
-        """What the scenario has to complain about, with the line that did."""
+        """Return what the scenario has to complain about, with the line that did."""
         if self.failed is None:
             return ""
         traceback = self.failed.__traceback__

@@ -115,7 +115,7 @@ def boundary(batch: kv.Batch) -> str:
 
 
 def _item(append: kv.Append) -> inbox.Item | None:
-    """What is appended, if that is to an inbox."""
+    """Return what is appended, if that is to an inbox."""
     is_item = place(append.prefix + kv.ZERO_STAMP).what == "inbox"
     return inbox_keys.ITEM.unpack(append.value) if is_item else None
 

@@ -496,7 +496,7 @@ def _refusing(name: str, complaints: list[str] | None = None) -> Callable[..., A
 
 
 def _submit(executor: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any) -> futures.Future[Any]:
-    """What is given to a pool of threads directly waits in the same line as what the loop gives it."""
+    """Put what is given to a pool of threads directly into the same line as what the loop gives it."""
     answer: futures.Future[Any] = futures.Future()
 
     def copy(done: asyncio.Future[Any]) -> None:
