@@ -68,34 +68,38 @@ class Hosting:
         """Return one of the universes that are served. `NotFound` if there is none of this name, unless it is to be
         made.
         """
+        # Else it would be made, and its worlds would wait for a host that does not serve it.
         if not self.host.universes.wants(name):
             raise errors.BadInput(f"universe {name!r} is not served by this host; name it with universes=")
         found = await connection.find_universe(self._store, name, create=create)
+        # Kept: what a connection remembers of its worlds is worth a read with each input.
         opened = self._opened.get(found)
         if opened is None:
             await self.host.look_for_universes()
             opened = Connection(self._store, found, name, [], self._settings, shared=self.host)
             for program in self._programs:
                 opened.knows(program)
-            await opened.pressure.begin()
+            await opened.pressure.begin()  # before the first input: the quota holds from there on
             self._opened[found] = opened
         return Universe(opened)
 
     def _gone(self, universe: ids.UniverseId) -> None:
         gone = self._opened.pop(universe, None)
         if gone is not None:
-            self._leaving.append(gone)
+            self._leaving.append(gone)  # closed at the end: this is called where nothing can be awaited
 
     def _levels(self) -> dict[str, float]:
+        # Each universe has a bound of its own; the process has one gauge.
         waiting = sum(each.pressure.waiting for each in self._opened.values())
         return self.host.levels() | {"worldline_inputs_waiting": waiting}
 
     async def close(self) -> None:
         """Let go of all universes, and close the store."""
-        self._store.patience.end()
+        self._store.patience.end()  # attempts at the object store must not keep the end waiting
         try:
             await self.host.close()
         finally:
+            # After the host: its workers may still read worlds through them.
             for each in [*self._opened.values(), *self._leaving]:
                 await each.close()
 
@@ -125,12 +129,13 @@ async def prepared(
         ) as opened:
             store = store_opening.told(opened, observed.telemetry)
             for name in universes:
-                if not served_universes.is_pattern(name):
+                if not served_universes.is_pattern(name):  # a pattern names none that could be made
                     await connection.find_universe(store, name, create=create)
             host = process.ProcessHost(
                 store,
                 served_universes.Universes(patterns=universes),
                 programs,
+                # Bounded: a process may come to serve any number of universes.
                 blobs=functools.lru_cache(BLOBS_MAX)(functools.partial(peer_stores.blobs_of, store)),
                 settings=settings,
                 egress=egress,
@@ -167,6 +172,7 @@ async def serve(
     A name is made if there is no such universe, unless `create` is False; a pattern with `*`, `?` or `[...]` stands for
     universes that there are, now and later. The other arguments are those of `worldline.open`.
     """
+    # Checked before the store is opened, or a slip would make an empty store.
     hosted = connection.programs_of(programs, "programs")
     if not hosted:
         raise errors.BadInput("name the programs to host")

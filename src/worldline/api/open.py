@@ -32,6 +32,7 @@ class _Opening(AbstractAsyncContextManager[Universe]):
     ) -> bool | None:
         return await self._opened.__aexit__(kind, error, trace)
 
+    # Called for missing attributes only: using what `open` gives without a block says what to write.
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
             f"a universe is open in a block: `async with wl.open(...) as universe: universe.{name}...`"
@@ -85,7 +86,7 @@ def open(
         codec=codec,
         secrets=secrets,
     )
-    return _Opening(_universe_of(opened))
+    return _Opening(_universe_of(opened))  # wrapped, so that a use without a block says what to write
 
 
 @asynccontextmanager

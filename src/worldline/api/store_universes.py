@@ -43,6 +43,7 @@ async def create_universe(
 async def listed(store: store_opening.Store, *, count: bool = False) -> list[UniverseInfo]:
     """`count`: also count the bytes of each now, which reads all of the store."""
     found = await served_universes.read_all(store.engine)
+    # One read for all: a store may have thousands.
     read = await store.engine.read(*(layer.get_meta(each.id) for each in found))
     return [
         UniverseInfo(
@@ -56,6 +57,7 @@ async def listed(store: store_opening.Store, *, count: bool = False) -> list[Uni
 
 
 async def create(store: store_opening.Store, name: str) -> bool:
+    # Before the store is asked: a key of a name that is not one must not be read.
     ids.check_name(name, "a universe's name")
 
     async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:

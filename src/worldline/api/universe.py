@@ -71,10 +71,12 @@ class Universe:
     async def ensure(self, name: str, program: Program, /, *, labels: dict[str, str] | None = None) -> World:
         """Return the world of this name, made now if there is none. One of another program is refused."""
         try:
+            # Making comes first: looking first would let two callers both find nothing, and one of them fail.
             return await self.create(name, program, labels=labels)
-        except errors.Exists:
+        except errors.Exists:  # it is there: whether it is what the caller wants is looked at below
             world = World(self._connection, name, program=program.name)
             meta = await world.describe()
+            # A world keeps its program for life, so this one cannot become the caller's.
             if meta.program != program.name:
                 raise errors.Exists(
                     f"world {name!r} is one of program {meta.program!r}, not {program.name!r}"
@@ -89,13 +91,14 @@ class Universe:
 
         `seed`: it begins with the state of this world, "template" or "template@HEIGHT", as a live fork of it.
         """
-        _check_given(name, program)
-        made = World(self._connection, name, program=program.name)
+        _check_given(name, program)  # the two are easily exchanged, and the error of a later line would not say so
+        made = World(self._connection, name, program=program.name)  # checks the name, before anything is made
         if seed is not None:
             self._connection.knows(program)
             await forks.create_from_seed(self._connection, name, seed, program=program.name, labels=labels)
             return made
         world_changes.check_labels(labels)
+        # Outside of the attempt: the first state depends on the program alone, and is made once.
         machine = Machine(program)
         state = saved_state.whole(machine.state, kernel_snapshots.rows_of(machine))
         store, universe = self._connection.store, self._connection.id
@@ -108,11 +111,14 @@ class Universe:
             if read.value(0) is not None:
                 return transact.NothingToWrite(False)
             batch = kv.Batch()
+            # The universe may be deleted at this moment, and nothing may be made in it then.
             universes.expect_there(batch, universe, read.value(4))
             await admission.check(store.engine, batch, universe, read.value(2), read.value(3))
             number = universes.decode_generation(read.value(1))
+            # A collection that begins now would not know of these blobs: the batch conflicts, and they are put under
+            # the next.
             universes.expect_generation(batch, universe, read.value(1))
-            for each in state.blobs:
+            for each in state.blobs:  # in the same batch: a world is never there without its first state
                 cas.put_inline(batch, universe, each, generation=number)
             baseline = snapshot_model.StateSnapshot(
                 0, 0, journals.GENESIS.chain, state.root, state.header.size, program.hash, read.time_us

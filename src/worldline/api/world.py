@@ -118,11 +118,13 @@ class World(Acts, Anchored):
             return time_limits.of_run(self._handle, "" if wanted is None else wanted.run, limit)
 
         async with time_limits.Within(timeout, late):
+            # The id is chosen now, so that a timeout can name the run.
             wanted = await self._wanted(call, id, correlation=correlation)
             at = await self._handle.address()
+            # Before the start: a short run ends in the step that starts it, and may be told before the answer is.
             with world_answers.expecting(self._universe, at, Kind.RUN_FINISHED, wanted.run) as finished:
                 standing, since = await self._start(wanted)
-                with world_answers.Durable():
+                with world_answers.Durable():  # the run is started: from here on no error may say that it was not
                     end = await ended(
                         self._handle,
                         standing,
@@ -142,20 +144,23 @@ class World(Acts, Anchored):
         """
         wanted = await self._wanted(call, id, "world.start()", correlation=correlation)
         standing, since = await self._start(wanted)
-        origin = _origin(wanted)
+        origin = _origin(wanted)  # tells this run from another of the same id, after a revert
         return Run(self._handle, wanted.run, wanted.workflow, standing, since=since, call=call, origin=origin)
 
     async def _wanted(
         self, call: Call[Any], id: str | None, what: str = "world.run()", *, correlation: str | None = None
     ) -> control_commands.StartRun:
         call_checks.check_call(call, what)
+        # Before anything is sent: a call of another program is a mistake of the caller, and is said here.
         call_checks.check_workflow(call, what, program=await self._handle.program(), world=self.name)
         if id is not None:
+            # An id of the caller's is typed in commands, so it must be one that can be.
             ids.check_chosen(id, "a run's id")
         env = self._universe.store.env
         run_id = id or env.random_bytes(8).hex()
         try:
             args = call.pack_checked()
+        # It holds personal values, which need the store: only then is it written a second time, with them kept apart.
         except NoDesk:
             args = await client_desk.through(self._handle, call.pack_checked, client_desk.as_it_is, id=f"run {run_id}")
         return control_commands.start_run(
@@ -242,9 +247,10 @@ class World(Acts, Anchored):
             return self._handle.send(schema, data, to=to, id=id, correlation_id=correlation_id)
 
         try:
-            sending = await deliver(write())
+            sending = await deliver(write())  # the plain way first: an event without personal values costs nothing more
         except NoDesk:
             sending = await client_desk.through(self._handle, write, deliver, id=id)
+        # Looked at once for each event: a send must not read the program each time.
         if (schema if inbox is None else f"inbox:{inbox}") not in self._taken:
             await self._warn_if_untaken(schema, inbox)
         return Sent(self._universe, sending, world=self._handle.name, event=schema)
@@ -252,12 +258,13 @@ class World(Acts, Anchored):
     async def _warn_if_untaken(self, schema: str, inbox: str | None) -> None:
         """Say once of an event that nothing in the world's program can take it, if the program is known here."""
         name = schema if inbox is None else f"inbox:{inbox}"
-        self._taken[name] = None
+        self._taken[name] = None  # before the first await: of many sends at once, only one may warn
         try:
             program = self._universe.programs.get(await self._handle.program()) if self._universe.programs else None
         except errors.Error:  # the event is acked: a store that fails now must not make the caller send it again
-            del self._taken[name]
+            del self._taken[name]  # looked at again with the next send
             return
+        # A warning and no error: the program that hosts the world may be newer than this one.
         if program is not None and not program.takes(schema, inbox=inbox):
             log.warning(
                 "%s was sent to world %r, and nothing in its program %r takes it: it becomes a dead letter; declare a "
@@ -305,6 +312,7 @@ class World(Acts, Anchored):
         """Let an event be raised, or a workflow started, again and again. False if it was scheduled just so already."""
         spec = schedule_spec.spec_of(what, every=every, cron=cron, tz=tz)
         if not spec.starts:
+            # At once: a schedule would raise what is refused again and again.
             envelopes.check_outside(spec.name, spec.data)
         answer, _ = await self._handle.command(control_commands.SCHEDULE, schedules.ScheduleChange(id, spec))
         return bool(user_values.load(bool, answer))
@@ -421,9 +429,10 @@ class World(Acts, Anchored):
     async def snapshot(self) -> int:
         """Save the state now, as the new baseline. Returns its step. Only where the world is hosted."""
         held = await door.hosted(self._universe, await self._handle.address())
+        # The state is in the memory of the holder: no other process can save it.
         if held is None or self._universe.host is None:
             raise errors.Closed("a snapshot is taken by the process that hosts the world; open it with host=")
-        if held.entries_since:
+        if held.entries_since:  # nothing has happened since the last one: it is the state of now
             await self._universe.host.worlds.save_when_free(held)
         return held.baseline.step
 
@@ -450,7 +459,7 @@ class World(Acts, Anchored):
         messages out. `effects` says what becomes of those that are open now: "drop" cancels them, "reissue" asks for
         them again, "share" gives the fork the answers that this world gets, "script" answers them from the script.
         """
-        if snapshot is not None:
+        if snapshot is not None:  # a snapshot is named by its content, and a fork is made at a height
             at = await forks.height_of_snapshot(self._handle, snapshot, at=at, before=before)
         wanted = functools.partial(
             forks.wanted,
@@ -464,7 +473,7 @@ class World(Acts, Anchored):
             before=before,
         )
         await forks.fork(self._handle, lambda program: wanted(program=program))
-        return World(self._universe, name)
+        return World(self._universe, name)  # a handle by the new name: the fork is a world like any other
 
     async def revert(self, to: int, /, *, effects: Literal["drop", "reissue"] = "drop") -> Reverted:
         """Set the state to what it was at the step end at or below a height. The journal goes on, and says so.

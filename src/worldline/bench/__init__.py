@@ -46,11 +46,13 @@ def run(
     wanted = [name for name in NAMES if not only or name in only or (name.startswith("B") and "B" in only)]
     with tempfile.TemporaryDirectory(prefix="worldline-bench-") as temporary:
         url = store or str(Path(temporary) / "universe")
+        # Its processes open a folder of their own, so its figure would not be the server's.
         if "E" in wanted and store_opening.scheme(url) != "":
             raise errors.BadInput("workload E needs a folder; choose others with --only A,B,C,D")
         figures = asyncio.run(_run(url, wanted, seconds, progress))
         if "E" in wanted:
             progress(len(wanted), len(wanted) + 1, TITLES["E"])
+            # Last, and with the store closed: its child processes must have the machine to themselves.
             figures["E"] = restore_bench.run(Path(temporary) / "restored")
     return figures | _place(url)
 
@@ -92,6 +94,7 @@ async def _run(url: str, wanted: list[str], seconds: float, progress: Progress) 
                 figures[name] = await bench_workloads.timers(universe)
             elif name == "F":
                 figures[name] = flow_bench.run(env) | await domain_bench.run(universe, env, seconds)
+        # In the same run, on the same store: figures mean something beside what the engine does at that moment.
         figures["floor"] = await _floor(link.store.engine, env, min(seconds, 2.0))
     return figures
 
@@ -105,7 +108,7 @@ async def _floor(engine: kv.Engine, env: envs.Env, seconds: float) -> dict[str, 
         async def write(_: int) -> object:
             key = b"\xfebench/" + envs.new_id(env)
             batch = kv.Batch()
-            batch.absent(key)
+            batch.absent(key)  # a guarded write, as every write of a world is one
             batch.put(key, bytes(300))
             return await engine.commit(batch)
 

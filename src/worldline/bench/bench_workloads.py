@@ -99,10 +99,10 @@ class Timed:
 
         async def caller(number: int) -> None:
             turn = number
-            while (before_us := self._env.monotonic_us()) < end_us:
+            while (before_us := self._env.monotonic_us()) < end_us:  # what has begun in time counts to its end
                 await work(turn)
                 self.latencies_us.append(self._env.monotonic_us() - before_us)
-                turn += workers
+                turn += workers  # callers take turns over the worlds without meeting on one
 
         await asyncio.gather(*(caller(number) for number in range(workers)))
         self.seconds = (self._env.monotonic_us() - started_us) / 1_000_000
@@ -131,11 +131,13 @@ def percentile(values: list[int], share: float) -> float:
 async def many_worlds(universe: wl.Universe, env: envs.Env, seconds: float) -> dict[str, float]:
     worlds = [await universe.ensure(f"a-{number}", app) for number in range(WORLDS)]
     for world in worlds:
-        await (await world.send(Added(0))).applied()
+        await (await world.send(Added(0))).applied()  # every world has a holder before the clock starts
+    # The store may have these worlds from an earlier run.
     before = sum([(await world.state(EventCounter)).total for world in worlds])
     timed = Timed(env)
     await timed.run(seconds, SENDERS, lambda turn: worlds[turn % WORLDS].send(Added(1)))
     total = sum([(await world.state(EventCounter)).total for world in worlds]) - before
+    # Speed that loses inputs is worth nothing.
     assert total == len(timed.latencies_us), "an increment was lost or doubled"
     return timed.figures()
 
@@ -151,7 +153,7 @@ async def one_world(universe: wl.Universe, env: envs.Env, seconds: float, in_fli
 
 async def workflows(universe: wl.Universe, env: envs.Env, seconds: float) -> dict[str, float]:
     worlds, timed = await _ten_effects(universe, env, seconds)
-    alone = Timed(env)
+    alone = Timed(env)  # one caller: what a workflow takes when nothing else is under way
     await alone.run(min(seconds, 2.0), 1, lambda _: worlds[0].run(ten(0)))
     return {
         "workflows_per_s": round(timed.per_s, 1),
@@ -197,6 +199,7 @@ async def _ring(universe: wl.Universe, name: str, *, gap: float) -> list[int]:
         found: list[int] = []
         async with asyncio.timeout(60):
             async for _ in world.follow(above=0):
+                # After each entry: the state is asked until every timer has rung, without polling by a clock.
                 found = (await world.state(Bells)).late_us or []
                 if len(found) >= each:
                     break

@@ -56,6 +56,7 @@ class RoleProcess:
 
     async def metrics(self) -> dict[str, float]:
         """Its metrics by their names, labels included."""
+        # A proxy of the environment must not get requests to this machine.
         async with httpx.AsyncClient(trust_env=False) as client:
             answer = await client.get(f"http://127.0.0.1:{self.port}/metrics")
         lines = [line for line in answer.text.splitlines() if line and not line.startswith("#")]
@@ -70,7 +71,7 @@ class RoleProcess:
         """In order, or with force if that takes too long."""
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError):  # then it is killed: no process may be left behind
             async with asyncio.timeout(READY_SECONDS):
                 await self.process.wait()
         await self.kill()
@@ -87,7 +88,7 @@ async def run(url: str, *, seconds: float, check: bool = False, progress: Progre
     async with _members(url) as members, wl.open(url, create=True) as universe:
         progress(0, 4, "starting")
         worlds = [await universe.ensure(f"cluster-{number}", bench_workloads.app) for number in range(WORLDS)]
-        await _settle(worlds)
+        await _settle(worlds)  # the first round must not measure how worlds are placed
         progress(1, 4, "a steady load")
         rounds = [await _round(members, worlds, env, seconds) for _ in range(bench_targets.ROUNDS if check else 1)]
         progress(2, 4, "as much as goes in")
@@ -107,8 +108,9 @@ async def run(url: str, *, seconds: float, check: bool = False, progress: Progre
 
 
 async def _round(members: list[RoleProcess], worlds: list[wl.World], env: envs.Env, seconds: float) -> dict[str, Any]:
-    """What the client saw of a steady load, and what the workers measured meanwhile."""
+    """Return what the client saw of a steady load, and what the workers measured meanwhile."""
     workers = [member for member in members if member.name in WORKERS]
+    # Counters count from the start of the process: a round is their difference.
     before = [await member.metrics() for member in workers]
     steady = await _steady(worlds, env, seconds)
     measured = [_since(then, await member.metrics()) for then, member in zip(before, workers, strict=True)]
@@ -120,7 +122,7 @@ async def _round(members: list[RoleProcess], worlds: list[wl.World], env: envs.E
 
 
 def _since(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:
-    """What counters have counted meanwhile."""
+    """Return what counters have counted meanwhile."""
     return {name: value - before.get(name, 0.0) for name, value in now.items()}
 
 
@@ -135,6 +137,7 @@ async def _members(url: str) -> AsyncIterator[list[RoleProcess]]:
     commands += [("a1", ["adapter", app]), ("t1", ["timer"]), ("o1", ["orchestrator"])]
     members: list[RoleProcess] = []
     try:
+        # All are started before the first is waited for: they open the store at the same time.
         for name, words in commands:
             members.append(await _start(url, name, words))
         for member in members:
@@ -190,7 +193,7 @@ async def _steady(worlds: list[wl.World], env: envs.Env, seconds: float) -> dict
         began_us = env.monotonic_us()
         sent = await worlds[number % len(worlds)].send(bench_workloads.Added(1))
         sends.latencies_us.append(env.monotonic_us() - began_us)
-        if number % FOLLOWED_EVERY == 0:
+        if number % FOLLOWED_EVERY == 0:  # a few: following each would be most of the load
             await sent.applied()
             applied.latencies_us.append(env.monotonic_us() - began_us)
 
@@ -202,6 +205,8 @@ async def _steady(worlds: list[wl.World], env: envs.Env, seconds: float) -> dict
     started_us = env.monotonic_us()
     offered = called = 0
     while (passed := (env.monotonic_us() - started_us) / 1_000_000) < seconds:
+        # By the clock, not by answers: a sender that waits for a slow system would offer it less, and hide how slow it
+        # is.
         while offered < passed * OFFERED_PER_S:
             tasks.append(asyncio.create_task(send(offered)))
             offered += 1
@@ -235,7 +240,7 @@ async def _patiently(world: wl.World) -> None:
     while True:
         try:
             await world.send(bench_workloads.Added(1))
-        except errors.Overloaded as error:
+        except errors.Overloaded as error:  # refused, not lost: it counts when it is in, as it does for a client
             await asyncio.sleep(error.retry_after)
         else:
             return
@@ -258,7 +263,7 @@ async def _reach(worlds: list[wl.World], total: int) -> None:
 async def _fail_over(members: list[RoleProcess], worlds: list[wl.World], env: envs.Env) -> dict[str, float]:
     """Kill a worker; how long until worlds answer, those of the other included."""
     victim = next(member for member in members if member.name == WORKERS[0])
-    assert victim.process.pid != os.getpid()
+    assert victim.process.pid != os.getpid()  # what is killed next is another process
     await victim.kill()
     killed_us = env.monotonic_us()
 
@@ -271,6 +276,7 @@ async def _fail_over(members: list[RoleProcess], worlds: list[wl.World], env: en
     log.setLevel(logging.ERROR)  # that no worker hosts them for a while is what is measured
     try:
         async with asyncio.timeout(SETTLED_SECONDS):
+            # All at once: asked one after the other, later worlds would have more time.
             took_us: list[int] = await _gather([answer(world) for world in worlds])
     finally:
         log.setLevel(before)
@@ -298,6 +304,7 @@ def _p95_ms(measured: list[dict[str, float]], name: str) -> float:
     wanted = 0.95 * below[bounds[-1]]
     lower, counted = 0.0, 0.0
     for bound in bounds:
+        # Between two bounds a histogram knows no more: the share of the way is the usual estimate.
         if below[bound] >= wanted and bound != float("inf"):
             share = (wanted - counted) / (below[bound] - counted)
             return round((lower + (bound - lower) * share) * 1000, 3)

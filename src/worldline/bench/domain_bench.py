@@ -75,6 +75,7 @@ async def _beside(universe: wl.Universe, env: envs.Env, seconds: float, side: Si
     """The median of one side, each second, and of its ratio to the other."""
     found, ratios, turns = [], [], _turns(seconds)
     for _ in range(turns):
+        # Both sides within one turn: what else the machine does changes in between, and would be in the ratio.
         beside = await other(universe, env, seconds / turns)
         found.append(await side(universe, env, seconds / turns))
         ratios.append(found[-1] / beside)
@@ -107,6 +108,7 @@ async def counters(universe: wl.Universe, env: envs.Env, seconds: float) -> floa
 async def effects(universe: wl.Universe, env: envs.Env, seconds: float) -> float:
     """Actions with one effect, each second."""
     worlds = [await universe.ensure(f"g-{number}", app) for number in range(bench_workloads.FLOWS)]
+    # Once before the clock starts: the first act makes the cell.
     first = await asyncio.gather(*(world.act(NumberQuestion.ask(1)) for world in worlds))
     assert all(each.state.answer == 2 for each in first), "an answer is not the effect's"
     timed = bench_workloads.Timed(env)
@@ -118,6 +120,7 @@ async def cells(universe: wl.Universe, env: envs.Env, seconds: float, kib: int) 
     """Counter actions on cells of a size, each second."""
     worlds = [await universe.ensure(f"s-{number}", app) for number in range(SIZED_WORLDS)]
     filling, key = [flow.set("items", flow_bench.filling(kib * flow_bench.KIB))], str(kib)
+    # Filled before the clock starts, and large from then on.
     await asyncio.gather(*(world.patch(sized, filling, key=key) for world in worlds))
     one = sized.action("one")
     timed = bench_workloads.Timed(env)

@@ -99,6 +99,7 @@ class _Strip(ast.NodeTransformer):
         return None if node.name == "_end" else self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> ast.AST | None:
+        # By its text: a statement that serves a recorder is written in this way only.
         return None if ast.unparse(node.test) == "flow.recorder is not None" else self.generic_visit(node)
 
 
@@ -106,9 +107,10 @@ def _best(env: envs.Env, sides: dict[str, Callable[[], object]]) -> dict[str, fl
     """The least microseconds of each side, in turns."""
     found = dict.fromkeys(sides, float("inf"))
     for _ in range(ROUNDS):
-        for name, work in sides.items():
+        for name, work in sides.items():  # in turns, so that a slow moment meets all sides
             begun = env.monotonic_us()
             work()
+            # The least: whatever else the machine does can only make a round slower.
             found[name] = min(found[name], max(1, env.monotonic_us() - begun))
     return found
 
@@ -147,7 +149,7 @@ def _work(with_core: core.Core, domain: compiled.Compiled, action: str) -> Calla
 
     def work() -> None:
         head = first
-        for _ in range(COMPUTES):
+        for _ in range(COMPUTES):  # many in one measurement: one is shorter than the clock can tell
             head = with_core.compute(domain, head, intent, context).snapshot
 
     return work

@@ -26,10 +26,10 @@ async def fill(url: str) -> None:
     """A world with the entries, killed without having been saved."""
     async with connection.open(url, host=bench_workloads.app, settings=Settings(worker=NEVER)) as link:
         world = await wl.Universe(link).ensure("e", bench_workloads.app)
-        for _ in range(ENTRIES // 500):
+        for _ in range(ENTRIES // 500):  # in lots: all at once would reach the bound on inputs that wait for one world
             await asyncio.gather(*(world.send(bench_workloads.Added(1)) for _ in range(500)))
         assert link.host is not None
-        link.host.abandon()
+        link.host.abandon()  # as a kill would leave it: a clean end would save the state
 
 
 async def measure(url: str) -> dict[str, float]:
@@ -42,7 +42,7 @@ async def measure(url: str) -> dict[str, float]:
         assert held.machine.read_cell(bench_workloads.EventCounter, "").total == ENTRIES
         entries = held.entries_since
         seconds = link.host.worlds.restored_ms / 1000
-        await world.snapshot()
+        await world.snapshot()  # the second measurement begins at it
     return {"entries": entries, "seconds": seconds}
 
 
@@ -50,7 +50,7 @@ def run(folder: Path) -> dict[str, float]:
     url = str(folder)
     _child("fill", url)
     replayed, saved = _child("measure", url), _child("measure", url)
-    assert replayed["entries"] >= ENTRIES
+    assert replayed["entries"] >= ENTRIES  # else a snapshot was saved after all, and this is not the figure of a replay
     assert saved["entries"] == 0
     return {
         "replay_s": round(replayed["seconds"], 4),
@@ -62,6 +62,7 @@ def run(folder: Path) -> dict[str, float]:
 def _child(what: str, url: str) -> dict[str, float]:
     clock = env_os.OsEnv()
     before_us = clock.monotonic_us()
+    # A fresh process each time: caches of the one before would make the restore look faster than a failover is.
     command = [sys.executable, "-m", "worldline.bench.restore_bench", what, url]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)  # noqa: S603 - ourselves
     found: dict[str, float] = json.loads(done.stdout)

@@ -90,6 +90,7 @@ SECTIONS = {
 }
 ALIASES = {"log": "journal"}
 COMMANDS = {str(each.name): each for commands in SECTIONS.values() for each in commands}
+# The same object, so an alias cannot come to differ.
 COMMANDS |= {alias: COMMANDS[name] for alias, name in ALIASES.items()}
 
 
@@ -128,6 +129,7 @@ def group(**shared: Any) -> None:
 def main(args: Sequence[str] | None = None) -> int:
     """Run a command. Returns the exit code; every error is one line, or one object with `--json`."""
     given = list(sys.argv[1:] if args is None else args)
+    # Looked for by hand: a command line that click cannot read has no parsed options.
     as_json = "--json" in given
     try:
         answer = group.main(args=given, prog_name="worldline", standalone_mode=False)

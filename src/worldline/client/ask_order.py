@@ -38,6 +38,8 @@ class AskPlace:
     __slots__ = ("_is_ask", "_line", "_waiting", "number")
 
     def __init__(self, line: AskLine, *, is_ask: bool) -> None:
+        # Places of inputs that are no asks share the next ask's number: they need to be behind the asks before them
+        # only.
         self.number = line.count
         self._line = line
         self._is_ask = is_ask
@@ -51,29 +53,32 @@ class AskPlace:
         return bool(self._line.asides)
 
     def step_aside(self) -> None:
-        """It is not on the straight way. If it is an ask, what comes after it waits."""
+        """Note that it is not on the straight way. If it is an ask, what comes after it waits."""
         if self._is_ask:
+            # Only asks are kept here: a send is acked, so its client cannot have sent something after it yet.
             self._line.asides[self.number] = self
 
     def go_straight(self) -> None:
-        """It is handed over, or need not hold up what comes after it."""
+        """Note that it is handed over, or need not delay what comes after it."""
+        # Another place may have the same number: an input that is no ask must not remove the ask of its number.
         if self._line.asides.pop(self.number, None) is self:
             self._tell()
 
     def leave(self) -> None:
-        """It was taken, is in the inbox, or has failed."""
+        """Leave the line: it was processed, is in the inbox, or has failed."""
         if self._is_ask:
             self._line.asides.pop(self.number, None)
+            # Both dictionaries before telling: the tasks that wake look at them again.
             del self._line.asks[self.number]
             self._tell()
 
     async def wait_straight(self) -> None:
-        """Before it is handed over: wait until every ask before it is on the straight way, or has left."""
+        """Wait, before it is handed over, until every ask before it is on the straight way, or has left."""
         self.step_aside()
         await self._wait(self._line.asides)
 
     async def wait_through(self) -> None:
-        """It was handed over and has to take another way: wait until every ask before it has left."""
+        """Wait, as it was handed over and has to take another way, until every ask before it has left."""
         self.step_aside()
         await self._wait(self._line.asks)
 
@@ -93,9 +98,10 @@ class AskPlace:
         await told
 
     def _tell(self) -> None:
+        # Swapped first: a task that waits again puts itself into the new list and is told by the next move.
         waiting, self._waiting = self._waiting, []
         for told in waiting:
-            if not told.done():
+            if not told.done():  # the task that waited for it may be cancelled
                 told.set_result(None)
 
 
@@ -106,10 +112,10 @@ class Arrivals:
         self._lines: dict[ids.Address, AskLine] = {}
 
     def enter(self, at: ids.Address, item: inbox.Item) -> AskPlace | None:
-        """An input comes. None if there is nothing that it could overtake, and it is no ask; else it has to `leave`."""
+        """Give an input its place, which it has to `leave`. None if it is no ask, and there is nothing to overtake."""
         lines = self._lines
         if not is_ask(item):
-            line = lines.get(at) if lines else None
+            line = lines.get(at) if lines else None  # as a rule no ask is on its way: then no address is hashed
             return None if line is None else AskPlace(line, is_ask=False)
         line = lines.get(at)
         if line is None:
@@ -119,7 +125,7 @@ class Arrivals:
     def leave(self, at: ids.Address, place: AskPlace) -> None:
         place.leave()
         line = self._lines.get(at)
-        if line is not None and not line.asks:
+        if line is not None and not line.asks:  # else this would keep a line for every world ever asked
             del self._lines[at]
 
 

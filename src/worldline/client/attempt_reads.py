@@ -21,6 +21,7 @@ async def of_run(world: Handle, run_id: str) -> list[EffectHistory]:
         works.Open(at, work_keys.open_intent(at, key), work_keys.WORK.unpack(raw), raw)
         async for key, raw in listing.items(universe, kv.Range(begin, end))
     ]
+    # Only what was tried: an effect that waits for its first attempt has no history yet.
     found = [each for each in opened if each.work.correlation == run_id and each.work.tried]
     found.sort(key=lambda each: (each.work.step, each.work.ordinal), reverse=True)
     kept = await traceback_reader.of_world(universe.store.engine, at)

@@ -78,10 +78,11 @@ class Pressure:
     # --- Handed over in this process ---------------------------------------------------------------------------
 
     def enter(self, hosted: HeldWorld, item: inbox.Item) -> None:
-        """An input is about to be handed over; `leave` when it is settled. Refuses it if too many wait already."""
+        """Count an input that is about to be handed over, until `leave`. Refuses it if too many wait already."""
         settings = self._settings
         if is_refusable(item):
             waiting = hosted.waiting
+            # The world's bound first: its message names the one world that is behind, which the process's bound cannot.
             if 0 < settings.waiting_world_max <= waiting:
                 inputs, name = grammar.count(waiting, "waiting input"), hosted.name or hosted.at.world.hex()
                 why = f"{inputs} for world {name!r} in this process"
@@ -93,7 +94,7 @@ class Pressure:
                     f"{grammar.count(self.waiting, 'waiting input')} in this process",
                     RETRY_US_MIN,
                 )
-        hosted.enter()
+        hosted.enter()  # input that may not be refused counts too: it fills the same memory
         self.waiting += 1
 
     def leave(self, hosted: HeldWorld) -> None:
@@ -103,13 +104,14 @@ class Pressure:
     # --- The inbox of a world that is held elsewhere -----------------------------------------------------------
 
     def wants(self, at: ids.Address, item: inbox.Item) -> list[kv.Range]:
-        """What to read, besides, before this input is enqueued; nothing if enough is known."""
+        """Return what to read, besides, before this input is enqueued; nothing if enough is known."""
         settings = self._settings
         bound = settings.inbox_items_max
         if not bound or not is_refusable(item):
             return []
         known = self._inboxes.get(at)
         if known is not None:
+            # A full inbox is believed for a sample period; one that is not full only until enough was added to matter.
             fresh = self._env.monotonic_us() - known.read_us < settings.sample_ms * 1000
             allowed = max(bound // PART, (bound - known.count) // 4)
             if fresh and (known.full or known.added < allowed):
@@ -124,19 +126,19 @@ class Pressure:
             return
         if page is not None:
             full = page.more or len(page.items) >= bound
-            self._inboxes.pop(at, None)
+            self._inboxes.pop(at, None)  # so that the entry moves to the end: the oldest sample is dropped first
             self._inboxes[at] = Depth(self._env.monotonic_us(), len(page.items), full)
             if len(self._inboxes) > INBOXES_MAX:
                 del self._inboxes[next(iter(self._inboxes))]
         known = self._inboxes.get(at)
-        if known is None:
+        if known is None:  # no sample yet, as this input was sent without a read: it passes
             return
         if known.full:
             why = (
                 f"the inbox of world {at.world.hex()} is full, with {grammar.count(known.count, 'unread item')} or more"
             )
             raise self._refuse(at, "inbox", why, self._settings.sample_ms * 1000)
-        known.added += 1
+        known.added += 1  # before the commit: inputs on their way count, or a burst would pass unseen
 
     # --- The effects of the universe, and its quota ---------------------------------------------------------------
 
@@ -157,6 +159,7 @@ class Pressure:
         """
         if not is_refusable(item):
             return
+        # A full universe is looked at again before refusing: it may have had answers since the last sample.
         if self._full or (sure and self._sampled_us is None):
             await self.sample(item)
         if self._full:
@@ -176,6 +179,7 @@ class Pressure:
 
     def _refuse_full(self, at: ids.Address) -> NoReturn:
         try:
+            # The quota first: `QuotaExceeded` has no time after which to try again, as waiting alone does not help.
             admission.check_bytes(self._quota, self._usage)
             admission.check_effects(self._quota, self._effects)
         except errors.QuotaExceeded:
@@ -191,14 +195,15 @@ class Pressure:
         return is_refusable(item)
 
     async def sample(self, item: inbox.Item) -> None:
-        """Look, if it is time to: after an input was taken, so that the next ones are judged by it."""
+        """Look, if it is time to: after an input was accepted, so that the next ones are judged by it."""
         if not self.stale(item):
             return
         self._sampled_us = self._env.monotonic_us()  # inputs that come during the read use the last sample
-        self._plan_sample()
+        self._plan_sample()  # also if the read fails: an unreachable store is not asked with every input
         try:
             read = await self._engine.read(*admission.reads(self._universe), universe_settings.get(self._universe))
             self._note(read.value(0), read.value(1), read.value(2))
+            # Counting stops at the lowest bound: what is above it changes nothing of the judgement.
             bounds = [each for each in (self._settings.open_effects_max, self._quota.effects) if each]
             self._effects = await self._count_effects(min(bounds)) if bounds else 0
             self._judge()
@@ -221,6 +226,7 @@ class Pressure:
     def _plan_sample(self) -> None:
         """The more effects there are, the less often they are counted."""
         assert self._sampled_us is not None
+        # A count reads every open effect, so its price grows with them; this keeps its share of the work constant.
         self._sample_again_us = self._sampled_us + self._settings.sample_ms * 1000 * max(1, self._effects // PAGE)
 
     async def _count_effects(self, bound: int) -> int:

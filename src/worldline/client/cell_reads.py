@@ -26,14 +26,14 @@ async def typed(world: Handle, cls: type[S] | Document, key: str, *, at: int | N
     """
     if isinstance(cls, Document):
         return cls.read(await snapshot_at(world, cls, key, at=at))
-    if not isinstance(cls, type):
+    if not isinstance(cls, type):  # before issubclass, which raises a TypeError of its own for anything else
         raise errors.BadInput(f"a state is read by a class or a flow domain, not by {cls!r}")
     if issubclass(cls, Domain):
         read: S = cls.read(await snapshot_at(world, cls, key, at=at))
         return read
     reducer = await _reducer_of(world, cls)
     data = await world.cell(reducer, key, at=at)
-    if data is None:
+    if data is None:  # as a handler would get it: reading a cell does not create it
         return cls()
     try:
         found: S = await client_desk.opened(world, data, lambda: reducers.value_of(cls, reducer, key, data))
@@ -58,6 +58,7 @@ async def _reducer_of(world: Handle, cls: type) -> str:
         raise errors.NotFound(
             f"program {name!r} is not known here: open the universe with programs=..., or read plain data with state()"
         )
+    # By class, not by name: a reducer may be declared under another name than its class has.
     for reducer in program.reducers.values():
         if reducer.cls is cls:
             return reducer.name

@@ -22,9 +22,11 @@ async def through(
     store = world.universe.store
     at = await world.address()
     root = await outside_desk.root_of(store.engine, at)
+    # The same id gives the same tokens, so what is sent again has the same bytes and is known as a repeat.
     seed = store.env.random_bytes(16) if id is None else digest.hash_parts(b"personal", at.world, id.encode())
     desk = outside_desk.CollectingDesk(store.env, seed)
     data = desk.at(write)
+    # Kept before they are delivered: a world must never hold a token whose value is not stored.
     replaced = await outside_desk.keep(store.engine, store.env, root, desk.new)
     if replaced is None:
         raise errors.IdReused(id or "")
@@ -32,6 +34,7 @@ async def through(
         data = data.replace(before, after)
     try:
         return await deliver(data)
+    # Only where it is certain that nothing was delivered. After an uncertain commit the values stay, for the input may.
     except (errors.BadInput, errors.Closed, errors.Overloaded, errors.NotFound):
         await outside_desk.drop(store.engine, store.env, root, desk.new)
         raise
@@ -44,7 +47,7 @@ async def as_it_is(data: bytes) -> bytes:
 
 async def opened(world: Handle, data: bytes, load: Callable[[], T]) -> T:
     """Have something read that is of these bytes, with the personal values in it."""
-    found = sealed_token.find(data)
+    found = sealed_token.find(data)  # a search of bytes: without tokens nothing of the store is read
     if not found:
         return load()
     store = world.universe.store

@@ -63,6 +63,7 @@ class Connection:
         if shared is not None:
             self.telemetry = shared.telemetry
         self.store = store = store if shared is not None else store_opening.told(store, self.telemetry)
+        # After `self.store`: only the store that tells its facts has reads that show in the metrics.
         self.pressure = backpressure.Pressure(
             store.engine, store.env, universe, settings.pressure, telemetry=self.telemetry
         )
@@ -122,7 +123,7 @@ class Connection:
             self.host.start()
 
     def wake(self) -> None:
-        """If worlds are run here, there is one to be taken."""
+        """Tell this process's own workers, if it has some, that a world may be ready."""
         if self.host is not None:
             self.host.worlds.wake()
 
@@ -132,7 +133,7 @@ class Connection:
                 await self.host.close()
         finally:
             if not self._shares_host:
-                await self.peers.close()
+                await self.peers.close()  # a shared host closes its own peers: other universes still use them
             if self.host is not None and self.host.runs_worlds:
                 with contextlib.suppress(ValueError):  # closed again, because the first time could not reach the store
                     self.host.worlds.on_taken.remove(self._held_here)
@@ -145,12 +146,13 @@ class Connection:
         self.programs.setdefault(program.name, program)
 
     def reader(self, at: ids.Address, program: str) -> readers.WorldReader:
-        """What reads a world of this program, kept for the next time. No code of the program is needed."""
+        """Return what reads a world of this program, kept for the next time. No code of the program is needed."""
         known = self.programs.get(program)
-        reader = self._warm.pop(at, None)
+        reader = self._warm.pop(at, None)  # popped and put back: the order of the dictionary is that of the last use
         if reader is None:
             reader = readers.WorldReader(self.store.engine, self.blobs, known or Program(program), at, self.executor)
         elif known is not None:
+            # The reader may be older than `knows`: from now on it reads with the program's code.
             reader.use(known)
         self._warm[at] = reader
         if len(self._warm) > WARM_MAX:  # a whole state each: a process that looks at many worlds must not keep them all
@@ -217,8 +219,11 @@ async def open(
             )
             for program in known:
                 opened.knows(program)
+            # Before the host starts: the first input must meet the quota, and a host may run worlds that send at once.
             await opened.pressure.begin()
             opened.start()
+            # A host finishes its steps after the first Ctrl+C, which may take long; without one there is nothing to
+            # finish.
             with ctrl_c.second_ends() if hosted else nullcontext():
                 try:
                     yield opened
@@ -228,7 +233,7 @@ async def open(
 
 
 def programs_of(given: Program | Sequence[Program], option: str) -> list[Program]:
-    """What was given, as a list."""
+    """Return the programs that were given, as a list."""
     if isinstance(given, Program):
         return [given]
     found: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
@@ -244,6 +249,7 @@ async def find_universe(store: store_opening.Store, name: str, *, create: bool) 
     async def attempt() -> transact.NothingToWrite[ids.UniverseId] | transact.Write[ids.UniverseId]:
         read = await store.engine.read(universes.get(name))
         found = universes.decode(read.value(0))
+        # Before `create`: two processes that open a new universe at once both get the one that was made first.
         if found is not None:
             return transact.NothingToWrite(found)
         if not create:

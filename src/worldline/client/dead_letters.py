@@ -112,6 +112,7 @@ async def drop(universe: Connection, at: ids.Address, letter: inboxes.DeadLetter
 async def retry(universe: Connection, at: ids.Address, letter: inboxes.DeadLetterRecord) -> None:
     """Put a dead letter back. What it carries is kept: its reference stands in the inbox from now on."""
     engine, env = universe.store.engine, universe.store.env
+    # Made once, outside of `attempt`: a retry after a lost answer finds it among the seen ids.
     client_id = envs.new_id(env)
     large = inboxes.refers_to(letter.dead)
     match inboxes.item_of(letter.dead.item):
@@ -122,11 +123,14 @@ async def retry(universe: Connection, at: ids.Address, letter: inboxes.DeadLette
 
     async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
         read = await engine.read(worlds.get(at), inboxes.get_dead(at, letter), inboxes.get_seen(at, client_id))
+        # The stored bytes, not only the key: what was changed meanwhile is not what the caller looked at.
         if read.value(1) != letter.raw:
             return transact.NothingToWrite(read.value(2) is not None)  # an answer was lost, or it is gone
         batch = kv.Batch()
         if large is not None:
             generation = await universe.blobs.generation()
+            # Inside the attempt: collection may have begun since, and the batch must expect the generation it was
+            # touched in.
             await universe.blobs.touch_many([large])
             generation.expect(batch)
         worlds.expect_open(batch, worlds.decode(at, read.value(0)))
@@ -147,6 +151,7 @@ def _content(letter: inboxes.DeadLetterRecord) -> tuple[str, bytes]:
     try:
         item = inbox_keys.ITEM.unpack(letter.dead.item)
     except errors.DecodeError:
+        # An undecodable input is one of the reasons for a dead letter: it must be listed too.
         return "", letter.dead.item
     match item:
         case inbox.InboxEvent(schema=name, payload=carried) | inbox.Message(name=name, payload=carried):

@@ -45,7 +45,7 @@ async def hosted(universe: Connection, at: ids.Address) -> HeldWorld | None:
     """The world, if this process holds it or can."""
     if universe.host is None:
         return None
-    universe.host.check()
+    universe.host.check()  # a host that has failed must not look like a world that is held elsewhere
     try:
         return await universe.host.worlds.hold(at)
     except errors.NotFound:
@@ -63,6 +63,7 @@ def deliver(
     """Get an input to a world. Durable when it was awaited, which is at once. It comes behind every ask that came to
     this process before it.
     """
+    # No host, no cycle to hand over to: everything goes through inboxes, where commits order it.
     if universe.host is None:
         return enqueue(universe, at, item, client_id=client_id, data=data)
     place = universe.arrivals.enter(at, item)
@@ -96,14 +97,16 @@ async def _deliver(
     place: ask_order.AskPlace | None = None,
 ) -> Sending:
     """Straight into a step if this process holds the world, or can; else into its inbox."""
+    # One stamp for all attempts: a step whose answer was lost has journaled it, and the input is then known as taken.
     stamp = new_stamp(universe.store.env)
+    # Bounded: a world that moves between processes again and again would keep the input out of its inbox.
     for attempt in range(3):
         held = _here(universe, at)
         if held is None:
             held = await _take(universe, at, place, is_foreign=not attempt)
             if held is None:
                 break
-        if universe.pressure.doubtful(item):
+        if universe.pressure.doubtful(item):  # else nothing is awaited here, so that inputs keep their order
             await universe.pressure.check(at, item)
         if place is not None and place.may_be_blocked:
             await place.wait_straight()
@@ -111,7 +114,7 @@ async def _deliver(
             done: asyncio.Future[JournalPlace] = asyncio.get_running_loop().create_future()
             handover = WaitingInput(item, data, done, client_id=client_id, stamp=stamp)
             handed = await _hand_over(universe, held, handover, done, place)
-        except Deferred:
+        except Deferred:  # the cycle has left the input to the inbox, so no other attempt at handing over
             if place is not None:
                 await place.wait_through()
             break
@@ -132,6 +135,7 @@ async def _take(
         place.step_aside()
     held = await hosted(universe, at)
     if place is not None and is_foreign and held is None:
+        # The world was never here, so nothing is in a cycle of this process that inbox items could overtake.
         place.go_straight()
     return held
 
@@ -141,7 +145,7 @@ def _here(universe: Connection, at: ids.Address) -> HeldWorld | None:
     if universe.host is None:
         return None
     universe.host.check()
-    return universe.host.worlds.peek(at)
+    return universe.host.worlds.peek(at)  # without awaiting: the plain input takes this way
 
 
 async def _hand_over(
@@ -153,7 +157,7 @@ async def _hand_over(
 ) -> Sending | None:
     """Straight into a step of a world that is held here. None: this process has lost it."""
     assert universe.host is not None
-    began_us = universe.store.env.wall_us() if universe.telemetry.on else 0
+    began_us = universe.store.env.wall_us() if universe.telemetry.on else 0  # no clock call for telemetry that is off
     universe.pressure.enter(held, handover.item)
     try:
         if not universe.host.worlds.hand_to(held, handover):
@@ -163,10 +167,11 @@ async def _hand_over(
         applied = await done
     except Repeated as repeated:
         return Sending(held.at, None, repeated.stamp, 0, _text(handover.client_id, repeated.stamp), repeated=True)
+    # Another process holds the world now. The stamp makes a second delivery harmless if the step was written after all.
     except errors.Fenced:
         return None
     finally:
-        universe.pressure.leave(held)
+        universe.pressure.leave(held)  # also after a failure, or the bound on waiting inputs would fill up
     if universe.telemetry.on:
         _tell_entered(universe, held.at, handover.item, data=handover.data, stamp=handover.stamp, since=began_us)
     if universe.pressure.stale(handover.item):
@@ -197,7 +202,7 @@ async def enqueue(
     await universe.pressure.check(at, item, sure=True)
     look = universe.pressure.wants(at, item)
     engine, env = universe.store.engine, universe.store.env
-    used = client_id or envs.new_id(env)
+    used = client_id or envs.new_id(env)  # an id in any case: a commit whose answer was lost is found by it
     made_us = env.monotonic_us()
     window_us = universe.settings.dedupe_window_ms * 1000
     since = 0  # a repeat may have been taken long ago
@@ -210,6 +215,8 @@ async def enqueue(
         if carried is not None:
             generation = await universe.blobs.generation()
             await universe.blobs.put(data, expected=carried)
+            # A collection that began after the body was put may not know of it: then this conflicts, and the body is
+            # put again.
             generation.expect(batch)
         worlds.expect_open(batch, world)
         # An id that was made here cannot have been sent by anyone else. It is not held against it that the store's
@@ -237,11 +244,12 @@ async def enqueue(
         universe.recent.note(world, height=since, time_us=read.time_us)
         return await write(world, read.time_us)
 
+    # An id of the caller may have been used before, which only a read shows.
     if not look and client_id is None:
         known = universe.recent.find(at)
     stamp = await transact.run(engine, env, attempt)
     if universe.host is not None:
-        universe.host.worlds.poke(at)
+        universe.host.worlds.poke(at)  # a world that this process holds need not wait until its inbox is polled
     if universe.telemetry.on:
         _tell_entered(universe, at, item, data=data, stamp=stamp, since=began_us)
     await universe.pressure.sample(item)

@@ -1,11 +1,11 @@
 """A run waits for a person: what a caller that waits for its end is told, and when.
 
-A blocked run goes on when its code is mended, a parked effect when a person retries or answers it; nothing is lost
+A blocked run resumes when its code is fixed, a parked effect when a person retries or answers it; nothing is lost
 meanwhile. The caller's log says so at once, with the command to type. How long it waits then is up to the caller
 (`on_blocked=`) or `Settings.blocked_wait_ms`: the wait ends with `RunBlocked`.
 
 A caller in the process that runs the world is told by the hub, any other finds it in the journal. Either way the state
-is read before anything is said: a run may have gone on.
+is read before anything is said: the run may have resumed meanwhile.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RunWatch:
         self._look_us = world.universe.store.env.monotonic_us()
 
     def missed(self) -> None:
-        """The world came to this process, or left it: what was said meanwhile was not heard."""
+        """Note that the world came to this process, or left it: what was told meanwhile did not reach this caller."""
         self.is_due = True
 
     def saw(self, entry: journal.JournalEntry) -> None:
@@ -111,9 +111,11 @@ class RunWatch:
         option = urls.option("store", universe.store.url)
         for each in works.decode_open(at, page):
             work = each.work
+            # Runs that it has started have its id and a slash as their beginning, and it waits for their effects as
+            # well.
             ours = work.correlation == self._run or work.correlation.startswith(f"{self._run}/")
             if ours and work.error and work.state is not WorkState.PARKED and each.intent not in self._retried:
-                self._retried[each.intent] = None
+                self._retried[each.intent] = None  # once per effect: each further attempt would write the same line
                 said = halt_text.retried(work.name, each.intent, work.error, attempts=work.attempt, option=option)
                 log.warning("run %r of world %r waits: %s", self._run, self._world.name, said)
 
@@ -127,9 +129,10 @@ class RunWatch:
         found = find(
             await self._world.machine_of_runs(), self._run, at
         )  # nothing is awaited between: no step can begin
+        # Another cause starts the time again: the limit is for how long one thing waits for a person.
         if found is None or found != self._halt:
             self._since_us = self._world.universe.store.env.monotonic_us()
-            if found is not None and not is_said:
+            if found is not None and not is_said:  # the host's log is this process's: not twice
                 log.warning("run %r of world %r waits: %s", self._run, self._world.name, self._text(found))
         self._halt = found
         if found is not None and self._is_late():
@@ -145,7 +148,7 @@ def parks(entry: journal.JournalEntry) -> bool:
         return False
     try:
         return structs.decode(inbox.Control, entry.payload).command == control_commands.PARK
-    except errors.DecodeError:
+    except errors.DecodeError:  # only a look for a cause: what cannot be read is reported by the step
         return False
 
 
@@ -153,6 +156,7 @@ def find(machine: Machine, run_id: str, at: ids.Address) -> Halt | None:
     """What a run waits for that waits for a person, if there is something: in the run itself, or in one whose end it
     waits for.
     """
+    # Breadth first: the nearest cause is the one that the caller can act on.
     waiting, seen = [run_id], {run_id: None}
     while waiting and len(seen) < RUNS_MAX:
         run = machine.runs.get(waiting.pop(0))
@@ -166,6 +170,7 @@ def find(machine: Machine, run_id: str, at: ids.Address) -> Halt | None:
             if op.parked is not None and op.asked is not None:
                 return Halt(record.id, op.parked.error, op.asked.name, op.asked.intent(at), op.parked.attempts)
         children = (machine.child_of(run, number) for number in _awaited(is_open))
+        # A run is looked at once, however many wait for it.
         new = [child.record.id for child in children if child is not None and child.record.id not in seen]
         seen |= dict.fromkeys(new)
         waiting += new

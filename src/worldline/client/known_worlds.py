@@ -32,13 +32,13 @@ class Recent:
         self._known: dict[ids.Address, KnownWorld] = {}
 
     def note(self, world: worlds.WorldRecord, *, height: int, time_us: int) -> None:
-        self._known.pop(world.at, None)
+        self._known.pop(world.at, None)  # so that it moves to the end: the oldest is dropped first
         self._known[world.at] = KnownWorld(world, height, time_us, self._env.monotonic_us())
         if len(self._known) > WORLDS_MAX:
             del self._known[next(iter(self._known))]
 
     def find(self, at: ids.Address) -> KnownWorld | None:
-        """What is known of a world, if that is enough to send it something now."""
+        """Return what is known of a world, if that is enough to send it something now."""
         known = self._known.get(at)
         if known is not None and self._env.monotonic_us() - known.ours_us > FRESH_US:
             return None
@@ -46,4 +46,5 @@ class Recent:
 
     def time_us(self, known: KnownWorld) -> int:
         """The store's time now, by our own clock since it was read."""
+        # The difference of one monotonic clock: this process's wall clock may be far from the store's.
         return known.store_us + (self._env.monotonic_us() - known.ours_us)

@@ -45,7 +45,7 @@ class Filter(msgspec.Struct, frozen=True):
 
 
 def wanted(*, status: Status | None, labels: Mapping[str, str] | None, program: str, prefix: str) -> Filter:
-    """What a caller asks for, checked."""
+    """Check what a caller asks for, and return it as a filter."""
     world_changes.check_status(status)
     world_changes.check_labels(labels)
     for what, value in (("program", program), ("prefix", prefix)):
@@ -60,7 +60,7 @@ async def worlds_of(universe: Connection, chosen: Filter) -> AsyncIterator[tuple
     while True:
         read = await universe.store.engine.read(worlds.newest_range(universe.id, before=before, count_max=PAGE))
         for at, meta in worlds.listed(universe.id, read.page(0)):
-            before = at.world
+            before = at.world  # also of one that does not match, or a page without a match would be read for ever
             if chosen.matches(meta):
                 yield at, meta
         if not read.page(0).more:
@@ -81,15 +81,17 @@ async def run_at(handle: Handle, run_id: str, height: int) -> Record | None:
     keys = [group + row_keys.START, group + row_keys.STATUS]
     await past.fetch(keys)
     rows = [(key, row) for key in keys if (row := past.rows.get(key)) is not None]
+    # The rows of a run need no code, so its program need not be known here.
     machine = state_rows.machine_of(Program("any"), past.head.state, rows, await handle.address())
     run = machine.runs.get(run_id)
     return None if run is None else run.record
 
 
 async def forgotten(handle: Handle, run_id: str, *, above: int) -> RunFinished | None:
-    """How a run ended that the state no longer keeps: what the journal says above a height."""
+    """Return how a run ended that the state no longer keeps: what the journal says above a height."""
     universe, at = handle.universe, await handle.address()
     top = await world_reader.head(universe.store.engine, at)
+    # The head first: entries that come meanwhile are not read, so the loop ends on a busy world.
     for entry in await world_restore.read_entries(
         universe.store.engine, universe.blobs, at, above=above, up_to=top.height
     ):
@@ -107,6 +109,7 @@ async def items(universe: Connection, request: kv.Range) -> AsyncIterator[tuple[
             yield item
         if not page.more:
             return
+        # From the last key, not by offset: keys that are written or deleted between two pages shift nothing.
         last = page.items[-1][0]
         if request.reverse:
             request = msgspec.structs.replace(request, end=last)

@@ -1,6 +1,6 @@
 """No process runs a world: what a caller that waits for its answer is told, and when.
 
-Nothing is lost meanwhile: the input is durable before anything is waited for, and is taken when a process runs the
+Nothing is lost meanwhile: the input is durable before anything is waited for, and is processed when a process runs the
 world. After `WARN_SECONDS` without a living host the log says so once; after `Settings.host_wait_ms` the wait ends with
 `NotHosted`. A host that comes back in between starts both again, so a failover shorter than that goes unnoticed.
 """
@@ -27,7 +27,7 @@ class HostWatch:
     def __init__(self, universe: Connection, at: ids.Address, *, patient: bool = False) -> None:
         self._universe = universe
         self._at = at
-        self._limit_us = 0 if patient else universe.settings.host_wait_ms * 1000
+        self._limit_us = 0 if patient else universe.settings.host_wait_ms * 1000  # 0 is no limit
         self._since_us = universe.store.env.monotonic_us()
         self._warned = False
         self._next_us = self._since_us + int(WARN_SECONDS * 1_000_000)  # when to look, if nothing ends the wait sooner
@@ -39,6 +39,7 @@ class HostWatch:
         if not too_long and now_us <= self._next_us:
             return
         self._next_us = now_us + int(WARN_SECONDS * 1_000_000)
+        # Looked at even when it is too late: a host that came since the last look must not be reported as missing.
         if await world_holders.is_served(self._universe.store, self._at):
             self._since_us, self._warned = now_us, False
         elif too_long:
@@ -49,9 +50,10 @@ class HostWatch:
 
 
 async def reason(universe: Connection, at: ids.Address, *, option: str | None = None) -> str:
-    """Why the world does not answer, and what to do. `option`: what commands for this store need besides."""
+    """Return why the world does not answer, and what to do. `option`: what commands for this store need besides."""
     meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
     option = urls.option("store", universe.store.url) if option is None else option
+    # The status first: a paused world has no host by intention, and only `resume` helps.
     if meta.status is not Status.ACTIVE:
         status = meta.status.name.lower()
         return (

@@ -1,4 +1,4 @@
-"""Open effects of a world, from outside: how each stands, and the ways out for one that does not go on.
+"""Open effects of a world, from outside: how each stands, and what can be done for one that makes no progress.
 
 How an effect stands is read from the store, and no program is needed. Parking and trying again change its record and
 tell the world, in one commit; an answer is a command to the world, so it waits for a process that runs the world.
@@ -115,7 +115,8 @@ async def _opened(world: Handle) -> list[works.Open]:
         found += works.decode_open(at, page)
         if not page.more:
             break
-    chosen = [each for each in found if each.work.kind is WorkKind.EFFECT]
+    chosen = [each for each in found if each.work.kind is WorkKind.EFFECT]  # timers are in the same range
+    # Several effects of one step are opened at the same time: step and ordinal make the order definite.
     return sorted(chosen, key=lambda each: (each.work.opened_us, each.work.step, each.work.ordinal), reverse=True)
 
 
@@ -133,6 +134,7 @@ async def _arguments(world: Handle, opened: works.Open) -> Any:
 
 async def retry(universe: Connection, opened: works.Open) -> None:
     """Try a parked effect again, or one that waits for its next attempt now."""
+    # No retry loop: if the record has changed since it was read, a person decides again on what it is now.
     world, now_us = await _told(universe, opened)
     batch = kv.Batch()
     if opened.work.state is WorkState.PARKED:

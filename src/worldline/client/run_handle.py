@@ -103,6 +103,8 @@ class Run(Generic[R_co]):
         """Say how the run stands now: running, finished, failed, cancelled, or blocked by a change of code."""
         if self._standing.status not in ENDED:
             kept = next((each for each in (await listing.runs(self._world))[0] if each.id == self.id), None)
+            # The state first: it is in memory or a few rows, and the journal is read only for a run that has been
+            # dropped.
             found = kept or await listing.forgotten(self._world, self.id, above=self._since)
             if found is None:
                 raise errors.NotFound(f"world {self._world.name!r} has no run {self.id!r}")
@@ -128,6 +130,7 @@ class Run(Generic[R_co]):
             end = await ended(
                 self._world, self._standing, since=self._since, origin=self._origin, on_blocked=on_blocked
             )
+            # Before the result is opened: the run has ended even if its value does not fit its type.
             self._standing = end.standing
             return await result_of(self._world, end, self._call)
 
@@ -201,6 +204,7 @@ async def ended(
     universe, at = world.universe, await world.address()
     halts: halted_runs.RunWatch | None = None
     while standing.status not in ENDED:
+        # A run that ended within its first step needs no watch.
         if halts is None and not world_answers.is_told(expected):
             halts = halted_runs.RunWatch(world, standing.run, on_blocked, attached=attached)
         try:
@@ -211,6 +215,7 @@ async def ended(
             standing, since = await _now(world, standing)
             continue
         finally:
+            # The future is used up: another round of the loop waits for another entry.
             expected = None
         if entry.kind is Kind.RUN_FINISHED:
             found = structs.decode(RunFinished, await world_answers.payload_of(universe, entry))
@@ -240,6 +245,7 @@ async def _after_revert(
     """How a run stands where its world was taken back to. `RunReverted` if it was not there."""
     step, to = user_values.load(tuple[int, int], await world_answers.payload_of(world.universe, entry))
     record = await listing.run_at(world, standing.run, to)
+    # The id alone is not enough: a run of the same name may have been started with something else at that height.
     if record is None or origin not in (b"", runs.origin_of(record)):
         raise failures.RunReverted(
             f"run {standing.run!r} is gone: at height {entry.height}, world {world.name!r} was reverted to height {to} "

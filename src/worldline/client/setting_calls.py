@@ -29,13 +29,13 @@ class UniverseSetting(msgspec.Struct, frozen=True):
 
 
 async def stored(universe: Connection) -> list[UniverseSetting]:
-    """What is stored, by name."""
+    """Return the settings that are stored, by name."""
     read = await universe.store.engine.read(universe_settings.get(universe.id))
     record = universe_settings.decode(universe.id, read.value(0)).record
     return [
         UniverseSetting(name, setting_names.value_of(name, text), "operator" if name in record.chosen else "host")
         for name, text in sorted(record.values.items())
-        if name in setting_names.OF_UNIVERSE
+        if name in setting_names.OF_UNIVERSE  # a newer version may have stored a name that this one does not know
     ]
 
 
@@ -47,6 +47,7 @@ async def choose(universe: Connection, wanted: Mapping[str, Any]) -> bool:
     async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
         read = await engine.read(universe_settings.get(universe.id))
         known = universe_settings.decode(universe.id, read.value(0))
+        # Inside the attempt: whether values fit together depends on those that are stored at this moment.
         _check(universe, wanted, known)
         batch = kv.Batch()
         if not universe_settings.choose(batch, known, texts, time_us=read.time_us):
@@ -66,11 +67,12 @@ def _check(universe: Connection, wanted: Mapping[str, Any], known: universe_sett
         for name, text in known.record.values.items()
         if name in setting_names.OF_UNIVERSE and name not in wanted
     }
+    # Together with those that stay: each value may be right by itself, and no process could work with all of them.
     setting_names.made(kept | {name: value for name, value in wanted.items() if value is not None}, universe.settings)
 
 
 def refusal(name: str) -> str:
-    """Why a name is none that is stored with a universe."""
+    """Return why a name is none that is stored with a universe."""
     if name in setting_names.ALL:
         return f"{name} is a setting of each process: use worldline.toml, --set, or wl.open(settings=)"
     return f"no setting {name!r} of a universe; there are {', '.join(setting_names.OF_UNIVERSE)}"

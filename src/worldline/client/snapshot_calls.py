@@ -50,7 +50,9 @@ async def records(world: Handle) -> list[SnapshotRecord]:
     found: list[SnapshotRecord] = []
     for piece in line.owners():
         async for saved in _saved(universe, piece.at, above=-1):
+            # An ancestor's states above the fork belong to a history that this world has not got.
             if piece.above < saved.height <= (saved.height if piece.up_to is None else piece.up_to):
+                # Root and step: a world that comes back to an earlier state has two records with one root.
                 found.append(_record(saved, baseline=saved.root == baseline.root and saved.step == baseline.step))
     return found
 
@@ -68,7 +70,7 @@ async def height_of(world: Handle, text: object) -> int:
         raise errors.NotFound(
             f"world {world.name!r} has no snapshot {text!r}: `worldline snapshots {world.name}` lists them"
         )
-    if len({each.hash for each in found}) > 1:
+    if len({each.hash for each in found}) > 1:  # several heights with one hash are one state, so any of them will do
         raise errors.BadInput(f"several snapshots of world {world.name!r} begin with {text!r}; give more of it")
     return found[0].height
 
@@ -83,6 +85,7 @@ async def follow(world: Handle, above: int | None) -> AsyncIterator[JournalEntry
             yield each
         if isinstance(each, JournalEntry):
             height, entries = each.height, entries + 1
+        # Saving a state writes no entry, so nothing tells of it: it has to be looked for, and not with every entry.
         if each is None or entries >= ENTRIES_BETWEEN:
             entries = 0
             for saved in [found async for found in _saved(universe, at, above=given) if found.height <= height]:

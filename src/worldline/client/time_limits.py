@@ -1,6 +1,6 @@
 """A caller's `timeout=`: a wait that ends with a `TimeoutError` which says what has not come and how to wait on.
 
-Nothing is lost by it: what was sent is durable, and a run goes on.
+Nothing is lost by it: what was sent is durable, and a run continues.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Within:
 
 
 def of_run(world: Handle, run_id: str, limit: str) -> str:
-    if not run_id:
+    if not run_id:  # it timed out before the run had an id: there is nothing to attach to
         return f"world {world.name!r} was not reached within {limit}: no run was started"
     return (
         f"run {run_id!r} of world {world.name!r} has not ended within {limit} and goes on; wait for it with "

@@ -60,7 +60,7 @@ class TakenInput(msgspec.Struct, frozen=True):
 
 
 async def taken(universe: Connection, sending: door.Sending) -> TakenInput:
-    """Where an input is journaled; waits for it. An event's own failure stands right behind it."""
+    """Wait until an input is journaled, and return where. An event's own failure stands right behind it."""
     if sending.applied is not None:
         return TakenInput(sending.applied.height, sending.applied.dead, handed_stamp(sending.applied).hex())
     since, height = await _since(universe, sending, sending.id), 0
@@ -69,13 +69,14 @@ async def taken(universe: Connection, sending: door.Sending) -> TakenInput:
         height = each.height if is_input else height
         if height and each.kind in _NOT_TAKEN:
             return TakenInput(height, _reason(each.kind, await payload_of(universe, each)), sending.stamp.hex())
+        # A step's last entry has the chain: behind it no failure of this input can come.
         if height and (each.chain or (not is_input and each.kind not in _BESIDE)):
             return TakenInput(height)
     raise AssertionError("following a journal does not end")
 
 
 def _reason(kind: Kind, data: bytes) -> str:
-    """Why an input was not taken, as its step journals it."""
+    """Return why an input was not accepted by its world, as its step journals it."""
     if kind is Kind.HANDLER_FAILED:
         return structs.decode(JournaledFailure, data).message
     match canonical.decode(data):
@@ -98,6 +99,7 @@ async def ask(
     """Give an input that is answered, and wait for the answer. Returns it with the height at which it stands. `halts`:
     the answer is the end of an intent, which may wait for a person.
     """
+    # Asked for before the input is delivered: the answer may be told before `deliver` returns.
     with expecting(universe, at, Kind.ANSWERED, correlation) as expected:
         sending = await door.deliver(universe, at, item, data, client_id=client_id)
         with Durable():
@@ -120,6 +122,7 @@ async def _since(universe: Connection, sending: door.Sending, client_id: bytes |
     """The height above which an input is looked for. One that was sent before may have been taken long ago:
     `NotRetained` if that can have been in entries that are not kept any more.
     """
+    # A first delivery: its answer is above the head that the door has seen.
     if not sending.repeated or client_id is None:
         return sending.since
     engine = universe.store.engine
@@ -188,6 +191,7 @@ async def entry(
     if expected is not None and is_told(expected):
         return expected.result()  # as mostly: the step that has taken an input has told its answer
     told = None if expected is None else await _told(universe, at, expected, halts)
+    # Ask the hub first, then read the journal: an entry between the two would be seen by neither in the other order.
     while told is None and universe.host.worlds.holds(at):
         with universe.host.live.expecting(at, kind, correlation) as asked:
             found = await _already(universe, at, kind, correlation, since)
@@ -215,6 +219,7 @@ async def _told(
         if expected.done():
             try:
                 return expected.result()
+            # The world has left this process: its next steps are told by another hub, so the journal has to be read.
             except errors.Fenced:
                 if halts is not None:
                     halts.missed()
@@ -223,7 +228,7 @@ async def _told(
                 if halts is not None:
                     await halts.told()
                 return None
-        universe.host.check()
+        universe.host.check()  # a host that has failed tells nothing any more: without this the wait would not end
     return None
 
 
@@ -324,11 +329,12 @@ async def _both(
             except TimeoutError:
                 yield None
                 break
-            if live is None:
+            if live is None:  # too slow, so the hub has dropped entries: the journal has them
                 break
             if isinstance(live, Chunk):
                 yield live
             elif live.height > above:
+                # A gap: another process has written between. The outer loop reads the missing entries from the journal.
                 if live.height != above + 1:
                     break
                 above = live.height

@@ -38,6 +38,7 @@ async def change(
         read = await engine.read(worlds.get(at), *leases.reads(at), dormant_worlds.get(at), encryption_batches.get(at))
         world = worlds.decode(at, read.value(0))
         if status is Status.ACTIVE:
+            # A world without its data key could not read its own state.
             encryption_batches.check_kept(at, read.value(5))
         state = leases.decode(at, read.value(1), read.value(2), read.value(3))
         batch = kv.Batch()
@@ -53,6 +54,7 @@ async def change(
         return transact.Write(batch, lambda _: changed)
 
     if universe.host is not None and status not in (None, Status.ACTIVE):
+        # Before the commit: the holder in this process releases the world itself, instead of learning it from a fence.
         await universe.host.worlds.forget(at)
     return await transact.run(engine, env, attempt)
 
@@ -99,6 +101,7 @@ async def rename(universe: Connection, at: ids.Address, name: str) -> None:
         return transact.Write(batch, lambda _: None)
 
     await transact.run(engine, universe.store.env, attempt)
+    # After the rename is durable: rules match worlds by the name that they have.
     await policy_calls.renamed(universe, at)
 
 

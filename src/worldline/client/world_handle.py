@@ -57,10 +57,12 @@ class Handle:
         """Send an event. Durable on return."""
         if id is not None:
             ids.check_client_id(id)
+        # Here, so that the caller gets the error, and not the world a dead letter.
         event_dispatch.check_outside(schema, data)
         carried = payload.inline(data) if cas.is_small(data) else await self.carry(data)
         item = inbox.InboxEvent(schema, carried, to or "")
         if correlation_id:
+            # A record of its own: an event without the id keeps the bytes that it always had.
             item = inbox.CorrelatedEvent(schema, carried, to or "", correlation_id=correlation_id)
         return await door.deliver(self.universe, self._at or await self.address(), item, data, client_id=id)
 
@@ -86,6 +88,7 @@ class Handle:
             ids.check_client_id(id)
         event_dispatch.check_outside(schema, data)
         carried = payload.inline(data) if cas.is_small(data) else await self.carry(data)
+        # The caller's id also names the answer, so asking again under it finds the first answer.
         correlation = id or correlation or self.universe.store.env.random_bytes(16).hex()
         item = inbox.InboxEvent(schema, carried, correlation=correlation)
         if correlation_id:
@@ -96,6 +99,8 @@ class Handle:
     async def command(self, name: str, wanted: object) -> tuple[bytes, int]:
         """Give a control input and wait for its answer. Returns it with the height at which it stands."""
         data = structs.encode(wanted)
+        # Only a new run asks for work; every other command must pass while a quota is full, since it may free what
+        # fills it.
         carried = await (self.carry if name == control_commands.RUN else self.universe.blobs.carry)(data)
         correlation = self.universe.store.env.random_bytes(16).hex()
         item = inbox.Control(name, carried, correlation)
@@ -142,7 +147,7 @@ class Handle:
         held = await self._held(at)
         if held is not None:
             cell = held.machine.cells.get((reducer, key))
-            if cell is None and held.cold is not None:
+            if cell is None and held.cold is not None:  # the cell may exist without being in memory
                 cold = await held.cold.read(name)
                 return None if cold is None else _cell_data(cold)
             return None if cell is None else cell.data
@@ -157,7 +162,7 @@ class Handle:
     async def step_end(self, height: int) -> int:
         """The height at which the step ends that an entry belongs to: its last entry alone has a chain."""
         held = await self._held(None)
-        if held is not None and held.head.height == height:
+        if held is not None and held.head.height == height:  # as mostly: the answer came with the world's last step
             return height
         engine, blobs = self.universe.store.engine, self.universe.blobs
         async for each in readers.entries(engine, blobs, await self.address(), above=height - 1):
@@ -224,6 +229,7 @@ class Handle:
             return None
         held = self.universe.host.worlds.peek(await self.address())
         if held is not None:
+            # A step in another thread changes the machine in place: it is read between two steps only.
             await held.quiet()
         return held
 

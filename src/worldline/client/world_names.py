@@ -28,7 +28,7 @@ class Ref(msgspec.Struct, frozen=True):
 
 
 async def named(universe: Connection, name: str) -> ids.Address | None:
-    """Where a name points."""
+    """Return where a name points."""
     return worlds.named(universe.id, (await universe.store.engine.read(worlds.get_name(universe.id, name))).value(0))
 
 
@@ -40,7 +40,7 @@ async def refs(universe: Connection) -> AsyncIterator[Ref]:
         at = worlds.named(universe.id, raw)
         assert at is not None
         page.append((keys.name_of(universe.id, key), at))
-        if len(page) >= PAGE:
+        if len(page) >= PAGE:  # one read for the worlds of many names, instead of one for each
             for ref in await _known(universe, page):
                 yield ref
             page = []
@@ -49,7 +49,7 @@ async def refs(universe: Connection) -> AsyncIterator[Ref]:
 
 
 async def _known(universe: Connection, page: Sequence[tuple[str, ids.Address]]) -> list[Ref]:
-    pointed = list(dict.fromkeys(at for _, at in page))
+    pointed = list(dict.fromkeys(at for _, at in page))  # several names of one world: its record is read once
     read = await universe.store.engine.read(*(worlds.get(at) for at in pointed))
     found = {at: worlds.find(at, read.value(index)) for index, at in enumerate(pointed)}
     return [

@@ -26,6 +26,7 @@ async def of_runs(world: Handle, runs: Collection[str]) -> dict[str, int]:
     if not missing:
         return found
     top = (await world_reader.head(engine, at)).height
+    # Two floors: entries below the first are not kept, and reading below the second would take too long for a hint.
     lowest = max((await world_reader.kept(engine, at)).above, top - ENTRIES_MAX)
     while missing and top > lowest:
         above = max(lowest, top - PAGE_ENTRIES)
@@ -35,6 +36,7 @@ async def of_runs(world: Handle, runs: Collection[str]) -> dict[str, int]:
             return found
         for entry in reversed(page):
             if entry.kind is Kind.RUN_BLOCKED and entry.correlation in missing:
+                # The latest one counts, and pages come backwards: older ones are not for this run.
                 del missing[entry.correlation]
                 found[entry.correlation] = entry.time_us
         top = above

@@ -1,4 +1,4 @@
-"""`worldline doctor`: is everything in a store as it should be? `--repair` mends what can be mended.
+"""`worldline doctor`: is everything in a store as it should be? `--repair` fixes what can be fixed.
 
 Looked at, for every world: its records, its lease, its whole stored history (`worldline.inspect.verify`), and
 whether the derived queues agree with journal and snapshot (`worldline.inspect.queue_check`). Then the queues as a
@@ -82,14 +82,15 @@ def no_progress(done: int, total: int, name: str) -> None:
 async def examine(
     universe: Connection, *, repair: bool, store_too: bool = False, progress: Progress = no_progress
 ) -> DoctorReport:
-    """Look at a universe. With `repair`, write its queues anew where they are wrong. `store_too`: and at what is in the
-    store of no universe.
+    """Look at a universe. With `repair`, write its queues again where they are wrong. `store_too`: look as well at what
+    is in the store of no universe.
     """
     doctor = Doctor(universe, repair=repair)
-    found = [each async for each in _worlds(universe)]
+    found = [each async for each in _worlds(universe)]  # all before the first is looked at: progress needs the total
     for number, (at, raw) in enumerate(found):
         progress(number, len(found), at.world.hex())
         await doctor.world(at, raw)
+    # After the worlds: their damage is named with the world, which says more than a key of a queue.
     await doctor.records(store_too=store_too)
     for check in (doctor.open_keys, doctor.due_keys, doctor.ready_keys, doctor.uploads, doctor.deletions):
         try:
@@ -127,6 +128,7 @@ class Doctor:
             listed = world_keys.INDEX.unpack(raw)
             name = listed.name
             read = await self._engine.read(worlds.get(at), *leases.reads(at))
+            # One commit writes both, so they can differ by damage only; listings show the copy.
             if worlds.decode(at, read.value(0)).meta != listed:
                 self._find(name, "meta", "the listing differs from the world's own record")
             leases.decode(at, read.value(1), read.value(2), read.value(3))
@@ -134,7 +136,7 @@ class Doctor:
         except errors.KeyDestroyed:
             return  # a person has erased it: there is nothing to be found
         except (errors.Corrupt, errors.NotFound) as error:
-            status = await self._status({}, at)
+            status = await self._status({}, at)  # without the cache: the status of now is asked for
             if status is not world_model.Status.DELETED:  # else it was deleted while it was looked at
                 self._find(name, "damaged", str(error), advice=RESTORE)
             return
@@ -151,6 +153,8 @@ class Doctor:
             if wrong is None:
                 self._find(meta.name, "busy", "it changed each time it was read", advice="stop its host and try again")
                 return
+            # What is repaired is looked at again under the lease; what was seen without it may have been a step under
+            # way.
             if wrong and self._repair:
                 await self._mend(at, meta)
                 return
@@ -162,9 +166,11 @@ class Doctor:
 
     async def _mend(self, at: ids.Address, meta: world_model.WorldMeta) -> None:
         if self._pointers is None:
+            # Read once for all worlds: pointers are ordered by queue and time, so those of one world stand everywhere.
             self._pointers = await self._all_pointers()
         try:
             mended, left = await queue_check.repair(self._universe, at, meta.program, self._pointers)
+        # A live worker holds the world, or it changed: its queues are still wrong, so the finding stays.
         except (errors.Exists, errors.Conflicted) as error:
             self._find(meta.name, "held", f"its queues are wrong: {error}", advice="stop its host and try again")
             return
@@ -181,14 +187,14 @@ class Doctor:
             try:
                 pointer = work_keys.pointer(self._universe.id, key)
             except errors.DecodeError:
-                continue
+                continue  # it is found by `due_keys`, as a key that cannot be read
             found.setdefault(pointer.intent, []).append(works.DuePointer(key, raw, pointer))
         return found
 
     # --- The queues as a whole -----------------------------------------------------------------------------------
 
     async def open_keys(self) -> None:
-        """Open work of worlds that do not exist."""
+        """Find open work of worlds that do not exist."""
         begin, end = work_keys.open_all(self._universe.id)
         known: dict[ids.Address, world_model.Status | None] = {}
         async for key, raw in listing.items(self._universe, kv.Range(begin, end)):
@@ -205,7 +211,7 @@ class Doctor:
                 await self._leftover(key, raw)
 
     async def due_keys(self) -> None:
-        """Pointers that match no open work."""
+        """Find pointers that match no open work."""
         begin, end = work_keys.due_all(self._universe.id)
         known: dict[ids.Address, world_model.Status | None] = {}
         async for key, raw in listing.items(self._universe, kv.Range(begin, end)):
@@ -217,6 +223,7 @@ class Doctor:
             if await self._matches(works.DuePointer(key, raw, pointer)):
                 continue
             status = await self._status(known, pointer.at)
+            # The journal is read last: it is long, and most pointers are explained without it.
             if status is world_model.Status.DELETED or (status is not None and await self._was_asked_for(pointer)):
                 await self._leftover(key, raw)
             else:
@@ -224,7 +231,7 @@ class Doctor:
                 await self._stray("garbage_due", what, key, raw)
 
     async def _matches(self, found: works.DuePointer) -> bool:
-        """Both read at once: an adapter may just have moved them."""
+        """Read both at once: an adapter may just have moved them."""
         at, intent = found.pointer.at, found.pointer.intent
         read = await self._engine.read(kv.Get(found.key), works.get(at, intent))
         if read.value(0) is None:
@@ -248,7 +255,7 @@ class Doctor:
                 and await self._intent(pointer.at, entry) == pointer.intent
             ):
                 return True
-        return above > 0
+        return above > 0  # entries were dropped: this pointer may be from there, and what is uncertain is no finding
 
     async def _intent(self, at: ids.Address, entry: journal.JournalEntry) -> ids.IntentId:
         payload = await self._universe.blobs.get(entry.blob) if entry.blob else entry.payload
@@ -256,7 +263,7 @@ class Doctor:
         return ids.intent_id(at, step=entry.step, ordinal=ordinal, kind=name, params=params)
 
     async def ready_keys(self) -> None:
-        """Hints for worlds that are not there. One for a world with nothing to do is harmless."""
+        """Find hints for worlds that are not there. One for a world with nothing to do is harmless."""
         known: dict[ids.Address, world_model.Status | None] = {}
         async for key, raw in listing.items(self._universe, kv.Range(*ready_keys.every_hint(self._universe.id))):
             try:
@@ -278,11 +285,12 @@ class Doctor:
         """Temporary objects, and blobs half written into the store, that are too old for an upload under way."""
         store = self._universe.store
         blobs = self._universe.blobs
+        # Counted before anything is removed: the report says what there was, with and without `--repair`.
         self.report.uploads = await blobs.abandoned(period_us=janitor.UPLOAD_US_MAX, remove=False)
         if self._repair and self.report.uploads:
             self.report.uploads_cleaned = await blobs.abandoned(period_us=janitor.UPLOAD_US_MAX, remove=True)
         folder = store_opening.folder_of_objects(store.objects)
-        if folder is None:
+        if folder is None:  # only in a folder can uploads of killed processes leave temporary files
             return
         before_us = store.env.wall_us() - janitor.UPLOAD_US_MAX
         under = cas_keys.object_folder(self._universe.id)
@@ -314,7 +322,7 @@ class Doctor:
             await self._records("", record_check.of_store(self._universe))
 
     def not_made(self, check: str, error: errors.Corrupt) -> None:
-        """A check met something that it cannot do without."""
+        """Note that a check could not be made, because something that it needs is damaged."""
         self._find("", "damaged", f"{check} cannot be looked at: {error}", advice=RESTORE)
 
     async def _records(self, world: str, faults: AsyncIterator[record_check.DamagedRecord]) -> None:
@@ -330,6 +338,7 @@ class Doctor:
         if at not in known:
             raw = (await self._engine.read(worlds.get(at))).value(0)
             try:
+                # One read for each world, however many keys it has in the queues.
                 known[at] = None if raw is None else world_keys.META.unpack(raw).status
             except errors.DecodeError:
                 known[at] = world_model.Status.ACTIVE  # there, and damaged: that was found with the world itself

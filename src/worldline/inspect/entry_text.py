@@ -33,13 +33,13 @@ def entry(found: journal.JournalEntry) -> Fields:
     }
     for name in ("correlation", "stamp", "state", "chain", "blob"):
         value = getattr(found, name)
-        if value:
+        if value:  # an entry has most of these empty, and a line full of nothing hides the rest
             shown[name] = plain(value)
     return shown
 
 
 def line(found: journal.JournalEntry) -> str:
-    """What an entry says, in a few words."""
+    """Return what an entry says, in a few words."""
     return parts(fields(found))
 
 
@@ -50,7 +50,7 @@ def parts(said: Fields) -> str:
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else canonical_text(value)
-    text = " ".join(text.split())
+    text = " ".join(text.split())  # a value with line breaks must not look like several entries
     return text if len(text) <= TEXT_CHARACTERS_MAX else text[: TEXT_CHARACTERS_MAX - 3] + "..."
 
 

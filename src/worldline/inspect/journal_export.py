@@ -28,17 +28,20 @@ async def collect(
     line = await world_reader.line_of(universe.store.engine, at)
     kept = await verify.records(universe, line)
     start = await verify.first(universe, line, kept)
+    # The latest snapshot that is low enough: the file is no longer than what was asked for.
     start = next((each for each in reversed(kept) if start.height <= each.height <= above), start)
     walk = verify.VerifyWalk(universe, line, start, top)
     entries: list[journal.JournalEntry] = []
     blobs: dict[bytes, bytes] = {}
     changed: list[journal_file.StepChanges] = []
     async for steps in walk.steps(progress):
+        # The walk checks the parent's steps too, but they are not this world's.
         own = sum(step[-1].height > line.forked_at for step in steps)
         if own:
             entries += [entry for step in steps[-own:] for entry in step]
             blobs |= walk.loaded
             changed += walk.changed[-own:]
+    # The file begins at the fork, where there may be no snapshot: the rows are those that the walk has passed there.
     if line.sections and start.height <= line.forked_at:
         rows, head = await world.rows_at(line.forked_at)
         parts = kernel_snapshots.parts_of(head.state, rows.items())
@@ -67,7 +70,7 @@ def write(exported: journal_file.ExportedJournal, file: Path) -> None:
         with private_files.draft(file) as draft:
             for line in journal_file.lines(exported):
                 draft.write(line.encode())
-            draft.sync()
+            draft.sync()  # before it has its name: after a crash there is the old file or the new one, whole
             draft.put_there(replace=True)
     except OSError as error:
         raise errors.BadInput(f"{file} cannot be written: {error.strerror}") from error

@@ -50,6 +50,7 @@ def lint(text: str, file: str) -> list[LintFinding]:
         for inside, (rule, where, what, instead) in problems
         if not lines[where.lineno - 1].rstrip().endswith(ALLOW)
     ]
+    # A function that two workflows use has each of its problems once, and the same file gives the same list.
     return sorted(dict.fromkeys(found))
 
 
@@ -92,12 +93,14 @@ class Module:
         done: list[Function] = []
         while todo:
             inside, function, owner = todo.pop(0)
+            # Functions may call each other in a circle; without this the walk would not end.
             if function in done:
                 continue
             done.append(function)
             yield inside, function, owner
             for name in _names(function):
                 other = self.functions.get(name)
+                # Marked ones are watched on their own, and effects may do as they please.
                 if other is not None and _mark(other) == "":
                     todo.append((f"{name}, used by {inside}", other, None))
 
@@ -137,6 +140,7 @@ class LintScope:
         match node:
             case ast.Call():
                 yield from self._call(node)
+            # Only loading: assigning to an attribute of a global is a problem of its own, in the next case.
             case ast.Attribute() | ast.Name() if isinstance(node.ctx, ast.Load):
                 yield from self._named(node)
             case ast.Attribute() if self._is_global(node.value):
@@ -195,6 +199,7 @@ class LintScope:
         """The dotted name an expression stands for, through the file's imports; nothing for a local's attribute."""
         name = dotted(node)
         root, dot, rest = name.partition(".")
+        # A local or the file's own function may have the name of a module; what it holds is not known here.
         if root not in self._module.aliases and (root in self._locals or self._module.declares(root)):
             return ""
         return self._module.aliases.get(root, root) + dot + rest if name else ""
@@ -233,14 +238,16 @@ class LintScope:
 
 
 def aliases(nodes: Iterable[ast.AST]) -> dict[str, str]:
-    """What imported names stand for."""
+    """Return what imported names stand for."""
     found: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Import):
             for each in node.names:
+                # `import a.b` binds `a`, while `import a.b as c` binds the inner module.
                 found[each.asname or each.name.partition(".")[0]] = (
                     each.name if each.asname else each.name.partition(".")[0]
                 )
+        # A relative import names the user's own modules, of which no rule tells.
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for each in node.names:
                 found[each.asname or each.name] = f"{node.module}.{each.name}"
@@ -256,7 +263,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def _operands(node: ast.expr) -> Iterator[ast.expr]:
-    """What operators of sets combine; the expression itself if there is none."""
+    """Yield what operators of sets combine; the expression itself if there is none."""
     left = [node]
     while left:  # a chain of operators is as deep as it is long
         each = left.pop()
@@ -267,7 +274,7 @@ def _operands(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _mark(node: Function | ast.ClassDef) -> str:
-    """What a decorator declares this to be: workflow, effect, reducer, or nothing."""
+    """Return what a decorator declares this to be: workflow, effect, reducer, or nothing."""
     for decorator in node.decorator_list:
         target = decorator.func if isinstance(decorator, ast.Call) else decorator
         if isinstance(target, ast.Attribute) and target.attr in ("workflow", "effect", "reducer"):
@@ -315,6 +322,7 @@ def _assigned(node: ast.stmt) -> list[str]:
 
 def _bound(function: Function) -> list[str]:
     """The names that are the function's own: its arguments, and what it assigns."""
+    # A name that is declared global is not the function's own, though it is assigned here.
     declared = [name for node in ast.walk(function) if isinstance(node, ast.Global) for name in node.names]
     given = [node.arg for node in ast.walk(function) if isinstance(node, ast.arg)]
     stored = [node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
@@ -322,7 +330,7 @@ def _bound(function: Function) -> list[str]:
 
 
 def _given_to(function: Function) -> dict[str, list[ast.expr | None]]:
-    """What each local is given. None: nothing, it is only declared."""
+    """Return what each local is given. None: nothing, it is only declared."""
     found: dict[str, list[ast.expr | None]] = {}
     for node in ast.walk(function):
         if isinstance(node, ast.Assign | ast.AnnAssign):

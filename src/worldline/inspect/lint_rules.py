@@ -34,6 +34,7 @@ MUTATORS = (
     "sort",
     "update",
 )
+# These keep the order in which a set gives its members; `sorted`, `sum` or `len` do not depend on it.
 ORDERED_COPIES = ("list", "tuple", "enumerate", "iter", "next", "map", "filter", "zip", "reversed")
 OUTSIDE_VALUES = ("os.environ", "sys.argv", "sys.stdin", "sys.stdout", "sys.stderr")
 
@@ -166,6 +167,7 @@ def of_call(name: str) -> LintRule | None:
     if name in _CALLS:
         return _CALLS[name]
     module, _, last = name.rpartition(".")
+    # From the longest prefix on: `concurrent.futures.thread.x` breaks the rule of `concurrent.futures`.
     while module:
         if module in _MODULES:
             return _MODULES[module]
@@ -179,4 +181,5 @@ def of_call(name: str) -> LintRule | None:
 
 def of_method(name: str) -> LintRule | None:
     """The rule that a method of this name breaks on a path, whatever holds the path."""
+    # By name alone: which object is a path is not known, and these names are seldom anything else's.
     return LintRule("io", IN_EFFECT) if name in _FILE_METHODS else None

@@ -1,4 +1,4 @@
-"""Do the derived queues of a world say what its state says? And writing them anew where they do not.
+"""Check that the derived queues of a world say what its state says, and write them again where they do not.
 
 The journal and the snapshot decide what a world has open; `open`, `due` and `ready` keys are derived from that and can
 all be written again. A receipt or a fired timer that waits in the inbox counts as an answer. Attempts of work that is
@@ -103,9 +103,10 @@ async def faults(
     for _ in range(LOOKS_MAX):
         before = (await universe.store.engine.read(journals.get_head(at))).value(0)
         machine, head = await universe.reader(at, program).latest()
-        if journals.pack_head(head) != before:
+        if journals.pack_head(head) != before:  # a step came between: machine and head would not be of one moment
             continue
         seen = await _look(universe, at)
+        # A fork without steps of its own has open in its state what is its parent's, so only its inbox can be judged.
         if seen.head_raw == before and seen.unborn:
             return await _ready_fault(universe, at, seen, hints)
         if seen.head_raw == before:
@@ -123,13 +124,13 @@ async def _look(universe: Connection, at: ids.Address) -> QueueView:
         try:
             opened[intent] = works.Open(at, intent, work_keys.WORK.unpack(raw), raw)
         except errors.DecodeError:
-            unreadable[intent] = raw
+            unreadable[intent] = raw  # the raw bytes are kept: the repair deletes it only as it was found
     answered: dict[ids.IntentId, None] = {}
     moved: dict[ids.IntentId, Parked | None] = {}
     first = b""
     async for item in listing.items(universe, inboxes.read_range(at, count_max=1_000)):
         unread = inboxes.decode([item])[0]
-        first = first or unread.stamp
+        first = first or unread.stamp  # the first shows whether the inbox moved since
         if isinstance(unread.item, inbox.EffectReceipt | inbox.TimerFired):
             answered[ids.IntentId(unread.item.intent)] = None
         elif isinstance(unread.item, inbox.Control):
@@ -144,7 +145,7 @@ async def _look(universe: Connection, at: ids.Address) -> QueueView:
 
 
 def _moved(item: inbox.Control) -> dict[ids.IntentId, Parked | None]:
-    """What an unread command says of an effect, if it is one that does."""
+    """Return what an unread command says of an effect, if it is one that does."""
     data = item.payload.inline or b""
     try:
         if item.command == control_commands.PARK:
@@ -159,6 +160,7 @@ def _moved(item: inbox.Control) -> dict[ids.IntentId, Parked | None]:
 
 def _open_faults(seen: QueueView, machine: Machine, at: ids.Address) -> list[WrongQueueKey]:
     wanted = wanted_of(machine, at)
+    # Unread commands are later than the state: an effect may be parked or retried, and the world not told yet.
     parked = parked_of(machine) | seen.moved
     found = [
         WrongQueueKey(QueueFault.UNREADABLE, intent, wanted.get(intent), parked.get(intent), raw=raw)
@@ -172,6 +174,7 @@ def _open_faults(seen: QueueView, machine: Machine, at: ids.Address) -> list[Wro
             found.append(
                 WrongQueueKey(QueueFault.UNANSWERED, intent, each, parked.get(intent), authority, authority.raw)
             )
+    # What the next steps give up is not wanted any more, and its open keys are still rightly there.
     closing = {machine.work.wanted_again(each.pending, at).intent: None for each in machine.work.closing}
     for intent, authority in seen.opened.items():
         if intent not in wanted and intent not in closing:
@@ -183,6 +186,7 @@ async def _due_faults(universe: Connection, at: ids.Address, seen: QueueView, ma
     """Claimable work without its pointer. Adapters move both at once, so what seems missing is read again."""
     wanted = wanted_of(machine, at)
     found: list[WrongQueueKey] = []
+    # Parked, sent and settled work has no pointer.
     candidates = [each for each in seen.opened.values() if each.work.state in works.CLAIMABLE]
     for start in range(0, len(candidates), store_queries.PAGE):
         part = candidates[start : start + store_queries.PAGE]
@@ -202,9 +206,10 @@ async def _due_faults(universe: Connection, at: ids.Address, seen: QueueView, ma
 async def _ready_fault(
     universe: Connection, at: ids.Address, seen: QueueView, hints: hint_scan.HintScan
 ) -> list[WrongQueueKey]:
+    # A holder reads its inbox without a hint, and hints read before are enough as long as they name the world.
     if not seen.unread or seen.held or hints.has(at):
         return []
-    await hints.read()
+    await hints.read()  # the hint may be younger than the last scan
     if hints.has(at):
         return []
     page = (await universe.store.engine.read(inboxes.read_range(at, count_max=1))).page(0)
@@ -253,6 +258,7 @@ async def repair(
     engine, env = universe.store.engine, universe.store.env
     worker = ids.WorkerId(envs.new_id(env))
     incarnation = ids.Incarnation(envs.new_id(env))
+    # A worker of its own: another process that sees this lease can judge whether its holder is alive.
     life = await world_lease.beat(engine, env, worker, incarnation, WorkerSettings())
     try:
         others = death_witness.DeathWitness(env, lambda other: world_holders.is_gone(universe.store, other))
@@ -266,6 +272,7 @@ async def repair(
         finally:  # the release leaves a hint if something is unread
             await world_lease.release(engine, env, lease, mended=True)
     finally:
+        # Also after a failure: a worker without this goodbye would look alive until its heartbeat runs out.
         batch = kv.Batch()
         leases.goodbye(batch, life)
         await transact.commit(engine, env, batch)
@@ -273,7 +280,7 @@ async def repair(
 
 
 def _needs_code(wrong: WrongQueueKey) -> bool:
-    """Whether the program must be known to write this anew: it is an effect, and which queue it was in is lost."""
+    """Whether the program must be known to write this again: it is an effect, and which queue it was in is lost."""
     lost = wrong.fault in (QueueFault.MISSING_OPEN, QueueFault.UNREADABLE)
     return lost and wrong.wanted is not None and wrong.wanted.kind is WorkKind.EFFECT
 
@@ -314,6 +321,7 @@ async def _commit_large(universe: Connection, restoring: Restoring, wrong: Wrong
         [outcome] = await transact.commit(universe.store.engine, universe.store.env, batch)
         if isinstance(outcome, kv.Ok):
             return
+        # Only a collection is worth another attempt; anything else means that the world has changed.
         if not universes.is_collected(outcome, universe.id):
             break
     raise errors.Conflicted(CHANGED)
@@ -326,6 +334,7 @@ _RESTORED = (QueueFault.MISSING_OPEN, QueueFault.MISSING_DUE, QueueFault.UNREADA
 def _delete(lease: leases.Lease, wrong: WrongQueueKey, head_raw: bytes) -> kv.Batch:
     assert wrong.raw is not None
     batch = kv.Batch()
+    # Lease, head and bytes: a repair that is too late must not delete what a newer holder or step has written.
     leases.fence(batch, lease)
     batch.expect(journal_keys.head_key(lease.at), head_raw)
     batch.expect(work_keys.open_key(lease.at, wrong.intent), wrong.raw)
@@ -354,8 +363,10 @@ class Restoring(msgspec.Struct, frozen=True):
         else:
             work = _as_parked(step_batch.work_of(self.program, wrong.wanted), wrong.parked)
             if wrong.authority is not None:
+                # The stored record still says which queue it was in, so this needs no declaration in the code.
                 work = msgspec.structs.replace(work, queue=wrong.authority.work.queue)
         batch = kv.Batch()
+        # Derived from this head, under this lease: else the key may be out of date already.
         leases.fence(batch, self.lease)
         done = works.repair(
             batch,
@@ -377,6 +388,7 @@ def _as_parked(work: Work, parked: Parked | None) -> Work:
 
 
 async def _commit(universe: Connection, batches: Sequence[kv.Batch]) -> None:
+    # A world may have any number of wrong keys, and a commit takes so many batches.
     for start in range(0, len(batches), BATCHES_MAX):
         part = batches[start : start + BATCHES_MAX]
         for outcome in await transact.commit(universe.store.engine, universe.store.env, *part):

@@ -81,6 +81,7 @@ _IN_WORLD: dict[InWorld, _Values] = {
     InWorld.BROUGHT: (inbox.BROUGHT,),
 }
 _ALL = (*_IN_STORE, *_IN_UNIVERSE, *_IN_WORLD)
+# At import: a new keyspace that names this check and is in no table above stops every test.
 assert [each.place for each in keyspace_table.KEYSPACES if CHECK in each.checks] == [*_ALL], "a record is read by none"
 
 _COUNTERS = (scrub_keyspace.COUNT,)
@@ -116,7 +117,7 @@ async def of_world(universe: Connection, at: ids.Address) -> AsyncIterator[Damag
 
 async def _faults(universe: Connection, prefix: bytes, values: _Values) -> AsyncIterator[DamagedRecord]:
     async for key, raw in listing.items(universe, kv.Range(*tuples.prefix_range(prefix), count_max=PAGE)):
-        if key in _COUNTERS:
+        if key in _COUNTERS:  # it shares a keyspace with records, and has no envelope
             continue
         try:
             keyspace_table.take_apart(key)
@@ -133,7 +134,8 @@ def _read(key: bytes, raw: bytes, values: _Values) -> None:
     data = frame.plain(raw)
     row = keyspace_table.of(key)
     if row is not None and row.stamped is keyspace_table.Stamped.IN_VALUE:
-        data = data[: -limits.STAMP_BYTES]
+        data = data[: -limits.STAMP_BYTES]  # the store has put a stamp behind the value, which is no part of it
     kind = frame.kind_of(data)
+    # Of an unknown kind, the first codec says what is wrong, with its own words.
     value = next((each for each in values if each.kind == kind), values[0])
     value.unpack(data)

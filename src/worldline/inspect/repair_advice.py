@@ -1,4 +1,4 @@
-"""The commands that help a run or an effect that does not go on, as a person types them; and a run's operations.
+"""The commands that help a run or an effect that makes no progress, as a person types them; and a run's operations.
 
 Which of them apply is read from the run's record alone: no user code runs, except for `differences`.
 """
@@ -45,11 +45,12 @@ def of_run(command: Command, world: str, record: Record) -> list[str]:
     found = [command(f"runs retry {about}")] if record.status is RunStatus.BLOCKED else []
     to = _OPERATION.search(record.blocked)
     open_ops = [number for number, op in enumerate(record.ops, 1) if op.outcome is None and op.kind in _ANSWERED]
+    # It has an answer that the edited type refuses: another answer to the same operation is the mildest way out.
     if to and divergence_report.UNFIT in record.blocked:
         open_ops.insert(0, int(to.group(1)))
     found += [command(f"runs answer {about} {number} VALUE") for number in open_ops[:ANSWERS_SHOWN_MAX]]
     found.append(command(f"runs reset {about} --to {to.group(1) if to else 'start'}"))
-    if record.status is not RunStatus.BLOCKED:
+    if record.status is not RunStatus.BLOCKED:  # a blocked run is cancelled only when it resumes, which it does not
         found.append(command(f"runs cancel {about}"))
     found.append(command(f"runs terminate {about}"))
     return found
@@ -73,7 +74,7 @@ def pending_cancel(record: Record) -> str:
 
 def operations(record: Record, differing: dict[int, str] | None = None) -> list[Operation]:
     """The last operations of a run, in order."""
-    first = max(0, len(record.ops) - SHOWN_MAX)
+    first = max(0, len(record.ops) - SHOWN_MAX)  # the last ones: where the run stands is at the end
     return [
         Operation(number + 1, divergence_report.describe(op), _state(op), (differing or {}).get(number, ""))
         for number, op in enumerate(record.ops[first:], first)
@@ -97,7 +98,7 @@ def differences(machine: Machine, run_id: str) -> dict[int, str]:
     except failures.Diverged:
         return {}
     finally:
-        run.cool()
+        run.cool()  # the coroutine has run ahead of the record, and must not be used by anything else
 
 
 def _state(op: Op) -> str:

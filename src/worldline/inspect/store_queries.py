@@ -177,6 +177,7 @@ async def list_worlds(
     found: list[WorldRow] = []
     chosen: list[tuple[ids.Address, world_model.WorldMeta]] = []
     async for each in listing.worlds_of(universe, wanted):
+        # Before reading the worlds: a limit of 20 must not cost a page of 500 heads and leases.
         if len(found) + len(chosen) >= limit:
             break
         chosen.append(each)
@@ -196,6 +197,7 @@ async def _rows(
     if not chosen:
         return []
     requests = [each for at, _ in chosen for each in (journals.get_head(at), *leases.reads(at))]
+    # One read for all worlds of the page: on a server, a read for each would be a round trip for each.
     read = await universe.store.engine.read(*requests)
     states = [
         leases.decode(at, *(read.value(4 * index + number) for number in (1, 2, 3)))
@@ -240,6 +242,7 @@ async def show_world(universe: Connection, at: ids.Address, *, option: str = "")
         created=when(meta.created_us),
         changed=when(head.time_us) if head.step else None,
         labels=meta.labels,
+        # No index leads from a world to its names.
         names=[each.name async for each in refs.refs(universe) if each.id == at.world.hex()],
         step=head.step,
         height=head.height,
@@ -262,7 +265,7 @@ async def show_world(universe: Connection, at: ids.Address, *, option: str = "")
 
 
 async def _compacted(universe: Connection, at: ids.Address) -> dict[str, Any]:
-    """How far a world is compacted."""
+    """Return how far a world is compacted."""
     engine = universe.store.engine
     read = await engine.read(compaction_batches.last_range(at), history_line.get(at))
     last = compaction_batches.decode_last(at, read.page(0))
@@ -301,11 +304,12 @@ async def quarantined(universe: Connection, at: ids.Address, status: world_model
     if status is not world_model.Status.PAUSED:
         return None
     found = await trial_of(universe, at)
+    # Deaths within steps quarantine no world; a world that is paused with only those was paused by a person.
     return found if found is not None and found.restore_deaths else None
 
 
 async def _held_back(universe: Connection, at: ids.Address, meta: world_model.WorldMeta, option: str) -> dict[str, Any]:
-    """What is said of a world that is quarantined."""
+    """Return what is said of a world that is quarantined."""
     found = await quarantined(universe, at, meta.status)
     if found is None:
         return {}
@@ -317,13 +321,14 @@ async def _held_back(universe: Connection, at: ids.Address, meta: world_model.Wo
 
 
 async def trial_of(universe: Connection, at: ids.Address) -> CrashTrial | None:
-    """What is counted against a world and its next input, if anything may be."""
+    """Return what is counted against a world and its next input, if anything may be."""
     return trial.decode_trial((await universe.store.engine.read(trial.get(at))).value(0))
 
 
 async def count(universe: Connection, request: kv.Range) -> int:
-    """How many keys a range holds, up to a bound."""
+    """Count the keys of a range, up to a bound."""
     total = 0
+    # Bounded: an inbox of millions is shown as large, and is not read to its end for a number.
     while total < COUNT_MAX:
         page = (await universe.store.engine.read(request)).page(0)
         total += len(page.items)
@@ -337,7 +342,7 @@ async def count(universe: Connection, request: kv.Range) -> int:
 
 
 async def open_work(universe: Connection, at: ids.Address | None) -> AsyncIterator[works.Open]:
-    """What one world has open, or all of them."""
+    """Yield what one world has open, or all of them."""
     begin, end = work_keys.open_all(universe.id) if at is None else work_keys.open_work(at)
     async for key, raw in listing.items(universe, kv.Range(begin, end)):
         address, intent = work_keys.open_address(universe.id, key)
@@ -352,6 +357,7 @@ async def list_work(
     if state is not None:
         found = [each for each in found if each.work.state.name.lower() == state]
     if kind is WorkKind.TIMER:
+        # The intent makes the order definite where times are equal.
         found.sort(key=lambda each: (each.work.due_us, each.intent))
     else:
         found.sort(key=lambda each: (each.work.opened_us, each.work.step, each.work.ordinal), reverse=True)
@@ -386,6 +392,7 @@ async def _work_row(universe: Connection, opened: works.Open, world: str) -> Wor
     args = None
     if work.kind is WorkKind.EFFECT:
         params = await universe.blobs.load(work.params)
+        # Personal values are marked, not shown: a listing is no place to read them.
         args = entry_text.arguments(await value_check.marked(universe.store.engine, opened.at, params))
     return WorkRow(
         opened.intent.hex(),
@@ -431,7 +438,7 @@ async def list_dead(universe: Connection, addresses: Sequence[ids.Address], *, l
         rows: list[DeadLetterRow] = []
         async for letter in dead_letters.letters(universe, at):
             rows.append(dead_row(letter, names_of[at]))
-            if len(rows) >= limit:
+            if len(rows) >= limit:  # each world's newest are enough: the merged list is cut to `limit` as well
                 break
         found += rows
     found.sort(key=lambda each: (each.time, each.id), reverse=True)
@@ -442,7 +449,7 @@ def dead_row(letter: inboxes.DeadLetterRecord, world: str) -> DeadLetterRow:
     try:
         item = entry_text.item(inbox_keys.ITEM.unpack(letter.dead.item))
     except errors.DecodeError:
-        item = {"bytes": letter.dead.item.hex()}
+        item = {"bytes": letter.dead.item.hex()}  # it may be a dead letter because it cannot be read
     return DeadLetterRow(
         letter.stamp.hex(), world, letter.dead.reason, letter.dead.step, when(letter.dead.time_us), item
     )

@@ -114,9 +114,11 @@ class VerifyWalk:
                 items = await pages.items(bytes_max=PAGE_BYTES)
             except errors.Corrupt as error:  # a segment
                 raise Damaged(frames.height + 1, str(error)) from error
+            # The head names a height that no frame reaches: entries are missing at the end, which no checksum shows.
             if not items:
                 raise Damaged(frames.height + 1, _missing(frames, self._head))
             ended: list[step_reader.StoredStep] = []
+            # One item at a time, so that damage is named with its own key and not with its page.
             for index in range(len(items)):
                 ended += await self._take(frames, items, index, ended)
                 self.frames += 1
@@ -125,6 +127,7 @@ class VerifyWalk:
             self.entries += sum(map(len, steps))
             progress(self._last.height - self._start.height, total)
             yield steps
+        # Without an entry read, the state of the last step is not known, and only the chain can be compared.
         if self._last.chain != self._head.chain or (self.entries and self._last.state != self._head.state):
             raise Damaged(self._head.height, "the head does not name the journal's last entry")
 
@@ -154,6 +157,7 @@ class VerifyWalk:
         try:
             return frames.take([items[index]])
         except errors.Corrupt as error:
+            # First the steps before it: if one of those is damaged too, the lower height is the one to name.
             await self._fold([each for each in ended if each.height <= self._head.height])
             height = self._last.height + 1
             why = ""
@@ -164,6 +168,7 @@ class VerifyWalk:
 
     async def _fold(self, ended: Sequence[step_reader.StoredStep]) -> Steps:
         """Check steps that follow each other, and take over what they changed. Returns their entries."""
+        # Bodies of one page only: a whole journal's would not fit into memory.
         self.loaded, self.changed, self.stored = {}, [], []
         steps: Steps = []
         for each in ended:
@@ -181,11 +186,13 @@ class VerifyWalk:
 
     async def _follow(self, step: step_reader.StoredStep) -> StepChanges:
         """Check one step: its chain, and the state that it leads to, if its changes and the rows before are known."""
+        # The first step behind dropped ones: from here on changes are known, if there are rows to apply them to.
         if not self._whole and not step.dropped:
             await self._stand()
         if step.dropped or not self._whole:
             covered = step_reader.covered(step, self.loaded)
             self._last = step_reader.link(self._last, step, covered)
+            # Rows that miss one change prove nothing about the next state.
             self._rows, self._whole, self.states_above = Rows(), False, step.height
             return StepChanges(step.changes, covered)
         changed = step_reader.resolve(step, self._rows, self.loaded)
@@ -194,7 +201,7 @@ class VerifyWalk:
         return StepChanges(step.changes, changes_digest(changed))
 
     async def _stand(self) -> None:
-        """Go on with the rows of the snapshot that was taken here, if one is kept."""
+        """Continue with the rows of the snapshot that was saved here, if one is kept."""
         record = self._kept.get(self._last.height)
         if record is None:
             return
@@ -202,7 +209,7 @@ class VerifyWalk:
             base = await saved_state.load(self._universe.blobs, record.root)
         except (errors.Corrupt, errors.NotFound) as error:
             raise _bad_snapshot(record, error) from error
-        if base.state != self._last.state:
+        if base.state != self._last.state:  # a snapshot whose bytes are right may still be another step's
             raise Damaged(record.height, f"the snapshot of step {record.step} is of another state")
         self._rows, self._whole = Rows(base.rows()), True
 
@@ -258,7 +265,9 @@ async def verify(
     `KeyDestroyed` if the whole world was erased. Signatures of receipts are checked where there are some;
     `receipt_keys`: one of these must have signed the receipt of every effect.
     """
+    # First: an erased world's bytes cannot be read, which is no damage.
     encryption_batches.check_kept(at, (await universe.store.engine.read(encryption_batches.get(at))).value(0))
+    # Before everything else: what a running world writes after this is above it, and not judged.
     top = await head(universe, at)
     line = await _whole_line(universe, at)
     kept = await _readable_records(universe, line)
@@ -275,9 +284,10 @@ async def verify(
                 raise Damaged(step[0].height, wrong)
             check_record(wanted.get(step[-1].height), step[-1])
             personal.see(step[0].height, [entry.payload for entry in step])
+        # Large payloads are known by page only, so a wrong value in one is named with the page's first height.
         personal.see(steps[0][0].height if steps else 1, walk.loaded.values())
     await _check_personal(universe, line, personal, walk.rows, top.height)
-    known: dict[bytes, None] = {}
+    known: dict[bytes, None] = {}  # snapshots share nodes: each is read once
     for each in kept:
         await _check_nodes(universe, each, known, walk.rows)
     blobs = walk.blobs + len(known)
@@ -354,6 +364,7 @@ async def _whole_line(universe: Connection, at: ids.Address) -> history_line.His
     except errors.DecodeError as error:
         raise Damaged(0, f"a snapshot's record: {error}") from error
     for index, section in enumerate(lineage.sections):
+        # Only what a restore would read has to be pinned: a fork with a baseline of its own needs nothing below it.
         leans = saved.height <= lineage.height and section.height >= saved.height
         if leans and read.value(index + 1) is None:
             raise Damaged(section.height, f"no pin keeps what it needs of world {section.world.hex()}")
@@ -379,7 +390,7 @@ async def _check_pins(universe: Connection, at: ids.Address) -> None:
 
 
 def check_record(record: snapshot.StateSnapshot | None, last: journal.JournalEntry) -> None:
-    """A snapshot must name the very history it was taken of."""
+    """Check that a snapshot names the very history whose state it has."""
     if record is not None and (record.chain, record.step) != (last.chain, last.step):
         raise Damaged(last.height, f"the snapshot of step {record.step} was taken of another history")
 
@@ -410,7 +421,7 @@ async def _check_nodes(
 
 
 def _below(error: saved_state.BadNode, rows: Rows) -> str:
-    """Which rows lie below a node that cannot be read, as far as they are still there."""
+    """Return which rows lie below a node that cannot be read, as far as they are still there."""
     keys = [key for key in sorted(rows.keys()) if error.place is not None and error.place.holds(key)]
     if not keys:
         return ""

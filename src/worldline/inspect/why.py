@@ -113,6 +113,7 @@ async def why(world: Handle, *, option: str = "") -> Why:
     machine, fault, note = await _machine(asking, world)
     if meta.status is Status.ACTIVE:
         found += await _trial(asking, at)
+        # What keeps workers from running it explains why none does, so only one of the two is said.
         found += await _running(asking, at, fault) or await _not_hosted(asking, at, meta, unread, opened)
         found += await _assigned(asking, at, unread)
     kept = await traceback_reader.of_world(universe.store.engine, at)
@@ -126,12 +127,12 @@ async def why(world: Handle, *, option: str = "") -> Why:
         found.append(_of_intent(asking, reason, required[each.intent]) if each.intent in required else reason)
     if unread:
         found.append(Reason("inbox", f"{grammar.count(unread, 'unread input')}"))
-    found.sort(key=lambda each: not each.stuck)
+    found.sort(key=lambda each: not each.stuck)  # stable: within both halves the order of the questions above remains
     return Why(meta.name, meta.status.name.lower(), head.height, found, note, _failed(asking, kept))
 
 
 def for_a_person(found: Why) -> list[str]:
-    """What waits for a person, or fails again and again, in a line each: why, and the command to type."""
+    """Return what waits for a person, or fails again and again, in a line each: why, and the command to type."""
     stuck = [each for each in found.reasons if each.stuck or each.kind == "retrying"]
     lines = [
         f"{each.what}{f': {each.error.splitlines()[0]}' if each.error else ''}; type `{each.command}`"
@@ -156,7 +157,7 @@ _REFUSED = {"worlds": "no world can be made", "pins": "no fork can be made"}
 
 
 async def _quota(asking: WhyQuestion) -> list[Reason]:
-    """What this universe has too much of: what runs goes on, what asks for more is refused."""
+    """Say what this universe has too much of: what runs continues, what asks for more is refused."""
     use = await quota_calls.use(asking.universe.store, asking.universe.id)
     found: list[Reason] = []
     for name in use.exceeded:
@@ -190,6 +191,7 @@ async def _status(asking: WhyQuestion, at: ids.Address, status: Status) -> list[
     name = status.name.lower()
     found = await store_queries.quarantined(asking.universe, at, status)
     if found is not None:
+        # The store's clock: it is the one that ends the quarantine.
         now_us = (await asking.universe.store.engine.read()).time_us
         again = quarantine.when(found, now_us=now_us) if found.until_us else "fix the cause, then resume it"
         what = f"it is quarantined: {quarantine.reason(found)}; {again}"
@@ -202,7 +204,7 @@ async def _status(asking: WhyQuestion, at: ids.Address, status: Status) -> list[
 
 
 async def _trial(asking: WhyQuestion, at: ids.Address) -> list[Reason]:
-    """That steps over its next input did not end in order."""
+    """Say that steps over its next input did not end cleanly."""
     found = await store_queries.trial_of(asking.universe, at)
     if found is None:
         return []
@@ -231,7 +233,7 @@ def _times(count: int) -> str:
 
 
 async def _running(asking: WhyQuestion, at: ids.Address, fault: list[Reason]) -> list[Reason]:
-    """What keeps it from being run: workers refuse it, or its code or its bytes are wrong and no worker runs it."""
+    """Say what keeps it from being run: workers refuse it, or its code or its bytes are wrong and no worker runs it."""
     holder = await world_holders.find(asking.universe.store, at)
     running = None if holder is None or not holder.alive else holder.worker
     return await _refused(asking, at, running) or (fault if running is None else [])
@@ -240,13 +242,15 @@ async def _running(asking: WhyQuestion, at: ids.Address, fault: list[Reason]) ->
 async def _not_hosted(
     asking: WhyQuestion, at: ids.Address, meta: WorldMeta, unread: int, opened: list[works.Open]
 ) -> list[Reason]:
-    """That no process hosts it, if one is needed."""
+    """Say that no process hosts it, if one is needed."""
     holder = await world_holders.find(asking.universe.store, at)
     if holder is not None and holder.alive:
         return []
     now_us = (await asking.universe.store.engine.read()).time_us
+    # Work that is not due yet needs no host now, and a world that waits for tomorrow is not stuck.
     due = [each for each in opened if each.work.state in works.CLAIMABLE and each.work.due_us <= now_us]
     waits = unread + len(due)
+    # Nothing to do and no holder is how an idle world looks; a dead holder is said even so.
     if not waits and holder is None:
         return []
     since = None if holder is None else _when(holder.heartbeat_us)
@@ -261,7 +265,7 @@ async def _not_hosted(
 
 
 async def _assigned(asking: WhyQuestion, at: ids.Address, unread: int) -> list[Reason]:
-    """That it is assigned to a worker which does not run it. It is stuck if it waits for that one alone."""
+    """Say that it is assigned to a worker which does not run it. It is stuck if it waits for that one alone."""
     wanted = await world_holders.assigned(asking.universe.store, at)
     holder = await world_holders.find(asking.universe.store, at)
     running = holder is not None and holder.alive
@@ -274,10 +278,10 @@ async def _assigned(asking: WhyQuestion, at: ids.Address, unread: int) -> list[R
 
 
 async def _refused(asking: WhyQuestion, at: ids.Address, running: ids.WorkerId | None) -> list[Reason]:
-    """What living workers say of a world that they cannot run. It is stuck unless another worker runs it."""
+    """Say what live workers report of a world that they cannot run. It is stuck unless another worker runs it."""
     found: list[Reason] = []
     for each in await world_holders.refusals_of(asking.universe.store, at):
-        stuck = running in (None, each.worker)
+        stuck = running in (None, each.worker)  # a refusal of one worker does no harm while another one runs the world
         what = f"worker {each.name} cannot run it and leaves it alone; to have it tried at once, pause and resume it"
         command = f"{asking.command(f'pause {asking.name}')} && {asking.command(f'resume {asking.name}')}"
         found.append(Reason("refused", what, stuck, error=each.why, command=command))
@@ -285,7 +289,7 @@ async def _refused(asking: WhyQuestion, at: ids.Address, running: ids.WorkerId |
 
 
 async def _unproved(asking: WhyQuestion, at: ids.Address) -> list[Reason]:
-    """What workers found when they ran its journal again in the background. It goes on all the same."""
+    """Say what workers found when they ran its journal again in the background. The world continues all the same."""
     command = asking.command(f"replay {asking.name} --prove")
     return [
         Reason("unproved", f"it goes on, but worker {each.name} could not prove it", error=each.why, command=command)
@@ -304,7 +308,7 @@ async def _dead(asking: WhyQuestion, at: ids.Address, kept: list[StepTraces]) ->
         trace = traceback_reader.find(by_step.get(row.step, []), TraceSource.HANDLER)
         what = f"dead letter {row.id}{more}"
         found.append(Reason("dead", what, True, "", row.time, None, row.reason, command, trace))
-        if len(found) >= DEAD_SHOWN_MAX:
+        if len(found) >= DEAD_SHOWN_MAX:  # the newest first, and the total is in each line
             break
     return found
 
@@ -350,11 +354,13 @@ def _open(asking: WhyQuestion, opened: works.Open) -> Reason:
 
 
 def _cells(asking: WhyQuestion, machine: Machine) -> list[Reason]:
-    """Cells that do not go on, and intents that wait in their queues."""
+    """Name cells that make no progress, and intents that wait in their queues."""
     every = domain_checks.waiting(machine)
+    # Those that need a person first, or the cut could hide them.
     every.sort(key=lambda each: not (each.fatal or each.blocked or not each.is_declared))
     found = [_cell(asking, each) for each in every[:CELLS_SHOWN_MAX]]
     if len(every) > CELLS_SHOWN_MAX:
+        # What is cut off may still need a person, and that must show.
         stuck = any(each.fatal or each.blocked for each in every[CELLS_SHOWN_MAX:])
         found.append(
             Reason("cells", (f"{grammar.count(len(every) - CELLS_SHOWN_MAX, 'more cell')} of flow domains"), stuck)
@@ -426,11 +432,12 @@ def _key(key: str) -> str:
 async def _runs(asking: WhyQuestion, world: Handle, machine: Machine) -> list[Reason]:
     found: list[Reason] = []
     records = [run.record for run in machine.live_runs()]
+    # One walk over the journal for all blocked runs, as each of them could lead far back.
     blocked_us = await block_times.of_runs(world, [each.id for each in records if each.status is RunStatus.BLOCKED])
     for record in records:
         if record.status is RunStatus.BLOCKED:
             found.append(_blocked_run(asking, world.name, record, _when(blocked_us.get(record.id))))
-            continue
+            continue  # what it waits for does not matter until its code fits
         found += [_waiting(asking, record, op) for op in record.ops if op.outcome is None and op.kind in _WAITS]
     return found
 
@@ -523,8 +530,10 @@ async def find_run(world: Handle, run_id: str) -> WaitingRun:
 
 async def _differences(world: Handle, run_id: str) -> tuple[dict[int, str], str]:
     """By operation; and why they are not known. The machine is one of its own: code that does not return keeps it."""
+    # A host does not run users' code for a look: code that does not return would take time from its worlds.
     if world.universe.host is not None:
         return {}, ""
+    # At a height, so it is a machine of this call: the one at the head is shared with other readers.
     machine = await world.machine(at=(await world.head()).height)
     try:
         found = await daemon_threads.run_within(

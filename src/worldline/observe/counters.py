@@ -35,12 +35,14 @@ class Counters:
 
     def __call__(self, measure: Measure) -> None:
         """Take a measurement: it is called by the process that is watched."""
+        # Sorted: one series, whatever order the labels come in.
         series = (measure.name, tuple(sorted(measure.labels.items())))
         known = self._counted.get(series)
         if known is None:
             first = Counted(measure.name, measure.kind, dict(measure.labels), measure.value, 1, measure.value)
             self._counted[series] = first
             return
+        # A gauge says how it is now, so its values do not add up.
         value = measure.value if measure.kind == "gauge" else known.value + measure.value
         most = max(known.most, measure.value)
         self._counted[series] = msgspec.structs.replace(known, value=value, count=known.count + 1, most=most)
@@ -57,6 +59,6 @@ class Counters:
 
     def reset(self) -> list[Counted]:
         """Begin anew at nothing. Returns what there was."""
-        before = self.snapshot()
+        before = self.snapshot()  # copied and emptied without an await between: no measurement is lost
         self._counted = {}
         return before

@@ -82,6 +82,7 @@ def dump(
     name: str,
     now_us: int,
 ) -> Dump:
+    # Sorted: two dumps of one process can be compared line by line.
     held = [] if worlds is None else sorted(worlds.held, key=lambda each: each.at)
     cycles = [] if worlds is None else list(worlds.under_way().values())
     claims = [] if adapter is None else sorted(adapter.claims(), key=lambda each: each.intent)
@@ -108,12 +109,13 @@ def _world(each: held_world.HeldWorld) -> WorldDump:
 
 
 def _diverged(proved: proof_job.Proofs) -> list[DivergedDump]:
-    latest = list(proved.diverged.items())[-LISTED_MAX:]
+    latest = list(proved.diverged.items())[-LISTED_MAX:]  # the last ones: a dump is about what goes wrong now
     return [DivergedDump(at.world.hex(), each.name, each.height) for at, each in latest]
 
 
 def stacks() -> str:
     """The stacks of all threads, most recent call first."""
+    # A real file: `faulthandler` writes to a file descriptor, without running any Python code of the stuck threads.
     with tempfile.TemporaryFile() as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)

@@ -35,7 +35,7 @@ _STANDARD = (*vars(logging.makeLogRecord({})), "message", "asctime", "taskName")
 
 
 def fields(record: logging.LogRecord) -> dict[str, str | int | float | bool]:
-    """What a record carries besides what every record has."""
+    """Return what a record carries besides what every record has."""
     return {
         name: value
         for name, value in vars(record).items()
@@ -59,6 +59,7 @@ class Json(logging.Formatter):
             "message": urls.hidden(record.getMessage()),
         }
         carried = {**self._always, **fields(record)}
+        # A user's field must not replace the time or the message of the line.
         said |= {name if name not in _OURS else f"field_{name}": value for name, value in carried.items()}
         if record.exc_info is not None and record.exc_info[0] is not None:
             said["error"] = urls.hidden(self.formatException(record.exc_info))
@@ -71,7 +72,7 @@ class Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
         millis = int(record.created * 1000) % 1000
-        line = " ".join(record.getMessage().split())
+        line = " ".join(record.getMessage().split())  # one record is one line, whatever a message holds
         said = f"{when}.{millis:03} {record.levelname} {record.name.removeprefix('worldline.')}: {line}"
         shown = getattr(record, log_calls.SHOWN, ())
         carried = " ".join(f"{name}={value}" for name, value in fields(record).items() if name not in shown)
@@ -88,6 +89,7 @@ class _Handler(logging.Handler):
         self._write = write
 
     def emit(self, record: logging.LogRecord) -> None:
+        # After formatting: a secret may stand in the message, a field or the traceback, and all are text only here.
         self._write(KNOWN.text(self.format(record)))
 
 
@@ -110,13 +112,17 @@ def written(
     handler.setFormatter(Json(always) if form == "json" else Text())
     before = all_of_us.propagate, all_of_us.level, user.level
     all_of_us.addHandler(handler)
+    # Else a handler that the user's program has installed at the root writes each line again.
     all_of_us.propagate = False
     all_of_us.setLevel(level.upper())
     if users:
+        # What a user logs is wanted at `info`, when of ours only warnings are.
         user.setLevel(min(logging.INFO, all_of_us.level))
     try:
         yield
     finally:
+        # All of it is put back: the loggers belong to the process, and a test or a program may open several stores in
+        # turn.
         all_of_us.removeHandler(handler)
         all_of_us.propagate = before[0]
         all_of_us.setLevel(before[1])

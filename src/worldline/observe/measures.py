@@ -86,7 +86,7 @@ class Meter:
         _MEASURES[type(fact)](self, fact)
 
     def add(self, name: str, by: float, *labels: str) -> None:
-        if not by:
+        if not by:  # nothing to add is no measurement for a sink
             return
         series = self._series(name, labels, self.counters)
         self.counters[series] = self.counters.get(series, 0) + by
@@ -120,10 +120,12 @@ class Meter:
     def _series(self, name: str, labels: tuple[str, ...], known: Mapping[Series, Any]) -> Series:
         """A metric with its labels; with others in their place if there are too many already."""
         series = (name, labels)
+        # A known series stays itself above the bound: only new label values are counted together.
         if not labels or series in known:
             return series
         count = self._known.get(name, 0)
         if count >= SERIES_MAX:
+            # User code chooses some label values, such as names of effects: they must not fill the memory.
             return (name, (OTHER,) * len(labels))
         self._known[name] = count + 1
         return series
@@ -174,15 +176,17 @@ def _work(meter: Meter, fact: facts.StepsCommitted) -> None:
         else:
             meter.add("worldline_effects_opened_total", 1, wanted.name)
             meter.opened[wanted.intent] = (wanted.name, wanted.opened_us)
+            # The oldest goes: an effect that was opened so long ago only has no duration when it ends.
             if len(meter.opened) > OPEN_MAX:
                 del meter.opened[next(iter(meter.opened))]
     for intent in fact.closed:
+        # Missing if another process has opened it: then its duration is not known here.
         found = meter.opened.pop(intent, None)
         if found is not None:
             meter.observe("worldline_effect_seconds", _seconds(fact.store_us - found[1]), found[0])
     for cancelled in fact.cancelled:
         if cancelled.kind is WorkKind.EFFECT:
-            meter.opened.pop(cancelled.intent, None)
+            meter.opened.pop(cancelled.intent, None)  # it is not timed: no answer comes
             meter.add("worldline_effects_cancelled_total", 1, cancelled.name)
 
 
@@ -362,6 +366,7 @@ def _usage_counted(meter: Meter, fact: facts.UsageCounted) -> None:
     for name, count in fact.used.items():
         meter.set("worldline_quota_used", count, fact.universe, name)
     for name, limit in fact.limits.items():
+        # A graph needs a number, also where there is no limit.
         meter.set("worldline_quota_limit", math.inf if limit is None else limit, fact.universe, name)
 
 
@@ -379,7 +384,7 @@ def _stored(meter: Meter, fact: facts.CommitAnswered) -> None:
     for batch, outcome in zip(fact.batches, fact.outcomes, strict=True):
         if isinstance(outcome, kv.Ok):
             outcomes["ok"] += 1
-            _add_written(written, batch)
+            _add_written(written, batch)  # only what is certainly stored: a conflict wrote nothing
         else:
             outcomes["conflict" if isinstance(outcome, kv.Conflict) else "unknown"] += 1
     for name, count in outcomes.items():
@@ -392,7 +397,7 @@ def _add_written(written: dict[str, int], batch: kv.Batch) -> None:
     """What a batch wrote, as it gave it to the engine: the engine's own overhead is not in it."""
     for key, put in batch.puts.items():
         kind = keyspace_table.metric_of(key)
-        stamp = 0 if put.stamp is None else limits.STAMP_BYTES
+        stamp = 0 if put.stamp is None else limits.STAMP_BYTES  # the store writes it behind the value
         written[kind] = written.get(kind, 0) + len(key) + len(put.value) + stamp
     for append in batch.appends:
         kind = keyspace_table.metric_of(append.prefix)

@@ -214,6 +214,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
 def beginnings(name: str) -> list[tuple[str, ...]]:
     """The label values that a counter has from the beginning. None if a label's values are not known beforehand."""
     metric = METRICS[name]
+    # All labels or none: a product with an unknown side would show series that never occur.
     if any((name, label) not in VALUES for label in metric.labels):
         return []
     return list(itertools.product(*(VALUES[name, label] for label in metric.labels)))

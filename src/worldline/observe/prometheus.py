@@ -26,6 +26,7 @@ class MeterCollector(registry.Collector):
 
     def collect(self) -> Iterator[core.Metric]:
         meter = self._meter
+        # Copies: this runs in the server's thread, while the event loop adds series to the dictionaries.
         counters = dict(meter.counters)
         for name, count in meter.failures().items():
             counters["worldline_sink_errors_total", (name,)] = count
@@ -46,6 +47,7 @@ class MeterCollector(registry.Collector):
 def _gauge(name: str, metric: metric_list.Metric, gauges: dict[measures.Series, float]) -> core.GaugeMetricFamily:
     family = core.GaugeMetricFamily(name, metric.help, labels=metric.labels)
     found = [(labels, value) for (of, labels), value in gauges.items() if of == name]
+    # A gauge that vanishes looks like a process that is gone.
     if not found and not metric.labels and not metric.optional:
         found = [((), 0)]
     for labels, value in found:
@@ -72,7 +74,7 @@ def _histogram(
             buckets: list[tuple[str, float]] = []
             sum_of_all, below = histogram.total, 0
             for bound, count in zip([*histogram.bounds, float("inf")], list(histogram.counts), strict=True):
-                below += count
+                below += count  # Prometheus wants how many are at or below each bound
                 buckets.append((_bound(bound), below))
             family.add_metric(labels, buckets, sum_of_all)
     return family
@@ -94,7 +96,7 @@ class Server:
         return int(self._server.server_port)
 
     def close(self) -> None:
-        self._server.shutdown()
+        self._server.shutdown()  # first: closing the socket under a running server raises in its thread
         self._server.server_close()
         self._thread.join()
 
@@ -102,6 +104,7 @@ class Server:
 def serve_metrics(meter: measures.Meter, address: str) -> Server:
     """Offer a meter at `HOST:PORT`, `:PORT` or `PORT`; without a host only to this machine. Port 0 picks a free one."""
     host, port = parse(address)
+    # Its own registry: the library's global one has the metrics of everything else that the user's program loads.
     found = registry.CollectorRegistry()
     found.register(MeterCollector(meter))
     try:
@@ -116,4 +119,5 @@ def parse(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise errors.BadInput(f"metrics are offered at HOST:PORT, not at {address!r}")
+    # Without a host only this machine can read them: metrics name universes and effects.
     return host.removeprefix("[").removesuffix("]") or LOCAL, int(port)

@@ -134,11 +134,12 @@ def observed(sinks: Sinks | None = None, *, metrics: str | None = None) -> Itera
     meter = None if metrics is None else measures.Meter()
     if meter is not None:
         listeners.append(("prometheus", meter.tell))
+    # Facts about each store call cost on the hot path: they are told only if something counts them.
     telling = facts.Telling(listeners, counts=meter is not None or wanted.metrics is not None)
     if meter is None or metrics is None:
         yield Observed(telling)
         return
-    meter.failures_from(lambda: telling.failures)
+    meter.failures_from(lambda: telling.failures)  # a sink that fails cannot report itself
     with _serving(meter, metrics) as port:
         yield Observed(telling, meter, port=port)
 
@@ -146,6 +147,7 @@ def observed(sinks: Sinks | None = None, *, metrics: str | None = None) -> Itera
 def _sinks(sinks: Sinks) -> list[tuple[str, facts.Listener]]:
     listeners: list[tuple[str, facts.Listener]] = []
     if sinks.metrics is not None:
+        # A meter of its own: a user's sink that raises must not keep Prometheus from its counts.
         listeners.append(("metrics", measures.Meter(sinks.metrics).tell))
     if sinks.log is not None:
         listeners.append(("log", _each(notices, sinks.log)))
@@ -216,7 +218,7 @@ def notices(fact: facts.Fact) -> list[Notice]:
             return [Notice("hang", message, detail=len(fact.worlds))]
         case facts.Troubled():
             return [Notice("role_error", f"{fact.role}: {fact.message}", code=fact.code)]
-        case _:
+        case _:  # most facts are measured only
             return []
 
 
@@ -291,4 +293,4 @@ def _serving(meter: measures.Meter, address: str) -> Iterator[int]:
     try:
         yield server.port
     finally:
-        server.close()
+        server.close()  # the port is free again when `open` returns, for the next one in this process

@@ -102,7 +102,7 @@ def trace_of_input(at: ids.Address, item: inbox.Item | None, data: bytes, stamp:
             try:
                 of = run_trace(at, structs.decode(control_commands.CorrelatedRun, data).run)
             except errors.DecodeError:
-                of = input_trace(at, stamp)
+                of = input_trace(at, stamp)  # the step will journal it as undecodable: it has a trace of its own
             return of, enqueued(of)
         case _:
             of = input_trace(at, stamp)
@@ -115,7 +115,7 @@ def _context(place: SpanPlace) -> trace.SpanContext:
 
 
 def _number(size: int, *parts: bytes) -> int:
-    return int.from_bytes(digest.hash_parts(b"trace", *parts)[:size], "big") or 1
+    return int.from_bytes(digest.hash_parts(b"trace", *parts)[:size], "big") or 1  # zero is no valid id
 
 
 # --- Making spans ----------------------------------------------------------------------------------------------------
@@ -134,6 +134,7 @@ class HasIds(Protocol):
     id_generator: Any
 
 
+# Per thread: users may make spans of their own in other threads at the same time.
 class _Wanted(threading.local):
     """The place of the span that this thread begins next."""
 
@@ -173,6 +174,7 @@ class Tracing:
         self._ids: SpanIds | None = None
         if isinstance(tracer, HasIds):
             given = tracer.id_generator
+            # A second connection of this process: wrapped once is enough.
             self._ids = given if isinstance(given, SpanIds) else SpanIds(given)
             tracer.id_generator = self._ids
 
@@ -197,6 +199,7 @@ class Tracing:
         """A span that is over: facts are told when they are true."""
         if correlation_id:
             attributes["correlation_id"] = correlation_id
+        # An empty context: a span that is current in the caller's code must not become the parent.
         context = otel_context.Context()
         if parent is not None:
             context = trace.set_span_in_context(trace.NonRecordingSpan(_context(parent)), context)
@@ -213,10 +216,10 @@ class Tracing:
             )
         finally:
             if self._ids is not None:
-                self._ids.want(None)
+                self._ids.want(None)  # also after a failure, or a user's next span gets these ids
         if failed is not None:
             span.set_status(trace.Status(trace.StatusCode.ERROR, failed))
-        span.end(max(wall_us) * 1000)
+        span.end(max(wall_us) * 1000)  # a wall clock that was set back must not end a span before its start
 
 
 def active() -> Tracing | None:
@@ -278,13 +281,16 @@ def _stepped(
 ) -> SpanPlace:
     """A span in each trace that the step belongs to. Returns the one in the trace of its input."""
     first = entries[0]
+    # A large payload is not loaded for a span.
     item = replays.item_of(first) if first.kind in journal.INPUTS and not first.blob else None
     carried = getattr(item, "payload", None)
     data = b"" if carried is None or carried.inline is None else carried.inline
+    # Not every input has a stamp in the journal; one that has none is named by its step.
     stamp = first.stamp or waiting_input.handed_stamp(waiting_input.JournalPlace(first.height, first.step))
     main, parent = trace_of_input(fact.at, item, data, stamp)
     bad = next((each for each in entries if each.kind in (Kind.HANDLER_FAILED, Kind.UNDECODABLE_INPUT)), None)
     here = stepped(main, fact.at, first.step)
+    # Bounded: a step may go on with any number of runs, and each span here is one more for the collector.
     for of in [main, *(each for each in touched if each != main)][:TRACES_MAX]:
         tracing.span(
             "step",

@@ -46,8 +46,9 @@ class CampaignJob(msgspec.Struct, frozen=True):
     profile: str = ""
 
     def profile_of(self, seed: int, guards: Guards) -> profiles.Profile:
-        """What is drawn, turned to where a missing guard would be missed, with what was asked for."""
+        """Return what is drawn, turned to where a missing guard would be missed, with what was asked for."""
         drawn = profiles.draw(seed)
+        # The seed is turned to where the missing guard matters, or thousands of seeds would not need it.
         if self.without:
             drawn = profiles.changed(drawn, guards.named[self.without].look)
         return profiles.changed(drawn, self.profile)
@@ -74,7 +75,7 @@ class Campaign(msgspec.Struct, frozen=True):
 
 
 def load(job: CampaignJob) -> Suite:
-    """What a job names."""
+    """Load the suite that a job names."""
     named = suites.load(job.suite) if job.suite else None
     if job.target:
         return suites.of(_scenario(job.target), named.guards if named else None)
@@ -113,6 +114,7 @@ def campaign(
             count += 1
             cells.update(result.cells)
             trace.update(result.trace.encode())
+            # The first of a seed: what follows is often its consequence.
             failures += [SeedFailure(result.seed, each.invariant, each.what) for each in result.failures[:1]]
             if progress is not None:
                 progress(count, len(seeds))
@@ -132,6 +134,7 @@ def _results(
     if processes <= 1:
         yield (one(seed, suite, job) for seed in seeds)
         return
+    # Spawned, not forked: a fork copies this process's threads and caches half-way, and one seed must be one trace.
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (job,))
     try:
         yield _in_order(pool, seeds, ahead=processes * SEEDS_AHEAD)
@@ -155,7 +158,7 @@ def _in_order(pool: ProcessPoolExecutor, seeds: Sequence[int], *, ahead: int) ->
 
 @contextlib.contextmanager
 def _held_back(number: signal.Signals) -> Iterator[None]:
-    """A signal that comes meanwhile is taken at the end of the block."""
+    """Deliver a signal that comes meanwhile at the end of the block."""
     resource_tracker.ensure_running()  # starting it takes signals again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
     try:

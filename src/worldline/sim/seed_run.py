@@ -85,6 +85,7 @@ def run(
         promises = suite.promises(cluster, audit)
         damaged = segment_bodies.damaged(cluster.faults)
         switched_off, its_own = guards.patched(), cluster.company.patched()
+        # Around the whole life, and only here: patches change modules that are shared by all seeds of this process.
         with _calm(), _placeless(), switched_off, _verified(audit), _small(), its_own, damaged:
             _live(loop, cluster, audit, promises)
         return SeedResult(
@@ -106,9 +107,9 @@ def _live(loop: SimLoop, cluster: Cluster, audit: Audit, promises: Promises) -> 
     """All phases, until they are through or something ends the run."""
     try:
         loop.run(_phases(cluster, audit, promises), seconds=SECONDS_MAX)
-    except SimulationHalted:
+    except SimulationHalted:  # the violation that has halted it is noted already
         pass
-    except (Deadlock, SimulationStuck) as error:
+    except (Deadlock, SimulationStuck) as error:  # a run that does not end is work that is not done: liveness
         audit.broken("V1", str(error)[:500])
     except (errors.Error, AssertionError) as error:
         audit.broken("BUG", f"{type(error).__name__}: {error}"[:500])
@@ -144,6 +145,7 @@ async def _phases(cluster: Cluster, audit: Audit, promises: Promises) -> None:
     put = question_checks.QuestionAudit(audit.broken)
     audit.on_step.append(put.step)
     await cluster.boot(
+        # In this order: checks behind the auditor's ask it what a batch has meant, so it must have seen the batch.
         [sent.look, put.look, audit.look, tried.look, born.look, compacted.look, gone.look]
         + ([swept.look] if cluster.profile.collects else [])
         + promises.looks(),
@@ -152,11 +154,13 @@ async def _phases(cluster: Cluster, audit: Audit, promises: Promises) -> None:
     sent.know(cluster.truths())
     company.booted(audit.find)
     await cluster.chaos()
+    # Before anything heals: queues must be right in the middle of faults, too.
     await checkers.in_between(cluster, audit)
     cluster.heal()
     left = await _rest(cluster, born)
     if not left:
         has_begun = await promises.at_rest(checkers.reader(cluster, cluster.calm()))
+        # Asked before the clock catches up, as after it nothing is excused any more.
         behind = cluster.left(excused=False)
         left = await cluster.catch_up()
         if not left and (behind or has_begun):
@@ -166,7 +170,7 @@ async def _phases(cluster: Cluster, audit: Audit, promises: Promises) -> None:
     if not left:
         await company.finish()
     cluster.check_roles()
-    cluster.stop()
+    cluster.stop()  # the checks read a store in which nothing moves
     await checkers.at_end(cluster, audit, left, born, promises)
     await promises.at_end(checkers.stranger(cluster), sent, left)
     await gone.at_end(checkers.reader(cluster, cluster.calm()))
@@ -220,7 +224,7 @@ def _calm() -> Iterator[None]:
     log = logging.getLogger("worldline")
     level, collecting = log.level, gc.isenabled()
     log.setLevel(logging.CRITICAL + 1)
-    gc.disable()
+    gc.disable()  # when it runs depends on everything in the process, and it runs `__del__` of what it finds
     try:
         yield
     finally:

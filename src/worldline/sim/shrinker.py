@@ -74,9 +74,11 @@ class _Search:
 
     def fewer_faults(self) -> None:
         """Leave out halves of the faults, then quarters, down to single ones."""
+        # Many failures need no fault at all, only the workload.
         if self._try(msgspec.structs.replace(self.profile, only=())):
             return
         numbers = [each.number for each in self.result.struck]
+        # With all that happened named, what is drawn beyond them can no longer happen, and numbers stay comparable.
         self._try(msgspec.structs.replace(self.profile, only=tuple(numbers)))
         size = (len(numbers) + 1) // 2
         while size and self.runs < self._runs_max:
@@ -93,6 +95,7 @@ class _Search:
         """Switch off what is no event, and let clients do less, until nothing more can go."""
         smaller = True
         while smaller and self.runs < self._runs_max:
+            # From the beginning after each success: what could not go before may be able to now.
             smaller = any(self._try(candidate) for candidate in self._smaller())
 
     def _smaller(self) -> Iterator[Profile]:
@@ -109,10 +112,11 @@ class _Search:
                     yield replace(profile, ops_max=ops_max)
 
     def _try(self, profile: Profile) -> bool:
-        """Whether the same breaks under a smaller profile; if so, that is the one to go on with."""
-        if self.runs >= self._runs_max:
+        """Try a smaller profile. True if the same breaks under it: then it is the one to continue with."""
+        if self.runs >= self._runs_max:  # each try is a whole run: a person waits for this
             return False
         tried = self._run(profile)
+        # The same invariant: another failure, found on the way, would be another bug than the one that is asked about.
         if not tried.failures or tried.failures[0].invariant != self.result.failures[0].invariant:
             return False
         self.profile, self.result = profile, tried
@@ -124,7 +128,7 @@ class _Search:
 
 
 def background(profile: Profile) -> list[str]:
-    """What is around the faults of a profile, in words."""
+    """Return what is around the faults of a profile, in words."""
     said = []
     if profile.skew_us or profile.drift_ppm:
         said.append(f"clocks off by up to {profile.skew_us / 1_000_000:.3f} s, drifting by {profile.drift_ppm} ppm")
@@ -141,7 +145,7 @@ def background(profile: Profile) -> list[str]:
 
 
 def command(seed: int, job: CampaignJob, profile: str | None = None) -> str:
-    """What to type to see a seed again, as it was asked for or under another profile."""
+    """Return what to type to see a seed again, as it was asked for or under another profile."""
     words = ["worldline", "simulate", *([job.target] if job.target else [])]
     words += [*(["--suite", job.suite] if job.suite else []), "--seed", str(seed)]
     if job.without:

@@ -56,6 +56,6 @@ def load(name: str) -> Suite:
     """The suite of that name. Modules are looked for in the working directory, too."""
     module, _, member = name.partition(":")
     found = program_files.import_member(module, member or NAME)
-    if not isinstance(found, Suite):
+    if not isinstance(found, Suite):  # said here: what else the module has under this name would fail deep in a run
         raise errors.BadInput(f"{module} has no suite {member or NAME!r}; a suite is a `worldline.sim.suite.Suite`")
     return found

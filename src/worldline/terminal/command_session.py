@@ -54,7 +54,7 @@ class CommandSession:
         self._yes = yes
 
     def watch_as(self, watch: watch_options.WatchOptions) -> None:
-        """How a process that goes on and on is watched."""
+        """Note how a process that runs until it is stopped is watched."""
         self.watch = watch
 
     @property
@@ -85,7 +85,8 @@ class CommandSession:
         named = universe or self.place.universe
         settings = configuration.configure(self.place).settings
         if patient:
-            settings = msgspec.structs.replace(settings, host_wait_ms=0)
+            settings = msgspec.structs.replace(settings, host_wait_ms=0)  # 0 is no limit
+        # A command that waits for long has to show why, which the log says.
         with quiet_logs("warning" if patient else "error"):
             opened = connection.open(
                 self.place.store,
@@ -119,7 +120,7 @@ class CommandSession:
         """Ask before something that cannot be undone. Without a terminal, only `--yes` will do."""
         if self._yes:
             return
-        if not sys.stdin.isatty():
+        if not sys.stdin.isatty():  # in a pipe there may be an answer by accident: it must not confirm a deletion
             raise errors.BadInput(f"{question} No terminal to ask at: pass --yes")
         if not click.confirm(printable.shown(question), err=True):
             raise output.Declined("declined: nothing was changed")
@@ -130,6 +131,7 @@ class CommandSession:
         try:
             await found.address()
         except errors.NotFound as error:
+            # A deleted world has no name any more, so only its id can lead to what happened to it.
             at = deletion_calls.by_id(universe, name)
             deleted = None if at is None else await deletion_calls.describe(universe, at)
             raise errors.NotFound(deleted or f"{error}{await suggest.worlds(universe, name)}") from error
@@ -173,7 +175,7 @@ class CommandSession:
 
 @contextmanager
 def quiet_logs(level: str = "error") -> Iterator[None]:
-    """What goes wrong is said once, as the command's error, and not in a log besides."""
+    """Keep what goes wrong out of the log: it is said once, as the command's error."""
     with log_format.written("text", lambda line: output.write(line, err=True), level=level, users=False):
         yield
 
@@ -189,6 +191,7 @@ async def wait(
     """The outcome of `work`. `NotHosted` if no process hosts the world when the given time is up, or without a given
     time as soon as that is clear. With `waiting`, which is called once if it takes more than a moment, it waits on.
     """
+    # A task, so that looking for a host does not cancel and restart the waiting itself.
     task = asyncio.ensure_future(work)
     store, at = world.universe.store, await world.address()
     missing, said = 0.0, False
@@ -199,21 +202,25 @@ async def wait(
                     if waiting is not None and not said:
                         said = True
                         waiting()
+                    # A host that comes back starts the time again, so a failover is not an error.
                     missing = 0.0 if await world_holders.is_served(store, at) else missing + LOOK_SECONDS
                     if timeout is None and waiting is None and missing >= NOT_HOSTED_AFTER_SECONDS:
                         raise errors.NotHosted(await no_host.reason(world.universe, at, option=option))
         except TimeoutError:
+            # The time may be up in the moment in which the answer comes: then the answer counts.
             if not task.done():
                 raise await _timed_out(world, timeout, option) from None
         return task.result()
     finally:
         task.cancel()
+        # Waited for: a cancelled task still uses the connection, which the caller closes next.
         await asyncio.gather(task, return_exceptions=True)
 
 
 async def _timed_out(world: Handle, timeout: float | None, option: str) -> Exception:
-    """Why no answer came in time: no process hosts the world, or it takes longer."""
+    """Return why no answer came in time: no process hosts the world, or it takes longer."""
     at = await world.address()
+    # The more useful reason: waiting longer does not help without a host.
     if not await world_holders.is_served(world.universe.store, at):
         return errors.NotHosted(await no_host.reason(world.universe, at, option=option))
     why = f"worldline why {world.name}{option}"
@@ -298,6 +305,8 @@ def _wrapped(function: Function) -> Function:
         flagged = _is_flag(context, "store") or _is_flag(context.find_root(), "store")
         one, several = _universes(universe, every=bool(given.pop("all_universes", False)))
         place = store_choice.choose(
+            # The flag of the command wins over the flag before it, and both win over the variable, which click fills in
+            # here.
             store=store if _is_flag(context, "store") else root.get("store") or store,
             universe=one or root.get("universe"),
             apps=given.pop("apps", ()),

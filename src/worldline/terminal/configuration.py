@@ -54,21 +54,23 @@ def configure(
 ) -> Configured:
     """Put together what the project, the environment and the command line say."""
     said = {name: SettingValue(value, place.project or store_choice.FILE) for name, value in place.settings.items()}
+    # In this order: each line may replace what stands above it, which is the order of precedence.
     said |= _of_environment(store_opening.setting_variables())
     typed = dict(options or {})
     for name, value in parse(sets).items():
-        if name in typed:
+        if name in typed:  # two words on one command line: which one is meant cannot be told
             raise errors.BadInput(f"{name} is given by {typed[name].origin} and by {SET}; leave one away")
         typed[name] = SettingValue(value, SET)
     said |= typed
     for name, (other, part) in setting_names.FOLLOWING.items():
+        # A setting that follows another one keeps its share of it, unless it was named itself.
         if other in said and name not in said and type(said[other].value) is int:
             said[name] = SettingValue(max(1, said[other].value // part), other)
     return Configured(_made(said, base), {name: each.origin for name, each in said.items()})
 
 
 def parse(sets: Iterable[str]) -> dict[str, Any]:
-    """What `--set NAME=VALUE` says. A name may be given once."""
+    """Return what `--set NAME=VALUE` says. A name may be given once."""
     found: dict[str, Any] = {}
     for each in sets:
         name, equals, text = each.partition("=")
@@ -95,11 +97,12 @@ def check_name(name: str, origin: str, known: Iterable[str] = setting_names.ALL)
 def _of_environment(variables: Mapping[str, str]) -> dict[str, SettingValue]:
     found: dict[str, SettingValue] = {}
     for name, variable in BY_ITSELF.items():
-        if variables.get(variable):
+        if variables.get(variable):  # an empty variable is as good as none, as in shells
             found[name] = _variable(name, variable, variables[variable])
     for variable, text in variables.items():
         if not variable.startswith(setting_names.VARIABLE):
             continue
+        # Refused, not left out: a misspelt variable would leave the default in force without any sign of it.
         if variable not in setting_names.VARIABLES:
             near = suggest.near(variable, setting_names.VARIABLES)
             raise errors.BadInput(f"the variable {variable} names no setting; `worldline settings` lists them{near}")
@@ -132,6 +135,7 @@ def _named(message: str, said: Mapping[str, SettingValue]) -> str:
         return message
     section = found["class"].removesuffix("Settings").lower()
     name = f"{section}.{found['field']}" if section else found["field"]
+    # A check may name a setting that was not said, because another one does not fit it.
     by = f"{said[name].origin}: " if name in said else ""
     return by + name + message[found.end() :]
 

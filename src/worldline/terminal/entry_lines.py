@@ -31,6 +31,7 @@ class Names:
             self._note(entry)
             if entry.kind is Kind.MESSAGE:
                 sender = entry_text.fields(entry).get("from_world")
+                # Each world is looked up once, however many messages it sends.
                 if isinstance(sender, str) and sender not in self._names:
                     senders[ids.WorldId(bytes.fromhex(sender))] = None
         found = await store_queries.world_names(universe, [ids.Address(universe.id, each) for each in senders])
@@ -55,6 +56,7 @@ class Names:
         return entry_text.parts(said)
 
     def _note(self, entry: journal.JournalEntry) -> None:
+        # A large one stands in a blob, and is not loaded for a name.
         if entry.kind not in (Kind.EFFECT_REQUESTED, Kind.TIMER_SET) or not entry.payload:
             return
         try:
@@ -63,5 +65,6 @@ class Names:
             return
         intent = ids.intent_id(self._at, step=entry.step, ordinal=ordinal, kind=name, params=params)
         self._names[intent.hex()] = name
+        # A log is followed for weeks: the oldest names are given up, and ids are shown instead.
         while len(self._names) > NAMES_MAX:
             del self._names[next(iter(self._names))]

@@ -53,8 +53,10 @@ def check(path: Path, what: str, *, importable: bool = False, user: User | None 
     me = user or User.of_process()
     # A link and what it points to: each stands in a folder, and may be exchanged there.
     for each in dict.fromkeys((path.absolute(), path.resolve())):
-        if not each.exists() or me.trusts(each):
+        if not each.exists() or me.trusts(each):  # what is not there cannot be read; making it is up to the command
             continue
+        # In /tmp others cannot replace a file, but they can put one beside it, which counts if the folder is
+        # importable.
         why = _wrong(each, me, in_sticky=False) or _wrong(each.parent, me, in_sticky=not importable)
         if why:
             folder = each if each.is_dir() else each.parent
@@ -68,7 +70,7 @@ def _wrong(path: Path, me: User, *, in_sticky: bool) -> str:
     """Why others may have written something. `in_sticky`: of a folder in which each has files of their own, such as
     /tmp, files are theirs alone.
     """
-    found = path.lstat()
+    found = path.lstat()  # the link itself: what it points to is checked on its own
     if not me.owns(found.st_uid):
         return f"{path} belongs to another user ({_name(found.st_uid)})"
     if stat.S_ISLNK(found.st_mode) or (in_sticky and found.st_mode & stat.S_ISVTX):
@@ -80,11 +82,11 @@ def _wrong(path: Path, me: User, *, in_sticky: bool) -> str:
 
 def _is_own(gid: int, me: User) -> bool:
     """Whether a group has no members but this user: systems that give each user such a group let it write to files."""
-    if gid == _ROOT:
+    if gid == _ROOT:  # its members can become root anyway
         return True
     try:
         user, group = pwd.getpwuid(me.uid), grp.getgrgid(gid)
-    except KeyError:
+    except KeyError:  # a user or group that the system does not know: so nothing is known of its members
         return False
     return group.gr_gid == user.pw_gid and group.gr_name == user.pw_name and not set(group.gr_mem) - {user.pw_name}
 

@@ -30,7 +30,7 @@ SECONDS_OF_MINUTE = 60
 NEGATIVE, USAGE, NOT_FOUND, REFUSED, STORE, TIMEOUT, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
 
 _CODES: list[tuple[tuple[type[BaseException], ...], int]] = [
-    ((errors.IdReused,), REFUSED),
+    ((errors.IdReused,), REFUSED),  # before BadInput, which it is too: the first that fits counts
     ((errors.BadInput,), USAGE),
     ((errors.NotFound,), NOT_FOUND),
     ((errors.Lost, failures.Refused, errors.Overloaded, errors.QuotaExceeded, errors.RunBlocked), REFUSED),
@@ -78,12 +78,14 @@ def complain(error: BaseException, *, as_json: bool, hint: str = "") -> int:
 
 
 def write_error(code: str, message: str, hint: str, *, as_json: bool, trace: str = "") -> None:
+    # Hidden before it is cut: a password whose URL lost its beginning would not be found any more.
     message, hint, trace = _cut(urls.hidden(message)), urls.hidden(hint), urls.hidden(trace)
     if as_json:
         said = {"code": code, "message": message, "hint": hint, **({"trace": trace} if trace else {})}
         write(printable.json({"error": said}), err=True)
         return
     join = " " if message.endswith("?") else "; "
+    # One line: scripts read errors line by line.
     line = " ".join(f"{message}{join}{hint}".split() if hint else message.split())
     write(f"error: {line}", err=True)
 
@@ -124,7 +126,7 @@ class Out:
         elif self.quiet:
             for record in records:
                 self.line(str(_field(record, key)))
-        elif not records:
+        elif not records:  # said on stderr, so that a pipe gets an empty list and not a sentence
             self.note(none)
         else:
             from worldline.terminal import screen  # noqa: PLC0415 - loads rich, which most commands do without
@@ -146,7 +148,7 @@ class Out:
     @contextmanager
     def progress(self, title: str) -> Iterator[Progress]:
         """A bar on stderr, if that is a terminal."""
-        if self.as_json or self.quiet or not sys.stderr.isatty():
+        if self.as_json or self.quiet or not sys.stderr.isatty():  # a bar in a file is a mess of control characters
             yield Progress()
             return
         from worldline.terminal import screen  # noqa: PLC0415 - loads rich, which most commands do without
@@ -175,7 +177,7 @@ def cell(value: Any) -> str:
     """A value in a table."""
     if value is None or value == "":
         return "-"
-    if isinstance(value, bool):
+    if isinstance(value, bool):  # before numbers and JSON: `yes` is read faster than `true`
         return "yes" if value else "no"
     if isinstance(value, datetime):
         return local(value)

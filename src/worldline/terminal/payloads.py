@@ -38,6 +38,7 @@ def given(words: Sequence[str], data: str | None) -> Given:
     named: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
+        # `https://x?a=b` is a word: what stands before its first equals sign is no name.
         if equals and name.isidentifier():
             if name in named:
                 raise errors.BadInput(f"{name} is given twice")
@@ -52,6 +53,7 @@ def given(words: Sequence[str], data: str | None) -> Given:
 def read(data: str) -> Any:
     """JSON: given right here, from a file (`@file.json`), or from stdin (`-`)."""
     if data == "-":
+        # One byte more than allowed: the decoder can refuse it, and an endless pipe is not read to its end.
         return outside_json.decode(sys.stdin.buffer.read(limits.JSON_BYTES_MAX + 1), what="--data")
     if data.startswith("@"):
         return read_file(Path(data[1:]))
@@ -64,7 +66,7 @@ def read_file(path: Path, *, advice: str = "") -> Any:
 
 
 def read_bytes(path: Path, bytes_max: int, *, advice: str = "") -> bytes:
-    """What a file holds, or one byte more than it may: it may be a device that never ends."""
+    """Return what a file holds, or one byte more than it may: it may be a device that never ends."""
     try:
         with path.open("rb") as file:
             return file.read(bytes_max + 1)
@@ -81,16 +83,17 @@ def loose(text: str) -> Any:
 
 
 def typed(kind: Any, text: str) -> Any:
-    """A value of a type. Text is taken as it stands where text is wanted."""
-    if kind is str:
+    """Make a value of a type. Text stays as it is where text is wanted."""
+    if kind is str:  # `5` and `true` are text here, though they are JSON
         return text
     try:
         return user_values.rebuild(kind, loose(text))
     except errors.DecodeError as error:
         try:
+            # Text that happens to be JSON, such as an id `123`, for a type made of text.
             return user_values.rebuild(kind, text)
         except errors.DecodeError:
-            raise error from None
+            raise error from None  # the first failure says more: it knows what the JSON was
 
 
 def event(program: Program | None, schema: str, said: Given) -> bytes:
@@ -159,7 +162,7 @@ def arguments(program: Program | None, workflow: str, said: Given) -> bytes:
 
 def _check_names(signature: Signature, workflow: str, named: dict[str, str]) -> None:
     known = signature.parameters.parameters
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values()):
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values()):  # it takes any name
         return
     for name in named:
         if name not in known:
@@ -172,6 +175,8 @@ def _bound(signature: Signature, words: list[Any], named: dict[str, Any], workfl
     try:
         packed = signature.pack(tuple(words), named)
         signature.parameters.bind(*words, **named)
+        # Taken apart again: values that pack may still not be what the annotations say, and the world would find it too
+        # late.
         signature.unpack(packed)
     except (errors.DecodeError, TypeError) as error:
         raise errors.BadInput(f"{workflow}(): {error}") from error

@@ -47,12 +47,12 @@ def load(target: str) -> LoadedPrograms:
     path, name = split(target)
     if not path.is_file():
         raise errors.BadInput(f"there is no file {path}; name the Python file that declares your program")
-    path = path.resolve()
+    path = path.resolve()  # one file is loaded once, whichever way leads to it
     module = _import(path)
     programs = [_named(path, module, name)] if name else _all(module)
     if not programs:
         raise errors.BadInput(f"{path.name} declares no program; write app = worldline.Program('name') in it")
-    for program in programs:
+    for program in programs:  # before an editor saves the next version: hashes must be of the source that runs
         _settle(path, program)
     return LoadedPrograms(path, programs, [path, *_neighbours(path)], _egress(path, module))
 
@@ -65,7 +65,8 @@ def load_member(path: Path, name: str) -> object | None:
 
 
 def import_member(module: str, name: str) -> object | None:
-    """What a module, on the path of Python or in this folder, calls by this name, if anything."""
+    """Return what a module, on the path of Python or in this folder, calls by this name, if anything."""
+    # Else importlib raises something that names neither the file nor the word.
     if not all(part.isidentifier() for part in module.split(".")):
         raise errors.BadInput(f"there is no file {module}, and no module is called so")
     if "" not in sys.path:
@@ -86,7 +87,7 @@ def load_all(targets: Sequence[str]) -> list[Program]:
 
 
 def egress_of(targets: Sequence[str]) -> Egress | None:
-    """What the files of these targets, loaded before, say that their effects may reach."""
+    """Return what the files of these targets, loaded before, say that their effects may reach."""
     found: Egress | None = None
     for path in dict.fromkeys(split(target)[0].resolve() for target in targets):
         said = _egress(path, sys.modules[_loaded[path][0]])
@@ -97,13 +98,13 @@ def egress_of(targets: Sequence[str]) -> Egress | None:
 
 
 def member(loaded: LoadedPrograms, name: str) -> object | None:
-    """What a loaded file calls by this name, if anything."""
+    """Return what a loaded file calls by this name, if anything."""
     return getattr(sys.modules[_loaded[loaded.path][0]], name, None)
 
 
 def split(target: str) -> tuple[Path, str]:
     """`FILE` or `FILE:name`, taken apart."""
-    before, colon, after = target.rpartition(":")
+    before, colon, after = target.rpartition(":")  # from the right: a path may have a colon itself
     if colon and after.isidentifier() and before:
         return Path(before), after
     return Path(target), ""
@@ -155,9 +156,10 @@ def _import(path: Path) -> ModuleType:
         raise errors.BadInput(f"{path} is not a Python file; name the file that declares your program")
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
+        sys.path.insert(0, str(path.parent))  # neighbours are imported as Python does when it runs the file
+    # A compiled file of this load could be taken for the next version's.
     writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    sys.modules[name] = module
+    sys.modules[name] = module  # before it runs, as the import system does: classes look their module up
     before = dict.fromkeys(sys.modules)
     try:
         _execute(functools.partial(spec.loader.exec_module, module))
@@ -167,6 +169,7 @@ def _import(path: Path) -> ModuleType:
         raise errors.BadInput(f"{path.name} cannot be loaded: {_where(path, error)}") from error
     finally:
         sys.dont_write_bytecode = writes
+        # Also after a failure: modules that were half imported must go before the next attempt.
         _loaded[path] = [name, *(each for each in sys.modules if each not in before and _is_neighbour(each, path))]
     return module
 
@@ -213,14 +216,14 @@ def _forget(path: Path) -> None:
         if file is not None:
             Path(importlib.util.cache_from_source(file)).unlink(missing_ok=True)
     Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
-    linecache.clearcache()
+    linecache.clearcache()  # tracebacks and hashes read source lines from it: they would be of the old version
 
 
 def _module_name(path: Path) -> str:
     """The file's own name, so that its neighbours can import it; another if a different module has that name."""
     for other, names in list(_loaded.items()):
         if other != path and names[0] == path.stem:
-            _forget(other)
+            _forget(other)  # another project's file of the same name, loaded before: its turn is over
     return path.stem if path.stem not in sys.modules else f"worldline_app_{path.stem}"
 
 
@@ -231,9 +234,10 @@ def _neighbours(path: Path) -> list[Path]:
 
 def _is_neighbour(name: str, path: Path) -> bool:
     file = getattr(sys.modules[name], "__file__", None)
-    if file is None:
+    if file is None:  # built into Python, or made in memory: it cannot be reloaded from a file
         return False
     found = Path(file)
+    # A virtual environment in the project's folder is no part of its code, and reloading it would break what uses it.
     return found.is_relative_to(path.parent) and "site-packages" not in found.parts
 
 

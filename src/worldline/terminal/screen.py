@@ -17,6 +17,7 @@ WIDE = 10_000  # where no terminal bounds it, nothing is cut
 
 def screen(*, err: bool = False) -> console.Console:
     """A console that takes text as it is: what users write is never markup."""
+    # Without markup and emoji: `[red]` or `:x:` in a user's text is what the user wrote.
     made = console.Console(stderr=err, markup=False, highlight=False, emoji=False)
     return (
         made
@@ -33,7 +34,7 @@ def styled(line: str, style: str = "") -> text.Text:
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     made = table.Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for title in titles:
-        made.add_column(styled(title), overflow="fold")
+        made.add_column(styled(title), overflow="fold")  # folded, not cut: an id that lacks its end cannot be pasted
     for row in rows:
         made.add_row(*(styled(cell) for cell in row))
     screen().print(made)
@@ -43,6 +44,7 @@ def print_lines(lines: Iterable[tuple[str, str]]) -> None:
     """Lines, each with its style."""
     out = screen()
     for line, style in lines:
+        # The terminal wraps it, so that a copied line has no breaks in it.
         out.print(styled(line, style), soft_wrap=True)
 
 

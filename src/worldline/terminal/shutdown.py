@@ -58,9 +58,11 @@ class Shutdown:
         loop = asyncio.get_running_loop()
 
         def received(number: int, frame: FrameType | None) -> None:
+            # The second signal: without any clean-up, because the clean-up may be what hangs.
             if self.number is not None:
                 os._exit(SIGNAL_EXIT + number)
             self.number = signal.Signals(number)
+            # A handler runs between two bytecodes of anything: the loop is told, and does the work itself.
             loop.call_soon_threadsafe(self._begin)
             at = _user_code(frame)
             if at is not None and not self._as_json:
@@ -72,7 +74,7 @@ class Shutdown:
             yield
         finally:
             for each, handler in before.items():
-                signal.signal(each, handler)
+                signal.signal(each, handler)  # the caller's own handlers are back: in tests the process lives on
             if self._telling is not None:
                 self._telling.cancel()
 
@@ -86,6 +88,7 @@ class Shutdown:
         told: list[str] = []
         while True:
             await asyncio.sleep(WAITING_SECONDS)
+            # Work has names that a person knows; threads are named only when nothing else is left.
             under_way = [*self.doing()] or busy()
             if under_way and under_way != told:
                 self._say("waiting", f"for {listed(under_way)}; Ctrl-C again ends at once")
@@ -98,7 +101,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def abandoned() -> str:
-    """What is said of threads that do not end by themselves; nothing if there are none."""
+    """Return what is said of threads that do not end by themselves; nothing if there are none."""
     found = _settled()
     if not found:
         return ""
@@ -109,7 +112,7 @@ def abandoned() -> str:
 def leave(code: int) -> int:
     """The exit code, if Python can end by itself; else the process ends here. All that is stored must be closed."""
     if busy():
-        sys.stdout.flush()
+        sys.stdout.flush()  # `_exit` writes no buffers
         sys.stderr.flush()
         os._exit(code)
     return code
@@ -120,6 +123,7 @@ def _settled() -> list[str]:
     for each in threading.enumerate():
         if not _matters(each) or each is threading.current_thread() or not busy():
             continue
+        # A thread that was told to end needs a moment; one that runs user code may never end, so this is bounded.
         each.join(IDLE_SECONDS)
     return busy()
 

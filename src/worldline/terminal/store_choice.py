@@ -77,7 +77,7 @@ class StoreChoice(msgspec.Struct, frozen=True):
         return urls.shown(self.store)
 
     def codec(self) -> AesGcm | None:
-        """What the store is encrypted with, by the key file that was named."""
+        """Return what the store is encrypted with, by the key file that was named."""
         return None if self.keys is None else AesGcm.from_file(self.keys)
 
 
@@ -96,12 +96,13 @@ def choose(
     named = [project.app] if isinstance(project.app, str) else project.app
     own = _beside(folder, project.store) if project.store else DEFAULT_STORE
     chosen = store or own
-    if not store and not project.store:
+    if not store and not project.store:  # a store that lies here was not named, so another user may have put it here
         file_trust.check(Path(DEFAULT_STORE), "the store in this folder")
     if not keys and project.keys:
         file_trust.check(folder / project.keys, f"the key file that {FILE} names")
-    for each in [] if apps else named:
+    for each in [] if apps else named:  # what the command line names is not checked: naming it is the consent
         file_trust.check(folder / program_files.split(each)[0], f"the app that {FILE} names", importable=True)
+    # Another folder has its objects beside it: reading the project's objects for it would find none of its values.
     theirs = store_opening.scheme(chosen) == "" and Path(chosen).resolve() != Path(own).resolve()
     objects_of_project = _beside(folder, project.objects) if project.objects and not theirs else None
     return StoreChoice(
@@ -140,7 +141,7 @@ def _here() -> Path:
 
 def read(file: Path) -> Project:
     data = payloads.read_bytes(file, limits.TOML_BYTES_MAX)
-    if len(data) > limits.TOML_BYTES_MAX:
+    if len(data) > limits.TOML_BYTES_MAX:  # the parser would build all of it in memory
         raise errors.TooLarge(str(file), size=len(data), limit=limits.TOML_BYTES_MAX)
     try:
         said = tomllib.loads(data.decode())
@@ -152,6 +153,7 @@ def read(file: Path) -> Project:
         raise errors.BadInput(f"{file} is nested too deep") from error
     except ValueError as error:  # also of numbers with too many digits
         raise errors.BadInput(f"{file}: {str(error).partition(';')[0]}") from error
+    # Checked once for all words: each file call raises a ValueError of its own over a null character.
     if b"\\u0000" in msgspec.json.encode(found):
         raise errors.BadInput(f"{file}: no path, name or URL has a null character in it")
     return found
@@ -170,6 +172,7 @@ def _take_settings(file: Path, said: dict[str, Any]) -> dict[str, Any]:
             found[key] = said.pop(key)
     ours = [each for each in Project.__struct_fields__ if each != "settings"]
     words = [*ours, *setting_names.SECTIONS, *setting_names.ALL]
+    # After both were taken apart: a word that is misspelt is compared with everything that may stand here.
     for key in [*found, *said]:
         if key not in words:
             what = "setting" if key in found else "word for a project or setting"
@@ -199,4 +202,5 @@ def _beside(folder: Path, text: str) -> str:
     if store_opening.scheme(text):
         return text
     path = folder / text
+    # Short, as it stands in messages and in commands to paste.
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -24,8 +24,8 @@ def near(word: str, known: Iterable[str]) -> str:
     """The known words most like this one, as the end of an error message."""
     candidates: dict[str, str] = {}  # as compared -> as written
     for each in known:
-        candidates.setdefault(each.lower(), each)
-        if len(candidates) >= CANDIDATES_MAX:
+        candidates.setdefault(each.lower(), each)  # compared without case, shown as it is written
+        if len(candidates) >= CANDIDATES_MAX:  # comparing is slow, and an error message must not be
             break
     found = _close(word, candidates)
     return did_you_mean([repr(candidates[each]) for each in found])
@@ -42,6 +42,7 @@ async def worlds(universe: Connection, name: str) -> str:
     read = await universe.store.engine.read(
         kv.Range(here, end, count_max=NAMES_NEAR_MAX),
         kv.Range(begin, here, count_max=NAMES_NEAR_MAX, reverse=True),
+        # A slip in the first letter stands far away in order: in a small universe these are all names.
         kv.Range(begin, end, count_max=NAMES_NEAR_MAX),
     )
     names = [world_keys.name_of(universe.id, key) for index in range(3) for key, _ in read.page(index).items]
@@ -55,11 +56,12 @@ async def work(universe: Connection, text: str, kind: WorkKind) -> str:
     seen = 0
     async for each in store_queries.open_work(universe, None):
         seen += 1
-        if seen > CANDIDATES_MAX:
+        if seen > CANDIDATES_MAX:  # all open work is in one range, and a suggestion is not worth reading all of it
             break
         if each.work.kind is not kind:
             continue
         shown = f"{each.intent.hex()} ({each.work.name})"
+        # Only as much as was typed is compared: an id is typed by its beginning.
         by_start[each.intent.hex()[: len(text)]] = shown
         if each.work.name == text:
             named.append(shown)

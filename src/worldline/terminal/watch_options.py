@@ -1,4 +1,4 @@
-"""Options by which a process that goes on and on is watched: `--metrics`, `--log`, `--log-level`."""
+"""Options by which a process that runs until it is stopped is watched: `--metrics`, `--log`, `--log-level`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class WatchOptions(msgspec.Struct, frozen=True):
     @contextmanager
     def logging(self) -> Iterator[dict[str, str]]:
         """Write logs to stderr as long as the block lasts. Yields the fields of every line, to be filled in."""
-        always: dict[str, str] = {}
+        always: dict[str, str] = {}  # filled in later: the worker's id is known when the host has started
+        # Through `output`, which lets nothing through that a terminal would act on, whatever user code logs.
         with log_format.written(self.form, lambda line: output.write(line, err=True), level=self.level, always=always):
             yield always
 

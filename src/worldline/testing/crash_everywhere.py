@@ -23,7 +23,7 @@ def crash_everywhere(
     """
     with tested_world.world(program, script, **options) as twin:
         expected = scenario(twin)
-        twin.prove()
+        twin.prove()  # the undisturbed run is what all others are compared with, so it must be sound itself
         head = twin.head
     once = {**options, "twice": False}  # the twin has done every step twice; here each is compared with the twin's
     for height in range(1, head.height + 1):
@@ -37,5 +37,6 @@ def crash_everywhere(
                     f"  disturbed:   {found!r}, height {disturbed.head.height}, "
                     f"state {disturbed.head.state.hex()[:16]}\n{disturbed.tail()}"
                 )
+            # A scenario that depends on something outside ends before the height: then nothing was tried there.
             assert disturbed.crashes == 1, "each entry is reached, and crashed at, once"
     return head.height

@@ -45,6 +45,7 @@ class Acting:
     def act(self, act: Act[S], /, *, key: str = "", id: str | None = None) -> Acted[S]:
         """Do an action, and let time pass until it has ended. The same id is the same intent."""
         correlation = self.submit(act, key=key, id=id)
+        # Until the answer is there, and not until all is quiet: timers of the world may go on for ever.
         self._stage.play(until=lambda: self._answer(correlation) is not None)
         found = self._answer(correlation)
         if found is None:
@@ -53,6 +54,7 @@ class Acting:
         if not answer.ok:
             raise world_answers.error_of(structs.decode(JournaledFailure, answer.data))
         said = structs.decode(IntentAnswer, answer.data)
+        # An answer that says no state leaves it as it is in the cell.
         state = self.snapshot(act.domain, key) if said.state is None else flow_records.decoded(said.state)
         return acted_of(act, said, state)
 
@@ -110,13 +112,15 @@ class Acting:
         """
         life = self._actor.life
         first = life.baseline.head.height
+        # Below the baseline, other code or another world has done the steps: running them on this code would say
+        # something else.
         if above is not None and above < first:
             raise errors.NotRetained(above, f"other code or another world did this; steps can be run from {first} on")
         top = life.head.height if up_to is None else up_to
         recorder = TraceRecorder(wanted_of(domain, key, intent, graphs=graphs), above=first if above is None else above)
         for entries, machine in life.replaying():
             if entries[-1].height <= (above or 0):
-                life.check(machine, entries)
+                life.check(machine, entries)  # not wanted, but the machine has to come past it
             elif entries[-1].height > top or recorder.is_full:
                 break
             else:

@@ -42,7 +42,7 @@ def domain_machine(
     or gives False. Effects without a handler or a script answer with anything that fits their target, or fail. `data`:
     what it begins with.
     """
-    hypothesis = _hypothesis()
+    hypothesis = _hypothesis()  # first: without it, the rest of this function raises something that does not name it
     stateful = hypothesis.stateful
     given = domain.document() if isinstance(domain, type | flow.Document) else domain
     compiled = given if isinstance(given, Compiled) else flow.load(given)
@@ -111,8 +111,10 @@ class Strategies:
             if not isinstance(spec.fields, dict):
                 return st.just({})
             parts = {name: self.of(each) for name, each in spec.fields.items()}
+            # What is optional may be absent: that, too, is an input.
             needed = {name: each for name, each in parts.items() if spec.fields[name].required}
             return st.fixed_dictionaries(needed, optional={name: parts[name] for name in parts if name not in needed})
+        # Data of a domain is JSON, which has no NaN and no infinity.
         floats = st.floats(allow_nan=False, allow_infinity=False)
         plain = {
             "number": st.one_of(st.integers(-1_000, 1_000), floats),
@@ -155,12 +157,13 @@ class Rules:
         """One intent to its end, and what must hold of any."""
         self._answers.begin(answers)
         self._count += 1
-        before = self.head
+        before = self.head  # the refusal is asked for on the state before, and compared with what the action then does
         refusal = core.Core().refusal(self._compiled, before, flow_records.Intent(action, str(self._count), given))
         error = self._subject.act(action, given, id=str(self._count))
         if refusal is not None:
             assert error is not None, f"{action} was to be refused with {refusal.code}"
             assert error.code == refusal.code, f"{action}: {error.code}, not {refusal.code}"
+            # The part that the host keeps is left out: an action is judged by the data of the domain.
             assert _own(self.head) == _own(before), f"{action} was refused and has changed the data"
         elif error is not None:
             assert error.code not in _REFUSALS, f"{action} was not to be refused with {error.code}"

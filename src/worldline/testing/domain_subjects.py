@@ -47,6 +47,7 @@ class Answers:
         into = params.get("into")
         target = into if isinstance(into, str) and (effect, into) in self._drawn else ""
         drawn = self._drawn[effect, target]
+        # The last one stays: retries may ask more often than was drawn.
         succeeds, value = drawn.pop(0) if len(drawn) > 1 else drawn[0]
         return succeeds, target, value
 
@@ -85,7 +86,8 @@ def maker(
     """What makes a subject for each life. `BadInput` for what does not go together."""
     if program is None:
         known = {**scripted(_ending(script)), **handlers}
-        return lambda answers: Standalone(compiled, known, answers, data)
+        return lambda answers: Standalone(compiled, known, answers, data)  # one for each life: hypothesis begins many
+    # Refused, not left out: a test whose handlers are never called would prove nothing.
     if handlers:
         raise errors.BadInput("handlers are for the standalone host; in a world effects are answered by a script")
     if not isinstance(domain, type | flow.Document):
@@ -171,6 +173,7 @@ class Standalone:
         """The trace gives the same snapshot again."""
         self._runner.run(self._host.close())
         self._runner.close()
+        # From the first snapshot, by the events alone: whatever the host knows besides them would show as a difference.
         again = flow.replay(self._host.domain, self._first, self._events)
         assert flow_records.encoded(again) == flow_records.encoded(self.head), (
             "a replay of the trace comes out otherwise"
@@ -236,13 +239,14 @@ class WorldSubject:
     def check(self) -> None:
         """The journal is enough: a world without its memory has the same snapshot."""
         before = flow_records.encoded(self.head)
-        self._world.crash()
+        self._world.crash()  # after every action: a defect shows beside the action that made it
         assert flow_records.encoded(self.head) == before, "the world comes back from its journal with another snapshot"
         self._ends.append((self._world.head.height, before))
 
     def end(self) -> None:
         with self._open:
             self._world.prove()
+            # A few: each fork costs a fold of the journal, and hypothesis lives many lives.
             for height, before in self._ends[-FORKS:]:
                 fork = self._world.fork(at=height)
                 found = flow_records.encoded(fork.snapshot(self._domain, self._key))
@@ -253,6 +257,8 @@ class WorldSubject:
         succeeds, _, value = self._answers.next(effect.name, self._params(effect, (args, kwargs)))
         kind = effect.signature.hints.get("return", Any)
         try:
+            # The value fits the target's field, but perhaps not the effect's own type: then the effect would have
+            # failed.
             return stored.load(kind, stored.dump(value)) if succeeds else _failed()
         except errors.DecodeError:
             return _failed()
@@ -260,6 +266,7 @@ class WorldSubject:
     def _params(self, effect: Effect[..., Any], called: tuple[tuple[Any, ...], dict[str, Any]]) -> Mapping[str, Any]:
         """The parameters of the requirement that the effect is called for, with those that stay inside."""
         for each in self.head.system.pending_requirements:
+            # The effect gets the parameters without those that say where its answer goes.
             given = {name: value for name, value in each.params.items() if name not in TARGETS}
             if each.type == effect.name and effect.signature.unpack(stored.dump(given)) == called:
                 return each.params

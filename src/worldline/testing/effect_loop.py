@@ -28,6 +28,7 @@ def run(coroutine: Coroutine[Any, Any, Any], timeout_us: int | None = None) -> A
         except BaseException as error:  # noqa: BLE001 - of the loop itself; raised in the test's thread
             done.set_exception(error)
 
+    # A daemon: an effect that never ends must not keep the test process alive.
     threading.Thread(target=drive, name="worldline-test-effect", daemon=True).start()
     answer, raised = done.result()
     if raised is not None:

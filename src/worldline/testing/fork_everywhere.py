@@ -49,16 +49,20 @@ def fork(
     """
     with tested_world.world(program, script, **options) as twin:
         expected = scenario(twin)
-        twin.advance(rest)
+        twin.advance(rest)  # both worlds rest for the same time, so their heads can be compared
         heads = twin.heads()
+    # The twin has done every step twice already.
     with tested_world.world(program, script, **{**options, "twice": False}) as world:
         found = scenario(world)
         heights = _step_ends(world)
+        # Made before anything rests: a fork and its parent live at the same time, which is where one could touch the
+        # other.
         forks = [_forked(world, height, policy) for height in heights for policy in ("drop", "reissue", "share")]
         rules = _answers(world)
         if rules:
             forks += [_forked(world, height, "script", rules) for height in heights]
         world.advance(rest)
+        # The forks themselves are no worlds of the twin.
         left = {name: head for name, head in world.heads().items() if name in heads}
         if (left, found) != (heads, expected):
             name = next((name for name in heads if left[name] != heads[name]), world.name)
@@ -80,7 +84,7 @@ def _check(made: Life, name: str) -> None:
     lost = _lost(made.machine)
     if lost:
         raise failures.Diverged(f"fork {name!r}: {lost}\n{_tail(made)}")
-    made.restore()
+    made.restore()  # a fork comes back from its own rows, with the parent's below
     made.prove()
 
 
@@ -111,7 +115,7 @@ def _follow(world: TestWorld, heights: list[int]) -> int:
                     f"a fork at height {height} that got the same answers ended differently; {other}\n{_tail(made)}"
                 )
         _check(made, f"{world.name}@{height}")
-        made.machine.close()
+        made.machine.close()  # its coroutines, before the next one: there is a fork for each step
     return len(heights)
 
 
@@ -132,6 +136,7 @@ def _answers(world: TestWorld) -> list[dict[str, Any]]:
             asked[intent] = (name, params)
         elif entry.kind is Kind.EFFECT_RESULT:
             receipt = replay.item_of(entry)
+            # Answers to what was asked below a fork's baseline have no question here.
             if isinstance(receipt, inbox.EffectReceipt) and receipt.intent in asked:
                 rules.append(_rule(*asked[receipt.intent], receipt, world.life.load(receipt.payload)))
     return rules

@@ -46,6 +46,7 @@ def lived(life: Life) -> Lived:
     for entries, machine in life.replayed():
         made.steps.append(entries)
         for pending in machine.work.open.values():
+            # Each step is looked at: work that is opened and answered later is open only between the two.
             made.names.setdefault(machine.work.wanted_again(pending, life.at).intent, _name(pending))
     return made
 
@@ -62,13 +63,15 @@ def follow(fork: Life, parent: Life, what: Lived) -> bool:
     fork.step(inbox.Control(FORKED, fork.carry(said)), said, time_us=start.time_us)
     _go_on(fork)
     for entries in what.steps:
-        if entries[0].height <= start.height:
+        if entries[0].height <= start.height:  # the fork has these in its history
             continue
         given = replay.input_of(entries, parent.load)
         item, data = given.item, given.data
         if item is not None:
             found = _translated(fork, what.names, item, data)
             if found is None:
+                # A failed delivery is known to the parent alone; any other answer that has no place here changes
+                # nothing.
                 same = same and not _is_failure(item)
                 continue
             item, data = found
@@ -79,7 +82,7 @@ def follow(fork: Life, parent: Life, what: Lived) -> bool:
 
 def difference(fork: Machine, parent: Machine) -> str:
     """The first cell or run that is not the same, for people."""
-    for key in sorted({**parent.cells, **fork.cells}):
+    for key in sorted({**parent.cells, **fork.cells}):  # sorted, so the first difference is the same one in every run
         sides = [None if (cell := each.cells.get(key)) is None else cell.data for each in (parent, fork)]
         if sides[0] != sides[1]:
             return f"cell {key[0]}{[key[1]] if key[1] else ''}:\n" + _sides(sides)
@@ -124,7 +127,7 @@ def _translated(fork: Life, names: dict[bytes, Name], item: inbox.Item, data: by
         return event_dispatch.as_if_asked(fork.machine, msgspec.structs.replace(item, correlation=mine.hex())), data
     if not isinstance(item, inbox.Control):
         return item, data
-    if item.command == control_commands.CONTINUE:
+    if item.command == control_commands.CONTINUE:  # `_go_on` gives it where the fork itself needs one
         return None
     if item.command not in _NAMING:
         return item, data

@@ -43,8 +43,9 @@ def start(life: Life, name: str, *, at: int | None, before: str | None) -> World
 
 def _height_before(entries: list[journal.JournalEntry], name: str, what: str) -> int:
     kind, named = cluster_forks.named_before(what)
-    for entry in reversed(entries):
+    for entry in reversed(entries):  # the last time that it happened is meant
         if cluster_forks.happened(entry, kind, named):
+            # A fork begins at a step's end: the one before the step in which it happened.
             return next(each.height for each in entries if each.step == entry.step) - 1
     raise errors.NotFound(f"world {name!r} has no {kind} {named!r} in its history")
 
@@ -63,6 +64,8 @@ def enter(
     policy = forks.policy_of(effects, script)
     data, played = script.parted() if isinstance(script, scripts.Script) else (script, scripts.Script())
     given = script_rules.rules_of(data, life.program)
+    # A live fork is answered as its parent is, from where the parent's script is now; a dry one has its own answers
+    # only.
     reading = parent.reading.also(played) if live else scripts.ScriptProgress(played)
     if policy is ForkPolicy.SCRIPT:
         given = [*_played_now(life.machine, played, reading), *given]
@@ -88,6 +91,7 @@ def _played_now(machine: Machine, played: scripts.Script, reading: scripts.Scrip
                 f'needs effects="reissue"'
             )
         arguments, options = run_requests.unpack_effect(op.params)
+        # The function may ask for its attempt, as in an adapter.
         token = attempts.current.set(attempts.Attempt(options.key or "forked", 1, lambda _: None))
         try:
             answer = reading.attempt(effect, arguments, drive=effect_loop.run)

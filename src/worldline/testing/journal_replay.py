@@ -21,10 +21,11 @@ def replay(path: str | Path, program: Program, /) -> int:
     """
     with Path(path).open(encoding="utf-8") as file:
         exported = journal_file.read(file)
+    # Another program's code would differ at the first step, and say nothing useful.
     if exported.program != program.name:
         raise errors.BadInput(f"{path} is the journal of a world of {exported.program!r}, not of {program.name!r}")
     machine = Machine(program)
-    if exported.parts:
+    if exported.parts:  # a journal that was exported from a height begins with a snapshot
         machine = state_rows.load(program, exported.parts, exported.at)
 
     def load(carried: payload.Payload) -> bytes:

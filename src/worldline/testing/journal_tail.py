@@ -27,6 +27,7 @@ def _line(entry: journal.JournalEntry, start_us: int) -> str:
     seconds = (entry.time_us - start_us) / 1_000_000
     try:
         what = _what(entry)
+    # A report of a failure must not fail itself: an entry that is wrong may be the reason for it.
     except (errors.DecodeError, ValueError, TypeError):
         what = replay.describe(entry.kind, entry.payload)
     text = f"{entry.height:5} {entry.step:4} {seconds:10.3f}s {entry.kind.name.lower():17} {what}"
@@ -57,6 +58,7 @@ def _input(item: inbox.Item) -> str:
         return f"for {item.correlation}" if item.correlation else "for the world"
     if isinstance(item, inbox.Message):
         return f"{item.name} {_carried(item)} from {item.from_world.hex()[-8:]}"
+    # A run says which workflow, which its command alone does not.
     if item.command == control_commands.RUN and item.payload.inline is not None:
         wanted = structs.decode(control_commands.CorrelatedRun, item.payload.inline)
         return f"run {wanted.run}: {wanted.workflow} {_value(wanted.args)}"
@@ -64,6 +66,7 @@ def _input(item: inbox.Item) -> str:
 
 
 def _carried(item: inbox.InboxEvent | inbox.EffectReceipt | inbox.Message | inbox.Control) -> str:
+    # Its body is apart: one line needs no more than how much it is.
     return f"<{item.payload.size} bytes>" if item.payload.inline is None else _value(item.payload.inline)
 
 

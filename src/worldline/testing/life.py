@@ -110,7 +110,7 @@ class Life:
     ) -> steps.Stepped:
         """Consume one input and journal the step. `Diverged` if doing it again comes out differently."""
         given = steps.Input(item, data, raw_digest=b"" if item else digest.sha256(data), error=error, trace=trace)
-        logical_us = max(self.head.time_us, time_us)
+        logical_us = max(self.head.time_us, time_us)  # logical time never goes back, though clocks may
         behind_us = logical_us - time_us
         context = steps.StepContext(self.at, self.head.step + 1, logical_us, behind_us, _ENTROPY)
         stepped, sealed = self._do(self.machine, given, context)
@@ -122,6 +122,7 @@ class Life:
             self._again(msgspec.structs.replace(given, trace=""), context, stepped)  # which no journal has
         if stepped.traces:
             self.traces.append(StepTraces(context.step, context.time_us, stepped.traces))
+        # From here on it is what a commit does: everything above may be done again, nothing below may be.
         self.blobs |= {digest.sha256(each): each for each in sealed.large}
         self.entries += sealed.entries
         self.changed.append(journal_file.StepChanges(sealed.changes[0], changes_digest(stepped.changes)))
@@ -149,6 +150,7 @@ class Life:
 
     def _again(self, given: steps.Input, context: steps.StepContext, stepped: steps.Stepped) -> None:
         """The same step on a copy that was saved and loaded."""
+        # From rows: what the warm machine has besides them would show as a difference.
         twin = state_rows.load(self.program, self._saved, self.at, strict=self._strict)
         twin.begin_replay()
         # As a replay does it: from what the journal has, without entropy.
@@ -179,13 +181,13 @@ class Life:
             return
         for run in self.machine.runs.values():
             if run.coroutine is not None and self._drops.random() < DROP_CHANCE:
-                run.cool()
+                run.cool()  # a warm coroutine is a cache: dropping it must change nothing
 
     # --- Bringing back -------------------------------------------------------------------------------------
 
     def restore(self) -> None:
         """Throw the machine away and bring the world back from its rows, without running any of its code."""
-        self.machine.close()
+        self.machine.close()  # first: the old coroutines are released before new ones are made
         self.machine = self.at_height(self.head.height)
         self.crashes += 1
 
@@ -200,6 +202,8 @@ class Life:
         return WorldStanding(head, state_rows.parts_of(head.state, rows.items()))
 
     def _folded(self, height: int) -> tuple[journal.Head, Rows]:
+        # The latest baseline below the height: across one, other code has made the changes, and rows are not folded
+        # over it.
         index = max(number for number, each in enumerate(self._baselines) if not number or each.head.height <= height)
         state, rows = state_rows.read(self._baselines[index].parts)
         found = Rows(rows)
@@ -214,6 +218,7 @@ class Life:
         machine = self._start()
         count = 0
         for count, entries in enumerate(replay.steps(self._above()), 1):  # noqa: B007 - the last one counts
+            # Each step also from a snapshot, so every height is proved to be a place to restore from.
             copy = state_rows.load(self.program, state_rows.save(machine), self.at, strict=self._strict)
             for each in (machine, copy):
                 self.check(each, entries)
@@ -273,7 +278,7 @@ class Life:
             blobs=self.blobs,
             changed=self.changed[head.step :],
             start=head,
-            parts=parts if head.height else (),
+            parts=parts if head.height else (),  # a world begins without rows
         )
 
     def export(self, name: str) -> journal_file.ExportedJournal:

@@ -16,8 +16,10 @@ from worldline.worker import no_asyncio
 @contextmanager
 def loopless() -> Iterator[None]:
     """Hide this thread's event loop, if there is one, and let an interrupt end the test."""
+    # On a host, only the code itself can have raised a KeyboardInterrupt; here it is a Ctrl-C that must end the test.
     before = context.interruptible.set(True)
     try:
+        # A workflow that awaits something of asyncio must fail here as it does on a host.
         with no_asyncio.without_asyncio():
             yield
     finally:

@@ -28,12 +28,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Remember the worlds that this test makes, however it makes them."""
     made: list[TestWorld] = []
     item.stash[_WORLDS] = made
+    # For the whole protocol, and not by a fixture: worlds that a test makes without the fixture are shown as well.
     tested_world.listeners.append(made.append)
     try:
         yield
     finally:
         tested_world.listeners.remove(made.append)
-        made.clear()
+        made.clear()  # the report has been written: the worlds can be collected
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -44,8 +44,10 @@ def simulate(
     programs = [program] if isinstance(program, Program) else list(program)
     made = suite.of(scenarios.Scenario(programs, scenario, script))
     job = campaign.CampaignJob(profile=profile)
+    # In this process: the scenario is a function of the test, which another process could not import by name.
     ran = campaign.campaign(range(seed, seed + seeds), made, job=job, keep_going=False)
     for failure in ran.failures:
+        # The fewest faults that still break it are what a person can follow.
         smaller = shrinker.shrink(failure.seed, made, job=job)
         assert smaller is not None, "a seed fails again"
         again = f"simulate(..., seed={failure.seed}, seeds=1, profile={smaller.profile!r})"

@@ -115,6 +115,7 @@ class Stage:
 
     def add(self, name: str, life: Life, script: scripts.Script) -> Actor:
         for each in script.effects:
+            # A slip in the script would leave the effect unanswered, and the test stuck.
             if life.program.find_effect(each) is None:
                 raise errors.BadInput(f"the script answers {each}(), which program {life.program.name!r} does not have")
         actor = self._add(Actor(name, life, scripts.ScriptProgress(script), self._random))
@@ -144,18 +145,20 @@ class Stage:
         return actor
 
     def reach(self, time_us: int) -> None:
-        """The clock moves on to a time; it never goes back."""
+        """Move the clock to a time; it never goes back."""
         self.now_us = max(self.now_us, time_us)
 
     # --- Playing -------------------------------------------------------------------------------------------
 
     def play(self, *, until: Callable[[], bool] = lambda: False, limit_us: int | None = None) -> bool:
         """Let happen what is due, moving the clock, until a condition holds or (False) nothing more will."""
-        for _ in range(STEPS_MAX):
+        for _ in range(STEPS_MAX):  # bounded: a world that starts itself over must fail the test, not hang it
             if until():
                 return True
             if not self._due or (limit_us is not None and self._due[0][0] > limit_us):
                 return False
+            # By time, then the drawn turn, then the order of asking: two things due at once never compare their
+            # functions.
             due_us, _, _, do = heapq.heappop(self._due)
             self.reach(due_us)
             do()
@@ -176,9 +179,10 @@ class Stage:
             self._post(actor, outgoing)
         if stepped.dead:
             actor.dead.append(stepped.dead)
-        if actor.life.machine.unfinished:
+        if actor.life.machine.unfinished:  # what one step may do is bounded: the rest is in the next
             self._at(self.now_us, lambda: self._go_on(actor))
         if actor.sharing:
+            # Each of them looks once and asks again if there was nothing, so the list is emptied here.
             for look in actor.sharing:
                 self._at(self.now_us, look)
             actor.sharing = []
@@ -205,6 +209,7 @@ class Stage:
 
     def _at(self, time_us: int, do: Callable[[], None], *, effect_of: Actor | None = None) -> None:
         self._count += 1
+        # Only effects: timers of one world fire in order, and messages come as they were sent.
         turn = effect_of.random.randrange(2**32) if effect_of is not None and self._shuffle else 0
         heapq.heappush(self._due, (time_us, turn, self._count, do))
 
@@ -224,6 +229,7 @@ class Stage:
             self._at(wanted.due_us, lambda: self._attempt(actor, asked), effect_of=actor)
 
     def _is_open(self, actor: Actor, asked: StagedWork) -> bool:
+        # The same object, not an equal one: an intent that was closed and asked for again is other work.
         return actor.asked.get(asked.wanted.intent) is asked
 
     def _fire(self, actor: Actor, asked: StagedWork) -> None:
@@ -232,7 +238,7 @@ class Stage:
             self.step(actor, inbox.TimerFired(wanted.intent, wanted.due_us, wanted.correlation), b"")
 
     def _attempt(self, actor: Actor, asked: StagedWork) -> None:
-        if not self._is_open(actor, asked):
+        if not self._is_open(actor, asked):  # it was closed or cancelled while this was on its way
             return
         effect = actor.life.program.find_effect(asked.wanted.name)
         if effect is None:
@@ -248,9 +254,10 @@ class Stage:
             answer = actor.reading.attempt(effect, arguments, asked.judged_by(policy), snapshot=snapshot, drive=drive)
         finally:
             attempts.current.reset(token)
-        if KNOWN:
+        if KNOWN:  # no secret is known in most tests
             answer = asked.cleaned(effect, answer)
         timeout_us = policy.timeout_us
+        # An answer that comes after the timeout, or never, is none: in production the attempt has been stopped by then.
         if timeout_us is not None and (answer.after_us is None or answer.after_us > timeout_us):
             message = "the attempt took too long"
             answer = scripts.Scripted(False, code="timeout", message=message, timed_out=True, after_us=timeout_us)
@@ -268,6 +275,7 @@ class Stage:
         if answer.ok:
             self._answer(actor, asked, ReceiptStatus.OK, answer.data)
             return
+        # The longer pause of the two: an effect may ask for one.
         due_us = self.now_us + max(policy.delay_us(asked.attempt, asked.wanted.intent), answer.retry_us)
         deadline_us = asked.wanted.deadline_us
         out_of_time = bool(deadline_us) and due_us >= deadline_us
@@ -291,6 +299,7 @@ class Stage:
         shared = user_values.load(parent_answers.SharedWork, arguments)
         parent = next(each for each in self.actors.values() if each.life.at.world == shared.world)
         asked.attempt = 1
+        # Only what is new since the last look.
         for step in replay.steps(parent.life.filled(above=max(shared.above, asked.looked))):
             needed = parent_answers.needed(step, shared)
             if needed is not None:
@@ -321,7 +330,7 @@ class Stage:
             )
         chosen = [each for each in actor.asked.values() if each.parked and each.wanted.name == name]
         for asked in chosen:
-            asked.attempt, asked.parked = 0, ""
+            asked.attempt, asked.parked = 0, ""  # a person's retry begins with all attempts again
             again = structs.encode(control_commands.RetryEffect(asked.wanted.intent))
             self.step(actor, inbox.Control(control_commands.RETRY, actor.life.carry(again)), again)
             self._at(self.now_us, functools.partial(self._attempt, actor, asked), effect_of=actor)
@@ -378,6 +387,8 @@ class Stage:
     def _carry_back(self, actor: Actor, asked: StagedWork, said: dict[str, Any]) -> None:
         """An answer becomes the receipt of the question, if that is still open."""
         asker = next((each for each in self.actors.values() if each.life.at.world == said["world"]), None)
+        # Looked up when the answer comes: the question may have been given up meanwhile, and then the answer comes too
+        # late.
         question = None if asker is None else asker.asked.get(ids.IntentId(said["question"]))
         if asker is not None and question is not None:
             status = ReceiptStatus.OK if said["ok"] else ReceiptStatus.ERROR
@@ -404,6 +415,7 @@ class Stage:
                 ),
             )
             self._at(self.now_us, lambda: self._deliver(there, message, outgoing.data))
+        # An answer needs no receipt, and a question's receipt is its answer.
         if outgoing.to is not None or (asks and target is not None):
             return
         status, data = ReceiptStatus.OK, user_values.dump(1)

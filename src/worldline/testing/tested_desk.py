@@ -34,13 +34,14 @@ class TestDesk:
         if personal_value.desk.get() is not self:
             return  # one that was opened later is still open, and passes over this one
         vault, desk = self.outside
+        # Those below may be closed already: going back to one of them would open values of a world that is gone.
         while isinstance(desk, TestDesk) and desk.closed:
             vault, desk = desk.outside
         vaults.in_memory.reset(vault)
         personal_value.desk.reset(desk)
 
     def seal(self, subject: bytes, data: bytes) -> bytes:
-        self._count += 1
+        self._count += 1  # ids come from a counter: the same test seals the same tokens
         value = digest.hash_parts(b"test", self._count.to_bytes(8, "big"))[:16]
         kept = self._vault.keep(subject, value, data)
         return sealed_token.seal(subject, value, salt=kept.salt, data=data).pack()

@@ -174,6 +174,7 @@ class TestWorld(Acting):
         program = self._actor.life.program.name
         call_checks.check_workflow(call, "world.run()", program=program, world=self._actor.name)
         self._made += 1
+        # From a counter, so runs draw the same in each run of the test.
         seed = digest.hash_parts(b"test", self._made.to_bytes(8, "big"))[:16]
         wanted = control_commands.StartRun(
             id or f"run-{self._made}", call.target.name, call.pack_checked(), seed, named=id is not None
@@ -211,6 +212,7 @@ class TestWorld(Acting):
         """Let an event be raised, or a workflow started, again and again. False if it was scheduled just so already."""
         spec = schedule_spec.spec_of(what, every=every, cron=cron, tz=tz)
         if not spec.starts:
+            # As a client's door does, or a test could send what production refuses.
             event_dispatch.check_outside(spec.name, spec.data)
         return bool(user_values.load(bool, self.command(control_commands.SCHEDULE, schedules.ScheduleChange(id, spec))))
 
@@ -313,7 +315,7 @@ class TestWorld(Acting):
         life = self._actor.life
         if at is None:
             life.restore()
-            self._stage.check(self._actor)
+            self._stage.check(self._actor)  # what is open must be known from the rows alone
         elif at <= life.head.height:
             raise errors.BadInput(f"height {at} has passed; the journal is at {life.head.height}")
         else:
@@ -333,7 +335,7 @@ class TestWorld(Acting):
         change, blocked = life.adopt(program)
         data = structs.encode(change)
         self._stage.step(self._actor, inbox.Control(control_commands.PROGRAM, life.carry(data)), data)
-        life.rebase()
+        life.rebase()  # after the step that says so: it is the first one of the new code
         self._stage.declare(self._actor)
         self.play(limit_us=self._stage.now_us)
         return blocked
@@ -496,6 +498,8 @@ def world(
         try:
             yield made
         finally:
+            # All worlds of the stage, also forks and those made with `also`: their coroutines must not outlive the
+            # test.
             for actor in around.actors.values():
                 actor.life.machine.close()
 

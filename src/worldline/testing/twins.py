@@ -25,6 +25,7 @@ def difference(first: tuple[Machine, Stepped], second: tuple[Machine, Stepped], 
     for machine, stepped in (first, second):
         assert machine.state == stepped.state
     return (
+        # Runs first: a run that does not fit its own record explains every other difference.
         _runs(first[0], second[0])
         or _drafts(first[1], second[1], height)
         or _asked(first[1], second[1])
@@ -54,6 +55,7 @@ def _runs(first: Machine, second: Machine) -> str:
 
 
 def _drafts(first: Stepped, second: Stepped, height: int) -> str:
+    # The longer of the two: one entry more is a difference as well.
     for index in range(max(len(first.drafts), len(second.drafts))):
         sides = [each.drafts[index] if index < len(each.drafts) else None for each in (first, second)]
         if sides[0] != sides[1]:
@@ -82,7 +84,7 @@ def _rest(first: Machine, second: Machine) -> str:
     for number, (run, other) in enumerate(zip(first.runs.values(), second.runs.values(), strict=False)):
         if run.record != other.record:
             return f"run {run.record.id!r} (number {number + 1}):\n  first: {run.record!r}\n  again: {other.record!r}"
-    if state_rows.save(first) != state_rows.save(second):
+    if state_rows.save(first) != state_rows.save(second):  # the last resort: it covers everything, and names nothing
         return "the snapshots taken afterwards"
     return ""
 

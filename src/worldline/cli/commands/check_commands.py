@@ -30,6 +30,7 @@ from worldline.terminal.command_session import CommandSession
 @click.option("--at", type=click.IntRange(min=0), metavar="HEIGHT", help="Up to this height.")
 async def replay(desk: CommandSession, *, world: str, prove: bool, since: int | None, at: int | None) -> int:
     """Run a world's journal again and compare every digest."""
+    # Once: the proof compares hashes of these very programs, and loading makes new objects.
     programs = program_files.load_all(desk.place.apps)
     async with desk.open(programs=programs) as universe:
         found = await desk.world(universe, world)
@@ -136,7 +137,7 @@ async def _prove_state(desk: CommandSession, world: str, key: str, file: Path | 
     row_keys.named(key)  # what names no row is said before the world is asked
     async with desk.open(programs=[]) as universe:
         there = await desk.world(universe, world)
-        witnessed = await row_proof.last_witnessed(there)
+        witnessed = await row_proof.last_witnessed(there)  # a root that was journaled before needs no host
         if witnessed is None:
             witnessed = await desk.answer(there, row_proof.witness_now(there), timeout)
         found = await row_proof.prove_state(there, key, witnessed)
@@ -165,6 +166,7 @@ def _say_proof(desk: CommandSession, file: Path | None, text: str, said: dict[st
     if file is None:
         output.write(text, nl=False)
         return
+    # A proof holds values of the world: the file is for its owner.
     private_files.write(file, text.encode("ascii"), replace=True)
     desk.out.one(said, lines)
 
@@ -210,14 +212,16 @@ async def verify(
         raise errors.BadInput("--receipt-key is empty: it takes a public key of 64 hexadecimal digits")
     if file is not None and not every and world is None:
         return await copy_commands.verify_file(desk, file, bytes_max)
+    # Exactly one of the three: else it would be unclear what the exit code is about.
     if every == (world is not None) or file is not None:
         raise errors.BadInput("name a world, or all with --all, or an exported one with --file")
     async with desk.open(programs=[]) as universe:
         names = [world] if world is not None else [each.name for each in await _all(universe)]
+        # First whether it goes on from the anchor: a history that was rewritten as a whole is consistent in itself.
         codes = [await _since(desk, universe, names, since, key, every=every)] if since is not None else []
         trusted = WorkerSettings(receipt_keys=",".join(receipt_keys)).trusted_keys()
         codes += [await _verify(desk, universe, name, trusted) for name in names]
-    return max(codes, default=0)
+    return max(codes, default=0)  # one bad world among many makes the answer negative
 
 
 async def _since(
@@ -276,7 +280,7 @@ async def check(desk: CommandSession, *, files: tuple[str, ...]) -> int:
             count += 1
     if not count:
         desk.out.note("nothing found")
-    return output.NEGATIVE if count else 0
+    return output.NEGATIVE if count else 0  # a finding is a negative answer, so that continuous integration stops at it
 
 
 def _of_source(desk: CommandSession, file: Path) -> list[lint.LintFinding]:
@@ -307,9 +311,10 @@ async def doctor_(desk: CommandSession, *, repair: bool) -> int:
     for number, name in enumerate(await desk.universes()):
         with desk.out.progress("looking") as progress:
             async with desk.open(universe=name) as universe:
+                # What is of no universe is looked at once.
                 found = await doctor.examine(universe, repair=repair, store_too=not number, progress=progress)
                 reports.append(found)
-    for report in reports:
+    for report in reports:  # after all: a progress bar must not stand between the lines
         _say_report(desk, report)
     return 0 if all(report.healthy for report in reports) else output.NEGATIVE
 
@@ -361,7 +366,7 @@ def bench(desk: CommandSession, *, only: str, seconds: float, cluster: bool, che
     """Measure this machine: throughput, latency, timers, restore."""
     from worldline import bench as benches  # noqa: PLC0415 - its workloads are loaded when asked for
 
-    if not 0 < seconds < math.inf:
+    if not 0 < seconds < math.inf:  # also refuses nan, which compares with nothing
         raise errors.BadInput(f"--seconds takes a number above 0, not {seconds:g}")
     if check and not cluster:
         raise errors.BadInput("--check goes with --cluster: the targets are those of roles on a server")

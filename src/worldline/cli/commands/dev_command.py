@@ -36,6 +36,7 @@ async def dev(
 
     settings = configuration.configure(desk.place, sets).settings
     session = dev_session.DevSession(desk, chosen, names, dev_show.Show(desk.out, rows=rows), settings)
+    # Signals before anything is opened: Ctrl-C during a long restore must end it as cleanly as any other.
     with session.show.logging(), session.shutdown.signals():
         await session.run(reload=reload)
     return shutdown.leave(output.INTERRUPTED if session.shutdown.number is signal.SIGINT else 0)

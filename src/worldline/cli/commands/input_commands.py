@@ -48,6 +48,7 @@ async def create(desk: CommandSession, world: str, name: str | None, labels: tup
     """Make a new world."""
     async with desk.open(create=True) as universe:
         program = _chosen(universe, name)
+        # None: a seeded world keeps the labels of the world that it begins with.
         given = labels_of(labels) if labels or seed is None else None
         await Universe(universe).create(world, program, labels=given, seed=seed)
         at = await Handle(universe, world).address()
@@ -85,10 +86,11 @@ async def send(
     async with desk.open() as universe:
         found = await desk.world(universe, world)
         program = await _program(universe, found)
+        # Before it is sent: a slip is answered here, and not by a dead letter.
         body = payloads.event(program, event, payloads.given(fields, data))
         sent = await found.send(event, body, to=to, id=client_id, correlation_id=ids.check_correlation(correlation))
         said: dict[str, Any] = {"world": world, "event": event, "sent": True}
-        if not waits:
+        if not waits:  # durable is what `send` promises; whether the world takes it may take long
             desk.out.one(said, [f"sent {event} to {world}"])
             return 0
         taken = await desk.answer(found, world_answers.taken(universe, sent), timeout)
@@ -166,7 +168,7 @@ async def run(
         packed = payloads.arguments(program, workflow, payloads.given(arguments, data))
         wanted = _start(universe, workflow, packed, run_id, correlation)
         if detach:
-            await _enqueue(found, wanted)
+            await _enqueue(found, wanted)  # without a host: the run starts when one comes
             answered = RunStatusRow(world, wanted.run, workflow, "started")
             desk.out.one(answered, [wanted.run])
             return
@@ -189,7 +191,7 @@ def _shown(value: Any) -> str:
 def _chosen(universe: Connection, name: str | None) -> Program:
     if name is not None and name in universe.programs:
         return universe.programs[name]
-    if name is not None or len(universe.programs) > 1:
+    if name is not None or len(universe.programs) > 1:  # with one program there is nothing to choose
         known = ", ".join(universe.programs) or "none"
         if name is None:
             raise errors.BadInput(f"choose one of the programs with --program NAME; there are {known}")
@@ -203,6 +205,7 @@ def _chosen(universe: Connection, name: str | None) -> Program:
 
 async def _program(universe: Connection, world: Handle) -> Program | None:
     """The world's program, if it is loaded: then what is sent is checked here."""
+    # None is allowed: then the world alone judges what is sent.
     return universe.programs.get((await world.describe()).meta.program)
 
 
@@ -225,12 +228,14 @@ async def _enqueue(world: Handle, wanted: control_commands.StartRun) -> None:
     item = inbox.Control(control_commands.RUN, await world.carry(data))
     at = await world.address()
     worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0))
+    # Into the inbox, and without waiting for an answer: this process hosts nothing, and the run is to start without it.
     await door.enqueue(universe, at, item, data=data)
 
 
 async def _result(world: Handle, wanted: control_commands.StartRun) -> Any:
     data, since = await world.command(control_commands.RUN, wanted)
     standing = structs.decode(control_commands.RunStanding, data)
+    # After a revert there may be a run of the same id that was started with something else.
     origin = kernel_runs.origin(wanted.workflow, wanted.args)
     result: Any = await runs.result_of(world, await runs.ended(world, standing, since=since, origin=origin), None)
     return entry_text.plain(result)

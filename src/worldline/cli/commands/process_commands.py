@@ -199,7 +199,7 @@ async def janitor(desk: CommandSession, **options: Any) -> None:
 @watch_options.options
 async def up(desk: CommandSession, *, targets: tuple[str, ...], allow: tuple[str, ...], **options: Any) -> None:
     """Run all roles in one process, for the programs in FILE."""
-    programs = _load(desk, targets)
+    programs = _load(desk, targets)  # before the store is opened: a slip in the file is said at once
     await _serve(desk, "up", hosts.ALL, _settings(desk, **options), programs, egress=_egress(desk, targets, allow))
 
 
@@ -211,10 +211,11 @@ def _load(desk: CommandSession, targets: Sequence[str]) -> list[Program]:
 
 
 def _egress(desk: CommandSession, targets: Sequence[str], allow: Sequence[str]) -> Egress | None:
-    """What `--allow` says; without it, what the files themselves say. Credentials are theirs in either case."""
+    """Return what `--allow` says; without it, what the files themselves say. Credentials are theirs in either case."""
     declared = program_files.egress_of(list(targets) or desk.place.apps)
     if not allow:
         return declared
+    # Credentials are never typed: a command line is seen by every user of the machine.
     return Egress(allow=allow, credentials={} if declared is None else declared.credentials)
 
 
@@ -237,7 +238,7 @@ def _settings(
     step_timeout: float | None = None,
     on_hang: str | None = None,
 ) -> Settings:
-    """What was said on the command line, in the environment and in the project, and otherwise the defaults."""
+    """Return what was said on the command line, in the environment and in the project, and otherwise the defaults."""
     scan_ms, turn_ms = ("--scan", _ms(scan)), ("--turn", _ms(turn))
     options = configuration.said(
         worker__max_worlds_warm=("--capacity", capacity),
@@ -265,6 +266,7 @@ def _labels(configured: dict[str, str], name: str | None, labels: tuple[str, ...
     """The labels of a worker: those of its settings, and those of the command line. Its name is one of them."""
     said = {**configured, **input_commands.labels_of(labels)}
     for label, value in said.items():
+        # A label that the worker sets itself must say what is true of it.
         if placement.reserved(ids.check_name(label, "a label's name")):
             raise errors.BadInput(f"the label {label!r} is set by the worker itself; a name is given with --name")
         if value:
@@ -275,7 +277,7 @@ def _labels(configured: dict[str, str], name: str | None, labels: tuple[str, ...
 
 
 def _ms(seconds: float | None) -> int | None:
-    if seconds is not None and not math.isfinite(seconds):
+    if seconds is not None and not math.isfinite(seconds):  # `inf` and `nan` are numbers to click
         raise errors.BadInput(f"a length of time is a number of seconds, not {seconds:g}")
     return None if seconds is None else int(seconds * 1000)
 
@@ -295,19 +297,23 @@ async def _serve(
     """Open the store, which is made if there is none, and run these roles until a signal comes."""
     ending = shutdown.Shutdown(lambda what, detail: _say_ending(desk, what, detail), as_json=desk.out.as_json)
     with desk.watch.logging() as always, ending.signals():
+        # One universe has a connection of its own, as a client has; many share one host, and come and go while it runs.
         prepare = _many if desk.place.universes else _one
         async with prepare(desk, roles, settings, programs, egress) as (host, metrics_port):
             always |= {"worker": host.worker.hex(), "worker_name": host.name}
             record = {"ready": what, "metrics_port": metrics_port} if desk.watch.metrics else {"ready": what}
             host.start()
             ending.watch(host.doing)
+            # In the loop, not in a handler of Python's own: a dump reads state that is changed on the loop.
             asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, watch_options.dump, host)
             try:
                 await _until_stopped(desk, record, host, programs, ending.asked)
             finally:
-                await host.close()
+                await host.close()  # also after a bug of a role: leases must not wait for their time
+                # A closed host has nothing to dump.
                 asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
-    left = shutdown.abandoned()
+    left = shutdown.abandoned()  # after the store is closed: what still runs now is a thread of user code
+    # Said when all is released: a script may start the next process on this line.
     desk.out.one({"stopped": what, "name": host.name}, [f"{what} {host.name} has stopped: leases are free{left}"])
     shutdown.leave(0)
 
@@ -342,6 +348,7 @@ async def _one(
             watchdog=True,
             secrets=place.secrets,
         )
+        # The connection has no host of its own here: without this its metrics would show no worlds.
         universe.levels_from(host.levels)
         yield host, universe.metrics_port
 
@@ -383,11 +390,12 @@ async def _until_stopped(
     """Say so when others can count on this process, and notice if a bug stops a role."""
     said = False
     while not stopped.is_set():
-        host.check()
+        host.check()  # a role that a bug has stopped must end the process: a supervisor starts another
         if not said and host.ready:
             said = True
             _say_ready(desk, record, host, programs)
         try:
+            # More often until it is ready: scripts wait for that line.
             async with asyncio.timeout(POLL_SECONDS if said else POLL_SECONDS / 10):
                 await stopped.wait()
         except TimeoutError:

@@ -110,13 +110,14 @@ FILES = {
 @click.argument("folder", default=".", type=click.Path(path_type=Path), metavar="[DIR]")
 def init(desk: CommandSession, *, folder: Path) -> None:
     """Write a project that runs: a program, its test, a README."""
+    # All are looked for before one is written: a half-made project is worse than none.
     there = [name for name in FILES if (folder / name).exists() and name != ".gitignore"]
     if there:
         raise errors.Exists(f"{folder / there[0]} is there already; choose an empty folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in FILES.items():
-            if not (folder / name).exists():
+            if not (folder / name).exists():  # a `.gitignore` that is there is the user's own
                 (folder / name).write_text(text.replace("PROJECT", folder.resolve().name))
     except OSError as error:
         raise errors.BadInput(f"{folder} cannot be written: {error.strerror}") from error

@@ -62,6 +62,7 @@ async def list_(
     }
     shown = found
     if not desk.out.as_json:
+        # A table says what a person must know; programs get the stored status.
         shown = [msgspec.structs.replace(each, status=_status(each)) for each in found]
     desk.out.many(shown, columns, none=none, key="name")
     for each in found:
@@ -87,6 +88,7 @@ async def _programs_like(universe: Connection, program: str | None) -> str:
         universe, label=None, status=None, program=None, limit=suggest.NAMES_NEAR_MAX
     )
     known = {each.program: None for each in newest}
+    # The program is right, so another filter has left nothing.
     return "" if program in known else suggest.near(program, known)
 
 
@@ -100,7 +102,7 @@ async def show(desk: CommandSession, world: str) -> None:
     said["holder"] = _holder(found.holder)
     said["baseline"] = f"step {found.baseline.step}, height {found.baseline.height}, {found.baseline.bytes} bytes"
     del said["segments"], said["states_above"], said["entries_above"], said["quarantined_until"]
-    if found.resume:
+    if found.resume:  # only a quarantined world has a command that ends it
         said["quarantined"] = _quarantined(found)
     else:
         del said["quarantined"], said["resume"]
@@ -160,15 +162,17 @@ async def journal(desk: CommandSession, *, world: str, above: int | None, file: 
             await _export(desk, found, above or 0, file)
             return
         head = await found.head()
+        # The newest: what a person looks for is mostly what happened last.
         start = max(0, head.height - limit) if above is None else above
         if above is None:
             kept = await readers.kept(universe.store.engine, await found.address())
             start = max(start, kept.above)
         entries = await found.journal(above=start, limit=limit)
         names = Names(await found.address())
+        # Before any line is made: an answer names the effect that an earlier entry asked for.
         await names.learn(universe, entries)
         entries = [await _marked(found, entry) for entry in entries]
-    if above is None:
+    if above is None:  # read oldest first, as the store has them; a person wants the newest on top
         entries.reverse()
     if desk.out.as_json:
         for entry in entries:
@@ -199,7 +203,7 @@ async def follow(
         names = Names(await found.address())
         followed = snapshot_calls.follow(found, above) if with_saved else found.follow(above=above)
         async for entry in followed:
-            if isinstance(entry, Chunk):
+            if isinstance(entry, Chunk):  # it is in no journal, and a line for it would have no height
                 continue
             if isinstance(entry, SnapshotRecord):
                 said = f"{entry.height:>8}  snapshot, baseline  {entry.hash}"
@@ -231,6 +235,7 @@ async def _cells(world: Handle, reducer: str | None, key: str | None, at: int | 
         data = await world.cell(reducer, key, at=at)
         if data is not None:
             return [CellRow(reducer, key, entry_text.plain(await client_desk.plain(world, data)))]
+    # Only now, when the one cell is missing: all cells are read for a suggestion.
     cells = await world.cells(at=at)
     chosen = {name: data for name, data in cells.items() if reducer in (None, name[0])}
     found = [CellRow(*name, entry_text.plain(await client_desk.plain(world, data))) for name, data in chosen.items()]

@@ -47,10 +47,13 @@ async def reset_run(desk: CommandSession, *, world: str, run: str, to: str, time
     """
     async with desk.open() as universe:
         found = await desk.world(universe, world)
+        # Bounded before `int`: longer texts are no number of an operation.
         wanted = run_repair.reset_run(run, int(to) if to.isdecimal() and len(to) <= 20 else to)
         record = await _record(found, run)
+        # What is confirmed is this record: if the run was reset since, the number differs and the command is refused.
         again = -1 if record is None else record.again
         twice = [] if record is None else run_repair.twice(record, wanted.to)
+        # What may happen twice is listed first: that is what the person decides about.
         desk.confirm(_question(world, run, to, twice, known=record is not None))
         await desk.answer(found, found.command(run_repair.RESET, run_repair.ResetRun(run, wanted.to, again)), timeout)
         said = [{"op": each.op, "what": each.what, "done": each.done} for each in twice]
@@ -89,6 +92,7 @@ async def answer_run(
     async with desk.open() as universe:
         found = await desk.world(universe, world)
         record = await _record(found, run)
+        # What is not there is refused by the world, in its own words.
         kind = Any if record is None or not op <= len(record.ops) else await _type(found, *_asked(record, op))
         wanted = run_repair.AnswerRun(run, op, _data(kind, value, error), error)
         await desk.answer(found, found.command(run_repair.ANSWER, wanted), timeout)
@@ -169,7 +173,7 @@ async def _type(world: Handle, kind: OpKind, name: str) -> Any:
 def _data(kind: Any, value: str | None, error: str | None) -> bytes:
     if error is not None:
         return b""
-    if value is None:
+    if value is None:  # an effect that returns nothing is answered with nothing
         return user_values.NONE
     try:
         return user_values.dump(payloads.typed(kind, value))

@@ -40,7 +40,7 @@ async def list_schedules(desk: CommandSession, *, world: str | None, limit: int)
         named = [await desk.world(universe, world)] if world is not None else await _with_schedules(universe)
         found: list[ScheduleRow] = []
         for each in named:
-            if len(found) < limit:
+            if len(found) < limit:  # a machine is read for each world: those beyond the limit are not shown
                 found += [_shown(each.name, one) for one in schedules.listed(await each.machine())]
     columns = {"ID": "id", "WORLD": "world", "WHAT": "what", "WHEN": "when", "NEXT": "next", "FIRED": "fired"}
     desk.out.many(found[:limit], columns, none="no schedules here")
@@ -54,11 +54,11 @@ async def cancel_schedule(desk: CommandSession, *, world: str, schedule: str, ti
     """End a schedule. What it has started goes on."""
     async with desk.open(programs=[]) as universe:
         found = await desk.world(universe, world)
-        await _check(found, schedule)
+        await _check(found, schedule)  # before asking: a world that no process hosts could not say that there is none
         desk.confirm(f"Cancel schedule {schedule!r} of world {world!r}?")
         asked = found.command(control_commands.SCHEDULE, schedules.ScheduleChange(schedule, None))
         answer, _ = await desk.answer(found, asked, timeout)
-    if not user_values.load(bool, answer):
+    if not user_values.load(bool, answer):  # it ended between the check and the command
         raise errors.NotFound(f"world {world!r} has no schedule {schedule!r} any more")
     said = {"world": world, "schedule": schedule, "cancelled": True}
     desk.out.one(said, [f"schedule {schedule} of {world} is cancelled"])
@@ -84,6 +84,7 @@ async def _with_schedules(universe: Connection) -> list[Handle]:
     """The worlds that have a schedule, by name: each has a timer for each of them."""
     found: dict[ids.Address, None] = {}
     async for each in store_queries.open_work(universe, None):
+        # By their timers, which are in one range: schedules themselves are in the states of worlds, read one by one.
         if each.work.kind is WorkKind.TIMER and each.work.name.startswith(machine.SCHEDULE_TIMER):
             found[each.at] = None
     return [

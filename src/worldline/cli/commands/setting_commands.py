@@ -29,9 +29,11 @@ async def settings(desk: CommandSession, *, names: tuple[str, ...], changed: boo
     As `worldline worker`, `up` and the other roles would have them if they were started here. What is stored with the
     universe decides before all others.
     """
-    for name in names:
+    for name in names:  # first: a slip in a name is said before a store is opened
         configuration.check_name(name, "settings", [*setting_names.SECTIONS, *setting_names.ALL])
     found = configuration.configure(desk.place, sets, base=process_commands.BASE)
+    # What is stored with the universe decides before everything else, so it is shown in the place of what was said
+    # here.
     stored = {each.name: each for each in await _stored(desk)}
     rows = [
         {
@@ -47,7 +49,7 @@ async def settings(desk: CommandSession, *, names: tuple[str, ...], changed: boo
     ]
     if changed:
         rows = [row for row in rows if row["origin"] != configuration.DEFAULT]
-    if not desk.out.as_json:
+    if not desk.out.as_json:  # programs get values of their own types
         for row in rows:
             row |= {key: setting_names.text_of(row[key]) for key in ("value", "default")}
     columns = {"NAME": "name", "VALUE": "value", "ORIGIN": "origin", "DEFAULT": "default", "MAY BE": "values"}
@@ -55,11 +57,11 @@ async def settings(desk: CommandSession, *, names: tuple[str, ...], changed: boo
 
 
 async def _stored(desk: CommandSession) -> list[UniverseSetting]:
-    """What the universe has, if there is one. Settings are shown also where the store cannot be read."""
+    """Return what the universe has, if there is one. Settings are shown also where the store cannot be read."""
     try:
         async with desk.open(programs=[]) as universe:
             return await setting_calls.stored(universe)
-    except (errors.NotFound, errors.StoreMissing):
+    except (errors.NotFound, errors.StoreMissing):  # nothing is stored yet, which is no trouble
         return []
     except errors.StoreError as error:
         desk.out.note(f"the store cannot be read ({error}): settings that are stored with the universe are left out")
@@ -108,6 +110,7 @@ def _parse(sets: tuple[str, ...]) -> dict[str, Any]:
         if not equals:
             raise errors.BadInput(f"use NAME=VALUE, such as pressure.inbox_items_max=500, not {each!r}")
         if name not in setting_names.OF_UNIVERSE:
+            # A name that exists, but not for a universe, is no slip.
             near = "" if name in setting_names.ALL else suggest.near(name, setting_names.OF_UNIVERSE)
             raise errors.BadInput(setting_calls.refusal(name) + near)
         if name in found:

@@ -63,6 +63,7 @@ def run(desk: CommandSession, asked: CampaignRequest) -> int:
             range(asked.first, asked.first + asked.count),
             suite,
             job=job,
+            # The cores that this process may use, which in a container are fewer than the machine has.
             jobs=asked.jobs or len(os.sched_getaffinity(0)),
             keep_going=asked.keep_going,
             progress=progress,
@@ -127,6 +128,7 @@ def _smaller(
     desk: CommandSession, ran: campaign.Campaign, suite: Suite, job: campaign.CampaignJob, shrink: bool | None
 ) -> list[shrinker.Shrunk]:
     """The failures made smaller: the first for people, all when asked, none for programs that did not ask."""
+    # Making one smaller takes many runs: without being asked, only the first, and only where a person waits for it.
     wanted = ran.failures if shrink else ran.failures[:1] if shrink is None and not desk.out.as_json else []
     found = []
     with command_session.quiet_logs():

@@ -48,7 +48,7 @@ def simulate(
     """
     from worldline.cli.commands import simulate_campaign  # noqa: PLC0415 - the simulator; other commands start without loading it
 
-    if without == LIST:
+    if without == LIST:  # not a command of its own: guards are listed where one of them is named
         return simulate_campaign.list_guards(desk, suite)
     asked = simulate_campaign.CampaignRequest(
         file or "",
@@ -56,6 +56,7 @@ def simulate(
         without,
         profile,
         first=seed or 0,
+        # A seed that is named is most often one to be seen again.
         count=seeds or (1 if seed is not None else simulate_campaign.SEEDS_DEFAULT),
         jobs=jobs,
         keep_going=keep_going,

@@ -67,9 +67,10 @@ async def label(desk: CommandSession, world: str, labels: tuple[str, ...]) -> No
     """
     async with desk.open(programs=[]) as universe:
         found = await desk.world(universe, world)
+        # Labels are replaced as a whole, so those that stay are given again.
         wanted = dict((await found.describe()).meta.labels)
         for word in labels:
-            if word.endswith("-") and "=" not in word:
+            if word.endswith("-") and "=" not in word:  # a value may end in a minus
                 wanted.pop(word[:-1], None)
             else:
                 wanted |= input_commands.labels_of((word,))
@@ -88,6 +89,7 @@ async def compact(desk: CommandSession, world: str, dry_run: bool) -> None:
     """
     async with desk.open(programs=[]) as universe:
         at = await desk.address(universe, world)
+        # Planned also when it is done at once: what forks hold back shows in the plan only.
         planned = await compaction.plan(universe, at)
         done = None if dry_run else await compaction.compact(universe, at)
     if done is None:
@@ -106,7 +108,7 @@ async def compact(desk: CommandSession, world: str, dry_run: bool) -> None:
 
 
 def _would_go(planned: compaction.CompactionPlan) -> list[str]:
-    """What a compaction would drop, and by which policy."""
+    """Return what a compaction would drop, and by which policy."""
     said: list[str] = []
     if planned.dropped:
         shown = ", ".join(str(height) for height in planned.dropped[:HEIGHTS_SHOWN])
@@ -142,6 +144,7 @@ async def set_ref(desk: CommandSession, name: str, world: str) -> None:
     async with desk.open(programs=[]) as universe:
         at = await desk.address(universe, world)
         before = await world_names.named(universe, name)
+        # A new name takes nothing from another world, so there is nothing to ask.
         if before is not None and before != at:
             known = (await store_queries.world_names(universe, [before]))[before]
             desk.confirm(f"Move the name {name!r} from world {known!r} to {world!r}?")

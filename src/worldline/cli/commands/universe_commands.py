@@ -62,6 +62,7 @@ async def deny(desk: CommandSession, *, sender: str, world: str | None, to: str 
         f"{len(taken)} of the grants of {sender} taken back" if taken else f"nothing like that was allowed to {sender}"
     )
     desk.out.one({"universe": sender, "allowed": False, "taken": taken}, [said])
+    # A script that means to lock a sender out must notice that it named the wrong one.
     return 0 if taken else output.NEGATIVE
 
 
@@ -131,7 +132,7 @@ async def create(desk: CommandSession, *, name: str) -> int:
         made = await store_universes.create(store, name)
     said = f"universe {name!r} is made" if made else f"there is a universe {name!r} already"
     desk.out.one({"universe": name, "created": made}, [said])
-    return 0 if made else output.NEGATIVE
+    return 0 if made else output.NEGATIVE  # an answer, and no error: a script may create what is there already
 
 
 def _amount(text: str) -> int | None:
@@ -141,10 +142,11 @@ def _amount(text: str) -> int | None:
         raise errors.BadInput(f"{text!r} is no quota; use a number like 500 or 20G, or none")
     if found["none"]:
         return None
-    scale: int = 1024 ** " kmgt".index(found["unit"] or " ")
+    scale: int = 1024 ** " kmgt".index(found["unit"] or " ")  # powers of 1024, as disks and memory are counted
     return int(found["number"]) * scale
 
 
+# Bounded: `int` refuses a number of thousands of digits with an error of its own.
 _AMOUNT = re.compile(r"(?P<none>none)|(?P<number>[0-9]{1,30})(?P<unit>[kmgt]?)b?")
 
 

@@ -74,6 +74,7 @@ async def list_runs(desk: CommandSession, *, world: str, status: str | None, lim
     async with desk.open(programs=[]) as universe:
         there = await desk.world(universe, world)
         found = [await _marked(there, each) for each in await why.list_runs(there)]
+        # Said below every list: what waits for a person must not wait in silence.
         waiting = why.for_a_person(await why.why(there, option=desk.option))
     shown = [_shown_run(run) for run in found if status in (None, run.status)][:limit]
     columns = {"ID": "id", "WORKFLOW": "workflow", "STATUS": "status", "STARTED": "started", "WAITS FOR": "waits"}
@@ -104,6 +105,7 @@ async def show_run(desk: CommandSession, *, world: str, run: str) -> None:
 
 def _operation_lines(found: list[inspect_ways.Operation]) -> list[str]:
     lines = [f"  {each.number:>4}  {each.what}: {each.state}" for each in found]
+    # From the end, so that lines that are inserted move none of those before.
     for index, each in reversed(list(enumerate(found))):
         if each.differs:
             lines.insert(index + 1, f"        the code passes now: {each.differs}")
@@ -124,12 +126,14 @@ async def cancel_run(
     """Cancel a run where it waits. It may still clean up."""
     async with desk.open(programs=[]) as universe:
         found = await desk.world(universe, world)
-        await found.address()
+        await found.address()  # before asking: a person must not confirm something about a world that is not there
         desk.confirm(f"Cancel run {run!r} of world {world!r}?")
         asked = found.command(
             control_commands.CANCEL, control_commands.CancelRun(run, reason, CancelKind[kind.upper()])
         )
         answer, _ = await desk.answer(found, asked, timeout)
+    # A blocked run takes the cancellation when it resumes, which may be never: that is said, with the way to end it
+    # now.
     blocked = structs.decode(control_commands.RunStanding, answer).status is RunStatus.BLOCKED
     what = f"run {run} is being cancelled"
     if blocked:
@@ -138,7 +142,7 @@ async def cancel_run(
 
 
 def _lines(shown: RunShown | store_queries.WorkRow) -> list[str]:
-    """What is known of a run or an effect, and below it where in its code it failed."""
+    """Return what is known of a run or an effect, and below it where in its code it failed."""
     apart = ("trace", "operations", "ways", "attempts")
     said = {name: getattr(shown, name) for name in shown.__struct_fields__ if name not in apart}
     lines = output.pairs({name: value for name, value in said.items() if value not in (None, "", [])})
@@ -298,7 +302,7 @@ async def retry_dead(desk: CommandSession, *, world: str, letter: str | None, ev
     async with desk.open(programs=[]) as universe:
         at = await desk.address(universe, world)
         chosen = await _letters(universe, at, letter, every=every)
-        for each in reversed(chosen):
+        for each in reversed(chosen):  # oldest first, in the order in which they came
             await dead_letters.retry(universe, at, each)
     _say_letters(desk, world, chosen, "put back")
 
@@ -312,7 +316,7 @@ async def drop_dead(desk: CommandSession, *, world: str, letter: str | None, eve
     async with desk.open(programs=[]) as universe:
         at = await desk.address(universe, world)
         chosen = await _letters(universe, at, letter, every=every)
-        if chosen:
+        if chosen:  # nothing to delete is nothing to ask about
             desk.confirm(f"Delete {grammar.count(len(chosen), 'dead letter')} of world {world!r}?")
         for each in chosen:
             await dead_letters.drop(universe, at, each)
@@ -328,7 +332,7 @@ def _say_letters(desk: CommandSession, world: str, chosen: list[inboxes.DeadLett
 async def _letters(
     universe: Connection, at: ids.Address, text: str | None, *, every: bool
 ) -> list[inboxes.DeadLetterRecord]:
-    if every == (text is not None):
+    if every == (text is not None):  # both, or neither: which letters are meant is not clear
         raise errors.BadInput("name a dead letter by its id, or all with --all")
     found = [each async for each in dead_letters.letters(universe, at)]
     if text is None:

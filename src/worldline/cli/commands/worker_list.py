@@ -124,6 +124,7 @@ async def revoke(desk: CommandSession, *, world: str, epoch: int | None) -> None
         at = await desk.address(universe, world)
         after = await operator_calls.revoke_lease(universe.store.engine, universe.store.env, at, epoch=epoch)
     line = f"the lease of {world} is free, at epoch {after}"
+    # Revoking raises the epoch by one, and a repeat finds it so; any other number is the lease of another holder.
     if epoch is not None and after not in (epoch, epoch + 1):
         line = f"nothing was revoked: the lease of {world} is at epoch {after}, not {epoch}"
     desk.out.one({"name": world, "epoch": after}, [line])
@@ -148,7 +149,7 @@ async def assign(desk: CommandSession, *, world: str, worker: str, priority: int
     async with desk.open(programs=[]) as universe:
         at = await desk.address(universe, world)
         chosen = _find(await _lives(universe), worker)
-        if len(chosen) > 1:
+        if len(chosen) > 1:  # one world has one holder, and the name does not say which of them
             raise errors.BadInput(
                 f"{len(chosen)} workers are named {worker!r}; give an id from `worldline worker list`"
             )
@@ -190,6 +191,7 @@ async def _drain(desk: CommandSession, named: str, *, draining: bool) -> None:
         chosen = _find(await _lives(universe), named)
         for life in chosen:
             await operator_calls.drain_worker(engine, env, life.worker, draining=draining)
+        # Read again: what is shown is what was stored.
         ended = [await _shown(universe, life) for life in await _lives(universe) if life.worker in _ids(chosen)]
     done = "gives its worlds back" if draining else "takes worlds again"
     for each in ended:
@@ -202,6 +204,7 @@ def _ids(lives: list[leases.HeartbeatRecord]) -> list[ids.WorkerId]:
 
 async def _lives(universe: Connection) -> list[leases.HeartbeatRecord]:
     found = await operator_calls.list_workers(universe.store.engine)
+    # Heartbeats are the store's, and workers of other universes are none of this one's.
     return [life for life in found if worker_labels.serves(life.sign.labels, universe.id)]
 
 
@@ -209,8 +212,9 @@ def _find(lives: list[leases.HeartbeatRecord], named: str) -> list[leases.Heartb
     """The workers of a name, or the one whose id begins or ends so."""
     by_name = [life for life in lives if life.sign.labels.get(placement.NAME) == named]
     text = named.lower()
+    # A few characters at least: a short word is a name, and not the beginning of an id.
     by_id = [life for life in lives if life.worker.hex().startswith(text) and len(text) >= ID_CHARACTERS_MIN]
-    if len(by_id) > 1 and not by_name:
+    if len(by_id) > 1 and not by_name:  # several workers may share a name, and all of them are meant; an id means one
         raise errors.BadInput(f"{len(by_id)} workers have ids that begin with {named!r}; give more of it")
     if not by_name and not by_id:
         meant = suggest.near(named, (life.sign.labels.get(placement.NAME, "") for life in lives))
@@ -223,6 +227,7 @@ async def _shown(universe: Connection, life: leases.HeartbeatRecord) -> WorkerRo
     now_us = (await universe.store.engine.read()).time_us
     held = await operator_calls.list_worker_worlds(universe.store.engine, life.worker)
     gone = world_holders.is_gone(universe.store, life.worker)
+    # A process that is proven dead is dead at once; of another machine's, only the heartbeat tells.
     state = "dead" if gone or not life.alive(now_us) else "draining" if life.sign.draining else "alive"
     return WorkerRow(
         life.sign.labels.get(placement.NAME, ""),

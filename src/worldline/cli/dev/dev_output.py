@@ -60,7 +60,7 @@ class Show:
         self.muted = muted
 
     def listeners(self) -> sinks.Sinks:
-        """What the process that hosts has to call."""
+        """Return what the process that hosts has to call."""
         return sinks.Sinks(log=self._put, replay=self._put)
 
     @contextlib.asynccontextmanager
@@ -70,7 +70,7 @@ class Show:
         try:
             yield
         finally:
-            self._queue.put_nowait(None)
+            self._queue.put_nowait(None)  # behind everything that came: the writer ends when it has written that
             await following
 
     def say(self, what: str, detail: str) -> None:
@@ -79,17 +79,18 @@ class Show:
             self._out.json({"dev": what, "message": detail})
             return
         self._screen.print(screen.styled(f"[{what}] {detail}", "bold"))
-        if what != "log":
+        if what != "log":  # a log line belongs to the block that it stands in; others interrupt it
             self._heading = ""
 
     @contextlib.contextmanager
     def logging(self) -> Iterator[None]:
         """Show what the roles and the user's own `wl.log` say, and learn where user code fails."""
+        # Failures are logged at debug, for this handler alone: it learns places from them and shows none.
         levels = {"worldline.user": logging.INFO, "worldline.failures": logging.DEBUG}
         log, handler = logging.getLogger("worldline"), _Handler(self, self._places)
         before = log.propagate, {name: logging.getLogger(name).level for name in levels}
         log.addHandler(handler)
-        log.propagate = False
+        log.propagate = False  # else the root's handlers write each line a second time
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
         try:
@@ -104,7 +105,7 @@ class Show:
 
     def _put(self, item: Item) -> None:
         if self._queue.qsize() >= QUEUE_MAX:
-            self._queue.get_nowait()
+            self._queue.get_nowait()  # the oldest: what happens now is what a person looks at
             self._skipped += 1
         self._queue.put_nowait(item)
 
@@ -122,6 +123,7 @@ class Show:
                 if item is None:
                     return
                 if isinstance(item, sinks.Journaled) and item.address not in followed:
+                    # Followed from its first step on: which worlds run here shows only when they do something.
                     followed[item.address] = None
                     stack.enter_context(self._streams(universe.host.live, item.address))
                 await self._write(universe, item)
@@ -158,12 +160,13 @@ class Show:
 
     async def _step(self, universe: Connection, step: sinks.Journaled) -> None:
         found: list[traces.TracedFailure] = []
-        if any(_fails(entry) for entry in step.entries):
+        if any(_fails(entry) for entry in step.entries):  # a read of the store, for failures only
             found = await traceback_reader.of_step(universe.store.engine, step.address, step.entries[0].step)
         if self._out.as_json:
             for entry in step.entries:
                 self._out.json({"world": step.name, **entry_text.entry(entry), **_traced(entry, found)})
         elif self._rows:
+            # Per world: an id means something in its own journal only.
             names = self._names.setdefault(step.address, entry_lines.Names(step.address))
             await names.learn(universe, step.entries)
             for entry in step.entries:
@@ -185,6 +188,7 @@ class Show:
         if self._out.as_json or self._rows:
             return
         for line in lines:
+            # Runs take turns, and a line must stand below its own heading.
             if line.fresh or line.block != self._heading:
                 time = output.local(entry_text.when(line.time_us))
                 self._screen.print(screen.styled(f"{time}  ", "dim") + screen.styled(line.block, "bold"))
@@ -226,7 +230,7 @@ class FailurePlaces:
         self._places: dict[str, str] = {}
 
     def learn(self, message: str, place: str) -> None:
-        self._places.pop(message, None)
+        self._places.pop(message, None)  # learned again: it is the youngest now
         self._places[message] = place
         while len(self._places) > PLACES_MAX:
             del self._places[next(iter(self._places))]
@@ -244,6 +248,7 @@ class _Handler(logging.Handler):
         self._places = places
 
     def emit(self, record: logging.LogRecord) -> None:
+        # Not shown: these records only say where in user code a failure was raised.
         if record.name == "worldline.failures":
             place = str(getattr(record, "place", ""))
             for message in (record.getMessage(), str(getattr(record, "text", ""))):

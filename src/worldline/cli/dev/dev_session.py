@@ -40,6 +40,7 @@ class DevSession:
     async def run(self, *, reload: bool) -> None:
         loaded = program_files.load(self._target)
         before: list[Program] = []
+        # The store is opened again for each version: no object of the old code can be left in a worker.
         while (following := await self._host(loaded, before, reload=reload)) is not None:
             before, loaded = loaded.programs, following
 
@@ -48,7 +49,7 @@ class DevSession:
     ) -> program_files.LoadedPrograms | None:
         """Host these programs until they change or all is over. Returns what to host next."""
         place = self._desk.place
-        self.show.mute(muted=bool(before))
+        self.show.mute(muted=bool(before))  # a reload releases and takes every world, which is no news line by line
         opened = connection.open(
             place.store,
             host=loaded.programs,
@@ -93,6 +94,7 @@ class DevSession:
         adopted = runs = 0
         unfit: dict[str, str] = {}
         refused: list[str] = []
+        # A copy: worlds that are taken do steps, and are added meanwhile.
         for at, name in list(self.show.worlds.items()):
             try:
                 hosted = await universe.host.worlds.hold(at)
@@ -102,7 +104,7 @@ class DevSession:
             except errors.NotFound:
                 continue  # deleted, or of a program that is no longer in the file
             if hosted is not None:
-                await hosted.quiet()
+                await hosted.quiet()  # a step may be under way, and it changes which runs there are
                 found = await universe.host.worlds.misfits(hosted)
                 adopted += 1
                 runs += len(hosted.machine.live_runs()) - len(found)
@@ -128,11 +130,13 @@ class DevSession:
                     await stopped.wait()
             except TimeoutError:
                 pass
+            # A role that a bug has stopped must end `dev`, or it would show a process that does nothing.
             universe.host.check()
             marks = _marks(loaded.files)
+            # While an editor replaces a file it is missing for a moment: the next look finds it whole.
             if not reload or marks == seen or None in marks or stopped.is_set():
                 continue
-            seen = marks
+            seen = marks  # also if it cannot be loaded: the same error is said once
             try:
                 return program_files.load(self._target)
             except errors.BadInput as error:

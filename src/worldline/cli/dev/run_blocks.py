@@ -83,7 +83,7 @@ class Blocks:
     # --- What is shown -----------------------------------------------------------------------------------------
 
     def step(self, at: ids.Address, world: str, entries: Sequence[journal.JournalEntry]) -> list[BlockLine]:
-        """What one step did."""
+        """Return what one step did."""
         first, *derived = entries
         lines, block = self._input(at, world, first)
         for entry in derived:
@@ -97,9 +97,12 @@ class Blocks:
 
     def notice(self, said: sinks.Notice, time_us: int) -> list[BlockLine]:
         """An attempt that failed and will be repeated; the journal tells only how the last one ended."""
+        # All other ends of an attempt are entries of the journal, and shown from there.
         if said.kind != "effect_retried":
             return []
         name, _, message = said.message.partition(": ")
+        # By world, step and name: a notice has no intent. Two calls of one effect in one step may be confused, in a
+        # hint.
         for work in self._work.values():
             if (work.at.world.hex(), work.step, work.name) == (said.world, said.step, name):
                 text = f"{work.said} attempt {said.detail} failed: {self._failure(message)}; it is tried again"
@@ -109,7 +112,7 @@ class Blocks:
     def chunk(self, given: live_hub.Chunk, time_us: int) -> list[BlockLine]:
         """A piece of what an effect streams. Text is put together to lines."""
         work = self._work.get(given.intent)
-        if work is None:
+        if work is None:  # it was asked for before this process began
             return []
         if not isinstance(given.value, str):
             return [
@@ -118,6 +121,7 @@ class Blocks:
             ]
         work.chunks += given.value
         whole, newline, rest = work.chunks.rpartition("\n")
+        # A text without line breaks would otherwise show when it has ended.
         if not newline and len(rest) >= CHUNK_CHARACTERS:
             whole, rest = rest, ""
         work.chunks = rest
@@ -126,10 +130,10 @@ class Blocks:
         ]
 
     def idle(self, time_us: int) -> list[BlockLine]:
-        """What lasts: the rest of what is streamed, and operations that have not ended."""
+        """Return what lasts: the rest of what is streamed, and operations that have not ended."""
         lines: list[BlockLine] = []
         for work in self._work.values():
-            if not work.announced:
+            if not work.announced:  # once: lines that were written are never changed, so there is no clock that runs
                 work.announced = True
                 lines.append(BlockLine(work.block, time_us, f"{work.said} ...", _QUIET))
             lines += self._rest(work, time_us)
@@ -138,7 +142,7 @@ class Blocks:
     # --- Inputs ------------------------------------------------------------------------------------------------
 
     def _input(self, at: ids.Address, world: str, entry: journal.JournalEntry) -> tuple[list[BlockLine], str]:
-        """What an input is shown as, and the block of what it brings about."""
+        """Return what an input is shown as, and the block of what it brings about."""
         said = entry_text.fields(entry)
         match entry.kind:
             case Kind.EFFECT_RESULT | Kind.TIMER_FIRED:
@@ -184,7 +188,8 @@ class Blocks:
         if work is None:  # asked for before this process began
             what = "effect" if entry.kind is Kind.EFFECT_RESULT else "timer"
             work = WorkBlock(at, 0, 0, "", what, what, entry.time_us, self._block(at, world, entry.correlation))
-        lines = self._rest(work, entry.time_us)
+        lines = self._rest(work, entry.time_us)  # what it has streamed comes before how it ended
+        # The start is known only of what began here.
         lasted = duration(entry.time_us - work.started_us) if work.step else ""
         text, style = work.said, ""
         if entry.kind is Kind.EFFECT_RESULT:
@@ -215,7 +220,7 @@ class Blocks:
         text, style = "", ""
         match entry.kind:
             case Kind.EFFECT_REQUESTED | Kind.TIMER_SET:
-                self._asked(at, world, entry, said, block)
+                self._asked(at, world, entry, said, block)  # no line yet: it is shown when it ends, or when it lasts
             case Kind.EFFECT_CANCELLED | Kind.TIMER_CANCELLED:
                 return self._cancelled(at, entry, said)
             case Kind.RUN_FINISHED:
@@ -256,16 +261,16 @@ class Blocks:
 
     def _cancelled(self, at: ids.Address, entry: journal.JournalEntry, said: dict[str, Any]) -> list[BlockLine]:
         where = (at, said.get("of_step"), said.get("ordinal"))
-        for intent, work in list(self._work.items()):
+        for intent, work in list(self._work.items()):  # by step and ordinal: a cancellation names no intent
             if (work.at, work.step, work.ordinal) == where:
-                del self._work[intent]
+                del self._work[intent]  # else it would be named as something that lasts
                 if entry.kind is Kind.EFFECT_CANCELLED:  # a limit that was not reached is not worth a line
                     return [BlockLine(work.block, entry.time_us, f"{work.said} is cancelled", _QUIET)]
         return []
 
     def _finished(self, at: ids.Address, world: str, entry: journal.JournalEntry, said: dict[str, Any]) -> BlockLine:
         run = str(said.get("run", entry.correlation))
-        known = self._runs.pop((at, run), None)
+        known = self._runs.pop((at, run), None)  # it has ended: nothing of it comes any more
         lasted = "" if known is None else f"  in {duration(entry.time_us - known.started_us)}"
         status, bad = str(said.get("status", "finished")), said.get("error")
         end = self._failure(str(bad.get("message"))) if bad else _short(said.get("result"))
@@ -284,13 +289,13 @@ class Blocks:
         return f"{shown} ({place})" if place else shown
 
     def _rest(self, work: WorkBlock, time_us: int) -> list[BlockLine]:
-        """What an effect has streamed since the last whole line."""
+        """Return what an effect has streamed since the last whole line."""
         rest, work.chunks = work.chunks, ""
         return [BlockLine(work.block, time_us, f"{work.name} streams {_short(rest)}")] if rest.strip() else []
 
 
 def duration(us: int) -> str:
-    """How long something took, for people."""
+    """Return how long something took, for people."""
     if us < 1_000_000:
         return f"{us / 1_000:.0f} ms"
     return output.lasting(us / 1_000_000) if us >= 60_000_000 else f"{us / 1_000_000:.2f} s"
@@ -303,7 +308,7 @@ def _call(name: str, args: Any) -> str:
 
 
 def _report(entry: journal.JournalEntry, world: str) -> str:
-    """Why a run was blocked, with the commands to type."""
+    """Return why a run was blocked, with the commands to type."""
     try:
         return divergence_report.addressed(structs.decode(Blocked, entry.payload).report, world)
     except errors.DecodeError:

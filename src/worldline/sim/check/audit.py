@@ -41,7 +41,7 @@ DRIFT_MAX = 0.01  # of one clock against another
 
 
 def never_proven(holder: leases.Holder, now_us: int) -> bool:
-    """Where a holder's death shows by its heartbeat alone."""
+    """Say that no holder is proven dead, where its death shows by its heartbeat alone."""
     del holder, now_us
     return False
 
@@ -105,7 +105,7 @@ class Audit:
         self._latest_us = 0  # the latest that the store's clock has shown: what was due once may be done, also later
 
     def broken(self, invariant: str, what: str) -> None:
-        if len(self.violations) < VIOLATIONS_MAX:
+        if len(self.violations) < VIOLATIONS_MAX:  # the first counts; a broken store breaks something with every batch
             self.violations.append(Violation(invariant, what, self._now_us))
         self.on_broken()
 
@@ -113,8 +113,10 @@ class Audit:
 
     def look(self, applied: AppliedBatch) -> None:
         self._now_us = applied.time_us
+        # The clock may be set back after it was off: what was due by what it showed stays rightly done.
         self._latest_us = max(self._latest_us, applied.time_us, applied.latest_us)
         self.checked += 1
+        # One head at most: a batch writes the journal of one world, and moving the head is what makes it a step.
         at = next((where.at for where in map(keyspaces.place, applied.batch.puts) if where.what == "head"), None)
         if at is not None and any(
             keyspaces.place(key).what == "world_meta" and not old for key, old in applied.before.items()
@@ -122,6 +124,7 @@ class Audit:
             self._born(at, journal_keys.HEAD.unpack(applied.batch.puts[journal_keys.head_key(at)].value))
             return
         for each in deletion_checks.deleted_by(applied):  # no rules hold any more but those of that file
+            # Before the changes are looked at: deleting its keys is then no violation.
             self._life(each).status = Status.DELETED
         entries = self._step(applied, at) if at is not None else []
         for key, old in applied.before.items():
@@ -187,8 +190,9 @@ class Audit:
             self.broken("L2", "an epoch was deleted")
             return
         number = lease_keys.EPOCH.unpack(new).number
-        if number <= life.epoch:
+        if number <= life.epoch:  # equal is wrong, too: two holders would pass each other's guard
             self.broken("L2", f"epoch {number} after {life.epoch}")
+        # By the host that sent the batch, not by what the batch says: a layer that names the wrong holder is caught.
         life.epoch, life.owner = number, applied.host.label
 
     def _holder(self, applied: AppliedBatch, where: keyspaces.KeyPurpose, old: bytes | None, new: bytes | None) -> None:
@@ -203,6 +207,7 @@ class Audit:
         """By the store's clock, or because the heartbeat has not changed for a TTL by every host's clock."""
         key = lease_keys.worker_key(ids.WorkerId(holder.worker))
         sign = self._lives.get(key)
+        # Its record is gone, or of a later life of the process.
         if sign is None or sign.incarnation != holder.incarnation:
             return True
         if applied.now_us - self._signed_us[key] >= sign.ttl_us * (1 - DRIFT_MAX):
@@ -235,6 +240,7 @@ class Audit:
                 if applied.before[key] is not None:
                     self.broken("J4", "a frame was written again")
                 entries += [self._decoded(raw) for raw in journal_keys.unpack_frame(put.value).entries]
+        # Frames are in the order of their keys; heights must be checked, not taken from there.
         entries.sort(key=lambda entry: entry.height)
         head = journal_keys.HEAD.unpack(applied.batch.puts[journal_keys.head_key(at)].value)
         self._contiguous(life, entries, head)
@@ -280,6 +286,7 @@ class Audit:
 
     def _entries_of_step(self, at: ids.Address, life: AuditedWorld, entries: list[journal.JournalEntry]) -> None:
         first = entries[0]
+        # A late answer is journaled and dropped, so it may come for work that is closed.
         ignored = any(entry.kind is Kind.LATE_ANSWER for entry in entries)
         if first.kind in (Kind.EFFECT_RESULT, Kind.TIMER_FIRED) and not first.blob:
             item: inbox.Item = structs.decode(inbox.Item, first.payload)  # type: ignore[arg-type]
@@ -320,7 +327,7 @@ class Audit:
 
     def _unique(self, at: ids.Address, intent: bytes, step: int, ordinal: int) -> None:
         here = (at.world, step, ordinal)
-        if self._intents.setdefault(intent, here) != here:
+        if self._intents.setdefault(intent, here) != here:  # the same place again is a step that was done again
             self.broken("F3", f"two worlds share the id {intent.hex()}")
 
     # --- Open work ------------------------------------------------------------------------------------------
@@ -356,7 +363,7 @@ class Audit:
         if not entries:
             self.broken("E4", "open work was deleted without a step")
             return
-        if intent not in life.consumed:
+        if intent not in life.consumed:  # an answer closes the work with the same step
             life.cancelled[intent] = None
         for item in _handed(entries):
             if item.intent == intent and (old is None or item.attempt != old.attempt):

@@ -176,12 +176,13 @@ INVARIANTS = {
 async def in_between(cluster: Cluster, audit: Audit) -> None:
     """E2 in the middle of everything: in a copy of the store as it is, the repair scan finds nothing to do."""
     env = SimEnv(cluster.loop, f"{cluster.seed}:doctor", skew_us=cluster.env.skew_us)
+    # A copy: looking must not move the virtual time or the draws of the hosts, which go on meanwhile.
     engine = await store_opening.open_engine("memory://", env, create=True)
     items = list(cluster.truth.copy.items())
     for first in range(0, len(items), COPIED_AT_ONCE):
         batch = kv.Batch()
         for key, value in items[first : first + COPIED_AT_ONCE]:
-            batch.absent(key)
+            batch.absent(key)  # the guard that every batch must have
             batch.put(key, value)
         await engine.commit(batch)
     store = store_opening.Store("memory://", engine, cluster.bodies, env)
@@ -201,6 +202,7 @@ async def at_end(cluster: Cluster, audit: Audit, left: list[str], born: fork_che
             audit.broken("BUG", f"{member.name}: {type(bug).__name__}: {bug}")
     for complaint in cluster.loop.complaints:
         audit.broken("BUG", complaint)
+    # By what is late, the invariant is chosen: a seed without hints tests the scan, one with forks their fates.
     if left:
         hints_lost = cluster.profile.hints == "none"
         late = "W3" if born.are_concerned(left) else "V3" if hints_lost else "V1"
@@ -214,9 +216,10 @@ async def at_end(cluster: Cluster, audit: Audit, left: list[str], born: fork_che
             audit.broken("INNOCENT", f"{name} is quarantined, and no restore ends a process")
         try:
             await replayed(universe, name, audit, promises.unproven)
+        # One world that cannot be replayed must not keep the others from being looked at.
         except (errors.Error, Diverged) as error:
             audit.broken("R3", f"{name}: {error}")
-    if not left:
+    if not left:  # promises are about finished work
         await promises.kept(universe, born)
     if cluster.profile.collects:
         await garbage_checks.check(universe, audit)
@@ -274,7 +277,7 @@ async def replayed(universe: Connection, name: str, audit: Audit, unproven: Sequ
         material = await world_restore.gather(engine, universe.blobs, at, baseline=saved.record, up_to=head.height)
         restored = world_restore.build(material, program)
         _same_end(name, saved.record.step, head, restored, audit)
-        restored.machine.close()
+        restored.machine.close()  # a state each: many snapshots of a large world would not fit
 
 
 def _same_end(name: str, step: int, head: journal.Head, restored: world_restore.RestoredWorld, audit: Audit) -> None:

@@ -24,11 +24,12 @@ class ClientIds:
     def changed(self, applied: AppliedBatch, key: bytes, old: bytes | None, new: bytes | None) -> None:
         """A record was written, changed or deleted, of a world that is there."""
         if old is None:
-            self._recorded_us[key] = applied.now_us
+            self._recorded_us[key] = applied.now_us  # true time: the window must hold whatever the clocks of hosts show
         elif new is None:
             kept_us = applied.now_us - self._recorded_us.get(key, 0)
             if kept_us < self._window_us * (1 - DRIFT_MAX):
                 self._broken("KEPT", f"an id was forgotten after {kept_us // 1000} ms")
+        # A record that changes while an item is appended was overwritten: the input was enqueued a second time.
         elif applied.batch.appends or not _is_noted(old, new):
             self._broken("J2", "an id that was used before was taken for new")
 

@@ -42,12 +42,13 @@ class Deletions:
         if self.gone:
             for key, value in _written(applied):
                 what = keyspaces.place(key).what
+                # The queue of removals names deleted worlds, and has to be written.
                 if what != "deletion" and _about(key, value) in self.gone:
                     self._broken("GONE", f"{applied.host.label} wrote {what} of a world that is deleted")
             for key in batch.counts:
                 if _about(key, b"") in self.gone:
                     self._broken("GONE", f"{applied.host.label} counted in a world that is deleted")
-        for at in deleted_by(applied):
+        for at in deleted_by(applied):  # last: the deleting batch itself may write
             self.gone[at.world] = None
             self._is_scrubbed(world_keys.META.unpack(batch.puts[world_keys.meta_key(at)].value))
             self._is_unneeded(at)
@@ -66,8 +67,9 @@ class Deletions:
     # --- At the end ------------------------------------------------------------------------------------------
 
     async def at_end(self, universe: Connection) -> None:
-        """Whatever was cut off: what any process goes on with ends with nothing of these worlds."""
+        """Check that nothing is left of these worlds once any process has finished what was cut off."""
         store = universe.store
+        # Run here to its end: seeds end while removals are under way, and only what a finished one leaves is wrong.
         await removal.WorldRemoval(store.engine, store.env, universe.id).run()
         for key, value in sorted(self._contents().items()):
             what = keyspaces.place(key).what

@@ -77,6 +77,7 @@ class Forks:
             self._broken("W1", f"{meta.name} begins at height {head.height} instead of {lineage.height}")
         if applied.before[world_keys.name_key(at.universe, meta.name)] is not None:
             self._broken("FORK", f"two worlds are named {meta.name}")
+        # A request that is repeated must find the world that it made.
         known = self._requests.setdefault(lineage.request, at)
         if known != at and not self.is_deleted(known):
             self._broken("FORK", f"one request has made two worlds: {meta.name}")
@@ -87,6 +88,7 @@ class Forks:
         batch = applied.batch
         for key in (*batch.puts, *batch.deletes, *batch.counts, *(begin for begin, _ in batch.ranges)):
             where = keyspaces.place(key)
+            # Making a fork writes its own world and pins; nothing else of another one.
             if where.at not in (None, at) and where.what != "retain":
                 self._broken("W4", f"the fork {name} has written {where.what} of another world")
 
@@ -96,7 +98,7 @@ class Forks:
         baseline = snapshot_keys.BASELINE.unpack(batch.puts[snapshot_keys.baseline_key(at)].value)
         for section in lineage.sections:
             owner = ids.Address(at.universe, ids.WorldId(section.world))
-            if section.height < baseline.height:
+            if section.height < baseline.height:  # a restore begins at the baseline: it reads nothing below
                 continue
             if lineage_keys.pin_key(owner, at.world) not in batch.puts:
                 self._broken("FORK", f"{name} needs a snapshot and has no pin")
@@ -106,7 +108,7 @@ class Forks:
         at = ids.Address(owner.universe, world)
         born = self.born[at]
         self._is_counted(applied, owner, born.meta.name)
-        if self.is_deleted(at):
+        if self.is_deleted(at):  # a deleted fork needs nothing any more, so its pins go
             return
         baseline = snapshot_keys.BASELINE.unpack(self._contents()[snapshot_keys.baseline_key(at)])
         if baseline.height <= born.lineage.height:

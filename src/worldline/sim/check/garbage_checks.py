@@ -45,6 +45,7 @@ class Sweeps:
         for what, at, each in _references([*batch.puts, *appended], contents):
             if cas_keys.blob_key(at.universe, each.address) not in contents:
                 self._broken("C3", f"{applied.host.label} wrote {what} that refers to a blob which is not there")
+        # Only with a sweep is everything followed: that reads the whole store, which no ordinary batch is worth.
         swept = {key: None for key in batch.deletes if keyspaces.place(key).what == "cas"}
         if swept:
             self._is_as_condemned(applied, swept)
@@ -71,7 +72,7 @@ def _is_condemned(key: bytes) -> bool:
 
 
 def _references(keys: Iterable[bytes], contents: Mapping[bytes, bytes]) -> Iterator[_Found]:
-    """What stands under these keys and refers to blobs."""
+    """Yield what stands under these keys and refers to blobs."""
     found: dict[tuple[str, ids.Address], list[bytes]] = {}
     for key in keys:
         where = keyspaces.place(key)
@@ -89,7 +90,7 @@ def _followed(found: Iterable[_Found], contents: Mapping[bytes, bytes]) -> Itera
     while left:
         what, at, each = left.pop()
         key = cas_keys.blob_key(at.universe, each.address)
-        if key in known:
+        if key in known:  # blobs refer to blobs, and many to the same one
             continue
         known[key] = None
         yield what, at, each
@@ -115,6 +116,7 @@ class _Noted(Marked):
 
 async def check(universe: Connection, audit: Audit) -> None:
     """Everything that is referred to can be read, also after a collection without a grace, which leaves no more."""
+    # Before collecting: else damage that was there would be blamed on the collection.
     found = await _readable(universe, audit)
     store = universe.store
     for _ in range(2):  # what was condemned and used again is condemned anew by the next
@@ -123,7 +125,7 @@ async def check(universe: Connection, audit: Audit) -> None:
     wanted = kv.Range(*cas_keys.blobs(universe.id), count_max=BLOBS_MAX, bytes_max=1 << 40)
     page = (await store.engine.read(wanted)).page(0)
     left = [key for key, _ in page.items if cas_keys.blob_address(universe.id, key) not in found]
-    if left and found:
+    if left and found:  # nothing found: the damage was reported, and says nothing of what is needed
         audit.broken("C5", f"{len(left)} blobs are left that nothing refers to")
 
 

@@ -76,7 +76,7 @@ class Messages:
         at = (item.at, bytes(item.message.message))
         if at in self.items:
             self._broken("F1", f"message {item.message.message.hex()} is in the inbox of its world twice")
-        self.items.setdefault(at, item)
+        self.items.setdefault(at, item)  # the first stays: receipts must name its stamp
         if item.message.from_universe != item.at.universe and not self._allows(item.message, item.at):
             self._broken("F4", f"message {item.message.message.hex()} came from a universe that may not send here")
         for key in applied.batch.puts:
@@ -87,6 +87,7 @@ class Messages:
         """Whether a message of another universe may come here, by what the stores say at this moment."""
         sender = ids.Address(ids.UniverseId(message.from_universe), ids.WorldId(message.from_world))
         asked = (each.worlds[sender].intents for each in self._audits if sender in each.worlds)
+        # By the journals of all stores: a sender's name in a message proves nothing, and a forger would set it.
         if not any(message.message in intents for intents in asked):
             return False
         found = self._grants.get(universe_keys.grants_key(at.universe))
@@ -103,6 +104,7 @@ class Messages:
         """E8: no attempt may be left that would not be refused for its age."""
         self.forgotten += 1
         work = self._work_of(item)
+        # Nothing is left that would bring it again.
         if work is None or work.state in (WorkState.SETTLED, WorkState.SENT):
             return
         if applied.time_us - work.opened_us <= self._window_us // 2:
@@ -114,7 +116,7 @@ class Messages:
         return next((work_keys.WORK.unpack(each.copy[key]) for each in self._truths if key in each.copy), None)
 
     def receipt(self, op: str, said: list[str]) -> None:
-        """F2: what a sender was told of a message that was taken."""
+        """F2: what a sender was told of a message that its receiver has processed."""
         id, stamp, _ = said
         found = [each for each in self.items.values() if each.message.message == bytes.fromhex(id)]
         if [each.stamp.hex() for each in found] != [stamp]:

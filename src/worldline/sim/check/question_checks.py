@@ -50,9 +50,10 @@ class QuestionAudit:
 
     def _came(self, item: inbox.Message, at: ids.Address, *, through_door: bool) -> None:
         if item.reply is Reply.MESSAGE:
-            self._put_to[item.message] = at
+            self._put_to[item.message] = at  # by the inbox that it stands in: what the asker meant to ask may be forged
             if item.message in _guesses(item, self._names.get(at, "")):
                 self._broken("F6", f"the id of question {item.message.hex()} can be computed by any world")
+        # The forger writes the store by itself: only what worlds then take from it counts.
         if not through_door or item.mode is not MessageMode.TYPED:
             return
         if item.name == event_dispatch.REPLY:
@@ -75,6 +76,7 @@ class QuestionAudit:
             or item.mode is not MessageMode.TYPED
         ):
             return
+        # A forged answer that the step dropped has done no harm.
         counts = not any(each.kind is Kind.LATE_ANSWER for each in entries)
         if counts and self._asked(item.correlation) != _sender(item):
             who = item.from_world.hex()

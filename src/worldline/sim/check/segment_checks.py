@@ -26,6 +26,7 @@ class Segments:
     def look(self, applied: AppliedBatch) -> None:
         moved = [where.at for where in map(keyspaces.place, applied.batch.puts) if where.what == "segment"]
         for begin, _ in applied.batch.ranges:
+            # In the same batch: between two, each height would be in no place, or in two.
             if keyspaces.is_journal(begin) and keyspaces.place(begin).at not in moved:
                 self._broken("R1", "frames were deleted, and no segment has their entries")
         for at in moved:
@@ -44,6 +45,7 @@ class Segments:
         return [segment_keys.SEGMENT.unpack(raw) for _, raw in self._under(begin[:-2])]
 
     def _one_place(self, at: ids.Address) -> None:
+        # All of them, with every compaction: a gap or an overlap shows at the batch that made it.
         heights = [height for each in self._segments(at) for height in range(each.first_height, each.last_height + 1)]
         for _, raw in self._under(journal_keys.frame_prefix(at)):
             heights += [
@@ -59,6 +61,7 @@ class Segments:
         last = self._segments(at)[-1]
         begin, _ = lineage_keys.pins(at)
         for key, raw in self._under(begin):
+            # A segment without changes cannot lead from the pinned snapshot to the state that the fork begins with.
             if lineage_keys.PIN.unpack(raw).snapshot < last.last_step and not last.changes:
                 fork = lineage_keys.pin_fork(at, key).hex()
                 self._broken("FORK", f"what fork {fork} has pinned was dropped, up to step {last.last_step}")

@@ -60,6 +60,7 @@ class TrialAudit:
             where, put = keyspaces.place(key), applied.batch.puts.get(key)
             if where.what == "open" and put is not None:
                 work = work_keys.WORK.unpack(put.value)
+                # No effect of these programs ends a process, so a park for deaths blames an innocent.
                 if work.state is WorkState.PARKED and PARKED_FOR in work.error:
                     self._broken("INNOCENT", f"an effect that ends no process was parked: {work.error}")
                 self._died[keyspaces.intent_of(where).hex(), work.attempt] = work.died
@@ -74,12 +75,15 @@ class TrialAudit:
                     self._blamed(before, after, applied, since_us=self._written_us.get(where.at, 0))
                     self._written_us[where.at] = applied.now_us
                     self._beside(after, applied)
+                # The trial is deleted with a step: the one moment at which what was marked can be compared with what
+                # was committed.
                 elif journal_keys.head_key(where.at) in applied.batch.puts:
                     if before is not None and before.running is HolderActivity.STEP:
                         self._broken("BLAME", "a step was committed, and the store says that its code runs")
                     self._stepped(where.at, applied)
 
     def _marked(self, at: ids.Address, before: CrashTrial | None, after: CrashTrial) -> None:
+        # Another input begins with no deaths.
         deaths = 0 if before is None or before.input != after.input else before.step_deaths
         held_against = after.running is HolderActivity.NOTHING and after.step_deaths > deaths
         if after.running is HolderActivity.STEP or held_against:
@@ -88,13 +92,14 @@ class TrialAudit:
 
     def _blamed(self, before: CrashTrial | None, after: CrashTrial, applied: AppliedBatch, *, since_us: int) -> None:
         for each in after.blamed:
-            if before is not None and each in before.blamed:
+            if before is not None and each in before.blamed:  # judged when it was added: a holder may come back later
                 continue
             holder = leases.Holder(each.worker, each.incarnation, 0, 0)
             if not self._is_dead(holder, applied) and not self._was_removed(holder, since_us):
                 self._broken("BLAME", "a holder was counted as dead, and its heartbeat says that it lives")
 
     def _beside(self, after: CrashTrial, applied: AppliedBatch) -> None:
+        # By what the outside has seen, not by what the host says of itself.
         suspects = [each for each in self._performs(applied.host.label) if self._died.get(each)]
         if suspects and after.running is not HolderActivity.NOTHING and not after.beside:
             self._broken("BLAME", "a mark does not say that its host performs an effect that processes may die of")

@@ -21,7 +21,7 @@ def violations(
     applied: AppliedBatch, intent: ids.IntentId, old: works.Work, new: works.Work, *, latest_us: int
 ) -> Iterator[tuple[str, str]]:
     """`latest_us`: the latest time that the store's clock has shown."""
-    same = old.token == new.token
+    same = old.token == new.token  # a token is a claim: the same one is the same worker's
     match old.state, new.state:
         case ((WorkState.WAITING | WorkState.CLAIMED), WorkState.CLAIMED) if not same:
             if new.attempt != old.attempt + 1:
@@ -52,6 +52,7 @@ def violations(
             if old.due_us > latest_us:
                 yield "T2", "a timer fired before its time"
             yield from _unanswered(applied, intent, inbox.TimerFired)
+        # Whatever is not listed above is forbidden: a transition that is new has to be allowed here by name.
         case before, after:
             what = f"{before.name} became {after.name}, {'the same' if same else 'another'} token"
             yield "E5" if before is WorkState.CLAIMED else "E4", what

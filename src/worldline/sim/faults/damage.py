@@ -32,7 +32,7 @@ class Damage:
         world = self._world(request)
         if self._in_a_row.get(world, 0) < IN_A_ROW_MAX:
             return True
-        self._in_a_row[world] = 0
+        self._in_a_row[world] = 0  # bounded in a row: a reader that reads again must get whole bytes in the end
         return False
 
     def hit(self, request: kv.Request, page: kv.Page) -> kv.Page:
@@ -48,6 +48,7 @@ class Damage:
         place = len(raw) - self._draws.randint(1, size)
         damaged = raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]
         items = list(page.items)
+        # Wrapped again, so the checksum is right: only the digests over the changes can find this.
         items[index] = (key, frame.wrap(space.ValueKind.JOURNAL, damaged[frame.OVERHEAD_BYTES :]))
         return msgspec.structs.replace(page, items=items)
 
@@ -58,9 +59,9 @@ class Damage:
 
 
 def _changes_of(raw: bytes) -> int:
-    """How many bytes at the end of a frame are changes."""
+    """Return how many bytes at the end of a frame are changes."""
     try:
         read = journal_keys.unpack_frame(raw)
-    except errors.Corrupt:
+    except errors.Corrupt:  # a frame that is damaged already is left as it is
         return 0
     return len(read.changes) if read.entries else 0

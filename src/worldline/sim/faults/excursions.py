@@ -1,4 +1,4 @@
-"""The store's clock far off: hours ahead or behind for a while and back again, or set back for good.
+"""The store's clock far off: hours ahead or behind for a while and back again, or set back permanently.
 
 What was set to a time waits for that time on the store's clock. So a timer, or the next attempt of an effect, that was
 set while the clock was ahead is late by as much once it is right again, and that is as it should be: `is_excused`.
@@ -35,7 +35,7 @@ class Excursions:
         self.count = 0
 
     async def wander(self) -> None:
-        """Until the faults end, at times of its own."""
+        """Set the clock at times of its own, until the faults end."""
         while self._faults.active:
             await asyncio.sleep(self._draws.random() * CHANCE_SECONDS)
             if self._draws.random() * 100 < self._faults.profile.excursion:
@@ -58,6 +58,7 @@ class Excursions:
 
     def come_back(self) -> None:
         """End the excursion that is under way, if one is."""
+        # Set back first: healing and the excursion's own end may both come here.
         away, self._away_seconds = self._away_seconds, 0
         if away:
             self._jump(-away)
@@ -86,4 +87,5 @@ class Excursions:
     def catch_up(self) -> None:
         """Set the clock to the furthest that it has ever been, so that everything it was excused for is due."""
         furthest_us = max([self._truth.skew_us, *(skew for skew, _ in self._truth.was_set)])
+        # A second beyond: what is due exactly then must be due as well.
         self._jump(max(0, furthest_us - self._truth.skew_us) // 1_000_000 + 1)

@@ -20,7 +20,7 @@ class FaultyObjects:
     async def put(self, name: str, body: bytes) -> None:
         """Either the object is there afterwards and the answer is lost, or it is not."""
         if self._hit(self._faults.profile.objects // 4, "objects out of reach", "put"):
-            if self._faults.pick(0, 1):
+            if self._faults.pick(0, 1):  # the answer is lost either way, and the caller cannot know which
                 await self._bodies.put(name, body)
             raise errors.StoreUnavailable("no answer from the objects")
         await self._bodies.put(name, body)

@@ -79,6 +79,7 @@ class Faults:
         self.cells: Counter[tuple[str, str]] = Counter()
         self.on_revoke = on_revoke
         self._on_crash = on_crash
+        # Two generators: latencies are drawn with every call, and must not shift which faults a seed has.
         self._draws = random.Random(f"{seed}:faults")
         self._net = random.Random(f"{seed}:net")
         self._quiet = contextvars.copy_context()
@@ -115,6 +116,7 @@ class Faults:
 
     def allow(self, host: SimMachine, fault: str, where: str = "") -> bool:
         """A fault was drawn: whether it may happen. If so it is written down."""
+        # Counted also when it may not happen: numbers stay those of the whole seed while it is made smaller.
         self.drawn += 1
         only = self.profile.only
         if only is not None and self.drawn not in only:
@@ -145,13 +147,13 @@ class Faults:
         if nth == "pause" or self.hit(max(profile.pause, least), host, "pause", name):
             if self.pause(host):
                 self.count(name, "pause")
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a frozen host stops here, and not after its next call
         if nth == "partition" or self.hit(max(profile.partition, least), host, "partition", name):
             self.count(name, "partition")
             self.cut(link)
 
     def _least(self, boundary: str) -> int:
-        """How often faults happen here at least."""
+        """Return how often faults happen here at least."""
         focus = self.profile.focus
         if focus == FORKING[-1]:
             return FOCUS_LEAN if boundary in BOUNDARIES[focus] else 0
@@ -168,7 +170,7 @@ class Faults:
         return FOCUS_COLD if focus == "cold" else FOCUS
 
     def unknown(self, boundary: str) -> int:
-        """How often the answer to a commit is lost that stands here."""
+        """Return how often the answer to a commit is lost that stands here."""
         few = self.profile.focus in (*FORKING, *SENDING, *COLLECTING)
         return max(self.profile.unknown, self._least(boundary) if few else 0)
 
@@ -227,6 +229,7 @@ class HostEngine:
         await asyncio.sleep(faults.latency(self._host))
         if self.link.cut_there or faults.hit(faults.profile.unavailable, self._host, "store out of reach", "read"):
             await self._no_answer()
+        # Read first, delayed then: the host gets what was true a while ago.
         found = await self._truth.read(self._host, *requests, held_back=faults.guards.held_back)
         if self._lag_us and any(map(_is_journal, requests)):
             await asyncio.sleep(self._lag_us / 1_000_000)
@@ -250,7 +253,7 @@ class HostEngine:
         return msgspec.structs.replace(found, answers=answers)
 
     def _as_seen(self, found: kv.ReadResult) -> kv.ReadResult:
-        """What this engine can tell: one whose transactions stay open knows no version of the store."""
+        """Return what this engine can tell: one whose transactions stay open knows no version of the store."""
         seen = self._faults.guards.seen(found, self._env)
         if seen is not None:
             return seen
@@ -282,6 +285,7 @@ class HostEngine:
         if faults.hit(profile.held, host, "transaction stays open", about):
             outcomes = await self._held(batches)
         else:
+            # One by one: batches of one call are independent, and others may come between.
             outcomes = [await self._apply(batch) for batch in batches]
         await asyncio.sleep(faults.latency(host))
         if after:
@@ -315,7 +319,7 @@ class HostEngine:
     async def _overtaken(self, batches: tuple[kv.Batch, ...], after: str) -> list[kv.Outcome]:
         """The steps are in the journal, and before their host can learn of it, other hosts have the worlds."""
         for batch in batches:
-            if isinstance(await self._apply(batch), kv.Ok):
+            if isinstance(await self._apply(batch), kv.Ok):  # only a step that is stored can be overtaken
                 self._faults.count(after, "unknown")
                 for at in filter(None, map(_fenced, batch.expects)):
                     await self._faults.on_revoke(at)
@@ -366,6 +370,7 @@ class HostEngine:
             for batch in batches:
                 await self._apply(batch)
 
+        # Of the root: the store goes on when the host that sent it has died.
         self._faults.loop.start(self._faults.loop.root, later(), name="commit under way")
 
     async def _no_answer(self) -> None:

@@ -48,7 +48,7 @@ class Intact:
         return await truth.commit(host, batch, version=version)
 
     def seen(self, found: kv.ReadResult, env: envs.Env) -> kv.ReadResult | None:  # noqa: ARG002 - for those that differ
-        """What a host takes for the answer to a read, if that is another."""
+        """Return what a host takes for the answer to a read, if that is another."""
         return None
 
     def early(self, truth: Truth, batches: Sequence[kv.Batch], about: str) -> list[kv.Outcome] | None:  # noqa: ARG002
@@ -56,7 +56,7 @@ class Intact:
         return None
 
     def unanswered(self, truth: Truth, batches: Sequence[kv.Batch], why: str) -> list[kv.Outcome]:  # noqa: ARG002
-        """What a host takes for the answers to commits whose answers were lost."""
+        """Return what a host takes for the answers to commits whose answers were lost."""
         return [kv.CommitUnknown(why) for _ in batches]
 
 
@@ -73,4 +73,5 @@ class Guards(msgspec.Struct, frozen=True):
     def without(self, name: str) -> Intact:
         """A run without this guard; nothing: with all of them."""
         assert not name or name in self.named, f"no guard {name!r}"
+        # A run with all guards needs nothing of the suite, so it cannot be weakened by it.
         return self.lacking(name) if name else Intact()

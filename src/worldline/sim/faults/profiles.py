@@ -134,9 +134,11 @@ class Profile(msgspec.Struct, frozen=True):
 
 def draw(seed: int) -> Profile:
     """The profile of a seed."""
+    # A generator of its own: drawing one field more elsewhere changes no other seed.
     draws = random.Random(f"{seed}:profile")
 
     def coin(low: int, high: int) -> int:
+        # Off in half of the seeds: faults that are always there hide what another one alone would break.
         return draws.randint(low, high) if draws.random() < 0.5 else 0
 
     drawn = Profile(
@@ -167,6 +169,7 @@ def draw(seed: int) -> Profile:
         janitors=draws.choice([0, 0, 1]),
         **_draw_features(seed),
     )
+    # Each feature draws from the seed by itself, so those that are added later leave older seeds as they were.
     drawn = _draw_abroad(seed, _draw_collection(seed, _draw_compaction(seed, _draw_cold(seed, drawn))))
     drawn = msgspec.structs.replace(drawn, flows=_draw_flows(seed), forgers=_draw_forgers(seed))
     return _looking_at_forks(drawn, seed) if drawn.forks else drawn
@@ -406,6 +409,7 @@ def changed(profile: Profile, text: str) -> Profile:
 def _only_classes(profile: Profile, classes: tuple[str, ...]) -> Profile:
     wanted: dict[str, Any] = {name: off for name, off in BACKGROUND.items() if name not in classes}
     for name, rate in EVENTS.items():
+        # Asked for by name: a coin that came out off must not leave it out.
         wanted[name] = (getattr(profile, name) or rate) if name in classes else 0
     return msgspec.structs.replace(profile, **wanted, focus="")
 
@@ -448,7 +452,7 @@ def difference(profile: Profile, base: Profile) -> str:
     parts = []
     for field in Profile.__struct_fields__:
         value = getattr(profile, field)
-        if field != "settings" and value != getattr(base, field):
+        if field != "settings" and value != getattr(base, field):  # settings are told field by field below
             parts.append(f"{field}={_text(value)}")
     return ",".join(parts + _constants(profile.settings, base.settings))
 

@@ -19,6 +19,7 @@ def damaged(faults: Faults) -> Iterator[None]:
         made = real(writer)
         if not faults.hit(faults.profile.bodies, faults.loop.host_of(None), "segment damaged", "write"):
             return made
+        # Before it is addressed: the digest is right, so only reading the segment back finds it.
         return made[:-1] + bytes([made[-1] ^ 1])
 
     with mock.patch.object(segment_body.SegmentBuilder, "body", body):

@@ -38,7 +38,7 @@ class SimChildren:
                 do()
             finally:
                 if not self._host.alive:
-                    os._exit(1)
+                    os._exit(1)  # as a real child that the step has ended: without any clean-up
 
         forked = self._forked.begin(trying, counts)
         return None if forked is None else _Ended(forked.wait())

@@ -75,6 +75,7 @@ class Cluster:
         # Clients wait until everything has healed.
         self.settings = msgspec.structs.replace(settings, host_wait_ms=0, blocked_wait_ms=0, dedupe_window_ms=window_ms)
         self.faults = Faults(loop, seed, profile, guards=self.guards, on_crash=self._crashed, on_revoke=self._revoke)
+        # Never begun: for what the simulation itself does, and for steady members.
         self.quiet = Faults(loop, seed, Profile(latency_us=0))
         self.history = history.History(lambda: loop.now_us, broken=broken)
         self.env = SimEnv(loop, f"{seed}:store")
@@ -182,7 +183,8 @@ class Cluster:
         self.loop.start(host, self._live(member, store, reached), name=f"life of {member.name}")
 
     def _lag_us(self, host: SimMachine) -> int:
-        """How late this life of a host reads journals."""
+        """Return how late this life of a host reads journals."""
+        # By the label of this life, so no other draw depends on how many lives there were.
         draws = random.Random(f"{self.seed}:lag:{host.label}")
         return int(draws.choice(LAG_SECONDS) * 1_000_000) if draws.random() * 100 < self.profile.lag else 0
 
@@ -213,7 +215,7 @@ class Cluster:
         try:
             await member.main(universe)
         except Exception as error:
-            member.bugs.append(error)
+            member.bugs.append(error)  # noted before it is raised: the loop alone would say only that a task has failed
             raise
 
     def _crashed(self, host: SimMachine) -> None:
@@ -240,6 +242,7 @@ class Cluster:
 
     async def _revoke(self, at: ids.Address) -> None:
         """An operator revokes a lease, as may happen at any time."""
+        # Without faults: an operator who fails would only make the fault less likely.
         operator = HostEngine(self.truth, self.quiet, SimMachine(OPERATOR), self.env)
         await operator_calls.revoke_lease(operator, self.env, at)
 
@@ -247,12 +250,13 @@ class Cluster:
 
     def heal(self) -> None:
         """No more faults. Unless only a core heals, every host is started again."""
-        self.faults.end()
+        self.faults.end()  # first: nothing that heals below may be struck again
         self.excursions.come_back()
         self.calm_since_us = self.loop.now_us
         ordinary = [member for member in self.members if member.name.startswith("host")]
         if self.profile.heal == "core" and len(ordinary) > 1:
             lost = ordinary[-1]
+            # One host stays dead for good: its leases and claims have to expire, and the others have to do its work.
             lost.stay_dead()
             if lost.host is not None:
                 self.loop.crash(lost.host)
@@ -279,13 +283,14 @@ class Cluster:
         ends_us = self.loop.now_us + int(self.quiet_after_seconds() * 1_000_000)
         while left := self.left():
             self.check_roles()
+            # A bug is reported at once: waiting on would only add what follows from it.
             if self.loop.now_us > ends_us or any(member.bugs for member in self.members):
                 return left
             await asyncio.sleep(LOOK_SECONDS)
         return []
 
     async def catch_up(self) -> list[str]:
-        """Let what was excused be done as well: the clock goes on to where it has been. Returns what is left then."""
+        """Let what was excused be done as well: the clock is set to where it has been. Returns what is left then."""
         if not self.left(excused=False):
             return []
         self.excursions.catch_up()
@@ -293,7 +298,7 @@ class Cluster:
         return await self.quiesce()
 
     def left(self, *, excused: bool = True) -> list[str]:
-        """What is still to be done."""
+        """Return what is still to be done, for people."""
         return self.remaining.left(excused=excused) + self.company.left()
 
     def truths(self) -> list[Truth]:
@@ -308,7 +313,7 @@ class Cluster:
                 member.bugs.append(failed)
 
     def stop(self) -> None:
-        """End every member, for good."""
+        """End every member permanently."""
         for member in self.members:
             member.stay_dead()
             if member.host is not None:

@@ -37,7 +37,7 @@ class Company:
     # --- Boot -----------------------------------------------------------------------------------------------
 
     def patched(self) -> contextlib.AbstractContextManager[None]:
-        """What is other than usual for the length of a run."""
+        """Return what is other than usual for the length of a run."""
         return contextlib.nullcontext()
 
     def begin(self) -> None:
@@ -94,7 +94,7 @@ class Company:
         return []
 
     def left(self) -> list[str]:
-        """What is still to be done there."""
+        """Return what is still to be done there."""
         return []
 
     def waited_for(self, op: ClientOp) -> list[str]:
@@ -110,5 +110,5 @@ class Company:
         return []
 
     def complaints(self) -> list[tuple[str, str]]:
-        """What clients and programs have found broken: invariants, and how."""
+        """Return what clients and programs have found broken: invariants, and how."""
         return []

@@ -31,8 +31,9 @@ class Driver(Company):
 
     async def _drive(self, universe: Connection) -> None:
         await self._driven.begin(universe)
+        # Noted here: what keeps the run from being quiet is the part before the `yield` only.
         self._history.finished[scenarios.SCENARIO] = None
-        await serve(universe)
+        await serve(universe)  # the machine stays: what follows the `yield` still uses its universe
 
     async def finish(self) -> None:
         await self._driven.finish()

@@ -65,13 +65,14 @@ class ClusterMember:
         self.engine: HostEngine | None = None
         self.env: SimEnv | None = None
         self.universe: Connection | None = None  # of this life, once it has one
+        # Of the present life; before its roles run, none can have failed.
         self.failed: Callable[[], BaseException | None] = lambda: None
-        self.bugs: list[BaseException] = []
+        self.bugs: list[BaseException] = []  # over all lives: a bug is not excused by a restart
         self.stays_dead = False
 
     def begin(self, host: SimMachine, env: SimEnv, engine: HostEngine) -> None:
         """A new life: nothing is left of the one before."""
-        assert host.life == self.lives + 1
+        assert host.life == self.lives + 1  # traces name a life by its number: none may be used twice
         self.lives = host.life
         self.host = host
         self.env = env

@@ -34,10 +34,12 @@ class Mishaps:
         ends_us = self._loop.now_us + self._profile.chaos_seconds * 1_000_000
         while self._loop.now_us < ends_us:
             await asyncio.sleep(self._draws.random() * 3)
-            look()
+            look()  # roles that a bug has stopped are noted before a death of their host can hide it
+            # Drawn before it is known what happens, so the draws are the same ones whatever the profile has.
             member = self._draws.choice([each for each in self._members if not each.steady])
             if self._draws.random() * 100 < self._profile.store_jump:
                 self._jump()
+            # A dead or frozen machine has nothing that could befall it.
             elif member.host is not None and member.host.alive and not member.host.frozen:
                 self._befall(member, member.host)
 
@@ -51,6 +53,7 @@ class Mishaps:
     def _befall(self, member: ClusterMember, host: SimMachine) -> None:
         assert member.engine is not None
         assert member.env is not None
+        # Drawn also if the profile has no such faults: what comes later must not depend on it.
         event = self._draws.choice(["crash", "pause", "partition", "jump", "nothing"])
         if event == "crash" and self._profile.crash and self._faults.allow(host, "crash"):
             self._faults.crash(host)

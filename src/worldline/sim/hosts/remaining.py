@@ -50,18 +50,19 @@ class Remaining:
         self._waited_for = waited_for
 
     def left(self, *, excused: bool = True) -> list[str]:
-        """What remains. `excused`: without the work that is excused, and the clients that wait for it."""
+        """Return what remains. `excused`: without the work that is excused, and the clients that wait for it."""
         left: list[str] = []
         waiting: dict[ids.Address, None] = {}
         for key, value in self._truth.copy.items():
             where = keyspaces.place(key)
+            # Leases, hints and records stay when all is done: only inputs and open work are something to do.
             if where.what not in ("inbox", "open") or self._is_gone(where.at):
                 continue
             if where.what == "inbox":
                 left.append(f"{where.what} of {_name(where.at)}")
             elif excused and self._is_excused(where.at, key, value):
                 assert where.at is not None
-                waiting[where.at] = None
+                waiting[where.at] = None  # clients that wait for this world are excused with it
             elif self._is_due(where.at, value):
                 left.append(f"{where.what} of {_name(where.at)}")
         for each in self._members:
@@ -70,7 +71,7 @@ class Remaining:
         return left
 
     def _is_excused(self, at: ids.Address | None, key: bytes, raw: bytes) -> bool:
-        """What a fork shares with its parent waits as long as the parent's does."""
+        """Whether open work is excused. What a fork shares with its parent waits as long as the parent's does."""
         assert at is not None
         work = work_keys.WORK.unpack(raw)
         if self._excursions is None or self._excursions.is_excused(key, work):
@@ -84,7 +85,7 @@ class Remaining:
 
     def _waits(self, client: str, waiting: dict[ids.Address, None]) -> bool:
         """Whether a client waits for one of these worlds."""
-        if not waiting:
+        if not waiting:  # as in most seeds: no clock was set back
             return False
         wanted = [name for op in self._history.under_way(client) for name in self._waited_for(op)]
         return any(self._meta(at).name in wanted for at in waiting)
@@ -112,6 +113,7 @@ class Remaining:
         if not self._own:
             return True
         is_timer = work.kind is WorkKind.TIMER
+        # A user's program may park effects and set timers for next week: neither has to end within a run.
         return work.state is not WorkState.PARKED and (not is_timer or work.due_us < self._truth.time_us())
 
     def _is_gone(self, at: ids.Address | None) -> bool:
@@ -121,7 +123,7 @@ class Remaining:
 
 
 def shared(params: bytes) -> dict[str, Any]:
-    """What a fork shares with the world that it comes from: the arguments of `fork_part.SHARE`."""
+    """Return what a fork shares with the world that it comes from: the arguments of `fork_part.SHARE`."""
     arguments, _ = user_values.load(tuple[bytes, bytes], params)
     found: dict[str, Any] = user_values.load(dict[str, Any], arguments)
     return found

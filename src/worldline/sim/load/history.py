@@ -104,14 +104,14 @@ class History:
 
     def acked(self, op: ClientOp) -> None:
         """What it sent is durable. Said as soon as the client knows."""
-        self._acked_us.setdefault(op.id, self._now_us())
+        self._acked_us.setdefault(op.id, self._now_us())  # the first ack counts: a repeat is acked again, and later
 
     def answer(self, op: ClientOp, answer: object) -> None:
         self.answered[op.id] = answer
         self.answered_us[op.id] = self._now_us()
 
     def under_way(self, client: str) -> list[ClientOp]:
-        """What a client has begun and has no answer to."""
+        """Return what a client has begun and has no answer to."""
         op = self._at_work.get(client)
         return [] if op is None or op.id in self.answered else [op]
 
@@ -119,7 +119,7 @@ class History:
 
     def look(self, entry: journal.JournalEntry) -> None:
         """An entry that was just journaled."""
-        if entry.kind in journal.INPUTS:
+        if entry.kind in journal.INPUTS:  # a new step begins: what was marked before belongs to the input before
             self._latest = ""
         if entry.kind is Kind.POISON:
             self.poisoned[self._latest] = None
@@ -146,6 +146,7 @@ class History:
         if op is None:
             return
         if id in self._taken:
+            # A run may be asked for again under its id, and is found; an event that is taken twice has counted twice.
             if not again:
                 self._broken("ONCE", f"{op.world}: the input of operation {id} ({op.kind}) was taken twice")
             return
@@ -153,6 +154,7 @@ class History:
         untaken, begun_us = self._untaken[op.world], self._begun_us[id]
         del untaken[id]
         for other in untaken:
+            # Strictly before: operations that overlap may come in either order.
             if self._acked_us.get(other, begun_us) < begun_us:
                 what = f"{id} ({op.kind}) before {other} ({self.begun[other].kind})"
                 self._broken("ORDER", f"{op.world}: took {what}, which was acked before the first was begun")

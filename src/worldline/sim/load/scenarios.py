@@ -65,6 +65,7 @@ class Driven:
         """Up to the `yield`, while everything breaks."""
         for program in self._scenario.programs:
             universe.knows(program)
+        # A coroutine, or a generator if it has a `yield`: nothing of it has run yet.
         started = self._scenario.drive(Universe(universe))
         if isinstance(started, AsyncGenerator):
             self._rest = started
@@ -75,6 +76,7 @@ class Driven:
 
     async def finish(self) -> None:
         """From the `yield` on, when all is at rest."""
+        # What failed before the `yield` has its verdict: going further would only cover it.
         if self._rest is not None and self.failed is None:
             await self._step(self._past(self._rest))
 
@@ -89,12 +91,13 @@ class Driven:
             self.failed = error
 
     def verdict(self) -> str:
-        """What the scenario has to complain about, with the line that did."""
+        """Return what the scenario has to complain about, with the line that did."""
         if self.failed is None:
             return ""
         traceback = self.failed.__traceback__
         line = 0
         while traceback is not None:
+            # The last line of the scenario itself: deeper frames are the library's.
             if traceback.tb_frame.f_code is self._code():
                 line = traceback.tb_lineno
             traceback = traceback.tb_next
@@ -124,7 +127,7 @@ def scripted(script: scripts.Script | None) -> Iterator[None]:
         desk: CollectingDesk,
         snapshot: Snapshot | None,
     ) -> attempt.AttemptResult:
-        if effect.name not in script.answers:
+        if effect.name not in script.answers:  # effects without an answer run as they are written, in virtual time
             return await run(
                 effect, arguments, this, policy, threads=threads, resources=resources, desk=desk, snapshot=snapshot
             )
@@ -148,5 +151,6 @@ def scripted(script: scripts.Script | None) -> Iterator[None]:
             mistake=said.mistake,
         )
 
+    # Where an attempt is made, and nowhere deeper: claims, retries and receipts around it are the real ones.
     with mock.patch.object(attempt, "run", answer):
         yield

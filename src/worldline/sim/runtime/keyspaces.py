@@ -34,6 +34,7 @@ _FORKED = fork_part.FORKED.encode()
 METAS = ("world_meta", "universe_meta")
 
 
+# Auditors ask for the same keys again and again; bounded, as a campaign runs for days.
 @functools.lru_cache(maxsize=1 << 17)
 def place(key: bytes) -> KeyPurpose:
     """Take a stored key apart."""
@@ -75,14 +76,16 @@ _BY_KEY = (
 def about(batch: kv.Batch) -> str:
     """One word for what a batch does: the boundary it stands at."""
     written = [place(key).what for key in batch.puts]
+    # The most specific first: a fork also writes a head, and a deletion a world's meta.
     if "lineage" in written:
         return "fork"
     if "deletion" in written:
         return "delete" if "world_meta" in written else "remove"
-    if any(each in written for each in METAS):
+    if any(each in written for each in METAS):  # a world that is made writes a head, too, and is no step
         return "create"
     for key, put in batch.puts.items():
         where = place(key)
+        # A step opens work as well; without a head it is a claim, an answer or a firing.
         if where.what == "open" and not any(place(other).what == "head" for other in batch.puts):
             return _work(put.value)
     written = [place(key).what for key in (*batch.puts, *batch.deletes)]
@@ -112,7 +115,7 @@ def boundary(batch: kv.Batch) -> str:
 
 
 def _item(append: kv.Append) -> inbox.Item | None:
-    """What is appended, if that is to an inbox."""
+    """Return what is appended, if that is to an inbox."""
     is_item = place(append.prefix + kv.ZERO_STAMP).what == "inbox"
     return inbox_keys.ITEM.unpack(append.value) if is_item else None
 
@@ -122,7 +125,7 @@ def _begins_fork(put: kv.Put) -> bool:
         return False
     [first, *_] = journal.unpack_frame(put.value).entries
     entry = structs.decode(JournalEntry, first)
-    if entry.kind is not Kind.CONTROL or entry.blob:
+    if entry.kind is not Kind.CONTROL or entry.blob:  # the first input of a fork is small
         return False
     item: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
     return isinstance(item, inbox.Control) and item.command == fork_part.FORKED

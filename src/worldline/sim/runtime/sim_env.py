@@ -22,7 +22,7 @@ class SimEnv:
     def __init__(self, loop: SimLoop, seed: str, *, skew_us: int = 0, drift_ppm: int = 0) -> None:
         self._loop = loop
         self._random = random.Random(seed)
-        self._born_us = loop.now_us
+        self._born_us = loop.now_us  # a monotonic clock begins with its process: no two lives can compare theirs
         self._drift_ppm = drift_ppm
         self.skew_us = skew_us
 

@@ -140,7 +140,7 @@ class SimTask(asyncio.Task[Any]):
 
     def __init__(self, number: int, coro: Any, *, loop: SimLoop, name: str | None, context: Any) -> None:
         self.number = number
-        self.host = loop.host_of(context)
+        self.host = loop.host_of(context)  # before the base class: it schedules the first step, which asks for the host
         super().__init__(coro, loop=loop, name=name or f"{getattr(coro, '__qualname__', 'task')}", context=context)
 
     def __hash__(self) -> int:
@@ -148,7 +148,7 @@ class SimTask(asyncio.Task[Any]):
 
     def forget(self) -> None:
         """Suppress asyncio's warning about a task that never ended."""
-        self._log_destroy_pending = False
+        self._log_destroy_pending = False  # a task of a dead host never ends: that is no mistake of its code
 
 
 class _Awaited:
@@ -208,9 +208,9 @@ class SimLoop(asyncio.BaseEventLoop):
         return HOST.get(self.root) if context is None else context.get(HOST, self.root)
 
     def crash(self, host: SimMachine) -> None:
-        """End a host at once. If it is the running one, its present task must not go on: let it wait for ever."""
+        """End a host at once. If it is the running one, its present task must not continue: let it wait for ever."""
         host.alive = False
-        host.queue.clear()
+        host.queue.clear()  # what was ready is dropped, not cancelled: a kill runs no `finally`
         if host in self._busy:
             self._busy.remove(host)
 
@@ -221,7 +221,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def thaw(self, host: SimMachine) -> None:
         host.frozen = False
-        if host.alive and host.queue and host not in self._busy:
+        if host.alive and host.queue and host not in self._busy:  # twice in the list would give it twice the turns
             self._busy.append(host)
 
     def start(self, host: SimMachine, main: Coroutine[Any, Any, None], *, name: str) -> None:
@@ -246,7 +246,7 @@ class SimLoop(asyncio.BaseEventLoop):
         handle = _Timer(when, callback, args, self, context)
         handle.host = self.host_of(context)
         if not self._ended:
-            self._number += 1
+            self._number += 1  # the number breaks ties: timers due at once ring in the order in which they were set
             timers = self._timers if self._awaited is None or not self._is_awaited(handle) else self._awaited.timers
             heapq.heappush(timers, (max(self._now_us, round(when * 1_000_000)), self._number, handle))
         return handle
@@ -265,8 +265,9 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Task[Any]:
         self._number += 1
         task = SimTask(self._number, coro, loop=self, name=None if name is None else str(name), context=context)
+        # Held here: a task that only its own future refers to would be collected, and its `finally` would run.
         self._tasks[self._number] = task
-        if len(self._tasks) % SWEEP_TASKS == 0:
+        if len(self._tasks) % SWEEP_TASKS == 0:  # now and then: each sweep looks at all of them
             self._tasks = {number: each for number, each in self._tasks.items() if not each.done()}
         return task
 
@@ -281,13 +282,14 @@ class SimLoop(asyncio.BaseEventLoop):
         self._lanes.setdefault(executor, deque()).append((done, func, args))
         context = contextvars.Context()
         context.run(HOST.set, self.host_of(None))
+        # As long as a thread might take, by a stream of its own: the schedule does not shift.
         self.call_later(self._delays.randrange(2_000) / 1_000_000, self._inline, executor, context=context)
         return done
 
     def _inline(self, executor: Any) -> None:
         done, func, args = self._lanes[executor].popleft()
         before, self._job = self._job, self.host_of(None)
-        _set_running_loop(None)
+        _set_running_loop(None)  # a thread has no loop: code that counts on one must fail here as it does in production
         try:
             result = func(*args)
         except BaseException as error:  # it belongs to the task that waits for it
@@ -334,6 +336,7 @@ class SimLoop(asyncio.BaseEventLoop):
             _set_running_loop(before)
         if not awaited.host.alive:
             raise Died
+        # A task that is still waiting would wait for ever: only what came of this call may run while the job waits.
         left = [task.get_name() for number, task in self._tasks.items() if number > first and not task.done()]
         if left:
             raise OutsideCall(f"{left} waits for something that cannot happen while a job waits for it")
@@ -360,6 +363,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Run until the main task is done. `SimulationStuck` if that takes longer than so much virtual time."""
         self._until_us = self._now_us + int(seconds * 1_000_000)
         hooks = sys.get_asyncgen_hooks()
+        # Generators are held, not finalized: closing one runs its `finally`, which a dead host must not do.
         sys.set_asyncgen_hooks(firstiter=self._generators.append, finalizer=lambda _: None)
         _set_running_loop(self)
         try:
@@ -380,17 +384,20 @@ class SimLoop(asyncio.BaseEventLoop):
         self._halted = True
 
     def _turn(self) -> None:
+        # Due timers first, also while hosts are busy: time goes on with each turn.
         if self._timers and self._timers[0][0] <= self._now_us:
             self._ring()
         while not self._busy:
             if not self._timers:
                 raise Deadlock(f"nothing can happen any more; waiting: {self.waiting()}")
+            # Nothing is ready: virtual time costs nothing, so it jumps.
             self._now_us = max(self._now_us, self._timers[0][0])
             self._ring()
         if self._now_us > self._until_us or self.turns > self._turns_max:
             raise SimulationStuck(
                 f"not done after {self.time():.1f} s and {self.turns} turns; waiting: {self.waiting()}"
             )
+        # A host is drawn, then its callback: a busy host does not slow down the others.
         host = self._busy[int(self._random.random() * len(self._busy))] if len(self._busy) > 1 else self._busy[0]
         handle = self._take(host)
         if not host.queue:
@@ -400,6 +407,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if not handle.cancelled():
             try:
                 handle.run()
+            # A process that ends itself: in production it is gone. It must not end the simulation.
             except (SystemExit, KeyboardInterrupt) as error:
                 if type(error) is KeyboardInterrupt:
                     raise  # of the person who runs the simulation
@@ -428,6 +436,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if self._awaited is not None and self._is_awaited(handle):
             self._awaited.queue.append(handle)
             return
+        # Also of a frozen host: it does all of it when it thaws.
         host.queue.append(handle)  # type: ignore[arg-type]
         if not host.frozen and len(host.queue) == 1:
             self._busy.append(host)
@@ -461,7 +470,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 def _end(coro: Any) -> None:
-    """Close a coroutine for good, also one whose `finally` blocks wait for something."""
+    """Close a coroutine permanently, also one whose `finally` blocks wait for something."""
+    # A `finally` that waits makes closing raise; each attempt gets it one `await` further, and some never end.
     for _ in range(100):
         with contextlib.suppress(Exception):
             coro.close()
@@ -470,7 +480,7 @@ def _end(coro: Any) -> None:
 
 def _end_generator(generator: AsyncGenerator[Any, Any]) -> None:
     with contextlib.suppress(Exception):
-        generator.aclose().send(None)
+        generator.aclose().send(None)  # started by hand: there is no loop any more that could await it
 
 
 def _refusing(name: str, complaints: list[str] | None = None) -> Callable[..., Any]:
@@ -486,7 +496,7 @@ def _refusing(name: str, complaints: list[str] | None = None) -> Callable[..., A
 
 
 def _submit(executor: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any) -> futures.Future[Any]:
-    """What is given to a pool of threads directly waits in the same line as what the loop gives it."""
+    """Put what is given to a pool of threads directly into the same line as what the loop gives it."""
     answer: futures.Future[Any] = futures.Future()
 
     def copy(done: asyncio.Future[Any]) -> None:
@@ -512,12 +522,13 @@ def fences(complaints: list[str]) -> Iterator[None]:
     ]
     for owner, name, _ in fenced:
         setattr(owner, name, _refusing(f"{getattr(owner, '__name__', owner)}.{name}", complaints))
+    # Not refused like the others: what is given to a pool runs in the simulation.
     ThreadPoolExecutor.submit = _submit  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
         for owner, name, original in fenced:
-            setattr(owner, name, original)
+            setattr(owner, name, original)  # also after a failure, or every test that follows finds threads refused
 
 
 _FENCED = (

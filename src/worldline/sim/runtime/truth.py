@@ -49,8 +49,10 @@ class SimTrace:
         head = f"{self._loop.now_us} {host.label} {'-' if task is None else task.get_name()} {op}"
         self._hash.update(head.encode())
         for part in parts:
+            # With its length: parts that are divided otherwise must not hash alike.
             self._hash.update(len(part).to_bytes(4, "big") + part)
         self.events += 1
+        # The first ones: two runs that should be the same are compared up to where they differ.
         if len(self.lines) < self._keep:
             self.lines.append(f"{head} {digest.sha256(b'|'.join(parts)).hex()[:16]}")
 
@@ -89,6 +91,7 @@ class Truth:
 
     def jump(self, seconds: float) -> None:
         """The store's clock is set forward or back."""
+        # Before it is set back: this is the latest that anything can have seen.
         self._latest_us = max(self._latest_us, self.time_us())
         self.was_set.append((self.skew_us, self.trace.now_us))
         self._env.jump(int(seconds * 1_000_000))
@@ -97,6 +100,7 @@ class Truth:
         keys = [each.key if isinstance(each, kv.Get) else each.begin for each in requests]
         self.trace.note(host, "read", *keys)
         found = await self.engine.read(*requests)
+        # A guard that may be off: without it, readers see above what is still open.
         oldest = self._oldest() if held_back else None
         return found if oldest is None else _held_back(found, kv.stamp(oldest, 0))
 
@@ -112,6 +116,7 @@ class Truth:
 
     def _oldest(self) -> int | None:
         """The version of the oldest transaction that is open."""
+        # A transaction ends with its host, as a server's does with its connection.
         for version in [each for each, host in self._open.items() if not host.alive]:
             del self._open[version]
         return next(iter(self._open), None)
@@ -132,6 +137,7 @@ class Truth:
         self.trace.note(host, type(outcome).__name__)
         if isinstance(outcome, kv.Ok):
             touched = (*batch.puts, *batch.deletes)
+            # From the copy, before it changes: the engine keeps no older value.
             before = {key: self.copy.get(key) for key in touched}
             self._apply(batch, outcome.stamps)
             applied = AppliedBatch(
@@ -144,6 +150,7 @@ class Truth:
     async def _commit_under(self, version: int, batch: kv.Batch) -> list[kv.Outcome]:
         engine = vars(self.engine)
         newest = engine["_version"]
+        # The memory engine numbers commits in order; an open transaction has its number from when it was begun.
         engine["_version"] = version - 1
         try:
             return await self.engine.commit(batch)
@@ -153,6 +160,7 @@ class Truth:
 
     def _apply(self, batch: kv.Batch, stamps: tuple[kv.Stamp, ...]) -> None:
         """The same once more, as simply as can be: at the end both must hold the same (K1)."""
+        # Ranges first, as the engine does: a batch may put below a range that it clears.
         for begin, end in batch.ranges:
             self.copy = {key: value for key, value in self.copy.items() if not begin <= key < end}
         for key in batch.deletes:
