@@ -25,6 +25,7 @@ LINES_MAX = 8  # of a kind, of one commit: a flood of events that nothing takes 
 def tell(held: HeldWorld, done: StepsDone) -> None:
     about = facts.about(held.at, name=held.name, step=done.after.step)
     blocked = [each for each in done.halted if not each.effect]
+    # Counted only if it is told: it looks at all live runs.
     now = f"{halts.count_blocked(held.machine)} of {grammar.count(len(held.machine.live), 'run')}" if blocked else ""
     for each in blocked[:LINES_MAX]:
         said = halt_text.blocked(held.name, each.run, each.why)

@@ -49,10 +49,11 @@ class WaitingInput(msgspec.Struct, eq=False):
     tried: str = ""  # of a receipt: the attempts at the effect, if they are kept
 
     def began(self, now_us: int) -> None:
-        """It is measured how long it waits."""
+        """Note when it was handed over, to measure how long it waits."""
         self.since_us = now_us
 
     def settle(self, applied: JournalPlace) -> None:
+        # A producer that was cancelled meanwhile has ended its future itself.
         if self.done is not None and not self.done.done():
             self.done.set_result(applied)
 
@@ -85,6 +86,7 @@ class Superseded(errors.Lost):
 
 def new_stamp(env: envs.Env) -> kv.Stamp:
     """A stamp for an input that is handed over: unique, and none that an engine gives."""
+    # Random: no two processes that hold the world in turn may make the same one.
     return kv.Stamp(env.random_bytes(8) + _HANDED)
 
 

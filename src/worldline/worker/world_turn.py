@@ -122,6 +122,7 @@ class WorldTurn(msgspec.Struct, eq=False):
     def too_late(self) -> None:
         """There is no time left in this cycle, and its machine has not moved."""
         self.stage = TurnStage.LATE
+        # The page that was read is forgotten with this turn, and has to be read again.
         if self.unread:
             self.held.look()
 
@@ -164,6 +165,7 @@ class WorldTurn(msgspec.Struct, eq=False):
         """
         if self.whole and not done.cut:
             return self.hints[:HINTS_MAX]
+        # Not all was read or processed: only hints of processed items may go.
         stamps = [each.stamp for each in done.taken] + [each.unread.stamp for each in done.buried]
         last = max((stamp for stamp in stamps if not was_handed(stamp)), default=b"")
         return [hint for hint in self.hints if hint.stamp <= last][:HINTS_MAX]

@@ -1,7 +1,7 @@
-"""Looking after the worlds that a worker holds: snapshots by policy, letting go of those that are not needed.
+"""Looking after the worlds that a worker holds: snapshots by policy, releasing those that are not needed.
 
 Everything here happens beside the cycles. A world is busy while it is saved, so no step is taken meanwhile; one that
-cannot be saved now goes on and is tried again later, because nothing but a longer restore depends on it.
+cannot be saved now continues and is tried again later, because nothing but a longer restore depends on it.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ class Keeper:
 
     def watch(self, held: HeldWorld) -> None:
         """A world was taken, or has made steps: it may want something sooner than was known."""
+        # After every commit: four comparisons are cheaper than a place in the heap.
         known_us = held.tend_us
         if (
             known_us <= held.active_us + self._quiet_us
@@ -116,6 +117,7 @@ class Keeper:
         while self._due and self._due[0][0] <= now_us and len(saving) + len(leaving) < TURN_MAX:
             due_us, _, known = heapq.heappop(self._due)
             held = known()
+            # Entries are never removed from a heap: an outdated one is recognised here.
             if held is None or held.lost or due_us != held.tend_us:
                 continue  # it is gone, or stands somewhere else in the queue
             held.tend_at(NEVER_US)
@@ -129,6 +131,7 @@ class Keeper:
             await self._each(saving, self._try_save)
             await self._each(leaving, self.let_go)
         finally:
+            # Also after an error: a world without an entry would never be saved or released again.
             for each in [*saving, *leaving]:
                 if not each.lost:
                     self._put(each, max(state_saving.due_us(each, self._settings), now_us + AGAIN_US))
@@ -145,6 +148,7 @@ class Keeper:
         await held.quiet()
         if held.lost or not held.entries_since:
             return
+        # No `await` since `quiet`: no cycle can have begun in between.
         held.begin_saving()
         began_us = self._env.monotonic_us()
         try:
@@ -160,6 +164,7 @@ class Keeper:
             else:  # fenced, or an earlier save of ours that was not waited for: what is known of it is stale
                 self._dropped(held, again=not leases.fenced(outcome, held.lease))
         finally:
+            # Also after an error: inputs that came meanwhile wait for a cycle.
             held.end_saving()
             self._freed(held)
 
@@ -184,9 +189,11 @@ class Keeper:
             log.warning("world %s cannot be saved: %s", held.at.world.hex(), error, extra=telemetry.about(held.at))
         except Exception as error:  # noqa: BLE001 - whatever is wrong with its state, it can be let go
             self._cannot_save(held, error)
+        # Once more: a cycle may have begun after the save.
         await held.quiet()
         if held.lost or (held.has_work and not whatever):
             return
+        # Before the release: after it another worker may write, and this memory must not be used.
         self._dropped(held)
         await world_lease.release(self._engine, self._env, held.lease, hint=hint)
         self._telemetry.tell(telemetry.Released(held.at))
@@ -230,6 +237,7 @@ class Keeper:
                 return
             part = chosen[start : start + AT_ONCE]
             results = await asyncio.gather(*(do(held) for held in part), return_exceptions=True)
+            # Only when the whole part has ended, so that nothing runs on unobserved behind the error.
             for result in results:
                 if isinstance(result, BaseException):
                     raise result
@@ -258,6 +266,7 @@ class HoldingRoom:
         if self._full():
             async with self._making:
                 if self._full():
+                    # Room for a few more than one: the next ones then need not wait for a save and a release, too.
                     room = len(self._holdings.taking) + min(AT_ONCE, 1 + self._capacity // 8)
                     await self._keeper.make_room(self._holdings.all, room=room)
                 if self._full():
