@@ -99,6 +99,7 @@ class Orchestrator:
         held = await self._held(lives)
         wanted = dict.fromkeys([*await self._hinted(), *self._urgent(held, sites), *self._next(held)])
         seen = await self._look(list(wanted))
+        # Worlds that were not looked at are load all the same.
         besides = {worker: sum(at not in seen for at in found) for worker, found in held.items()}
         choices = placement.choose(
             [each.active for each in seen.values()], sites, moves_max=self._settings.moves_max, besides=besides
@@ -138,6 +139,7 @@ class Orchestrator:
         """So many of all that are held, from where the last turn has stopped."""
         every = sorted(at for found in held.values() for at in found)
         start = 0 if self._after is None else bisect.bisect_right(every, self._after)
+        # Round and round: a store with more worlds than this is looked at in parts.
         turned = [*every[start:], *every[:start]][:LOOK_MAX]
         self._after = turned[-1] if turned and len(every) > LOOK_MAX else None
         return turned
@@ -182,6 +184,7 @@ class Orchestrator:
         """Assignments, each with a hint: for the holder that releases the world, or for the worker that takes it."""
         batches: list[kv.Batch] = []
         for choice, each in chosen:
+            # One for each choice: a conflict over one world leaves the others as chosen.
             batch = kv.Batch()
             if choice.to is None:
                 leases.unassign(batch, each.state)

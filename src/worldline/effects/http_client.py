@@ -145,6 +145,7 @@ class HttpClient:
     async def _send_to(self, hop: Hop, address: egress.Address) -> Response:
         request = httpx.Request(
             hop.method,
+            # The address that was checked, not the name: a second lookup could answer differently.
             hop.url.copy_with(host=str(address)),
             headers=[
                 (b"Host", hop.url.netloc),
@@ -169,6 +170,7 @@ class HttpClient:
         if hop.method != "HEAD" and announced.isdecimal() and int(announced[:20]) > most:
             raise _too_large(hop, most)
         body = bytearray()
+        # Counted while it is read: what a server announces is not what it has to send.
         async for chunk in response.aiter_raw():
             body += chunk
             if len(body) > most:
@@ -208,6 +210,7 @@ def first_hop(
         raise bad("json= and body= are two bodies; give one")
     if json is not None:
         try:
+            # Sorted, so that each attempt sends the same bytes under the same idempotency key.
             body = msgspec.json.encode(json, order="sorted")
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as error:
             raise bad(f"json= cannot be written as JSON ({type(error).__name__})") from None
@@ -257,6 +260,7 @@ def redirected(hop: Hop, answer: Response, *, bodies_to_others: bool = False) ->
         url = hop.url.join(location)
     except (httpx.InvalidURL, ValueError):
         raise bad(f"{hop} redirects to what is no URL") from None
+    # What was sent encrypted must not be sent on in the clear.
     if hop.url.scheme == "https" and url.scheme != "https":
         raise egress.refused(f"{hop} redirects from https to {url.scheme}")
     becomes_get = (answer.status == 303 and hop.method != "HEAD") or (

@@ -28,6 +28,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
     def delay_us(self, attempt: int, intent: bytes) -> int:
         """The pause after an attempt. Its jitter is drawn from the intent, so it is the same on every host."""
+        # The exponent is bounded, because the number of attempts may not be.
         pause_us = int(min(self.max_delay_us, self.initial_delay_us * GROWTH ** min(attempt - 1, 64)))
         if not self.jitter_ppm:
             return pause_us

@@ -28,6 +28,7 @@ def secret(name: str, /) -> Secret:
     attempt fails, and the next one looks again.
     """
     check_name(name)
+    # Also where a test overrides secrets: what a workflow reads would be journaled.
     if context.current.get() is not None:
         raise failures.OutsideEffect(
             f"wl.secret({name!r}) was called in a workflow or a handler, whose values are journaled; "
@@ -63,6 +64,7 @@ def _checked(name: str, value: str | None, hint: str) -> Secret:
         )
     if len(value) > limits.SECRET_CHARACTERS_MAX:
         raise errors.TooLarge(f"the secret {name!r}", size=len(value), limit=limits.SECRET_CHARACTERS_MAX)
+    # Known before it is returned: no text that the effect makes may show it.
     return KNOWN.learn(Secret(name, value))
 
 

@@ -40,6 +40,7 @@ class Environment(msgspec.Struct, frozen=True):
         file = self.folder / name
         try:
             with file.open("rb") as opened:
+                # Bounded, however large the file is: more than this is no secret.
                 data = opened.read(4 * limits.SECRET_CHARACTERS_MAX + 1)
         except FileNotFoundError:
             return None

@@ -1,9 +1,9 @@
 """Watching a process from a thread of its own, for user code that does not return.
 
-A step that takes longer than its time is given up (`worldline.worker.kernel_executor`): its world goes on in
+A step that takes longer than its time is given up (`worldline.worker.kernel_executor`): its world continues in
 another thread, and the code is interrupted. Code that waits in C cannot be: `time.sleep`, a socket, a regular
 expression. That, and an event loop that is held up by an effect, is said; with `on_hang="exit"` the process ends, so
-that another one goes on, and the crash budget decides what becomes of the input.
+that another one continues, and the crash budget decides what happens to the input.
 
 It is a thread because the event loop may be what does not return. Code in C that keeps Python's global lock stops this
 thread too. Then nothing in the process can say so; with `on_hang="exit"` a timer of `faulthandler`, which does not need
@@ -68,6 +68,7 @@ class HangWatch:
 
     def stop(self) -> None:
         self._ended.set()
+        # The fuse would end a process that is only shutting down.
         if self._exits:
             faulthandler.cancel_dump_traceback_later()
 
@@ -88,6 +89,7 @@ class HangWatch:
 
     def _arm(self, now_us: int) -> None:
         """End the process if this thread does not come here again in time."""
+        # Not with every look: each call starts the timer's thread again.
         if self._exits and now_us - self._armed_us >= REARM_US:
             self._armed_us = now_us
             faulthandler.dump_traceback_later(self._fuse_us / 1_000_000, exit=True)
@@ -126,5 +128,6 @@ class HangWatch:
     def _hung(self, why: str) -> None:
         if self._exits:
             sys.stderr.write(f'worldline: {why}; on_hang is "exit": this process ends ({EXIT_CODE})\n')
+            # `os._exit` flushes nothing.
             sys.stderr.flush()
             os._exit(EXIT_CODE)

@@ -44,6 +44,7 @@ class VersionGuard:
 
     async def why_not(self, world: worlds.WorldRecord, state: leases.LeaseState) -> str | None:
         """Why this worker leaves the world to workers with its own code, or None if it may take it."""
+        # The usual case reads no other worker.
         if not self._is_other(world, state):
             return None
         lives, now_us = await self.others.lives(self._engine)

@@ -27,6 +27,7 @@ async def of_world(engine: kv.Engine, at: ids.Address) -> list[StepTraces]:
     """All that are kept, the newest first."""
     items: list[tuple[bytes, bytes]] = []
     begin, end = keys.traces(at)
+    # Bounded: a world has no more slots than this, and a page has one at least.
     for _ in range(limits.TRACE_SLOTS):
         page = (await engine.read(kv.Range(begin, end, count_max=limits.TRACE_SLOTS))).page(0)
         items += page.items

@@ -64,6 +64,7 @@ class Watchdog:
 
     def _look(self, now_us: int) -> None:
         cycles = dict(self._cycles())
+        # Forgotten with their cycles, so that this stays as small as what is under way.
         self._told = {number: None for number in self._told if number in cycles}
         for number, cycle in cycles.items():
             age_us = now_us - cycle.began_us

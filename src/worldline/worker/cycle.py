@@ -111,8 +111,8 @@ class Cycle:
         }
 
     def abandon(self, at: ids.Address) -> list[WaitingInput] | None:
-        """Discard the steps of a world that wait in the kernel's thread. Returns what was handed over for them, which is
-        certainly not processed; None if no steps of it are there.
+        """Discard the steps of a world that wait in the kernel's thread. Returns what was handed over for them, which
+        is certainly not processed; None if no steps of it are there.
         """
         for _, turns in self._under_way.values():
             for each in turns:
@@ -199,8 +199,8 @@ class Cycle:
         return lost
 
     async def _settle_overtaken(self, worked: Worked) -> None:
-        """Ask the journal whether it has these steps: the commit's answer was lost, and the world has made others since.
-        Inputs of steps that are not in it stay to be given back.
+        """Ask the journal whether it has these steps: the commit's answer was lost, and the world has made others
+        since. Inputs of steps that are not in it stay to be given back.
         """
         turn, done = worked.turn, worked.done
         uncertain = errors.StoreUncertain("the answer to the commit was lost, and what became of it cannot be read")

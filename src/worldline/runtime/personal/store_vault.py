@@ -61,6 +61,7 @@ class StoreVault:
 
     def begin(self) -> None:
         """A cycle begins: all that was kept is durable."""
+        # Asked with every cycle; mostly no step has touched a personal value.
         if self._subjects:
             self._found, self._subjects = {}, {}
 
@@ -74,6 +75,7 @@ class StoreVault:
         return self.find(subject, value)
 
     def keep(self, subject: bytes, value: bytes, data: bytes) -> PersonalRecord:
+        # The commit expects the subject's record as it was, so it is read even if no value of it is needed.
         if subject not in self._subjects:
             self._read(subject, value)
         kept = self._found[subject, value] = PersonalRecord(self._env.random_bytes(tokens.SALT_BYTES), data)

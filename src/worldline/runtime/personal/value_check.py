@@ -54,6 +54,7 @@ class TokenHeights:
         """These bytes are part of the history, at this height."""
         for data in stored:
             for each in tokens.find(data):
+                # The first height wins: that is where a reader has to look.
                 self._heights.setdefault(each.pack(), height)
 
     async def check(self, engine: kv.Engine, root: ids.Address) -> None:

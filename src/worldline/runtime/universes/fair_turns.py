@@ -58,4 +58,5 @@ class Shares:
         others = len(self._waiting) - (universe in self._waiting)
         if not others:
             return total
+        # One at least: with more universes than places, each would have a share of none.
         return max(0, max(1, total // (others + 1)) - self._used.get(universe, 0))

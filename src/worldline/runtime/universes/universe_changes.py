@@ -87,6 +87,7 @@ class Tenants:
 
     async def _leave(self, universe: ids.UniverseId, leaving: Sequence[ids.Address]) -> None:
         """Save and release its worlds; or, of one that was deleted, write nothing there any more."""
+        # A deleted universe is being emptied: what is written there now would be left behind.
         if layer.is_closed((await self._engine.read(layer.get_meta(universe))).value(0)):
             for at in leaving:
                 self._worlds.discard(at)
