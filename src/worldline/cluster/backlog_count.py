@@ -212,7 +212,7 @@ class WorldsWalk:
 
     def _add_unread(self, status: str, page: kv.Page) -> None:
         if not page.items:
-            return  # it was taken meanwhile
+            return  # it was processed meanwhile
         self._unread[status] += len(page.items)
         self._unread_worlds[status] += 1
         self._unread_age_us[status] = max(self._unread_age_us[status], self._age_us(page))

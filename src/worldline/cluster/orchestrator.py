@@ -1,14 +1,15 @@
 """The orchestrator: says where worlds are wanted, by heartbeats, capacity, labels and load.
 
 A turn reads what there is (workers, the worlds they hold, worlds with a hint), lets `placement` choose, and writes
-assignments. These are advice: a worker lets go of a world that is assigned to another, and none takes one that is not
+assignments. These are advice: a worker releases a world that is assigned to another, and none takes one that is not
 meant for it; who may write a world is decided by its lease alone. Without an orchestrator, and where no assignment is,
 any worker takes what is ready.
 
 Any number may run at once and none is needed for anything to go on. Each act is a commit of its own that expects what
 was read; of two orchestrators that see the same, one is too late and changes nothing. Nothing that matters is
 remembered between turns. Worlds that no worker holds and that have nothing to do keep their assignment, and cost
-nothing; of those that are held by workers in good order, a turn looks at so many, and the next one goes on from there.
+nothing; of those that are held by workers in good order, a turn looks at so many, and the next one continues from
+there.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ async def _judged(
     resources: Resources,
     desk: CollectingDesk | None,
 ) -> AttemptResult:
-    """What becomes of the call, as data. Raises only if the adapter itself has cancelled it."""
+    """How the call ends, as data. Raises only if the adapter itself has cancelled it."""
     timeout_us = policy.timeout_us
     try:
         # Inside the `try`: a resource that cannot be opened is a failure of this attempt.

@@ -54,7 +54,7 @@ CLOSED_PAUSE_US = 5_000_000  # how long work of an archived world is left alone 
 
 
 class ClaimedEffect:
-    """A claim that is kept alive while the work goes on. Made in the task that does the work.
+    """A claim that is kept alive while the work continues. Made in the task that does the work.
 
     A renewal that is under way is never cut short: whether it has happened must be known to answer under the claim.
     """

@@ -37,7 +37,7 @@ KEY_HEADER = "Idempotency-Key"
 # What the connection is about is ours to say; a Host of one's own would lead past the allow-list.
 _OURS = ("host", "idempotency-key", "content-length", "transfer-encoding", "connection", "te", "trailer", "upgrade")
 # What goes along to another origin. Any other header may be a credential, whatever it is called; so may the idempotency
-# key be, which lets its holder ask what became of a request.
+# key be, which lets its holder ask how a request has ended.
 _HARMLESS = ("accept", "accept-encoding", "accept-language", "user-agent")
 _OF_A_BODY = ("content-type",)
 _TOKEN = egress.HEADER_NAME
@@ -195,7 +195,7 @@ async def resolve_by_system(host: str, port: int) -> list[str]:
 def first_hop(
     method: str, url: str, *, key: str, params: Mapping[str, str], headers: Mapping[str, str], json: Any, body: bytes
 ) -> Hop:
-    """The request as it was asked for, with what is ours to add. What cannot be sent is refused for good."""
+    """The request as it was asked for, with what is ours to add. What cannot be sent is refused permanently."""
     verb = method.upper()
     if not _TOKEN.fullmatch(verb) or verb in ("CONNECT", "TRACE"):
         raise bad(f"{method!r} is not a method that is sent")

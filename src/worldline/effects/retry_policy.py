@@ -54,6 +54,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 def policy_of(effect: Effect[..., Any], options: Options) -> RetryPolicy:
     timeout_us = effect.timeout_us if options.timeout_us is None else options.timeout_us
     retry = effect.retry
+    # A call that names its attempts replaces the declared policy as a whole, not single parts of it.
     if options.attempts is None:
         return RetryPolicy(
             retry.attempts,

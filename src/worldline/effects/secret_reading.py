@@ -35,9 +35,11 @@ def secret(name: str, /) -> Secret:
             "call it in the effect that needs it"
         )
     if _overrides:
+        # The innermost block first.
         found = next((each[name] for each in reversed(_overrides) if name in each), None)
         return _checked(name, found, f"the test gives none: testing.secrets({{{name!r}: ...}})")
     running = attempt.current.get()
+    # A resource is opened in no attempt: it has the secrets of its host.
     source = open_resources.opened_with.get() if running is None else running.secrets
     if source is None:
         raise failures.OutsideEffect(
@@ -77,4 +79,5 @@ def override(values: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         _overrides.remove(given)
+        # What an outer block still gives must stay hidden.
         KNOWN.forget(value for value in given.values() if not any(value in each.values() for each in _overrides))

@@ -47,6 +47,7 @@ class Environment(msgspec.Struct, frozen=True):
         except OSError as error:
             raise errors.BadInput(f"the secret {name!r} cannot be read from {file}: {error.strerror}") from error
         try:
+            # Editors end a file with a line break, which is no part of the secret.
             return data.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:  # its text would quote the secret
             raise errors.BadInput(f"the secret {name!r} in {file} is not UTF-8 text") from None

@@ -101,6 +101,7 @@ class Hub:
         if waiting is not None:
             for entry in entries:
                 if entry.correlation:
+                    # Removed with the first: callers ask for the next entry alone.
                     for future in waiting.pop((entry.kind, entry.correlation), ()):
                         if not future.done():
                             future.set_result(entry)

@@ -132,8 +132,8 @@ async def assign_world(
     reason: str = BY_HAND,
     priority: int = ready.NORMAL,
 ) -> None:
-    """Say which worker should run a world. If another has it, it lets go. `NotFound` if no such worker takes worlds,
-    `BadInput` if it cannot run this one. `priority`: a worker takes those with the lowest first.
+    """Say which worker should run a world. If another has it, that one releases it. `NotFound` if no such worker takes
+    worlds, `BadInput` if it cannot run this one. `priority`: a worker takes those with the lowest first.
     """
 
     async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:

@@ -171,7 +171,7 @@ class Prover:
             self._run(self._machine, step, entries, loaded)
 
     def _continue_as(self, owner: ids.Address, program_hash: bytes) -> None:
-        """The step in which a world goes on under other code is run by the new one, over the old one's state; and the
+        """The step in which a world changes to other code is run by the new one, over the old one's state; and the
         steps of a fork over its parent's.
         """
         if self._machine is not None:

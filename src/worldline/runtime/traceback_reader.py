@@ -46,6 +46,7 @@ async def of_run(engine: kv.Engine, at: ids.Address, run: str, *, step: int | No
 
 def decode(raw: bytes | None, step: int) -> list[TracedFailure]:
     """The traces of a step; none if another step's are in their place."""
+    # Places are used again: by now the traces of a later step may stand here.
     kept = _decode(raw)
     return kept.traces if kept is not None and kept.step == step else []
 

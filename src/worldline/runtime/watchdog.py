@@ -58,6 +58,7 @@ class Watchdog:
             async with self._env.timeout(TURN_MS / 1000):
                 await self._woken.wait()
         except TimeoutError:
+            # Only a rest that was not cut short tells how late the event loop is.
             now_us = self._env.monotonic_us()
             self._telemetry.tell(telemetry.Lagged(max(0, now_us - began_us - TURN_MS * 1000)))
             self._look(now_us)

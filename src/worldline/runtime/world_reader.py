@@ -187,7 +187,7 @@ class Past:
     async def above(
         self, line: history_line.HistoryLine, *, up_to: int
     ) -> AsyncIterator[tuple[list[step_reader.StoredStep], dict[bytes, bytes]]]:
-        """The steps of a history that goes on from here, page by page, with the blobs that their changes need."""
+        """The steps of a history above this state, page by page, with the blobs that their changes need."""
         pages = world_restore.step_pages(self._engine, self._blobs, line, above=self.head.height, up_to=up_to)
         try:
             async for page in pages:

@@ -2,7 +2,7 @@
 
 Firing is one commit: the timer is settled and its firing is in the world's inbox, or neither. A world held in this
 process gets the firing with its next cycle instead, which settles the timer in the step that takes it. Nothing fires
-before its time on the store's clock; ties are taken in the order (time, world, intent).
+before its time on the store's clock; ties fire in the order (time, world, intent).
 
 A timer of a world that another process holds is left to the timer worker there, if it has one and its worker lives, for
 `GRACE_US`: two that fire one timer at once would only spoil each other's commits.
@@ -343,7 +343,7 @@ class UniverseTimers:
         self._telemetry.tell(telemetry.Fired(timer, max(0, now_us - timer.work.due_us), self._env.wall_us()))
 
     async def _fire_remote(self, timers: list[works.Open], now_us: int) -> None:
-        """Timers of worlds that are not held here: settled, and into their inboxes.
+        """Fire timers of worlds that are not held here: their work is closed, and their inboxes get them.
 
         Those of one world are one commit: if its answer is lost and it is made again, no later timer is there before.
         """

@@ -25,8 +25,8 @@ the same, also when the world was not on trial (`counts_as`).
 A process that lives, and has lost a world on trial, may have been counted as dead: it takes itself off (`lost`).
 
 So does one in which the kernel's own code raises: no exception of user code leaves a step. That is counted apart. If it
-raises again when it is resolved without user code, its input is not taken at all (`gives_up`): it becomes a dead letter
-by a step that touches nothing.
+raises again when it is resolved without user code, its input is not processed at all (`gives_up`): it becomes a dead
+letter by a step that touches nothing.
 """
 
 from __future__ import annotations

@@ -342,12 +342,12 @@ class Cycle:
     async def start_over(self, turn: WorldTurn) -> bool:
         """Bring a world back that has lost a race for an input, and nothing else: it stays here, and keeps its lease.
 
-        Its steps are made anew, without that input, by its next cycle. False if it cannot be brought back now.
+        Its steps are made again, without that input, by its next cycle. False if it cannot be brought back now.
         """
         held = turn.held
         try:
             restored = await self.build(await self.gather(held.at), held.program)
-        except Exception as error:  # noqa: BLE001 - taking the world anew finds out what is wrong with it
+        except Exception as error:  # noqa: BLE001 - taking the world again finds out what is wrong with it
             said = kernel_thread.describe(error)
             log.warning("world %s cannot be brought back now: %s", held.at.world.hex(), said)
             return False

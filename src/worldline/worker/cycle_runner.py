@@ -1,4 +1,4 @@
-"""Running cycles over held worlds, and settling what they lost."""
+"""Running cycles over held worlds, and resolving what they lost."""
 
 from __future__ import annotations
 

@@ -154,12 +154,12 @@ class HeldWorld:
         self.bounds = restored.bounds  # what its universe lets it do, since it was taken; None: everything
         # What waits for it.
         self.handed: deque[WaitingInput] = deque()
-        self.hints: dict[bytes, ready.Hint] = {}  # that were seen; they stay until their items are taken
+        self.hints: dict[bytes, ready.Hint] = {}  # that were seen; they stay until their items are processed
         self.unread = True  # the inbox may hold something
         self.unread_us = now_us  # since when that is known
         self.empty_version = 0  # of the store, when its inbox was found empty by the last read
         self.mark = b""  # where to start reading the inbox; never above what was stable
-        self.waiting = 0  # inputs that producers have handed over, and that are not settled
+        self.waiting = 0  # inputs that producers have handed over, and that are not resolved
         self.careful = False  # one step at a time: several did not fit into one commit
         self.on_trial = False  # one input at a time, from the inbox alone, each written down before its step
         self.trial: lease_model.CrashTrial | None = None  # as it is stored
@@ -391,7 +391,7 @@ class HeldWorld:
         self.careful = True
 
     def step_many(self) -> None:
-        """What did not fit into one commit is taken."""
+        """Go back to several steps at once: what did not fit into one commit is processed."""
         self.careful = False
 
     # --- The trial --------------------------------------------------------------------------------------------

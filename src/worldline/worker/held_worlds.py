@@ -210,9 +210,9 @@ class Holdings:
         *,
         again: bool | int = False,
     ) -> None:
-        """Throw a world's memory away. What was handed over and is not settled goes back to its producers, with
-        `Fenced` if it has certainly not been taken. `again`: the world is brought back, now or at a time, if no other
-        worker has it then.
+        """Throw a world's memory away. What was handed over and is not resolved goes back to its producers, with
+        `Fenced` if it has certainly not been processed. `again`: the world is brought back, now or at a time, if no
+        other worker has it then.
         """
         waiting = held.lose()
         if held.trial is not None:
@@ -242,7 +242,7 @@ class Holdings:
         self._again[at] = due_us
 
     def waits(self, at: ids.Address, now_us: int) -> bool:
-        """Whether it is taken again, and not yet."""
+        """Whether it is taken again, at a time that has not come yet."""
         return self._again.get(at, now_us) > now_us
 
     def again_due(self, now_us: int) -> bool:
@@ -272,7 +272,7 @@ class Holdings:
 
 
 def _certain(held: HeldWorld, error: BaseException | None) -> Exception:
-    """What to tell those whose input was under way. `Fenced` only if it was certainly not taken."""
+    """Say what producers get whose input was under way. `Fenced` only if it was certainly not processed."""
     # Of these errors it is known that nothing was written.
     if error is None or isinstance(error, errors.StoreUnavailable | errors.StoreFull):
         return errors.Fenced(f"world {held.at.world.hex()} left this worker")

@@ -1,6 +1,6 @@
 """The read of a cycle: what is in the inboxes of its worlds, with the payloads.
 
-An input that was acked before another was sent is taken before it, whichever way either comes. So nothing that was
+An input that was acked before another was sent is processed before it, whichever way either comes. So nothing that was
 handed over is stepped before the inbox has been read after it came, and to its end; what would have to wait for more
 than one page goes through the inbox itself.
 

@@ -1,7 +1,7 @@
 """A step that does not return, and what its worker does about it.
 
 There is one kernel thread, so while a handler or a workflow of one world does not return, no other world of the worker
-can make a step. After the TTL of its lease, the worker lets go of all others, without saving them, and says with its
+can make a step. After the TTL of its lease, the worker drops all others, without saving them, and says with its
 heartbeat that it is to be given none (`draining`), so that other workers run them. It keeps the lease of the one world
 that does not return, and continues to renew it: any worker that took it would hang as well, and with it all the worlds
 that it has just been given. So one such world costs one worker, and not one after the other.

@@ -51,7 +51,7 @@ def bytes_max(settings: WorkerSettings) -> int:
 
 
 def due_us(held: HeldWorld, settings: WorkerSettings) -> int:
-    """When a world wants to be saved or let go, if nothing happens to it until then."""
+    """When a world wants to be saved or released, if nothing happens to it until then."""
     release_us = held.active_us + settings.idle_release_ms * 1000
     if not held.entries_since:
         return release_us

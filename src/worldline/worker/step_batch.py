@@ -63,7 +63,7 @@ class LocalClaims:
 
 
 async def route(engine: kv.Engine, env: envs.Env, held: HeldWorld, done: StepsDone) -> list[Route]:
-    """Look up where messages go, in two reads for every thousand of them. Personal values in them are sealed anew."""
+    """Look up where messages go, in two reads for every thousand of them. Personal values in them are sealed again."""
     routes: list[Route] = []
     for start in range(0, len(done.outgoing), ROUTES_AT_ONCE):
         routes += await _route(engine, held.at, done.outgoing[start : start + ROUTES_AT_ONCE])

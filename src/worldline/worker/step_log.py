@@ -30,6 +30,7 @@ def tell(held: HeldWorld, done: StepsDone) -> None:
     for each in blocked[:LINES_MAX]:
         said = halt_text.blocked(held.name, each.run, each.why)
         log.warning("world %r: %s; blocked now: %s", held.name, said, now, extra=about)
+    # A change of code shows only as runs continue: its first count was too early.
     if blocked and held.adopted is not None:
         _count_adopted(held, held.adopted, about)
     for text in done.warnings[:LINES_MAX]:

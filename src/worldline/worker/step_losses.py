@@ -47,7 +47,7 @@ class Drop(Protocol):
 
 
 class Losses:
-    """`drop` throws a world's memory away; `release` begins to let go of its lease, and keeps its trial."""
+    """`drop` throws a world's memory away; `release` begins to release its lease, and keeps its trial."""
 
     def __init__(
         self,

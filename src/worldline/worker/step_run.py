@@ -75,7 +75,7 @@ class StepsDone(msgspec.Struct):
     moved: list[ResealedValues] = []  # those that messages take to other worlds
     steps: int = 0
     size: int = 0
-    cut: bool = False  # not everything that was read was taken
+    cut: bool = False  # not everything that was read was processed
     unfinished: bool = False  # the machine has more to do by itself
 
     def reseal(self, outgoing: list[step_records.Outgoing], moved: list[ResealedValues]) -> None:
@@ -133,7 +133,7 @@ def run_one(
     begin: Begin,
 ) -> StepsDone:
     """One step of a world on trial, over `next_input`. `poison`: why that must not reach user code. `given_up`: it
-    could not be resolved without user code, so it is not taken.
+    could not be resolved without user code, so it is not processed.
     """
     done = StepsDone(held.head, held.head)
     held.machine.cells.begin_steps(done.changed)
@@ -229,7 +229,7 @@ def _go_on(held: HeldWorld, done: StepsDone, budget: CycleBudget, *, time_us: in
 def _step(
     held: HeldWorld, done: StepsDone, given: step_records.Input, time_us: int, begin: Begin
 ) -> tuple[JournalPlace, str, step_records.BuriedEvent | None]:
-    """One step. Returns where it is journaled, why its input was not taken, and what is buried instead of that."""
+    """One step. Returns where it is journaled, why its input was not processed, and what is buried instead of that."""
     # First: if the step never returns, it is known over which input.
     begin(given)
     head = done.after

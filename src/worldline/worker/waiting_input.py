@@ -20,7 +20,7 @@ _HANDED = _NO_ORDINAL.to_bytes(4, "big")
 
 
 class JournalPlace(msgspec.Struct, frozen=True, gc=False):
-    """Where an input was journaled; and why it was not taken, if it was not: it is a dead letter then."""
+    """Where an input was journaled; and why it was not processed, if it was not: it is a dead letter then."""
 
     height: int
     step: int
@@ -33,9 +33,9 @@ class WaitingInput(msgspec.Struct, eq=False):
     `stamp` is what a producer's input has instead of an inbox stamp (`new_stamp`): it is journaled with the input, so
     that no other step has the same bytes. `client_id` is recorded as seen with the step. `claim` is the work that a
     receipt or a fired timer settles: the step expects it unchanged and deletes it. `done` ends with where it was
-    journaled, or with one of these: `Fenced`: it was not taken, and the world is not here any more; `Deferred`: it was
-    not taken, and has to go through the inbox; `Repeated`, `Superseded`; anything else: whether it was taken cannot be
-    known.
+    journaled, or with one of these: `Fenced`: it was not processed, and the world is not here any more; `Deferred`: it
+    was not processed, and has to go through the inbox; `Repeated`, `Superseded`; anything else: whether it was
+    processed cannot be known.
     """
 
     item: inbox.Item
@@ -63,7 +63,7 @@ class WaitingInput(msgspec.Struct, eq=False):
 
 
 class Repeated(errors.Error):
-    """The same input was taken before: this is the stamp it was taken under."""
+    """The same input was processed before: this is the stamp it has."""
 
     code = "repeated"
 

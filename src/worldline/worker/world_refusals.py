@@ -1,10 +1,10 @@
 """Worlds that this worker does not run, each with its reason, and when it is tried again.
 
 A world is refused when something that concerns it alone cannot be done here: a step, a restore, a batch, a change of
-its code. Its lease is released, so another worker may try, and nothing of it is lost: what was not taken stays in its
-inbox. This worker leaves it alone for a pause that doubles with every refusal in a row, so that a world which no worker
-can run is tried a few times in a minute by all of them together, and later a few times in an hour. A committed step
-ends the row. So does a change of the world's record: a person who pauses and resumes a world has it tried at once.
+its code. Its lease is released, so another worker may try, and nothing of it is lost: what was not processed stays in
+its inbox. This worker leaves it alone for a pause that doubles with every refusal in a row, so that a world which no
+worker can run is tried a few times in a minute by all of them together, and later a few times in an hour. A committed
+step ends the row. So does a change of the world's record: a person who pauses and resumes a world has it tried at once.
 
 `lasting`: this process will not be able to run it for as long as it lives.
 """

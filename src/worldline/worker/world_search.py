@@ -270,7 +270,7 @@ class Searcher:
         return wanted and worker_labels.unmet(worker_labels.needs_of(world.meta), self._labels) is None
 
     def _found_damaged(self, at: ids.Address, error: errors.Corrupt) -> None:
-        """Records of this world cannot be read: it is left alone, and the search goes on."""
+        """Leave a world alone whose records cannot be read; the search continues."""
         if not self._refusals.blocks(at):
             self._refusals.refuse(at, "corrupt", str(error), may_look=True)
 

@@ -1,6 +1,6 @@
 """Looking after the worlds that a worker holds: snapshots by policy, releasing those that are not needed.
 
-Everything here happens beside the cycles. A world is busy while it is saved, so no step is taken meanwhile; one that
+Everything here happens beside the cycles. A world is busy while it is saved, so no step is made meanwhile; one that
 cannot be saved now continues and is tried again later, because nothing but a longer restore depends on it.
 """
 
@@ -35,7 +35,7 @@ log = printable.logger("worldline.worker")
 AT_ONCE = 16
 SAVE_AGAIN_MS = 60_000  # after a failure
 AGAIN_US = 200_000  # before a world is looked at again
-TURN_MAX = 512  # worlds saved or let go in one turn
+TURN_MAX = 512  # worlds saved or released in one turn
 CROWDED_MS = 200  # before a full worker looks again whether there is room
 
 
@@ -81,7 +81,7 @@ class Keeper:
         self.compactions.stop()
 
     def taken(self, held: HeldWorld) -> None:
-        """A world was taken."""
+        """Watch a world that was taken, and see whether its journal wants compaction."""
         self.watch(held)
         self.compactions.look(held)
 
@@ -110,7 +110,7 @@ class Keeper:
         heapq.heappush(self._due, (due_us, self._count, weakref.ref(held)))
 
     async def turn(self) -> None:
-        """Save worlds that are due for it, and let go of those that have been idle for long. A few at a time."""
+        """Save worlds that are due for it, and release those that have been idle for long. A few at a time."""
         saving: list[HeldWorld] = []
         leaving: list[HeldWorld] = []
         now_us = self._env.monotonic_us()
@@ -137,7 +137,7 @@ class Keeper:
                     self._put(each, max(state_saving.due_us(each, self._settings), now_us + AGAIN_US))
 
     async def make_room(self, worlds: list[HeldWorld], *, room: int = 0) -> None:
-        """Let go of the worlds that have been idle for longest, until there is so much room."""
+        """Release the worlds that have been idle for longest, until there is so much room."""
         quiet = [held for held in worlds if _quiet(held)]
         excess = min(TURN_MAX, len(worlds) + room - self._settings.max_worlds_warm)
         if excess > 0:
@@ -187,7 +187,7 @@ class Keeper:
             if not whatever and not isinstance(error, errors.StoreMissing):
                 raise
             log.warning("world %s cannot be saved: %s", held.at.world.hex(), error, extra=telemetry.about(held.at))
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with its state, it can be let go
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with its state, it can be released
             self._cannot_save(held, error)
         # Once more: a cycle may have begun after the save.
         await held.quiet()
@@ -244,7 +244,7 @@ class Keeper:
 
 
 class HoldingRoom:
-    """How much a worker can hold. One that is full takes a world only after it has let go of one that is idle; or, for
+    """How much a worker can hold. One that is full takes a world only after it has released one that is idle; or, for
     a universe that has less than its share, of one of the universe that has most.
 
     Worlds that a caller in the process has asked for are taken whatever there is; upkeep makes room afterwards.

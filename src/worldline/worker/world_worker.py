@@ -261,7 +261,7 @@ class WorldWorker:
         return min(self._settings.scan_ms, self._searcher.rest_ms())
 
     async def _renew(self, now_us: int) -> None:
-        """Renew the heartbeat; if it is too old, let go of everything first."""
+        """Renew the heartbeat; if it is too old, drop all worlds first."""
         expired_us = self._heartbeat.expired_us(now_us)
         if expired_us:
             held = self._holdings.all

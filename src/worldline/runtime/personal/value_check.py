@@ -65,6 +65,7 @@ class TokenHeights:
                 found = personal_records.opened(token, raw)
             except errors.Corrupt as error:
                 raise WrongValue(height, f"a personal value: {error}") from error
+            # Only for what is missing: erasures are other records, read one by one.
             if found is None:
                 await self._check_erased(engine, root, token, height)
 

@@ -12,6 +12,7 @@ def in_turns(addresses: Iterable[ids.Address]) -> list[ids.Address]:
     lines: dict[ids.UniverseId, list[ids.Address]] = {}
     for at in addresses:
         lines.setdefault(at.universe, []).append(at)
+    # The usual case: with one universe nothing takes turns.
     if len(lines) == 1:
         return next(iter(lines.values()))
     longest = max(map(len, lines.values()), default=0)

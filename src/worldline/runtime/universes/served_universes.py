@@ -104,6 +104,7 @@ class Universes:
 
     def wants(self, name: str) -> bool:
         """Whether a universe of this name is served if there is one."""
+        # Not `fnmatch`: that ignores case on some systems, and names differ by it.
         return any(fnmatch.fnmatchcase(name, each) for each in self._patterns)
 
     def label(self) -> str:

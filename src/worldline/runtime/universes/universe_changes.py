@@ -78,7 +78,7 @@ class Tenants:
             self._watch.wake()
 
     def _gone(self, universe: ids.UniverseId) -> None:
-        """The universe was deleted, or is not served here any more: let go of its worlds."""
+        """The universe was deleted, or is not served here any more: release its worlds."""
         self._hints.forget(universe)
         leaving = [at for at in self._worlds.addresses() if at.universe == universe]
         if leaving:
