@@ -154,7 +154,7 @@ class AdapterWorker(step_batch.LocalClaims):
             self._cancel(cancelled.intent)
         if done.wanted:
             effects = sum(1 for wanted in done.wanted.values() if wanted.kind is _EFFECT)
-            # Some had no room or are for other queues: they are looked for once there is room.
+            # Some were not claimed with the commit, as for want of room: their queues are looked into.
             if len(built.claimed) < effects:
                 self._touched(hosted.at.universe)
 

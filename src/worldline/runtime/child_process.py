@@ -161,7 +161,7 @@ class Fork:
         if hung:
             os.kill(self._pid, signal.SIGKILL)
             _wait(self._pid, 0)
-        # After the wait: the number stands for this child only until it is reaped.
+        # At once after it is reaped: from here on its number may be another process's.
         alone = self._children.forget(self._pid)
         said = os.read(self._reading, SAID_BYTES_MAX)
         os.close(self._reading)

@@ -83,7 +83,7 @@ class DaemonPool(Executor):
             if job is None:
                 return
             future, function, args = job
-            # Both `del`s: while it waits for the next job, an idle thread must not keep this one's values alive.
+            # Here and below: while it waits for the next job, an idle thread must not keep this one's values alive.
             del job
             if future.set_running_or_notify_cancel():
                 try:

@@ -83,7 +83,7 @@ class Loop:
                 failures = 0
             except asyncio.CancelledError:
                 raise
-            # Expected losses and outside faults pass by themselves; anything else is a bug, and ends the role.
+            # Expected losses and outside faults may pass by themselves; anything else is a bug, and ends the role.
             except errors.Error as error:
                 failures += 1
                 self.last_error = error

@@ -356,7 +356,7 @@ class TrialJudge:
         for _ in range(REWRITES_MAX):
             batch = kv.Batch()
             after = change(batch, held.trial)
-            # Nothing to write: a commit would cost every step on trial a sync.
+            # Nothing has changed: a commit would only cost a sync.
             if after == held.trial:
                 return after
             [outcome] = await transact.commit(self._engine, self._env, batch)

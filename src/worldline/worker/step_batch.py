@@ -216,7 +216,7 @@ def _build(
     if done.halted and any(not each.effect for each in done.halted):
         ready.mark_blocked(batch, held.at)
     if held.trial is not None:
-        # In the same commit as the steps: a death before it still counts, one after it has another cause.
+        # In the same commit as the steps: a death before it still counts, one after it is over another step.
         trial.clear(batch, held.at)
     touched: list[ids.Address] = []
     answers_self = done.unfinished
