@@ -40,6 +40,7 @@ def second_ends() -> Iterator[None]:
                 os.write(sys.__stderr__.fileno(), b"worldline: ended at once by the second Ctrl-C\n")  # type: ignore[union-attr]
             # No cleanup: that is what the second Ctrl-C is for, and threads may never end.
             os._exit(EXIT_CODE)
+        # The first one does what it does without this: `asyncio.run` cancels the script's task.
         return before(number, frame)
 
     signal.signal(signal.SIGINT, received)

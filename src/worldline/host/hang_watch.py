@@ -62,8 +62,10 @@ class HangWatch:
 
     def start(self) -> None:
         self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
+        # As if it had answered just now: the time before the start is no hang.
         self._answered_us = self._env.monotonic_us()
         self._arm(self._answered_us)
+        # A daemon: a process that ends must not wait for the thread that watches it.
         threading.Thread(target=self._run, name="worldline-watch", daemon=True).start()
 
     def stop(self) -> None:
@@ -83,6 +85,7 @@ class HangWatch:
             self._arm(now_us)
             for each in left:
                 if now_us - each.since_us >= GRACE_US and not each.told:
+                    # Once: code that waits in C may stay there for as long as the process lives.
                     each.tell()
                     self._tell_stuck(daemon_threads.place_of(each.thread.ident or 0))
             self._ask_loop(now_us)
@@ -106,6 +109,7 @@ class HangWatch:
         """See whether the event loop runs: it is asked to say so, and answers with its next turn."""
         assert self._loop is not None
         if not self._asked:
+            # One question at a time: a loop that is held up for long must not find thousands of them.
             self._asked = True
             try:
                 self._loop.call_soon_threadsafe(self._answer)
@@ -123,6 +127,7 @@ class HangWatch:
 
     def _answer(self) -> None:
         self._answered_us = self._env.monotonic_us()
+        # Both: if it hangs again, that is said again.
         self._asked = self._told = False
 
     def _hung(self, why: str) -> None:
