@@ -35,7 +35,7 @@ class AgeCounter:
             return
         grown_us = age.grown(since, monotonic_us=before_us, time_us=read.time_us)
         if grown_us <= found.age.age_us:
-            self._anchor = here  # another janitor is ahead: this one goes on from there
+            self._anchor = here  # another janitor is ahead: this one continues from there
         elif store or grown_us - found.age.age_us >= self._every_us:
             batch = kv.Batch()
             age.advance(batch, found, since, grown_us)

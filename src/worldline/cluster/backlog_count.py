@@ -181,6 +181,7 @@ class WorldsWalk:
         found: dict[ids.Address, WorldMeta] = {}
         for item in page.items:
             try:
+                # One by one: a damaged record must not hide the others of its page.
                 found.update(worlds.listed(self._universe, kv.Page([item], more=False, stable=page.stable)))
             except errors.Corrupt as error:
                 log.warning("a listed world cannot be read, and is not counted: %s", error)
@@ -211,7 +212,7 @@ class WorldsWalk:
 
     def _add_unread(self, status: str, page: kv.Page) -> None:
         if not page.items:
-            return  # it was taken meanwhile
+            return  # it was processed meanwhile
         self._unread[status] += len(page.items)
         self._unread_worlds[status] += 1
         self._unread_age_us[status] = max(self._unread_age_us[status], self._age_us(page))
@@ -315,6 +316,7 @@ class DueWalk:
                 return counted
             queue = found[0].pointer.queue
             await self._count(queue, read.time_us)
+            # Behind this queue: the rest of it is not due yet, or more than is counted.
             self._start = tuples.prefix_range(work_keys.queue_prefix(self._universe, queue))[1]
         return None
 

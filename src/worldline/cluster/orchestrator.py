@@ -1,14 +1,15 @@
 """The orchestrator: says where worlds are wanted, by heartbeats, capacity, labels and load.
 
 A turn reads what there is (workers, the worlds they hold, worlds with a hint), lets `placement` choose, and writes
-assignments. These are advice: a worker lets go of a world that is assigned to another, and none takes one that is not
+assignments. These are advice: a worker releases a world that is assigned to another, and none takes one that is not
 meant for it; who may write a world is decided by its lease alone. Without an orchestrator, and where no assignment is,
 any worker takes what is ready.
 
 Any number may run at once and none is needed for anything to go on. Each act is a commit of its own that expects what
 was read; of two orchestrators that see the same, one is too late and changes nothing. Nothing that matters is
 remembered between turns. Worlds that no worker holds and that have nothing to do keep their assignment, and cost
-nothing; of those that are held by workers in good order, a turn looks at so many, and the next one goes on from there.
+nothing; of those that are held by workers in good order, a turn looks at so many, and the next one continues from
+there.
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ class Orchestrator:
         held = await self._held(lives)
         wanted = dict.fromkeys([*await self._hinted(), *self._urgent(held, sites), *self._next(held)])
         seen = await self._look(list(wanted))
+        # Worlds that were not looked at are load all the same.
         besides = {worker: sum(at not in seen for at in found) for worker, found in held.items()}
         choices = placement.choose(
             [each.active for each in seen.values()], sites, moves_max=self._settings.moves_max, besides=besides
@@ -138,6 +140,7 @@ class Orchestrator:
         """So many of all that are held, from where the last turn has stopped."""
         every = sorted(at for found in held.values() for at in found)
         start = 0 if self._after is None else bisect.bisect_right(every, self._after)
+        # Round and round: a store with more worlds than this is looked at in parts.
         turned = [*every[start:], *every[:start]][:LOOK_MAX]
         self._after = turned[-1] if turned and len(every) > LOOK_MAX else None
         return turned
@@ -182,6 +185,7 @@ class Orchestrator:
         """Assignments, each with a hint: for the holder that releases the world, or for the worker that takes it."""
         batches: list[kv.Batch] = []
         for choice, each in chosen:
+            # One for each choice: a conflict over one world leaves the others as chosen.
             batch = kv.Batch()
             if choice.to is None:
                 leases.unassign(batch, each.state)

@@ -145,6 +145,7 @@ async def run(
 
 async def _take_back(task: asyncio.Task[Any], this: Attempt) -> None:
     """The effect has cancelled the task that it runs in, which is the adapter's: what follows must not be cut short."""
+    # All of them: `asyncio.timeout` compares how many requests are left, so none may be.
     while task.cancelling():
         task.uncancel()
     try:
@@ -165,9 +166,10 @@ async def _judged(
     resources: Resources,
     desk: CollectingDesk | None,
 ) -> AttemptResult:
-    """What becomes of the call, as data. Raises only if the adapter itself has cancelled it."""
+    """How the call ends, as data. Raises only if the adapter itself has cancelled it."""
     timeout_us = policy.timeout_us
     try:
+        # Inside the `try`: a resource that cannot be opened is a failure of this attempt.
         if effect.signature.uses:
             kwargs = {**kwargs, **await resources.fill(effect.signature.uses)}
         called = _call(effect, args, kwargs, threads)
@@ -198,7 +200,9 @@ def _answered(effect: Effect[..., Any], result: object, desk: CollectingDesk | N
     if type(result) is AnsweredElsewhere:
         return AttemptResult(True, asked=result.asked)
     try:
+        # At the desk: personal values in the answer are sealed while it is written.
         data = _at(desk, functools.partial(user_values.dump, result))
+        # Read back now: an answer that its workflow could not read must not be stored.
         effect.signature.result(data)
         return AttemptResult(True, data=data, sealed=[] if desk is None else desk.new)
     except errors.DecodeError as error:
@@ -256,6 +260,7 @@ def _call(effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     if effect.is_async:
         called: Awaitable[Any] = effect.function(*args, **kwargs)
         return called
+    # A thread does not inherit context variables, and `wl.attempt()` is one.
     context = copy_context()
     return asyncio.get_running_loop().run_in_executor(threads, context.run, _in_thread, effect, args, kwargs)
 

@@ -34,6 +34,7 @@ def http_request(policy: Egress) -> Effect[..., Response]:
     made: list[HttpRequester] = []
 
     def client() -> HttpRequester:
+        # One client for all requests: it keeps its TLS context.
         if not made:
             from worldline.effects import http_client  # noqa: PLC0415 - a third of all import time, where it is needed
 
@@ -53,6 +54,7 @@ def http_request(policy: Egress) -> Effect[..., Response]:
         filled: Filled | None = None
         if credential:
             declared = policy.credential(credential)
+            # Read at each attempt, so a secret that was changed is used by the next one.
             filled = declared.filled(secret_reading.secret(declared.secret or credential).reveal())
         return await client().request(
             method,

@@ -83,7 +83,7 @@ class ClaimRoom:
             kind.shares.wait(universe)
 
     def look(self) -> None:
-        """What is left in queues is found out anew. A universe that waits goes on waiting until it is `satisfied`: what
+        """Forget what was left in queues. A universe that waits continues to wait until it is `satisfied`: what
         others ask for meanwhile must not take its place.
         """
         self.starved = False

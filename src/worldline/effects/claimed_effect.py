@@ -54,7 +54,7 @@ CLOSED_PAUSE_US = 5_000_000  # how long work of an archived world is left alone 
 
 
 class ClaimedEffect:
-    """A claim that is kept alive while the work goes on. Made in the task that does the work.
+    """A claim that is kept alive while the work continues. Made in the task that does the work.
 
     A renewal that is under way is never cut short: whether it has happened must be known to answer under the claim.
     """
@@ -83,7 +83,7 @@ class ClaimedEffect:
         return (self.claim.work.claimed_us or self.claim.work.opened_us) + int(took * 1_000_000)
 
     async def stop(self) -> None:
-        """Let it be. What is known of the claim afterwards is true."""
+        """Stop renewing it. What is known of the claim afterwards is true."""
         self._stopped = True
         if self._renewing is not None:
             await asyncio.wait([self._renewing])
@@ -181,6 +181,7 @@ class Performer:
             try:
                 policy, ended = await self._attempt(effect, held, params, slot)
                 ended_us = self._env.wall_us() if telling else 0
+                # From here on a worker that closes waits a moment: what is performed must not be performed again.
                 self._answering[claim.intent] = None
                 if ended.sealed:
                     ended = await effect_answers.kept_apart(
@@ -191,8 +192,10 @@ class Performer:
                         self._env, self._blobs(claim.at.universe), effect, held.claim, ended
                     )
             finally:
+                # Before the answer: it expects the claim as it stands, and a renewal under way would change that.
                 await held.stop()
                 del self._held[claim.intent]
+            # Under a claim that was lost, another worker performs and answers it.
             if not held.lost:
                 outcome = await self._conclude(held, policy, ended)
         finally:
@@ -270,6 +273,7 @@ class Performer:
                 done.set_exception(TimeoutError())
         times = [held.renew_at for held in self._held.values()]
         times += [late_at for late_at, done in self._handed.values() if not done.done()]
+        # One timer for all: a timer each would be made and cancelled for every short effect.
         next_at = min(times, default=None)
         self._renewals = None if next_at is None else loop.call_at(next_at, self._renew_due)
 
@@ -289,6 +293,7 @@ class Performer:
             return policy_of(effect, Options()), AttemptResult(False, code=error.code, message=message, final=True)
         desk = held.desk = await effect_answers.desk_of(self._env, self._engine, claim, arguments)
         policy = policy_of(effect, options)
+        # The claim has counted this attempt; the one before it ended with its process.
         if policy.attempts is not None and work.attempt > policy.attempts:
             message = f"attempt {policy.attempts} was the last, and its process died before it ended"
             return policy, AttemptResult(False, code="abandoned", message=message)
@@ -325,6 +330,7 @@ class Performer:
                 desk=desk,
                 snapshot=snapshot,
             )
+            # Only after a death: any other effect may run beside everything.
             if work.died:
                 async with self.suspects.beside(claim, lambda: held.disturbed(self)):
                     ended = await _started(run, slot, in_time)
@@ -371,6 +377,7 @@ class Performer:
             await self._answer(claim, _OK, ended.carried or payload.inline(ended.data), ended.data, tried=made)
             return "ok"
         now_us = (await effect_answers.insist(self._env, claim, self._engine.read)).time_us
+        # The later of the two: a server that names a time is not asked sooner.
         due_us = now_us + max(policy.delay_us(work.attempt, claim.intent), ended.after_us)
         out_of_time = bool(work.deadline_us) and due_us >= work.deadline_us
         out_of_attempts = policy.is_last(work.attempt, mistake=ended.mistake)
@@ -452,7 +459,7 @@ class Performer:
     async def _settle(
         self, claim: works.Open, change: Callable[[kv.Batch], inbox.Item], *, large: bytes | None = None
     ) -> None:
-        """Give a claim up for good. What `change` makes of it, and the item that tells the world, are one commit.
+        """Give a claim up permanently. What `change` makes of it, and the item that tells the world, are one commit.
         `large`: what the item refers to.
         """
         blobs = self._blobs(claim.at.universe)
@@ -473,6 +480,7 @@ class Performer:
                 )
                 return transact.Write(batch, lambda _: None)
             if large is not None:
+                # Put again in every attempt: a collection may have removed what an earlier one has put.
                 generation = await blobs.generation()
                 await blobs.put(large)
                 generation.expect(batch)
@@ -481,6 +489,7 @@ class Performer:
 
         await effect_answers.insist(self._env, claim, lambda: transact.run(self._engine, self._env, attempt))
         if self.local is not None:
+            # If it is held here, and was only on trial or late, it reads its inbox at once.
             self.local.poke(claim.at)
 
 

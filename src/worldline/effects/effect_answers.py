@@ -77,6 +77,7 @@ async def stored(
 
 async def desk_of(env: envs.Env, engine: kv.Engine, claim: works.Open, arguments: bytes) -> outside_desk.CollectingDesk:
     """Where an attempt opens the personal values in its arguments, and seals those of its answer."""
+    # With attempt and token: two attempts must not seal different values under the same number.
     seed = claim.intent + claim.work.attempt.to_bytes(8, "big") + (claim.work.token or b"")
     found = sealed_token.find(arguments)
     if not found:

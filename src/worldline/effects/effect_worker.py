@@ -132,6 +132,7 @@ class AdapterWorker(step_batch.LocalClaims):
             self._room.starve(kind, at.universe)
             return None
         token = ids.Token(self._env.random_bytes(limits.ID_BYTES))
+        # Counted now, before the commit: two cycles at once must not promise the same place.
         self._promised[token] = self._room.take(kind, at.universe)
         return step_commit.Claim(self._worker, token, time_us + self._settings.claim_ttl_ms * 1000)
 
@@ -153,6 +154,7 @@ class AdapterWorker(step_batch.LocalClaims):
             self._cancel(cancelled.intent)
         if done.wanted:
             effects = sum(1 for wanted in done.wanted.values() if wanted.kind is _EFFECT)
+            # Some were not claimed with the commit, as for want of room: their queues are looked into.
             if len(built.claimed) < effects:
                 self._touched(hosted.at.universe)
 
@@ -182,6 +184,7 @@ class AdapterWorker(step_batch.LocalClaims):
 
     async def tick(self) -> None:
         """One turn: claim what is due and there is room for, or rest until something may be."""
+        # First: what comes during this turn must wake the rest at its end.
         self._watch.clear()
         await self._suspects.acquit_self()
         one = self._universes.one
@@ -214,6 +217,7 @@ class AdapterWorker(step_batch.LocalClaims):
             if self._room.of(kind):
                 kinds.append(kind)
                 continue
+            # A kind without room is not read at all: only time, or an effect that ends, can make some.
             rest_us = min(rest_us, kind.limit.wait_us() or rest_us)
             for universe in chosen:
                 self._room.starve(kind, universe)
@@ -290,6 +294,7 @@ class AdapterWorker(step_batch.LocalClaims):
             works.discard(batch, found, authority)
             return True, None
         assert authority is not None
+        # Still performed here, though its claim has run out: a second attempt beside it would do the work twice.
         if authority.intent in self._tasks or not self._room.of(kind, authority.at.universe):
             self._room.starve(kind, authority.at.universe)
             return False, None
@@ -297,6 +302,7 @@ class AdapterWorker(step_batch.LocalClaims):
             return False, None  # the store's clock was set back since it was found
         if claimed_effect.leave_alone(batch, authority, raws[1], now_us):
             return True, None
+        # Put back first, with a pause that grows: it must not end one process after the other.
         if works.has_died_again(authority):
             works.count_death(batch, authority, now_us=now_us)
             return True, None
@@ -331,6 +337,7 @@ class AdapterWorker(step_batch.LocalClaims):
                     self._perform(claim, None, self._promised.pop(claim.work.token))
         finally:
             for token, claim in wanted.items():
+                # Claims that were lost to another worker, or whose commit has failed, give their places back.
                 self._promised.pop(token).close()
                 self._suspects.leave(claim.intent)
         return asked - len(wanted)
@@ -342,6 +349,7 @@ class AdapterWorker(step_batch.LocalClaims):
         work = self._performer.perform(effect, claimed, params, slot)
         task = asyncio.get_running_loop().create_task(work, name=f"effect {claimed.work.name}")
         self._tasks[claimed.intent] = task
+        # In a callback: it runs however the task ends, also if it is cancelled before it begins.
         task.add_done_callback(lambda done: self._ended(claimed.intent, done, slot))
 
     def _ended(self, intent: ids.IntentId, task: asyncio.Task[None], slot: rate_limit.Slot) -> None:
@@ -364,6 +372,7 @@ class AdapterWorker(step_batch.LocalClaims):
                 await self._let_answer(self._performer.answering())
             for intent in list(self._tasks):
                 self._cancel(intent)
+            # All have ended before claims go back: another worker may begin at once.
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             if not abandon:
                 await self._performer.give_back(held)

@@ -172,6 +172,7 @@ def check_host(policy: Egress, host: str, port: int) -> Address | None:
     if literal is None and not _HOST.fullmatch(host):
         raise refused(f"{host!r} is not a host name")
     rules = [rule for rule in map(_rule, policy.allow) if rule.port in (0, port)]
+    # Before anything is resolved: even a lookup would tell the name to a resolver.
     if not any(_names(rule, host, literal) for rule in rules):
         written = ", ".join(policy.allow) or "nothing"
         raise refused(f"{host}:{port} is not among the hosts this process may reach ({written})")
@@ -184,6 +185,7 @@ def check_addresses(policy: Egress, host: str, port: int, addresses: Iterable[Ad
     for address in addresses:
         if any(address in network for network in networks):
             continue
+        # Both: a gateway on the way may deliver to the address inside.
         for each in (address, *embedded(address)):
             kind = kind_of(each)
             if kind != PUBLIC and not (policy.private and kind in _WITH_PRIVATE):
@@ -206,6 +208,7 @@ def embedded(address: Address) -> list[Address]:
     if isinstance(address, IPv4Address):
         return []
     found: list[Address | None] = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    # Not `::` and `::1`, which are addresses of their own and carry none.
     if int(address) > 1 and any(address in network for network in _CARRIERS):
         found.append(IPv4Address(int(address) & 0xFFFF_FFFF))
     return [each for each in found if each is not None]
@@ -222,6 +225,7 @@ def numeric(host: str) -> Address | None:
     if not _NUMBER.fullmatch(parts[-1]):
         return None  # a name: no top-level domain is a number
     values = [_number(part) for part in parts]
+    # Refused, never taken for a name: it ends in a number, which no name does.
     if len(parts) > 4 or None in values:
         raise refused(f"{host!r} is not an address")
     *heads, tail = [value for value in values if value is not None]

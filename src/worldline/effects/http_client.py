@@ -37,7 +37,7 @@ KEY_HEADER = "Idempotency-Key"
 # What the connection is about is ours to say; a Host of one's own would lead past the allow-list.
 _OURS = ("host", "idempotency-key", "content-length", "transfer-encoding", "connection", "te", "trailer", "upgrade")
 # What goes along to another origin. Any other header may be a credential, whatever it is called; so may the idempotency
-# key be, which lets its holder ask what became of a request.
+# key be, which lets its holder ask how a request has ended.
 _HARMLESS = ("accept", "accept-encoding", "accept-language", "user-agent")
 _OF_A_BODY = ("content-type",)
 _TOKEN = egress.HEADER_NAME
@@ -145,6 +145,7 @@ class HttpClient:
     async def _send_to(self, hop: Hop, address: egress.Address) -> Response:
         request = httpx.Request(
             hop.method,
+            # The address that was checked, not the name: a second lookup could answer differently.
             hop.url.copy_with(host=str(address)),
             headers=[
                 (b"Host", hop.url.netloc),
@@ -169,6 +170,7 @@ class HttpClient:
         if hop.method != "HEAD" and announced.isdecimal() and int(announced[:20]) > most:
             raise _too_large(hop, most)
         body = bytearray()
+        # Counted while it is read: what a server announces is not what it has to send.
         async for chunk in response.aiter_raw():
             body += chunk
             if len(body) > most:
@@ -193,7 +195,7 @@ async def resolve_by_system(host: str, port: int) -> list[str]:
 def first_hop(
     method: str, url: str, *, key: str, params: Mapping[str, str], headers: Mapping[str, str], json: Any, body: bytes
 ) -> Hop:
-    """The request as it was asked for, with what is ours to add. What cannot be sent is refused for good."""
+    """The request as it was asked for, with what is ours to add. What cannot be sent is refused permanently."""
     verb = method.upper()
     if not _TOKEN.fullmatch(verb) or verb in ("CONNECT", "TRACE"):
         raise bad(f"{method!r} is not a method that is sent")
@@ -208,6 +210,7 @@ def first_hop(
         raise bad("json= and body= are two bodies; give one")
     if json is not None:
         try:
+            # Sorted, so that each attempt sends the same bytes under the same idempotency key.
             body = msgspec.json.encode(json, order="sorted")
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as error:
             raise bad(f"json= cannot be written as JSON ({type(error).__name__})") from None
@@ -257,6 +260,7 @@ def redirected(hop: Hop, answer: Response, *, bodies_to_others: bool = False) ->
         url = hop.url.join(location)
     except (httpx.InvalidURL, ValueError):
         raise bad(f"{hop} redirects to what is no URL") from None
+    # What was sent encrypted must not be sent on in the clear.
     if hop.url.scheme == "https" and url.scheme != "https":
         raise egress.refused(f"{hop} redirects from https to {url.scheme}")
     becomes_get = (answer.status == 303 and hop.method != "HEAD") or (

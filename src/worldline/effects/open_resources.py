@@ -60,6 +60,7 @@ class Resources:
     async def close(self) -> None:
         """Close what is open, and stop what is being opened."""
         self._closed = True
+        # Those that are being opened first: they may use ones that are open.
         for opened in [each for each in self._known.values() if not each.value.done()]:
             await self._stop(opened)
         for opened in reversed(self._order):
@@ -91,6 +92,7 @@ class Resources:
                 context = resource.opening(used)
                 value = await context.__aenter__()
         except BaseException as error:  # noqa: BLE001 - the user's code: whatever it raises, it is not open
+            # Forgotten, so that the next attempt opens it again.
             self._known.pop(resource, None)
             took_too_long = isinstance(error, TimeoutError) and limit.expired()
             why = f"not open after {resource.timeout_us / 1e6:g} s" if took_too_long else user_errors.message_of(error)
@@ -118,6 +120,7 @@ class Resources:
     @staticmethod
     async def _stop(opened: _Opened) -> None:
         assert opened.task is not None
+        # Before the cancel: a task that has just opened its resource must find that it is to close it.
         opened.close.set()
         if not opened.value.done():
             opened.task.cancel()

@@ -84,6 +84,7 @@ class Limit:
             return
         now_us = self._env.monotonic_us()
         start_us = max(now_us, self._next_us)
+        # Before the sleep: the next caller must get the instant after this one.
         self._next_us = start_us + self._gap_us
         if start_us > now_us:
             await self._env.sleep((start_us - now_us) / 1_000_000)
@@ -91,6 +92,7 @@ class Limit:
     def leave(self) -> None:
         while self._waiting:
             permit = self._waiting.popleft()
+            # A caller that was cancelled while it stood in line; the next one gets the permit.
             if not permit.done():
                 permit.set_result(None)
                 return

@@ -28,6 +28,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
     def delay_us(self, attempt: int, intent: bytes) -> int:
         """The pause after an attempt. Its jitter is drawn from the intent, so it is the same on every host."""
+        # The exponent is bounded, because the number of attempts may not be.
         pause_us = int(min(self.max_delay_us, self.initial_delay_us * GROWTH ** min(attempt - 1, 64)))
         if not self.jitter_ppm:
             return pause_us
@@ -53,6 +54,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 def policy_of(effect: Effect[..., Any], options: Options) -> RetryPolicy:
     timeout_us = effect.timeout_us if options.timeout_us is None else options.timeout_us
     retry = effect.retry
+    # A call that names its attempts replaces the declared policy as a whole, not single parts of it.
     if options.attempts is None:
         return RetryPolicy(
             retry.attempts,

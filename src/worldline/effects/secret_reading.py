@@ -28,15 +28,18 @@ def secret(name: str, /) -> Secret:
     attempt fails, and the next one looks again.
     """
     check_name(name)
+    # Also where a test overrides secrets: what a workflow reads would be journaled.
     if context.current.get() is not None:
         raise failures.OutsideEffect(
             f"wl.secret({name!r}) was called in a workflow or a handler, whose values are journaled; "
             "call it in the effect that needs it"
         )
     if _overrides:
+        # The innermost block first.
         found = next((each[name] for each in reversed(_overrides) if name in each), None)
         return _checked(name, found, f"the test gives none: testing.secrets({{{name!r}: ...}})")
     running = attempt.current.get()
+    # A resource is opened in no attempt: it has the secrets of its host.
     source = open_resources.opened_with.get() if running is None else running.secrets
     if source is None:
         raise failures.OutsideEffect(
@@ -63,6 +66,7 @@ def _checked(name: str, value: str | None, hint: str) -> Secret:
         )
     if len(value) > limits.SECRET_CHARACTERS_MAX:
         raise errors.TooLarge(f"the secret {name!r}", size=len(value), limit=limits.SECRET_CHARACTERS_MAX)
+    # Known before it is returned: no text that the effect makes may show it.
     return KNOWN.learn(Secret(name, value))
 
 
@@ -75,4 +79,5 @@ def override(values: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         _overrides.remove(given)
+        # What an outer block still gives must stay hidden.
         KNOWN.forget(value for value in given.values() if not any(value in each.values() for each in _overrides))

@@ -40,12 +40,14 @@ class Environment(msgspec.Struct, frozen=True):
         file = self.folder / name
         try:
             with file.open("rb") as opened:
+                # Bounded, however large the file is: more than this is no secret.
                 data = opened.read(4 * limits.SECRET_CHARACTERS_MAX + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise errors.BadInput(f"the secret {name!r} cannot be read from {file}: {error.strerror}") from error
         try:
+            # Editors end a file with a line break, which is no part of the secret.
             return data.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:  # its text would quote the secret
             raise errors.BadInput(f"the secret {name!r} in {file} is not UTF-8 text") from None

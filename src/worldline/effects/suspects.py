@@ -64,6 +64,7 @@ class Suspects:
         if not works.is_suspect(found):
             return False
         if self._is_free():
+            # One may be claimed now, and the others wait from here on for that one.
             self._since_us.clear()
             return False
         now_us = self._env.monotonic_us()

@@ -1,4 +1,4 @@
-"""Ctrl-C in a script that hosts worlds: the first ends it in order, the second at once.
+"""Ctrl-C in a script that hosts worlds: the first ends it cleanly, the second at once.
 
 `asyncio.run` cancels the script's task at the first Ctrl-C; the worlds are then saved and released, which may have to
 wait for code that does not return. So as long as worlds are hosted, the second one ends the process where it stands:
@@ -25,6 +25,7 @@ EXIT_CODE = 128 + signal.SIGINT  # as a shell reports it
 def second_ends() -> Iterator[None]:
     """Have the second Ctrl-C end the process. After a first one this stays: the script is ending."""
     before: Any = signal.getsignal(signal.SIGINT)
+    # Python lets only the main thread set handlers, and a handler of the script's own stays.
     if threading.current_thread() is not threading.main_thread() or not _is_pythons(before):
         yield
         return
@@ -35,14 +36,18 @@ def second_ends() -> Iterator[None]:
         count += 1
         if count > 1:
             with contextlib.suppress(OSError):
+                # Not `print`: the handler may have interrupted a write to the stream, which cannot be entered twice.
                 os.write(sys.__stderr__.fileno(), b"worldline: ended at once by the second Ctrl-C\n")  # type: ignore[union-attr]
+            # No cleanup: that is what the second Ctrl-C is for, and threads may never end.
             os._exit(EXIT_CODE)
+        # The first one does what it does without this: `asyncio.run` cancels the script's task.
         return before(number, frame)
 
     signal.signal(signal.SIGINT, received)
     try:
         yield
     finally:
+        # Only if it is still ours: code within the block may have set another.
         if not count and signal.getsignal(signal.SIGINT) is received:
             signal.signal(signal.SIGINT, before)
 

@@ -1,9 +1,9 @@
 """Watching a process from a thread of its own, for user code that does not return.
 
-A step that takes longer than its time is given up (`worldline.worker.kernel_executor`): its world goes on in
+A step that takes longer than its time is given up (`worldline.worker.kernel_executor`): its world continues in
 another thread, and the code is interrupted. Code that waits in C cannot be: `time.sleep`, a socket, a regular
 expression. That, and an event loop that is held up by an effect, is said; with `on_hang="exit"` the process ends, so
-that another one goes on, and the crash budget decides what becomes of the input.
+that another one continues, and the crash budget decides what happens to the input.
 
 It is a thread because the event loop may be what does not return. Code in C that keeps Python's global lock stops this
 thread too. Then nothing in the process can say so; with `on_hang="exit"` a timer of `faulthandler`, which does not need
@@ -62,12 +62,15 @@ class HangWatch:
 
     def start(self) -> None:
         self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
+        # As if it had answered just now: the time before the start is no hang.
         self._answered_us = self._env.monotonic_us()
         self._arm(self._answered_us)
+        # A daemon: a process that ends must not wait for the thread that watches it.
         threading.Thread(target=self._run, name="worldline-watch", daemon=True).start()
 
     def stop(self) -> None:
         self._ended.set()
+        # The fuse would end a process that is only shutting down.
         if self._exits:
             faulthandler.cancel_dump_traceback_later()
 
@@ -82,12 +85,14 @@ class HangWatch:
             self._arm(now_us)
             for each in left:
                 if now_us - each.since_us >= GRACE_US and not each.told:
+                    # Once: code that waits in C may stay there for as long as the process lives.
                     each.tell()
                     self._tell_stuck(daemon_threads.place_of(each.thread.ident or 0))
             self._ask_loop(now_us)
 
     def _arm(self, now_us: int) -> None:
         """End the process if this thread does not come here again in time."""
+        # Not with every look: each call starts the timer's thread again.
         if self._exits and now_us - self._armed_us >= REARM_US:
             self._armed_us = now_us
             faulthandler.dump_traceback_later(self._fuse_us / 1_000_000, exit=True)
@@ -104,6 +109,7 @@ class HangWatch:
         """See whether the event loop runs: it is asked to say so, and answers with its next turn."""
         assert self._loop is not None
         if not self._asked:
+            # One question at a time: a loop that is held up for long must not find thousands of them.
             self._asked = True
             try:
                 self._loop.call_soon_threadsafe(self._answer)
@@ -121,10 +127,12 @@ class HangWatch:
 
     def _answer(self) -> None:
         self._answered_us = self._env.monotonic_us()
+        # Both: if it hangs again, that is said again.
         self._asked = self._told = False
 
     def _hung(self, why: str) -> None:
         if self._exits:
             sys.stderr.write(f'worldline: {why}; on_hang is "exit": this process ends ({EXIT_CODE})\n')
+            # `os._exit` flushes nothing.
             sys.stderr.flush()
             os._exit(EXIT_CODE)

@@ -1,7 +1,7 @@
 """The attempts at an effect, as they are kept beside the journal when it has its answer: for people, like a traceback.
 
 While an effect is open, its own record has them. The step that takes the answer keeps them among its traces, if there
-was more to them than one attempt that succeeded. There they are overwritten like all traces, some time.
+was more to them than one attempt that succeeded. There they are overwritten after a while, as all traces are.
 """
 
 from __future__ import annotations

@@ -45,12 +45,14 @@ class BlockedScan:
             self._touch(self._universes.one)
 
     def _touch(self, universe: ids.UniverseId) -> None:
+        # Every input of a universe leaves a hint; without this it would be read again for each.
         if universe not in self._looked:
             self._looked[universe] = None
             self._line[universe] = ready.read_range(universe, priority=ready.BLOCKED, count_max=PAGE)
 
     async def next(self) -> list[ids.Address]:
         """The worlds of the next pages."""
+        # A universe may have gone since its page was put in line.
         self._line = {each: page for each, page in self._line.items() if self._universes.serves(each)}
         chosen = dict(list(self._line.items())[:UNIVERSES_AT_ONCE])
         read = await self._engine.read(*chosen.values())

@@ -3,7 +3,7 @@
 The child is a fork: it has the restored world, or what was read of it, and needs neither store nor program. It makes
 one call that does no I/O, says how that ended through a pipe, and ends by `os._exit`: nothing of the parent's is
 flushed, closed or finalized there. A call that raises has survived, unless what it raised counts like a death
-(`counts`): what becomes of an exception is decided where the step is made in earnest.
+(`counts`): what an exception leads to is decided where the step is made in earnest.
 
 What a fork of a process with threads can break, and what is done about it:
 
@@ -94,6 +94,7 @@ class ForkedChildren:
     def begin(self, do: Callable[[], object], counts: Counts) -> Fork | None:
         if not hasattr(os, "fork") or self._closed:
             return None
+        # Before the fork, so that both have it; each closes the end that it does not use.
         reading, writing = os.pipe()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads in the parent: see above
@@ -119,6 +120,7 @@ class ForkedChildren:
                 said = f"{UNDECIDED}a child process could not be set up: {user_errors.message_of(error)}"
             else:
                 said = _said(do, counts)
+            # In one write: the parent reads only after the child has ended, so all of it must fit into the pipe.
             os.write(writing, said.encode(errors="replace")[:SAID_BYTES_MAX])
         finally:
             os._exit(0)
@@ -159,6 +161,7 @@ class Fork:
         if hung:
             os.kill(self._pid, signal.SIGKILL)
             _wait(self._pid, 0)
+        # At once after it is reaped: from here on its number may be another process's.
         alone = self._children.forget(self._pid)
         said = os.read(self._reading, SAID_BYTES_MAX)
         os.close(self._reading)
@@ -185,12 +188,14 @@ def _wait(pid: int, options: int) -> int | None:
     try:
         ended, status = os.waitpid(pid, options)
     except ChildProcessError:
+        # How it ended is lost with that, and what it has said decides.
         return 0
     return status if ended else None
 
 
 def _verdict(said: str, status: int) -> LastAttemptOutcome:
     """What a child that has ended proves. One that says nothing has died, whatever its exit code is."""
+    # What it said decides, not its exit status: it says something only after its call has ended.
     if said.startswith(SURVIVED):
         return LastAttemptOutcome(True)
     if said.startswith(UNDECIDED):
@@ -224,6 +229,7 @@ def _said(do: Callable[[], object], counts: Counts) -> str:
 
 def _settle_in(seconds: float) -> None:
     gc.freeze()  # what the parent made is not finalized here
+    # The pipe behind it is shared with the parent's event loop.
     signal.set_wakeup_fd(-1)
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
@@ -231,6 +237,7 @@ def _settle_in(seconds: float) -> None:
     signal.alarm(math.ceil(seconds) + ALARM_SECONDS)
     logging.disable(logging.CRITICAL)  # the step says it again where it is made in earnest; so for what it prints
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    # A death is expected here, and a core file of each would fill the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):  # where there is such a score
         Path("/proc/self/oom_score_adj").write_text("1000")

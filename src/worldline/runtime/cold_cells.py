@@ -61,6 +61,7 @@ class ColdCells:
         known, row = self._unsaved.cell(key)
         if known:
             return row
+        # After `unsaved`: what was read ahead is older than what the steps since have changed.
         if key in self._ahead:
             return self._ahead[key]
         self.misses += 1
@@ -98,6 +99,7 @@ class ColdCells:
 
     async def ahead(self, cells: Iterable[tuple[str, str]]) -> None:
         """Read what the next steps will ask for. What was read for those before is forgotten."""
+        # Also if nothing is read now: after a save `unsaved` no longer has the changes, and these would be outdated.
         self._ahead = {}
         keys = [row_keys.cell(*cell) for cell in dict.fromkeys(cells)]
         wanted = [key for key in keys if not self._unsaved.cell(key)[0]]
@@ -132,8 +134,10 @@ def blocking(
     """Have the event loop read something, and block this thread, which is the kernel's, until it has. `wanted` says the
     same as `read`.
     """
+    # In a child the loop is a copy that no thread runs: waiting for it would never end.
     if _CUT_OFF:
         return cast("T", _supplied(wanted, name))
+    # It would wait for itself.
     if asyncio._get_running_loop() is loop:  # noqa: SLF001 - a step has one of its own, which raises
         raise errors.CannotRead(f"{name} is not in memory, and an event loop cannot wait for it")
     waiting = asyncio.run_coroutine_threadsafe(read(), loop)
@@ -142,6 +146,7 @@ def blocking(
     except errors.Corrupt:
         raise
     except (errors.Error, TimeoutError, concurrent.futures.CancelledError) as error:
+        # The step has failed, so the event loop need not read this to its end.
         waiting.cancel()
         said = str(error) or f"not within {WAIT_SECONDS} s"
         raise errors.CannotRead(f"{name} cannot be read now: {said}") from error

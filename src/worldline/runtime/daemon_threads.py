@@ -67,6 +67,7 @@ class DaemonPool(Executor):
             if self._over:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             self._jobs.put((future, function, args))
+            # Below zero only if more jobs wait than threads are free: then one more thread is needed.
             self._idle -= 1
             if self._idle < 0 and len(self._threads) < self._threads_max:
                 self._idle += 1
@@ -82,6 +83,7 @@ class DaemonPool(Executor):
             if job is None:
                 return
             future, function, args = job
+            # Here and below: while it waits for the next job, an idle thread must not keep this one's values alive.
             del job
             if future.set_running_or_notify_cancel():
                 try:
@@ -134,6 +136,7 @@ async def run_within(
     if waiting.done():
         return waiting.result()
     waiting.cancel()
+    # Before the interrupts: they move the thread away from where it hung.
     place = place_of(thread.ident or 0)
     interrupt = ThreadInterrupt(thread)
     for _ in range(INTERRUPTS_MAX):
@@ -153,6 +156,7 @@ def _run_alone(
     try:
         outcome.set_result(do(*given))
     except BaseException as error:  # noqa: BLE001 - it belongs to the caller that waits for it
+        # First of all: an interrupt may be raised at every other instruction.
         quelled()
         outcome.set_exception(error)
 

@@ -47,9 +47,9 @@ class Freer:
         self._telemetry = telemetry
 
     async def of_the_dead(self, *, but: ids.WorkerId | None = None) -> int:
-        """Free the worlds of workers that are no more, and let it be known which of them have something to do.
+        """Free the worlds of dead workers, and leave hints for those that have something to do.
 
-        Returns how many workers that was. `but`: the worker that asks, which is alive.
+        Returns how many workers there were. `but`: the worker that asks, which is alive.
         """
         worker: ids.WorkerId | None = None
         count = 0
@@ -82,6 +82,7 @@ class Freer:
             if not read.page(0).more:
                 break
             after = found[-1][0]
+        # The heartbeat stays while others need it: processes that serve those universes release their worlds by it.
         if not strangers:
             batch = kv.Batch()
             leases.goodbye(batch, life)
@@ -119,6 +120,7 @@ class Freer:
                 ends.append(kv.Batch())
                 leases.release_for(ends[-1], state, life, epoch=held[at])
                 if state.holder is not None and state.holder.worker == life.worker:
+                    # Only a world that it holds still was left by its death; a later holder took the others.
                     trial.left_behind(ends[-1], known, epoch=state.epoch.number)
                 if at in waiting:
                     ready.leave(ends[-1], at, priority=ready.NORMAL)
@@ -142,6 +144,7 @@ async def each(items: Sequence[ids.Address], do: Callable[[ids.Address], Awaitab
         part = items[start : start + at_once]
         results += await asyncio.gather(*(do(item) for item in part), return_exceptions=True)
     failed = [result for result in results if isinstance(result, BaseException)]
+    # A bug first: an expected loss must not hide it.
     for error in failed:
         if not isinstance(error, errors.Error):
             raise error

@@ -48,6 +48,7 @@ class DeathWitness:
         if life is None:
             return None
         now_us = self._env.monotonic_us()
+        # Taken out and put back, so that the order is that of the last looks and the first is the oldest.
         raw, since_us = self._signs.pop(life.worker, (life.raw, now_us))
         if raw != life.raw:
             since_us = now_us

@@ -49,7 +49,7 @@ Why = Literal["inbox", "effects", "world", "process", "quota"]
 
 
 class InputRefused(msgspec.Struct, frozen=True, gc=False):
-    """An input from outside was not taken, because there is too much to do already, or the universe has all it may."""
+    """An input from outside was refused, because there is too much to do already, or the universe has all it may."""
 
     at: ids.Address
     why: Why
@@ -163,7 +163,7 @@ class WorldTaken(msgspec.Struct, frozen=True, gc=False):
 
 
 class Released(msgspec.Struct, frozen=True, gc=False):
-    """A world was let go in order."""
+    """A world was released cleanly."""
 
     at: ids.Address
 
@@ -177,7 +177,7 @@ class BaselineSaved(msgspec.Struct, frozen=True, gc=False):
 
 
 class SaveFailed(msgspec.Struct, frozen=True, gc=False):
-    """A snapshot could not be made of a world's state. It goes on without."""
+    """A snapshot could not be made of a world's state. The world continues without."""
 
     at: ids.Address
     message: str
@@ -197,7 +197,7 @@ class WorldCompacted(msgspec.Struct, frozen=True, gc=False):
 
 
 class CompactFailed(msgspec.Struct, frozen=True, gc=False):
-    """A world could not be compacted. It goes on, and its frames stay."""
+    """A world could not be compacted. It continues, and its frames stay."""
 
     at: ids.Address
     message: str
@@ -212,7 +212,7 @@ class Proved(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unproved(msgspec.Struct, frozen=True, gc=False):
-    """A world's code, run again, does not do what the journal says, or does not return. The world goes on."""
+    """A world's code, run again, does not do what the journal says, or does not return. The world continues."""
 
     at: ids.Address
     name: str
@@ -230,7 +230,7 @@ HostChange = Literal["started", "draining", "closing", "closed"]
 
 
 class HostChanged(msgspec.Struct, frozen=True, gc=False):
-    """The process begins or ends to run its roles, or is to let go of its worlds."""
+    """The process begins or ends to run its roles, or is to release its worlds."""
 
     change: HostChange
     worker: bytes
@@ -238,7 +238,7 @@ class HostChanged(msgspec.Struct, frozen=True, gc=False):
 
 
 class SelfFenced(msgspec.Struct, frozen=True, gc=False):
-    """The heartbeat could not be written in time: the worker has let go of all its worlds."""
+    """The heartbeat could not be written in time: the worker has dropped all its worlds."""
 
     worlds: int
     late_us: int
@@ -257,7 +257,7 @@ class ClaimsMade(msgspec.Struct, frozen=True, gc=False):
 
 
 class AttemptEnded(msgspec.Struct, frozen=True):
-    """One attempt at an effect has ended, and what becomes of it is durable."""
+    """One attempt at an effect has ended, and what follows from it is durable."""
 
     claim: works.Open
     outcome: Outcome
@@ -290,7 +290,7 @@ Move = Literal["", "drain", "failover", "balance", "needs"]
 
 
 class WorldPlaced(msgspec.Struct, frozen=True, gc=False):
-    """A world is assigned to a worker, or to none. `moves`: another worker holds it, and why it is to let go."""
+    """A world is assigned to a worker, or to none. `moves`: another worker holds it, and why it is to release it."""
 
     at: ids.Address
     why: str  # as `runtime/placement.py` names its reasons

@@ -70,6 +70,7 @@ class HintScan:
         """Read the hints since the last scan, the most urgent priority first. Returns the first snapshot."""
         one = self._universes.one
         chosen = list(self._touched) if one is None else [one]
+        # Before the read: a hint that is left while it runs touches the universe again.
         self._touched.clear()
         try:
             first = None if chosen else await self._engine.read()
@@ -77,6 +78,7 @@ class HintScan:
                 read = await self._read(chosen[start : start + UNIVERSES_AT_ONCE])
                 first = first or read
         except BaseException:
+            # They were not read, and no other hint may come to say so.
             self._touched |= dict.fromkeys(chosen)
             raise
         assert first is not None
@@ -102,6 +104,7 @@ class HintScan:
                 asked = ranges.pop(place)
                 if page.more:
                     ranges[place] = kv.Range(tuples.successor(page.items[-1][0]), asked.end, count_max=PAGE)
+        # Only when all pages are read: after an error the next scan begins where this one began.
         self._marks |= marks
         assert first is not None
         return first

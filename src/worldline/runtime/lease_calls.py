@@ -46,6 +46,7 @@ async def beat(
         read = await engine.read(leases.get_heartbeat(worker))
         told(read.time_us)
         known = leases.decode_heartbeat(worker, read.value(0))
+        # Only of this very process: an earlier one under the same id was told to drain, and has ended.
         draining = known is not None and known.sign.incarnation == incarnation and known.sign.draining
         batch = kv.Batch()
         life = leases.heartbeat(
@@ -69,6 +70,7 @@ async def say_goodbye(engine: kv.Engine, env: envs.Env, me: leases.HeartbeatReco
 
     async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         known = leases.decode_heartbeat(me.worker, (await engine.read(leases.get_heartbeat(me.worker))).value(0))
+        # Another process has taken the id since; its heartbeat is not ours to delete.
         if known is None or known.sign.incarnation != me.sign.incarnation:
             return transact.NothingToWrite(None)
         batch = kv.Batch()
@@ -112,7 +114,7 @@ async def acquire(
     `why_not` says why this worker leaves it alone. `Quarantined` if so many processes have died while they restored the
     world that this one does not try. `beside`: see `model.leases.CrashTrial`.
 
-    `anyway`: wherever it is wanted, because it is not to be run but to be mended.
+    `anyway`: wherever it is wanted, because it is to be repaired, not to be run.
     """
     known: trial.TrialAndHead | None = None
     found: lease_model.CrashTrial | None = None
@@ -137,7 +139,7 @@ async def acquire(
             wanted = ids.WorkerId(state.assignment.worker)
             void = not await wanted_there(engine, {at: wanted}, others)
         batch = kv.Batch()
-        if not anyway:
+        if not anyway:  # a world that is paused meanwhile must not be run; to be repaired, it may be paused
             worlds.expect_running(batch, world)
         lease = leases.acquire(
             batch, state, me=fresh, holder_heartbeat=holder_heartbeat, now_us=read.time_us,
@@ -151,7 +153,7 @@ async def acquire(
             return transact.Write(batch, lambda _: lease)
         if budget.is_hopeless(found):
             return _quarantine(env, world, state, known, found, budget=budget, now_us=read.time_us)
-        _expect_silent(batch, known, state, lives, me)
+        _expect_silent(batch, known, state, lives, me)  # else one that gives a sign before the commit is blamed
         trial.begin(batch, known, found)
         tried = msgspec.structs.replace(lease, trial=found)
         return transact.Write(batch, lambda _: tried)
@@ -323,11 +325,12 @@ async def release(
     kept: lease_model.CrashTrial | None = None,
     mended: bool = False,
 ) -> None:
-    """Let go of a lease, and leave a hint if something is unread, or if a `hint` is wanted whatever there is.
+    """Release a lease, and leave a hint if something is unread, or if a `hint` is wanted whatever there is.
 
-    A lease that has moved on is left as it is. `kept`: the trial goes on with the next holder, because this one could
+    A lease that has moved on is left as it is. `kept`: the trial continues with the next holder, because this one could
     not run the world. `mended`: it was not taken to be run, and its trial is left as it is.
     """
+    # An input that comes after this read leaves a hint of its own.
     read = await engine.read(inboxes.read_range(lease.at, count_max=1))
     unread = bool(read.page(0).items)
     batch = kv.Batch()

@@ -94,12 +94,14 @@ class Hub:
                 del self._followers[at]
 
     def publish(self, at: ids.Address, entries: Sequence[journal.JournalEntry]) -> None:
+        # After every commit, and mostly nothing waits.
         if not self._expected and not self._followers:
             return
         waiting = self._expected.get(at)
         if waiting is not None:
             for entry in entries:
                 if entry.correlation:
+                    # Removed with the first: callers ask for the next entry alone.
                     for future in waiting.pop((entry.kind, entry.correlation), ()):
                         if not future.done():
                             future.set_result(entry)
@@ -157,6 +159,7 @@ def _went_back(waiting: Waiting, entry: journal.JournalEntry) -> None:
 
 def _offer(queue: asyncio.Queue[Live], what: Live) -> None:
     """A follower that does not keep up loses the backlog, and is told so by a gap, rather than taking all memory."""
+    # All of it, not the oldest alone: a gap is told once, and the follower reads the journal from there.
     if queue.qsize() >= FOLLOWER_QUEUE_MAX:
         while not queue.empty():
             queue.get_nowait()

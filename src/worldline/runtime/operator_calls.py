@@ -115,6 +115,7 @@ async def revoke_lease(engine: kv.Engine, env: envs.Env, at: ids.Address, *, epo
             return transact.NothingToWrite(state.epoch.number)
         batch = kv.Batch()
         leases.revoke(batch, state, token=envs.new_id(env))
+        # Its holder has not released it, so the next one takes it on trial.
         trial.left_behind(batch, trial.decode(at, read.value(3), read.value(4)), epoch=state.epoch.number + 1)
         ready.leave(batch, at, priority=ready.NORMAL)
         return transact.Write(batch, lambda _: state.epoch.number + 1)
@@ -131,8 +132,8 @@ async def assign_world(
     reason: str = BY_HAND,
     priority: int = ready.NORMAL,
 ) -> None:
-    """Say which worker should run a world. If another has it, it lets go. `NotFound` if no such worker takes worlds,
-    `BadInput` if it cannot run this one. `priority`: a worker takes those with the lowest first.
+    """Say which worker should run a world. If another has it, that one releases it. `NotFound` if no such worker takes
+    worlds, `BadInput` if it cannot run this one. `priority`: a worker takes those with the lowest first.
     """
 
     async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
@@ -140,6 +141,7 @@ async def assign_world(
         world = worlds.decode(at, read.value(4))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
         life = leases.decode_heartbeat(worker, read.value(3))
+        # An assignment to a worker that takes no worlds is void, and would look as if it counted.
         if life is None or not life.stands(read.time_us):
             raise errors.NotFound(f"no worker {worker.hex()} is alive and takes worlds")
         unfit = worker_labels.unfit(at, world.meta, life.sign.labels)
@@ -152,6 +154,7 @@ async def assign_world(
             return transact.NothingToWrite(None)
         batch = kv.Batch()
         leases.assign(batch, state, worker, priority=priority, reason=reason)
+        # By this hint the holder and the new worker learn of it at once.
         ready.leave(batch, at, priority=ready.LATER)
         return transact.Write(batch, lambda _: None)
 

@@ -139,6 +139,7 @@ class _Plan:
     """Where everything is, and what was decided so far. Loads count what was decided."""
 
     def __init__(self, active: Sequence[Active], sites: Sequence[Site], besides: Mapping[ids.WorkerId, int]) -> None:
+        # Sorted, as the worlds are: two orchestrators that see the same must choose the same.
         self._sites = {site.worker: site for site in sorted(sites, key=lambda site: site.worker)}
         self.worlds = sorted(active, key=lambda each: each.at)
         self._loads = {worker: besides.get(worker, 0) for worker in self._sites}
@@ -151,6 +152,7 @@ class _Plan:
 
     def _at_home(self, world: Active) -> ids.WorkerId | None:
         """The worker that it is assigned to, else the one that has it, if it may stay there."""
+        # The assignment first: the holder is about to release a world that is assigned to another.
         for worker in (world.assigned, world.holder):
             site = None if worker is None else self._sites.get(worker)
             if site is not None and _fits(world, site):
@@ -165,6 +167,7 @@ class _Plan:
         """Of the workers that fit and have room, the one it belongs to. Where it is already, there is room."""
         place = self._place.get(world.at)
         able = [site for site in self._sites.values() if _fits(world, site)]
+        # Its own code as long as a fitting worker has it, even one without room.
         able = [site for site in able if _has_code(world, site)] or able
         fitting = [site for site in able if site.worker == place or self._loads[site.worker] < site.capacity]
         return max(fitting, key=lambda site: score(site.worker, world.at.world), default=None)
@@ -191,6 +194,7 @@ class _Plan:
     def balance(self, moves_max: int) -> None:
         """Move some of those that would rather be elsewhere, beginning with those that it costs least to move."""
         moved = 0
+        # Worlds that no worker has in memory cost nothing to move; among the others, quiet ones first.
         for world in sorted(self.worlds, key=lambda each: (each.holder is not None, not each.quiet, each.at)):
             if moved >= moves_max:
                 return
@@ -216,6 +220,7 @@ class _Plan:
         """Whether a world more there is clearly less than what is here. In shares of capacity, without fractions."""
         if self._loads[to.worker] >= to.capacity:
             return False
+        # Products instead of quotients: whole numbers compare alike on every machine.
         here = self._loads[than.worker] * max(1, to.capacity)
         there = (self._loads[to.worker] + 1) * max(1, than.capacity)
         return here * 100 > there * (100 + SLACK_PERCENT)

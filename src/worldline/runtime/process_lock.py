@@ -43,6 +43,7 @@ class Presence:
     def enter(self, worker: ids.WorkerId) -> None:
         """Hold this worker's lock, until the process ends or leaves."""
         modes = private_files.modes_in(self._folder.parent)
+        # Another worker of the store has made it.
         with contextlib.suppress(FileExistsError):
             private_files.make_folder(self._folder, modes)
         path = self._path(worker)
@@ -57,6 +58,7 @@ class Presence:
         """Release this worker's lock. If not `tidy`, it has left work undone and counts as dead at once."""
         handle = self._held.pop(worker, None)
         if handle is not None:
+            # Unlinked while it is locked: a process that opens the path from here on gets a file of its own.
             if tidy:
                 self._path(worker).unlink(missing_ok=True)
             if _HELD.pop(handle, 0) is None:  # else this is a forked child, which has closed it
@@ -64,6 +66,7 @@ class Presence:
 
     def is_dead(self, worker: ids.WorkerId) -> bool:
         """Whether that worker's process is proven dead. An unknown worker is not: it may run on another machine."""
+        # This process: its own lock needs no try.
         if worker in self._held:
             return False
         try:
@@ -80,6 +83,7 @@ class Presence:
             return []
         found: list[ids.WorkerId] = []
         for name in names:
+            # The name is no worker's id: another program has put the file there.
             with contextlib.suppress(ValueError):
                 worker = ids.WorkerId(bytes.fromhex(name.removesuffix(SUFFIX)))
                 if self.is_dead(worker):
@@ -89,6 +93,7 @@ class Presence:
     def forget(self, worker: ids.WorkerId) -> None:
         """Remove a dead worker's lock file. Its death cannot be proven any more, so nothing of it may be left."""
         with contextlib.suppress(OSError):
+            # Locked first: a file whose process lives is not removed.
             handle = _lock(self._path(worker), os.O_RDWR)
             try:
                 self._path(worker).unlink(missing_ok=True)

@@ -44,6 +44,7 @@ class VersionGuard:
 
     async def why_not(self, world: worlds.WorldRecord, state: leases.LeaseState) -> str | None:
         """Why this worker leaves the world to workers with its own code, or None if it may take it."""
+        # The usual case reads no other worker.
         if not self._is_other(world, state):
             return None
         lives, now_us = await self.others.lives(self._engine)
@@ -108,11 +109,13 @@ async def upgrade(
         label = worker_labels.program_label(world.meta.program)
         able = [each for each in lives if may_run(world, each, now_us) and not others.is_dead(each.worker)]
         chosen = _of_code(world, {each.sign.labels[label]: None for each in able}, code)
+        # By the score that placement uses, so that it does not move the world once more.
         to = max(
             (each for each in able if each.sign.labels[label] == chosen),
             key=lambda each: placement.score(each.worker, at.world),
         )
         assigned = None if state.assignment is None else state.assignment.worker
+        # Done already, as when a caller that has lost the answer asks again.
         if chosen == placement.code_of(world.meta.program_hash) or assigned == to.worker:
             return transact.NothingToWrite((to, False))
         batch = kv.Batch()

@@ -61,6 +61,7 @@ class Loop:
         self._stopping = True
         if self._task is None or self._task.done():
             return
+        # Else a tick that rests would end only with its rest.
         self._wake()
         await asyncio.wait([self._task], timeout=STOP_SECONDS)
         if not self._task.done():
@@ -82,11 +83,13 @@ class Loop:
                 failures = 0
             except asyncio.CancelledError:
                 raise
+            # Expected losses and outside faults may pass by themselves; anything else is a bug, and ends the role.
             except errors.Error as error:
                 failures += 1
                 self.last_error = error
                 log.warning("%s: %s (%s); trying again", self.name, error, error.code)
                 self._telemetry.tell(telemetry.Troubled(self.name, error.code, str(error), bug=False))
+                # A store that is out of reach must not be asked in a tight loop by every role.
                 pause_ms = envs.backoff_ms(self._env, failures, first_ms=PAUSE_FIRST_MS, most_ms=PAUSE_MOST_MS)
                 await self._env.sleep(pause_ms / 1000)
             except Exception as error:

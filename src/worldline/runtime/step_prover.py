@@ -4,16 +4,17 @@ A `Prover` is given stored steps, one after the other, from the end of a step on
 machine at its recorded time; entries and state digest must be those of the journal. What a step was given besides
 (runs that it blocked) is taken from the journal.
 
-A run that was under way where the proof begins is rebuilt when it goes on: what its code asks for must be what the
+A run that was under way where the proof begins is rebuilt when it continues: what its code asks for must be what the
 state has recorded, with the same arguments, as far as the same code had asked. What earlier code had asked for, before
 a change of the program, has been asked for, and its arguments are not compared.
 
 A world outlives its code. Steps are run by the very program that wrote them, told by its hash. Where that is not loaded
-nothing can be run again: the steps are folded into rows instead, and the proof goes on behind them, at the next change
-to a program that is loaded, with a machine made of those rows; if what they changed was dropped, at the next snapshot.
+nothing can be run again: the steps are folded into rows instead, and the proof continues behind them, at the next
+change to a program that is loaded, with a machine made of those rows; if what they changed was dropped, at the next
+snapshot.
 
 A step that had a personal value which was erased since cannot be run again, by any code: what it changed is taken as
-the journal has it, its heights are named (`erased`), and the proof goes on behind it.
+the journal has it, its heights are named (`erased`), and the proof continues behind it.
 
 Nothing here writes a store, and nothing reads one but `Cold` and `PersonalValuePlace`. User code runs: it belongs into
 a thread of its own.
@@ -135,6 +136,7 @@ class Prover:
         """
         self._sealed.vault.begin()
         for index, step in enumerate(steps):
+            # Not before the first: each call gets one step further, however short its time is.
             if (index and until()) or self.wanted_snapshot is not None:
                 return index
             self._one(step, loaded)
@@ -148,7 +150,7 @@ class Prover:
         return self._saved.get(self.head.height) if self._lost else None
 
     def stand(self, head: journal.Head, rows: Rows) -> None:
-        """Go on from a snapshot at the head."""
+        """Continue from a snapshot at the head."""
         assert head.height == self.head.height
         self.head, self._rows, self._lost = head, rows, False
         self._hash = program_of(rows)
@@ -169,7 +171,7 @@ class Prover:
             self._run(self._machine, step, entries, loaded)
 
     def _continue_as(self, owner: ids.Address, program_hash: bytes) -> None:
-        """The step in which a world goes on under other code is run by the new one, over the old one's state; and the
+        """The step in which a world changes to other code is run by the new one, over the old one's state; and the
         steps of a fork over its parent's.
         """
         if self._machine is not None:

@@ -119,6 +119,7 @@ async def open_store(
         beside = None if named or scheme(url) else private_files.modes_in(Path(url))
         bodies = await open_objects(where, used, create=create, patience=patience, modes=beside)
     except BaseException:
+        # No caller has the engine yet, so none could close it, with its connections.
         await engine.close()
         raise
     opened = Store(
@@ -151,6 +152,7 @@ def _sealed(store: Store, vault: CipherVault) -> Store:
 
 def told(store: Store, listening: facts.Telemetry) -> Store:
     """The store, with an engine and objects that tell of their calls if a listener counts them."""
+    # Without a listener every call goes straight to the store.
     if not listening.counts:
         return store
     monotonic_us = store.env.monotonic_us

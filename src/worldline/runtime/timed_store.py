@@ -26,6 +26,7 @@ class TimedEngine:
         self._name = name
         self._monotonic_us = monotonic_us
         self._telemetry = listening
+        # Bound once: calls that are not measured pass through no further method.
         self.wait = engine.wait
         self.freeze = functools.partial(kv.freeze, engine)
         self.raise_stamps = functools.partial(kv.raise_stamps, engine)
@@ -37,6 +38,7 @@ class TimedEngine:
         began_us = self._monotonic_us()
         try:
             found = await self._engine.read(*requests)
+        # Only what the store answers: a call that is cancelled says nothing of the store.
         except errors.StoreError as error:
             self._telemetry.tell(facts.StoreCallFailed(self._name, "read", error.code))
             raise
@@ -92,6 +94,7 @@ class TimedObjects:
         except errors.StoreError as error:
             self._failed("list", error)
             raise
+        # Names are listed, and no bodies move.
         self._done("list", began_us, 0)
         return found
 

@@ -27,6 +27,7 @@ async def of_world(engine: kv.Engine, at: ids.Address) -> list[StepTraces]:
     """All that are kept, the newest first."""
     items: list[tuple[bytes, bytes]] = []
     begin, end = keys.traces(at)
+    # Bounded: a world has no more slots than this, and a page has one at least.
     for _ in range(limits.TRACE_SLOTS):
         page = (await engine.read(kv.Range(begin, end, count_max=limits.TRACE_SLOTS))).page(0)
         items += page.items
@@ -45,6 +46,7 @@ async def of_run(engine: kv.Engine, at: ids.Address, run: str, *, step: int | No
 
 def decode(raw: bytes | None, step: int) -> list[TracedFailure]:
     """The traces of a step; none if another step's are in their place."""
+    # Places are used again: by now the traces of a later step may stand here.
     kept = _decode(raw)
     return kept.traces if kept is not None and kept.step == step else []
 

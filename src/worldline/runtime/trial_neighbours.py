@@ -67,6 +67,7 @@ class Beside:
             if self._marks:
                 if self._unmarked is None:
                     self._unmarked = asyncio.get_running_loop().create_future()
+                # `wait` leaves the future alone when time is up: other attempts wait for it, too.
                 await asyncio.wait([self._unmarked], timeout=MARK_SECONDS)
                 if self._marks:
                     await self.disturb()
@@ -78,6 +79,7 @@ class Beside:
     async def disturb(self) -> None:
         """Something is about to run that a process may die of: whatever is alone is not any more."""
         while self._alone:
+            # One by one, looked up again each time: attempts begin and end while one is told.
             number, tell = next(iter(self._alone.items()))
             await tell()
             self._alone.pop(number, None)

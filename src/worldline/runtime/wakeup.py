@@ -53,6 +53,7 @@ class Wakeup:
 
     async def rest(self, most_ms: float) -> None:
         """Until woken or hinted, or for so long at most."""
+        # With the first rest, not before: a role that never rests needs no listener.
         if not self._tasks:
             loop = asyncio.get_running_loop()
             self._tasks = [loop.create_task(self._listen(prefix)) for prefix in self._prefixes]
@@ -74,6 +75,7 @@ class Wakeup:
         """Turn hints into wake-ups. A store that is out of reach for a while only makes this deaf for a while."""
         told = -1  # a role that has not looked since it was told is not told again
         while True:
+            # Else the same hint would wake the role again and again before it has looked.
             if self._seen == told:
                 await self._next_look()
                 continue

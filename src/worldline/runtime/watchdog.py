@@ -58,12 +58,14 @@ class Watchdog:
             async with self._env.timeout(TURN_MS / 1000):
                 await self._woken.wait()
         except TimeoutError:
+            # Only a rest that was not cut short tells how late the event loop is.
             now_us = self._env.monotonic_us()
             self._telemetry.tell(telemetry.Lagged(max(0, now_us - began_us - TURN_MS * 1000)))
             self._look(now_us)
 
     def _look(self, now_us: int) -> None:
         cycles = dict(self._cycles())
+        # Forgotten with their cycles, so that this stays as small as what is under way.
         self._told = {number: None for number in self._told if number in cycles}
         for number, cycle in cycles.items():
             age_us = now_us - cycle.began_us

@@ -39,6 +39,7 @@ def serves(labels: Mapping[str, str], universe: ids.UniverseId) -> bool:
 
 def needs_of(meta: world_model.WorldMeta) -> dict[str, str]:
     """The labels that a worker must have to run such a world."""
+    # Any version of it: which one may take the world is decided by `program_versions`.
     needs = {PROGRAM + meta.program: ""}
     for name, value in meta.labels.items():
         if name == PIN and value:

@@ -71,6 +71,7 @@ async def is_served(store: store_opening.Store, at: ids.Address) -> bool:
         return False
     for life in await operator_calls.list_workers(store.engine):
         labels = life.sign.labels
+        # A worker that is being emptied takes no worlds, and one that refuses this world does not run it.
         alive = life.alive(read.time_us) and not life.sign.draining and not is_gone(store, life.worker)
         if alive and world_refusals.label_of(at) not in labels and worker_labels.unfit(at, world.meta, labels) is None:
             return True
@@ -113,6 +114,7 @@ async def of_states(store: store_opening.Store, states: Sequence[leases.LeaseSta
             continue
         worker = ids.WorkerId(held.worker)
         life = lives[worker]
+        # The heartbeat of another process under the same id says nothing of the one that took the lease.
         if life is None or life.sign.incarnation != held.incarnation:
             name = "" if life is None else life.sign.labels.get(placement.NAME, "")
             found.append(WorldHolder(worker, held.epoch, held.acquired_us, None, False, name))

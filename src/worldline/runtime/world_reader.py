@@ -63,10 +63,12 @@ async def entries(
             journal_pages.segment_range(at, above=above),
             worlds.get(at),
         )
+        # In the same read: a journal that is being removed must not look like one that has no more entries.
         if worlds.find(at, read.value(3)) is None:
             raise worlds.gone(at, read.value(3))
         top = journals.decode_head(read.value(0))
         old = step_reader.covering(at, read.page(2), above=above)
+        # Compacted: these entries stand in a segment now, and no longer under keys of their own.
         if old is not None:
             for entry in await world_restore.read_entries(engine, blobs, at, above=above, up_to=old.last_height):
                 above = entry.height
@@ -119,6 +121,7 @@ async def _saved_in(engine: kv.Engine, at: ids.Address, height: int) -> snapshot
         found = next((each for each in page if each.record.height <= height), None)
         if found is not None or not read.page(0).more:
             return found
+        # The first read was for the usual case; from here on whole pages are worth it.
         step, count = page[-1].record.step - 1, SNAPSHOTS_PAGE
 
 
@@ -184,7 +187,7 @@ class Past:
     async def above(
         self, line: history_line.HistoryLine, *, up_to: int
     ) -> AsyncIterator[tuple[list[step_reader.StoredStep], dict[bytes, bytes]]]:
-        """The steps of a history that goes on from here, page by page, with the blobs that their changes need."""
+        """The steps of a history above this state, page by page, with the blobs that their changes need."""
         pages = world_restore.step_pages(self._engine, self._blobs, line, above=self.head.height, up_to=up_to)
         try:
             async for page in pages:
@@ -315,6 +318,7 @@ class WorldReader:
     async def _read(self) -> None:
         """Bring the rows up to the journal's head."""
         top = await head(self._engine, self._at)
+        # A journal that is shorter than what was read is not the same one any more.
         if self._rows is None or top.height < self._head.height:
             material = await world_restore.gather(self._engine, self._blobs, self._at)
             self._forget()

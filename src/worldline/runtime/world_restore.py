@@ -119,6 +119,7 @@ def fold(material: Material, unsaved: Unsaved | None = None) -> tuple[journal.He
         head = step_reader.fold(start, material.steps, rows, material.loaded, unsaved.take)
     else:
         head = step_reader.fold(start, material.steps, rows, material.loaded)
+    # Each step was checked against the one before; this ties the last of them to the head.
     if head.chain != material.head.chain:
         raise errors.DigestMismatch("the journal's head", expected=material.head.chain, actual=head.chain)
     return msgspec.structs.replace(material.head, state=head.state), rows
@@ -141,6 +142,7 @@ async def gather(
         try:
             return await _gather(engine, blobs, at, baseline=baseline, up_to=up_to, cells_max=cells_max)
         except errors.NotRetained:
+            # A snapshot that was asked for does not move on: a second read would find the same gap.
             if baseline is not None:
                 raise
             probes.hit("restore.compacted-meanwhile")
@@ -209,6 +211,7 @@ async def step_pages(
             reader.check_end()
             raise await journal_pages.missing(engine, line.at, reader.at, reader.height + 1, up_to)
         steps = reader.take(items)
+        # Pages end where they end: steps above the wanted height may be in the last one.
         while steps and steps[-1].height > up_to:
             steps.pop()
         for step in steps if changes else ():

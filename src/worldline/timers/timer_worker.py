@@ -2,7 +2,7 @@
 
 Firing is one commit: the timer is settled and its firing is in the world's inbox, or neither. A world held in this
 process gets the firing with its next cycle instead, which settles the timer in the step that takes it. Nothing fires
-before its time on the store's clock; ties are taken in the order (time, world, intent).
+before its time on the store's clock; ties fire in the order (time, world, intent).
 
 A timer of a world that another process holds is left to the timer worker there, if it has one and its worker lives, for
 `GRACE_US`: two that fire one timer at once would only spoil each other's commits.
@@ -121,6 +121,7 @@ class TimerWorker:
         for wanted in done.wanted.values():
             if wanted.kind is WorkKind.TIMER:
                 known = self._active.get(hosted.at.universe)
+                # One that is due after the next known timer is found by the look at that one.
                 if known is None or known.is_before(wanted.due_us):
                     self._touched(hosted.at.universe)
 
@@ -290,6 +291,7 @@ class UniverseTimers:
 
     async def _find_elsewhere(self, timers: list[works.Open], now_us: int) -> None:
         """Which of these worlds are held by living workers beside which timers are fired. Known for a short while."""
+        # Past the grace, timers are fired whichever worker holds the world.
         young = [timer.at for timer in timers if now_us < timer.work.due_us + GRACE_US]
         addresses = list(dict.fromkeys(young))
         if not addresses:
@@ -323,6 +325,7 @@ class UniverseTimers:
         fired = inbox.TimerFired(timer.intent, timer.work.due_us, timer.work.correlation)
         if not self._local.hand_over(timer.at, WaitingInput(fired, b"", done=done, claim=timer)):  # type: ignore[arg-type]
             return False
+        # So that the next look neither hands it over again nor fires it by the inbox.
         self._firing[timer.intent] = timer.at
         self.fired += 1
         done.add_done_callback(lambda each: self._journaled(timer, now_us, each))
@@ -340,7 +343,7 @@ class UniverseTimers:
         self._telemetry.tell(telemetry.Fired(timer, max(0, now_us - timer.work.due_us), self._env.wall_us()))
 
     async def _fire_remote(self, timers: list[works.Open], now_us: int) -> None:
-        """Timers of worlds that are not held here: settled, and into their inboxes.
+        """Fire timers of worlds that are not held here: their work is closed, and their inboxes get them.
 
         Those of one world are one commit: if its answer is lost and it is made again, no later timer is there before.
         """
@@ -378,6 +381,7 @@ class UniverseTimers:
         self, batch: kv.Batch, world: worlds.WorldRecord, timers: list[works.Open], now_us: int
     ) -> list[works.Open]:
         """Fire timers of one world, as many as a batch should hold. The others are still due, and follow."""
+        # The world may be archived between the read and the commit.
         worlds.expect_open(batch, world)
         size = 0
         fired_now: list[works.Open] = []

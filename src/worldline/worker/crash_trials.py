@@ -25,8 +25,8 @@ the same, also when the world was not on trial (`counts_as`).
 A process that lives, and has lost a world on trial, may have been counted as dead: it takes itself off (`lost`).
 
 So does one in which the kernel's own code raises: no exception of user code leaves a step. That is counted apart. If it
-raises again when it is resolved without user code, its input is not taken at all (`gives_up`): it becomes a dead letter
-by a step that touches nothing.
+raises again when it is resolved without user code, its input is not processed at all (`gives_up`): it becomes a dead
+letter by a step that touches nothing.
 """
 
 from __future__ import annotations
@@ -168,6 +168,7 @@ class TrialJudge:
         self, world: worlds.WorldRecord, lease: leases.Lease, found: CrashTrial, how: str
     ) -> quarantine.Quarantined:
         batch = kv.Batch()
+        # In the commit that pauses it: a paused world that is still leased could not be tried by another worker.
         leases.release(batch, lease)
         now_us = (await self._engine.read()).time_us
         why = quarantine.begin(batch, world, found, self.budget, now_us=now_us, verdict=how)
@@ -195,6 +196,7 @@ class TrialJudge:
             return why
         if not self._is_due(held, given):
             return ""
+        # Before the verdict: a holder whose heartbeat is back has not died, and is no longer counted.
         await self._acquit_living(held)
         known = held.trial
         if not self._is_due(held, given) or known is None:
@@ -209,6 +211,7 @@ class TrialJudge:
                 held, lambda batch, trial: trials.innocent(batch, held.lease, _present(trial), HolderActivity.STEP)
             )
             return ""
+        # What the child lacked its parent may lack, too: no proof before the step has failed here as well.
         if attempted.lived and self._lacked.get(held.at) != known.input:
             probes.hit("trial.child-lacked-something")
             attempted = msgspec.structs.replace(attempted, decided=False)
@@ -266,6 +269,7 @@ class TrialJudge:
         probes.hit("trial.held-against")
         self._lacked[held.at] = digest_of(given)
         if len(self._lacked) > LACKED_MAX:
+            # The oldest: what is forgotten costs one more try in this process, and nothing else.
             del self._lacked[next(iter(self._lacked))]
         name, number = digest_of(given), held.head.step
         after = await self._write(
@@ -331,7 +335,7 @@ class TrialJudge:
         return transact.Write(batch, lambda _: None)
 
     async def _acquit_living(self, held: HeldWorld) -> None:
-        """Take those off whose heartbeats are back."""
+        """Take holders off whose heartbeats are back."""
         lives = await world_lease.lives_of(self._engine, held.trial, self._others)
         now_us = (await self._engine.read()).time_us
         living = world_lease.alive_among(lives, now_us)
@@ -352,12 +356,14 @@ class TrialJudge:
         for _ in range(REWRITES_MAX):
             batch = kv.Batch()
             after = change(batch, held.trial)
+            # Nothing has changed: a commit would only cost a sync.
             if after == held.trial:
                 return after
             [outcome] = await transact.commit(self._engine, self._env, batch)
             if not isinstance(outcome, kv.Conflict):
                 held.tried(after)
                 return after
+            # A moved lease never comes back; a changed trial can be read again.
             if leases.fenced(outcome, held.lease):
                 raise step_commit.lost(outcome, held.lease)
             probes.hit("trial.changed-meanwhile")

@@ -82,19 +82,21 @@ class Cycle:
         self._under_way: dict[int, tuple[int, Sequence[WorldTurn]]] = {}  # since when, by a number of their own
 
     def take(self, held: HeldWorld) -> WorldTurn:
-        """A turn of a world that takes part in the next cycle, with what was handed over to it."""
+        """Make the turn of a world that takes part in the next cycle, with what was handed over to it."""
+        # Before the inbox is read: a hint that is known here, and whose item that read does not find, is superfluous.
         handed = held.take_handed(self._settings.max_inbox_batch)
         hints = tuple(held.hints.values()) if held.hints else ()
         began_wall_us = self._env.wall_us() if self._telemetry.on else 0
         return WorldTurn(held, handed, hints, began_wall_us=began_wall_us, progress=self._kernel.progress)
 
     async def run(self, turns: Sequence[WorldTurn]) -> list[LostTurn]:
-        """The whole cycle for these worlds, all of them busy. Returns those that are lost.
+        """Run the whole cycle for these worlds, all of them busy. Returns those that are lost.
 
         If it raises, nothing is known of the worlds that have `moved`; the others are as they were.
         """
         self._number += 1
         number, began_us = self._number, self._env.monotonic_us()
+        # The watchdog and `abandon` look here while the cycle is waiting for something.
         self._under_way[number] = began_us, turns
         try:
             return await self._run(turns, began_us)
@@ -109,8 +111,8 @@ class Cycle:
         }
 
     def abandon(self, at: ids.Address) -> list[WaitingInput] | None:
-        """Have the steps of a world that wait in the kernel's thread come to nothing. Returns what was handed over for
-        them, which is certainly not taken; None if no steps of it are there.
+        """Discard the steps of a world that wait in the kernel's thread. Returns what was handed over for them, which
+        is certainly not processed; None if no steps of it are there.
         """
         for _, turns in self._under_way.values():
             for each in turns:
@@ -121,6 +123,7 @@ class Cycle:
     async def _run(self, turns: Sequence[WorldTurn], began_us: int) -> list[LostTurn]:
         time_us = await self._intake.read(turns)
         for each in turns:
+            # What an earlier step began may be what processes die of: the trial lasts until that is stepped, too.
             if each.held.on_trial and each.empty and not each.held.unfinished:
                 each.held.end_trial()
         working = [each for each in turns if each.has_work]
@@ -128,6 +131,7 @@ class Cycle:
             return []
         for each in working:
             if each.held.machine.cells.fetch is not None:
+                # Before the steps: a cell that is read later blocks the kernel's thread, and every world behind it.
                 await _read_ahead(each)
         for each in working:
             each.begin_steps()
@@ -135,8 +139,10 @@ class Cycle:
         try:
             await self._stepper.step(working, time_us, worked)
         finally:
+            # Also after an error. From here on `abandon` leaves them alone: their inputs may be part of a commit.
             for each in working:
                 each.end_steps()
+        # Their inputs have gone back as not processed, so their steps must not be committed.
         worked = [each for each in worked if each.turn.stage is not ABANDONED]
         await self._stepper.hold_against(worked)
         lost = await self._commit(worked, time_us)
@@ -171,6 +177,7 @@ class Cycle:
             good = [each for each in worked if each.built is not None]
             outcomes = await self._commit_all(good) if good else []
         except BaseException:
+            # Claims were promised while batches were built: those of a batch that is lost are free again.
             for each in worked:
                 self._give_back(each)
             raise
@@ -186,13 +193,14 @@ class Cycle:
                 self._give_back(each)
                 lost.append(LostTurn(each, outcome))
         for each_lost in lost:
+            # `repeated`: the lost answer may have been an Ok, and then these inputs are processed.
             if isinstance(each_lost.why, kv.Conflict) and each_lost.why.repeated and each_lost.worked.done.handed:
                 await self._settle_overtaken(each_lost.worked)
         return lost
 
     async def _settle_overtaken(self, worked: Worked) -> None:
-        """The commit's answer was lost, and the world has moved on since. It has not been decided by that whether these
-        steps are among those it has made; its journal tells. Inputs of steps that are not in it stay to be given back.
+        """Ask the journal whether it has these steps: the commit's answer was lost, and the world has made others
+        since. Inputs of steps that are not in it stay to be given back.
         """
         turn, done = worked.turn, worked.done
         uncertain = errors.StoreUncertain("the answer to the commit was lost, and what became of it cannot be read")
@@ -233,8 +241,10 @@ class Cycle:
         try:
             return [*await transact.commit(self._engine, self._env, *batches)]
         except (errors.StoreError, errors.Lost):
+            # These concern the store or all batches alike: no single batch is to blame.
             raise
         except Exception:
+            # Only after a failure: the engine checks every batch anyway, and a second check is wasted on good ones.
             bad = [_refusal(batch) for batch in batches]
             if not any(bad):
                 raise
@@ -271,6 +281,7 @@ class Cycle:
             held.drop_hints(built.unhinted)
         if done.cut or built.answers_self or held.on_trial:  # a trial ends when the inbox is found empty
             held.look()
+        # Inbox and queue are used up, and with them what did not fit: several may go together again.
         if held.careful and not held.unread and not turn.handed and not held.handed:
             held.step_many()
         for handover, applied in done.handed:
@@ -331,12 +342,12 @@ class Cycle:
     async def start_over(self, turn: WorldTurn) -> bool:
         """Bring a world back that has lost a race for an input, and nothing else: it stays here, and keeps its lease.
 
-        Its steps are made anew, without that input, by its next cycle. False if it cannot be brought back now.
+        Its steps are made again, without that input, by its next cycle. False if it cannot be brought back now.
         """
         held = turn.held
         try:
             restored = await self.build(await self.gather(held.at), held.program)
-        except Exception as error:  # noqa: BLE001 - taking the world anew finds out what is wrong with it
+        except Exception as error:  # noqa: BLE001 - taking the world again finds out what is wrong with it
             said = kernel_thread.describe(error)
             log.warning("world %s cannot be brought back now: %s", held.at.world.hex(), said)
             return False
@@ -359,6 +370,7 @@ class Cycle:
         built = step_batch.build(held, done, routes, step_batch.LocalClaims(), time_us=time_us, generation=generation)
         if changing is not None:
             worlds.change(built.batch, changing, program=(held.program.name, held.program.hash))
+            # Adopting the code has tried blocked runs again. If none is left, no worker with other code is looked for.
             if not halts.has_blocked(held.machine):
                 ready.unmark_blocked(built.batch, held.at)
         [outcome] = await transact.commit(self._engine, self._env, built.batch)
@@ -373,6 +385,7 @@ async def _read_ahead(turn: WorldTurn) -> None:
     inputs = [(unread.item, data) for unread, data in turn.unread] + [(each.item, each.data) for each in turn.handed]
     cells = [cell for item, data in inputs for cell in cold_cells.reached(held.program, item, data)]
     if held.cold is not None:
+        # The step that asks for a damaged cell fails by itself, and names it.
         with contextlib.suppress(errors.Corrupt):
             await held.cold.ahead(cell for cell in cells if cell not in warm)
 

@@ -1,4 +1,4 @@
-"""Running cycles over held worlds, and settling what they lost."""
+"""Running cycles over held worlds, and resolving what they lost."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ class Runner:
                 self._losses.settle(lost)
         except BaseException as error:
             for each in turns:
+                # A machine that may be ahead of its journal is worth nothing; the others only need their pages again.
                 if each.moved:
                     self._holdings.drop(each.held, each.take_handed(), error, again=True)
                 else:
@@ -65,14 +66,16 @@ class Runner:
             if any(each.stage is _LATE for each in turns):  # those without a turn are first in the next
                 turns.sort(key=lambda each: each.stage is not _LATE)
             for each in turns:
+                # It stays BUSY while it is rebuilt, so that no other cycle chooses it; `_free` follows after that.
                 if each.stage is _AGAIN and not self._holdings.is_over:
                     self._tasks.start_cycle(self._start_over(each))
                 else:
                     self._free(each)
+            # A place for a cycle is free now, even if none of these worlds has more to do.
             self._wake()
 
     def _free(self, turn: WorldTurn) -> None:
-        """The world's turn is over. What was handed over and not taken is first in the next."""
+        """End the world's turn. What was handed over and not processed is first in the next."""
         held = turn.held
         held.end_cycle()
         if turn.stage is _AGAIN:  # it was not brought back

@@ -1,4 +1,4 @@
-"""Having the steps of a cycle made in the kernel's thread, whatever comes of each."""
+"""Having the steps of a cycle made in the kernel's thread, whatever the result of each."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class Stepper:
                 await self._kernel.run(None, self._step_all, working, time_us, done)
         except KernelOverdue as error:
             done = list(done)  # the thread that was given up has the other one
+            # Turns are stepped in order: the first that is STEPPING without a result is the one that hung.
             ended = [each.turn for each in done]
             hung, *behind = [each for each in working if each.stage is TurnStage.STEPPING and each not in ended]
             hung.failed(error)
@@ -78,12 +79,14 @@ class Stepper:
                         await run(None, self._step_one, turn, "", False, time_us, worked)
         except errors.Lost as error:
             turn.failed(error)
+            # Writing the mark before or after the step has failed: a result without it must not be committed.
             worked[:] = [Worked(turn, StepsDone(held.head, held.head))]
 
     async def take_alone(self, held: HeldWorld, handover: WaitingInput, time_us: int) -> StepsDone:
         """The step of a world that begins as a fork, or whose program has changed, over the input that says so. On
         trial it is alone, and written down, as any other.
         """
+        # One step that must be made: no deadline of a cycle may leave it out.
         budget = CycleBudget(2**62, 1, limits.STEP_EFFECTS_MAX)
 
         def run(poison: str) -> StepsDone:
@@ -145,6 +148,7 @@ class Stepper:
         deadline_us = monotonic_us() + settings.max_cycle_wall_ms * 1000
         steps_max, effects_max = settings.max_tick_steps_per_cycle, settings.max_effects_per_cycle
         many, one = CycleBudget(deadline_us, steps_max, effects_max), CycleBudget(deadline_us, 1, effects_max)
+        # From here on the time of the job counts, and the job can be given up.
         self._kernel.begin()
         for each in turns:
             held = each.held
@@ -154,6 +158,7 @@ class Stepper:
                 worked.append(Worked(each, StepsDone(held.head, held.head)))
                 continue
             now_us = monotonic_us()
+            # The first always gets its turn, however late it is: else a slow process would make no step at all.
             if worked and now_us > deadline_us:
                 each.too_late()
             else:
@@ -192,6 +197,7 @@ class Stepper:
             else:
                 done = step_run.run(held, unread, turn.handed, budget, time_us=time_us, env=self._env, begin=begin)
         except BaseException as raised:  # noqa: BLE001 - user code may raise anything, and no signal is meant here
+            # Through `keep`, under the executor's lock: a thread that was given up must not add to this cycle.
             self._kernel.keep(_keep_failed, turn, worked, raised)
         else:
             self._kernel.keep(worked.append, Worked(turn, done))

@@ -40,13 +40,14 @@ async def begin_fork(cycle: Cycle, held: HeldWorld) -> None:
     said = structs.encode(
         fork_part.ImportBeginning(*fields, owner.universe) if elsewhere else fork_part.ForkBeginning(*fields)
     )
+    # Carried: a script may be too large to stand in the entry itself.
     item = inbox.Control(fork_part.FORKED, await held.blobs.carry(said))
     await cycle.take_alone(held, WaitingInput(item, said))
     log.info("world %r begins as a fork of %r at height %d", held.name, lineage.parent_name, lineage.height)
 
 
 async def adopt(cycle: Cycle, held: HeldWorld, world: worlds.WorldRecord, before: bytes) -> None:
-    """Go on under other code than the world ran under before.
+    """Continue under other code than the world ran under before.
 
     The change is an input of its own, journaled in one commit with the world's record. Runs get the new code when they
     next continue; one that it does not fit is blocked then, alone. Blocked ones are tried again now.

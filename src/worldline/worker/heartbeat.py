@@ -53,6 +53,7 @@ class Heartbeat:
     def expired_us(self, now_us: int) -> int:
         """How old the heartbeat is, if it is too old to believe in it; else 0."""
         age_us = now_us - self._renewed_us
+        # Sooner than other workers may take the worlds, by one heartbeat: this worker has to stop before that.
         margin_us = (self._settings.lease_ttl_ms - self._settings.heartbeat_ms) * 1000
         return age_us if self.life is not None and age_us > margin_us else 0
 
@@ -60,6 +61,7 @@ class Heartbeat:
         self.life = None
 
     async def renew(self, now_us: int) -> None:
+        # Before the labels are read: what changes during the write is said by the next heartbeat.
         self._changed = False
         self.life = await world_lease.beat(
             self._engine,
@@ -70,6 +72,7 @@ class Heartbeat:
             labels=self._labels(),
             told=self._clock.set,
         )
+        # Counted from before the write: here a lease must never seem to last longer than in the store.
         self._renewed_us = now_us
         self._telemetry.tell(telemetry.Beat(self._env.monotonic_us() - now_us))
 

@@ -13,7 +13,7 @@
 
 BUSY: a cycle reads, steps and commits it; its machine may be ahead of its journal. SAVING: its state is being written;
 no step may begin. IDLE: machine and journal agree, and the machine may be read until the next await. LOST: this memory
-is worthless; another object, or another worker, goes on.
+is worthless; another object, or another worker, continues.
 
 What waits for the world is kept here too: inputs that were handed over, whether its inbox may hold something and where
 to read on in it, and the ready hints that were seen.
@@ -154,12 +154,12 @@ class HeldWorld:
         self.bounds = restored.bounds  # what its universe lets it do, since it was taken; None: everything
         # What waits for it.
         self.handed: deque[WaitingInput] = deque()
-        self.hints: dict[bytes, ready.Hint] = {}  # that were seen; they stay until their items are taken
+        self.hints: dict[bytes, ready.Hint] = {}  # that were seen; they stay until their items are processed
         self.unread = True  # the inbox may hold something
         self.unread_us = now_us  # since when that is known
         self.empty_version = 0  # of the store, when its inbox was found empty by the last read
         self.mark = b""  # where to start reading the inbox; never above what was stable
-        self.waiting = 0  # inputs that producers have handed over, and that are not settled
+        self.waiting = 0  # inputs that producers have handed over, and that are not resolved
         self.careful = False  # one step at a time: several did not fit into one commit
         self.on_trial = False  # one input at a time, from the inbox alone, each written down before its step
         self.trial: lease_model.CrashTrial | None = None  # as it is stored
@@ -174,7 +174,7 @@ class HeldWorld:
         self.save_again_us = now_us  # not before; later after a failure
         self.tend_us = NEVER_US  # when upkeep looks at it
         self._warned: dict[str, None] = {}  # runs that were warned of
-        self.adopted: Adopted | None = None  # if it goes on under other code since this process took it
+        self.adopted: Adopted | None = None  # if it continues under other code since this process took it
 
     @property
     def is_unborn(self) -> bool:
@@ -224,6 +224,7 @@ class HeldWorld:
         """Wait until no step or save is under way. If it is not `lost` then, the machine may be read until the next
         await.
         """
+        # A loop: another cycle may have begun before this task was resumed.
         while self.busy:
             told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(told)
@@ -254,6 +255,7 @@ class HeldWorld:
         if changed:
             self.unsaved.take(changed)
         elif not self.unsaved.tracked:
+            # Which rows have changed is not known: the size is enough to tell when to save.
             self.unsaved.grew(size)
         self.head, self.head_raw = head, head_raw
         self.unfinished = unfinished
@@ -283,7 +285,7 @@ class HeldWorld:
         self.machine.cells.draw_from(ColdCells(loop, self.blobs, self.unsaved))
 
     def start_over(self, restored: world_restore.RestoredWorld) -> Machine:
-        """Go on from what is stored, under the same lease: the steps since then were certainly not committed. Returns
+        """Resume from what is stored, under the same lease: the steps since then were certainly not committed. Returns
         the machine that made them.
         """
         before, self.machine = self.machine, restored.machine
@@ -293,6 +295,7 @@ class HeldWorld:
         self.entries_since, self.unsaved = restored.entries, restored.unsaved
         self.bounds = restored.bounds
         self.unread = True
+        # The mark may be above items of the lost steps, which are still in the inbox.
         self.drop_mark()
         return before
 
@@ -303,6 +306,7 @@ class HeldWorld:
         if now_us and not self.unread:
             self.unread_us = now_us
         self.unread = True
+        # A count, not a flag: what is said while the inbox is being read must not be lost with that read.
         self._looks += 1
 
     def unread_range(self, count_max: int) -> kv.Range:
@@ -317,6 +321,7 @@ class HeldWorld:
         """After a scan that found this page: the next may start further on, unless the mark was dropped meanwhile. An
         inbox that stays empty leaves nothing to skip.
         """
+        # By identity: a range that was replaced meanwhile belongs to a mark that was dropped.
         if (page.items or self._found_items) and asked is self._unread_range:
             self.mark = inboxes.next_mark(page)
             self._unread_range = None
@@ -350,7 +355,9 @@ class HeldWorld:
 
     def take_handed(self, most: int) -> list[WaitingInput]:
         """The next inputs that were handed over. A client id comes once: its repeat waits until the first is known."""
+        # Several steps did not fit together before, so one input at a time is processed.
         most = 1 if self.careful else most
+        # The usual case needs no search for repeated client ids.
         if len(self.handed) <= 1:
             taken = list(self.handed)
             self.handed.clear()
@@ -374,7 +381,7 @@ class HeldWorld:
         self.handed.extendleft(reversed(handed))
 
     def enter(self) -> None:
-        """A producer hands an input over, and waits until it is settled."""
+        """Count a producer that hands an input over, and waits until it is resolved."""
         self.waiting += 1
 
     def leave(self) -> None:
@@ -384,7 +391,7 @@ class HeldWorld:
         self.careful = True
 
     def step_many(self) -> None:
-        """What did not fit into one commit is taken."""
+        """Go back to several steps at once: what did not fit into one commit is processed."""
         self.careful = False
 
     # --- The trial --------------------------------------------------------------------------------------------
@@ -415,7 +422,7 @@ class HeldWorld:
         self.tend_us = due_us
 
     def adopt(self) -> None:
-        """It goes on under other code than before."""
+        """Note that it continues under other code than before, with how many runs."""
         live = self.machine.live.values()
         self.adopted = Adopted(len(live), max((run.record.number for run in live), default=0))
 

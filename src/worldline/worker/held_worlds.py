@@ -111,6 +111,7 @@ class Holdings:
             self._stand_in_line(held.at)
 
     def _stand_in_line(self, at: ids.Address) -> None:
+        # A dict keeps the order of arrival, and has each world once however often it is asked for.
         line = self._ready.get(at.universe)
         if line is None:
             self._ready[at.universe] = {at: None}
@@ -132,6 +133,7 @@ class Holdings:
                 held.begin_cycle()
                 chosen.append(held)
                 if held.on_trial:
+                    # Alone in its cycle: nothing else may run in the thread when its step kills the process.
                     break
         return chosen
 
@@ -168,8 +170,10 @@ class Holdings:
             return None
         if pending is None:
             pending = self._taking[at] = asyncio.get_running_loop().create_task(self._take(at))
+            # In a callback, not behind the `await`: the caller may be cancelled, and the world is taken all the same.
             pending.add_done_callback(lambda task: self._taken(at, task))
         try:
+            # Several callers may wait for one take, and none of them may end it for the others.
             return await asyncio.shield(pending)
         except errors.Exists:
             return None
@@ -187,6 +191,7 @@ class Holdings:
         held = task.result()
         held.add_hints(self._hints.take(at))  # its inbox has not been read yet
         self._held[at] = held
+        # Entries that were written elsewhere were not published here: waiting callers have to read the journal.
         self._hub.moved(at)
         for told in self.on_taken:
             told(held)
@@ -205,15 +210,17 @@ class Holdings:
         *,
         again: bool | int = False,
     ) -> None:
-        """Throw a world's memory away. What was handed over and is not settled goes back to its producers, with
-        `Fenced` if it has certainly not been taken. `again`: the world is brought back, now or at a time, if no other
-        worker has it then.
+        """Throw a world's memory away. What was handed over and is not resolved goes back to its producers, with
+        `Fenced` if it has certainly not been processed. `again`: the world is brought back, now or at a time, if no
+        other worker has it then.
         """
         waiting = held.lose()
         if held.trial is not None:
             self._lost(held.at)
+        # The world may have been taken again meanwhile, as another object that must stay.
         if self._held.get(held.at) is held:
             del self._held[held.at]
+            # They are not deleted: without them, only the slow search would look at the world again.
             self._hints.put_back(held.hints.values())
             self._hub.moved(held.at)
         # There, because a step may be under way; its `finally`s run there.
@@ -235,7 +242,7 @@ class Holdings:
         self._again[at] = due_us
 
     def waits(self, at: ids.Address, now_us: int) -> bool:
-        """Whether it is taken again, and not yet."""
+        """Whether it is taken again, at a time that has not come yet."""
         return self._again.get(at, now_us) > now_us
 
     def again_due(self, now_us: int) -> bool:
@@ -252,6 +259,7 @@ class Holdings:
         """While a step does not return, nothing is taken and nothing is handed over."""
         self._stalled = stalled
         if stalled:
+            # Else `keeps` would be true of them, and their leases would stay with a worker that hangs.
             self._again.clear()
 
     def end(self, error: BaseException) -> None:
@@ -264,7 +272,8 @@ class Holdings:
 
 
 def _certain(held: HeldWorld, error: BaseException | None) -> Exception:
-    """What to tell those whose input was under way. `Fenced` only if it was certainly not taken."""
+    """Say what producers get whose input was under way. `Fenced` only if it was certainly not processed."""
+    # Of these errors it is known that nothing was written.
     if error is None or isinstance(error, errors.StoreUnavailable | errors.StoreFull):
         return errors.Fenced(f"world {held.at.world.hex()} left this worker")
     if isinstance(error, errors.Error):

@@ -1,6 +1,6 @@
 """The read of a cycle: what is in the inboxes of its worlds, with the payloads.
 
-An input that was acked before another was sent is taken before it, whichever way either comes. So nothing that was
+An input that was acked before another was sent is processed before it, whichever way either comes. So nothing that was
 handed over is stepped before the inbox has been read after it came, and to its end; what would have to wait for more
 than one page goes through the inbox itself.
 
@@ -64,6 +64,7 @@ class Intake:
             WorldTurn
         ] = []  # when they were last read; so they are now, if nothing was appended to the store since
         for each in turns:
+            # What was handed over needs proof that the inbox is empty, or the items that come before it.
             if each.held.unread or (each.handed and not each.held.empty_version):
                 reading.append(each)
             elif each.handed:
@@ -71,16 +72,19 @@ class Intake:
         read = await self._read_inboxes(reading)
         changed: list[WorldTurn] = []
         for each in empty:
+            # The same version as at the read that found it empty: nothing was appended to the store since.
             if each.held.empty_version == read.version:
                 each.known_empty()
             else:
                 changed.append(each)
         if changed:
             read = await self._read_inboxes(changed)
+        # After the reads: only an inbox that was read after the hint was seen proves it superfluous.
         await self._clear_hints(turns)
         return read.time_us
 
     async def _read_inboxes(self, reading: Sequence[WorldTurn]) -> kv.ReadResult:
+        # On trial, one input at a time is written down, so more than one item is of no use.
         ranges = [each.held.unread_range(1 if each.held.on_trial else self._batch_max) for each in reading]
         read = await self._engine.read(*ranges)
         self._clock.set(read.time_us)
@@ -108,7 +112,7 @@ class Intake:
             self._stuck(turn.held)
 
     async def _signed(self, at: ids.Address, items: list[inboxes.UnreadItem]) -> list[inboxes.UnreadItem]:
-        """Receipts that no trusted key has signed are not taken: they become dead letters. The runtime's own have no
+        """Make dead letters of receipts that no trusted key has signed. The runtime's own have no
         signature, and no record of work that an adapter has tried.
         """
         doubted = [
@@ -151,12 +155,13 @@ class Intake:
             try:
                 loaded.append(await self._load(blobs, item))
             except errors.StoreError as error:
+                # Those behind it wait, too: a later input must not be processed before it.
                 log.warning("an item's payload cannot be read now: %s", error)
                 break
         return loaded
 
     async def _load(self, blobs: blob_layer.Blobs, unread: inboxes.UnreadItem) -> tuple[inboxes.UnreadItem, bytes]:
-        """An item with its payload. One whose payload is missing for good is treated as undecodable."""
+        """An item with its payload. One whose payload is missing permanently is treated as undecodable."""
         carried: payload.Payload | None = getattr(unread.item, "payload", None)
         if carried is None:
             return unread, b""
@@ -188,6 +193,7 @@ class Intake:
             if each.empty and each.hints:
                 batches.append(kv.Batch())
                 ready.clear(batches[-1], each.hints)
+                # Before the outcome is known: after a conflict the slow search finds those that are still there.
                 each.held.drop_hints(each.hints)
         if batches:
             await transact.commit(self._engine, self._env, *batches)

@@ -1,7 +1,7 @@
 """The kernel's thread as an executor whose thread can be replaced while it is busy.
 
 A job is timed if user code runs in it. `progress` says that it has got on; one that has not for longer than its time is
-given up: its future gets `KernelOverdue`, another thread goes on with the jobs behind it, and the old thread is
+given up: its future gets `KernelOverdue`, another thread continues with the jobs behind it, and the old thread is
 interrupted until it ends. Nothing that the old thread still does is used: it can finish no job and begin no other part
 of one.
 
@@ -52,7 +52,7 @@ class AbandonedThread(msgspec.Struct, eq=False):
     told: bool = False
 
     def tell(self) -> None:
-        """It is said that it does not end."""
+        """Note that a log line says that it does not end."""
         self.told = True
 
 
@@ -95,8 +95,8 @@ class KernelExecutor(Executor):
     # --- In the thread ----------------------------------------------------------------------------------------
 
     def begin_part(self) -> None:
-        """User code runs from here on, in the first part of the job: it may take its time. `Replaced` if the job was
-        given up.
+        """Start the clock of the job: user code runs from here on, in its first part. `Replaced` if the job was given
+        up.
         """
         with self._lock:
             self.progress()
@@ -142,8 +142,10 @@ class KernelExecutor(Executor):
         self._begin(future)
         try:
             result, error = function(*args), None
+            # Inside the `try`: an interrupt that comes between the call and its end is caught like one in the call.
             is_current = self._end()
         except BaseException as raised:  # noqa: BLE001 - it belongs to the caller that waits for it
+            # First of all: an interrupt may be raised at every other instruction.
             quell()
             result, error = None, raised
             is_current = self._end()
@@ -189,13 +191,16 @@ class KernelExecutor(Executor):
     def _give_up(self, parts: int, now_us: int) -> bool:
         with self._lock:
             job, thread = self._job, self._thread
+            # Under the lock once more: it may have got on since the look.
             if job is None or thread is None or not self._timed or self._parts != parts:
                 return False
+            # From here on the old thread is not the current one, even before the new one runs.
             self._job, self._timed, self._ident = None, False, NOBODY
             self._parts += 1
             self._start()
         place = daemon_threads.place_of(thread.ident or 0)
         self.left.append(AbandonedThread(thread, daemon_threads.ThreadInterrupt(thread), now_us))
+        # Outside the lock, because callbacks of the future are run here.
         job.set_exception(KernelOverdue(place))
         return True
 

@@ -60,7 +60,9 @@ class KernelThread:
 
     async def run(self, at: ids.Address | None, do: Callable[..., T], *args: Any) -> T:
         """Run something about a world, or about several that it names by `now`."""
+        # A loop: another caller may have the thread for itself by the time that the gate opens.
         while self._gate is not None:
+            # One gate for all that wait: a caller that is cancelled must not open it for the others.
             await asyncio.shield(self._gate)
         return await self._run(at, do, *args)
 
@@ -70,6 +72,7 @@ class KernelThread:
         async with self._solo:
             gate = self._gate = asyncio.get_running_loop().create_future()
             try:
+                # Calls that are in line already come first; none is added, because the gate is shut.
                 while self._running:
                     self._quiet = asyncio.get_running_loop().create_future()
                     await self._quiet
@@ -80,6 +83,7 @@ class KernelThread:
             finally:
                 self._gate = None
                 gate.set_result(None)
+                # What came meanwhile was kept back; `submit` takes it now that there is no gate.
                 submitted, self._submitted = self._submitted, []
                 for at, do in submitted:
                     self.submit(at, do)

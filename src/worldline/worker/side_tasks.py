@@ -29,6 +29,7 @@ class SideTasks:
         task.add_done_callback(lambda _: self._ended())
 
     def start_cycle(self, work: Coroutine[Any, Any, None]) -> None:
+        # No callback: a cycle wakes its worker itself when it ends (`cycle_runner.py`).
         self._cycles.append(asyncio.get_running_loop().create_task(work))
 
     def check(self) -> None:

@@ -1,9 +1,9 @@
 """A step that does not return, and what its worker does about it.
 
 There is one kernel thread, so while a handler or a workflow of one world does not return, no other world of the worker
-can make a step. After the TTL of its lease, the worker lets go of all others, without saving them, and says with its
+can make a step. After the TTL of its lease, the worker drops all others, without saving them, and says with its
 heartbeat that it is to be given none (`draining`), so that other workers run them. It keeps the lease of the one world
-that does not return, and goes on renewing it: any worker that took it would hang as well, and with it all the worlds
+that does not return, and continues to renew it: any worker that took it would hang as well, and with it all the worlds
 that it has just been given. So one such world costs one worker, and not one after the other.
 
 If the step returns after all, it is committed, and the worker takes worlds again. If not, it is given up after its
@@ -80,8 +80,9 @@ class Stalls:
         self._stall: Stall | None = None
 
     async def stalled(self, now_us: int) -> bool:
-        """Whether a step does not return. Then nothing else can be run here: all other worlds are let go."""
+        """Whether a step does not return. Then nothing else can be run here: all other worlds are released."""
         known, doing = self._stall, self._kernel.doing
+        # In every turn of every worker, so the usual answer costs one comparison.
         if known is None and (doing is None or now_us - doing.since_us <= self._ttl_us):
             return False
         found = _find(doing, known, now_us=now_us, ttl_us=self._ttl_us)
@@ -105,6 +106,7 @@ class Stalls:
                 self._holdings.drop(held, handed or ())
         for at in [at for at in self._taker.waiting if at != found.at]:
             self._holdings.cancel_taking(at)
+        # `drop` keeps the lease: without this, no other worker could run these worlds.
         await self._searcher.not_in_memory()
         return True
 
@@ -118,6 +120,7 @@ class Stalls:
         if life is not None and not life.sign.draining:
             await world_lease.drain(self._engine, self._env, self._worker, draining=True)
             stall.drained = True
+        # Last: what fails before this is tried again with the next turn.
         stall.told = True
 
     async def _end(self, stall: Stall) -> None:

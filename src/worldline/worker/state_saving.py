@@ -51,7 +51,7 @@ def bytes_max(settings: WorkerSettings) -> int:
 
 
 def due_us(held: HeldWorld, settings: WorkerSettings) -> int:
-    """When a world wants to be saved or let go, if nothing happens to it until then."""
+    """When a world wants to be saved or released, if nothing happens to it until then."""
     release_us = held.active_us + settings.idle_release_ms * 1000
     if not held.entries_since:
         return release_us
@@ -77,6 +77,7 @@ async def save(
     age_us = 0
     while True:
         tries += 1
+        # Before anything is put: the commit expects it, so no blob of this state was collected meanwhile.
         generation = await held.blobs.generation()
         state, keys = await _save_state(held, compute)
         taken = snapshots.at_head(held.head, root=state.root, size=state.header.size, program_hash=held.program.hash)
@@ -135,6 +136,7 @@ def new_baseline(batch: kv.Batch, held: HeldWorld, taken: snapshot_model.StateSn
     """Record a snapshot and make it the baseline, in a batch that fences. Returns the baseline's bytes."""
     saved = snapshots.save(batch, held.at, taken)
     snapshots.promote(batch, held.at, before_raw=held.baseline_raw, to=saved)
+    # Its own state is the baseline from here on: the parent's snapshot need not stay for it.
     if held.leans and held.lineage is not None:
         snapshots.unpin(batch, held.at, held.lineage, height=held.baseline.height)
     return snapshot_keys.BASELINE.pack(taken)

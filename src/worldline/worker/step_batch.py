@@ -63,12 +63,13 @@ class LocalClaims:
 
 
 async def route(engine: kv.Engine, env: envs.Env, held: HeldWorld, done: StepsDone) -> list[Route]:
-    """Look up where messages go, in two reads for every thousand of them. Personal values in them are sealed anew."""
+    """Look up where messages go, in two reads for every thousand of them. Personal values in them are sealed again."""
     routes: list[Route] = []
     for start in range(0, len(done.outgoing), ROUTES_AT_ONCE):
         routes += await _route(engine, held.at, done.outgoing[start : start + ROUTES_AT_ONCE])
     if held.bounds is not None:  # before anything goes with a message: what is personal in it stays here, too
         routes = [_ruled(each, held.bounds) for each in routes]
+    # After the rules: no value is sealed for a world that the message may not reach.
     if message_values.is_personal(done.outgoing):
         routes = await _reseal(
             message_values.Moving(engine, env, store_vault.of(held.machine), done.sealed), done, routes
@@ -101,6 +102,7 @@ def _ruled(each: Route, bounds: Bounds) -> Route:
 
 async def _route(engine: kv.Engine, sender: ids.Address, outgoing: list[step_records.Outgoing]) -> list[Route]:
     universe = sender.universe
+    # `dict.fromkeys` here and below: each once, and in the same order in every process.
     names = list(dict.fromkeys(each.to_name for each in outgoing if each.to is None))
     found: dict[str, ids.Address | None] = {}
     if names:
@@ -126,6 +128,7 @@ async def put_large(held: HeldWorld, done: StepsDone) -> universes.GenerationRec
     large += [each.data for each in done.outgoing if not cas.is_small(each.data)]
     if not large:
         return None
+    # Before the first put: if a collection begins after this, the commit conflicts and nothing is lost.
     generation = await held.blobs.generation()
     for data in dict.fromkeys(large):
         await held.blobs.put(data)
@@ -160,6 +163,7 @@ def build(
     try:
         return _build(held, done, routes, opened, time_us=time_us, hints=hints, generation=generation)
     except BaseException:
+        # No batch has these claims, so no commit will ever perform or release them.
         claims.give_back([each.claim.token for each in opened if each.claim is not None])
         raise
 
@@ -176,6 +180,7 @@ def _build(
 ) -> Built:
     batch = kv.Batch()
     if generation is not None:
+        # A collection that has begun since may remove what this commit refers to.
         generation.expect(batch)
     seen: list[step_commit.SeenInput] = []
     settled: list[works.Open] = []
@@ -207,15 +212,18 @@ def _build(
         store_vault.of(held.machine).add(batch, done.sealed)
         for each_moved in done.moved:
             each_moved.add(batch)
+    # The hint by which a worker with other code finds the world (`runtime/blocked_scan.py`).
     if done.halted and any(not each.effect for each in done.halted):
         ready.mark_blocked(batch, held.at)
     if held.trial is not None:
+        # In the same commit as the steps: a death before it still counts, one after it is over another step.
         trial.clear(batch, held.at)
     touched: list[ids.Address] = []
     answers_self = done.unfinished
     if sent:
         touched = list(dict.fromkeys(each.destination.at for each in sent if each.destination is not None))
         answers_self = answers_self or held.at in touched or any(each.receipt is not None for each in sent)
+    # A refused effect is answered at once, through the world's own inbox.
     if held.bounds is not None:
         answers_self = answers_self or any(each.refused is not None for each in opened)
     return Built(batch, head_raw, claimed, touched, answers_self, hints)

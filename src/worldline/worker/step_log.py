@@ -25,10 +25,12 @@ LINES_MAX = 8  # of a kind, of one commit: a flood of events that nothing takes 
 def tell(held: HeldWorld, done: StepsDone) -> None:
     about = facts.about(held.at, name=held.name, step=done.after.step)
     blocked = [each for each in done.halted if not each.effect]
+    # Counted only if it is told: it looks at all live runs.
     now = f"{halts.count_blocked(held.machine)} of {grammar.count(len(held.machine.live), 'run')}" if blocked else ""
     for each in blocked[:LINES_MAX]:
         said = halt_text.blocked(held.name, each.run, each.why)
         log.warning("world %r: %s; blocked now: %s", held.name, said, now, extra=about)
+    # A change of code shows only as runs continue: its first count was too early.
     if blocked and held.adopted is not None:
         _count_adopted(held, held.adopted, about)
     for text in done.warnings[:LINES_MAX]:

@@ -1,4 +1,4 @@
-"""What becomes of a world whose steps were lost: its memory is dropped, and it is brought back, or refused here.
+"""What happens to a world whose steps were lost: its memory is dropped, and it is brought back, or refused here.
 
 ::
 
@@ -13,7 +13,7 @@
                                          a death over it, and the world is refused for a while
     committed, and not all was done   -> brought back at once
 
-Inputs that were handed over and not taken are told so by `Fenced`: their producers put them into the inbox. Only the
+Inputs that were handed over and not processed get `Fenced`: their producers put them into the inbox. Only the
 one that is known to be at fault comes back as `StepFailed`.
 """
 
@@ -47,7 +47,7 @@ class Drop(Protocol):
 
 
 class Losses:
-    """`drop` throws a world's memory away; `release` begins to let go of its lease, and keeps its trial."""
+    """`drop` throws a world's memory away; `release` begins to release its lease, and keeps its trial."""
 
     def __init__(
         self,
@@ -65,16 +65,18 @@ class Losses:
 
     def taken(self, held: HeldWorld) -> None:
         """A world is back."""
+        # `None` is what is stored, so what is missing needs another value.
         if self._careful.pop(held.at, "no") is None:
             held.step_one_by_one()
 
     def settle(self, lost: LostTurn) -> None:
-        """Its steps were not committed, or not all was done that follows. Whose fault it was decides what becomes of
-        what was handed over.
+        """Its steps were not committed, or not all was done that follows. Whose fault it was decides what happens
+        to the inputs that were handed over.
         """
         given, why = lost.worked.turn, lost.why
         committed = lost.worked.committed
         given.over()
+        # First: what is durable must not go back to its producers as if it were not.
         if committed and isinstance(why, BaseException):
             self._unfinished(given, why)
             return
@@ -97,6 +99,7 @@ class Losses:
         if lost.is_ours and not given.held.lost:
             given.again(kept)
             return
+        # `kept` has all of these that are still open.
         given.take_handed()
         # Also after a fence: a lease that was revoked from a paused world may be free by now.
         self._drop(given.held, kept, again=True)
@@ -116,6 +119,7 @@ class Losses:
                 kernel_thread.trace(error),
                 extra=facts.about(held.at),
             )
+            # By address, because the object is dropped: the one that is taken next has to know.
             self._careful[held.at] = None
             self._drop(held, handed, again=True)
             return
@@ -150,7 +154,7 @@ class Losses:
         self._drop(held, given.take_handed(), again=True)
 
     def _unfinished(self, given: WorldTurn, error: BaseException) -> None:
-        """Its steps are durable, and something that follows from them in this process was not done: begin anew."""
+        """Its steps are durable, and something that follows from them in this process was not done: begin again."""
         log.error(
             "world %s is restored:\n%s",
             given.held.at.world.hex(),
@@ -170,6 +174,7 @@ class Losses:
         cause: BaseException | None = None,
     ) -> None:
         """Leave a world alone for a while, and let another worker try. What was handed over goes to its inbox."""
+        # Before the drop and the release: from then on a search could take it again at once.
         self._refusals.refuse(held.at, kind, why, lasting=lasting, cause=cause, name=held.name)
         self._careful[held.at] = None
         self._drop(held, handed)

@@ -75,7 +75,7 @@ class StepsDone(msgspec.Struct):
     moved: list[ResealedValues] = []  # those that messages take to other worlds
     steps: int = 0
     size: int = 0
-    cut: bool = False  # not everything that was read was taken
+    cut: bool = False  # not everything that was read was processed
     unfinished: bool = False  # the machine has more to do by itself
 
     def reseal(self, outgoing: list[step_records.Outgoing], moved: list[ResealedValues]) -> None:
@@ -106,6 +106,7 @@ def run(
             done.cut = True
             break
         _take_unread(held, done, item, input_of(item, data), time_us=time_us, begin=begin)
+    # Items of the inbox are left, and what was handed over must not be processed before them.
     for handover in () if done.cut else handed:
         if _full(done, budget, env):
             break
@@ -132,7 +133,7 @@ def run_one(
     begin: Begin,
 ) -> StepsDone:
     """One step of a world on trial, over `next_input`. `poison`: why that must not reach user code. `given_up`: it
-    could not be resolved without user code, so it is not taken.
+    could not be resolved without user code, so it is not processed.
     """
     done = StepsDone(held.head, held.head)
     held.machine.cells.begin_steps(done.changed)
@@ -151,8 +152,8 @@ def run_one(
 
 
 def next_input(held: HeldWorld, unread: list[tuple[inboxes.UnreadItem, bytes]]) -> step_records.Input:
-    """What a world on trial steps over next. What an earlier step began comes first, and by itself: the runs that go on
-    then have nothing to do with the next input.
+    """What a world on trial steps over next. What an earlier step began comes first, and by itself: the runs that
+    continue then have nothing to do with the next input.
     """
     return _CONTINUE if held.machine.unfinished else input_of(*unread[0])
 
@@ -228,7 +229,8 @@ def _go_on(held: HeldWorld, done: StepsDone, budget: CycleBudget, *, time_us: in
 def _step(
     held: HeldWorld, done: StepsDone, given: step_records.Input, time_us: int, begin: Begin
 ) -> tuple[JournalPlace, str, step_records.BuriedEvent | None]:
-    """One step. Returns where it is journaled, why its input was not taken, and what is buried instead of that."""
+    """One step. Returns where it is journaled, why its input was not processed, and what is buried instead of that."""
+    # First: if the step never returns, it is known over which input.
     begin(given)
     head = done.after
     number = head.step + 1
@@ -272,6 +274,7 @@ def _step(
         done.halted += stepped.halted
     if stepped.warnings:
         done.warnings += stepped.warnings
+    # Most steps ask for nothing: one test instead of a call.
     if stepped.wanted or stepped.closed or stepped.cancelled or stepped.outgoing:
         _gather(done, stepped)
     return JournalPlace(head.height + 1, number), stepped.dead, stepped.letter
@@ -282,6 +285,7 @@ def _gather(done: StepsDone, stepped: step_records.Stepped) -> None:
     for wanted in stepped.wanted:
         done.wanted[wanted.intent] = wanted
         done.size += _size(len(wanted.params))
+    # After `wanted`: a step may ask for work and give it up at once.
     for intent in stepped.closed:
         if done.wanted.pop(intent, None) is None:
             done.closed[intent] = None

@@ -20,7 +20,7 @@ _HANDED = _NO_ORDINAL.to_bytes(4, "big")
 
 
 class JournalPlace(msgspec.Struct, frozen=True, gc=False):
-    """Where an input was journaled; and why it was not taken, if it was not: it is a dead letter then."""
+    """Where an input was journaled; and why it was not processed, if it was not: it is a dead letter then."""
 
     height: int
     step: int
@@ -33,9 +33,9 @@ class WaitingInput(msgspec.Struct, eq=False):
     `stamp` is what a producer's input has instead of an inbox stamp (`new_stamp`): it is journaled with the input, so
     that no other step has the same bytes. `client_id` is recorded as seen with the step. `claim` is the work that a
     receipt or a fired timer settles: the step expects it unchanged and deletes it. `done` ends with where it was
-    journaled, or with one of these: `Fenced`: it was not taken, and the world is not here any more; `Deferred`: it was
-    not taken, and has to go through the inbox; `Repeated`, `Superseded`; anything else: whether it was taken cannot be
-    known.
+    journaled, or with one of these: `Fenced`: it was not processed, and the world is not here any more; `Deferred`: it
+    was not processed, and has to go through the inbox; `Repeated`, `Superseded`; anything else: whether it was
+    processed cannot be known.
     """
 
     item: inbox.Item
@@ -49,10 +49,11 @@ class WaitingInput(msgspec.Struct, eq=False):
     tried: str = ""  # of a receipt: the attempts at the effect, if they are kept
 
     def began(self, now_us: int) -> None:
-        """It is measured how long it waits."""
+        """Note when it was handed over, to measure how long it waits."""
         self.since_us = now_us
 
     def settle(self, applied: JournalPlace) -> None:
+        # A producer that was cancelled meanwhile has ended its future itself.
         if self.done is not None and not self.done.done():
             self.done.set_result(applied)
 
@@ -62,7 +63,7 @@ class WaitingInput(msgspec.Struct, eq=False):
 
 
 class Repeated(errors.Error):
-    """The same input was taken before: this is the stamp it was taken under."""
+    """The same input was processed before: this is the stamp it has."""
 
     code = "repeated"
 
@@ -85,6 +86,7 @@ class Superseded(errors.Lost):
 
 def new_stamp(env: envs.Env) -> kv.Stamp:
     """A stamp for an input that is handed over: unique, and none that an engine gives."""
+    # Random: no two processes that hold the world in turn may make the same one.
     return kv.Stamp(env.random_bytes(8) + _HANDED)
 
 

@@ -1,10 +1,10 @@
 """Worlds that this worker does not run, each with its reason, and when it is tried again.
 
 A world is refused when something that concerns it alone cannot be done here: a step, a restore, a batch, a change of
-its code. Its lease is released, so another worker may try, and nothing of it is lost: what was not taken stays in its
-inbox. This worker leaves it alone for a pause that doubles with every refusal in a row, so that a world which no worker
-can run is tried a few times in a minute by all of them together, and later a few times in an hour. A committed step
-ends the row. So does a change of the world's record: a person who pauses and resumes a world has it tried at once.
+its code. Its lease is released, so another worker may try, and nothing of it is lost: what was not processed stays in
+its inbox. This worker leaves it alone for a pause that doubles with every refusal in a row, so that a world which no
+worker can run is tried a few times in a minute by all of them together, and later a few times in an hour. A committed
+step ends the row. So does a change of the world's record: a person who pauses and resumes a world has it tried at once.
 
 `lasting`: this process will not be able to run it for as long as it lives.
 """
@@ -77,6 +77,7 @@ class Refusals:
         self._refused[at] = WorldRefusal(kind, why, tries, until_us, keep, may_look)
         self._next_us = min(self._next_us, until_us)
         again = "for as long as this process lives" if lasting else f"for {pause_ms // 1000} s"
+        # Once in a row: the log would get the same trace with every pause.
         trace = "" if cause is None or tries > 1 else f"\n{kernel_thread.trace(cause)}"
         log.error(
             "world %s is left alone %s: %s%s%s",
@@ -116,6 +117,7 @@ class Refusals:
 
     def forgive(self, at: ids.Address) -> None:
         """It made a step, or a person wants it to be tried."""
+        # Asked after every commit, when mostly no world is refused.
         if self._refused:
             self._refused.pop(at, None)
 
@@ -124,6 +126,7 @@ class Refusals:
         known = self._refused.get(at)
         if known is None:
             return
+        # The first look after the refusal: a pause or resume by a person comes after that.
         if known.meta is None:
             known.meta = meta
         elif known.meta != meta:
@@ -145,6 +148,7 @@ class Refusals:
         for at, known in self._refused.items():
             if known.until_us > now_us:
                 self._next_us = min(self._next_us, known.until_us)
+            # It stays known, so that the next refusal doubles the pause; but it is due only once.
             elif not known.tried:
                 known.tried = True
                 due.append(at)

@@ -133,10 +133,12 @@ class Searcher:
 
     def scan_soon(self) -> None:
         """Search through everything with the next turn."""
+        # Both: worlds without a hint are found by the pages alone.
         self._scanned_us = self._page_us = LONG_AGO_US
 
     async def run(self, *, everything: bool) -> None:
         now_us = self._env.monotonic_us()
+        # Before the search: a hint that comes while it reads is for the next one.
         self._watch.take_hint()
         if everything:
             self._scanned_us = now_us
@@ -186,6 +188,7 @@ class Searcher:
         now_us = self._env.monotonic_us()
         read = await self._hints.read()
         self._clock.set(read.time_us)
+        # What was written before this read is no news any more.
         self._watch.looked(read.seen)
         fresh = self._hints.take_fresh()
         due = [at for at, due_us in self._placed.items() if due_us <= now_us]
@@ -231,6 +234,7 @@ class Searcher:
             now_us = self._env.monotonic_us()
             for at in later:
                 self._placed.pop(at, None)
+            # In front: `is_due` looks at the first alone, which must be the one that is due earliest.
             self._placed = dict.fromkeys(later, now_us) | self._placed
         return ordered[:AT_ONCE]
 
@@ -260,12 +264,13 @@ class Searcher:
 
     def _runs(self, world: worlds.WorldRecord) -> bool:
         """Whether this worker would run such a world."""
+        # In every look: a changed record is how a person ends a refusal.
         self._refusals.seen(world.at, world.raw)
         wanted = world.meta.status is Status.ACTIVE and not self._refusals.blocks(world.at)
         return wanted and worker_labels.unmet(worker_labels.needs_of(world.meta), self._labels) is None
 
     def _found_damaged(self, at: ids.Address, error: errors.Corrupt) -> None:
-        """Records of this world cannot be read: it is left alone, and the search goes on."""
+        """Leave a world alone whose records cannot be read; the search continues."""
         if not self._refusals.blocks(at):
             self._refusals.refuse(at, "corrupt", str(error), may_look=True)
 
@@ -368,6 +373,7 @@ class Searcher:
             wanted_at: list[ids.WorkerId | None] = []
             for index, hosted in enumerate(part):
                 hosted.drop_mark()
+                # The lease has moved on, so this memory is of an older epoch and must not be written.
                 if read.value(index) != hosted.lease.raw_epoch:
                     gone.append(hosted)
                     continue
@@ -398,6 +404,7 @@ class Searcher:
         read = await self._engine.read(*leases.reads(at))
         state = leases.decode(at, read.value(0), read.value(1), read.value(2))
         lease = leases.lease_of(state, self._worker.worker, self._worker.incarnation)
+        # Asked once more: during the read the world may have been taken again here.
         if lease is not None and not self._holdings.keeps(at):
             await world_lease.release(self._engine, self._env, lease)
 

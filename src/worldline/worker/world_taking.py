@@ -90,6 +90,7 @@ class Taker:
         started_us = self._env.monotonic_us()
         lease: leases.Lease | None = None
         held: HeldWorld | None = None
+        # From before the lease: acquiring it may write a mark, and effects under suspicion must know of that.
         with self._trials.beside.marked():
             try:
                 lease = await world_lease.acquire(
@@ -112,6 +113,7 @@ class Taker:
                 log.warning("%s", error, extra=telemetry.about(at, name=world.meta.name))
                 raise
             except BaseException as error:
+                # Nothing was acquired, so there is nothing to release.
                 if lease is None:
                     raise
                 await self._give_back(world, lease, error, kept=lease.trial if held is None else held.trial)
@@ -141,6 +143,7 @@ class Taker:
         try:
             refused = self._refuse(world, error)
         finally:
+            # In any case: a lease that stays with this live worker would keep all other workers away.
             await world_lease.release(self._engine, self._env, lease, kept=kept)
         if refused is not None:
             raise refused from error
@@ -178,6 +181,7 @@ class Taker:
         """Leave the hint by which a worker with other code finds a world that came with blocked runs: a fork, a copy,
         or one of a release that left none.
         """
+        # Mostly it is there, and one read is cheaper than a commit.
         if (await self._engine.read(ready.get_blocked(held.at))).value(0) is None:
             batch = kv.Batch()
             leases.fence(batch, held.lease)

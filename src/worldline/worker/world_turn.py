@@ -6,7 +6,7 @@
               |  |         |           |
               |  |         +-> AGAIN   |        its steps met a conflict; they are made again, from what is stored
               |  |         |           |
-              |  |         +-----------+-> OVER  its steps are lost, or not all was done after them; that is settled
+              |  |         +-----------+-> OVER  its steps are lost, or not all was done after them; that is resolved
               |  +-> LATE                       there was no time left for it
               +----> ABANDONED                  whatever its steps come to, they are not committed
 
@@ -61,7 +61,7 @@ def _no_thread() -> None:
 
 class WorldTurn(msgspec.Struct, eq=False):
     held: HeldWorld
-    handed: list[WaitingInput]  # not settled yet
+    handed: list[WaitingInput]  # not resolved yet
     hints: Sequence[ready.Hint] = ()  # those that were seen before the inbox was read
     unread: list[tuple[inboxes.UnreadItem, bytes]] = []
     stage: TurnStage = _READ
@@ -122,11 +122,12 @@ class WorldTurn(msgspec.Struct, eq=False):
     def too_late(self) -> None:
         """There is no time left in this cycle, and its machine has not moved."""
         self.stage = TurnStage.LATE
+        # The page that was read is forgotten with this turn, and has to be read again.
         if self.unread:
             self.held.look()
 
     def abandon(self) -> list[WaitingInput]:
-        """Returns what was handed over, which is certainly not taken."""
+        """Give the steps up. Returns what was handed over, which is certainly not processed."""
         assert self.stage is TurnStage.STEPPING
         self.stage = TurnStage.ABANDONED
         return self.take_handed()
@@ -134,16 +135,18 @@ class WorldTurn(msgspec.Struct, eq=False):
     # --- Commit -----------------------------------------------------------------------------------------------
 
     def committed(self, taken: int) -> None:
-        """Its steps are durable; the first so many inputs that were handed over are taken."""
+        """Note that its steps are durable, and with them the first so many inputs that were handed over."""
         self.stage = _COMMITTED
         self.handed = self.handed[taken:]
 
     def settled(self, taken: int) -> None:
-        """It is known of the first so many inputs that were handed over what became of them."""
+        """Remove the first so many inputs that were handed over: each is resolved."""
         self.handed = self.handed[taken:]
 
     def again(self, kept: list[WaitingInput]) -> None:
-        """Its steps are made again. `kept`: the inputs of those that were handed over that are still to be taken."""
+        """Its steps are made again. `kept`: the inputs of those that were handed over that are still to be
+        processed.
+        """
         self.handed, self.stage = kept, TurnStage.AGAIN
 
     def brought_back(self) -> None:
@@ -154,7 +157,7 @@ class WorldTurn(msgspec.Struct, eq=False):
         self.stage = TurnStage.OVER
 
     def take_handed(self) -> list[WaitingInput]:
-        """What was handed over and is not settled, for another to settle."""
+        """Take out what was handed over and is not resolved: the caller resolves it."""
         handed, self.handed = self.handed, []
         return handed
 
@@ -164,6 +167,7 @@ class WorldTurn(msgspec.Struct, eq=False):
         """
         if self.whole and not done.cut:
             return self.hints[:HINTS_MAX]
+        # Not all was read or processed: only hints of processed items may go.
         stamps = [each.stamp for each in done.taken] + [each.unread.stamp for each in done.buried]
         last = max((stamp for stamp in stamps if not was_handed(stamp)), default=b"")
         return [hint for hint in self.hints if hint.stamp <= last][:HINTS_MAX]

@@ -1,7 +1,7 @@
-"""Looking after the worlds that a worker holds: snapshots by policy, letting go of those that are not needed.
+"""Looking after the worlds that a worker holds: snapshots by policy, releasing those that are not needed.
 
-Everything here happens beside the cycles. A world is busy while it is saved, so no step is taken meanwhile; one that
-cannot be saved now goes on and is tried again later, because nothing but a longer restore depends on it.
+Everything here happens beside the cycles. A world is busy while it is saved, so no step is made meanwhile; one that
+cannot be saved now continues and is tried again later, because nothing but a longer restore depends on it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = printable.logger("worldline.worker")
 AT_ONCE = 16
 SAVE_AGAIN_MS = 60_000  # after a failure
 AGAIN_US = 200_000  # before a world is looked at again
-TURN_MAX = 512  # worlds saved or let go in one turn
+TURN_MAX = 512  # worlds saved or released in one turn
 CROWDED_MS = 200  # before a full worker looks again whether there is room
 
 
@@ -81,12 +81,13 @@ class Keeper:
         self.compactions.stop()
 
     def taken(self, held: HeldWorld) -> None:
-        """A world was taken."""
+        """Watch a world that was taken, and see whether its journal wants compaction."""
         self.watch(held)
         self.compactions.look(held)
 
     def watch(self, held: HeldWorld) -> None:
         """A world was taken, or has made steps: it may want something sooner than was known."""
+        # After every commit: four comparisons are cheaper than a place in the heap.
         known_us = held.tend_us
         if (
             known_us <= held.active_us + self._quiet_us
@@ -109,13 +110,14 @@ class Keeper:
         heapq.heappush(self._due, (due_us, self._count, weakref.ref(held)))
 
     async def turn(self) -> None:
-        """Save worlds that are due for it, and let go of those that have been idle for long. A few at a time."""
+        """Save worlds that are due for it, and release those that have been idle for long. A few at a time."""
         saving: list[HeldWorld] = []
         leaving: list[HeldWorld] = []
         now_us = self._env.monotonic_us()
         while self._due and self._due[0][0] <= now_us and len(saving) + len(leaving) < TURN_MAX:
             due_us, _, known = heapq.heappop(self._due)
             held = known()
+            # Entries are never removed from a heap: an outdated one is recognised here.
             if held is None or held.lost or due_us != held.tend_us:
                 continue  # it is gone, or stands somewhere else in the queue
             held.tend_at(NEVER_US)
@@ -129,12 +131,13 @@ class Keeper:
             await self._each(saving, self._try_save)
             await self._each(leaving, self.let_go)
         finally:
+            # Also after an error: a world without an entry would never be saved or released again.
             for each in [*saving, *leaving]:
                 if not each.lost:
                     self._put(each, max(state_saving.due_us(each, self._settings), now_us + AGAIN_US))
 
     async def make_room(self, worlds: list[HeldWorld], *, room: int = 0) -> None:
-        """Let go of the worlds that have been idle for longest, until there is so much room."""
+        """Release the worlds that have been idle for longest, until there is so much room."""
         quiet = [held for held in worlds if _quiet(held)]
         excess = min(TURN_MAX, len(worlds) + room - self._settings.max_worlds_warm)
         if excess > 0:
@@ -145,6 +148,7 @@ class Keeper:
         await held.quiet()
         if held.lost or not held.entries_since:
             return
+        # No `await` since `quiet`: no cycle can have begun in between.
         held.begin_saving()
         began_us = self._env.monotonic_us()
         try:
@@ -160,6 +164,7 @@ class Keeper:
             else:  # fenced, or an earlier save of ours that was not waited for: what is known of it is stale
                 self._dropped(held, again=not leases.fenced(outcome, held.lease))
         finally:
+            # Also after an error: inputs that came meanwhile wait for a cycle.
             held.end_saving()
             self._freed(held)
 
@@ -182,11 +187,13 @@ class Keeper:
             if not whatever and not isinstance(error, errors.StoreMissing):
                 raise
             log.warning("world %s cannot be saved: %s", held.at.world.hex(), error, extra=telemetry.about(held.at))
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with its state, it can be let go
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with its state, it can be released
             self._cannot_save(held, error)
+        # Once more: a cycle may have begun after the save.
         await held.quiet()
         if held.lost or (held.has_work and not whatever):
             return
+        # Before the release: after it another worker may write, and this memory must not be used.
         self._dropped(held)
         await world_lease.release(self._engine, self._env, held.lease, hint=hint)
         self._telemetry.tell(telemetry.Released(held.at))
@@ -230,13 +237,14 @@ class Keeper:
                 return
             part = chosen[start : start + AT_ONCE]
             results = await asyncio.gather(*(do(held) for held in part), return_exceptions=True)
+            # Only when the whole part has ended, so that nothing runs on unobserved behind the error.
             for result in results:
                 if isinstance(result, BaseException):
                     raise result
 
 
 class HoldingRoom:
-    """How much a worker can hold. One that is full takes a world only after it has let go of one that is idle; or, for
+    """How much a worker can hold. One that is full takes a world only after it has released one that is idle; or, for
     a universe that has less than its share, of one of the universe that has most.
 
     Worlds that a caller in the process has asked for are taken whatever there is; upkeep makes room afterwards.
@@ -258,6 +266,7 @@ class HoldingRoom:
         if self._full():
             async with self._making:
                 if self._full():
+                    # Room for a few more than one: the next ones then need not wait for a save and a release, too.
                     room = len(self._holdings.taking) + min(AT_ONCE, 1 + self._capacity // 8)
                     await self._keeper.make_room(self._holdings.all, room=room)
                 if self._full():

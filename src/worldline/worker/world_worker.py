@@ -9,7 +9,7 @@ released (`worldline.worker.world_refusals`). Only what goes wrong with the work
 A world whose epoch moved is fenced: it is dropped at once and never written again under that epoch. The memory of a
 world whose commit failed for any other reason is thrown away and restored; if its lease and head held, it stays here
 meanwhile. A worker whose heartbeat could not be renewed by its margin, for whatever reason, fences itself: it drops all
-of its worlds and asks for them anew.
+of its worlds and asks for them again.
 """
 
 from __future__ import annotations
@@ -232,9 +232,11 @@ class WorldWorker:
             raise
 
     async def _turn(self) -> None:
+        # First: what happens during this turn must wake the rest at its end.
         self._watch.clear()
         now_us = self._env.monotonic_us()
         self._tasks.check()
+        # Before the look for hangs: a worker that hangs must keep the lease of the world that it hangs in.
         if self._heartbeat.is_due(now_us):
             await self._renew(now_us)
         if await self._stalls.stalled(now_us):
@@ -247,6 +249,7 @@ class WorldWorker:
             chosen = self._holdings.choose(self._settings.max_worlds_per_cycle)
             if chosen:
                 self._tasks.start_cycle(self._runner.run(chosen))
+                # No rest: the cycle begins, and the next turn may start one more beside it.
                 await asyncio.sleep(0)
                 return
         await self._watch.rest(min(self._settings.heartbeat_ms, self._search_rest_ms(), REST_MS))
@@ -258,7 +261,7 @@ class WorldWorker:
         return min(self._settings.scan_ms, self._searcher.rest_ms())
 
     async def _renew(self, now_us: int) -> None:
-        """Renew the heartbeat; if it is too old, let go of everything first."""
+        """Renew the heartbeat; if it is too old, drop all worlds first."""
         expired_us = self._heartbeat.expired_us(now_us)
         if expired_us:
             held = self._holdings.all
@@ -268,6 +271,7 @@ class WorldWorker:
             for each in held:
                 self._holdings.drop(each, again=True)
         await self._heartbeat.renew(now_us)
+        # Only now: with the new heartbeat, no other process counts this one as dead again.
         if self.trials.owes and not self._tasks.is_running("acquittal"):
             self._tasks.start("acquittal", self.trials.acquit_self())
 
@@ -279,6 +283,7 @@ class WorldWorker:
         # one that is still being taken may make another step: see `world_taking.py`
         if self._holdings.peek(held.at) is held:
             self._keeper.watch(held)
+        # A short cut for worlds held here; the hint in the store is for all others.
         for at in built.touched:
             self.poke(at)
         self._hub.publish(held.at, done.entries)
@@ -340,6 +345,7 @@ class WorldWorker:
 
     async def _empty(self, leaving: list[ids.Address]) -> None:
         life = await self._heartbeat.read()
+        # Read again: the order to drain may have been withdrawn since the heartbeat was last written.
         if life is not None and not life.sign.draining:
             self._heartbeat.adopt(life)  # it may take worlds again, and may have taken some already
             return
@@ -360,6 +366,7 @@ class WorldWorker:
 
     async def close(self, *, abandon: bool = False) -> None:
         """Finish: save and release every world, end the heartbeat. `abandon` leaves everything as it stands."""
+        # First: nothing more may be taken while the rest is being released.
         self._holdings.end(errors.Closed("the host was closed"))
         self._keeper.stop()
         self.trials.close()
@@ -375,6 +382,7 @@ class WorldWorker:
         finally:
             for held in self._holdings.all:
                 self._holdings.drop(held)
+            # Last: dropped worlds close their machines in this thread.
             self._kernel.shutdown()
 
     async def _leave(self) -> None:

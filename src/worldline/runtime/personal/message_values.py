@@ -1,4 +1,4 @@
-"""Personal values in messages to other worlds: sealed anew for the lineage that gets them.
+"""Personal values in messages to other worlds: sealed again for the lineage that gets them.
 
 A world can erase what it has, and nothing else: so a message takes its values along, under salts of their own, in the
 commit that posts it. A token whose value was erased is sent as it is, and is erased there, too.
@@ -53,8 +53,11 @@ class Moving:
         if not found or root == self._vault.root:
             return message
         opened, subjects = await outside_desk.read(self._engine, self._vault.root, found)
+        # The commit expects these subjects unchanged: an erasure in between has the steps made again.
         self._vault.know(subjects)
+        # Values that the sender keeps in this very commit are in no store yet.
         opened |= self._pending
+        # Numbered by the intent: values of two messages never get the same number.
         desk, data = outside_desk.CollectingDesk(self._env, message.intent), message.data
         for each in found:
             value = opened[each.pack()]

@@ -103,6 +103,7 @@ async def keep(
         found = [
             personal_records.SubjectRecord(each, read.value(len(new) + index)) for index, each in enumerate(wanted)
         ]
+        # The record of a subject changes when something of it is erased.
         if any(known.get(each.subject, each) != each for each in found):
             raise failures.Erased("a personal value was erased while something was made of it")
         replaced: dict[bytes, bytes] = {}
@@ -111,6 +112,7 @@ async def keep(
             kept = personal_records.decode(read.value(index))
             if kept is None:
                 missing.append(each)
+            # Never overwritten: something may refer to what is there.
             elif kept.data != each.kept.data:
                 return transact.NothingToWrite(None)
             else:
@@ -137,6 +139,7 @@ async def drop(engine: kv.Engine, env: envs.Env, root: ids.Address, new: Sequenc
 
     async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         read = await engine.read(*(personal_records.get(root, each.subject, each.value) for each in new))
+        # Compared with the salt: what another call has written under this number stays.
         mine = [each for index, each in enumerate(new) if personal_records.decode(read.value(index)) == each.kept]
         if not mine:
             return transact.NothingToWrite(None)

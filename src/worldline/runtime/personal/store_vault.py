@@ -1,9 +1,10 @@
 """The personal values of a world that is run here, as its kernel finds and keeps them.
 
 The kernel asks in its own thread, which blocks until the event loop has read the value. What was read or made stays for
-one cycle: the steps of a cycle see what those before them have sealed, and the next cycle reads anew. With every value,
-the record of its subject is read in the same snapshot; a commit that keeps new values expects all of these records as
-they were (`add`). So if values are erased between the read and the commit, the steps come to nothing and are made anew.
+one cycle: the steps of a cycle see what those before them have sealed, and the next cycle reads again. With every
+value, the record of its subject is read in the same snapshot; a commit that keeps new values expects all of these
+records as they were (`add`). So if values are erased between the read and the commit, the steps are discarded and made
+again.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class StoreVault:
 
     def begin(self) -> None:
         """A cycle begins: all that was kept is durable."""
+        # Asked with every cycle; mostly no step has touched a personal value.
         if self._subjects:
             self._found, self._subjects = {}, {}
 
@@ -74,6 +76,7 @@ class StoreVault:
         return self.find(subject, value)
 
     def keep(self, subject: bytes, value: bytes, data: bytes) -> PersonalRecord:
+        # The commit expects the subject's record as it was, so it is read even if no value of it is needed.
         if subject not in self._subjects:
             self._read(subject, value)
         kept = self._found[subject, value] = PersonalRecord(self._env.random_bytes(tokens.SALT_BYTES), data)
@@ -105,5 +108,6 @@ class StoreVault:
         wanted = cold_cells.ColdRequest("personal", [subject, value])
         reading = functools.partial(self.read, subject, value)
         read = cold_cells.blocking(self._loop, reading, wanted, "a personal value")
+        # The first read of the cycle stays: the commit expects what its first step has seen.
         self._subjects.setdefault(subject, personal_records.SubjectRecord(subject, read.value(1)))
         return personal_records.decode(read.value(0))

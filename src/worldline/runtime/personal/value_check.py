@@ -54,6 +54,7 @@ class TokenHeights:
         """These bytes are part of the history, at this height."""
         for data in stored:
             for each in tokens.find(data):
+                # The first height wins: that is where a reader has to look.
                 self._heights.setdefault(each.pack(), height)
 
     async def check(self, engine: kv.Engine, root: ids.Address) -> None:
@@ -64,6 +65,7 @@ class TokenHeights:
                 found = personal_records.opened(token, raw)
             except errors.Corrupt as error:
                 raise WrongValue(height, f"a personal value: {error}") from error
+            # Only for what is missing: erasures are other records, read one by one.
             if found is None:
                 await self._check_erased(engine, root, token, height)
 

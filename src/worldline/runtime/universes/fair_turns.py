@@ -12,6 +12,7 @@ def in_turns(addresses: Iterable[ids.Address]) -> list[ids.Address]:
     lines: dict[ids.UniverseId, list[ids.Address]] = {}
     for at in addresses:
         lines.setdefault(at.universe, []).append(at)
+    # The usual case: with one universe nothing takes turns.
     if len(lines) == 1:
         return next(iter(lines.values()))
     longest = max(map(len, lines.values()), default=0)
@@ -58,4 +59,5 @@ class Shares:
         others = len(self._waiting) - (universe in self._waiting)
         if not others:
             return total
+        # One at least: with more universes than places, each would have a share of none.
         return max(0, max(1, total // (others + 1)) - self._used.get(universe, 0))

@@ -34,6 +34,7 @@ class Looks:
 
     def looked(self, universe: ids.UniverseId, *, rest_us: int) -> None:
         """Nothing is due there for so long."""
+        # If it was touched since, it has an earlier time already, which stays.
         if rest_us < self._scan_us and universe not in self._when:
             self._when[universe] = self._env.monotonic_us() + rest_us
 

@@ -2,8 +2,8 @@
 
 Roles keep what they need of each universe by its id. They are told when one is there or gone (`on_new`, `on_gone`), and
 in which one something may be waiting: a hint for a world (`on_hint`), due work (`on_due`), something deleted
-(`on_delete`). A process that serves one
-universe is told nothing: its roles wait for what is written there, and scan it, themselves.
+(`on_delete`). A process that serves one universe is told nothing: its roles wait for what is written there, and scan
+it, themselves.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ class Universes:
 
     def wants(self, name: str) -> bool:
         """Whether a universe of this name is served if there is one."""
+        # Not `fnmatch`: that ignores case on some systems, and names differ by it.
         return any(fnmatch.fnmatchcase(name, each) for each in self._patterns)
 
     def label(self) -> str:
@@ -115,6 +116,7 @@ class Universes:
         wanted = {each.id: each for each in found if self.wants(each.name)}
         gone = [each for each in self._served if each not in wanted]
         new = [each for each in wanted if each not in self._served]
+        # Before any role is told: what it does then asks what is served.
         self._served = wanted
         for told, changed in ((self.on_gone, gone), (self.on_new, new)):
             for tell in told:

@@ -78,7 +78,7 @@ class Tenants:
             self._watch.wake()
 
     def _gone(self, universe: ids.UniverseId) -> None:
-        """The universe was deleted, or is not served here any more: let go of its worlds."""
+        """The universe was deleted, or is not served here any more: release its worlds."""
         self._hints.forget(universe)
         leaving = [at for at in self._worlds.addresses() if at.universe == universe]
         if leaving:
@@ -87,6 +87,7 @@ class Tenants:
 
     async def _leave(self, universe: ids.UniverseId, leaving: Sequence[ids.Address]) -> None:
         """Save and release its worlds; or, of one that was deleted, write nothing there any more."""
+        # A deleted universe is being emptied: what is written there now would be left behind.
         if layer.is_closed((await self._engine.read(layer.get_meta(universe))).value(0)):
             for at in leaving:
                 self._worlds.discard(at)

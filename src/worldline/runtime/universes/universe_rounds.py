@@ -94,6 +94,7 @@ class Rounds:
         """Some of what was deleted, wherever that was. Returns whether that was all."""
         removed = True if self._beside is None else await self._beside()
         for universe in list(self._urgent):
+            # Before the removal: what is deleted while it runs makes the universe urgent again.
             del self._urgent[universe]
             if self._universes.serves(universe) and not await self._of(universe).remove():
                 self._urgent[universe] = None
@@ -101,6 +102,7 @@ class Rounds:
 
     async def turn(self) -> tuple[bool, int]:
         """Returns whether a universe's round is over, and else how long to rest."""
+        # Here, because `_gone` cannot wait for it; and between two turns none of them is at work.
         while self._leaving:
             await self._leaving.pop().close()
         self._line = self._line or self._universes.known

@@ -85,6 +85,7 @@ class Scan:
 
     def note(self, keys: Collection[bytes] | None) -> None:
         """The store says what was written: roles look there at once. None: anywhere; the scan looks."""
+        # It is not known what was written: it may be the name of a new universe, too.
         if keys is None:
             self._watch.wake()
             return

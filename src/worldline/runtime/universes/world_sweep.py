@@ -15,7 +15,7 @@ UNIVERSES_AT_ONCE = 1_000
 
 
 class Sweep:
-    """Where the next turn goes on: in which universe, behind which world."""
+    """Where the next turn continues: in which universe, behind which world."""
 
     def __init__(self, universes: Universes) -> None:
         self._universes = universes
