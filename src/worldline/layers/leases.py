@@ -88,6 +88,7 @@ def decode(at: ids.Address, epoch: bytes | None, holder: bytes | None, assignmen
         keys.ASSIGNMENT.get(assignment),
         assignment,
     )
+    # Every batch that writes one of the two keeps them equal, so a difference in one snapshot is damage and no race.
     if state.holder is not None and state.holder.epoch != state.epoch.number:
         raise errors.DecodeError(f"the holder has epoch {state.holder.epoch}, the world {state.epoch.number}")
     return state
@@ -142,6 +143,7 @@ def may_acquire(
     )
     if (
         holder_heartbeat is None
+        # The heartbeat of a restarted process says nothing for the holder: that incarnation is gone.
         or holder_heartbeat.sign.incarnation != holder.incarnation
         or not holder_heartbeat.alive(now_us)
     ):
@@ -190,6 +192,7 @@ def acquire(
     batch.put(keys.held_key(me.worker, state.at), keys.HELD.pack(keys.HeldRecord(number)))
     if state.holder is not None and state.holder.worker != me.worker:
         batch.delete(keys.held_key(ids.WorkerId(state.holder.worker), state.at))
+        # A heartbeat that arrives before this commit shows that the holder lives: then the acquire conflicts.
         if holder_heartbeat is not None and not proven_dead:
             batch.expect(keys.worker_key(holder_heartbeat.worker), holder_heartbeat.raw)
     return Lease(state.at, me.worker, number, raw_epoch, raw_holder, incarnation=me.sign.incarnation)
@@ -226,6 +229,7 @@ def revoke(batch: kv.Batch, state: LeaseState, *, token: bytes) -> None:
 
     `token`: an id made for this, in the place of an incarnation, so that no other process writes the same epoch.
     """
+    # Written also if there is no holder: an acquire that was decided before expects the old epoch, and conflicts.
     number = state.epoch.number + 1
     batch.expect(keys.epoch_key(state.at), state.raw_epoch)
     batch.put(keys.epoch_key(state.at), keys.EPOCH.pack(leases.Epoch(number, ids.check_id(token, "a token"))))
@@ -275,6 +279,7 @@ def heartbeat(
         batch.absent(key)
     else:
         if before.sign.incarnation == incarnation:
+            # Counted, because the time may be the same: bytes that do not change are no guard.
             beat = before.sign.beat + 1
         elif before.alive(now_us) and not proven_dead:
             raise errors.Exists(f"worker {worker.hex()} is alive in another process")
@@ -287,6 +292,7 @@ def heartbeat(
 
 def drain(batch: kv.Batch, life: HeartbeatRecord, *, draining: bool) -> HeartbeatRecord:
     """Have a worker drained, or used again. Guard: the heartbeat as it was read; its time stays."""
+    # The count changes the bytes also where `draining` is what it was: else the batch had no guard.
     sign = msgspec.structs.replace(life.sign, beat=life.sign.beat + 1, draining=draining)
     raw = keys.WORKER.pack(sign)
     batch.expect(keys.worker_key(life.worker), life.raw)
@@ -326,6 +332,7 @@ def workers_range(*, after: ids.WorkerId | None = None) -> kv.Range:
     """The first key of the next worker behind this one: its heartbeat if it has one. What it holds is not walked."""
     begin, end = keys.workers()
     if after is not None:
+        # Behind all that this worker holds: walking over workers must not cost as much as their worlds.
         begin = keys.held(after)[1]
     return kv.Range(begin, end, count_max=1)
 
@@ -354,6 +361,7 @@ def release_for(batch: kv.Batch, state: LeaseState, dead: HeartbeatRecord, *, ep
         batch.expect(keys.holder_key(state.at), state.raw_holder)
         batch.delete(keys.holder_key(state.at))
     else:
+        # The guard of this branch: heartbeat and epoch are as they were when the batch has succeeded.
         batch.expect(key, keys.HELD.pack(keys.HeldRecord(epoch)))
 
 
@@ -381,6 +389,7 @@ def assign(batch: kv.Batch, state: LeaseState, worker: ids.WorkerId, *, priority
         batch.absent(key)
     else:
         batch.expect(key, state.raw_assignment)
+    # Counted, so that the same assignment made twice has other bytes each time.
     revision = 1 if state.assignment is None else state.assignment.revision + 1
     batch.put(key, keys.ASSIGNMENT.pack(leases.Assignment(worker, priority, reason, revision)))
 

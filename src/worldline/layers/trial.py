@@ -117,6 +117,7 @@ def after(
     kept = acquitted_by(before, alive)
     if not same_head:
         kept = _forgotten(kept, HolderActivity.STEP)
+    # Each of the three means that this world did not end a process, as far as can be known.
     if not (ours or before.beside or before.incarnation in alive):
         kept = _counted(kept, before.running)
     return msgspec.structs.replace(
@@ -128,6 +129,7 @@ def after(
         incarnation=incarnation,
         beside=beside,
         until_us=0,
+        # With nothing counted over it, the input says nothing: the next mark names its own.
         input=before.input if kept.step_deaths or kept.acquitted else b"",
     )
 
@@ -137,6 +139,7 @@ def acquitted_by(trial: CrashTrial, living: Collection[bytes]) -> CrashTrial:
     kept = [each for each in trial.blamed if each.incarnation not in living]
     if len(kept) == len(trial.blamed):
         return trial
+    # A count may be lower than the names that are kept (`end_quarantine` sets it), hence `max` below.
     gone = [each.running for each in trial.blamed if each.incarnation in living]
     return msgspec.structs.replace(
         trial,
@@ -217,6 +220,7 @@ def expect_silent(batch: kv.Batch, heartbeat: leases.HeartbeatRecord) -> None:
 def left_behind(batch: kv.Batch, known: TrialAndHead, *, epoch: int) -> None:
     """Part of a release on behalf of a dead holder: the next one must see that it did not release the world."""
     _expect(batch, known.at, known.raw)
+    # A trial that is there already says as much, and more.
     if known.raw is None:
         batch.put(keys.trial_key(known.at), keys.TRIAL.pack(CrashTrial(epoch, known.head.step, HolderActivity.NOTHING)))
 
@@ -346,6 +350,7 @@ def _about(held: leases.Lease, trial: CrashTrial | None, *, step: int, given: by
 
 def _change(batch: kv.Batch, held: leases.Lease, before: CrashTrial | None, after: CrashTrial) -> CrashTrial:
     leases.fence(batch, held)
+    # This holder wrote the trial itself, and packing is canonical: these are the stored bytes.
     _expect(batch, held.at, None if before is None else keys.TRIAL.pack(before))
     batch.put(keys.trial_key(held.at), keys.TRIAL.pack(after))
     return after

@@ -183,6 +183,7 @@ def discard(batch: kv.Batch, found: DuePointer, authority: Open | None) -> None:
     assert not matches(found, authority)
     batch.expect(found.key, found.raw)
     batch.delete(found.key)
+    # Without an authority none is expected: one that is restored has another due time (`_unused_due_us`).
     if authority is not None:
         batch.expect(keys.open_key(authority.at, authority.intent), authority.raw)
 
@@ -212,6 +213,7 @@ def count_death(batch: kv.Batch, held: Open, *, now_us: int) -> Open:
 
 def pause_after(deaths: int) -> int:
     """How long an effect is left alone after so many deaths and the first one, in microseconds."""
+    # The shift is bounded: a count that is read from the store must not make a number without bounds.
     return min(DEATH_PAUSE_MAX_US, DEATH_PAUSE_US << (2 * min(deaths - 1, 8)))
 
 
@@ -238,6 +240,7 @@ def receipt(claim: Open, status: inbox.ReceiptStatus, carried: payload.Payload) 
 
 def tried_with(held: work.Work, ended: str, *, now_us: int, error: str = "") -> list[work.EffectAttempt]:
     """The attempts that are kept of claimed work, with the one that has ended now."""
+    # A clock that was set back must not let an attempt end before it began (`max` below).
     began_us = held.claimed_us or held.opened_us
     said = _storable(error[: limits.ATTEMPT_ERROR_CHARACTERS_MAX])[: limits.ATTEMPT_ERROR_CHARACTERS_MAX]
     last = work.EffectAttempt(held.attempt, began_us, max(began_us, now_us), held.worker, ended, said)
@@ -321,7 +324,7 @@ def back_off(batch: kv.Batch, held: Open, *, due_us: int, now_us: int, error: st
         due_us=due_us,
         error=_storable(error),
         trace=trace,
-        died=0,
+        died=0,  # the process outlived the attempt, so nothing is held against the effect
         alone=False,
         blamed=[],
         tried=tried_with(held.work, "retried", now_us=now_us, error=error),
@@ -432,7 +435,7 @@ def fire(batch: kv.Batch, timer: Open, *, token: ids.Token, worker: ids.WorkerId
         timer.work,
         state=WorkState.SETTLED,
         attempt=timer.work.attempt + 1,
-        token=ids.check_id(token, "a timer worker's token"),
+        token=ids.check_id(token, "a timer worker's token"),  # of two workers, each writes other bytes
         worker=worker,
     )
     _move(batch, timer, settled)
@@ -552,6 +555,7 @@ def _move(batch: kv.Batch, before: Open, after: work.Work) -> Open:
     if after.state not in CLAIMABLE:
         batch.delete(old)
     elif old != new or before.work.state not in CLAIMABLE:
+        # A pointer's value never changes: with the same key there is nothing to rewrite.
         if before.work.state in CLAIMABLE:
             batch.delete(old)
         _point(batch, before.at, before.intent, after)

@@ -171,11 +171,13 @@ def imported(
 def _new(batch: kv.Batch, at: ids.Address, meta: model.WorldMeta) -> WorldRecord:
     """A world's record, its name and its listing, and an epoch that no lease has had."""
     raw = keys.META.pack(meta)
+    # A deleted world leaves its meta behind, so an id that was used is never free again.
     batch.absent(keys.meta_key(at))
     batch.put(keys.meta_key(at), raw)
     batch.absent(keys.name_key(at.universe, meta.name))
     batch.put(keys.name_key(at.universe, meta.name), keys.NAME.pack(keys.NameRecord(at.world)))
     batch.put(keys.index_key(at), keys.INDEX.pack(meta))
+    # Number 0 belongs to no lease: the first acquire writes 1.
     batch.put(lease_keys.epoch_key(at), lease_keys.EPOCH.pack(leases.Epoch(0, b"")))
     return WorldRecord(at, meta, raw)
 
@@ -210,10 +212,12 @@ def change(
         meta = msgspec.structs.replace(meta, program=checked, program_hash=program[1])
     if name is not None:
         meta = msgspec.structs.replace(meta, name=ids.check_name(name, "a world's name"))
+    # Counted, so that the bytes change even if no value does: the meta is the guard of this batch.
     meta = msgspec.structs.replace(meta, revision=meta.revision + 1)
     raw = keys.META.pack(meta)
     batch.expect(keys.meta_key(world.at), world.raw)
     batch.put(keys.meta_key(world.at), raw)
+    # The listing repeats the meta: only in the same batch do they stay equal.
     batch.put(keys.index_key(world.at), keys.INDEX.pack(meta))
     return WorldRecord(world.at, meta, raw)
 

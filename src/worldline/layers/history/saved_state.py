@@ -129,10 +129,13 @@ async def lookup(
         except blob_layer.BadBlob as error:
             raise BadNode(None, f"{asking.place(error.address)}: {error.why}") from error
         asking.take({address: found.get(address) or branches[address] for address in wanted})
+        # Leaves are not kept: lookups share the branches near the root, and seldom a leaf.
         branches.update((address, data) for address, data in found.items() if nodes.is_branch(data))
+    # A dict keeps the order of insertion, so the first are the oldest. This lookup has used them already.
     for address in list(itertools.islice(branches, max(0, len(branches) - BRANCHES_KEPT))):
         branches.pop(address, None)
     rows = asking.rows()
+    # Large rows are asked for together: their records come in few reads, not in one for each.
     far = {row.address: key for key, row in rows.items() if isinstance(row, Far)}
     try:
         meanings = await blobs.get_many(list(far))
@@ -189,6 +192,7 @@ async def save_changed(
     await parts.put(updating.written())
     while wanted := updating.wanted:
         await parts.put(await compute(_taken, updating, await blobs.get_many(wanted)))
+    # The header is put last: until it is there, nothing refers to the nodes, and a collection removes them.
     last = written(state, updating.result(), size_before=size_before)
     await parts.put(last.blobs)
     await parts.finish()
@@ -225,6 +229,7 @@ class _Parts:
         self.size += size
         self._waiting += bodies
         self._waiting_size += size
+        # A commit has a fixed price, so small nodes wait until together they are worth one.
         if self._waiting_size >= PART_BYTES:
             await self.finish()
 
