@@ -59,6 +59,7 @@ class HintBoard:
 
     async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
         assert 0 <= seen <= self._count, "`seen` comes from a snapshot of this engine"
+        # Before sleeping: what was written since the caller's snapshot must not be slept through.
         if self._noted_since(prefix, seen):
             return True
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -74,6 +75,7 @@ class HintBoard:
 
     def _noted_since(self, prefix: bytes, seen: int) -> bool:
         missed = self._count - seen
+        # The ring has forgotten some of them: looking once too often is the safe answer.
         if missed > len(self._ring):
             return True
         recent = (self._ring[index] for index in range(len(self._ring) - missed, len(self._ring)))
@@ -82,6 +84,7 @@ class HintBoard:
     def _wake(self, prefixes: list[bytes]) -> None:
         for prefix in prefixes:
             for woken in self._waiting[prefix]:
+                # Done already, if an earlier note came in the same turn of the loop, or the caller was cancelled.
                 if not woken.done():
                     woken.set_result(None)
 

@@ -337,6 +337,7 @@ def check(batch: Batch) -> int:
         size += length if length <= value_max else _check_value(length, value_max)
         if not guarded and key in puts:
             put = puts[key]
+            # Puts with stamps and deletes guard, too. They are looked at below, only where nothing simpler was found.
             guarded = put.stamp is None and put.value != value
     for key, put in puts.items():
         length = len(key)
@@ -363,6 +364,7 @@ def check(batch: Batch) -> int:
     size_max = limits.SEALED_BATCH_BYTES_MAX if room else limits.BATCH_BYTES_MAX
     if size > size_max:
         raise errors.TooLarge("batch", size=size, limit=size_max)
+    # The slow way, for the few batches whose guard was not seen on the way through.
     if not guarded and next(guards(batch), None) is None:
         raise errors.BatchRefused("no guard: a batch must expect something that its own success makes false")
     return size
@@ -390,6 +392,7 @@ def applied_before(batch: Batch, conflict: Conflict) -> bool:
     """
     for key in guards(batch):
         failed, found = conflict.at(key)
+        # This guard still holds, and the batch's success would have made it false.
         if not failed:
             return False
         put = batch.puts.get(key)
@@ -434,6 +437,7 @@ def stamps(version: int, first: int, count: int) -> tuple[Stamp, ...]:
 
 def counter_add(value: bytes | None, delta: int) -> bytes:
     """A counter's next value. Wraps at 64 bits and takes any value for a counter, as FoundationDB does."""
+    # Any bytes are taken for a counter: a commit must not fail half-way, because of what another release stored.
     held = b"" if value is None else value
     total = delta + counter(held[: limits.COUNTER_BYTES].ljust(limits.COUNTER_BYTES, b"\x00"))
     return ((total + 2**63) % 2**64 - 2**63).to_bytes(limits.COUNTER_BYTES, "little", signed=True)
@@ -467,6 +471,7 @@ def check_requests(requests: Sequence[Request]) -> None:
                 raise errors.BadInput("a range must allow at least one key and one byte")
             if not (0 < len(request.begin) <= key_max and 0 < len(request.end) <= key_max):
                 _check_key(request.begin)
+                # An end may be a byte longer than a key: so a range can end right behind the longest one.
                 _check_key(request.end, extra=-1)
         elif not 0 < len(request.key) <= key_max:
             _check_key(request.key)
@@ -507,6 +512,7 @@ def _check_ranges(batch: Batch) -> int:
                 if begin <= key < end:
                     raise errors.BatchRefused(f"key {key.hex()} is written inside a range the batch deletes")
         for append in batch.appends:
+            # Whatever stamp the engine assigns, the key is below this bound.
             if append.prefix < end and begin < append.prefix + b"\xff" * (limits.STAMP_BYTES + 1):
                 raise errors.BatchRefused(f"append under {append.prefix.hex()} inside a range the batch deletes")
     return size

@@ -61,6 +61,7 @@ async def commit(engine: kv.Engine, env: envs.Env, *batches: kv.Batch) -> list[C
 
     An `Ok` found by a repeat carries the first time's stamps if a put of the batch recorded one of them, else none.
     """
+    # Nothing is outstanding yet: if the engine says that nothing was applied, that is certain, and is raised.
     first = await _commit_once(engine, batches, sure=True)
     if not any(isinstance(outcome, kv.CommitUnknown) for outcome in first):
         return [outcome for outcome in first if not isinstance(outcome, kv.CommitUnknown)]
@@ -77,6 +78,7 @@ async def _repeat(
     for turn in range(limits.UNKNOWN_ATTEMPTS_MAX):
         outcomes = await _commit_once(engine, [batches[index] for index in waiting], sure=False) if repeated else first
         for index, outcome in zip(waiting, outcomes, strict=True):
+            # Only a repeat can meet its own bytes: a conflict of the first commit is what it says.
             if isinstance(outcome, kv.Conflict) and repeated and kv.applied_before(batches[index], outcome):
                 probes.hit("transact.applied-before")
                 certain[index] = kv.Ok(_recorded_stamps(batches[index], outcome))
@@ -111,6 +113,7 @@ def _recorded_stamps(batch: kv.Batch, conflict: kv.Conflict) -> tuple[kv.Stamp, 
         if put.stamp is None or not failed or found is None:
             continue
         recorded = found[-limits.STAMP_BYTES :]
+        # The ordinals of one batch follow each other, so one stamp that was recorded tells all the others.
         base, ordinal = recorded[:8], int.from_bytes(recorded[8:], "big") - put.stamp
         return tuple(kv.Stamp(base + (ordinal + index).to_bytes(4, "big")) for index in range(len(batch.appends)))
     return ()

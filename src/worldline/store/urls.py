@@ -52,5 +52,6 @@ def check_whole(url: str) -> str:
 
 
 def _without_value(found: re.Match[str]) -> str:
+    # A name may be percent-encoded, and the driver decodes it before it looks.
     name = urllib.parse.unquote(found["name"])
     return f"{found['name']}={HIDDEN}" if _SECRET.search(name) else found[0]

@@ -57,12 +57,14 @@ class File:
     def __init__(self, number: int) -> None:
         self._file = number
         metas = [self._meta(place) for place in range(_METAS)]
+        # LMDB writes the two in turn: that of the later transaction is the valid one.
         self.page_bytes, self._free, self._main, self._last, self.txn = max(metas, key=lambda meta: meta[-1])
         if self._main.flags:
             raise errors.Corrupt("the LMDB file has keys of another kind than this store's")
         self.cleared = 0  # pages that were changed
 
     def _meta(self, place: int) -> tuple[int, _Tree, _Tree, int, int]:
+        # The second one begins where the first page ends, and only the first one says where that is.
         size = self._page_size() if place else 0
         raw = os.pread(self._file, _PAGE_BYTES_MIN, place * size)
         try:
@@ -105,6 +107,7 @@ class File:
         if number == _NO_PAGE:
             return
         page = self._page(number, _BRANCH | _LEAF)
+        # The low byte of the flags; `_page` has checked that it is one of the two kinds.
         if page[10] == _LEAF:
             yield page
             return
@@ -169,6 +172,7 @@ class File:
                 (freed,) = _NUMBER.unpack_from(page, key)
                 if freed < oldest:
                     found += self._listed(page, key + size, length, is_big=bool(flags & _BIG))
+        # In order, so that neighbours are overwritten by one write, and a number says where to go on.
         found.sort()
         if found and not _METAS <= found[0] <= found[-1] <= self._last:
             raise _strange(found[-1])
@@ -221,6 +225,7 @@ def _nodes(page: bytes) -> Iterator[_Node]:
         low, high, kind, size = _NODE.unpack_from(page, at)
         if at + _NODE.size + size > len(page):
             raise _strange(number)
+        # In a branch, the flags are the high bits of the child's page number.
         length = low | high << 16
         yield kind, at + _NODE.size, size, length | kind << 32 if flags == _BRANCH else length
 

@@ -54,6 +54,7 @@ class Scrub:
     def begin(self) -> Readers | None:
         """Nothing is done while readers are in the way: a copy that is being made would be lost."""
         with self._transaction() as txn:
+            # One less is the last commit's number: a reader of that sees nothing which was deleted before.
             if (found := self._older_than(txn.id() - 1)) is not None:
                 txn.abort()
                 return found

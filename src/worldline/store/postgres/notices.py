@@ -74,6 +74,7 @@ class Notices:
         if self._pending is not None:
             self._pending.update(dict.fromkeys(keys))
             if len(self._pending) > limits.HINT_KEYS_MAX:
+                # Too many for a payload: the next notification says "everything".
                 self._pending = None
         if self._pending is None or self._pending:
             self._wake.set()
@@ -81,6 +82,7 @@ class Notices:
     async def _open(self) -> PostgresSession:
         session = await self._connect()
         try:
+            # A notification writes nothing that must last: its commit need not wait for the disk.
             await session.execute("SET synchronous_commit = off")
             await session.listen(self._channel, self._heard, self._wake.set)
             await session.row(sql.NOTIFY, self._channel, f"{self._me} {_GREETING}")
@@ -121,12 +123,14 @@ class Notices:
                 else:
                     await session.row(sql.NOTIFY, self._channel, message)
             except (postgres_connections.Again, postgres_connections.BrokenConnection, errors.StoreError):
+                # Whether the message arrived is unknown, and its keys are gone: the next one says "everything".
                 self._pending = None
                 self._wake.set()
                 session.abort()
                 return
             if self._stopping:
                 return
+            # What is written in this pause goes into one notification.
             await self._env.sleep(self._settings.notify_pause_ms / 1000)
 
     async def _woken(self) -> None:
@@ -158,6 +162,7 @@ class Notices:
         sender, _, names = payload.partition(" ")
         if sender == self._me:
             return
+        # The newcomer has missed what was written before, also what was kept silent while this one was alone.
         if names == _GREETING or self._is_alone():
             self._pending = None
             self._wake.set()
