@@ -80,6 +80,7 @@ def id_time_us(made: bytes) -> int:
 
 def backoff_ms(env: Env, attempt: int, *, first_ms: int, most_ms: int) -> int:
     """Exponential backoff with full jitter, in [1, most_ms]; `attempt` counts from 0."""
+    # The shift is bounded: the number of attempts is not, and need not make a huge number.
     ceiling = min(most_ms, first_ms << min(attempt, 20))
     return 1 + env.random_below(max(1, ceiling))
 

@@ -21,6 +21,7 @@ class _Drawn:
         self.forget()
 
     def forget(self) -> None:
+        # A new lock, too: in a forked child, the old one may be held by a thread that is not there.
         self._lock = threading.Lock()
         self._bytes = b""
         self._at = 0

@@ -71,6 +71,7 @@ class KnownSecrets:
 
     def learn(self, secret: Secret) -> Secret:
         value = secret.reveal()
+        # Looked at without the lock: nearly always the value is known, and learning it twice changes nothing.
         if self._names.get(value) != secret.name:
             with self._lock:
                 self._names[value] = secret.name
@@ -153,6 +154,7 @@ def _forms(value: str) -> set[str]:
         json.dumps(value, ensure_ascii=False)[1:-1],
         urllib.parse.quote(value, safe=""),
         urllib.parse.quote_plus(value),
+        # Without the padding: inside a longer text there is none, and what begins alike is found, too.
         base64.b64encode(data).decode().rstrip("="),
         base64.urlsafe_b64encode(data).decode().rstrip("="),
         data.hex(),

@@ -59,13 +59,14 @@ def wrap(kind: int, body: bytes) -> bytes:
 
 
 def unwrap(kind: int, data: bytes, *, checked: bool = True) -> bytes:
-    """The body of `data`, which must be an intact frame of this kind. Not `checked`: damage to the body passes, for who
-    wants to know where it is.
+    """The body of `data`, which must be an intact frame of this kind. Not `checked`: damage to the body passes, for a
+    caller that looks for where it is.
     """
     assert 0 <= kind < len(_CHECKSUM_STARTS)
     if len(data) < OVERHEAD_BYTES:
         _refuse_short(data)
     found_format, found_kind, checksum = _HEADER.unpack_from(data)
+    # Format and kind before the checksum that covers them: so the error says what is wrong.
     if found_format != _FORMAT:
         _refuse_format(found_format, data)
     if found_kind != kind:

@@ -58,6 +58,7 @@ class _Shown(logging.Filter):
             return True
         if said.isascii() and said.isprintable() and not record.exc_info:
             return True
+        # Without arguments, a handler does not read the percent signs of the text as places for them.
         record.msg, record.args = shown(said), ()
         if record.exc_info and not record.exc_text:  # what formatters take, if it is there
             record.exc_text = shown(logging.Formatter().formatException(record.exc_info))

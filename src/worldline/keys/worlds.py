@@ -82,6 +82,7 @@ def name_of(universe: ids.UniverseId, key: bytes) -> str:
 def _checked(name: str) -> str:
     try:
         return ids.check_name(name, "a world's name")
+    # A stored key may hold any text: here, what no name may be is damage, and no fault of the caller.
     except errors.BadInput as error:
         raise errors.DecodeError(f"not a name key: {error}") from error
 

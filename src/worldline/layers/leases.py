@@ -217,7 +217,7 @@ def fenced(conflict: kv.Conflict, held: Lease) -> bool:
 
 
 def release(batch: kv.Batch, held: Lease) -> None:
-    """Let go. The epoch stays. Guard: the holder's record is this lease's own."""
+    """Release the lease. The epoch stays. Guard: the holder's record is this lease's own."""
     fence(batch, held)
     batch.expect(keys.holder_key(held.at), held.raw_holder)
     batch.delete(keys.holder_key(held.at))
@@ -291,7 +291,7 @@ def heartbeat(
 
 
 def drain(batch: kv.Batch, life: HeartbeatRecord, *, draining: bool) -> HeartbeatRecord:
-    """Have a worker drained, or used again. Guard: the heartbeat as it was read; its time stays."""
+    """Mark a worker as draining, or as used again. Guard: the heartbeat as it was read; its time stays."""
     # The count changes the bytes also where `draining` is what it was: else the batch had no guard.
     sign = msgspec.structs.replace(life.sign, beat=life.sign.beat + 1, draining=draining)
     raw = keys.WORKER.pack(sign)
@@ -346,7 +346,7 @@ def decode_worker(page: kv.Page) -> tuple[ids.WorkerId, HeartbeatRecord | None] 
 
 
 def release_for(batch: kv.Batch, state: LeaseState, dead: HeartbeatRecord, *, epoch: int) -> None:
-    """Let go on behalf of a worker that cannot any more. `epoch`: what its held record says.
+    """Release a lease on behalf of a worker that cannot do so any more. `epoch`: what its held record says.
 
     Guard: the holder's record; the heartbeat is expected too, so that a worker that turns out to live keeps its worlds.
     The epoch stays: no lease was acquired. A held record that a later holder left behind just goes. Worker ids
@@ -405,7 +405,7 @@ def assignee(raw: bytes | None) -> ids.WorkerId | None:
 
 
 def unassign(batch: kv.Batch, state: LeaseState) -> None:
-    """Any worker may try again. Guard: the assignment as it was read; the epoch is expected, as in `assign`."""
+    """Let any worker try again. Guard: the assignment as it was read; the epoch is expected, as in `assign`."""
     batch.expect(keys.epoch_key(state.at), state.raw_epoch)
     if state.raw_assignment is None:
         raise errors.NotFound("the world is not assigned to any worker")

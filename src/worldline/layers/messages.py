@@ -109,7 +109,7 @@ def brought(destination: ids.Address, page: kv.Page, universe: ids.UniverseId) -
 
 
 def take_brought(batch: kv.Batch, destination: ids.Address, messages: Iterable[inbox.Message]) -> None:
-    """These messages are read: their senders may bring others. In the batch of the step that takes them."""
+    """Note that these messages are read: their senders may bring others. In the batch of the step that takes them."""
     for each in messages:
         batch.delete(_brought_key(destination, each))
 

@@ -6,8 +6,8 @@ then the entries *above* its height, so each height comes from exactly one place
 
 A fork has no state of its own at first: a restore of it begins at a snapshot of the world that it comes from, and goes
 on with the changes above that. A pin keeps them there, in each world that has some, until the fork has saved a state of
-its own. Each pin is a key of its own, so forks do not wait for each other, and moves a counter: who drops something old
-expects the counter as it was when the pins were read.
+its own. Each pin is a key of its own, so forks do not wait for each other, and moves a counter: a caller that drops
+something old expects the counter as it was when the pins were read.
 
 Not here: what a snapshot's blob holds, and dropping old snapshots.
 """

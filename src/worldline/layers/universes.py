@@ -99,7 +99,7 @@ def get_generation(universe: ids.UniverseId) -> kv.Get:
 
 
 def decode_generation(raw: bytes | None) -> int:
-    """The garbage-collection generation; a universe never collected is at 0."""
+    """Read the garbage-collection generation; a universe never collected is at 0."""
     found: blobs.Generation | None = keys.GENERATION.get(raw)
     return 0 if found is None else found.number
 

@@ -200,7 +200,7 @@ def count_death(batch: kv.Batch, held: Open, *, now_us: int) -> Open:
 
     Only a death alone is evidence. After each but the first there is a pause, which grows: what makes processes end for
     some seconds, whatever it is, must not use up what is allowed; and if it is this effect, then what else its
-    processes have to do goes on in the pauses, also if none of the deaths can be held against it.
+    processes have to do continues in the pauses, also if none of the deaths can be held against it.
     """
     _check_claimed(held)
     blamed = [*held.work.blamed, held.work.worker] if held.work.alone else held.work.blamed
@@ -349,7 +349,7 @@ def park(batch: kv.Batch, held: Open, *, now_us: int, error: str, trace: str = "
 
 
 def retry(batch: kv.Batch, parked: Open, *, due_us: int) -> Open:
-    """Put parked work back into the queue, with its attempts counted anew. Guard: the authority as it was read."""
+    """Put parked work back into the queue, its attempts counted from 0. Guard: the authority as it was read."""
     if parked.work.state is not WorkState.PARKED:
         raise errors.Closed(f"intent {parked.intent.hex()} is {parked.work.state.name.lower()}, not parked")
     waiting = msgspec.structs.replace(parked.work, state=WorkState.WAITING, attempt=0, due_us=due_us, died=0, blamed=[])

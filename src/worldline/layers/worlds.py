@@ -194,7 +194,8 @@ def change(
     """Change what is given. A status that may not follow the present one is refused; a world is deleted by `bury`, with
     all it has. Guard: the meta as it was read.
 
-    Two who make the same change of the same meta write the same bytes: each may take the other's success for its own.
+    Two callers that make the same change of the same meta write the same bytes: each may take the other's success for
+    its own.
     """
     meta = world.meta
     if meta.status is model.Status.DELETED:
@@ -223,7 +224,7 @@ def change(
 
 
 def bury(batch: kv.Batch, world: WorldRecord) -> WorldRecord:
-    """Delete a world: from now on there is none of this id, for good. Guard: the meta as it was read.
+    """Delete a world: from now on there is none of this id, permanently. Guard: the meta as it was read.
 
     What stays of the meta says that, and when the world was made; name, program and labels go.
     """

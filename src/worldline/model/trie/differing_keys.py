@@ -58,6 +58,7 @@ class TrieDifference:
             return
         for half in (2 * place, 2 * place + 1):
             one, other = _at(before, half, depth), _at(after, half, depth)
+            # The same address, so all rows below are equal: nothing of it is read.
             if one == other:
                 continue
             if isinstance(one, bytes) or isinstance(other, bytes):

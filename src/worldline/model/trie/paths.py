@@ -26,6 +26,7 @@ class Paths:
 
     @property
     def wanted(self) -> list[bytes]:
+        # Keys share the nodes near the root: each is asked for once.
         return list(dict.fromkeys(self._next.values()))
 
     def take(self, found: Mapping[bytes, bytes]) -> None:
