@@ -76,6 +76,7 @@ class KnownSecrets:
             with self._lock:
                 self._names[value] = secret.name
                 while len(self._names) > limits.SECRETS_KNOWN_MAX:
+                    # The oldest: a dict keeps the order in which values came.
                     del self._names[next(iter(self._names))]
                 self._rebuild()
         return secret
@@ -89,6 +90,7 @@ class KnownSecrets:
 
     def _rebuild(self) -> None:
         found = {form: name for value, name in self._names.items() for form in _forms(value)}
+        # The longest first: a value that contains another one is replaced as a whole.
         self._forms = tuple(sorted(found.items(), key=lambda each: (-len(each[0]), each[0])))
         self._bytes = tuple((form.encode(), name) for form, name in self._forms)
 

@@ -28,7 +28,7 @@ _VERSION: Final = 1
 _FORMAT: Final = _MAGIC | _VERSION
 _HEADER: Final = struct.Struct(">BBI")
 _LENGTH: Final = struct.Struct(">I")
-# The checksum of the first two bytes, from which the body's goes on.
+# The checksum of the first two bytes, from which the body's continues.
 _CHECKSUM_STARTS: Final = tuple(zlib.crc32(bytes([_FORMAT, kind])) for kind in range(256))
 
 SEALED_MAGIC: Final = 0xE0  # of what stands in a frame's place in an encrypted store; see `features/encryption`

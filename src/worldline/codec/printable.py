@@ -29,6 +29,7 @@ _PLANE_MAX: Final = 0xFFFF
 
 def shown(text: str) -> str:
     """Text for people, which may be of several lines."""
+    # Nearly every text is plain, and is not searched.
     return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_escape, text)
 
 

@@ -112,6 +112,7 @@ class Blobs:
         except errors.Error:
             await self._give_up(putting)
             raise
+        # Another writer was first, and its body is the one: no record will name these chunks.
         if not published:
             await self._give_up(putting)
         return of
@@ -171,6 +172,7 @@ class Blobs:
                 return cached
         body = await self._fetch(of, record)
         if self._cache is not None and record.object is not None:
+            # What `_fetch` has verified, and nothing else.
             await self._cache.put(of, body)
         return body
 
@@ -249,6 +251,7 @@ class Blobs:
         batch = kv.Batch()
         for index, (of, data) in enumerate(zip(addresses, bodies, strict=True), 1):
             raw = read.value(index)
+            # The same bytes are there: which writer has put them makes no difference.
             if raw is not None:
                 cas.touch(batch, self._universe, of, raw, generation=generation)
             else:

@@ -60,7 +60,7 @@ def later_parts(data: bytes) -> range:
 
 
 def extend(batch: kv.Batch, universe: ids.UniverseId, upload: UploadRecord, data: bytes, start: int) -> None:
-    """The part that begins at `start`. Guard: its first chunk is not there. Expects that the upload goes on."""
+    """The part that begins at `start`. Guard: its first chunk is not there. Expects that the upload is under way."""
     batch.expect(upload.key, upload.raw)
     first = start // CHUNK
     # The upload's record does not change here, so the first chunk of the part is the guard.

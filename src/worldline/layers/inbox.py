@@ -6,7 +6,7 @@ carries a client id. The same id again finds the `seen` record: same item, the f
 Records of ids are kept for the dedupe window from when a janitor first came across them, counted by the age of the
 universe and by no clock (`layers/age.py`). Ids made by us are time-ordered, so one older than the window is
 refused rather than taken for new. A janitor does not look at their records before they are as old: then they are kept
-for two windows, and a producer that checked an id's age and was held up for less than a window still finds its record.
+for two windows, and a producer that checked an id's age and was delayed for less than a window still finds its record.
 Ids that clients choose carry no time; after the window such an id is a new one.
 
 An item the world cannot take becomes a dead letter under its stamp and never blocks the next one. Items are bounded

@@ -113,6 +113,7 @@ def seal(
             blob = digest.sha256(carried)
             large.append(carried)
             carried = b""
+        # The bytes of the record without making it: its fields in their order.
         data.append(encode_flat([height, step, int(kind), logical_us, carried, stamp, correlation, b"", b"", blob]))
         # The last entry is made below, when its digests are known.
         if height < last_height:
@@ -188,6 +189,7 @@ def append(batch: kv.Batch, at: ids.Address, sealed: SealedSteps, *, before_raw:
     if stored_bytes(chunks) <= limits.FRAME_BYTES_MAX:
         batch.put(keys.frame_key(at, after.height), keys.pack_whole(chunks, entries=len(entries)))
     else:
+        # A list first: an entry that is too large raises before anything of the step is in the batch.
         for cut in list(_cut(sealed)):
             _put(batch, at, cut)
     head_key, head_raw = keys.head_key(at), keys.HEAD.pack(after)
@@ -202,7 +204,7 @@ def stored_bytes(chunks: Sequence[bytes]) -> int:
 
 
 def read_range(at: ids.Address, *, above: int = 0, bytes_max: int = limits.RANGE_BYTES_DEFAULT) -> kv.Range:
-    """The frames with entries above a height. If the page says `more`, go on above the last entry decoded."""
+    """The frames with entries above a height. If the page says `more`, continue above the last entry decoded."""
     begin, end = keys.frames(at, above=above)
     return kv.Range(begin, end, bytes_max=bytes_max)
 

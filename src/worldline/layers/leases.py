@@ -60,7 +60,7 @@ class HeartbeatRecord(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """A lease held: what its holder needs to write, and to let go."""
+    """A lease held: what its holder needs to write, and to release it."""
 
     at: ids.Address
     worker: ids.WorkerId
@@ -134,6 +134,7 @@ def may_acquire(
         return None  # it has lost its memory of the world, not the lease; no other worker may try
     if state.assignment is not None and state.assignment.worker != me.worker and not assignment_void:
         return f"assigned to worker {state.assignment.worker.hex()}"
+    # Behind the look at its own leases: a draining worker keeps what it has until it has released it.
     if me.sign.draining:
         return f"not for worker {me.worker.hex()}, which is draining"
     if holder is None or proven_dead:
@@ -307,7 +308,7 @@ def goodbye(batch: kv.Batch, life: HeartbeatRecord) -> None:
 
 
 def held_range(worker: ids.WorkerId, *, after: ids.Address | None = None, count_max: int) -> kv.Range:
-    """The worlds a worker holds, by address. If the page says `more`, go on after the last one decoded."""
+    """The worlds a worker holds, by address. If the page says `more`, continue after the last one decoded."""
     begin, end = keys.held(worker)
     if after is not None:
         begin = tuples.successor(keys.held_key(worker, after))

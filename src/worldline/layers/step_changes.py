@@ -154,7 +154,7 @@ def encode(
 
 class _Search:
     """Finds payloads in the entries of one step. Rows come in the order of their entries, more or less, so the search
-    goes on behind the last hit; in a step with very many rows it gives up at some time.
+    continues behind the last hit; in a step with very many rows it gives up at some time.
     """
 
     __slots__ = ("_drafts", "_looks", "_next")
@@ -189,12 +189,14 @@ def _add(flat: list[Any], change: Change, row: Row, *, search: _Search, book: Bo
     key, meaning, placement = change.key, row.meaning, row.placement
     start, end = change.slot
     length = end - start
+    # What is around the payload stands in the changes themselves, so it must be small.
     if length >= SLOT_BYTES_MIN and len(meaning) - length <= limits.INLINE_BYTES_MAX:
         slot = meaning[start:end]
         found = search.find(slot)
         if found is not None:
             index, offset = found
             flat += (SHARED, key, meaning[:start], meaning[end:], index, offset, length, placement)
+            # A large payload is in a blob, and then so is a part of this row.
             return search.is_large(index)
         if length > limits.INLINE_BYTES_MAX:
             large.append(slot)
@@ -212,6 +214,7 @@ def _add(flat: list[Any], change: Change, row: Row, *, search: _Search, book: Bo
             flat += (DELTA_AT, key, base, change.digest, size, digest.sha256(made), placement)
             return True
     if size > DELTA_BYTES_MIN:
+        # Whether a delta was too much or there was none: the next ones start from a whole image.
         book.whole(key)
     if size > limits.INLINE_BYTES_MAX:
         large.append(meaning)

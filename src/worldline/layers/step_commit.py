@@ -122,6 +122,7 @@ def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> tuple[list[work.Ope
         inboxes.record_seen(batch, at, seen.item, client_id=seen.client_id, stamp=seen.stamp, time_us=seen.time_us)
     if done.sent:
         _send(batch, at, done.sent)
+    # With the step and not before: if it is not committed, the hints must still lead to the world.
     if done.hints:
         ready.remove(batch, done.hints)
     # Appended last: stamps follow the order of appends, and the rest of a step is to be done behind its receipts.
@@ -180,6 +181,7 @@ def _send(batch: kv.Batch, at: ids.Address, sent: list[AddressedMessage]) -> Non
         if each.receipt is not None:
             behind = inboxes.enqueue_once(batch, at, each.receipt) - index
             assert each.destination is None or behind == RECEIPT_BEHIND, "a receipt says where its message stands"
+    # Behind all messages: a worker that has seen the hint finds every one of them.
     for destination in hinted:
         ready.leave(batch, destination, priority=ready.NORMAL)
 

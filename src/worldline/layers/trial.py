@@ -113,6 +113,7 @@ def after(
             epoch, known.head.step, HolderActivity.RESTORE, worker=me.worker, incarnation=incarnation, beside=beside
         )
     alive = (*living, incarnation)
+    # Deaths over a step say nothing any more when the world has got past it.
     same_head = before.step == known.head.step
     kept = acquitted_by(before, alive)
     if not same_head:
@@ -247,7 +248,7 @@ def returned(batch: kv.Batch, held: leases.Lease, trial: CrashTrial) -> CrashTri
 def hold_against(
     batch: kv.Batch, held: leases.Lease, trial: CrashTrial | None, *, step: int, given: bytes
 ) -> CrashTrial:
-    """A step over this input did not end in order, though its process lives. Guard: as for `mark`."""
+    """A step over this input did not end cleanly, though its process lives. Guard: as for `mark`."""
     about = _about(held, trial, step=step, given=given)
     return _change(
         batch,
@@ -286,6 +287,7 @@ def count_raised(
     """The kernel raised in the step over this input. Guard: as for `mark`."""
     known = raised_over(trial, step=step, given=given)
     raised = Raised(step, given, 1 if known is None else known.times + 1, said)
+    # What was counted of deaths stays: that the kernel raises is another matter.
     before = _about(held, None, step=step, given=given) if trial is None else trial
     return _change(batch, held, trial, msgspec.structs.replace(before, running=HolderActivity.NOTHING, raised=raised))
 

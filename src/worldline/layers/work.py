@@ -70,6 +70,7 @@ def open_work(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, wanted: wo
     """Ask for an effect or a timer, in the step that journals it. An effect may be parked from the beginning."""
     _check_new(wanted)
     batch.put(keys.open_key(at, intent), keys.WORK.pack(wanted))
+    # Parked work has no pointer, so that no adapter finds it.
     if wanted.state is _WAITING:
         _point(batch, at, intent, wanted)
 
@@ -158,7 +159,7 @@ def decode(at: ids.Address, intent: ids.IntentId, raw: bytes | None) -> Open | N
 
 
 def open_range(at: ids.Address, *, after: ids.IntentId | None = None, count_max: int) -> kv.Range:
-    """What a world has open, by intent. If the page says `more`, go on after the last one decoded."""
+    """What a world has open, by intent. If the page says `more`, continue after the last one decoded."""
     begin, end = keys.open_work(at)
     if after is not None:
         begin = tuples.successor(keys.open_key(at, after))
@@ -463,7 +464,7 @@ def take_back(batch: kv.Batch, held: Open, *, now_us: int, died: bool) -> Open:
 
 
 def put_copy(batch: kv.Batch, found: Open, *, now_us: int) -> None:
-    """Open work in a copy of its store, which makes its pointer anew. One that was claimed waits again: whatever had
+    """Open work in a copy of its store, which makes its pointer again. One that was claimed waits again: whatever had
     claimed it is not here. The batch has a guard of its own.
     """
     wanted = found.work

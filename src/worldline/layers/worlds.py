@@ -138,7 +138,7 @@ def fork(
     baseline: snapshots.StateSnapshot,
     owners: Sequence[WorldRecord] = (),
 ) -> WorldRecord:
-    """A new world that goes on where the history of another ends at `head`, from its own journal on.
+    """A new world that continues where the history of another ends at `head`, from its own journal on.
 
     Guards: the id and the name are free. The parent's meta is expected, and that of the `owners` of what the fork
     needs: a world that is deleted meanwhile is neither forked nor pinned. The caller pins it (`snapshots.pin`).
@@ -157,8 +157,8 @@ def imported(
     head: journal.Head,
     baseline: snapshots.StateSnapshot,
 ) -> WorldRecord:
-    """A new world that goes on where a history ends at `head` that is in the store already. Guards: the id and the name
-    are free.
+    """A new world that continues where a history ends at `head` that is in the store already. Guards: the id and the
+    name are free.
     """
     check_labels(meta.labels)
     made = _new(batch, at, meta)
@@ -291,6 +291,7 @@ def expect_there(batch: kv.Batch, world: WorldRecord) -> None:
 
 def expect_open(batch: kv.Batch, world: WorldRecord) -> None:
     """What every producer does: the world must take input, now and at the commit."""
+    # Looked at for a clear error now, and expected, because it may change before the commit.
     if world.meta.status not in model.TAKES_INPUT:
         raise errors.Closed(f"world {world.meta.name!r} is {world.meta.status.name.lower()} and takes no input")
     batch.expect(keys.meta_key(world.at), world.raw)

@@ -48,6 +48,7 @@ class HintBoard:
         if len(self._waiting) <= FEW:  # most keys have no waiting caller, and this is the quickest check
             prefixes = tuple(self._waiting)
             keys = [key for key in keys if key.startswith(prefixes)]
+        # By length: each key is cut once for all prefixes that are as long, however many wait.
         lengths = sorted({len(prefix) for prefix in self._waiting})
         met: dict[bytes, None] = {}
         for key in keys:
@@ -91,6 +92,7 @@ class HintBoard:
     def _forget(self, prefix: bytes, woken: asyncio.Future[None]) -> None:
         waiters = self._waiting[prefix]
         waiters.remove(woken)
+        # An empty list left behind would be looked at by every later note.
         if not waiters:
             del self._waiting[prefix]
 

@@ -257,12 +257,12 @@ class Engine(Protocol):
     async def durability(self) -> Durability: ...
 
     async def close(self) -> None:
-        """Finish what was accepted, then let go of everything. Closing twice is closing once."""
+        """Finish what was accepted, then release everything. Closing twice is closing once."""
 
 
 class Frozen(Protocol):
     """The store as it was at one moment, read in as many calls as it takes. It costs the engine something as long as it
-    is open: close it soon. `StoreUnavailable` if it is lost: freeze again and begin anew.
+    is open: close it soon. `StoreUnavailable` if it is lost: freeze again, and begin at the start.
     """
 
     async def read(self, *requests: Request) -> ReadResult: ...
@@ -404,6 +404,7 @@ def applied_before(batch: Batch, conflict: Conflict) -> bool:
         elif put.stamp is None:
             if found != put.value:
                 return False
+        # Which stamp the first commit had is not known here: the bytes before it must do.
         elif len(found) != len(put.value) + limits.STAMP_BYTES or not found.startswith(put.value):
             return False
     return True
@@ -455,6 +456,7 @@ def fill_page(items: Iterable[tuple[bytes, bytes]], request: Range, at: Stamp) -
     size = 0
     for key, value in items:
         size += len(key) + len(value)
+        # At least one, or a scan would never get past a value that is larger than its bound.
         if taken and (len(taken) >= request.count_max or size > request.bytes_max):
             return Page(taken, more=True, stable=at)
         taken.append((key, value))

@@ -75,6 +75,7 @@ class MemoryEngine:
 
     async def close(self) -> None:
         self._closed = True
+        # Wakes the callers of `wait`, which end when the engine closes.
         self.hints.note(None)
 
     def _apply(self, batch: kv.Batch, ordinal: int) -> tuple[kv.Stamp, ...]:

@@ -42,7 +42,7 @@ class Write(msgspec.Struct, Generic[T], frozen=True):
 async def run(engine: kv.Engine, env: envs.Env, attempt: Callable[[], Awaitable[NothingToWrite[T] | Write[T]]]) -> T:
     """Call `attempt` until it is done or its batch is committed.
 
-    `attempt` reads what it needs and builds a batch from that; it is called anew after each conflict, so it must not
+    `attempt` reads what it needs and builds a batch from that; it is called again after each conflict, so it must not
     act on anything but its batch.
     """
     for turn in range(limits.TRANSACT_ATTEMPTS_MAX):
@@ -64,6 +64,7 @@ async def commit(engine: kv.Engine, env: envs.Env, *batches: kv.Batch) -> list[C
     # Nothing is outstanding yet: if the engine says that nothing was applied, that is certain, and is raised.
     first = await _commit_once(engine, batches, sure=True)
     if not any(isinstance(outcome, kv.CommitUnknown) for outcome in first):
+        # All are certain; the condition is for type checkers.
         return [outcome for outcome in first if not isinstance(outcome, kv.CommitUnknown)]
     return await _repeat(engine, env, batches, first)
 
@@ -120,5 +121,6 @@ def _recorded_stamps(batch: kv.Batch, conflict: kv.Conflict) -> tuple[kv.Stamp, 
 
 
 async def _pause(env: envs.Env, turn: int) -> None:
+    # With jitter: writers that met in one commit would otherwise meet in the next.
     delay_ms = envs.backoff_ms(env, turn, first_ms=limits.RETRY_FIRST_MS, most_ms=limits.RETRY_MOST_MS)
     await env.sleep(delay_ms / 1000)

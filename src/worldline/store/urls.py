@@ -21,7 +21,7 @@ HIDDEN: Final = "***"
 # `scheme://user:password@place`: up to the last @, whatever is between. A slash or two may be missing.
 _LOGIN: Final = r"(?P<user>[A-Za-z][A-Za-z0-9+.-]*:/{0,2}[^\s:@/?#]*):%s@"
 _IN_URL: Final = re.compile(_LOGIN % ".*", re.DOTALL)
-_IN_TEXT: Final = re.compile(_LOGIN % r"\S*")  # a text goes on behind the URL
+_IN_TEXT: Final = re.compile(_LOGIN % r"\S*")  # a text continues behind the URL
 _PARAMETER: Final = re.compile(r"(?P<name>[^\s&?;=]+)=(?P<value>[^\s&;]+)")
 _SECRET: Final = re.compile(r"password|passwd|secret|token", re.IGNORECASE)
 

@@ -1,7 +1,7 @@
 """In whose journals a world's history stands.
 
 A world that was not forked has a journal of its own, from height 1 on. A fork's history is that of its parent up to the
-fork, and maybe that of its parent's parent before that; its own journal goes on above. Nothing is copied, and each
+fork, and maybe that of its parent's parent before that; its own journal continues above. Nothing is copied, and each
 height comes from exactly one place. What was true of a line stays true: a lineage never changes, and journals only
 grow.
 

@@ -142,6 +142,7 @@ def read(text: Iterable[str]) -> ExportedJournal:
     if header is None or end is None:
         raise errors.DecodeError("the exported journal is cut short: its last line is missing")
     count = sum(1 for entry in entries if entry.chain)
+    # A step without a line of changes has changed nothing; what is left over belongs to no step of the file.
     steps = [changed.pop(header.start.step + number, UNCHANGED) for number in range(1, count + 1)]
     if changed:
         raise errors.DecodeError(f"changes of step {min(changed)}, which is not in the exported journal")

@@ -71,6 +71,7 @@ class Pages:
     def _next_blocks(self, bytes_max: int) -> list[step_reader.Item]:
         found: list[step_reader.Item] = []
         size = 0
+        # The reader may have entered another world's journal: blocks that were read ahead end there.
         while size < bytes_max and self._at == self.reader.at:
             block = next(self._blocks, None)
             if block is None:
@@ -200,6 +201,7 @@ async def kept(engine: kv.Engine, line: history_line.HistoryLine) -> RetainedRan
     for index, piece in enumerate(pieces):
         records = [segment_keys.unpack(raw) for _, raw in read.page(index).items]
         dropped = [each for each in records if isinstance(each, DroppedEntries) and each.last_height > piece.above]
+        # Nothing of this piece is left: the history begins at the fork, whose head its lineage has kept.
         if piece.up_to is not None and (piece in deleted or any(each.last_height > piece.up_to for each in dropped)):
             fork = history_line.decode_lineage(read.value(len(pieces) + index + 1))
             found = RetainedRange(piece.up_to, history_line.forked_head(fork))

@@ -52,6 +52,7 @@ class LoadedState(msgspec.Struct, frozen=True):
     def rows(self) -> list[tuple[bytes, Row]]:
         """All of its rows that were read, in no particular order. Takes a while if they are many."""
         found = self.walk.rows()
+        # Compared, because rows that are missing would make another state without any other sign of it.
         if not self.cold and len(found) != self.header.root.count:
             raise errors.DecodeError(f"a saved state has {len(found)} rows; its header says {self.header.root.count}")
         return found
@@ -151,6 +152,7 @@ async def changed(blobs: blob_layer.Blobs, before: NodeRef, after: NodeRef, comp
     """The keys of rows that are not the same in two tries, in their order. Costs what is different."""
     asking = TrieDifference(before.address, after.address)
     while wanted := asking.wanted:
+        # Not on the event loop: decoding a page of leaves takes longer than a turn of it may.
         await compute(asking.take, await blobs.get_many(wanted))
     return [each.key for each in asking.changed()]
 
@@ -207,6 +209,7 @@ def _taken(updating: Update, found: dict[bytes, bytes]) -> list[bytes]:
 async def save(blobs: blob_layer.Blobs, state: StateBlobs) -> SavedState:
     """Put all of a state that is not there yet."""
     parts = _Parts(blobs)
+    # In parts: between two of them the event loop has its turn.
     for start in range(0, len(state.blobs), PART_BLOBS):
         await parts.put(state.blobs[start : start + PART_BLOBS])
     await parts.finish()

@@ -246,7 +246,7 @@ class StepReader:
         self._end_value(found)
 
     def _add_block(self, block: Block, found: list[StoredStep]) -> None:
-        """Whole steps of a segment, which goes on behind the last one that was given out."""
+        """Add whole steps of a segment, which continues behind the last one that was given out."""
         above, up_to = self._piece.above, self._piece.up_to
         # Segments have whole steps: while a step is half read, no block can follow.
         if block.last_height <= self.height or block.first_height > self.height + 1 or self._data:
@@ -506,6 +506,7 @@ def _check_place(step: StoredStep, *, number: int, height: int, before_us: int) 
 def _refuse(step: StoredStep, changed: Sequence[Change], state: bytes, chain: bytes) -> NoReturn:
     last = step.fields[-1]
     where = f"step {step.step}, which ends at height {step.height}"
+    # The state first: where changes are wrong both digests are, and the rows say more than a chain.
     if state != last[_STATE]:
         names = [row_keys.describe(each.key) for each in changed[:_NAMED_MAX]]
         more = f" and {len(changed) - _NAMED_MAX} more" if len(changed) > _NAMED_MAX else ""

@@ -237,5 +237,6 @@ class PeerListeners:
 
 def _datagrams() -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    # The full queue of another process must not make the writer thread wait.
     made.setblocking(False)
     return made

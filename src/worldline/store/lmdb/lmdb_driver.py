@@ -15,17 +15,17 @@ of the version after the one the same transaction shows.
 **The map** is address space, large and sparse. When it is full, the writer thread doubles it and runs the group again;
 when another process has outgrown it, the writer thread adopts the new size. Only that thread remaps, between two of its
 transactions and under the lock that every reader holds, so nothing ever reads through a map that is gone. Pages of the
-map that were read count as memory of the process, and would become as many as the file has. So it maps the file anew
+map that were read count as memory of the process, and would become as many as the file has. So it maps the file again
 now and then, when they have become many; what the system keeps of the file stays where it is. A frozen state of the
 store is one transaction that stays open: as long as it is, no page that it shows is used again, so the file grows with
-all that is written; and if this process has to map the file anew, the frozen state is lost.
+all that is written; and if this process has to map the file again, the frozen state is lost.
 
 **Scrubbing** (`pages`) overwrites what was deleted. LMDB keeps the buffers of the pages that it has written, in each
 process, and what they hold gets into gaps of pages that it writes later. So a scrub begins with a commit that counts
-it, and a writer that finds another count than before opens the file anew before it writes: its buffers are gone then.
+it, and a writer that finds another count than before opens the file again before it writes: its buffers are gone then.
 
-**Failures.** No space: nothing of the group was applied, and the engine goes on. Any other error of a commit: the group
-in flight is `CommitUnknown`, the store of this process is closed, and later calls raise `StoreFailed`: re-open it.
+**Failures.** No space: nothing of the group was applied, and the engine continues. Any other error of a commit: the
+group in flight is `CommitUnknown`, this process closes the store, and later calls raise `StoreFailed`: re-open it.
 
 LMDB must not be opened twice by one process, so engines on one folder share one `_Store`. It is deliberately not usable
 in a forked child.
@@ -110,7 +110,7 @@ class _Store:
         self._frozen: dict[int, FrozenMap] = {}  # transactions that stay open, by number
         self._freezes = 0
         self._groups = 0
-        self._mapped_besides = 0  # bytes of mapped files when the store's was last mapped anew
+        self._mapped_besides = 0  # bytes of mapped files when the store's was last mapped
         self._committing = False
         self._sockets = lmdb_peers.sockets(folder)
         self._peers = None if self._sockets is None else lmdb_peers.PeerListeners(self._sockets)
@@ -379,7 +379,7 @@ class _Store:
         self._close_db(f"the store in {self.folder} failed ({reason}); close it and open it again")
 
     def _close_db(self, reason: str) -> None:
-        """From here on the folder can be opened anew by this process."""
+        """Close LMDB's environment: from here on this process can open the folder again."""
         with self._map_lock:
             self.writer.fail(reason)
             self._thaw_all()

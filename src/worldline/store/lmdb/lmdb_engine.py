@@ -280,6 +280,7 @@ class LmdbEngine:
             self._poll_later()
 
     def _release(self) -> None:
+        # First: after this, the thread rings no bell of this engine.
         self._writer.remove(self._inbox)
         self._loop.remove_reader(self._inbox.fileno())
         self._inbox.close()

@@ -90,7 +90,7 @@ class File:
 
     def clear_gaps(self, start: bytes, *, pages_max: int) -> bytes | None:
         """Zero the gaps of the pages of keys from `start` on, at first also those of the list of free pages. Returns
-        where to go on, None at the end. A page that is written meanwhile is not the business of this.
+        where to continue, None at the end. A page that is written meanwhile needs no clearing here.
         """
         if not start:
             for page in self._leaves(self._free.root, b""):
@@ -111,6 +111,7 @@ class File:
         if page[10] == _LEAF:
             yield page
             return
+        # Pages of a damaged file may lead in a circle.
         if depth >= _DEPTH_MAX:
             raise _strange(number)
         children = [(page[key : key + size], child) for _, key, size, child in _nodes(page)]
@@ -172,7 +173,7 @@ class File:
                 (freed,) = _NUMBER.unpack_from(page, key)
                 if freed < oldest:
                     found += self._listed(page, key + size, length, is_big=bool(flags & _BIG))
-        # In order, so that neighbours are overwritten by one write, and a number says where to go on.
+        # In order, so that neighbours are overwritten by one write, and a number says where to continue.
         found.sort()
         if found and not _METAS <= found[0] <= found[-1] <= self._last:
             raise _strange(found[-1])
@@ -195,7 +196,7 @@ class File:
         return numbers[1 : numbers[0] + 1]
 
     def clear_free(self, pages: list[int], *, after: int, pages_max: int) -> int | None:
-        """Zero those of these pages that lie behind one. Returns where to go on, None at the end."""
+        """Zero those of these pages that lie behind one. Returns where to continue, None at the end."""
         wanted = [number for number in pages if number > after]
         for first, count in _runs(wanted[:pages_max]):
             self._zero(first * self.page_bytes, (first + count) * self.page_bytes)

@@ -31,7 +31,7 @@ Written = tuple[int | None, list[bytes]]
 class CommitCall(msgspec.Struct, eq=False):
     """One call of `commit` on its way through the thread, and what its task awaits.
 
-    It does for a task what an asyncio future does, by the same protocol, except for one thing: the task goes on in the
+    It does for a task what an asyncio future does, by the same protocol, except for one thing: the task resumes in the
     turn of the loop that brings the answer, not in the next one. Only `LmdbEngine` sees it, and awaits it once.
     """
 
@@ -72,7 +72,7 @@ class CommitCall(msgspec.Struct, eq=False):
     def __await__(self) -> Generator[CommitCall, None, list[kv.Outcome]]:
         # A task looks for this mark on what a coroutine yields, and raises without it.
         self._asyncio_future_blocking = True
-        yield self  # the task goes on here, or throws what `result` raised
+        yield self  # the task resumes here, or throws what `result` raised
         return self.outcomes
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
@@ -83,7 +83,7 @@ class CommitCall(msgspec.Struct, eq=False):
         self._context = context
 
     def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - the protocol's argument
-        """The job goes on without its caller."""
+        """Leave the job to run without its caller."""
         if self._cancelled:
             return False
         self._cancelled = True
@@ -202,6 +202,7 @@ class WriterThread:
 
     def fail(self, reason: str) -> None:
         """Refuse what waits and what will come."""
+        # First: a job that is put from now on is refused by the thread that puts it.
         self.failed = reason
         self._refuse()
 
@@ -212,6 +213,7 @@ class WriterThread:
                 txn, keys = self._write(group)
                 self._publish(group, txn, keys)
                 group = []
+                # Behind the answers, because no caller waits for this.
                 if txn is not None:
                     self._after(txn, keys)
         finally:

@@ -90,6 +90,7 @@ class FolderObjects:
         """Waits for the calls under way, also for those whose callers have gone."""
         if not self._closed:
             self._closed = True
+            # In a thread, because it waits for the calls under way, and the loop must not.
             await asyncio.to_thread(self._threads.shutdown)
             os.close(self._root_fd)
 
@@ -116,6 +117,7 @@ class FolderObjects:
         """A new temporary file with this body, synced. Its name."""
         name, file = self._create_temporary(folder)
         try:
+            # A write may be cut short without an error, so it is repeated for the rest.
             view = memoryview(body)
             while view:
                 view = view[os.write(file, view) :]

@@ -99,6 +99,7 @@ class S3Objects:
     async def put(self, name: str, body: bytes) -> None:
         objects.check_name(name)
         objects.check_body(body)
+        # One for all tries of this call: it tells an earlier try of its own from another writer.
         token = self._env.random_bytes(limits.ID_BYTES).hex()
         await self._try(f"put {name}", lambda: self._put_once(name, body, token))
 

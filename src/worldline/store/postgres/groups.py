@@ -169,6 +169,7 @@ class BatchQueue:
             del self._under_way[entry]
             if self._claims is not None and self._under_way:
                 self._claims.remove(entry)
+        # Worked out again from nothing when two must be compared: what was counted so far is not needed.
         if not self._under_way:
             self._claims = None
 
@@ -272,6 +273,7 @@ def _locks(group: Sequence[WaitingBatch], *, hasty: bool, coarse: bool = False) 
             between.update({key: (sql.RUN_SHARE, [key]) for key in entry.expected})
         written += [key for key in [*batch.puts, *batch.counts] if expects.get(key, b"") is not None]
         if batch.deletes:
+            # Expectations are looked at behind the early deletes: what a batch expects must still be there then.
             many = hasty and len(batch.deletes) >= BLOCK_MIN and not any(key in batch.deletes for key in expects)
             (blocks if many else late).append((index, sorted(batch.deletes)))
     if coarse:

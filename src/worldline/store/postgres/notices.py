@@ -45,6 +45,7 @@ class Notices:
         self._env = env
         self._channel = sql.channel(schema)
         self._settings = settings
+        # The server sends notifications back to their sender, too, which knows its own by this.
         self._me = env.random_bytes(8).hex()
         self._heard_others = False
         self._alone_from_us = 0
@@ -142,7 +143,7 @@ class Notices:
             pass
 
     async def _reopen(self) -> PostgresSession:
-        """Try for as long as the store is open: hints may be late, but must not stop for good."""
+        """Try for as long as the store is open: hints may be late, but must not stop permanently."""
         while True:
             try:
                 return await self._open()

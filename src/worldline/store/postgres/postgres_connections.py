@@ -102,7 +102,7 @@ class PostgresSession:
         """Run one group.
 
         The server warns if it was made to stop waiting for a synchronous standby: committed here, perhaps not there.
-        That is no `Ok`. Asking again is the right answer to it too, since a repeat waits for the standby anew.
+        That is no `Ok`. Asking again is the right answer to it too, since a repeat waits for the standby again.
         """
         assert self._commit is not None
         self._warned = False
@@ -232,6 +232,7 @@ class Pool:
     async def take(self) -> PostgresSession:
         while self._idle:
             session = self._idle.pop()
+            # Its server may have ended it while it was idle: then it is forgotten, and the next one is tried.
             if not session.closed:
                 self._lent += 1
                 return session

@@ -113,6 +113,7 @@ class PostgresEngine:
         self._shared: _Shared | None = None  # where reads wait together
         self._sharing: dict[asyncio.Task[None], None] = {}
         self._reading = 0
+        # Set while no read is under way: `close` waits for that before it closes the connections.
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._closed = False
@@ -196,7 +197,7 @@ class PostgresEngine:
         return FrozenPostgres(session)
 
     async def raise_stamps(self, above: kv.Stamp) -> None:
-        """Connections know where their stamps begin, so they are made anew."""
+        """Connections know where their stamps begin, so they are opened again."""
         self._check_open()
         session = await self._sessions.take()
         try:
@@ -279,6 +280,7 @@ class PostgresEngine:
             elif session is not None:
                 self._sessions.give(session)
         finally:
+            # In `finally`: also if this task is cancelled, every caller gets an answer, and the keys are free again.
             self._queue.release(group)
             for index, entry in enumerate(group):
                 entry.resolve(answers[index] if answers else failure)
