@@ -64,6 +64,7 @@ def new_id(env: Env) -> bytes:
     assert 0 <= millis < 1 << 48
     part = micros * 4096 // 1000
     tail = bytearray(env.random_bytes(10))
+    # Version and variant stand where UUIDs have them, so that other tools read these ids.
     tail[0] = 0x70 | part >> 8
     tail[1] = part & 0xFF
     tail[2] = 0x80 | (tail[2] & 0x3F)
@@ -115,6 +116,7 @@ class FixedEnv:
         return self._random.randrange(bound)
 
     async def sleep(self, seconds: float) -> None:
+        # The clock moves and nothing waits: a test takes no time.
         self.advance_us(int(seconds * 1_000_000))
 
     def timeout(self, seconds: float) -> contextlib.AbstractAsyncContextManager[object]:

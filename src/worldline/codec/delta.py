@@ -67,4 +67,5 @@ def unpack(data: bytes, *, length: int) -> bytes:
 
 
 def _dictionary(base: bytes) -> zstandard.ZstdCompressionDict:
+    # Any row may be a base: its bytes must not be looked at for the header of a trained dictionary.
     return zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)

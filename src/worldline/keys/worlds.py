@@ -23,6 +23,7 @@ from worldline.model import world_records as worlds
 _META = space.part(space.InWorld.META)
 _WORLD = space.part(space.InUniverse.WORLD)
 _NAME = space.part(space.InUniverse.NAME)
+# Beside the worlds, not inside: a listing would else walk over all of their data.
 _INDEX = space.part(space.InUniverse.INDEX)
 
 

@@ -49,6 +49,7 @@ def put_inline(batch: kv.Batch, universe: ids.UniverseId, data: bytes, *, genera
 def publish(batch: kv.Batch, universe: ids.UniverseId, of: bytes, record: blobs.Blob) -> None:
     """Make a blob readable: a batch of its own. Guard: it is not there yet."""
     key = keys.blob_key(universe, of)
+    # The first record stands: readers may have begun with the body that it names.
     batch.absent(key)
     batch.put(key, keys.BLOB.pack(record))
 
