@@ -160,7 +160,7 @@ def decode(at: ids.Address, page: kv.Page) -> list[StoredSnapshot]:
 
 def _decode(at: ids.Address, key: bytes, raw: bytes) -> StoredSnapshot:
     record = keys.SNAPSHOT.unpack(raw)
-    # Compared, because ranges and baselines go by the key, and a restore by the record.
+    # Compared, because ranges are read by the key, and a restore goes by the record.
     filed = keys.snapshot_step(at, key)
     if record.step != filed:
         raise errors.DecodeError(f"the snapshot filed under step {filed} is of step {record.step}")
