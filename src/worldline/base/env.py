@@ -64,6 +64,7 @@ def new_id(env: Env) -> bytes:
     assert 0 <= millis < 1 << 48
     part = micros * 4096 // 1000
     tail = bytearray(env.random_bytes(10))
+    # Version and variant stand where UUIDs have them, so that other tools read these ids.
     tail[0] = 0x70 | part >> 8
     tail[1] = part & 0xFF
     tail[2] = 0x80 | (tail[2] & 0x3F)
@@ -80,6 +81,7 @@ def id_time_us(made: bytes) -> int:
 
 def backoff_ms(env: Env, attempt: int, *, first_ms: int, most_ms: int) -> int:
     """Exponential backoff with full jitter, in [1, most_ms]; `attempt` counts from 0."""
+    # The shift is bounded: the number of attempts is not, and need not make a huge number.
     ceiling = min(most_ms, first_ms << min(attempt, 20))
     return 1 + env.random_below(max(1, ceiling))
 
@@ -114,6 +116,7 @@ class FixedEnv:
         return self._random.randrange(bound)
 
     async def sleep(self, seconds: float) -> None:
+        # The clock moves and nothing waits: a test takes no time.
         self.advance_us(int(seconds * 1_000_000))
 
     def timeout(self, seconds: float) -> contextlib.AbstractAsyncContextManager[object]:

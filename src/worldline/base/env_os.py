@@ -21,6 +21,7 @@ class _Drawn:
         self.forget()
 
     def forget(self) -> None:
+        # A new lock, too: in a forked child, the old one may be held by a thread that is not there.
         self._lock = threading.Lock()
         self._bytes = b""
         self._at = 0
@@ -29,6 +30,7 @@ class _Drawn:
         if count > DRAWN_BYTES:
             return os.urandom(count)
         with self._lock:
+            # What is left of the bytes is thrown away: a few, and none is ever given out twice.
             if self._at + count > len(self._bytes):
                 self._bytes = os.urandom(DRAWN_BYTES)
                 self._at = 0

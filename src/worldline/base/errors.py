@@ -141,6 +141,7 @@ class IdReused(BadInput):
     def of(cls, message: str) -> IdReused:
         """Make the error as another process reported it."""
         made = cls("")
+        # Not by the constructor, which would put the whole message in the place of the id.
         made.args = (message,)
         return made
 

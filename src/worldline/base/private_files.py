@@ -56,6 +56,7 @@ def make_folder(name: Path | str, modes: Modes, *, inside: int | None = None) ->
     os.mkdir(name, 0o700, dir_fd=inside)
     if modes.folder & 0o070:
         mode = stat.S_IMODE(os.stat(name, dir_fd=inside, follow_symlinks=False).st_mode)  # may have the set-group bit
+        # Set, not asked for: the umask cuts the mode that `mkdir` is given.
         os.chmod(name, mode | modes.folder, dir_fd=inside)
 
 
@@ -64,6 +65,7 @@ def open_file(name: Path | str, flags: int, mode: int, *, inside: int | None = N
     number = os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode & 0o700, dir_fd=inside)
     try:
         found = os.fstat(number)
+        # Only its owner may change a mode, and a file of another member of the group has been given it.
         if mode & 0o070 and found.st_uid == os.geteuid() and mode & ~found.st_mode:
             os.fchmod(number, mode)
     except BaseException:
@@ -163,6 +165,7 @@ def read_secret(path: Path, *, bytes_max: int) -> bytes:
     """
     try:
         with path.open("rb") as file:
+            # Of the open file: under the path another one may stand by now.
             found = os.fstat(file.fileno())
             too_wide = 0o077 if found.st_uid == os.geteuid() else 0o027
             if stat.S_ISREG(found.st_mode) and found.st_mode & too_wide:

@@ -28,4 +28,5 @@ def collect() -> Iterator[Counter[str]]:
     try:
         yield counted
     finally:
+        # By identity: counters that count the same are equal, and blocks may be nested.
         _collectors[:] = [each for each in _collectors if each is not counted]

@@ -71,10 +71,12 @@ class KnownSecrets:
 
     def learn(self, secret: Secret) -> Secret:
         value = secret.reveal()
+        # Looked at without the lock: nearly always the value is known, and learning it twice changes nothing.
         if self._names.get(value) != secret.name:
             with self._lock:
                 self._names[value] = secret.name
                 while len(self._names) > limits.SECRETS_KNOWN_MAX:
+                    # The oldest: a dict keeps the order in which values came.
                     del self._names[next(iter(self._names))]
                 self._rebuild()
         return secret
@@ -88,6 +90,7 @@ class KnownSecrets:
 
     def _rebuild(self) -> None:
         found = {form: name for value, name in self._names.items() for form in _forms(value)}
+        # The longest first: a value that contains another one is replaced as a whole.
         self._forms = tuple(sorted(found.items(), key=lambda each: (-len(each[0]), each[0])))
         self._bytes = tuple((form.encode(), name) for form, name in self._forms)
 
@@ -153,6 +156,7 @@ def _forms(value: str) -> set[str]:
         json.dumps(value, ensure_ascii=False)[1:-1],
         urllib.parse.quote(value, safe=""),
         urllib.parse.quote_plus(value),
+        # Without the padding: inside a longer text there is none, and what begins alike is found, too.
         base64.b64encode(data).decode().rstrip("="),
         base64.urlsafe_b64encode(data).decode().rstrip("="),
         data.hex(),

@@ -71,6 +71,7 @@ def encode(value: Encodable, *, around: int = 0) -> bytes:
     joined to others.
     """
     kind = type(value)
+    # What most values are: too small to need the walk that bounds them.
     if kind in _FLAT or (kind is dict and is_small_map(value)):
         return encode_flat(value)
     return encode_flat(_without_tuples(value) if _check_bounds(value, limits.CBOR_DEPTH_MAX - around) else value)
@@ -122,6 +123,7 @@ def _head(major: int, count: int) -> bytes:
     """The first bytes of a container."""
     if count < 24:
         return bytes((major << 5 | count,))
+    # 24 to 27 in the first byte say that the count follows in so many bytes.
     size = next(each for each in (1, 2, 4, 8) if count < 1 << 8 * each)
     return bytes((major << 5 | 23 + size.bit_length(),)) + count.to_bytes(size, "big")
 
@@ -213,6 +215,7 @@ def _check_bounds(value: object, depth_max: int) -> bool:
                     tuples |= kind is tuple
                 elif kind is not int and kind is not bool and kind is not float and item is not None:
                     raise errors.EncodeError(f"{type.__repr__(kind)} has no canonical form")
+            # After each container, not at the end: the next level of a small value may be huge.
             if items > limits.CBOR_ITEMS_MAX or size > limits.CBOR_BYTES_MAX:
                 raise errors.ValueTooLarge(f"more than {limits.CBOR_ITEMS_MAX} items or {limits.CBOR_BYTES_MAX} bytes")
         if not below:

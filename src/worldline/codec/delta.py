@@ -23,7 +23,7 @@ def encode(image: bytes, base: bytes) -> bytes:
         source_size=len(image),
         dict_size=len(base),
         write_dict_id=False,
-        write_checksum=False,
+        write_checksum=False,  # what is made is checked by its sha256
         write_content_size=True,
     )
     return zstandard.ZstdCompressor(compression_params=parameters, dict_data=_dictionary(base)).compress(image)
@@ -34,6 +34,7 @@ def decode(data: bytes, base: bytes, *, length: int) -> bytes:
     if not 0 <= length <= limits.CBOR_BYTES_MAX:
         raise errors.DecodeError(f"a delta of {length} bytes; the limit is {limits.CBOR_BYTES_MAX}")
     try:
+        # Before anything is unpacked: a frame may say that it makes far more than belongs here.
         declared = zstandard.frame_content_size(data)
         if declared != length:
             raise errors.DecodeError(f"a delta that makes {declared} bytes where {length} belong")
@@ -66,4 +67,5 @@ def unpack(data: bytes, *, length: int) -> bytes:
 
 
 def _dictionary(base: bytes) -> zstandard.ZstdCompressionDict:
+    # Any row may be a base: its bytes must not be looked at for the header of a trained dictionary.
     return zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)

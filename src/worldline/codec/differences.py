@@ -49,6 +49,7 @@ def differences(left: Any, right: Any) -> list[Field]:
 
 def same(left: Any, right: Any) -> bool:
     """Whether two values have the same bytes: 1, 1.0 and True are three values, 0.0 and -0.0 two."""
+    # Equality first, which is quick to say no; only the bytes tell 1 from True.
     return bool(left == right) and canonical.encode_flat(left) == canonical.encode_flat(right)
 
 
@@ -77,6 +78,7 @@ def _compare(path: Path, left: Any, right: Any, found: list[Field]) -> None:
 
 
 def _compare_maps(path: Path, left: dict[str, Any], right: dict[str, Any], found: list[Field]) -> None:
+    # Sorted, so that two values always give one list, whatever the order of their keys is.
     for key in sorted({**left, **right}):
         if key not in right:
             _add(found, Field((*path, key), "removed", left=left[key]))
@@ -92,6 +94,7 @@ def _compare_lists(path: Path, left: list[Any], right: list[Any], found: list[Fi
     while first < shorter and same(left[first], right[first]):
         first += 1
     behind = 0
+    # Not into what is equal at the beginning: each element counts once.
     while behind < shorter - first and same(left[-1 - behind], right[-1 - behind]):
         behind += 1
     end = shorter - behind

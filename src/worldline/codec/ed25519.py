@@ -45,6 +45,7 @@ def is_signed(public: bytes, data: bytes, signature: bytes) -> bool:
     driver = _load()
     try:
         driver.public(public).verify(signature, data)
+    # A key or a signature of another length raises a ValueError, and is a wrong one, too.
     except (driver.invalid, ValueError):
         return False
     return True

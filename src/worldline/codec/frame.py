@@ -28,7 +28,7 @@ _VERSION: Final = 1
 _FORMAT: Final = _MAGIC | _VERSION
 _HEADER: Final = struct.Struct(">BBI")
 _LENGTH: Final = struct.Struct(">I")
-# The checksum of the first two bytes, from which the body's goes on.
+# The checksum of the first two bytes, from which the body's continues.
 _CHECKSUM_STARTS: Final = tuple(zlib.crc32(bytes([_FORMAT, kind])) for kind in range(256))
 
 SEALED_MAGIC: Final = 0xE0  # of what stands in a frame's place in an encrypted store; see `features/encryption`
@@ -59,13 +59,14 @@ def wrap(kind: int, body: bytes) -> bytes:
 
 
 def unwrap(kind: int, data: bytes, *, checked: bool = True) -> bytes:
-    """The body of `data`, which must be an intact frame of this kind. Not `checked`: damage to the body passes, for who
-    wants to know where it is.
+    """The body of `data`, which must be an intact frame of this kind. Not `checked`: damage to the body passes, for a
+    caller that looks for where it is.
     """
     assert 0 <= kind < len(_CHECKSUM_STARTS)
     if len(data) < OVERHEAD_BYTES:
         _refuse_short(data)
     found_format, found_kind, checksum = _HEADER.unpack_from(data)
+    # Format and kind before the checksum that covers them: so the error says what is wrong.
     if found_format != _FORMAT:
         _refuse_format(found_format, data)
     if found_kind != kind:

@@ -29,6 +29,7 @@ _PLANE_MAX: Final = 0xFFFF
 
 def shown(text: str) -> str:
     """Text for people, which may be of several lines."""
+    # Nearly every text is plain, and is not searched.
     return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_escape, text)
 
 
@@ -58,6 +59,7 @@ class _Shown(logging.Filter):
             return True
         if said.isascii() and said.isprintable() and not record.exc_info:
             return True
+        # Without arguments, a handler does not read the percent signs of the text as places for them.
         record.msg, record.args = shown(said), ()
         if record.exc_info and not record.exc_text:  # what formatters take, if it is there
             record.exc_text = shown(logging.Formatter().formatException(record.exc_info))

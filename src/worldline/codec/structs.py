@@ -33,9 +33,11 @@ def encode(record: Any) -> bytes:
     """`record` is a Struct. A value in it without a canonical form (text with a lone surrogate) is an `EncodeError`."""
     kind = type(record)
     shape = _known.get(kind) or _learn(kind)
+    # Records of scalars alone are neither deep nor cyclic, so nothing is checked before encoding.
     if shape == _FIELDS:
         return canonical.encode_flat(list(msgspec.structs.astuple(record)))
     plain: Any = msgspec.to_builtins(record, builtin_types=(bytes,))
+    # Only here the depth is up to the value, not to the type.
     if shape == _DEEP:
         return canonical.encode(plain)
     data = canonical.encode_flat(plain)

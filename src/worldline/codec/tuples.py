@@ -71,6 +71,7 @@ def pack(items: tuple[Item, ...]) -> bytes:
     item: Any
     for item in items:
         kind = type(item)
+        # What nearly all keys are made of comes first, without a call.
         if kind is int and 0 <= item < 256:
             parts.append(_SMALL_INTS[item])
         elif kind is Uuid:
@@ -112,6 +113,7 @@ def prefix_range(prefix: bytes) -> tuple[bytes, bytes]:
     The empty prefix and one of 0xff bytes only have no such end and are refused. No key starts with 0xff, so a
     range of every key ends at that byte.
     """
+    # A last byte of 0xff cannot be raised, so the one before it is.
     shortest = prefix.rstrip(b"\xff")
     if not shortest:
         raise errors.EncodeError(f"no key is beyond all keys that start with {prefix!r}")
@@ -217,6 +219,7 @@ def _unpack_int(data: bytes, position: int, signed_size: int) -> tuple[int, int]
     value = int.from_bytes(_take(data, position, end), "big")
     if signed_size < 0:
         value -= (1 << (8 * size)) - 1
+    # A longer form of the same number would be a second key for one tuple.
     if abs(value) >> (8 * (size - 1)) == 0:
         raise errors.DecodeError(f"not a key: integer at byte {position - 1} is not the shortest")
     return value, end

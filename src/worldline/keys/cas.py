@@ -46,4 +46,5 @@ def object_folder(universe: ids.UniverseId) -> str:
 
 def object_name(universe: ids.UniverseId, digest: bytes, nonce: bytes) -> str:
     """Where a large blob's body goes. The nonce keeps every upload apart from every other."""
+    # Two digits more than needed: in a file system, no folder has all objects of a universe.
     return f"{object_folder(universe)}/cas/{digest.hex()[:2]}/{digest.hex()}-{nonce.hex()}"

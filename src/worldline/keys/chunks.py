@@ -23,6 +23,7 @@ from worldline.keys import space
 from worldline.model import blobs, ids
 
 _CHUNK = space.part(space.InUniverse.CHUNK)
+# Apart from the chunks: abandoned uploads are found without walking through the bytes of blobs.
 _UPLOAD = space.part(space.InUniverse.UPLOAD)
 
 CHUNK = space.ValueCodec(space.ValueKind.CHUNK, blobs.BlobChunk)
@@ -65,6 +66,7 @@ def uploads(universe: ids.UniverseId) -> tuple[bytes, bytes]:
 
 
 def _chunks_prefix(universe: ids.UniverseId, digest: bytes, nonce: bytes) -> bytes:
+    # With the nonce: two uploads of one blob at the same time never mix their chunks.
     return space.universe(universe) + _CHUNK + _named(digest, nonce)
 
 

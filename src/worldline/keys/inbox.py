@@ -64,7 +64,9 @@ def seen_key(at: ids.Address, client_id: bytes | str) -> bytes:
         return space.world(at) + _SEEN + tuples.pack((_MADE, tuples.Uuid(ids.check_id(client_id, "a client id"))))
     if not client_id:
         raise errors.BadInput("a client id must not be empty")
+    # No text raises here, and different texts have different bytes: whether it is well-formed is asked elsewhere.
     name = client_id.encode("utf-8", "surrogatepass")
+    # A number of its own for digests: a short text that looks like one is another key.
     if len(name) > limits.CLIENT_ID_BYTES_MAX:
         return space.world(at) + _SEEN + tuples.pack((_HASHED, digest.sha256(name)))
     return space.world(at) + _SEEN + tuples.pack((_CHOSEN, name))

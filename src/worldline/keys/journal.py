@@ -71,6 +71,7 @@ def part_key(at: ids.Address, last_height: int, part: int) -> bytes:
 def frames(at: ids.Address, *, above: int = 0) -> tuple[bytes, bytes]:
     """The frames that hold entries above this height. The first may also hold some at or below it."""
     prefix = space.world(at) + _JOURNAL
+    # Parts of the frame that ends at this very height have longer keys, but sort below this one.
     return prefix + tuples.pack((above + 1,)), tuples.prefix_range(prefix)[1]
 
 

@@ -361,6 +361,7 @@ REFERRING = {each.references: each.place for each in KEYSPACES if each.reference
 
 # --- Which keyspace a key is of ---------------------------------------------------------------------------------------
 
+# Every ordinal is a small number, and so takes as many bytes as this one: they stand at fixed places.
 _ORDINAL = len(space.part(Root.UNIVERSE))
 _ID = 1 + limits.ID_BYTES  # with its type code
 _OF_STORE = slice(_ORDINAL, 2 * _ORDINAL)
@@ -374,6 +375,7 @@ _STORES = {space.part(each.place): each for each in KEYSPACES if isinstance(each
 _UNIVERSES = {space.part(each.place): each for each in KEYSPACES if isinstance(each.place, InUniverse)}
 _WORLDS = {space.part(each.place): each for each in KEYSPACES if isinstance(each.place, InWorld)}
 _WORKERS = {space.part(each.place): each for each in KEYSPACES if isinstance(each.place, InWorker)}
+# With the type: ordinals of different kinds are equal as numbers.
 _BY_PLACE = {(type(each.place), int(each.place)): each for each in KEYSPACES}
 
 
@@ -429,6 +431,7 @@ def take_apart(key: bytes) -> KeyPlace:
             return KeyPlace(found, None, None, tuple(rest))
         case InWorld(), (_, tuples.Uuid(universe), _, tuples.Uuid(world), _, *rest):
             return KeyPlace(found, ids.UniverseId(universe), ids.WorldId(world), tuple(rest))
+        # Before the next case, which would fit as well: sealed with a world's key, the first item is that world.
         case InUniverse(), (_, tuples.Uuid(universe), _, tuples.Uuid(world), *rest) if found.sealed is Sealed.WORLD_KEY:
             return KeyPlace(found, ids.UniverseId(universe), ids.WorldId(world), tuple(rest))
         case InUniverse(), (_, tuples.Uuid(universe), _, *rest):

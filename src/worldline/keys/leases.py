@@ -50,10 +50,12 @@ def assignment_key(at: ids.Address) -> bytes:
 
 
 def worker_key(worker: ids.WorkerId) -> bytes:
+    # LIFE sorts before WORLD: the first key of a worker is its heartbeat, if it has one.
     return _worker(worker) + space.part(space.InWorker.LIFE)
 
 
 def held_key(worker: ids.WorkerId, at: ids.Address) -> bytes:
+    # Under the worker, not the world: a clean-up walks through what one worker has held.
     return _held(worker) + tuples.pack((tuples.Uuid(at.universe), tuples.Uuid(at.world)))
 
 

@@ -72,6 +72,7 @@ def hint_value(world: ids.WorldId) -> bytes:
     return _hint_value(world)
 
 
+# One world leaves many hints, and all have the same bytes.
 @functools.lru_cache(maxsize=65536)
 def _hint_value(world: ids.WorldId) -> bytes:
     return HINT.pack(HintRecord(ids.check_id(world, "a world id")))

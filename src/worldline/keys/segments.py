@@ -8,8 +8,8 @@ Present:       from the batch on that deletes the frames of its heights; Dropped
 
 A segment is filed under its last height, like a frame: the one that holds height h is the first at or after h, if it
 begins at or before h. Segments follow each other without a gap from the first height of the world's own journal on;
-frames go on behind the last of them. Where entries are not kept for ever, the first of these records is a Dropped: it
-stands for the heights that are gone, and has the head that the chain goes on from.
+frames continue behind the last of them. Where entries are not kept for ever, the first of these records is a Dropped:
+it stands for the heights that are gone, and has the head that the chain continues from.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def segments(at: ids.Address, *, above: int = 0) -> tuple[bytes, bytes]:
 
 def unpack(raw: bytes) -> journal.Segment | journal.DroppedEntries:
     """A record of the index, of either kind."""
+    # Both kinds lie in one keyspace: the kind in the envelope tells which a value is.
     return DROPPED.unpack(raw) if frame.kind_of(raw) == space.ValueKind.DROPPED else SEGMENT.unpack(raw)
 
 

@@ -31,6 +31,7 @@ def snapshots(at: ids.Address, *, up_to: int | None = None) -> tuple[bytes, byte
     """Snapshot records, or those at or below a step."""
     prefix = space.world(at) + _SNAPSHOT
     begin, end = tuples.prefix_range(prefix)
+    # The end of a range is outside of it, and the snapshot of this very step counts.
     return begin, end if up_to is None else prefix + tuples.pack((up_to + 1,))
 
 

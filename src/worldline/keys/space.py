@@ -186,6 +186,7 @@ def universe(of: ids.UniverseId) -> bytes:
     return tuples.pack((int(Root.UNIVERSE), tuples.Uuid(ids.check_id(of, "a universe id"))))
 
 
+# Every key of a world begins with this, and each step makes several of them.
 @functools.lru_cache(maxsize=65536)
 def world(at: ids.Address) -> bytes:
     """The prefix of a world's own keys."""

@@ -65,6 +65,7 @@ def name_of(key: bytes) -> str:
 def _checked(name: str) -> str:
     try:
         return ids.check_name(name, "a universe's name")
+    # A stored key may hold any text: here, what no name may be is damage, and no fault of the caller.
     except errors.BadInput as error:
         raise errors.DecodeError(f"not a universe's name key: {error}") from error
 

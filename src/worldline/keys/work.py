@@ -94,12 +94,14 @@ def _queue(universe: ids.UniverseId, queue: str) -> bytes:
 
 def queues_prefix(universe: ids.UniverseId, beginning: str) -> bytes:
     """What the pointers of all queues begin with whose names begin so. No range: only for hints."""
+    # Without the byte that ends a text: longer names begin so, too.
     return space.universe(universe) + _DUE + tuples.pack((beginning,))[:-1]
 
 
 def due_until(universe: ids.UniverseId, *, queue: str, until_us: int) -> tuple[bytes, bytes]:
     """Pointers due at or before this time, oldest first."""
     prefix = queue_prefix(universe, queue)
+    # The end of a range is outside of it, and what is due at this very time is due.
     return prefix, prefix + tuples.pack((until_us + 1,))
 
 

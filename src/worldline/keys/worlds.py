@@ -23,6 +23,7 @@ from worldline.model import world_records as worlds
 _META = space.part(space.InWorld.META)
 _WORLD = space.part(space.InUniverse.WORLD)
 _NAME = space.part(space.InUniverse.NAME)
+# Beside the worlds, not inside: a listing would else walk over all of their data.
 _INDEX = space.part(space.InUniverse.INDEX)
 
 
@@ -82,6 +83,7 @@ def name_of(universe: ids.UniverseId, key: bytes) -> str:
 def _checked(name: str) -> str:
     try:
         return ids.check_name(name, "a world's name")
+    # A stored key may hold any text: here, what no name may be is damage, and no fault of the caller.
     except errors.BadInput as error:
         raise errors.DecodeError(f"not a name key: {error}") from error
 

@@ -64,6 +64,7 @@ def state(universe: ids.UniverseId, raw: bytes | None) -> AgeRecord:
 
 def grown(since: AgeAnchor, *, monotonic_us: int, time_us: int) -> int:
     """The age that this process vouches for now."""
+    # What both clocks agree on: either one alone may jump.
     agreed_us = min(monotonic_us - since.monotonic_us, time_us - since.time_us)
     return since.age_us + min(max(0, agreed_us), STEP_US_MAX)
 
@@ -71,6 +72,7 @@ def grown(since: AgeAnchor, *, monotonic_us: int, time_us: int) -> int:
 def advance(batch: kv.Batch, found: AgeRecord, since: AgeAnchor, to_us: int) -> AgeRecord:
     """Let the universe be as old as was counted from an anchor. Guard: the age as it was read, which rises."""
     assert to_us > found.age.age_us, "an age only rises"
+    # The largest step of all janitors is kept, since `has_passed` subtracts it whatever anchor was counted from.
     after = Age(to_us, max(found.age.step_us, to_us - since.age_us))
     key, raw = keys.age_key(found.universe), keys.AGE.pack(after)
     if found.raw is None:

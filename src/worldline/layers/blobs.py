@@ -91,6 +91,7 @@ class Blobs:
 
     async def generation(self) -> universes.GenerationRecord:
         """To be read before what a batch refers to is put, and to be expected by that batch."""
+        # Made here if it is missing, so that every batch of every publisher has bytes to expect.
         while (raw := (await self._engine.read(universes.get_generation(self._universe))).value(0)) is None:
             first = kv.Batch()
             universes.expect_generation(first, self._universe, None)
@@ -107,9 +108,11 @@ class Blobs:
         putting = _Putting(of, data)
         try:
             published = await transact.run(self._engine, self._env, lambda: self._attempt(putting))
+        # No record names the chunks that were written; now they need not wait for a sweep.
         except errors.Error:
             await self._give_up(putting)
             raise
+        # Another writer was first, and its body is the one: no record will name these chunks.
         if not published:
             await self._give_up(putting)
         return of
@@ -162,12 +165,14 @@ class Blobs:
         return found
 
     async def _load(self, of: bytes, record: blob.Blob) -> bytes:
+        # Only objects are cached: records and chunks are in the store itself.
         if self._cache is not None and record.object is not None:
             cached = await self._cache.get(of)  # verified there; an entry that is bad is dropped and not returned
             if cached is not None:
                 return cached
         body = await self._fetch(of, record)
         if self._cache is not None and record.object is not None:
+            # What `_fetch` has verified, and nothing else.
             await self._cache.put(of, body)
         return body
 
@@ -203,6 +208,7 @@ class Blobs:
                 looked += 1
                 after = upload.key
                 if now.has_passed(period_us, since_us=upload.age_us):
+                    # Counted only if this process removed it: another one may sweep at the same time.
                     count += not remove or await self._discard(upload)
             if not page.more:
                 break
@@ -245,6 +251,7 @@ class Blobs:
         batch = kv.Batch()
         for index, (of, data) in enumerate(zip(addresses, bodies, strict=True), 1):
             raw = read.value(index)
+            # The same bytes are there: which writer has put them makes no difference.
             if raw is not None:
                 cas.touch(batch, self._universe, of, raw, generation=generation)
             else:
@@ -257,8 +264,10 @@ class Blobs:
         if cas.is_small(data):
             return False
         if len(data) > self._in_store_bytes_max:
+            # Of an earlier attempt, which `_attempt` has checked against the generation.
             if putting.object is not None:
                 return False
+            # A name of its own for each upload: two writers of one blob never write the same object.
             name = keys.object_name(self._universe, of, self._env.random_bytes(limits.ID_BYTES))
             await self._objects.put(name, data)
             putting.object = name
@@ -276,6 +285,7 @@ class Blobs:
         upload = chunks.begin(
             batch, self._universe, putting.of, nonce, putting.data, time_us=time_us, age_us=now.age_us
         )
+        # Before the commit: if its answer is lost, there is still something to give up.
         putting.upload = upload
         await self._commit(batch)
         for start in chunks.later_parts(putting.data):
@@ -366,6 +376,7 @@ async def _joined(engine: kv.Engine, universe: ids.UniverseId, of: bytes, record
         more = page.more
     body = b"".join(found)
     if len(body) != record.size:
+        # Missing, not damaged: `_fetch` then asks whether the blob was put again meanwhile.
         raise errors.NotFound(f"{len(body)} bytes of {record.size} are there")
     return body
 
@@ -379,6 +390,7 @@ def _groups(bodies: Sequence[bytes]) -> Iterator[list[bytes]]:
     """Bodies in their order: many small ones that fit into one batch, or a single large one. Each comes once."""
     group: list[bytes] = []
     size = 0
+    # Equal bodies have one address, and one batch cannot publish it twice.
     for data in dict.fromkeys(bodies):
         is_small = cas.is_small(data)
         full = len(group) == limits.BLOBS_READ_MAX or size + len(data) > limits.BLOBS_BATCH_BYTES_MAX

@@ -40,6 +40,7 @@ def put_inline(batch: kv.Batch, universe: ids.UniverseId, data: bytes, *, genera
         raise errors.TooLarge("inline blob", size=len(data), limit=limits.INLINE_BYTES_MAX)
     of = address(data)
     key = keys.blob_key(universe, of)
+    # Several entries of one step may carry the same bytes, and a batch writes a key once.
     if key not in batch.puts:
         batch.put(key, keys.BLOB.pack(blobs.Blob(len(data), generation, inline=data)))
     return of
@@ -48,6 +49,7 @@ def put_inline(batch: kv.Batch, universe: ids.UniverseId, data: bytes, *, genera
 def publish(batch: kv.Batch, universe: ids.UniverseId, of: bytes, record: blobs.Blob) -> None:
     """Make a blob readable: a batch of its own. Guard: it is not there yet."""
     key = keys.blob_key(universe, of)
+    # The first record stands: readers may have begun with the body that it names.
     batch.absent(key)
     batch.put(key, keys.BLOB.pack(record))
 
@@ -55,6 +57,7 @@ def publish(batch: kv.Batch, universe: ids.UniverseId, of: bytes, record: blobs.
 def touch(batch: kv.Batch, universe: ids.UniverseId, of: bytes, raw: bytes, *, generation: int) -> bool:
     """Raise a blob that is used again to the present generation. Returns whether it was below. Guard: its record."""
     found = decode(of, raw)
+    # A collection spares what has the present generation, so there is nothing to raise.
     if found.generation >= generation:
         return False
     key = keys.blob_key(universe, of)

@@ -60,9 +60,10 @@ def later_parts(data: bytes) -> range:
 
 
 def extend(batch: kv.Batch, universe: ids.UniverseId, upload: UploadRecord, data: bytes, start: int) -> None:
-    """The part that begins at `start`. Guard: its first chunk is not there. Expects that the upload goes on."""
+    """The part that begins at `start`. Guard: its first chunk is not there. Expects that the upload is under way."""
     batch.expect(upload.key, upload.raw)
     first = start // CHUNK
+    # The upload's record does not change here, so the first chunk of the part is the guard.
     batch.absent(keys.chunk_key(universe, upload.of, upload.nonce, first))
     _put(batch, universe, upload.of, upload.nonce, data[start : start + PART], first=first)
 
@@ -81,6 +82,7 @@ def discard(batch: kv.Batch, universe: ids.UniverseId, upload: UploadRecord) -> 
     """Give an upload up: its record and all its chunks go. Guard: its record, which carries a nonce."""
     batch.expect(upload.key, upload.raw)
     batch.delete(upload.key)
+    # A range, because the record does not say how many chunks were written.
     batch.delete_range(*keys.chunks(universe, upload.of, upload.nonce))
 
 
@@ -98,7 +100,7 @@ def decode_uploads(universe: ids.UniverseId, page: kv.Page) -> list[UploadRecord
         try:
             age_us = keys.UPLOAD.unpack(raw).age_us
         except errors.DecodeError:
-            age_us = 0
+            age_us = 0  # counts as begun when the universe was made
         found.append(UploadRecord(of, nonce, age_us, key, raw))
     return found
 

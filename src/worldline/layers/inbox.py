@@ -6,7 +6,7 @@ carries a client id. The same id again finds the `seen` record: same item, the f
 Records of ids are kept for the dedupe window from when a janitor first came across them, counted by the age of the
 universe and by no clock (`layers/age.py`). Ids made by us are time-ordered, so one older than the window is
 refused rather than taken for new. A janitor does not look at their records before they are as old: then they are kept
-for two windows, and a producer that checked an id's age and was held up for less than a window still finds its record.
+for two windows, and a producer that checked an id's age and was delayed for less than a window still finds its record.
 Ids that clients choose carry no time; after the window such an id is a new one.
 
 An item the world cannot take becomes a dead letter under its stamp and never blocks the next one. Items are bounded
@@ -27,6 +27,7 @@ from worldline.model import ids, inbox
 from worldline.model.age import Age
 from worldline.store import kv
 
+# A letter always fits into a value: beside the longest reason, at four bytes for a character, and the other fields.
 _DEAD_ITEM_BYTES_MAX = limits.VALUE_BYTES_MAX - 4 * limits.REASON_CHARACTERS_MAX - limits.KIB
 
 
@@ -94,6 +95,7 @@ def get_seen(at: ids.Address, client_id: bytes | str) -> kv.Get:
 
 def check_age(client_id: bytes | str, *, time_us: int, window_us: int) -> None:
     """Refuse an id made so long ago that its record may be gone, or so far ahead that its record would stay."""
+    # A text that a client chose carries no time.
     if isinstance(client_id, str):
         return
     made_us = envs.id_time_us(ids.check_id(client_id, "a client id"))
@@ -160,6 +162,7 @@ def bury(batch: kv.Batch, at: ids.Address, unread: UnreadItem, *, reason: str, s
     if len(unread.raw) > _DEAD_ITEM_BYTES_MAX:
         reason = f"cut from {len(unread.raw)} bytes: {reason}"
     text = reason[: limits.REASON_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()
+    # The reason is cut twice: what has no UTF-8 gets longer when it is spelled out.
     letter = inbox.DeadItem(unread.raw[:_DEAD_ITEM_BYTES_MAX], text[: limits.REASON_CHARACTERS_MAX], step, time_us)
     batch.put(keys.dead_key(at, unread.stamp), keys.DEAD.pack(letter))
 
@@ -215,6 +218,7 @@ def drop_dead(batch: kv.Batch, at: ids.Address, letter: DeadLetterRecord) -> Non
 def made_range(at: ids.Address, *, before_us: int, start: bytes = b"", count_max: int) -> kv.Range:
     """Records of ids that we made before this time, from this key on. The time only says where to look."""
     millis = max(0, before_us) // 1000
+    # Ids begin with their milliseconds in six bytes: this is the lowest id of that time.
     begin, end = keys.seen_made_before(at, millis.to_bytes(6, "big") + bytes(limits.ID_BYTES - 6))
     return kv.Range(min(max(begin, start), end), end, count_max=count_max)
 
@@ -232,6 +236,7 @@ def forget(batch: kv.Batch, items: Iterable[tuple[bytes, bytes]], *, now: Age, w
     count = 0
     for key, raw in items:
         seen, stamp = keys.SEEN.unpack(raw[: -limits.STAMP_BYTES]), raw[-limits.STAMP_BYTES :]
+        # Noted now, and dropped a window later: a record does not say how old the universe was when it was made.
         if not seen.age_us:
             batch.expect(key, raw)
             batch.put(key, keys.SEEN.pack(msgspec.structs.replace(seen, age_us=now.age_us)) + stamp)
@@ -253,6 +258,7 @@ def _append_seen(
     index = batch.append(keys.item_prefix(at), raw)
     key = keys.seen_key(at, client_id)
     batch.absent(key)
+    # The record ends with the stamp of this append, which only the commit knows.
     batch.put(key, keys.SEEN.pack(inbox.SeenId(digest.sha256(compared or raw), time_us)), stamp=index)
     return index
 
@@ -271,5 +277,6 @@ def item_of(raw: bytes) -> inbox.Item | None:
 def _unread(stamp: kv.Stamp, raw: bytes) -> UnreadItem:
     try:
         return UnreadItem(stamp, raw, keys.ITEM.unpack(raw))
+    # Returned, not raised: an item that cannot be read must not block those behind it.
     except errors.DecodeError as error:
         return UnreadItem(stamp, raw, None, str(error))

@@ -97,6 +97,7 @@ def seal(
     """
     assert drafts, "a step has at least the input it consumed"
     assert len(state) == limits.DIGEST_BYTES
+    # The store's clock may be set back; logical time never is.
     logical_us = max(before.time_us, time_us)
     step, height, size = before.step + 1, before.height, 0
     last, last_height, blob = drafts[-1], height + len(drafts), b""
@@ -112,7 +113,9 @@ def seal(
             blob = digest.sha256(carried)
             large.append(carried)
             carried = b""
+        # The bytes of the record without making it: its fields in their order.
         data.append(encode_flat([height, step, int(kind), logical_us, carried, stamp, correlation, b"", b"", blob]))
+        # The last entry is made below, when its digests are known.
         if height < last_height:
             entries.append(JournalEntry(height, step, kind, logical_us, carried, stamp, correlation, b"", b"", blob))
             blob = b""
@@ -171,6 +174,7 @@ def append(batch: kv.Batch, at: ids.Address, sealed: SealedSteps, *, before_raw:
     """
     before, entries, after = sealed.before, sealed.entries, sealed.after
     assert entries
+    # Cheaper than packing the head again, and a digest does not stand in other bytes by chance.
     assert before.chain in before_raw, "these steps follow another head"
     first, last = entries[0], entries[-1]
     assert first.height == before.height + 1
@@ -181,9 +185,11 @@ def append(batch: kv.Batch, at: ids.Address, sealed: SealedSteps, *, before_raw:
     assert len(sealed.changes) == after.step - before.step
     assert last.chain == after.chain
     chunks = [*sealed.data, *sealed.changes]
+    # Nearly every step is one frame: it is packed without working out cuts.
     if stored_bytes(chunks) <= limits.FRAME_BYTES_MAX:
         batch.put(keys.frame_key(at, after.height), keys.pack_whole(chunks, entries=len(entries)))
     else:
+        # A list first: an entry that is too large raises before anything of the step is in the batch.
         for cut in list(_cut(sealed)):
             _put(batch, at, cut)
     head_key, head_raw = keys.head_key(at), keys.HEAD.pack(after)
@@ -198,7 +204,7 @@ def stored_bytes(chunks: Sequence[bytes]) -> int:
 
 
 def read_range(at: ids.Address, *, above: int = 0, bytes_max: int = limits.RANGE_BYTES_DEFAULT) -> kv.Range:
-    """The frames with entries above a height. If the page says `more`, go on above the last entry decoded."""
+    """The frames with entries above a height. If the page says `more`, continue above the last entry decoded."""
     begin, end = keys.frames(at, above=above)
     return kv.Range(begin, end, bytes_max=bytes_max)
 
@@ -209,6 +215,7 @@ def decode(at: ids.Address, items: Iterable[tuple[bytes, bytes]], *, above: int)
     expected: int | None = None
     for key, raw in items:
         last_height, part = keys.frame_place(at, key)
+        # A part has only changes. It is skipped where it belongs; elsewhere it is read as a frame, and refused.
         if part and expected == last_height + 1:
             continue
         found = _decode_frame(last_height, raw)
@@ -283,6 +290,7 @@ def _cut(sealed: SealedSteps) -> Iterator[_Cut]:
             raise errors.TooLarge("journal entry", size=length, limit=limits.FRAME_BYTES_MAX)
         ended = [next(changes)] if entry.chain else []
         whole = length + stored_bytes(ended)
+        # Changes that fit into no frame go into parts anyway: then only the entry decides whether a new frame begins.
         if cut.data and cut.size + (whole if whole <= limits.FRAME_BYTES_MAX else length) > limits.FRAME_BYTES_MAX:
             yield cut
             cut = _Cut(cut.height)

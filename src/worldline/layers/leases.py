@@ -60,7 +60,7 @@ class HeartbeatRecord(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """A lease held: what its holder needs to write, and to let go."""
+    """A lease held: what its holder needs to write, and to release it."""
 
     at: ids.Address
     worker: ids.WorkerId
@@ -88,6 +88,7 @@ def decode(at: ids.Address, epoch: bytes | None, holder: bytes | None, assignmen
         keys.ASSIGNMENT.get(assignment),
         assignment,
     )
+    # Every batch that writes one of the two keeps them equal, so a difference in one snapshot is damage and no race.
     if state.holder is not None and state.holder.epoch != state.epoch.number:
         raise errors.DecodeError(f"the holder has epoch {state.holder.epoch}, the world {state.epoch.number}")
     return state
@@ -133,6 +134,7 @@ def may_acquire(
         return None  # it has lost its memory of the world, not the lease; no other worker may try
     if state.assignment is not None and state.assignment.worker != me.worker and not assignment_void:
         return f"assigned to worker {state.assignment.worker.hex()}"
+    # Behind the look at its own leases: a draining worker keeps what it has until it has released it.
     if me.sign.draining:
         return f"not for worker {me.worker.hex()}, which is draining"
     if holder is None or proven_dead:
@@ -142,6 +144,7 @@ def may_acquire(
     )
     if (
         holder_heartbeat is None
+        # The heartbeat of a restarted process says nothing for the holder: that incarnation is gone.
         or holder_heartbeat.sign.incarnation != holder.incarnation
         or not holder_heartbeat.alive(now_us)
     ):
@@ -190,6 +193,7 @@ def acquire(
     batch.put(keys.held_key(me.worker, state.at), keys.HELD.pack(keys.HeldRecord(number)))
     if state.holder is not None and state.holder.worker != me.worker:
         batch.delete(keys.held_key(ids.WorkerId(state.holder.worker), state.at))
+        # A heartbeat that arrives before this commit shows that the holder lives: then the acquire conflicts.
         if holder_heartbeat is not None and not proven_dead:
             batch.expect(keys.worker_key(holder_heartbeat.worker), holder_heartbeat.raw)
     return Lease(state.at, me.worker, number, raw_epoch, raw_holder, incarnation=me.sign.incarnation)
@@ -214,7 +218,7 @@ def fenced(conflict: kv.Conflict, held: Lease) -> bool:
 
 
 def release(batch: kv.Batch, held: Lease) -> None:
-    """Let go. The epoch stays. Guard: the holder's record is this lease's own."""
+    """Release the lease. The epoch stays. Guard: the holder's record is this lease's own."""
     fence(batch, held)
     batch.expect(keys.holder_key(held.at), held.raw_holder)
     batch.delete(keys.holder_key(held.at))
@@ -226,6 +230,7 @@ def revoke(batch: kv.Batch, state: LeaseState, *, token: bytes) -> None:
 
     `token`: an id made for this, in the place of an incarnation, so that no other process writes the same epoch.
     """
+    # Written also if there is no holder: an acquire that was decided before expects the old epoch, and conflicts.
     number = state.epoch.number + 1
     batch.expect(keys.epoch_key(state.at), state.raw_epoch)
     batch.put(keys.epoch_key(state.at), keys.EPOCH.pack(leases.Epoch(number, ids.check_id(token, "a token"))))
@@ -275,6 +280,7 @@ def heartbeat(
         batch.absent(key)
     else:
         if before.sign.incarnation == incarnation:
+            # Counted, because the time may be the same: bytes that do not change are no guard.
             beat = before.sign.beat + 1
         elif before.alive(now_us) and not proven_dead:
             raise errors.Exists(f"worker {worker.hex()} is alive in another process")
@@ -286,7 +292,8 @@ def heartbeat(
 
 
 def drain(batch: kv.Batch, life: HeartbeatRecord, *, draining: bool) -> HeartbeatRecord:
-    """Have a worker drained, or used again. Guard: the heartbeat as it was read; its time stays."""
+    """Mark a worker as draining, or as used again. Guard: the heartbeat as it was read; its time stays."""
+    # The count changes the bytes also where `draining` is what it was: else the batch had no guard.
     sign = msgspec.structs.replace(life.sign, beat=life.sign.beat + 1, draining=draining)
     raw = keys.WORKER.pack(sign)
     batch.expect(keys.worker_key(life.worker), life.raw)
@@ -301,7 +308,7 @@ def goodbye(batch: kv.Batch, life: HeartbeatRecord) -> None:
 
 
 def held_range(worker: ids.WorkerId, *, after: ids.Address | None = None, count_max: int) -> kv.Range:
-    """The worlds a worker holds, by address. If the page says `more`, go on after the last one decoded."""
+    """The worlds a worker holds, by address. If the page says `more`, continue after the last one decoded."""
     begin, end = keys.held(worker)
     if after is not None:
         begin = tuples.successor(keys.held_key(worker, after))
@@ -326,6 +333,7 @@ def workers_range(*, after: ids.WorkerId | None = None) -> kv.Range:
     """The first key of the next worker behind this one: its heartbeat if it has one. What it holds is not walked."""
     begin, end = keys.workers()
     if after is not None:
+        # Behind all that this worker holds: walking over workers must not cost as much as their worlds.
         begin = keys.held(after)[1]
     return kv.Range(begin, end, count_max=1)
 
@@ -339,7 +347,7 @@ def decode_worker(page: kv.Page) -> tuple[ids.WorkerId, HeartbeatRecord | None] 
 
 
 def release_for(batch: kv.Batch, state: LeaseState, dead: HeartbeatRecord, *, epoch: int) -> None:
-    """Let go on behalf of a worker that cannot any more. `epoch`: what its held record says.
+    """Release a lease on behalf of a worker that cannot do so any more. `epoch`: what its held record says.
 
     Guard: the holder's record; the heartbeat is expected too, so that a worker that turns out to live keeps its worlds.
     The epoch stays: no lease was acquired. A held record that a later holder left behind just goes. Worker ids
@@ -354,6 +362,7 @@ def release_for(batch: kv.Batch, state: LeaseState, dead: HeartbeatRecord, *, ep
         batch.expect(keys.holder_key(state.at), state.raw_holder)
         batch.delete(keys.holder_key(state.at))
     else:
+        # The guard of this branch: heartbeat and epoch are as they were when the batch has succeeded.
         batch.expect(key, keys.HELD.pack(keys.HeldRecord(epoch)))
 
 
@@ -381,6 +390,7 @@ def assign(batch: kv.Batch, state: LeaseState, worker: ids.WorkerId, *, priority
         batch.absent(key)
     else:
         batch.expect(key, state.raw_assignment)
+    # Counted, so that the same assignment made twice has other bytes each time.
     revision = 1 if state.assignment is None else state.assignment.revision + 1
     batch.put(key, keys.ASSIGNMENT.pack(leases.Assignment(worker, priority, reason, revision)))
 
@@ -396,7 +406,7 @@ def assignee(raw: bytes | None) -> ids.WorkerId | None:
 
 
 def unassign(batch: kv.Batch, state: LeaseState) -> None:
-    """Any worker may try again. Guard: the assignment as it was read; the epoch is expected, as in `assign`."""
+    """Let any worker try again. Guard: the assignment as it was read; the epoch is expected, as in `assign`."""
     batch.expect(keys.epoch_key(state.at), state.raw_epoch)
     if state.raw_assignment is None:
         raise errors.NotFound("the world is not assigned to any worker")

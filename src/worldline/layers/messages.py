@@ -75,6 +75,7 @@ def deliver(
     """Add a message by itself. Returns the append's index. Guard: its id is new at the destination."""
     _check(message)
     worlds.expect_open(batch, destination)
+    # Only other universes have a share of an inbox; what worlds of this one send is not counted.
     if message.from_universe != destination.at.universe:
         size = message.payload.size + _ITEM_BYTES
         batch.put(_brought_key(destination.at, message), keys.BROUGHT.pack(inbox.Brought(size)))
@@ -85,7 +86,7 @@ def deliver(
         client_id=_client_id(message),
         time_us=time_us,
         window_us=window_us,
-        same_as=_unnamed(message),
+        same_as=_unnamed(message),  # the sender may have been renamed since the first attempt
     )
 
 
@@ -108,7 +109,7 @@ def brought(destination: ids.Address, page: kv.Page, universe: ids.UniverseId) -
 
 
 def take_brought(batch: kv.Batch, destination: ids.Address, messages: Iterable[inbox.Message]) -> None:
-    """These messages are read: their senders may bring others. In the batch of the step that takes them."""
+    """Note that these messages are read: their senders may bring others. In the batch of the step that takes them."""
     for each in messages:
         batch.delete(_brought_key(destination, each))
 

@@ -75,6 +75,7 @@ def unchanged(batch: kv.Batch, root: ids.Address, found: Iterable[SubjectRecord]
             continue
         if each.raw is None:
             batch.absent(key)
+            # From now on there is a record which an erasure changes: `_count` relies on that.
             batch.put(key, personal_subjects.ERASURES.pack(NONE))
         else:
             batch.expect(key, each.raw)
@@ -124,6 +125,7 @@ def erase_values(
     erasure_batches.note(batch, ErasedKind.VALUES, root, subject=was.subject, values=values, time_us=time_us)
     for value in values:
         batch.delete(personal_records.value_key(root, was.subject, value))
+        # Says later that the value was erased: without it, a missing value is damage.
         batch.put(personal_subjects.value_key(root, was.subject, value), personal_subjects.ERASURES.pack(made))
     return made
 
@@ -132,6 +134,7 @@ def _count(batch: kv.Batch, root: ids.Address, was: SubjectRecord, *, time_us: i
     assert was.raw is not None, "a subject that has values has a record"
     key = personal_subjects.subject_key(root, was.subject)
     batch.expect(key, was.raw)
+    # The number makes the bytes new, so a step that read the record before (`unchanged`) conflicts.
     made = Erasures(was.erasures.number + 1, time_us)
     batch.put(key, personal_subjects.ERASURES.pack(made))
     return made

@@ -91,6 +91,7 @@ def decode(universe: ids.UniverseId, page: kv.Page, *, priority: int) -> list[Hi
     for key, raw in page.items:
         try:
             found.append(Hint(key, raw, ids.Address(universe, keys.hint_world(raw)), priority))
+        # Skipped, not raised: one damaged hint must not keep workers from all others.
         except errors.Corrupt:
             continue
     return found
@@ -118,6 +119,7 @@ def compact(batch: kv.Batch, hints: Sequence[Hint]) -> Hint:
     """Delete all hints of one world but the newest, which is returned. Guard: the oldest of them."""
     ordered = sorted(hints, key=lambda hint: hint.stamp)
     assert len(ordered) > 1
+    # The newest is expected too: it is to stand for all the others, so it must still be there.
     batch.expect(ordered[-1].key, ordered[-1].raw)
     batch.expect(ordered[0].key, ordered[0].raw)
     remove(batch, ordered[:-1])

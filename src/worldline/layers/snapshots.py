@@ -6,8 +6,8 @@ then the entries *above* its height, so each height comes from exactly one place
 
 A fork has no state of its own at first: a restore of it begins at a snapshot of the world that it comes from, and goes
 on with the changes above that. A pin keeps them there, in each world that has some, until the fork has saved a state of
-its own. Each pin is a key of its own, so forks do not wait for each other, and moves a counter: who drops something old
-expects the counter as it was when the pins were read.
+its own. Each pin is a key of its own, so forks do not wait for each other, and moves a counter: a caller that drops
+something old expects the counter as it was when the pins were read.
 
 Not here: what a snapshot's blob holds, and dropping old snapshots.
 """
@@ -51,6 +51,7 @@ def promote(batch: kv.Batch, at: ids.Address, *, before_raw: bytes, to: StoredSn
     batch.expect(keys.baseline_key(at), before_raw)
     batch.put(keys.baseline_key(at), keys.BASELINE.pack(to.record))
     key = keys.snapshot_key(at, to.record.step)
+    # The batch itself records the snapshot, and then nothing can be expected of its key but absence.
     if key in batch.puts:
         assert batch.puts[key].value == to.raw, "the batch records another snapshot of that step"
     else:
@@ -78,6 +79,7 @@ def pin(
         batch.put(
             lineage_keys.pin_key(at, fork), lineage_keys.PIN.pack(world_records.Pin(saved.record.step, lineage.height))
         )
+        # Pins that come and pins that go both add: a count that is the same means that neither happened.
         batch.add(lineage_keys.pin_count_key(at), 1)
 
 
@@ -158,6 +160,7 @@ def decode(at: ids.Address, page: kv.Page) -> list[StoredSnapshot]:
 
 def _decode(at: ids.Address, key: bytes, raw: bytes) -> StoredSnapshot:
     record = keys.SNAPSHOT.unpack(raw)
+    # Compared, because ranges are read by the key, and a restore goes by the record.
     filed = keys.snapshot_step(at, key)
     if record.step != filed:
         raise errors.DecodeError(f"the snapshot filed under step {filed} is of step {record.step}")

@@ -96,8 +96,10 @@ class Book:
     def allows(self, key: bytes, *, size: int, image: int) -> bool:
         """Whether a delta of this size is written, for an image of that size. If so, it is counted."""
         count, total = self._written.get(key, (0, 0))
+        # Both bound what a reader pays for one row: the deltas in a row, and their bytes against those of the image.
         if count >= DELTAS_MAX or total + size > image // 2:
             return False
+        # Forgetting all costs some longer rows of deltas; keeping the order of use would cost something in each step.
         if len(self._written) >= _BOOK_KEYS_MAX:
             self._written.clear()
         self._written[key] = (count + 1, total + size)
@@ -121,6 +123,7 @@ def encode(
     """
     if not changes:
         return b""
+    # Less than the limit, not equal: one byte that says the form stands in front.
     if plain and len(plain) < limits.STEP_CHANGES_BYTES_MAX:
         return _PLAIN + plain
     book = book or Book()
@@ -134,6 +137,7 @@ def encode(
         if row is None or (end - start < SLOT_BYTES_MIN and len(row.meaning) <= DELTA_BYTES_MIN):
             flat += _plain_form(change)
             continue
+        # Made for the first row that may share something: most steps have none.
         if search is None:
             search = _Search(drafts, len(changes))
         if _add(flat, change, row, search=search, book=book, large=large):
@@ -150,7 +154,7 @@ def encode(
 
 class _Search:
     """Finds payloads in the entries of one step. Rows come in the order of their entries, more or less, so the search
-    goes on behind the last hit; in a step with very many rows it gives up at some time.
+    continues behind the last hit; in a step with very many rows it gives up at some time.
     """
 
     __slots__ = ("_drafts", "_looks", "_next")
@@ -165,6 +169,7 @@ class _Search:
         drafts = self._drafts
         count = len(drafts)
         for turn in range(count):
+            # Giving up is safe: the row is then stored whole. Without a bound this is rows times entries.
             if self._looks <= 0:
                 return None
             self._looks -= 1
@@ -184,12 +189,14 @@ def _add(flat: list[Any], change: Change, row: Row, *, search: _Search, book: Bo
     key, meaning, placement = change.key, row.meaning, row.placement
     start, end = change.slot
     length = end - start
+    # What is around the payload stands in the changes themselves, so it must be small.
     if length >= SLOT_BYTES_MIN and len(meaning) - length <= limits.INLINE_BYTES_MAX:
         slot = meaning[start:end]
         found = search.find(slot)
         if found is not None:
             index, offset = found
             flat += (SHARED, key, meaning[:start], meaning[end:], index, offset, length, placement)
+            # A large payload is in a blob, and then so is a part of this row.
             return search.is_large(index)
         if length > limits.INLINE_BYTES_MAX:
             large.append(slot)
@@ -207,6 +214,7 @@ def _add(flat: list[Any], change: Change, row: Row, *, search: _Search, book: Bo
             flat += (DELTA_AT, key, base, change.digest, size, digest.sha256(made), placement)
             return True
     if size > DELTA_BYTES_MIN:
+        # Whether a delta was too much or there was none: the next ones start from a whole image.
         book.whole(key)
     if size > limits.INLINE_BYTES_MAX:
         large.append(meaning)
@@ -287,6 +295,7 @@ def resolve(
     found: list[Change] = []
     position, size = 0, len(flat)
     while position < size:
+        # The form of most rows is read here, without the calls and checks that serve all forms.
         if flat[position] == FULL and position + 4 <= size:
             _, key, meaning, placement = flat[position : position + 4]
             if not (type(key) is bytes and type(meaning) is bytes and type(placement) is bytes):
@@ -426,6 +435,7 @@ def _image(
         meaning = delta.decode(made, before.meaning, length=length)
         digest.check(meaning, image, "the image")
     except errors.Corrupt:
+        # If the row before is the damaged one, the error names that one and not the delta.
         digest.check(before.meaning, base, "the row that a delta starts from")
         raise
     return Change(key, Row(meaning, placement), image)
@@ -433,6 +443,7 @@ def _image(
 
 def _payload(payload_of: Callable[[int], bytes], index: int) -> bytes:
     """What is known of one of the step's entries."""
+    # A negative index would count from the end, and find the payload of another entry.
     if index >= 0:
         try:
             return payload_of(index)

@@ -106,6 +106,7 @@ class Steps(msgspec.Struct, frozen=True):
 def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> tuple[list[work.Open], bytes]:
     """Put the steps into the batch. Returns the work that is claimed by this very commit, and the new head's bytes."""
     at = held.at
+    # The head alone would not do: behind a new holder that has not stepped yet, it is still the same.
     leases.fence(batch, held)
     head_raw = journals.append(batch, at, done.sealed, before_raw=done.head_raw)
     if done.consumed:
@@ -121,8 +122,10 @@ def add(batch: kv.Batch, held: leases.Lease, done: Steps) -> tuple[list[work.Ope
         inboxes.record_seen(batch, at, seen.item, client_id=seen.client_id, stamp=seen.stamp, time_us=seen.time_us)
     if done.sent:
         _send(batch, at, done.sent)
+    # With the step and not before: if it is not committed, the hints must still lead to the world.
     if done.hints:
         ready.remove(batch, done.hints)
+    # Appended last: stamps follow the order of appends, and the rest of a step is to be done behind its receipts.
     if done.unfinished is not None:
         inboxes.enqueue_once(batch, at, done.unfinished)
     if done.traces:
@@ -155,6 +158,7 @@ def _change_work(batch: kv.Batch, at: ids.Address, done: Steps) -> list[work.Ope
 
 
 def _settle(batch: kv.Batch, done: Steps) -> None:
+    # Most steps close one intent, and a list of one needs no dict to be searched.
     closed = done.closed if len(done.closed) == 1 else dict.fromkeys(done.closed)
     for held in done.settled:
         assert held.intent in closed, "work that a step settles is closed by it"
@@ -166,6 +170,7 @@ def _send(batch: kv.Batch, at: ids.Address, sent: list[AddressedMessage]) -> Non
 
     Each other world gets one ready hint, behind its messages. The sender needs none: its holder reads its inbox next.
     """
+    # A dict, not a set: hints are appended in the order of sending, the same in every run.
     hinted: dict[ids.Address, None] = {}
     for each in sent:
         index = 0
@@ -176,12 +181,14 @@ def _send(batch: kv.Batch, at: ids.Address, sent: list[AddressedMessage]) -> Non
         if each.receipt is not None:
             behind = inboxes.enqueue_once(batch, at, each.receipt) - index
             assert each.destination is None or behind == RECEIPT_BEHIND, "a receipt says where its message stands"
+    # Behind all messages: a worker that has seen the hint finds every one of them.
     for destination in hinted:
         ready.leave(batch, destination, priority=ready.NORMAL)
 
 
 def lost(conflict: kv.Conflict, held: leases.Lease) -> errors.Lost:
     """What a conflict means to the holder: fenced, or something it had read has changed."""
+    # Asked first: under a new epoch anything else may have changed too, and says nothing.
     if leases.fenced(conflict, held):
         return errors.Fenced(f"world {held.at.world.hex()} has moved on from epoch {held.epoch}")
     changed = ", ".join(key.hex() for key, _ in conflict.found)
@@ -190,6 +197,7 @@ def lost(conflict: kv.Conflict, held: leases.Lease) -> errors.Lost:
 
 def _open(batch: kv.Batch, at: ids.Address, opened: OpenedWork) -> work.Open | None:
     if opened.refused is not None:
+        # Record and answer in one batch: a run must never wait for an intent that no adapter will see.
         work.open_refused(batch, at, opened.intent, opened.work)
         inboxes.enqueue_once(batch, at, opened.refused)
         return None

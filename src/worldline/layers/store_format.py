@@ -34,6 +34,7 @@ async def ensure(
     """
 
     async def attempt() -> transact.NothingToWrite[world_records.Schema] | transact.Write[world_records.Schema]:
+        # One snapshot: a store that another process is making now must not look like data without a marker.
         read = await engine.read(kv.Get(schema.KEY), kv.Range(_FIRST, _END, count_max=1), master_key_batches.get())
         raw = read.value(0)
         if raw is not None:
@@ -71,6 +72,7 @@ def check(raw: bytes) -> world_records.Schema:
         found = schema.VALUE.unpack(raw)
     except errors.DecodeError as error:
         raise errors.StoreVersion(f"the store's format marker is not readable: {error}") from error
+    # An older minor passes: this release reads its records as they are.
     if found.major != CURRENT.major or found.minor > CURRENT.minor:
         raise errors.StoreVersion(
             f"the store has format {found.major}.{found.minor}, this release speaks {CURRENT.major}.{CURRENT.minor}; "

@@ -113,10 +113,12 @@ def after(
             epoch, known.head.step, HolderActivity.RESTORE, worker=me.worker, incarnation=incarnation, beside=beside
         )
     alive = (*living, incarnation)
+    # Deaths over a step say nothing any more when the world has got past it.
     same_head = before.step == known.head.step
     kept = acquitted_by(before, alive)
     if not same_head:
         kept = _forgotten(kept, HolderActivity.STEP)
+    # Each of the three means that this world did not end a process, as far as can be known.
     if not (ours or before.beside or before.incarnation in alive):
         kept = _counted(kept, before.running)
     return msgspec.structs.replace(
@@ -128,6 +130,7 @@ def after(
         incarnation=incarnation,
         beside=beside,
         until_us=0,
+        # With nothing counted over it, the input says nothing: the next mark names its own.
         input=before.input if kept.step_deaths or kept.acquitted else b"",
     )
 
@@ -137,6 +140,7 @@ def acquitted_by(trial: CrashTrial, living: Collection[bytes]) -> CrashTrial:
     kept = [each for each in trial.blamed if each.incarnation not in living]
     if len(kept) == len(trial.blamed):
         return trial
+    # A count may be lower than the names that are kept (`end_quarantine` sets it), hence `max` below.
     gone = [each.running for each in trial.blamed if each.incarnation in living]
     return msgspec.structs.replace(
         trial,
@@ -217,6 +221,7 @@ def expect_silent(batch: kv.Batch, heartbeat: leases.HeartbeatRecord) -> None:
 def left_behind(batch: kv.Batch, known: TrialAndHead, *, epoch: int) -> None:
     """Part of a release on behalf of a dead holder: the next one must see that it did not release the world."""
     _expect(batch, known.at, known.raw)
+    # A trial that is there already says as much, and more.
     if known.raw is None:
         batch.put(keys.trial_key(known.at), keys.TRIAL.pack(CrashTrial(epoch, known.head.step, HolderActivity.NOTHING)))
 
@@ -243,7 +248,7 @@ def returned(batch: kv.Batch, held: leases.Lease, trial: CrashTrial) -> CrashTri
 def hold_against(
     batch: kv.Batch, held: leases.Lease, trial: CrashTrial | None, *, step: int, given: bytes
 ) -> CrashTrial:
-    """A step over this input did not end in order, though its process lives. Guard: as for `mark`."""
+    """A step over this input did not end cleanly, though its process lives. Guard: as for `mark`."""
     about = _about(held, trial, step=step, given=given)
     return _change(
         batch,
@@ -282,6 +287,7 @@ def count_raised(
     """The kernel raised in the step over this input. Guard: as for `mark`."""
     known = raised_over(trial, step=step, given=given)
     raised = Raised(step, given, 1 if known is None else known.times + 1, said)
+    # What was counted of deaths stays: that the kernel raises is another matter.
     before = _about(held, None, step=step, given=given) if trial is None else trial
     return _change(batch, held, trial, msgspec.structs.replace(before, running=HolderActivity.NOTHING, raised=raised))
 
@@ -346,6 +352,7 @@ def _about(held: leases.Lease, trial: CrashTrial | None, *, step: int, given: by
 
 def _change(batch: kv.Batch, held: leases.Lease, before: CrashTrial | None, after: CrashTrial) -> CrashTrial:
     leases.fence(batch, held)
+    # This holder wrote the trial itself, and packing is canonical: these are the stored bytes.
     _expect(batch, held.at, None if before is None else keys.TRIAL.pack(before))
     batch.put(keys.trial_key(held.at), keys.TRIAL.pack(after))
     return after

@@ -62,6 +62,7 @@ def choose(batch: kv.Batch, known: UniverseSettingsRecord, wanted: Mapping[str, 
 
 def note(batch: kv.Batch, known: UniverseSettingsRecord, own: Values, *, time_us: int) -> UniverseSettingsRecord:
     """What a host was started with. Guard: the record as it was read."""
+    # What other hosts have noted stays, but for the settings that this host was started with.
     return _replace(batch, known, known.record.chosen, {**known.record.noted, **own}, time_us)
 
 
@@ -73,6 +74,7 @@ def _replace(
         batch.absent(key)
     else:
         batch.expect(key, known.raw)
+    # Counted, so that the bytes change even if the values are what they were before.
     record = UniverseSettings(known.record.changes + 1, chosen, noted, time_us)
     raw = keys.SETTINGS.pack(record)
     batch.put(key, raw)

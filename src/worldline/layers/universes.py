@@ -99,7 +99,7 @@ def get_generation(universe: ids.UniverseId) -> kv.Get:
 
 
 def decode_generation(raw: bytes | None) -> int:
-    """The garbage-collection generation; a universe never collected is at 0."""
+    """Read the garbage-collection generation; a universe never collected is at 0."""
     found: blobs.Generation | None = keys.GENERATION.get(raw)
     return 0 if found is None else found.number
 
@@ -127,6 +127,7 @@ def expect_generation(batch: kv.Batch, universe: ids.UniverseId, raw: bytes | No
     key = keys.generation_key(universe)
     if raw is not None:
         batch.expect(key, raw)
+    # A batch may publish several references: the first one makes the record for all.
     elif key not in batch.puts:
         batch.absent(key)
         batch.put(key, keys.GENERATION.pack(blobs.Generation(0)))
@@ -165,6 +166,7 @@ def decode_grants(universe: ids.UniverseId, raw: bytes | None, newest: kv.Page) 
     an older one, sealed as it once was, would bring back what was taken back since.
     """
     found = keys.GRANTS.get(raw) or _NO_GRANTS
+    # The log is appended in the same commit, under stamps that grow: an older record cannot match its end.
     changes = [each.change for each in decode_grant_log(newest)]
     if found.changes != (changes[0] if changes else 0):
         raise errors.Corrupt(
@@ -222,6 +224,7 @@ def change_grants(batch: kv.Batch, record: Granted, found: model.Grants, change:
     else:
         batch.expect(key, record.raw)
     batch.put(key, raw)
+    # In the same batch: a grant without its line in the log would be refused at the next read.
     batch.append(keys.grant_log_prefix(record.universe), keys.GRANT_CHANGE.pack(change))
 
 

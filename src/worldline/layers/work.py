@@ -70,6 +70,7 @@ def open_work(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, wanted: wo
     """Ask for an effect or a timer, in the step that journals it. An effect may be parked from the beginning."""
     _check_new(wanted)
     batch.put(keys.open_key(at, intent), keys.WORK.pack(wanted))
+    # Parked work has no pointer, so that no adapter finds it.
     if wanted.state is _WAITING:
         _point(batch, at, intent, wanted)
 
@@ -158,7 +159,7 @@ def decode(at: ids.Address, intent: ids.IntentId, raw: bytes | None) -> Open | N
 
 
 def open_range(at: ids.Address, *, after: ids.IntentId | None = None, count_max: int) -> kv.Range:
-    """What a world has open, by intent. If the page says `more`, go on after the last one decoded."""
+    """What a world has open, by intent. If the page says `more`, continue after the last one decoded."""
     begin, end = keys.open_work(at)
     if after is not None:
         begin = tuples.successor(keys.open_key(at, after))
@@ -183,6 +184,7 @@ def discard(batch: kv.Batch, found: DuePointer, authority: Open | None) -> None:
     assert not matches(found, authority)
     batch.expect(found.key, found.raw)
     batch.delete(found.key)
+    # Without an authority none is expected: one that is restored has another due time (`_unused_due_us`).
     if authority is not None:
         batch.expect(keys.open_key(authority.at, authority.intent), authority.raw)
 
@@ -199,7 +201,7 @@ def count_death(batch: kv.Batch, held: Open, *, now_us: int) -> Open:
 
     Only a death alone is evidence. After each but the first there is a pause, which grows: what makes processes end for
     some seconds, whatever it is, must not use up what is allowed; and if it is this effect, then what else its
-    processes have to do goes on in the pauses, also if none of the deaths can be held against it.
+    processes have to do continues in the pauses, also if none of the deaths can be held against it.
     """
     _check_claimed(held)
     blamed = [*held.work.blamed, held.work.worker] if held.work.alone else held.work.blamed
@@ -212,6 +214,7 @@ def count_death(batch: kv.Batch, held: Open, *, now_us: int) -> Open:
 
 def pause_after(deaths: int) -> int:
     """How long an effect is left alone after so many deaths and the first one, in microseconds."""
+    # The shift is bounded: a count that is read from the store must not make a number without bounds.
     return min(DEATH_PAUSE_MAX_US, DEATH_PAUSE_US << (2 * min(deaths - 1, 8)))
 
 
@@ -238,6 +241,7 @@ def receipt(claim: Open, status: inbox.ReceiptStatus, carried: payload.Payload) 
 
 def tried_with(held: work.Work, ended: str, *, now_us: int, error: str = "") -> list[work.EffectAttempt]:
     """The attempts that are kept of claimed work, with the one that has ended now."""
+    # A clock that was set back must not let an attempt end before it began (`max` below).
     began_us = held.claimed_us or held.opened_us
     said = _storable(error[: limits.ATTEMPT_ERROR_CHARACTERS_MAX])[: limits.ATTEMPT_ERROR_CHARACTERS_MAX]
     last = work.EffectAttempt(held.attempt, began_us, max(began_us, now_us), held.worker, ended, said)
@@ -321,7 +325,7 @@ def back_off(batch: kv.Batch, held: Open, *, due_us: int, now_us: int, error: st
         due_us=due_us,
         error=_storable(error),
         trace=trace,
-        died=0,
+        died=0,  # the process outlived the attempt, so nothing is held against the effect
         alone=False,
         blamed=[],
         tried=tried_with(held.work, "retried", now_us=now_us, error=error),
@@ -346,7 +350,7 @@ def park(batch: kv.Batch, held: Open, *, now_us: int, error: str, trace: str = "
 
 
 def retry(batch: kv.Batch, parked: Open, *, due_us: int) -> Open:
-    """Put parked work back into the queue, with its attempts counted anew. Guard: the authority as it was read."""
+    """Put parked work back into the queue, its attempts counted from 0. Guard: the authority as it was read."""
     if parked.work.state is not WorkState.PARKED:
         raise errors.Closed(f"intent {parked.intent.hex()} is {parked.work.state.name.lower()}, not parked")
     waiting = msgspec.structs.replace(parked.work, state=WorkState.WAITING, attempt=0, due_us=due_us, died=0, blamed=[])
@@ -432,7 +436,7 @@ def fire(batch: kv.Batch, timer: Open, *, token: ids.Token, worker: ids.WorkerId
         timer.work,
         state=WorkState.SETTLED,
         attempt=timer.work.attempt + 1,
-        token=ids.check_id(token, "a timer worker's token"),
+        token=ids.check_id(token, "a timer worker's token"),  # of two workers, each writes other bytes
         worker=worker,
     )
     _move(batch, timer, settled)
@@ -460,7 +464,7 @@ def take_back(batch: kv.Batch, held: Open, *, now_us: int, died: bool) -> Open:
 
 
 def put_copy(batch: kv.Batch, found: Open, *, now_us: int) -> None:
-    """Open work in a copy of its store, which makes its pointer anew. One that was claimed waits again: whatever had
+    """Open work in a copy of its store, which makes its pointer again. One that was claimed waits again: whatever had
     claimed it is not here. The batch has a guard of its own.
     """
     wanted = found.work
@@ -552,6 +556,7 @@ def _move(batch: kv.Batch, before: Open, after: work.Work) -> Open:
     if after.state not in CLAIMABLE:
         batch.delete(old)
     elif old != new or before.work.state not in CLAIMABLE:
+        # A pointer's value never changes: with the same key there is nothing to rewrite.
         if before.work.state in CLAIMABLE:
             batch.delete(old)
         _point(batch, before.at, before.intent, after)

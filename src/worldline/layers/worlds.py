@@ -138,7 +138,7 @@ def fork(
     baseline: snapshots.StateSnapshot,
     owners: Sequence[WorldRecord] = (),
 ) -> WorldRecord:
-    """A new world that goes on where the history of another ends at `head`, from its own journal on.
+    """A new world that continues where the history of another ends at `head`, from its own journal on.
 
     Guards: the id and the name are free. The parent's meta is expected, and that of the `owners` of what the fork
     needs: a world that is deleted meanwhile is neither forked nor pinned. The caller pins it (`snapshots.pin`).
@@ -157,8 +157,8 @@ def imported(
     head: journal.Head,
     baseline: snapshots.StateSnapshot,
 ) -> WorldRecord:
-    """A new world that goes on where a history ends at `head` that is in the store already. Guards: the id and the name
-    are free.
+    """A new world that continues where a history ends at `head` that is in the store already. Guards: the id and the
+    name are free.
     """
     check_labels(meta.labels)
     made = _new(batch, at, meta)
@@ -171,11 +171,13 @@ def imported(
 def _new(batch: kv.Batch, at: ids.Address, meta: model.WorldMeta) -> WorldRecord:
     """A world's record, its name and its listing, and an epoch that no lease has had."""
     raw = keys.META.pack(meta)
+    # A deleted world leaves its meta behind, so an id that was used is never free again.
     batch.absent(keys.meta_key(at))
     batch.put(keys.meta_key(at), raw)
     batch.absent(keys.name_key(at.universe, meta.name))
     batch.put(keys.name_key(at.universe, meta.name), keys.NAME.pack(keys.NameRecord(at.world)))
     batch.put(keys.index_key(at), keys.INDEX.pack(meta))
+    # Number 0 belongs to no lease: the first acquire writes 1.
     batch.put(lease_keys.epoch_key(at), lease_keys.EPOCH.pack(leases.Epoch(0, b"")))
     return WorldRecord(at, meta, raw)
 
@@ -192,7 +194,8 @@ def change(
     """Change what is given. A status that may not follow the present one is refused; a world is deleted by `bury`, with
     all it has. Guard: the meta as it was read.
 
-    Two who make the same change of the same meta write the same bytes: each may take the other's success for its own.
+    Two callers that make the same change of the same meta write the same bytes: each may take the other's success for
+    its own.
     """
     meta = world.meta
     if meta.status is model.Status.DELETED:
@@ -210,16 +213,18 @@ def change(
         meta = msgspec.structs.replace(meta, program=checked, program_hash=program[1])
     if name is not None:
         meta = msgspec.structs.replace(meta, name=ids.check_name(name, "a world's name"))
+    # Counted, so that the bytes change even if no value does: the meta is the guard of this batch.
     meta = msgspec.structs.replace(meta, revision=meta.revision + 1)
     raw = keys.META.pack(meta)
     batch.expect(keys.meta_key(world.at), world.raw)
     batch.put(keys.meta_key(world.at), raw)
+    # The listing repeats the meta: only in the same batch do they stay equal.
     batch.put(keys.index_key(world.at), keys.INDEX.pack(meta))
     return WorldRecord(world.at, meta, raw)
 
 
 def bury(batch: kv.Batch, world: WorldRecord) -> WorldRecord:
-    """Delete a world: from now on there is none of this id, for good. Guard: the meta as it was read.
+    """Delete a world: from now on there is none of this id, permanently. Guard: the meta as it was read.
 
     What stays of the meta says that, and when the world was made; name, program and labels go.
     """
@@ -286,6 +291,7 @@ def expect_there(batch: kv.Batch, world: WorldRecord) -> None:
 
 def expect_open(batch: kv.Batch, world: WorldRecord) -> None:
     """What every producer does: the world must take input, now and at the commit."""
+    # Looked at for a clear error now, and expected, because it may change before the commit.
     if world.meta.status not in model.TAKES_INPUT:
         raise errors.Closed(f"world {world.meta.name!r} is {world.meta.status.name.lower()} and takes no input")
     batch.expect(keys.meta_key(world.at), world.raw)

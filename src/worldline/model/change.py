@@ -93,10 +93,12 @@ def digests(previous: bytes, changes: Sequence[Change]) -> tuple[bytes, bytes, b
             continue
         if change.digest:
             flat += (_LONG, change.digest)
+            # Only the digest of a long meaning is in these bytes: no reader could take them for the row.
             is_plain = False
         else:
             flat.append(row.meaning)
         placements.append(row.placement)
+        # One placement is enough for the list of all: its places count from the first row.
         placed = placed or row.placement
     meant = encode_flat(flat)
     if placed:
@@ -128,6 +130,7 @@ def plain(data: bytes) -> list[Change]:
             found.append(Change(key, None, is_group=meaning == _GROUP))
         else:
             raise errors.DecodeError(f"plain changes: number {len(found)} is none")
+    # A change has one form: a list of empty placements is never written, so it is refused.
     if placements and (count != len(placements) or not any(placements)):
         raise errors.DecodeError(f"plain changes: {len(placements)} placements of {count} rows")
     return found

@@ -53,6 +53,7 @@ def check_id(value: bytes, what: str) -> bytes:
 def check_name(name: str, what: str) -> str:
     """A name people choose: 1 to 128 bytes of UTF-8, printable, no blank and no slash at either end."""
     _check_text(name, what)
+    # Measured before it is known to be printable, so a lone surrogate must not raise here.
     size = len(name.encode("utf-8", "surrogatepass"))
     if size > limits.NAME_BYTES_MAX:
         raise errors.TooLarge(what, size=size, limit=limits.NAME_BYTES_MAX)
@@ -115,6 +116,7 @@ def intent_id(address: Address, *, step: int, ordinal: int, kind: str, params: b
     assert ordinal >= 0
     universe, world = address.universe, address.world
     assert len(universe) == len(world) == _ID_BYTES
+    # 8 and 4 are the lengths of step and ordinal, as `hash_parts` writes them before each part.
     where, when = _INTENT + universe + _ID_LENGTH + world, _WHEN.pack(8, step, 4, ordinal)
     counted = digest.counted
     return IntentId(sha256(where + when + counted(kind.encode()) + counted(params)).digest()[:_ID_BYTES])

@@ -22,7 +22,7 @@ class Holder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
     worker: bytes
     incarnation: bytes
-    epoch: int
+    epoch: int  # that of the `Epoch` which the same batch wrote
     acquired_us: int
 
 
@@ -32,10 +32,10 @@ class Worker(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     incarnation: bytes
     beat: int
     heartbeat_us: int
-    ttl_us: int
+    ttl_us: int  # how long after `heartbeat_us` it still counts as alive
     capacity: int
     labels: dict[str, str]
-    draining: bool = False
+    draining: bool = False  # it is being emptied, and is given no worlds
 
 
 class Assignment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -47,7 +47,7 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     worker: bytes
     priority: int
     reason: str
-    revision: int
+    revision: int  # makes each assignment a new value, also one that says the same
 
 
 class HolderActivity(enum.IntEnum):

@@ -101,6 +101,7 @@ def _refusal(rules: list[PolicyRule], *, peer: str, name: str) -> str | None:
     for each in rules:
         if each.verb is Verb.ONLY:
             only.append(each)
+        # A DENY decides at once, whatever the ONLY rules say.
         elif each.covers(peer=peer, name=name):
             return f"rule {each.number} of its universe denies it"
     if not only or any(each.covers(peer=peer, name=name) for each in only):

@@ -149,10 +149,12 @@ def named(name: str) -> list[bytes]:
     try:
         key = bytes.fromhex(name)
         parse(key)
+    # No hex, or no key in hex: then it is a name, and the patterns below decide.
     except (ValueError, errors.DecodeError):
         pass
     else:
         return [key]
+    # A text stands behind its length in two bytes: a longer one has no key.
     if len(name.encode()) >= 1 << 8 * _LENGTH_BYTES:
         raise errors.BadInput("no row has so long a name")
     run = _RUN_NAME.fullmatch(name)
@@ -190,6 +192,7 @@ def _unquoted(part: str) -> str:
     if part[:1] not in ("'", '"'):
         return part
     try:
+        # Messages show keys by `repr`, so a name that was copied from one is read back the same way.
         found = ast.literal_eval(part)
     except (ValueError, SyntaxError):
         found = None

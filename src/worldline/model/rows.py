@@ -73,6 +73,7 @@ class Rows:
                 rows[key] = row
             elif change.is_group:
                 self.drop(key)
+                # `drop` has sorted the new keys in and begun another list.
                 new = self._new
             else:
                 rows.pop(key, None)
@@ -83,6 +84,7 @@ class Rows:
         return ((key, rows[key]) for key in sorted(rows))
 
     def _sort(self) -> None:
+        # Merging costs as much as the map has rows: so it waits until the short lists are a good part of it.
         if len(self._recent) + len(self._new) > _RECENT_MAX + len(self._long) // 8:
             self._long, self._recent = sorted(self._rows), []
         else:

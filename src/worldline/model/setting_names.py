@@ -85,6 +85,7 @@ def value_of(name: str, text: str) -> Any:
     match ALL[name].type:
         case msgspec.inspect.IntType():
             digits = text.removeprefix("-").replace("_", "")
+            # Bounded, because `int` raises an error of its own for a text of thousands of digits.
             if not (digits.isascii() and digits.isdecimal() and len(digits) <= 30):
                 raise errors.BadInput(f"{name} is {text!r}; use a whole number from {ALL[name].values}")
             return int(text.replace("_", ""))

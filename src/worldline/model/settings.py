@@ -91,6 +91,7 @@ class WorkerSettings(msgspec.Struct, frozen=True):
         try:
             keys = tuple(bytes.fromhex(each) for each in found)
         except ValueError:
+            # No key is so short, so the check below refuses it, with the message for all.
             keys = (b"",)
         if any(len(each) != limits.PUBLIC_KEY_BYTES for each in keys):
             raise errors.BadInput("WorkerSettings.receipt_keys has public keys of 64 hexadecimal digits, with commas")
@@ -232,6 +233,7 @@ def _check(settings: msgspec.Struct) -> None:
         name = f"{type(settings).__name__}.{field.name}"
         match field.type:
             case msgspec.inspect.IntType(ge=int(low), le=int(high)):
+                # `isinstance` would let True pass for 1.
                 if type(value) is not int or not low <= value <= high:
                     raise errors.BadInput(f"{name} is {value!r}; use a whole number from {low} to {high}")
             case msgspec.inspect.StructType(cls=wanted):

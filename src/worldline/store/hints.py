@@ -48,6 +48,7 @@ class HintBoard:
         if len(self._waiting) <= FEW:  # most keys have no waiting caller, and this is the quickest check
             prefixes = tuple(self._waiting)
             keys = [key for key in keys if key.startswith(prefixes)]
+        # By length: each key is cut once for all prefixes that are as long, however many wait.
         lengths = sorted({len(prefix) for prefix in self._waiting})
         met: dict[bytes, None] = {}
         for key in keys:
@@ -59,6 +60,7 @@ class HintBoard:
 
     async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
         assert 0 <= seen <= self._count, "`seen` comes from a snapshot of this engine"
+        # Before sleeping: what was written since the caller's snapshot must not be slept through.
         if self._noted_since(prefix, seen):
             return True
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -74,6 +76,7 @@ class HintBoard:
 
     def _noted_since(self, prefix: bytes, seen: int) -> bool:
         missed = self._count - seen
+        # The ring has forgotten some of them: looking once too often is the safe answer.
         if missed > len(self._ring):
             return True
         recent = (self._ring[index] for index in range(len(self._ring) - missed, len(self._ring)))
@@ -82,12 +85,14 @@ class HintBoard:
     def _wake(self, prefixes: list[bytes]) -> None:
         for prefix in prefixes:
             for woken in self._waiting[prefix]:
+                # Done already, if an earlier note came in the same turn of the loop, or the caller was cancelled.
                 if not woken.done():
                     woken.set_result(None)
 
     def _forget(self, prefix: bytes, woken: asyncio.Future[None]) -> None:
         waiters = self._waiting[prefix]
         waiters.remove(woken)
+        # An empty list left behind would be looked at by every later note.
         if not waiters:
             del self._waiting[prefix]
 

@@ -257,12 +257,12 @@ class Engine(Protocol):
     async def durability(self) -> Durability: ...
 
     async def close(self) -> None:
-        """Finish what was accepted, then let go of everything. Closing twice is closing once."""
+        """Finish what was accepted, then release everything. Closing twice is closing once."""
 
 
 class Frozen(Protocol):
     """The store as it was at one moment, read in as many calls as it takes. It costs the engine something as long as it
-    is open: close it soon. `StoreUnavailable` if it is lost: freeze again and begin anew.
+    is open: close it soon. `StoreUnavailable` if it is lost: freeze again, and begin at the start.
     """
 
     async def read(self, *requests: Request) -> ReadResult: ...
@@ -337,6 +337,7 @@ def check(batch: Batch) -> int:
         size += length if length <= value_max else _check_value(length, value_max)
         if not guarded and key in puts:
             put = puts[key]
+            # Puts with stamps and deletes guard, too. They are looked at below, only where nothing simpler was found.
             guarded = put.stamp is None and put.value != value
     for key, put in puts.items():
         length = len(key)
@@ -363,6 +364,7 @@ def check(batch: Batch) -> int:
     size_max = limits.SEALED_BATCH_BYTES_MAX if room else limits.BATCH_BYTES_MAX
     if size > size_max:
         raise errors.TooLarge("batch", size=size, limit=size_max)
+    # The slow way, for the few batches whose guard was not seen on the way through.
     if not guarded and next(guards(batch), None) is None:
         raise errors.BatchRefused("no guard: a batch must expect something that its own success makes false")
     return size
@@ -390,6 +392,7 @@ def applied_before(batch: Batch, conflict: Conflict) -> bool:
     """
     for key in guards(batch):
         failed, found = conflict.at(key)
+        # This guard still holds, and the batch's success would have made it false.
         if not failed:
             return False
         put = batch.puts.get(key)
@@ -401,6 +404,7 @@ def applied_before(batch: Batch, conflict: Conflict) -> bool:
         elif put.stamp is None:
             if found != put.value:
                 return False
+        # Which stamp the first commit had is not known here: the bytes before it must do.
         elif len(found) != len(put.value) + limits.STAMP_BYTES or not found.startswith(put.value):
             return False
     return True
@@ -434,6 +438,7 @@ def stamps(version: int, first: int, count: int) -> tuple[Stamp, ...]:
 
 def counter_add(value: bytes | None, delta: int) -> bytes:
     """A counter's next value. Wraps at 64 bits and takes any value for a counter, as FoundationDB does."""
+    # Any bytes are taken for a counter: a commit must not fail half-way, because of what another release stored.
     held = b"" if value is None else value
     total = delta + counter(held[: limits.COUNTER_BYTES].ljust(limits.COUNTER_BYTES, b"\x00"))
     return ((total + 2**63) % 2**64 - 2**63).to_bytes(limits.COUNTER_BYTES, "little", signed=True)
@@ -451,6 +456,7 @@ def fill_page(items: Iterable[tuple[bytes, bytes]], request: Range, at: Stamp) -
     size = 0
     for key, value in items:
         size += len(key) + len(value)
+        # At least one, or a scan would never get past a value that is larger than its bound.
         if taken and (len(taken) >= request.count_max or size > request.bytes_max):
             return Page(taken, more=True, stable=at)
         taken.append((key, value))
@@ -467,6 +473,7 @@ def check_requests(requests: Sequence[Request]) -> None:
                 raise errors.BadInput("a range must allow at least one key and one byte")
             if not (0 < len(request.begin) <= key_max and 0 < len(request.end) <= key_max):
                 _check_key(request.begin)
+                # An end may be a byte longer than a key: so a range can end right behind the longest one.
                 _check_key(request.end, extra=-1)
         elif not 0 < len(request.key) <= key_max:
             _check_key(request.key)
@@ -507,6 +514,7 @@ def _check_ranges(batch: Batch) -> int:
                 if begin <= key < end:
                     raise errors.BatchRefused(f"key {key.hex()} is written inside a range the batch deletes")
         for append in batch.appends:
+            # Whatever stamp the engine assigns, the key is below this bound.
             if append.prefix < end and begin < append.prefix + b"\xff" * (limits.STAMP_BYTES + 1):
                 raise errors.BatchRefused(f"append under {append.prefix.hex()} inside a range the batch deletes")
     return size

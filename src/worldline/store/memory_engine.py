@@ -41,6 +41,7 @@ class MemoryEngine:
         self._check_open()
         for batch in batches:
             kv.check(batch)
+        # One version for each call, also if every batch conflicts: stamps must be in order, not dense.
         self._version += 1
         outcomes: list[kv.Outcome] = []
         ordinal = 0
@@ -74,11 +75,13 @@ class MemoryEngine:
 
     async def close(self) -> None:
         self._closed = True
+        # Wakes the callers of `wait`, which end when the engine closes.
         self.hints.note(None)
 
     def _apply(self, batch: kv.Batch, ordinal: int) -> tuple[kv.Stamp, ...]:
         stamps = tuple(kv.stamp(self._version, ordinal + index) for index in range(len(batch.appends)))
         for begin, end in batch.ranges:
+            # A list first: removing keys moves the positions that are walked.
             for key in list(self._between(begin, end)):
                 self._remove(key)
         for key in batch.deletes:

@@ -42,7 +42,7 @@ class Write(msgspec.Struct, Generic[T], frozen=True):
 async def run(engine: kv.Engine, env: envs.Env, attempt: Callable[[], Awaitable[NothingToWrite[T] | Write[T]]]) -> T:
     """Call `attempt` until it is done or its batch is committed.
 
-    `attempt` reads what it needs and builds a batch from that; it is called anew after each conflict, so it must not
+    `attempt` reads what it needs and builds a batch from that; it is called again after each conflict, so it must not
     act on anything but its batch.
     """
     for turn in range(limits.TRANSACT_ATTEMPTS_MAX):
@@ -61,8 +61,10 @@ async def commit(engine: kv.Engine, env: envs.Env, *batches: kv.Batch) -> list[C
 
     An `Ok` found by a repeat carries the first time's stamps if a put of the batch recorded one of them, else none.
     """
+    # Nothing is outstanding yet: if the engine says that nothing was applied, that is certain, and is raised.
     first = await _commit_once(engine, batches, sure=True)
     if not any(isinstance(outcome, kv.CommitUnknown) for outcome in first):
+        # All are certain; the condition is for type checkers.
         return [outcome for outcome in first if not isinstance(outcome, kv.CommitUnknown)]
     return await _repeat(engine, env, batches, first)
 
@@ -77,6 +79,7 @@ async def _repeat(
     for turn in range(limits.UNKNOWN_ATTEMPTS_MAX):
         outcomes = await _commit_once(engine, [batches[index] for index in waiting], sure=False) if repeated else first
         for index, outcome in zip(waiting, outcomes, strict=True):
+            # Only a repeat can meet its own bytes: a conflict of the first commit is what it says.
             if isinstance(outcome, kv.Conflict) and repeated and kv.applied_before(batches[index], outcome):
                 probes.hit("transact.applied-before")
                 certain[index] = kv.Ok(_recorded_stamps(batches[index], outcome))
@@ -111,11 +114,13 @@ def _recorded_stamps(batch: kv.Batch, conflict: kv.Conflict) -> tuple[kv.Stamp, 
         if put.stamp is None or not failed or found is None:
             continue
         recorded = found[-limits.STAMP_BYTES :]
+        # The ordinals of one batch follow each other, so one stamp that was recorded tells all the others.
         base, ordinal = recorded[:8], int.from_bytes(recorded[8:], "big") - put.stamp
         return tuple(kv.Stamp(base + (ordinal + index).to_bytes(4, "big")) for index in range(len(batch.appends)))
     return ()
 
 
 async def _pause(env: envs.Env, turn: int) -> None:
+    # With jitter: writers that met in one commit would otherwise meet in the next.
     delay_ms = envs.backoff_ms(env, turn, first_ms=limits.RETRY_FIRST_MS, most_ms=limits.RETRY_MOST_MS)
     await env.sleep(delay_ms / 1000)

@@ -21,7 +21,7 @@ HIDDEN: Final = "***"
 # `scheme://user:password@place`: up to the last @, whatever is between. A slash or two may be missing.
 _LOGIN: Final = r"(?P<user>[A-Za-z][A-Za-z0-9+.-]*:/{0,2}[^\s:@/?#]*):%s@"
 _IN_URL: Final = re.compile(_LOGIN % ".*", re.DOTALL)
-_IN_TEXT: Final = re.compile(_LOGIN % r"\S*")  # a text goes on behind the URL
+_IN_TEXT: Final = re.compile(_LOGIN % r"\S*")  # a text continues behind the URL
 _PARAMETER: Final = re.compile(r"(?P<name>[^\s&?;=]+)=(?P<value>[^\s&;]+)")
 _SECRET: Final = re.compile(r"password|passwd|secret|token", re.IGNORECASE)
 
@@ -52,5 +52,6 @@ def check_whole(url: str) -> str:
 
 
 def _without_value(found: re.Match[str]) -> str:
+    # A name may be percent-encoded, and the driver decodes it before it looks.
     name = urllib.parse.unquote(found["name"])
     return f"{found['name']}={HIDDEN}" if _SECRET.search(name) else found[0]

@@ -1,7 +1,7 @@
 """In whose journals a world's history stands.
 
 A world that was not forked has a journal of its own, from height 1 on. A fork's history is that of its parent up to the
-fork, and maybe that of its parent's parent before that; its own journal goes on above. Nothing is copied, and each
+fork, and maybe that of its parent's parent before that; its own journal continues above. Nothing is copied, and each
 height comes from exactly one place. What was true of a line stays true: a lineage never changes, and journals only
 grow.
 
@@ -62,6 +62,7 @@ class HistoryLine(msgspec.Struct, frozen=True):
 
     def owner(self, height: int) -> ids.Address:
         """The world in whose journal an entry stands."""
+        # Oldest first: the first section that reaches up to the height is the one that has it.
         return next((self._of(each) for each in self.sections if height <= each.height), self.at)
 
     def identity(self, height: int) -> ids.Address:
@@ -75,6 +76,7 @@ class HistoryLine(msgspec.Struct, frozen=True):
         """Those of a fork that begins at the end of this step."""
         found: list[Origin] = []
         for each in self.origins:
+            # This origin made the last step that the fork has: it counts up to there, and later ones not at all.
             if each.height >= height:
                 return (*found, Origin(each.universe, each.world, step, height))
             found.append(each)

@@ -108,6 +108,7 @@ def lines(exported: ExportedJournal) -> Iterator[str]:
                 yield from tell(step_reader.needed(step))
                 covered = exported.changed[step.step - exported.start.step - 1].digest
                 yield _line({"changes_of": step.step, "data": _text(step.changes), "digest": covered.hex()})
+    # Recomputed, not copied from the head: a damaged journal raises here, and its file never gets a last line.
     end = journals.verify(exported.start, exported.entries, [each.digest for each in exported.changed])
     yield _line({"end": {"step": end.step, "height": end.height, "chain": end.chain.hex()}})
 
@@ -141,6 +142,7 @@ def read(text: Iterable[str]) -> ExportedJournal:
     if header is None or end is None:
         raise errors.DecodeError("the exported journal is cut short: its last line is missing")
     count = sum(1 for entry in entries if entry.chain)
+    # A step without a line of changes has changed nothing; what is left over belongs to no step of the file.
     steps = [changed.pop(header.start.step + number, UNCHANGED) for number in range(1, count + 1)]
     if changed:
         raise errors.DecodeError(f"changes of step {min(changed)}, which is not in the exported journal")
@@ -168,6 +170,7 @@ def _check_changes(
     for address in step_reader.needed(step):
         if address not in blobs:
             raise errors.DecodeError(f"the blob {address.hex()} of the changes of step {step.step} is missing")
+    # Above a snapshot not every row is known. The chain still covers the digest of these changes.
     if not step_reader.knows_bases(step, rows):
         return
     found = step_reader.resolve(step, rows, blobs)
@@ -181,6 +184,7 @@ def _addresses(exported: ExportedJournal, entry: journal.JournalEntry) -> Iterat
     """The blobs that an entry needs: its own payload if that is stored apart, and the one its input refers to."""
     if entry.blob:
         yield entry.blob
+    # A payload that is missing is reported by `_check`; decoding it here first would be a KeyError.
     if entry.kind in journal.INPUTS and (not entry.blob or entry.blob in exported.blobs):
         item: inbox.Item = structs.decode(inbox.Item, exported.payload_of(entry))  # type: ignore[arg-type]
         carried = getattr(item, "payload", None)
@@ -250,6 +254,7 @@ def _entry(entry: journal.JournalEntry) -> dict[str, object]:
 
 def _read_entry(record: dict[str, Any]) -> journal.JournalEntry:
     height, step, time_us = record["height"], record["step"], record["time_us"]
+    # `isinstance` would let `true` pass, which is an int in Python.
     if type(height) is not int or type(step) is not int or type(time_us) is not int:
         raise ValueError("heights, steps and times are numbers")
     fields = {name: bytes.fromhex(str(record.get(name, ""))) for name in ("stamp", "state", "chain")}
@@ -291,6 +296,7 @@ def _text(data: bytes) -> str:
 
 
 def _bytes(text: object) -> bytes:
+    # Without `validate`, characters outside of the alphabet are skipped, and damage may pass.
     return base64.b64decode(str(text), validate=True)
 
 

@@ -48,11 +48,15 @@ class Pages:
         """The next values, at least one; none if the journal ends."""
         page = self._next_blocks(bytes_max)
         while not page:
+            # Between segments, frames are read only to see whether they follow: a page of them would be thrown away.
             frames = self.reader.wanted(bytes_max=bytes_max, count_max=1 if self._in_segments else 10_000)
+            # One read, one snapshot: compaction moves frames into segments, and between two reads a height could
+            # vanish.
             read = await self._engine.read(self.reader.wanted_segment(), frames)
             at = self.reader.at
             record = self.reader.covering(read.page(0))
             if record is None:
+                # The segments end here: the one frame was only a look, and a whole page is asked for.
                 if self._in_segments and read.page(1).more:
                     self._in_segments = False
                     continue
@@ -67,6 +71,7 @@ class Pages:
     def _next_blocks(self, bytes_max: int) -> list[step_reader.Item]:
         found: list[step_reader.Item] = []
         size = 0
+        # The reader may have entered another world's journal: blocks that were read ahead end there.
         while size < bytes_max and self._at == self.reader.at:
             block = next(self._blocks, None)
             if block is None:
@@ -110,6 +115,7 @@ async def entries(
             if pieces is None:
                 pieces = history_line.decode(at, read.value(0)).pieces(above)
                 piece = next(pieces)
+                # A fork: these heights stand in another world's journal, and this read was of its own.
                 if piece.at != at:
                     continue
             record = step_reader.covering(piece.at, read.page(1), above=above)
@@ -122,6 +128,7 @@ async def entries(
         end = up_to if piece.up_to is None else min(up_to, piece.up_to)
         found += [entry for entry in page if entry.height <= end]
         above = page[-1].height
+        # A parent's journal goes further than the fork: what stands there above the fork is another history.
         if above >= end and end < up_to:
             above, piece = end, next(pieces or iter(()))
     return found
@@ -130,6 +137,7 @@ async def entries(
 async def missing(engine: kv.Engine, at: ids.Address, owner: ids.Address, height: int, up_to: int) -> errors.Error:
     """What it means that a height is in no frame and in no segment: its world was deleted, or something is damaged."""
     read = await engine.read(worlds.get(at), worlds.get(owner))
+    # Asked first: in a deleted world, entries that are missing are no damage.
     if worlds.find(at, read.value(0)) is None:
         return worlds.gone(at, read.value(0))
     if worlds.is_deleted(read.value(1)):
@@ -161,6 +169,7 @@ async def changes_above(engine: kv.Engine, line: history_line.HistoryLine) -> in
 async def _dropped_up_to(engine: kv.Engine, at: ids.Address) -> int:
     begin, end = segment_keys.segments(at)
     while True:
+        # From the newest on: the oldest are dropped first, so the first one found without changes is the highest.
         page = (await engine.read(kv.Range(begin, end, count_max=SEGMENTS_PAGE, reverse=True))).page(0)
         for _, raw in page.items:
             record = segment_keys.unpack(raw)
@@ -192,6 +201,7 @@ async def kept(engine: kv.Engine, line: history_line.HistoryLine) -> RetainedRan
     for index, piece in enumerate(pieces):
         records = [segment_keys.unpack(raw) for _, raw in read.page(index).items]
         dropped = [each for each in records if isinstance(each, DroppedEntries) and each.last_height > piece.above]
+        # Nothing of this piece is left: the history begins at the fork, whose head its lineage has kept.
         if piece.up_to is not None and (piece in deleted or any(each.last_height > piece.up_to for each in dropped)):
             fork = history_line.decode_lineage(read.value(len(pieces) + index + 1))
             found = RetainedRange(piece.up_to, history_line.forked_head(fork))

@@ -84,7 +84,9 @@ class KnownRows:
             numbers = [row_keys.number(each) for each in range(first, count)]
             groups = [row_keys.PROGRESS + name for name in open_]
             yield [group + part + number for group in groups for number in numbers for part in _OF_OPS]
+            # Operations are numbered without a gap: only if the last one asked for is there, there may be more.
             last = row_keys.OP + numbers[-1]
             open_ = [name for name in open_ if self._rows.get(row_keys.PROGRESS + name + last) is not None]
             first, count = count, 2 * count
+        # Not before the last list: until then, an operation that is missing may just not have been looked up.
         self._progress |= dict.fromkeys(row_keys.PROGRESS + name for name in names)

@@ -39,6 +39,7 @@ class Overlay:
     def under(self, group: bytes) -> list[tuple[bytes, Row]]:
         """Every row whose key begins with these bytes, in the order of keys."""
         found: dict[bytes, Row] = {}
+        # Rows below a dropped group are not read at all: what stands in `_put` is all there is.
         if not self._is_dropped(group):
             found = {key: row for key, row in self._base.under(group) if not self._is_gone(key)}
         found |= self._put.under(group)
@@ -53,6 +54,7 @@ class Overlay:
             elif change.is_group:
                 self._dropped[key] = None
                 self._lengths[len(key)] = None
+                # What this history put into the group before goes, too; what it puts there later stays.
                 self._put.drop(key)
             else:
                 self._gone[key] = None
@@ -81,4 +83,5 @@ class Overlay:
 
     def _is_dropped(self, key: bytes) -> bool:
         dropped = self._dropped
+        # One lookup for each length of a name: groups may be many, their lengths are few.
         return bool(dropped) and any(key[:length] in dropped for length in self._lengths)

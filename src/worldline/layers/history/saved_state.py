@@ -52,6 +52,7 @@ class LoadedState(msgspec.Struct, frozen=True):
     def rows(self) -> list[tuple[bytes, Row]]:
         """All of its rows that were read, in no particular order. Takes a while if they are many."""
         found = self.walk.rows()
+        # Compared, because rows that are missing would make another state without any other sign of it.
         if not self.cold and len(found) != self.header.root.count:
             raise errors.DecodeError(f"a saved state has {len(found)} rows; its header says {self.header.root.count}")
         return found
@@ -129,10 +130,13 @@ async def lookup(
         except blob_layer.BadBlob as error:
             raise BadNode(None, f"{asking.place(error.address)}: {error.why}") from error
         asking.take({address: found.get(address) or branches[address] for address in wanted})
+        # Leaves are not kept: lookups share the branches near the root, and seldom a leaf.
         branches.update((address, data) for address, data in found.items() if nodes.is_branch(data))
+    # A dict keeps the order of insertion, so the first are the oldest. This lookup has used them already.
     for address in list(itertools.islice(branches, max(0, len(branches) - BRANCHES_KEPT))):
         branches.pop(address, None)
     rows = asking.rows()
+    # Large rows are asked for together: their records come in few reads, not in one for each.
     far = {row.address: key for key, row in rows.items() if isinstance(row, Far)}
     try:
         meanings = await blobs.get_many(list(far))
@@ -148,6 +152,7 @@ async def changed(blobs: blob_layer.Blobs, before: NodeRef, after: NodeRef, comp
     """The keys of rows that are not the same in two tries, in their order. Costs what is different."""
     asking = TrieDifference(before.address, after.address)
     while wanted := asking.wanted:
+        # Not on the event loop: decoding a page of leaves takes longer than a turn of it may.
         await compute(asking.take, await blobs.get_many(wanted))
     return [each.key for each in asking.changed()]
 
@@ -189,6 +194,7 @@ async def save_changed(
     await parts.put(updating.written())
     while wanted := updating.wanted:
         await parts.put(await compute(_taken, updating, await blobs.get_many(wanted)))
+    # The header is put last: until it is there, nothing refers to the nodes, and a collection removes them.
     last = written(state, updating.result(), size_before=size_before)
     await parts.put(last.blobs)
     await parts.finish()
@@ -203,6 +209,7 @@ def _taken(updating: Update, found: dict[bytes, bytes]) -> list[bytes]:
 async def save(blobs: blob_layer.Blobs, state: StateBlobs) -> SavedState:
     """Put all of a state that is not there yet."""
     parts = _Parts(blobs)
+    # In parts: between two of them the event loop has its turn.
     for start in range(0, len(state.blobs), PART_BLOBS):
         await parts.put(state.blobs[start : start + PART_BLOBS])
     await parts.finish()
@@ -225,6 +232,7 @@ class _Parts:
         self.size += size
         self._waiting += bodies
         self._waiting_size += size
+        # A commit has a fixed price, so small nodes wait until together they are worth one.
         if self._waiting_size >= PART_BYTES:
             await self.finish()
 

@@ -100,6 +100,7 @@ class SegmentBuilder:
 
     def _end_block(self) -> None:
         raw = _pack_block(self._steps, with_changes=self._with_changes)
+        # Readers refuse a longer block before they unpack it, so none may be written.
         if len(raw) > limits.SEGMENT_BLOCK_BYTES_MAX:
             raise errors.TooLarge("a step in a segment", size=len(raw), limit=limits.SEGMENT_BLOCK_BYTES_MAX)
         packed = delta.pack(raw)
@@ -115,6 +116,7 @@ class Body:
     def __init__(self, at: ids.Address, record: Segment, data: bytes) -> None:
         self.at = at
         self.record = record
+        # First the hash: nothing below parses bytes that are not those that were written.
         digest.check(data, record.digest, f"the segment up to height {record.last_height}")
         if len(data) != record.size:
             raise errors.DecodeError(f"a segment of {len(data)} bytes; its record says {record.size}")
@@ -164,6 +166,7 @@ def _unpack_block(raw: bytes, *, with_changes: bool) -> tuple[list[bytes], list[
     entries, end = frame.take(raw, int.from_bytes(raw[:_NUMBER_BYTES], "big"), start=start)
     count = int.from_bytes(raw[_NUMBER_BYTES:start], "big")
     behind = end + count * _DIGEST_BYTES
+    # The count comes from the file: without `min`, a damaged one would be a loop of billions.
     starts = range(end, min(behind, len(raw)), _DIGEST_BYTES)
     covered = [raw[each : each + _DIGEST_BYTES] for each in starts]
     changes = None
@@ -197,6 +200,7 @@ def _places(fields: list[Any], start: int) -> list[PlacedBlock]:
     found: list[PlacedBlock] = []
     for index in range(_INDEX_FIELDS, len(fields), _BLOCK_FIELDS):
         last_height, last_step, packed, length = fields[index : index + _BLOCK_FIELDS]
+        # The length is the memory that unpacking takes, so it is bounded here, before any block is unpacked.
         if last_height <= height or last_step <= step or length > limits.SEGMENT_BLOCK_BYTES_MAX:
             raise errors.DecodeError("the blocks of a segment do not follow each other")
         found.append(PlacedBlock(height + 1, last_height, last_step, start, start + packed, length))

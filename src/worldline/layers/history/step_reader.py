@@ -153,6 +153,7 @@ class StepReader:
         found: list[StoredStep] = []
         for item in items:
             if isinstance(item, Block):
+                # Blocks that were read ahead may lie behind the end of a piece, where the next world's journal follows.
                 if item.at == self._piece.at:
                     self._add_block(item, found)
                 continue
@@ -195,6 +196,8 @@ class StepReader:
         if not read.entries:
             raise errors.DecodeError(f"part {read.parts} of a frame where the frame of {self.height + 1} belongs")
         above, up_to = self._piece.above, self._piece.up_to
+        # A frame may begin below the height asked for: its first entry says where, and steps up to the height are
+        # skipped.
         if self._first:
             self._first = False
             self.height = _fields(read.entries[0])[_HEIGHT] - 1
@@ -243,8 +246,9 @@ class StepReader:
         self._end_value(found)
 
     def _add_block(self, block: Block, found: list[StoredStep]) -> None:
-        """Whole steps of a segment, which goes on behind the last one that was given out."""
+        """Add whole steps of a segment, which continues behind the last one that was given out."""
         above, up_to = self._piece.above, self._piece.up_to
+        # Segments have whole steps: while a step is half read, no block can follow.
         if block.last_height <= self.height or block.first_height > self.height + 1 or self._data:
             raise errors.DecodeError(f"height {self.height + 1} should follow; a block begins at {block.first_height}")
         data: list[bytes] = []
@@ -400,6 +404,7 @@ def fold(
     for step in steps:
         changed = resolve(step, rows, blobs)
         before = _follow(before, step, changed)
+        # Only now, when both digests fit: on an error the rows are those before the step.
         rows.apply(changed)
         if note is not None:
             note(changed)
@@ -458,6 +463,7 @@ def _payloads(step: StoredStep, blobs: stored_changes.Blobs) -> Callable[[int], 
     def payload_of(index: int) -> bytes:
         fields = step.fields[index]
         payload = blobs[fields[_BLOB]] if fields[_BLOB] else fields[_PAYLOAD]
+        # Fields are decoded without a schema: damaged ones may have anything here.
         if type(payload) is bytes:
             return payload
         raise errors.DecodeError(f"the step's entry {index} has no payload")
@@ -500,6 +506,7 @@ def _check_place(step: StoredStep, *, number: int, height: int, before_us: int) 
 def _refuse(step: StoredStep, changed: Sequence[Change], state: bytes, chain: bytes) -> NoReturn:
     last = step.fields[-1]
     where = f"step {step.step}, which ends at height {step.height}"
+    # The state first: where changes are wrong both digests are, and the rows say more than a chain.
     if state != last[_STATE]:
         names = [row_keys.describe(each.key) for each in changed[:_NAMED_MAX]]
         more = f" and {len(changed) - _NAMED_MAX} more" if len(changed) > _NAMED_MAX else ""

@@ -1,7 +1,7 @@
 """How two tries differ: the keys whose rows are not the same, at the cost of the difference.
 
 Where both have the same address, nothing below is read: equal rows have equal nodes. Both are gone through place by
-place. Where one has a leaf and the other goes on, the rows of the leaf are divided by the same bits.
+place. Where one has a leaf and the other a branch, the rows of the leaf are divided by the same bits.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class TrieDifference:
             return
         for half in (2 * place, 2 * place + 1):
             one, other = _at(before, half, depth), _at(after, half, depth)
+            # The same address, so all rows below are equal: nothing of it is read.
             if one == other:
                 continue
             if isinstance(one, bytes) or isinstance(other, bytes):

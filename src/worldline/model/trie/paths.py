@@ -26,6 +26,7 @@ class Paths:
 
     @property
     def wanted(self) -> list[bytes]:
+        # Keys share the nodes near the root: each is asked for once.
         return list(dict.fromkeys(self._next.values()))
 
     def take(self, found: Mapping[bytes, bytes]) -> None:
@@ -75,6 +76,7 @@ def follow(root: bytes, key: bytes, path: Sequence[bytes]) -> Stored | None:
             child = node.children.get(nodes.place_of(node.children, nodes.path_of(key), depth))
             address = None if child is None else child.address
             continue
+        # Nodes behind the leaf are checked by nothing, so a proof may not have any.
         if depth + 1 < len(path):
             raise errors.DecodeError("the path goes on where the trie ends")
         return node.rows.get(key)

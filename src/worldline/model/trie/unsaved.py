@@ -63,6 +63,7 @@ class Unsaved:
         if not self.tracked:
             return
         for key in keys:
+            # Cells may be very many: their keys would take more memory than all other rows.
             if key[0] != _CELL:
                 self._keys.setdefault(row_keys.group_of(key), {})[key] = None
 
@@ -77,6 +78,7 @@ class Unsaved:
                 self.bytes += len(row.meaning)
             if change.is_group:
                 if row_keys.is_group(key):
+                    # What was put into the group since the save is forgotten; what was saved of it is gone.
                     self._rows[key] = dict.fromkeys(self._keys.get(key, ()))
                 else:
                     self._drop(key)
@@ -102,6 +104,7 @@ class Unsaved:
                 rows.pop(key, None)
                 if key in saved:
                     rows[key] = None
+        # Keys of saved cells are not in memory: which of them went is looked up before the next save.
         if prefix[:1] in (b"", row_keys.CELL):
             self._gone.append(prefix)
             self._cells |= dict.fromkeys(key for key in self._cells if key.startswith(prefix))

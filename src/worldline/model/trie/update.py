@@ -159,6 +159,7 @@ class Update:
     def _change_leaf(self, at: _Wanted, leaf: Leaf, items: list[_Item]) -> None:
         rows = self._changed(leaf.rows, items)
         above = at.above
+        # Rows were put as they were: the leaf keeps its address.
         if rows == leaf.rows:
             self._done(above, at.place, at.ref)
         elif above is None or at.place >= LOWEST:
@@ -195,6 +196,7 @@ class Update:
         if branch.waiting:
             return
         children, kept = branch.children, branch.kept
+        # Nothing came of the changes: the branch keeps its address and is not written again.
         if len(children) == len(kept) and all(children.get(place) is child for place, child in kept.items()):
             self._done(branch.above, branch.place, branch.before)
             return
@@ -203,6 +205,7 @@ class Update:
         if not lacking:
             self._done(branch.above, branch.place, grouped)
             return
+        # These leaves become one with changed ones, so their rows are read before the branch can be made.
         branch.waiting = len(lacking)
         self._open += [_Wanted(leaf, branch.depth + 1, None, branch, 0) for leaf in lacking.values()]
 

@@ -79,6 +79,7 @@ class TrieWalk:
     @property
     def wanted(self) -> list[bytes]:
         if self._open:
+            # From the end: the deepest first, so that few nodes wait while the trie is wide.
             return [place.address for place in self._open[-self._page :]]
         return list(itertools.islice(self._far, self._page))
 
@@ -87,6 +88,7 @@ class TrieWalk:
         return self._far.get(address) or next((each for each in self._open if each.address == address), None)
 
     def take(self, found: Mapping[bytes, bytes]) -> None:
+        # Large meanings come last, when no node is wanted any more.
         if not self._open:
             for address in self.wanted:
                 self._meanings[address] = found[address]

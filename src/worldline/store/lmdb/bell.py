@@ -14,7 +14,7 @@ import sys
 
 # What an event counter wants to be written: the number 1 in eight bytes of the machine's order. A pipe takes any bytes.
 _RING = (1).to_bytes(8, sys.byteorder)
-_HEAR_BYTES = 512
+_HEAR_BYTES = 512  # of a pipe, many rings at once; a counter tells all of its in eight
 
 
 class Bell:

@@ -214,12 +214,14 @@ class PeerListeners:
     def tell(self, txn: int, keys: Collection[bytes]) -> None:
         self._told += 1
         if self._changed or self._told % limits.HINT_RELIST_GROUPS == 0:
+            # Cleared before the folder is read: a listener that comes meanwhile sets it again.
             self._changed = False
             self._names = [name for name in self._folder.names() if name not in self._own]
         if not self._names:
             return
         data = encode(txn, keys)
-        for name in list(self._names):
+        for name in list(self._names):  # a copy: names are removed on the way
+            # A datagram before was lost, and with it some keys: only "everything" covers them.
             missed = name in self._behind
             sent = self._folder.send(self._socket, name, encode_everything(txn) if missed else data)
             if sent is _Sent.LOST:
@@ -235,5 +237,6 @@ class PeerListeners:
 
 def _datagrams() -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    # The full queue of another process must not make the writer thread wait.
     made.setblocking(False)
     return made

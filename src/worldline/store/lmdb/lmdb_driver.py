@@ -15,17 +15,17 @@ of the version after the one the same transaction shows.
 **The map** is address space, large and sparse. When it is full, the writer thread doubles it and runs the group again;
 when another process has outgrown it, the writer thread adopts the new size. Only that thread remaps, between two of its
 transactions and under the lock that every reader holds, so nothing ever reads through a map that is gone. Pages of the
-map that were read count as memory of the process, and would become as many as the file has. So it maps the file anew
+map that were read count as memory of the process, and would become as many as the file has. So it maps the file again
 now and then, when they have become many; what the system keeps of the file stays where it is. A frozen state of the
 store is one transaction that stays open: as long as it is, no page that it shows is used again, so the file grows with
-all that is written; and if this process has to map the file anew, the frozen state is lost.
+all that is written; and if this process has to map the file again, the frozen state is lost.
 
 **Scrubbing** (`pages`) overwrites what was deleted. LMDB keeps the buffers of the pages that it has written, in each
 process, and what they hold gets into gaps of pages that it writes later. So a scrub begins with a commit that counts
-it, and a writer that finds another count than before opens the file anew before it writes: its buffers are gone then.
+it, and a writer that finds another count than before opens the file again before it writes: its buffers are gone then.
 
-**Failures.** No space: nothing of the group was applied, and the engine goes on. Any other error of a commit: the group
-in flight is `CommitUnknown`, the store of this process is closed, and later calls raise `StoreFailed`: re-open it.
+**Failures.** No space: nothing of the group was applied, and the engine continues. Any other error of a commit: the
+group in flight is `CommitUnknown`, this process closes the store, and later calls raise `StoreFailed`: re-open it.
 
 LMDB must not be opened twice by one process, so engines on one folder share one `_Store`. It is deliberately not usable
 in a forked child.
@@ -110,7 +110,7 @@ class _Store:
         self._frozen: dict[int, FrozenMap] = {}  # transactions that stay open, by number
         self._freezes = 0
         self._groups = 0
-        self._mapped_besides = 0  # bytes of mapped files when the store's was last mapped anew
+        self._mapped_besides = 0  # bytes of mapped files when the store's was last mapped
         self._committing = False
         self._sockets = lmdb_peers.sockets(folder)
         self._peers = None if self._sockets is None else lmdb_peers.PeerListeners(self._sockets)
@@ -129,7 +129,7 @@ class _Store:
                 finally:
                     txn.abort()
             except lmdb.MapResizedError:
-                return None
+                return None  # the writer thread adopts the new size, then the engine reads again
             except lmdb.Error as error:
                 raise _translate(error, self.folder) from error
             return answers, env.wall_us(), version
@@ -222,7 +222,7 @@ class _Store:
         self.writer.stop()
         if self.writer.failed is None:
             if not self.synced:
-                self._db.sync(True)
+                self._db.sync(True)  # what was acknowledged without sync is on the disk after a clean end
             self._close_db("this store is closed")
         if self._peers is not None and self._sockets is not None:
             self._peers.close()
@@ -237,7 +237,7 @@ class _Store:
             return self._db.begin()
         except lmdb.ReadersFullError:
             probes.hit("lmdb.readers-full")
-            self._db.reader_check()
+            self._db.reader_check()  # killed processes leave their slots behind
             return self._db.begin()
 
     # --- Called by the writer thread ---
@@ -299,7 +299,7 @@ class _Store:
                 txn.abort()
                 return None, []
             number = txn.id()
-            self._committing = True
+            self._committing = True  # from here on, an error leaves open whether the group was applied
             txn.commit()
         except BaseException:
             txn.abort()
@@ -349,6 +349,7 @@ class _Store:
 
     def _lose(self, group: list[lmdb_writer.CommitCall], error: lmdb.Error) -> None:
         """The group was not committed, or that is unknown. Give each call its answer."""
+        # A full disk, or damage that was met before the commit: then nothing of the group is in the file.
         harmless = lmdb_folder.is_full(self.folder, error.code) or (isinstance(error, _BROKEN) and not self._committing)
         if harmless and not self._has_panicked():
             for job in group:
@@ -378,7 +379,7 @@ class _Store:
         self._close_db(f"the store in {self.folder} failed ({reason}); close it and open it again")
 
     def _close_db(self, reason: str) -> None:
-        """From here on the folder can be opened anew by this process."""
+        """Close LMDB's environment: from here on this process can open the folder again."""
         with self._map_lock:
             self.writer.fail(reason)
             self._thaw_all()
@@ -410,14 +411,14 @@ def _apply_group(
     keys: list[bytes] = []
     for job in group:
         outcomes: list[kv.Outcome] = []
-        job.answer(outcomes)
+        job.answer(outcomes)  # again in each run of the group, if the map had to grow
         for batch in job.batches:
             conflict = kv.conflict(batch, txn.get)
             if conflict is not None:
                 outcomes.append(conflict)
                 continue
             if batch.appends:
-                version = version or 1 + own_key.version(record)
+                version = version or 1 + own_key.version(record)  # one for all batches of the group
                 stamps = kv.stamps(version, ordinal, len(batch.appends))
                 ordinal += len(stamps)
                 _apply(txn, batch, stamps)
@@ -527,12 +528,12 @@ def _open_db(folder: Path, *, create: bool, map_bytes: int, sync: bool) -> lmdb.
             db = lmdb.open(
                 str(folder),
                 map_size=max(map_bytes, limits.LMDB_MAP_BYTES_MIN),
-                create=False,
+                create=False,  # of the folder: `prepare` has made it, with its modes
                 sync=sync,
                 metasync=sync,
                 max_readers=limits.LMDB_READERS_MAX,
                 max_spare_txns=1,
-                mode=0o600,
+                mode=0o600,  # `give_group` widens it, if the folder is a group's
             )
             try:
                 if is_new:
@@ -573,7 +574,7 @@ def _initialise(db: lmdb.Environment, folder: Path, *, create: bool) -> None:
     if not create:
         raise lmdb_folder.missing(folder)
     with db.begin(write=True) as txn:
-        txn.put(own_key.KEY, own_key.FIRST, overwrite=False)
+        txn.put(own_key.KEY, own_key.FIRST, overwrite=False)  # another process may have been quicker
     private_files.sync_folder(folder)
 
 

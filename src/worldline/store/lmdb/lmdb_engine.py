@@ -107,6 +107,7 @@ class LmdbEngine:
         self._check_open()
         kv.check_requests(requests)
         for _ in range(limits.LMDB_REMAPS_MAX):
+            # Before the snapshot: a hint that comes in between is looked at once too often, and never missed.
             seen = self.hints.seen
             found = self._store.read(requests, self._env)
             if found is not None:
@@ -129,6 +130,7 @@ class LmdbEngine:
     async def wait(self, prefix: bytes, seen: int, timeout_ms: int) -> bool:
         self._check_open()
         self._waiters += 1
+        # Only while a caller waits: a store that no caller waits for costs nothing.
         if self._poll is None:
             self._poll_later()
         try:
@@ -191,6 +193,7 @@ class LmdbEngine:
         while self._in_flight:
             if self._drained is None:
                 self._drained = self._loop.create_future()
+            # Several callers may wait for it: the one that is cancelled must not cancel it for the others.
             await asyncio.shield(self._drained)
         if not self._released:
             self._released = True
@@ -225,6 +228,7 @@ class LmdbEngine:
                 count -= 1
                 self._settle(*arrived.popleft())
         finally:
+            # A task ended the loop from inside: what is left must not wait until something else arrives.
             if count:
                 self._inbox.ring()
         if self._drained is not None and not self._in_flight:
@@ -257,6 +261,7 @@ class LmdbEngine:
                 self._store.peers_changed()
 
     def _note(self, txn: int, keys: list[bytes] | None) -> None:
+        # Hints of transactions that the last look has counted arrive late, and would hide a lost one.
         if txn > self._txn_polled:
             self._txns_noted += 1
         self.hints.note(keys)
@@ -275,6 +280,7 @@ class LmdbEngine:
             self._poll_later()
 
     def _release(self) -> None:
+        # First: after this, the thread rings no bell of this engine.
         self._writer.remove(self._inbox)
         self._loop.remove_reader(self._inbox.fileno())
         self._inbox.close()

@@ -57,12 +57,14 @@ class File:
     def __init__(self, number: int) -> None:
         self._file = number
         metas = [self._meta(place) for place in range(_METAS)]
+        # LMDB writes the two in turn: that of the later transaction is the valid one.
         self.page_bytes, self._free, self._main, self._last, self.txn = max(metas, key=lambda meta: meta[-1])
         if self._main.flags:
             raise errors.Corrupt("the LMDB file has keys of another kind than this store's")
         self.cleared = 0  # pages that were changed
 
     def _meta(self, place: int) -> tuple[int, _Tree, _Tree, int, int]:
+        # The second one begins where the first page ends, and only the first one says where that is.
         size = self._page_size() if place else 0
         raw = os.pread(self._file, _PAGE_BYTES_MIN, place * size)
         try:
@@ -88,7 +90,7 @@ class File:
 
     def clear_gaps(self, start: bytes, *, pages_max: int) -> bytes | None:
         """Zero the gaps of the pages of keys from `start` on, at first also those of the list of free pages. Returns
-        where to go on, None at the end. A page that is written meanwhile is not the business of this.
+        where to continue, None at the end. A page that is written meanwhile needs no clearing here.
         """
         if not start:
             for page in self._leaves(self._free.root, b""):
@@ -105,9 +107,11 @@ class File:
         if number == _NO_PAGE:
             return
         page = self._page(number, _BRANCH | _LEAF)
+        # The low byte of the flags; `_page` has checked that it is one of the two kinds.
         if page[10] == _LEAF:
             yield page
             return
+        # Pages of a damaged file may lead in a circle.
         if depth >= _DEPTH_MAX:
             raise _strange(number)
         children = [(page[key : key + size], child) for _, key, size, child in _nodes(page)]
@@ -169,6 +173,7 @@ class File:
                 (freed,) = _NUMBER.unpack_from(page, key)
                 if freed < oldest:
                     found += self._listed(page, key + size, length, is_big=bool(flags & _BIG))
+        # In order, so that neighbours are overwritten by one write, and a number says where to continue.
         found.sort()
         if found and not _METAS <= found[0] <= found[-1] <= self._last:
             raise _strange(found[-1])
@@ -191,7 +196,7 @@ class File:
         return numbers[1 : numbers[0] + 1]
 
     def clear_free(self, pages: list[int], *, after: int, pages_max: int) -> int | None:
-        """Zero those of these pages that lie behind one. Returns where to go on, None at the end."""
+        """Zero those of these pages that lie behind one. Returns where to continue, None at the end."""
         wanted = [number for number in pages if number > after]
         for first, count in _runs(wanted[:pages_max]):
             self._zero(first * self.page_bytes, (first + count) * self.page_bytes)
@@ -221,6 +226,7 @@ def _nodes(page: bytes) -> Iterator[_Node]:
         low, high, kind, size = _NODE.unpack_from(page, at)
         if at + _NODE.size + size > len(page):
             raise _strange(number)
+        # In a branch, the flags are the high bits of the child's page number.
         length = low | high << 16
         yield kind, at + _NODE.size, size, length | kind << 32 if flags == _BRANCH else length
 

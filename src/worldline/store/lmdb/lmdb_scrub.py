@@ -2,14 +2,14 @@
 
 In this order (`LmdbEngine.scrub`), each part as often as it takes:
 
-1. `begin` counts the scrub in a commit. A writer that finds another count than before opens the file anew, so that no
+1. `begin` counts the scrub in a commit. A writer that finds another count than before opens the file again, so that no
    process writes from buffers that hold what was deleted before (`driver`).
 2. `clear_gaps` overwrites the gaps of pages in use. Those that are written from now on have clean ones.
-3. `end_gaps` commits once more: what was freed until then is free for good.
+3. `end_gaps` commits once more: what was freed until then is permanently free.
 4. `clear_free` overwrites these pages.
 
-No other process writes while a part runs, for some milliseconds. Readers go on. A reader of an older snapshot, which a
-copy of the store is made from, is waited for: what it reads is there. Scrubs of several processes do not disturb each
+No other process writes while a part runs, for some milliseconds. Readers continue. A reader of an older snapshot, which
+a copy of the store is made from, is waited for: what it reads is there. Scrubs of several processes do not disturb each
 other: bytes that one has overwritten are zero for the others.
 """
 
@@ -54,6 +54,7 @@ class Scrub:
     def begin(self) -> Readers | None:
         """Nothing is done while readers are in the way: a copy that is being made would be lost."""
         with self._transaction() as txn:
+            # One less is the last commit's number: a reader of that sees nothing which was deleted before.
             if (found := self._older_than(txn.id() - 1)) is not None:
                 txn.abort()
                 return found
@@ -62,7 +63,7 @@ class Scrub:
         return None
 
     def clear_gaps(self, start: bytes) -> bytes | None:
-        """Those of some pages, from this key on. Returns where to go on."""
+        """Clear those of some pages, from this key on. Returns where to continue."""
         with self._file() as file:
             return file.clear_gaps(start, pages_max=limits.LMDB_SCRUB_PAGES)
 
@@ -75,7 +76,7 @@ class Scrub:
         return number
 
     def clear_free(self, before: int, after: int) -> int | Readers | None:
-        """Some of the pages that were freed before a transaction. Returns behind which page to go on."""
+        """Clear some of the pages that were freed before a transaction. Returns behind which page to continue."""
         with self._file() as file:
             # Looked up while no process writes: a reader that begins later has the last snapshot.
             if (found := self._older_than(before)) is not None:
@@ -99,7 +100,7 @@ class Scrub:
     def _file(self) -> Iterator[lmdb_pages.File]:
         """The file, while no process can write it."""
         with self._transaction():
-            # LMDB's own locks are on another file: closing this one lets go of none of them.
+            # LMDB's own locks are on another file: closing this one releases none of them.
             number = os.open(self._store.folder / lmdb_folder.DATA, os.O_RDWR | os.O_CLOEXEC)
             try:
                 yield lmdb_pages.File(number)

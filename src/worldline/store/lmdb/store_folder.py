@@ -33,6 +33,7 @@ def prepare(folder: Path, *, create: bool) -> None:
     if not stat.S_ISDIR(found.st_mode):
         raise errors.BadUrl(f"{folder} is not a folder; name a folder for the store")
     data = _stat(folder / DATA)
+    # An empty file is no store: a process may have ended before it wrote the first page.
     if not create and (data is None or not data.st_size):
         raise missing(folder)
 
@@ -69,6 +70,7 @@ def mapped_bytes() -> int:
     except OSError:
         return 0
     try:
+        # The third number: the pages in memory that stand for files.
         return int(os.read(file, _STATM_BYTES).split()[2]) * resource.getpagesize()
     finally:
         os.close(file)
@@ -92,6 +94,7 @@ def reserve_lock(folder: Path, size: int) -> None:
     try:
         os.posix_fallocate(number, 0, size)
     except OSError:
+        # Empty, so no process uses it yet. A file with some size may have locks of others in it, and stays.
         if not os.fstat(number).st_size:
             path.unlink(missing_ok=True)
         raise
@@ -104,6 +107,7 @@ def warn_if_open(folder: Path) -> None:
     umask. It is opened all the same.
     """
     mode, data = folder.stat().st_mode, folder / DATA
+    # The right to pass through the folder is enough: the names of the files in it are known.
     if mode & 0o002 or (mode & 0o001 and data.exists() and data.stat().st_mode & 0o006):
         text = f"other users of this machine can read the store in {folder}, or change it: chmod -R o-rwx {folder}"
         warnings.warn(text, errors.ModeWarning, stacklevel=2)

@@ -31,7 +31,7 @@ Written = tuple[int | None, list[bytes]]
 class CommitCall(msgspec.Struct, eq=False):
     """One call of `commit` on its way through the thread, and what its task awaits.
 
-    It does for a task what an asyncio future does, by the same protocol, except for one thing: the task goes on in the
+    It does for a task what an asyncio future does, by the same protocol, except for one thing: the task resumes in the
     turn of the loop that brings the answer, not in the next one. Only `LmdbEngine` sees it, and awaits it once.
     """
 
@@ -70,8 +70,9 @@ class CommitCall(msgspec.Struct, eq=False):
     # --- What a task calls ---
 
     def __await__(self) -> Generator[CommitCall, None, list[kv.Outcome]]:
+        # A task looks for this mark on what a coroutine yields, and raises without it.
         self._asyncio_future_blocking = True
-        yield self  # the task goes on here, or throws what `result` raised
+        yield self  # the task resumes here, or throws what `result` raised
         return self.outcomes
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
@@ -82,7 +83,7 @@ class CommitCall(msgspec.Struct, eq=False):
         self._context = context
 
     def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - the protocol's argument
-        """The job goes on without its caller."""
+        """Leave the job to run without its caller."""
         if self._cancelled:
             return False
         self._cancelled = True
@@ -113,11 +114,13 @@ class Inbox:
         return self._bell.fileno()
 
     def deliver(self, jobs: Sequence[CommitCall], txn: int | None, keys: list[bytes]) -> None:
+        # Before the ring: a loop that is woken must find it.
         self._arrived.append((jobs, txn, keys))
         if not self._rung:
             self.ring()
 
     def ring(self) -> None:
+        # Before the bell: set after it, this could undo the `False` of a loop that was woken, which then never is.
         self._rung = True
         self._bell.ring()
 
@@ -156,6 +159,7 @@ class WriterThread:
         self._stopping = False
         self._inboxes: tuple[Inbox, ...] = ()
         self._inboxes_lock = threading.Lock()
+        # A daemon: an interpreter that ends does not wait for a store that was never closed.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -179,6 +183,7 @@ class WriterThread:
             self._refuse()  # the thread may have looked for the last time
 
     def ring(self) -> None:
+        # Set by the caller, not only by the thread: until it has woken up, other callers need not ring.
         self.awake = True
         self._bell.ring()
 
@@ -197,6 +202,7 @@ class WriterThread:
 
     def fail(self, reason: str) -> None:
         """Refuse what waits and what will come."""
+        # First: a job that is put from now on is refused by the thread that puts it.
         self.failed = reason
         self._refuse()
 
@@ -207,6 +213,7 @@ class WriterThread:
                 txn, keys = self._write(group)
                 self._publish(group, txn, keys)
                 group = []
+                # Behind the answers, because no caller waits for this.
                 if txn is not None:
                     self._after(txn, keys)
         finally:
@@ -233,6 +240,7 @@ class WriterThread:
         while jobs and group[0].chore is None and jobs[0].chore is None:
             count += len(jobs[0].batches)
             size += jobs[0].size
+            # The first job is in the group whatever its size is: a large one alone must not wait for ever.
             if count > limits.LMDB_GROUP_BATCHES_MAX or size > limits.LMDB_GROUP_BYTES_MAX:
                 break
             group.append(jobs.popleft())
@@ -249,9 +257,11 @@ class WriterThread:
         self._publish(refused, None, [])
 
     def _publish(self, jobs: list[CommitCall], txn: int | None, keys: list[bytes]) -> None:
+        # Held while answers are delivered: when `remove` returns, nothing is on its way, and the bell can be closed.
         with self._inboxes_lock:
             inboxes = self._inboxes
             for inbox in inboxes:
                 own = jobs if len(inboxes) == 1 else [job for job in jobs if job.inbox is inbox]
+                # Loops without a job in the group get the hints of what it wrote.
                 if own or txn is not None:
                     inbox.deliver(own, txn, keys)

@@ -141,6 +141,7 @@ class BlobCache:
 
     def _put(self, digest: bytes, data: bytes) -> bool:
         digests.check(data, digest, "a blob to be cached")
+        # One large blob must not push out all the others.
         if len(data) > self._bytes_max // _ITEM_SHARE:
             self._count("refused")
             return False
@@ -168,6 +169,7 @@ class BlobCache:
             with os.fdopen(number, "wb") as file:
                 file.write(data)
             self._touch(temporary)
+            # In one move: processes that share the folder read the old entry or the new one, whole.
             temporary.replace(path)
         except OSError:
             self._remove(temporary)
@@ -182,7 +184,7 @@ class BlobCache:
 
     def _look(self) -> None:
         """See how full it is; if it is too full, evict the longest unused until there is some room again."""
-        found = sorted(self._without_leftovers(_entries(self._folder)))
+        found = sorted(self._without_leftovers(_entries(self._folder)))  # the longest unused first
         total = sum(entry.size for entry in found)
         if total > self._bytes_max:
             for entry in found:
@@ -236,6 +238,7 @@ def _read(path: Path, size_max: int) -> bytes | None:
     file = os.open(path, _READ)
     try:
         size = os.fstat(file).st_size
+        # A read that is cut short fails the check of the digest, and counts as damage.
         return os.read(file, size) if size <= size_max else None
     finally:
         os.close(file)

@@ -90,6 +90,7 @@ class FolderObjects:
         """Waits for the calls under way, also for those whose callers have gone."""
         if not self._closed:
             self._closed = True
+            # In a thread, because it waits for the calls under way, and the loop must not.
             await asyncio.to_thread(self._threads.shutdown)
             os.close(self._root_fd)
 
@@ -109,12 +110,14 @@ class FolderObjects:
                 raise errors.Exists(f"object {name} exists") from error
             finally:
                 _unlink(folder, temporary)
+            # The name is durable only now, and the caller refers to it as soon as this returns.
             os.fsync(folder)
 
     def _write(self, folder: int, body: bytes) -> str:
         """A new temporary file with this body, synced. Its name."""
         name, file = self._create_temporary(folder)
         try:
+            # A write may be cut short without an error, so it is repeated for the rest.
             view = memoryview(body)
             while view:
                 view = view[os.write(file, view) :]
@@ -150,6 +153,7 @@ class FolderObjects:
                 info = os.fstat(file)
                 if not stat.S_ISREG(info.st_mode):
                     raise errors.NotFound(f"no object {name}")
+                # Before reading: the size is what would be allocated.
                 if info.st_size > limits.BLOB_BYTES_MAX:
                     raise errors.Corrupt(f"object {name} has {info.st_size} bytes, more than can be put")
                 return _read(file, info.st_size)
@@ -199,10 +203,12 @@ class FolderObjects:
         try:
             private_files.make_folder(segment, self._modes, inside=folder)
         except FileExistsError:
+            # Made by another process, which may be killed before it syncs: synced once by this one, too.
             if walked in self._known:
                 return
         os.fsync(folder)
         if len(self._known) >= limits.OBJECT_FOLDERS_KNOWN_MAX:
+            # What is forgotten costs another sync, never an object.
             self._known.clear()
         self._known[walked] = None
 
@@ -243,6 +249,7 @@ def _make_root(root: Path, modes: private_files.Modes) -> None:
         if made or folder == absolute:
             try:
                 private_files.sync_folder(folder.parent)
+            # A root that was there may stand in a folder that this user must not open: then its sync was its maker's.
             except PermissionError:
                 if made:
                     raise
@@ -295,6 +302,7 @@ def _entries(folder: int) -> list[tuple[str, bool]]:
             for entry in entries
             if entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)
         ]
+    # What a folder holds begins with its name and a slash, so `a-b` comes before all of `a`.
     return sorted(found, key=lambda entry: f"{entry[0]}/" if entry[1] else entry[0])
 
 

@@ -94,6 +94,7 @@ class Patience:
     @asynccontextmanager
     async def call(self) -> AsyncIterator[None]:
         """Around a call. `TimeoutError` when the time is over."""
+        # No limit until `end` is called: that sets one for the calls which are under way, too.
         async with asyncio.timeout_at(self._ends_at) as limit:
             self._calls[limit] = None
             try:

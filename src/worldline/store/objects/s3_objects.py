@@ -99,6 +99,7 @@ class S3Objects:
     async def put(self, name: str, body: bytes) -> None:
         objects.check_name(name)
         objects.check_body(body)
+        # One for all tries of this call: it tells an earlier try of its own from another writer.
         token = self._env.random_bytes(limits.ID_BYTES).hex()
         await self._try(f"put {name}", lambda: self._put_once(name, body, token))
 
@@ -130,6 +131,7 @@ class S3Objects:
                 probes.hit("s3.put-undecided")
                 raise _Undecided(f"{name} is said to exist, but is not there") from error
             raise errors.Exists(f"object {name} exists") from error
+        # Believed only when it is found: after this, a record refers to the object for as long as it lives.
         if await self._token(name) != token:
             probes.hit("s3.put-not-there")
             raise _Undecided(f"{name} was said to be written, but is not there")
@@ -148,12 +150,14 @@ class S3Objects:
             async with self._limit(0):
                 found = await obstore.get_async(self._opened, name)
         except FileNotFoundError as error:
+            # The bucket is gone, not the object: that is no answer to the question.
             if "NoSuchBucket" in str(error):
                 raise
             raise errors.NotFound(f"no object {name}") from error
         size = found.meta["size"]
         if size > limits.BLOB_BYTES_MAX:
             raise errors.Corrupt(f"object {name} has {size} bytes, more than can be put")
+        # A limit of its own: how long the body may take is known only from the answer, which says its size.
         async with self._limit(size):
             body = bytes(await found.bytes_async())
         if len(body) != size:
@@ -268,6 +272,7 @@ def _connect(bucket: str, prefix: str, endpoint: str, settings: S3Settings) -> o
 
     It does not retry by itself: two loops of retries would multiply, and only ours knows about tokens.
     """
+    # The driver's own limit must not end a call before ours does, however large the body is.
     longest = settings.timeout_ms / 1000 + limits.BLOB_BYTES_MAX / limits.OBJECT_BYTES_PER_SECOND_MIN
 
     def credentials() -> obstore.store.S3Credential:
@@ -285,6 +290,7 @@ def _connect(bucket: str, prefix: str, endpoint: str, settings: S3Settings) -> o
             "endpoint": endpoint,
             "aws_endpoint_url_s3": endpoint,
             "region": settings.region,
+            # Buckets as paths: that works with servers whose buckets have no host names, too.
             "virtual_hosted_style_request": False,
             "skip_signature": False,
             "unsigned_payload": False,

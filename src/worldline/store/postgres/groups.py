@@ -72,7 +72,7 @@ class WaitingBatch:
         return keys + values + appends + limits.COUNTER_BYTES * len(batch.counts)
 
     def resolve(self, answer: Answer) -> None:
-        """Answer the caller, unless he went away."""
+        """Answer the caller, unless it has gone away."""
         if not self.answer.done():
             self.answer.set_result(answer)
 
@@ -169,6 +169,7 @@ class BatchQueue:
             del self._under_way[entry]
             if self._claims is not None and self._under_way:
                 self._claims.remove(entry)
+        # Worked out again from nothing when two must be compared: what was counted so far is not needed.
         if not self._under_way:
             self._claims = None
 
@@ -178,9 +179,11 @@ class BatchQueue:
         passed: list[WaitingBatch] = []
         before = TouchedKeys([])
         size = 0
+        # A bound: comparing everything that waits could cost more than the commits it saves.
         for _ in range(min(len(self._waiting), self._scan_max)):
             entry = self._waiting[0]
             entry_size = entry.size
+            # The first one goes whatever its size is.
             if group and (len(group) >= self._batches_max or size + entry_size > self._bytes_max):
                 break
             self._waiting.popleft()
@@ -193,6 +196,7 @@ class BatchQueue:
             claims.add(entry)
             group.append(entry)
             size += entry_size
+        # Back to the front and in their order, so that none is overtaken by one that it meets.
         self._waiting.extendleft(reversed(passed))
         return group
 
@@ -214,6 +218,7 @@ def encode(base: int, group: Sequence[WaitingBatch], *, hasty: bool) -> list[Any
         expect_batches += [index] * len(batch.expects)
         for key, value, stamp in [(put.key, put.value, put.stamp) for put in batch.puts.values()]:
             place = None if stamp is None else ordinal + stamp
+            # Expected absent: a plain insert, so that the unique index decides between two writers.
             if batch.expects.get(key, b"") is None:
                 inserts.append((key, value, None, place, index))
             else:
@@ -268,6 +273,7 @@ def _locks(group: Sequence[WaitingBatch], *, hasty: bool, coarse: bool = False) 
             between.update({key: (sql.RUN_SHARE, [key]) for key in entry.expected})
         written += [key for key in [*batch.puts, *batch.counts] if expects.get(key, b"") is not None]
         if batch.deletes:
+            # Expectations are looked at behind the early deletes: what a batch expects must still be there then.
             many = hasty and len(batch.deletes) >= BLOCK_MIN and not any(key in batch.deletes for key in expects)
             (blocks if many else late).append((index, sorted(batch.deletes)))
     if coarse:

@@ -45,6 +45,7 @@ class Notices:
         self._env = env
         self._channel = sql.channel(schema)
         self._settings = settings
+        # The server sends notifications back to their sender, too, which knows its own by this.
         self._me = env.random_bytes(8).hex()
         self._heard_others = False
         self._alone_from_us = 0
@@ -74,6 +75,7 @@ class Notices:
         if self._pending is not None:
             self._pending.update(dict.fromkeys(keys))
             if len(self._pending) > limits.HINT_KEYS_MAX:
+                # Too many for a payload: the next notification says "everything".
                 self._pending = None
         if self._pending is None or self._pending:
             self._wake.set()
@@ -81,6 +83,7 @@ class Notices:
     async def _open(self) -> PostgresSession:
         session = await self._connect()
         try:
+            # A notification writes nothing that must last: its commit need not wait for the disk.
             await session.execute("SET synchronous_commit = off")
             await session.listen(self._channel, self._heard, self._wake.set)
             await session.row(sql.NOTIFY, self._channel, f"{self._me} {_GREETING}")
@@ -121,12 +124,14 @@ class Notices:
                 else:
                     await session.row(sql.NOTIFY, self._channel, message)
             except (postgres_connections.Again, postgres_connections.BrokenConnection, errors.StoreError):
+                # Whether the message arrived is unknown, and its keys are gone: the next one says "everything".
                 self._pending = None
                 self._wake.set()
                 session.abort()
                 return
             if self._stopping:
                 return
+            # What is written in this pause goes into one notification.
             await self._env.sleep(self._settings.notify_pause_ms / 1000)
 
     async def _woken(self) -> None:
@@ -138,7 +143,7 @@ class Notices:
             pass
 
     async def _reopen(self) -> PostgresSession:
-        """Try for as long as the store is open: hints may be late, but must not stop for good."""
+        """Try for as long as the store is open: hints may be late, but must not stop permanently."""
         while True:
             try:
                 return await self._open()
@@ -158,6 +163,7 @@ class Notices:
         sender, _, names = payload.partition(" ")
         if sender == self._me:
             return
+        # The newcomer has missed what was written before, also what was kept silent while this one was alone.
         if names == _GREETING or self._is_alone():
             self._pending = None
             self._wake.set()

@@ -102,7 +102,7 @@ class PostgresSession:
         """Run one group.
 
         The server warns if it was made to stop waiting for a synchronous standby: committed here, perhaps not there.
-        That is no `Ok`. Asking again is the right answer to it too, since a repeat waits for the standby anew.
+        That is no `Ok`. Asking again is the right answer to it too, since a repeat waits for the standby again.
         """
         assert self._commit is not None
         self._warned = False
@@ -175,10 +175,12 @@ class PostgresSession:
         except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
             self.abort()
             raise BrokenConnection(_text(error)) from error
+        # The statement may still run on the server: this connection must not be lent again.
         except asyncio.CancelledError:
             self.abort()
             raise
         finally:
+            # The timer is left running, and finds no deadline: cheaper than stopping one for each statement.
             self._deadline = None
 
     def _start_timer(self) -> None:
@@ -194,6 +196,7 @@ class PostgresSession:
         if self._deadline is None:
             return
         loop = asyncio.get_running_loop()
+        # A later statement has moved the deadline since the timer was set.
         if loop.time() < self._deadline:
             self._timer = loop.call_at(self._deadline, self._expire)
         else:
@@ -229,6 +232,7 @@ class Pool:
     async def take(self) -> PostgresSession:
         while self._idle:
             session = self._idle.pop()
+            # Its server may have ended it while it was idle: then it is forgotten, and the next one is tried.
             if not session.closed:
                 self._lent += 1
                 return session
@@ -238,6 +242,7 @@ class Pool:
         try:
             return await waiter
         except asyncio.CancelledError:
+            # Handed over and cancelled in one turn: without this the pool would be one session smaller for ever.
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self.give(waiter.result())
             raise
@@ -257,6 +262,7 @@ class Pool:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
+                # Counted here, before the waiter runs: `_grow` must not take it for one that is missing.
                 self._lent += 1
                 waiter.set_result(session)
                 return True
@@ -284,6 +290,7 @@ class Pool:
             self._opening = None
             self._fail(error)
             return
+        # Before `add`, which opens the next one if more callers wait.
         self._opening = None
         self.add(session)
 

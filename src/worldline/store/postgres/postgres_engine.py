@@ -113,6 +113,7 @@ class PostgresEngine:
         self._shared: _Shared | None = None  # where reads wait together
         self._sharing: dict[asyncio.Task[None], None] = {}
         self._reading = 0
+        # Set while no read is under way: `close` waits for that before it closes the connections.
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._closed = False
@@ -127,6 +128,7 @@ class PostgresEngine:
     async def read(self, *requests: kv.Request) -> kv.ReadResult:
         self._check_open()
         kv.check_requests(requests)
+        # Before the snapshot: a hint that comes in between is looked at once too often, and never missed.
         seen = self.hints.seen
         if self._readers.locked():
             return await self._read_together(requests, seen)
@@ -195,7 +197,7 @@ class PostgresEngine:
         return FrozenPostgres(session)
 
     async def raise_stamps(self, above: kv.Stamp) -> None:
-        """Connections know where their stamps begin, so they are made anew."""
+        """Connections know where their stamps begin, so they are opened again."""
         self._check_open()
         session = await self._sessions.take()
         try:
@@ -238,6 +240,7 @@ class PostgresEngine:
     async def close(self) -> None:
         self._closed = True
         self.hints.note(None)
+        # A task that ends starts another for what still waits, so this asks again.
         while self._under_way or self._sharing:
             await asyncio.wait([*self._under_way, *self._sharing])
         await self._quiet.wait()
@@ -268,6 +271,7 @@ class PostgresEngine:
             session = await self._sessions.take()
         except errors.Error as error:
             failure = error
+        # Only now that a connection is there: what came while it was waited for goes along.
         group = self._queue.take()
         self._pump()
         try:
@@ -276,6 +280,7 @@ class PostgresEngine:
             elif session is not None:
                 self._sessions.give(session)
         finally:
+            # In `finally`: also if this task is cancelled, every caller gets an answer, and the keys are free again.
             self._queue.release(group)
             for index, entry in enumerate(group):
                 entry.resolve(answers[index] if answers else failure)
@@ -294,6 +299,7 @@ class PostgresEngine:
             except errors.Error as error:
                 return [error] * len(group)
             try:
+                # Deleting early is tried once: where a batch does not hold, all of the statement was for nothing.
                 row = await session.commit(groups.encode(session.base, group, hasty=not attempt))
             except Again as error:
                 probes.hit("postgres.commit-undone")
@@ -342,6 +348,7 @@ class PostgresEngine:
                 await self._pause(attempt)
             session = await self._sessions.take()
             try:
+                # Of this very session: after a promotion, another one may count from another base.
                 return session.base, await call(session)
             except (Again, BrokenConnection) as error:
                 reason = error

@@ -82,6 +82,7 @@ def parse(url: str) -> PostgresUrl:
     if len(schemas) != 1:
         raise errors.BadUrl("the URL names more than one schema; a store lives in one")
     schema = check_schema(schemas[0])
+    # Without `schema`, which is ours: the driver sends what it does not know to the server, as a setting.
     rest = urllib.parse.urlencode(query, doseq=True)
     dsn = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path, rest, ""))
     return PostgresUrl(dsn, schema, urls.shown(url))

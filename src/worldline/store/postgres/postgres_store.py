@@ -38,6 +38,7 @@ async def connect(
     """A usable session of a store that is known to exist; without `statements`, one that neither reads nor commits."""
     reason: Exception | None = None
     for attempt in range(_ATTEMPTS):
+        # A restarting server accepts connections and drops them: it is given time.
         if attempt:
             delay_ms = envs.backoff_ms(env, attempt, first_ms=limits.RETRY_FIRST_MS, most_ms=limits.RETRY_MOST_MS)
             await env.sleep(delay_ms / 1000)
@@ -66,6 +67,7 @@ async def prepare(address: PostgresUrl, settings: PostgresSettings, env: envs.En
         _check_found(identity, address, create=create)
         await session.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
         await session.row(sql.CREATE_LOCK, address.schema)
+        # Looked at again under the lock: another process may have made the store since.
         await _complete(session, address, await _identify(session, address, settings))
         await session.execute("COMMIT")
         await session.prepare(await _recognise(session, address, settings))
@@ -121,6 +123,7 @@ async def _complete(session: PostgresSession, address: PostgresUrl, identity: Id
     layout, system, _ = await session.row(sql.store_row(address.schema))
     if layout != sql.LAYOUT:
         raise errors.StoreVersion(f"{address.shown} has table layout {layout}; this release knows {sql.LAYOUT}")
+    # Restored into another cluster, whose transaction ids begin anew: stamps must stay above the old ones.
     if system != identity.system:
         await session.execute(sql.store_moved(address.schema), identity.system)
 
