@@ -62,6 +62,7 @@ async def collect(universe: Connection, *, dry_run: bool = False, grace: Seconds
         is_dead=functools.partial(world_holders.is_gone, store),
     )
     swept = report.swept
+    # Deleted blobs may be of what was erased; a collection that deleted nothing owes no scrub.
     if swept.deleted.count and kv.can_scrub(store.engine):
         await scrub_job.owe(store.engine, store.env)
     return Collected(

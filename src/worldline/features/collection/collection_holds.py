@@ -17,6 +17,7 @@ async def take(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, *, wh
 
     It stands when this returns, and for so long.
     """
+    # The id is made once, outside of the retried batch: a repeated attempt renews the same hold.
     id = envs.new_id(env)
     await _write(engine, env, universe, id, what=what, ttl_ms=ttl_ms)
     return id
@@ -26,6 +27,7 @@ async def renew(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, id: 
     """Hold on for so long from now. `NotFound` if it has expired: what was there may be gone, so begin again."""
     read = await engine.read(batches.get_holds(universe), age.get(universe))
     now = age.decode(read.value(1))
+    # The holds are read twice: here to find the text, and in the attempt to decide.
     standing = batches.decode_holds(universe, read.value(0)).standing(read.time_us, now)
     what = next((each.what for each in standing if each.id == id), None)
     if what is None:
@@ -59,6 +61,7 @@ async def _write(
     async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         read = await engine.read(batches.get_holds(universe), age.get(universe))
         found, now = batches.decode_holds(universe, read.value(0)), age.decode(read.value(1))
+        # It can expire between the read of the caller and this attempt; a new hold would not cover what went meanwhile.
         if only_renew and all(each.id != id for each in found.standing(read.time_us, now)):
             raise errors.NotFound(f"hold {id.hex()} has expired: what it kept may be gone, so begin again")
         batch = kv.Batch()

@@ -43,6 +43,7 @@ async def create(desk: CommandSession, places: tuple[str, ...], keep: int | None
     if len(places) > 2:
         raise errors.BadInput("name the store, if it is another than --store says, and the folder")
     url = places[0] if len(places) > 1 else desk.place.store
+    # The objects of the options belong to the store of the options; one that is named here has its own.
     objects = None if len(places) > 1 else desk.place.objects
     async with store_opening.store(url, create=False, objects=objects, codec=desk.place.codec()) as store:
         with desk.out.progress("backing up") as progress:

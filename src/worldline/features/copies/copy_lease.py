@@ -49,6 +49,7 @@ def begin(
 
 def advance(batch: kv.Batch, turn: CopyLease, *, until_us: int) -> CopyLease:
     """It goes on. Guard: the record as it was last written."""
+    # `batches` makes each record another one, also within one microsecond.
     record = msgspec.structs.replace(turn.record, time_us=until_us, batches=turn.record.batches + 1)
     raw = keys.COPYING.pack(record)
     batch.expect(turn.key, turn.raw)

@@ -47,6 +47,7 @@ class FileKeys:
     def order(self, tag: int) -> Tag:
         """What comes next. `DecodeError` if it does not belong there."""
         place = _ORDER.index(Tag(tag)) if tag in _ORDER else -1
+        # The record of the world comes first and once: what follows is checked against it.
         if place < max(self._place, 0) or (place == 0) is not (self._place < 0):
             raise errors.DecodeError(f"a record {tag} does not belong here")
         self._place = place
@@ -94,6 +95,7 @@ class FileKeys:
             _check_seen(unread.seen, unread.record)
         item = inboxes.item_of(unread.item)
         needed = world_export.refs(unread.item)
+        # Answers are for open effects of the exported world; the one that is made has none of these.
         if isinstance(item, _ANSWERS) or (isinstance(item, inbox.Message) and poison.is_reply(item)):
             self.answers += 1
             return needed

@@ -30,7 +30,7 @@ def new_key(desk: CommandSession, file: Path, key_id: str) -> None:
         raise errors.Exists(f"{file} has a key {key_id!r} already; choose another id")
     made = env_os.OsEnv().random_bytes(limits.KEY_BYTES)
     changed = master_keys.KeyFile(key_id, {**found.keys, key_id: made.hex()})
-    changed.codec()  # refuses a bad id
+    changed.codec()  # refuses a bad id  # refuses a bad id before anything is written
     private_files.write(file, msgspec.json.format(msgspec.json.encode(changed), indent=2) + b"\n", replace=True)
     said = f"{key_id} is the current key of {len(changed.keys)} in {file}; keep the file safe: data is lost without it"
     desk.out.one({"file": str(file), "current": key_id, "ids": list(changed.keys)}, [said])

@@ -60,6 +60,7 @@ async def rotate(
         found = data_keys.decode(raw)
         if found is None or not found.wrapped:
             continue  # destroyed
+        # Begun by an earlier rotation: another key on top would only add to those that are kept.
         if found.rewriting:
             resumed += 1
         elif await _follow(ring, scope):
@@ -100,13 +101,14 @@ async def _rewrite_once(ring: KeyRing, scope: bytes) -> tuple[int, bool]:
     except errors.KeyDestroyed:
         return 0, True
     if not isinstance(known.cipher, aes_gcm.RotatedCipher):
-        return 0, True
+        return 0, True  # no older key: nothing to seal anew
     count = 0
     async for page in _pages(ring, scope):
         found = [_anew(ring, scope, known, key, stored) for key, stored in page]
         batches = [batch for batch in found if batch is not None]
         outcomes = await transact.commit(ring.engine, ring.env, *batches) if batches else []
         count += sum(isinstance(outcome, kv.Ok) for outcome in outcomes)
+        # A conflict at the value alone is none: its writer has sealed it with the new key.
         if any(isinstance(each, kv.Conflict) and each.at(scope)[0] for each in outcomes):
             return count, False
     await _end(ring, scope)
@@ -123,6 +125,7 @@ def _anew(ring: KeyRing, scope: bytes, known: KnownCipher, key: bytes, stored: b
         return None  # damaged: who reads it is told
     if made is None:
         return None
+    # Written below the encryption: the value is sealed already.
     batch = kv.SealedBatch()
     batch.expect(scope, known.raw)
     batch.expect(key, stored)
@@ -139,6 +142,7 @@ async def _pages(ring: KeyRing, scope: bytes) -> AsyncIterator[list[tuple[bytes,
         while more:
             began_us = ring.env.monotonic_us()
             page = (await ring.engine.read(kv.Range(start, end, count_max=PAGE))).page(0)
+            # These ranges hold values of other scopes, too.
             yield [(key, stored) for key, stored in page.items if keys.sealing(key) == scope]
             more = page.more
             if more:

@@ -56,6 +56,7 @@ class Unopened(frame.UnreadableBytes):
         made.stored, made.why = stored, why
         return made
 
+    # A decoder that cuts off a beginning gets it back, with what is wrong.
     def __getitem__(self, at: SupportsIndex | slice) -> int | bytes:  # type: ignore[override]
         return self if isinstance(at, slice) else super().__getitem__(at)
 
@@ -77,6 +78,7 @@ def take_apart(key: bytes, stored: bytes) -> tuple[int, bytes, bytes, bytes]:
         raise errors.DecodeError("a plain value where a sealed one belongs")
     form = stored[1]
     if form == STAMPED:
+        # Too short for a stamp: nothing is left to open, which fails
         cut = max(HEAD_BYTES, len(stored) - limits.STAMP_BYTES)
         return form, place(form, key), stored[HEAD_BYTES:cut], stored[cut:]
     bound = key[: -limits.STAMP_BYTES] if form == APPENDED else key

@@ -38,6 +38,7 @@ async def erase(
     scrubbed: kv.Scrubbed | None = None
     async with desk.open(programs=[]) as universe:
         found = await desk.world(universe, world)
+        # The same search without writing, to say what would go before the question.
         plan = await erasing.erase(found, key=key, height=height, dry_run=True)
         if not dry_run:
             if plan.values:

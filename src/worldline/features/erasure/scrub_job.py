@@ -26,6 +26,7 @@ async def scrub(engine: kv.Engine, env: envs.Env) -> kv.Scrubbed:
             if now.done >= began.erasures:
                 return transact.NothingToWrite(None)  # another process has seen as much
             batch = kv.Batch()
+            # The count when the scrub began: what was erased meanwhile stays owed.
             batches.scrubbed(batch, now, erasures=began.erasures, time_us=read.time_us)
             return transact.Write(batch, lambda _: None)
 

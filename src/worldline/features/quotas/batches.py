@@ -54,6 +54,7 @@ def change(batch: kv.Batch, known: Quoted, wanted: model.QuotaRecord, *, time_us
     """Another quota. Guard: the record as it was read. Worlds and pins are counted anew by the next that is made."""
     number = known.record.changes + 1
     _replace(batch, known, model.Quotas(number, wanted))
+    # In the same batch: the log has every quota that was in force.
     batch.append(
         keys.log_prefix(known.universe), keys.QUOTA_CHANGE.pack(model.QuotaChangeRecord(number, wanted, time_us))
     )
