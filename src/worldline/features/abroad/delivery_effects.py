@@ -144,6 +144,7 @@ class Carrier:
             letter = MessageInTransit(to, universe, goes.world, message, content, claim.work.opened_us)
             at, stamp, already = await self._enqueue(place, letter, claim)
         except errors.StoreFailed:
+            # This engine stays broken: the next message opens the store again.
             if place is not None:
                 await self._places.lost(name, place)
             raise
@@ -211,6 +212,7 @@ class Carrier:
             why_not = messages.check_destination(world)
             if world is None or why_not is not None:
                 _refuse(calls.UNDELIVERABLE, f"message to {to!r}: {why_not}")
+            # Within a universe, messages are not from outside, and no quota refuses them.
             if universe != message.from_universe:
                 _check_quota(universe, letter, read.value(4), read.value(5))
                 if bounds.inbox_items_max:
@@ -223,6 +225,7 @@ class Carrier:
             if not cas.is_small(letter.content.data):  # only now: nothing is stored there for who may not send
                 await _put(batch, place.blobs(universe), letter.content.data)
             index = messages.deliver(batch, world, message, time_us=read.time_us, window_us=self._window_us)
+            # A grant that is taken back before the commit makes it conflict.
             if universe != message.from_universe:
                 universes.expect_grants(batch, allowed)
             ready.leave(batch, at, priority=ready.NORMAL)
@@ -275,6 +278,7 @@ class Carrier:
                 return transact.NothingToWrite(False)  # it is answered, or given up
             if asked.work.name != calls.SEND:
                 _refuse(calls.NOT_ALLOWED, f"{question.hex()} is no question to another universe")
+            # The answer may be faster than the record that says that the question has arrived.
             if asked.work.state is not works.SENT:
                 raise NotYet("that the question was delivered is not recorded so far")
             if not works.was_put_to(asked, world_asked):
@@ -300,6 +304,7 @@ class Carrier:
                 place = await self._places.find(name)
                 if (await place.engine.read(universes.get_meta(universe))).value(0) is not None:
                     return name, place
+            # Another peer may have the universe: this error counts only if none of them has it.
             except errors.StoreError as error:
                 if isinstance(error, errors.StoreFailed) and place is not None:
                     await self._places.lost(name, place)
@@ -357,7 +362,7 @@ def _check_share(
 
 
 def _part(bound: int, part: int) -> int:
-    return max(1, bound // part)
+    return max(1, bound // part)  # the smallest bound has room for one, too
 
 
 def _hint(goes: calls.Destination) -> str:
@@ -371,6 +376,7 @@ def _refuse(code: str, why: str) -> NoReturn:
 
 async def _put(batch: kv.Batch, blobs: blob_layer.Blobs, data: bytes) -> None:
     """Store what the batch refers to."""
+    # Read before the blob is put, as publishers must: a collection may begin between the two.
     generation = await blobs.generation()
     await blobs.put(data)
     generation.expect(batch)

@@ -83,6 +83,7 @@ def addresses(records: Iterable[pack_file.Record]) -> Iterator[bytes]:
     for tag, data in records:
         total.update(data)
         size += len(data)
+        # Refused before the rest is read: no store has such a blob.
         if size > limits.BLOB_BYTES_MAX:
             raise errors.DecodeError(f"a blob of more than {limits.BLOB_BYTES_MAX} bytes")
         is_open = tag == Tag.PIECE

@@ -66,6 +66,7 @@ async def patch(
         _, height = await desk.answer(found, found.command(part.PATCH, wanted), timeout)
         after = await _snapshot(found, domain, key, await found.step_end(height))
     assert after is not None, "a patch that was taken has made the cell"
+    # Errors that were there before are no fault of this patch.
     wrong = [] if before is None else list(before.system.errors)
     new = [each for each in after.system.errors if each not in wrong]
     state = {name: value for name, value in after.data.items() if name != flow_records.HOST}

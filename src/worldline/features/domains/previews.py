@@ -61,6 +61,7 @@ def snapshot_of(machine: Machine, domain: Any, key: str, *, now_us: int) -> flow
     """The snapshot of a cell; of one that does not exist yet, the first that it would have."""
     cell = machine.cells.get((name_of(domain), key))
     if cell is None:
+        # As a turn of the cell makes it, so that what is shown is what the first intent will find.
         context = flow_records.JobContext(now_us // 1_000, "initial", machine.domains.env)
         return cores.created(document_of(machine, domain), {}, context)
     return domain_cell.decode(cell.data)[1]

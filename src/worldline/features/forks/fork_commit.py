@@ -67,6 +67,7 @@ async def world_fork(
     """Make the fork. Returns its address. `Exists` if the name is taken by something else."""
     request = asked.digest(parent)
     script = canonical.encode(list(asked.script)) if asked.script else b""
+    # Made once: an attempt that is repeated makes the same world.
     at = ids.Address(parent.universe, ids.WorldId(envs.new_id(env)))
 
     async def attempt() -> transact.NothingToWrite[ids.Address] | transact.Write[ids.Address]:
@@ -78,6 +79,7 @@ async def world_fork(
             *admission.reads(at.universe),
             universes.get_meta(at.universe),
         )
+        # The name decides whether this call was made before.
         known = worlds.named(at.universe, read.value(0))
         if known is not None:
             return transact.NothingToWrite(await _made_before(engine, known, asked.name, request))
@@ -98,6 +100,7 @@ async def world_fork(
             request,
             cas.address(script) if script else b"",
             list(line.origins_up_to(step=head.step, height=head.height)),
+            # Noted with the fork: the parent's entries may go, and these with them.
             head.chain,
             head.state,
             head.time_us,
@@ -114,14 +117,17 @@ async def world_fork(
         )
         batch = kv.Batch()
         if script:
+            # Read before the blob is put, as publishers must: a collection may begin between the two.
             generation = await blobs.generation()
             await blobs.put(script)
             generation.expect(batch)
         owners = await _owners(engine, world, snapshot_layer.leaned_on(at.universe, lineage, start.saved.record.height))
         worlds.fork(batch, world, at, meta=meta, lineage=lineage, head=head, baseline=start.saved.record, owners=owners)
+        # The universe may be closed meanwhile: then no world is made in it.
         universes.expect_there(batch, at.universe, read.value(6))
         await admission.check(engine, batch, at.universe, read.value(4), read.value(5), pins=True)
         snapshot_layer.pin(batch, start.owner, start.saved, lineage, at.world, frames=start.frames)
+        # Its first step is due at once: it decides about the work that was open.
         ready.leave(batch, at, priority=ready.NORMAL)
         return transact.Write(batch, lambda _: at)
 
@@ -205,6 +211,7 @@ async def _found(
     end = await _step_end(engine, blobs, line.at, above=record.height, up_to=at)
     if end is not None:
         return _Start(journal.Head(end.step, end.height, end.chain, end.state, end.time_us), saved, owner)
+    # No step ends behind the snapshot, so the fork begins at the snapshot itself.
     header = await saved_state.header_of(blobs, record.root)
     return _Start(snapshot_layer.head_of(record, state=header.state), saved, owner)
 
@@ -236,6 +243,7 @@ async def height_before(engine: kv.Engine, blobs: blob_layer.Blobs, world: world
         loaded = await world_restore.load_referenced(blobs, found)
         for entry in reversed([world_restore.filled(each, loaded) for each in found]):
             if happened(entry, kind, name):
+                # The height where the step before ends
                 return await _first_of_step(engine, blobs, world.at, entry, kept=kept) - 1
     since = f" above height {kept}; earlier entries are not kept" if kept else ""
     raise errors.NotFound(f"world {world.meta.name!r} has no {kind} {name!r} in its history{since}")

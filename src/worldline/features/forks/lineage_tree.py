@@ -46,6 +46,7 @@ async def tree(universe: Connection) -> list[Node]:
             known[at.world] = meta, height, history_line.decode_lineage(read.value(len(part) + index))
     children: dict[bytes, list[bytes]] = {}
     for world, (_, _, lineage) in known.items():
+        # A fork whose parent is gone stands at the top, with the worlds that were not forked.
         above = lineage.parent if lineage is not None and lineage.parent in known else b""
         children.setdefault(above, []).append(world)
     return _nodes(known, children)

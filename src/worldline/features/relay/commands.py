@@ -211,6 +211,7 @@ async def _webhook(
     listen: str,
 ) -> int:
     host, _, port = listen.rpartition(":")
+    # `isdecimal` alone accepts digits of other scripts.
     if not host or not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
         raise errors.BadInput(f"--listen takes HOST:PORT, such as 127.0.0.1:8080, not {listen!r}")
     ending = shutdown.Shutdown(lambda what, detail: desk.out.note(f"[{what}] {detail}"), as_json=desk.out.as_json)

@@ -77,6 +77,7 @@ class Lines:
                 reading = asyncio.get_running_loop().run_in_executor(self._reader, self._next)
                 waited: list[asyncio.Future[Any]] = [reading, stopping]
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+                # The thread may wait for a line for ever; it keeps no process alive.
                 if not reading.done():
                     break
                 line = reading.result()
@@ -91,6 +92,7 @@ class Lines:
 
     def _next(self) -> bytes:
         """The next line. Of one that is too long, the rest is skipped, and it is still too long."""
+        # One byte more than a line may have, so that one that is too long is seen to be.
         line = self._stream.readline(limits.RELAY_BYTES_MAX + 1)
         rest = line
         while len(rest) > limits.RELAY_BYTES_MAX and not rest.endswith(b"\n"):

@@ -172,6 +172,7 @@ def read_secret(data: bytes, what: str) -> bytes:
         return text
     coded = text.removeprefix(WHSEC)
     try:
+        # Some senders leave the padding out, without which the decoder refuses it.
         secret = base64.b64decode(coded + b"=" * (-len(coded) % 4), validate=True)
     except binascii.Error as error:
         raise errors.BadInput(f"{what}: what stands behind whsec_ is not base64") from error
@@ -191,6 +192,7 @@ def time_in(value: Any, field: str) -> int:
         there = dt.datetime.fromisoformat(found) if isinstance(found, str) else None
     except ValueError:
         there = None
+    # Without a zone it would be read in the zone of this machine.
     if there is None or there.tzinfo is None:
         raise Malformed(f"the body has no timestamp in {field}: Unix seconds, or a date and time with a zone")
     return int(there.timestamp())

@@ -30,6 +30,7 @@ class JobListener(Protocol):
 recorder: ContextVar[JobListener | None] = ContextVar("recorder", default=None)
 
 
+# By its text: many cells and worlds have the same document, which never changes.
 @functools.lru_cache(maxsize=256)
 def compiled(raw: bytes) -> Compiled:
     """A document made ready to run. What is wrong with it was refused when it was declared."""

@@ -38,6 +38,7 @@ class ScriptRule(msgspec.Struct):
     used: int = 0
 
     def fits(self, name: str, arguments: dict[str, Any], *, ask: bool) -> bool:
+        # A rule that is used up makes room for the next one that fits.
         if self.name != name or self.ask is not ask or (self.times and self.used >= self.times):
             return False
         return all(
@@ -57,7 +58,9 @@ def rule_of(meaning: Any) -> ScriptRule:
     try:
         name, ask, arguments, status, data, times, used = meaning
         rule = ScriptRule(name, ask, arguments, ReceiptStatus(status), data, times, used)
+        # Decoded only to be checked: it is given as an answer as it is.
         canonical.decode(data)
+        # A struct does not check its fields when it is made, so it is converted once more.
         return msgspec.convert(msgspec.to_builtins(rule, builtin_types=(bytes,)), ScriptRule, builtin_types=(bytes,))
     except (TypeError, ValueError, msgspec.ValidationError) as error:
         raise errors.DecodeError(f"not a rule of a script: {error}") from error
@@ -119,6 +122,7 @@ class Branch:
 
     def owner(self, pending: Pending) -> Owner:
         """The world that has asked for inherited work."""
+        # In the order of their steps: the first that reaches so far is the one that asked.
         return next(each for each in self.owners if pending.step <= each.step)
 
     def still_owners(self) -> list[Owner]:
@@ -139,6 +143,7 @@ class Branch:
         for number, rule in enumerate(self.rules):
             if rule.fits(name, arguments, ask=ask):
                 rule.use()
+                # How often it was used is part of the state
                 self._rows.put(keys.SCRIPT + keys.number(number), rule.write)
                 return Outcome(rule.status, rule.data)
         return None

@@ -82,6 +82,7 @@ def forked(machine: Machine, data: bytes) -> bytes:
     branch = Branch(
         machine.ledger,
         dry=not wanted.live,
+        # A live fork uses keys of its own, or a service would take its requests for those of the parent.
         prefix=f"{name}:" if wanted.live else "",
         policy=wanted.policy,
         name=wanted.parent,
@@ -106,6 +107,7 @@ def settle_inherited(machine: Machine) -> None:
         if not now.has_room:
             break
         _settle(machine, branch, pending)
+    # No `break`: there was room for all of it.
     else:
         branch.settled()
     machine.continue_later()

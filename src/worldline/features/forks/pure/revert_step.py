@@ -94,6 +94,7 @@ def revert(machine: Machine, data: bytes) -> bytes:
     for rule in [] if script is None else script.rules:
         back.load(rule)
     machine.branched(back)
+    # Without another salt, runs would draw again what they drew before the world went back.
     salt = digest.hash_parts(b"revert", context.address.world, context.step.to_bytes(8, "big"))
     machine.origin.salted(salt)
     _note(machine, before)
@@ -117,6 +118,7 @@ def _rows_then(before: dict[bytes, Row], changed: list[list[bytes]]) -> dict[byt
                 rows[key] = Row(meaning, placement)
             case _:
                 raise errors.DecodeError("a row has a key, a meaning and a placement")
+    # Numbers of runs and of work are never given twice, so their counts do not go back.
     for key in _COUNTS:
         rows[key] = max(rows.get(key, before[key]), before[key], key=_count)
     rows[keys.PROGRAM] = before[keys.PROGRAM]
