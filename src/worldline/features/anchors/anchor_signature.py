@@ -56,6 +56,7 @@ def check_signature(anchor: Anchor, key: str = "") -> None:
     if key and len(key) != 2 * anchors.KEY_BYTES:
         raise errors.BadInput(f"a public key has {2 * anchors.KEY_BYTES} hexadecimal digits")
     what = f"the anchor of {anchor.name!r} at height {anchor.height}"
+    # Without a key to compare with, an anchor may be unsigned.
     if not anchor.is_signed:
         if key:
             raise errors.BadAnchor(f"{what} is not signed")

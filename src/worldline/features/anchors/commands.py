@@ -59,6 +59,7 @@ async def anchor(
     if out is None:
         output.write(text, nl=False)
         return
+    # Never over another file: older anchors must not be lost.
     private_files.write(out, text.encode(), replace=False)
     desk.out.one({"file": str(out), "anchors": len(found)}, [f"{grammar.count(len(found), 'anchor')} written to {out}"])
 

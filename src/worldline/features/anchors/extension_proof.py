@@ -63,6 +63,7 @@ async def prove(world: Handle, older: Anchor, *, up_to: int | None = None) -> Ex
     last: anchor_check.Passed | None = None
     steps: list[bytes] = []
     async for passed in anchor_check.steps_above(world, anchor_check.anchored_head(older), end):
+        # The last step is given whole, because it says its own height; for the others a digest is enough.
         if last is not None:
             steps.append(journals.step_digest(step_reader.hashed(last.step), last.covered))
         last = passed

@@ -87,6 +87,7 @@ def read(data: bytes) -> Anchor:
         anchor = Anchor(**{name: getattr(found, name) for name in Anchor.__struct_fields__})
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise errors.BadAnchor(f"no anchor: {error}") from None
+    # An anchor has one line alone: what a signature covers must not have two forms.
     if line(anchor).encode() != data or found.format != FORMAT:
         raise errors.BadAnchor(f"no anchor: not written as one of {FORMAT} is")
     return anchor

@@ -214,7 +214,7 @@ class _Restore:
         before = [each for each in self._later.known if each not in self._later.entries]
         await ledger_replay.add(engine, env, before if applied.left else self._later.known)
         if self._later.entries:
-            await self._turn.keep()  # scrubbing may take longer than a turn lasts
+            await self._turn.keep()  # renewed before it: a scrub may take a while
             await scrub_job.scrub(engine, env)
         return applied
 

@@ -39,6 +39,7 @@ def reads(at: ids.Address) -> tuple[kv.Get, kv.Get, kv.Range]:
 def bounds(found: PolicyRecords, *, program: str) -> policy.Bounds | None:
     """What the world may do; None if there is nothing that it may not. `Corrupt` as in `universes.decode_grants`."""
     record = universes.decode_grants(found.at.universe, found.grants, found.newest).grants
+    # Without rules, a step is asked nothing.
     if not record.rules:
         return None
     world = worlds.find(found.at, found.meta)
@@ -52,6 +53,7 @@ def add_rule(
     """Add a rule, and give it its number. Guard: the record as it was read."""
     if len(record.grants.rules) >= limits.RULES_MAX:
         raise errors.TooLarge("the rules of a universe", size=limits.RULES_MAX + 1, limit=limits.RULES_MAX)
+    # The number of the change, so none is given twice, whatever was dropped since.
     added = msgspec.structs.replace(wanted, number=record.grants.changes + 1)
     _change(batch, record, [*record.grants.rules, added], added, added=True, time_us=time_us)
     return added

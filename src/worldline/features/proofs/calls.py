@@ -92,6 +92,8 @@ async def prove(
     start = _start(kept, whole=whole, since=since)
     loaded = {program.hash: program for program in reversed(known)}
     if known:
+        # The code that is loaded may be an edited form of it: entries since the last change are run with it all the
+        # same.
         loaded.setdefault(meta.program_hash, known[0])
     saved = {each.height: each for each in kept}
     vault = await vaults.vault_of(universe.store.engine, universe.store.env, line)
@@ -164,6 +166,7 @@ async def _explained(
     baseline = await world_reader.saved_below(engine, line, height)
     try:
         material = await world_restore.gather(engine, universe.blobs, line.at, baseline=baseline, up_to=height)
+    # The rows before the step cannot be made, so the difference is said without the field.
     except errors.NotRetained:
         return difference
     _, rows = await _in_thread(universe, world_restore.fold, material)

@@ -106,6 +106,7 @@ async def _head_below(universe: Connection, line: history_line.HistoryLine, heig
     except errors.NotRetained:
         if kept.head is None or not kept.above:
             raise
+        # The head where entries begin serves as a snapshot: only its chain is needed.
         return kept.head
     header = await saved_state.header_of(universe.blobs, saved.root)
     return snapshot_layer.head_of(saved, state=header.state)
@@ -129,7 +130,7 @@ class _Walk:
             covered = step_reader.covered(step, blobs)
             before, self.head = self.head, step_reader.link(self.head, step, covered)
             if step.height < self._height:
-                continue
+                continue  # only linked: the proof begins at its own step
             if self.step is None:
                 self.step, self.previous, self.changes = step, before.chain, covered
                 self.entries = step_reader.hashed(step)
