@@ -67,8 +67,7 @@ async def world_fork(
     """Make the fork. Returns its address. `Exists` if the name is taken by something else."""
     request = asked.digest(parent)
     script = canonical.encode(list(asked.script)) if asked.script else b""
-    # Made once: an attempt that is repeated makes the same world.
-    at = ids.Address(parent.universe, ids.WorldId(envs.new_id(env)))
+    at = ids.Address(parent.universe, ids.WorldId(envs.new_id(env)))  # once: each attempt makes the same world
 
     async def attempt() -> transact.NothingToWrite[ids.Address] | transact.Write[ids.Address]:
         read = await engine.read(
@@ -123,12 +122,10 @@ async def world_fork(
             generation.expect(batch)
         owners = await _owners(engine, world, snapshot_layer.leaned_on(at.universe, lineage, start.saved.record.height))
         worlds.fork(batch, world, at, meta=meta, lineage=lineage, head=head, baseline=start.saved.record, owners=owners)
-        # The universe may be closed meanwhile: then no world is made in it.
-        universes.expect_there(batch, at.universe, read.value(6))
+        universes.expect_there(batch, at.universe, read.value(6))  # in one that is closed meanwhile, no world is made
         await admission.check(engine, batch, at.universe, read.value(4), read.value(5), pins=True)
         snapshot_layer.pin(batch, start.owner, start.saved, lineage, at.world, frames=start.frames)
-        # Its first step is due at once: it decides about the work that was open.
-        ready.leave(batch, at, priority=ready.NORMAL)
+        ready.leave(batch, at, priority=ready.NORMAL)  # its first step decides about the work that was open
         return transact.Write(batch, lambda _: at)
 
     return await transact.run(engine, env, attempt)
