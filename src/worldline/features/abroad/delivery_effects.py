@@ -2,7 +2,7 @@
 
 A message is enqueued there under its own id, which is that of the intent, so that however often it is tried it is one
 item (`layers/messages.py`). The batch expects that the world takes input and, from another universe, that the grant
-stands that allows it (`layers/universes.py`). Who sends is read from the claim: the universe is the one whose effects
+stands that allows it (`layers/universes.py`). The sender is read from the claim: the universe is the one whose effects
 this process performs, and nothing that user code has written can name another.
 
 An answer is the receipt of the effect that brought the question. The question's record says to which world it was put,
@@ -62,7 +62,7 @@ class ReachableStores(Protocol):
     def names(self) -> list[str]: ...
 
     async def lost(self, name: str, place: PeerUniverse) -> None:
-        """A store has failed for good in this process: open it anew the next time, unless it was already."""
+        """A store has failed permanently in this process: open it again the next time, unless it was already."""
 
 
 class MessageInTransit(msgspec.Struct, frozen=True):
@@ -155,7 +155,7 @@ class Carrier:
         return [claim.intent, stamp, already]
 
     async def _message(self, claim: works.Open, content: calls.Content, *, ask: bool) -> inbox.Message:
-        """The message as its sender's own store has it: who sends is what the claim says."""
+        """The message as its sender's own store has it: the sender is what the claim says."""
         own = await self._places.find("")
         read = await own.engine.read(worlds.get(claim.at), universes.get_meta(claim.at.universe))
         sender = worlds.decode(claim.at, read.value(0))
@@ -189,7 +189,7 @@ class Carrier:
         async def attempt() -> transact.NothingToWrite[tuple[kv.Stamp, bool]] | transact.Write[tuple[kv.Stamp, bool]]:
             grants = universes.get_grants(universe), universes.newest_grant_change(universe)
             named = await engine.read(worlds.get_name(universe, letter.world), *grants, universe_settings.get(universe))
-            bounds = universe_settings.decode(universe, named.value(3)).pressure(self._pressure)  # of who is sent to
+            bounds = universe_settings.decode(universe, named.value(3)).pressure(self._pressure)  # of the receiver
             at = worlds.named(universe, named.value(0))
             if at is None:
                 granted = universes.decode_grants(universe, named.value(1), named.page(2))
@@ -222,7 +222,7 @@ class Carrier:
                 _refuse(calls.EXPIRED, f"message to {to!r}: {why}")
             await self._check_claim(claim)
             batch = kv.Batch()
-            if not cas.is_small(letter.content.data):  # only now: nothing is stored there for who may not send
+            if not cas.is_small(letter.content.data):  # only now: nothing is stored there for a refused sender
                 await _put(batch, place.blobs(universe), letter.content.data)
             index = messages.deliver(batch, world, message, time_us=read.time_us, window_us=self._window_us)
             # A grant that is taken back before the commit makes it conflict.

@@ -70,7 +70,7 @@ class Peers:
             return await store_opening.open_store(url, create=False, env=self._own.env)
 
     async def lost(self, name: str, place: delivery_effects.PeerUniverse) -> None:
-        """A store has failed for good in this process: open it anew the next time.
+        """A store has failed permanently in this process: open it again the next time.
 
         Several messages find that out at once. A store that was opened since then is left alone.
         """

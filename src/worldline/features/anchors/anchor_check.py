@@ -1,6 +1,6 @@
 """Making an anchor of a world, and telling whether the world still has the history that an anchor is of.
 
-A history that goes on from the anchor has its chain digest at its height, and every later step leads on from there to
+A history that continues from the anchor has its chain digest at its height, and every later step leads on from there to
 the head: both are looked at. Where it does not, there are three words for what was done to it:
 
 * `rewritten`: there is another entry at that height, or another one below it;

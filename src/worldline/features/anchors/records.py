@@ -1,8 +1,8 @@
 """Anchors: where a world's history stood, in a line that is kept outside of the store.
 
-The chain digest of a head covers all entries below it. Who keeps one elsewhere can tell later whether the world still
-has that history. The line is JSON, written in one way only: keys sorted, no spaces. A signature is over the line
-without it, so it covers the key, too (`docs/format.md`).
+The chain digest of a head covers all entries below it. A person who keeps one elsewhere can tell later whether the
+world still has that history. The line is JSON, written in one way only: keys sorted, no spaces. A signature is over the
+line without it, so it covers the key, too (`docs/format.md`).
 """
 
 from __future__ import annotations

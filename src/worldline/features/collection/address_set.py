@@ -1,6 +1,6 @@
 """Addresses that were marked: eight bytes of each, in one table.
 
-Two addresses that begin with the same eight bytes are taken for one: then a blob stays that might have gone, and none
+Two addresses that begin with the same eight bytes count as one: then a blob stays that might have gone, and none
 goes that must stay. There is room for `most`. When that is used up, the upper half of the addresses that are judged is
 left to a later collection (`above`), and forgotten.
 """

@@ -1,10 +1,10 @@
-"""Garbage collection as batches: generations, marks, holds, and what becomes of a blob that nothing refers to.
+"""Garbage collection as batches: generations, marks, holds, and what happens to a blob that nothing refers to.
 
 **The rule for publishers.** A batch that publishes a reference to a blob reads the generation first, then puts the
 blob, which raises one that is there already to the generation, and expects the generation as it was read
 (`universes.expect_generation`). A batch that publishes none pays nothing.
 
-**The rule for removers.** While a mark is under way, nothing is taken away from where references stay: frames,
+**The rule for removers.** While a mark is under way, nothing is removed from where references stay: frames,
 snapshots, segments, lineages, whole worlds. A batch that takes some away expects that there is no mark
 (`expect_no_mark`). Inputs are consumed all the time: the step that does so publishes what it keeps of them.
 
@@ -13,19 +13,19 @@ moment stays where it is until it was read, or is an input; what is published la
 that was not marked, and whose record is of an older generation when the mark has ended, is one that nothing refers to,
 and that nothing can refer to any more unless it is put again, which changes its record.
 
-**What becomes of it.** `condemn` expects the record, and that no other mark has begun. After a grace, and if another
+**What happens to it.** `condemn` expects the record, and that no other mark has begun. After a grace, and if another
 mark has not found it either, `delete` expects the same record, that it is condemned, and that no hold stands. The
 second mark is there for a reference that the first one has not read as it is stored. Re-check and delete are one batch,
 so a blob that is put again is never lost, whenever that happens. Its chunks go with the record, its object afterwards:
 its name ends in a nonce, so an object of the same bytes that was put meanwhile is another one.
 
-**Grace 0** is safe for everything that is stored: no reference in the store depends on the grace. It is there for who
-reads and holds no lease: a reader that has read where a state is may find it gone if that state is dropped, condemned
+**Grace 0** is safe for everything that is stored: no reference in the store depends on the grace. It is there for
+readers that hold no lease: a reader that has read where a state is may find it gone if that state is dropped, condemned
 and deleted before it has read on. Such a reader begins again, or says `NotFound`. `MARK_MS` is no safety either: a
 collector that is late is not believed (`condemn` expects its generation).
 
-**Holds.** While one stands, nothing is deleted: for who copies a store that is in use. It expires, unless it is
-renewed, when its time has come by the store's clock and by the age of the universe (`layers/age.py`). The batch that
+**Holds.** While one stands, nothing is deleted: for a process that copies a store that is in use. It expires, unless it
+is renewed, when its time has come by the store's clock and by the age of the universe (`layers/age.py`). The batch that
 takes one changes the record that every delete expects.
 """
 
@@ -117,7 +117,7 @@ def has_died(state: CollectionState, heartbeat: bytes | None, *, time_us: int) -
 
 
 def renew(batch: kv.Batch, state: CollectionState, *, time_us: int) -> CollectionState:
-    """The mark goes on. Guard: the record of the collection, in which the time is another."""
+    """Say that the mark continues. Guard: the record of the collection, in which the time is another."""
     assert state.last is not None
     assert state.generation_raw is not None
     batch.expect(universe_keys.generation_key(state.universe), state.generation_raw)

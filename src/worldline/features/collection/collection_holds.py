@@ -1,4 +1,6 @@
-"""Holds: while one stands, no collection deletes anything of a universe. For who copies a store that is in use."""
+"""Holds: while one stands, no collection deletes anything of a universe. For a process that copies a store that is in
+use.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ async def take(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, *, wh
 
 
 async def renew(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, id: bytes, *, ttl_ms: int = TTL_MS) -> None:
-    """Hold on for so long from now. `NotFound` if it has expired: what was there may be gone, so begin again."""
+    """Keep the hold for so long from now. `NotFound` if it has expired: what was there may be gone, so begin again."""
     read = await engine.read(batches.get_holds(universe), age.get(universe))
     now = age.decode(read.value(1))
     # The holds are read twice: here to find the text, and in the attempt to decide.
@@ -36,7 +38,7 @@ async def renew(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, id: 
 
 
 async def release(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, id: bytes) -> None:
-    """Let go. One that has expired is let go already."""
+    """Give a hold up. One that has expired needs no release."""
 
     async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         found = batches.decode_holds(universe, (await engine.read(batches.get_holds(universe))).value(0))

@@ -2,18 +2,18 @@
 
 ::
 
-    look      objects that no record names                                  (`sweeper.Orphans`)
+    look      objects that no record names                                  (`sweep_phase.Orphans`)
     begin     the generation is raised: a mark is under way                 one batch
     mark      everything that is referred to (`mark_phase.py`)                  no batch but renewals
     end       the mark has ended                                            one batch
-    condemn   blobs that were not marked, of an older generation            (`sweeper.Condemning`)
-    delete    what an earlier mark has condemned, a grace ago; orphans      (`sweeper.Deleting`)
+    condemn   blobs that were not marked, of an older generation            (`sweep_phase.Condemning`)
+    delete    what an earlier mark has condemned, a grace ago; orphans      (`sweep_phase.Deleting`)
 
 So a blob goes with the second mark that does not find it, also without a grace: what one mark has read wrong, from a
 disk or through memory that lies, costs nothing.
 
-It can be cut off anywhere, and is begun anew then: what is condemned stays so, and nothing else is kept. Any number may
-be begun at once: the mark of the last one to raise the generation is the one that counts, and the others end with
+It can be cut off anywhere, and is begun again then: what is condemned stays so, and nothing else is kept. Any number
+may be begun at once: the mark of the last one to raise the generation is the one that counts, and the others end with
 `Overtaken`. Why no reference is missed is said in `features/collection/batches.py`.
 
 Compaction and deletion of worlds wait for the end of a mark, so a mark is not paced by much. One that cannot be brought

@@ -1,4 +1,4 @@
-"""Waiting for the end of a mark: for who takes references away from where they stay (compaction, deletion)."""
+"""Waiting for the end of a mark: for what removes references from where they stay (compaction, deletion)."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class Marker:
             self._before = (at, step.head())
 
     async def _head_before(self, at: ids.Address, step: step_reader.StoredStep) -> journal.Head | None:
-        """The head that a step goes on from. None if that is not kept any more: it went with a deleted parent."""
+        """The head that a step follows. None if that is not kept any more: it went with a deleted parent."""
         height = step.first_height - 1
         if self._before is not None and self._before[0] == at:
             return self._before[1]

@@ -10,7 +10,7 @@
     ever
 
 It can be cut off anywhere. A body that was not indexed is garbage; the next attempt puts the same bytes again. A batch
-that conflicts with a fork's pin is given up, and decided anew behind the next snapshot. While a garbage collection
+that conflicts with a fork's pin is given up, and decided again behind the next snapshot. While a garbage collection
 marks, neither frames nor snapshots go: it is waited for (`features/collection/mark_barrier.py`).
 """
 
@@ -45,7 +45,7 @@ SEGMENT_ENTRIES = 50_000  # of a world that is compacted by hand alone
 
 
 class CompactionResult(msgspec.Struct, frozen=True):
-    """What was done. `height`: up to where entries are in segments now; `held_back`: forks keep it from going on;
+    """What was done. `height`: up to where entries are in segments now; `held_back`: forks keep it from going further;
     `expired`: entries that are not kept any more.
     """
 

@@ -1,8 +1,8 @@
 """When worlds are compacted: one after the other, beside their steps, in the process that holds them.
 
-A world is looked at when it was saved, and when it was taken. Most have too little to compact, which is known without
-reading anything. Whatever goes wrong concerns the compaction alone: the world goes on, and is looked at again behind
-its next snapshot.
+A world is looked at when it was saved, and when its lease was acquired. Most have too little to compact, which is known
+without reading anything. Whatever goes wrong concerns the compaction alone: the world continues, and is looked at again
+behind its next snapshot.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Compactions:
         self._waiting.clear()
 
     def look(self, held: CompactionTarget) -> None:
-        """A world was taken or saved: there may be something to compact."""
+        """A world was acquired or saved: there may be something to compact."""
         if self._may_have_enough(held):
             # A world that waits already keeps its place, with the newest of what is known of it.
             self._waiting[held.at] = held
@@ -113,7 +113,7 @@ class Compactions:
             if self._may_have_enough(held):
                 await self.compact(held)
         except errors.Closed:
-            pass  # it was stopped, or the world let go
+            pass  # it was stopped, or the world was released
         except (errors.Lost, errors.StoreError) as error:
             # Another holder, or a store that cannot be reached: that is no fault of the world, which is looked at again
             # later.

@@ -8,7 +8,7 @@ state below them is kept. What steps changed, and saved states, are kept as far 
 * Above what is in segments: one snapshot for each `margin` entries, because entries are moved up to one, and the first,
   which states above are made from. A world that is saved after every few entries has no more than these.
 * What forks have pinned: a snapshot, and everything above it.
-* The first snapshot that was taken of each program's state: a proof goes on there.
+* The first snapshot that was taken of each program's state: a proof resumes there.
 
 So the journal is compacted up to a snapshot, which stays: states can be made from there on.
 """

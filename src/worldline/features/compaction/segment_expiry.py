@@ -3,8 +3,8 @@
 A segment goes as a whole, when it was written long enough ago and no state that is kept lies below its end. How long
 ago is counted by the age of the universe and by no clock (`layers/age.py`). Its record is
 deleted in one batch, which expects what moving frames expects; what stands in its place says from where on there are
-entries, and the head that the chain goes on from. Snapshots below that go in the same batch: no state can be made from
-them any more, so a fork that was about to begin at one conflicts. The bodies are garbage from then on.
+entries, and the head that the chain continues from. Snapshots below that go in the same batch: no state can be made
+from them any more, so a fork that was about to begin at one conflicts. The bodies are garbage from then on.
 """
 
 from __future__ import annotations

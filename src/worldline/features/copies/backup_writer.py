@@ -4,7 +4,7 @@ The store is frozen (`kv.freeze`), so a message that one world has sent and anot
 side of the cut, whichever worlds they are. Holds keep what the frozen state refers to from being collected. What is
 derived, or of a process, is not copied: queues, hints, leases, workers, collections and imports under way.
 
-A backup that fails or is killed leaves files that no manifest names. The next one goes on from the blobs there.
+A backup that fails or is killed leaves files that no manifest names. The next one uses the blobs that are there.
 """
 
 from __future__ import annotations

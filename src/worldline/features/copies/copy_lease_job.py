@@ -27,7 +27,7 @@ class CopyLeaseKeeper:
 
     async def take(self) -> copy_lease.CopyLease | None:
         """Wait until a turn that is not renewed any more has run out, and take it. Returns what was there, if a process
-        did not end its turn. `Closed` if another one goes on.
+        did not end its turn. `Closed` if the other process is at work.
         """
         first: copy_lease.CopyLease | None = None
         while True:

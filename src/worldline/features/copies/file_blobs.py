@@ -2,7 +2,7 @@
 
 A blob is found by where its record stands, which is remembered when the file is first read through. A block is unpacked
 again to read one of its blobs, so the last few are kept: nodes of a state stand together. What is read is checked
-against its address, whatever has become of the file meanwhile.
+against its address, whatever has happened to the file meanwhile.
 """
 
 from __future__ import annotations

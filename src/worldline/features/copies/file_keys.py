@@ -1,7 +1,7 @@
 """The keys that the records of a world file become: in which order records come, and what each may write.
 
-Both who checks a file and who makes a world of it take its records through this, so nothing is written that was not
-checked.
+Both the check of a file and the import that makes a world of it put its records through this, so nothing is written
+that was not checked.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _check_name(schema: str) -> None:
 
 
 def _hearsay(message: inbox.Message) -> inbox.Message:
-    """A message out of a file: who has sent it is what the file says, so it is not believed, and nothing is answered.
+    """A message out of a file: its sender is what the file says, so it is not believed, and nothing is answered.
     `DecodeError` if it has a name that no world can send.
     """
     reserved = messages.check_name(message)

@@ -58,7 +58,7 @@ class Checking:
         self.last = self._waiting[record.height] = record
 
     def take_dropped(self, record: journal.DroppedEntries) -> None:
-        """Entries that are not kept any more: the chain goes on from the head that they ended with."""
+        """Entries that are not kept any more: the chain continues from the head that they ended with."""
         if self.head.height or record.first_height != 1:
             raise errors.DecodeError("entries can be missing at the beginning alone")
         if any(height < record.last_height for height in self._waiting):

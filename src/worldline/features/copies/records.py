@@ -23,9 +23,9 @@ class DormantCopy(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 class Copying(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A copy is being made: of a file or a backup into a store, or of a store into a backup.
 
-    `token`: of the one that makes it. `what`: from where, or to where, for people. `time_us`: when it began, or until
-    when no other may begin. `batches`: how many were written of it, so that each changes the record. `age_us`: of an
-    import, the age of its universe when it began.
+    `token`: of the process that makes it. `what`: from where, or to where, for people. `time_us`: when it began, or
+    until when no other may begin. `batches`: how many were written of it, so that each changes the record. `age_us`: of
+    an import, the age of its universe when it began.
     """
 
     token: bytes

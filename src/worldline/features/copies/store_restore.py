@@ -5,10 +5,10 @@ all universes. Until then no process finds any of them. A restore that was kille
 deletes what keys it has written, and puts the blobs that are not there.
 
 What was erased after the backup was made is erased again before any process finds it, as far as a ledger says it
-(`roles/erasure/ledger.py`): that of the target, which may have had universes before, and one that is given.
+(`features/erasure/ledger_file.py`): that of the target, which may have had universes before, and one that is given.
 
 Universes and worlds keep their ids: intents, idempotency keys and proofs are those of the store that was backed up. So
-two copies must never both act: worlds are archived until a person lets them go on (`held.py`).
+two copies must never both act: worlds are archived until a person lets them continue (`dormant_worlds.py`).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Progress = Callable[[int], None]
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """A world that was deleted, and of which something is still to be removed. `removed`: keys so far."""
+    """A world that was deleted and is not removed completely. `removed`: keys so far."""
 
     id: str
     since_us: int

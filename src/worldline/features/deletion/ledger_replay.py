@@ -25,7 +25,7 @@ PAGE = 500
 
 
 class ErasuresApplied(msgspec.Struct, frozen=True):
-    """`done`: entries of which there is nothing now. `left`: what stays for a person to do, in words."""
+    """`done`: entries about things that are not there now. `left`: what stays for a person to do, in words."""
 
     done: int
     left: list[str]

@@ -7,9 +7,9 @@
                         +--reopen--> open        it turned out not to be empty, and its worlds were not to go with it
 
 Making a world expects the universe's record, which `close` changes: from then on no world is made, and whether it is
-empty can be found out for good. Its name is free again with `close`. The queue is outside of the universe, so that the
-last key of it can go. Each batch expects the record of the deletion and changes it, so any number of processes may do
-this at once, and go on where another was cut off.
+empty can be found out with certainty. Its name is free again with `close`. The queue is outside of the universe, so
+that the last key of it can go. Each batch expects the record of the deletion and changes it, so any number of processes
+may do this at once, and resume where another was cut off.
 
 Worlds of a universe that goes with them are deleted one by one (`batches.py`), which fences their writers. Then every
 key under the universe's prefix goes, tombstones and epochs included: a writer that is late expects one of them, and

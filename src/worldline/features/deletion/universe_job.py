@@ -209,6 +209,6 @@ class UniverseRemoval:
             self.removed += len(page.items)
 
     async def _commit(self, batch: kv.Batch) -> bool:
-        """Whether it was applied. Else another process has gone on, and the next look sees how far."""
+        """Whether it was applied. Else another process has done it, and the next look sees how far."""
         [outcome] = await transact.commit(self._engine, self._env, batch)
         return isinstance(outcome, kv.Ok)

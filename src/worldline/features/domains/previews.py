@@ -68,7 +68,7 @@ def snapshot_of(machine: Machine, domain: Any, key: str, *, now_us: int) -> flow
 
 
 def stuck(machine: Machine, domain: str, key: str) -> str:
-    """Why a cell takes nothing, or goes on with nothing; empty if it does."""
+    """Why a cell accepts nothing, or begins nothing; empty if it does."""
     cell = machine.cells.get((domain, key))
     found = domain_cell.DomainCell() if cell is None else domain_cell.decode(cell.data)[0]
     if found.fatal:

@@ -1,4 +1,5 @@
-"""Data keys: making, wrapping anew, destroying. Wrapping itself is not done here: what is stored comes from the caller.
+"""Data keys: making, wrapping again, destroying. Wrapping itself is not done here: what is stored comes from the
+caller.
 
 A data key that is destroyed leaves a record that says so: no writer makes another one in its place.
 """
@@ -78,7 +79,7 @@ def rewritten(batch: kv.Batch, key: bytes, raw: bytes, *, keep: bool) -> None:
 
 
 def destroy(batch: kv.Batch, key: bytes, raw: bytes | None, *, time_us: int) -> bool:
-    """For good. Returns whether it was there. Guard: its record, or that there is none."""
+    """Destroy it permanently. Returns whether it was there. Guard: its record, or that there is none."""
     found = keys.VALUE.get(raw)
     # Destroyed before: the record keeps the time of the first call.
     if found is not None and not found.wrapped:

@@ -8,7 +8,7 @@ For each data key::
 
 Every batch that writes sealed values expects the record (`features/encryption/sealed_engine.py`), so nothing is sealed
 with an older key behind `follow`. A value is replaced only as it was read: one that changes meanwhile is sealed with
-the new key already. It can be cut off anywhere; begun again, it goes on with what is `rewriting`. It rests as long as
+the new key already. It can be cut off anywhere; begun again, it resumes with what is `rewriting`. It rests as long as
 it works.
 
 Bodies of objects are not sealed anew: the older keys of a universe are kept, and open them. What is sealed anew stays
@@ -122,7 +122,7 @@ def _anew(ring: KeyRing, scope: bytes, known: KnownCipher, key: bytes, stored: b
         form, place, sealed, stamp = envelope.take_apart(key, stored)
         made = known.cipher.seal_anew(place, sealed)
     except errors.DecodeError:
-        return None  # damaged: who reads it is told
+        return None  # damaged: its reader is told
     if made is None:
         return None
     # Written below the encryption: the value is sealed already.

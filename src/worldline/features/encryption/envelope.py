@@ -8,7 +8,8 @@
     last 12     with form STAMPED: the stamp that the engine wrote behind it, as it is
 
 The place that the cipher binds is the first two bytes and the store's key. The key of an appended value is not known
-when it is sealed: its prefix is bound, so appended values of one prefix could be exchanged by who can write the store.
+when it is sealed: its prefix is bound, so appended values of one prefix could be exchanged by a process that can write
+the store.
 
 A value that cannot be opened is not an error of the read that met it: the read may be about many worlds, and the damage
 is that of one. It is an `Unopened`, which says what is wrong where a layer decodes it.

@@ -21,7 +21,7 @@ from worldline.store import kv, transact
 
 
 class Rotated(msgspec.Struct, frozen=True):
-    """What a rotation did: data keys that were wrapped anew; master keys that are not needed any more; and those that
+    """What a rotation did: data keys that were wrapped again; master keys that are not needed any more; and those that
     are in use beside the current one.
     """
 
@@ -89,7 +89,7 @@ async def _retiring(ring: KeyRing) -> bytes:
 
 
 async def _rewrap(ring: KeyRing, key: bytes, raw: bytes) -> bool:
-    """Whether this call wrapped the data key anew. One that changed meanwhile is met again by the next rotation."""
+    """Whether this call wrapped the data key again. One that changed meanwhile is met again by the next rotation."""
     found = batches.decode(raw)
     assert found is not None
     if not found.wrapped or found.master == ring.codec.current:

@@ -11,7 +11,7 @@ with which cipher, the vault says by the key. What an engine must be (`tests/con
   the first time was a certain conflict. What an earlier batch of the same call may have put has no known form, so the
   batch that expects it is committed after that one: batches are applied in the order given.
 * A batch that writes values of a world expects the record of that world's key: it conflicts with the destruction of the
-  key, also if that was before. A record that was only wrapped anew is read again, and the batch committed again.
+  key, also if that was before. A record that was only wrapped again is read again, and the batch committed again.
 * Bounds of pages count plain bytes. The engine below is asked for more, and what is too much is cut off.
 
 Keys, counters, deletes and hints go through as they are.

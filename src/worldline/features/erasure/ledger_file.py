@@ -2,7 +2,7 @@
 
 A store that is lost takes its ledger along, and a backup has that of its own time. So the file is what says which of
 the things in a backup were erased later: keep it where neither the store nor its backups are. With `WORLDLINE_LEDGER`,
-every erasure by this package writes it anew.
+every erasure by this package writes it again.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ async def scrub(engine: kv.Engine, env: envs.Env) -> kv.Scrubbed:
 
 
 async def owe(engine: kv.Engine, env: envs.Env) -> None:
-    """A collection has deleted blobs, of which some may be of what was erased. Where nothing ever was, nothing is owed:
+    """A collection has deleted blobs, and some may have held what was erased. Where nothing ever was, nothing is owed:
     what is replaced day by day is not overwritten.
     """
 

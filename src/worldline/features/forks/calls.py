@@ -73,8 +73,8 @@ def check_height(at: object) -> int | None:
 
 
 async def fork(source: Handle, asked: Callable[[str], ForkRequest]) -> ids.Address:
-    """Make the fork. Returns its address. `Exists` if the name is taken by something else. `asked`: what is asked for,
-    of a world of this program.
+    """Make the fork. Returns its address. `Exists` if the name is in use for something else. `asked`: what is asked
+    for, of a world of this program.
     """
     universe = source.universe
     store = universe.store

@@ -1,7 +1,7 @@
 """Forking a world: one commit, nothing is copied, and the worker that runs the world is not asked.
 
-A fork is a world of its own. Its history is that of its parent up to a step; above, it goes on in a journal of its own
-(`worldline.layers.history.history_line`). Its first step says what becomes of work that was open
+A fork is a world of its own. Its history is that of its parent up to a step; above, it continues in a journal of its
+own (`worldline.layers.history.history_line`). Its first step says what happens to work that was open
 (`worldline.features.forks.pure`).
 
 Both calls may be repeated, as those in `runtime/operator_calls.py`: a caller that has lost the answer makes the same
@@ -64,7 +64,7 @@ class ForkRequest(msgspec.Struct, frozen=True):
 async def world_fork(
     engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, parent: ids.Address, asked: ForkRequest
 ) -> ids.Address:
-    """Make the fork. Returns its address. `Exists` if the name is taken by something else."""
+    """Make the fork. Returns its address. `Exists` if the name is in use for something else."""
     request = asked.digest(parent)
     script = canonical.encode(list(asked.script)) if asked.script else b""
     at = ids.Address(parent.universe, ids.WorldId(envs.new_id(env)))  # once: each attempt makes the same world

@@ -44,7 +44,7 @@ class Reverted(msgspec.Struct, frozen=True):
 
 
 async def left_since(world: Handle, height: int) -> list[RevertLeftover]:
-    """What has left the world above a height: it happened, whatever becomes of the state."""
+    """What has left the world above a height: it happened, whatever the state is."""
     engine, at = world.universe.store.engine, await world.address()
     top = await world_reader.head(engine, at)
     found = await world_restore.read_entries(engine, world.universe.blobs, at, above=height, up_to=top.height)

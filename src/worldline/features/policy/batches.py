@@ -3,7 +3,7 @@
 They stand in the record of the grants (`layers/universes.py`), and each change of them in its log. A holder of a world
 reads the record after it has acquired the world's lease, and keeps what concerns that world. It does not read it again:
 a change fences off every holder in the universe before it is acknowledged (`leases.fence_off`), so each of them
-acquires its worlds anew, and reads the new record then. So a step costs nothing where there is no policy, and no step
+acquires its worlds again, and reads the new record then. So a step costs nothing where there is no policy, and no step
 that commits after the acknowledgement was made under the policy before.
 
 What is refused becomes an answer, an error receipt in the inbox of the world itself, by the commit of the step that

@@ -1,4 +1,4 @@
-"""Proofs that one entry is part of a world's history, for someone who has the chain digest and nothing else.
+"""Proofs that one entry is part of a world's history, for a reader with the chain digest and nothing else.
 
 The chain digest of a step is H(previous chain, H(entries, digest of the changes)). So the proof of an entry is its
 whole step, the chain before it, and the digest of each later step up to the head. Hashed together they give the chain

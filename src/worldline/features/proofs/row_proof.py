@@ -1,4 +1,4 @@
-"""Proofs that a world's state had one row, or had none under a key, for someone who has the chain digest alone.
+"""Proofs that a world's state had one row, or had none under a key, for a reader with the chain digest alone.
 
 Nothing in a history names the trie of a state unless the world is told to say so (`kernel/state_witness.py`): its
 journal has a WITNESSED entry then, with the root. So the proof of a row is the proof of that entry (`entry_proof.py`)

@@ -1,7 +1,8 @@
 """Whether a universe may have one world more, or one fork more that pins.
 
-Only what comes from outside is asked about: worlds that are made, and forks. What runs already is never refused, nor
-are receipts, timers and messages between worlds of the universe: without them it could not come below its quota again.
+Only what comes from external systems is asked about: worlds that are made, and forks. What runs already is never
+refused, nor are receipts, timers and messages between worlds of the universe: without them it could not come below its
+quota again.
 
 The check belongs to the batch that makes the world: it expects the quota's record as it was read, so the number is
 exact however many are made at once.

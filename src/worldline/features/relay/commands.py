@@ -194,7 +194,7 @@ def _settings(
 
 
 def _secret(file: str) -> bytes:
-    """Who knows it can sign: its file must be for its owner, as those of other keys are."""
+    """A process that knows it can sign: its file must be for its owner, as those of other keys are."""
     data = private_files.read_secret(Path(file), bytes_max=limits.KEY_FILE_BYTES_MAX + 1)
     if len(data) > limits.KEY_FILE_BYTES_MAX:
         raise errors.TooLarge(f"the secret in {file}", size=len(data), limit=limits.KEY_FILE_BYTES_MAX)

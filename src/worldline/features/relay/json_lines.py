@@ -1,7 +1,7 @@
 """Lines of JSON into an inbox, in their order: the next is sent when the one before is durable.
 
 A line that is refused is named with its number, and the others go on. A signal ends it between two lines: the line that
-is being sent is finished first. With ids, the same lines may be relayed again and are taken once: `--ids NAME` gives
+is being sent is finished first. With ids, the same lines may be relayed again and are put once: `--ids NAME` gives
 the line of number 7 the id `NAME-7`, `--id FIELD` takes the id from a field.
 """
 
@@ -40,7 +40,7 @@ class LineIdSource(msgspec.Struct, frozen=True):
 
 
 class Count(msgspec.Struct):
-    """What has become of the lines so far."""
+    """What has happened to the lines so far."""
 
     lines: int = 0
     sent: int = 0

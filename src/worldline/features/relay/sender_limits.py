@@ -1,6 +1,7 @@
-"""Who may have a connection to the webhook server, and how often a request. Before anything is known of a sender there
-is only its address: an address has a share of the places and a rate of its own, so one that floods is in its own way
-first. After its signature was checked, a sender has the rate of its secret, which other senders cannot use up.
+"""Which senders may have a connection to the webhook server, and how often a request. Before anything is known of a
+sender there is only its address: an address has a share of the places and a rate of its own, so one that floods is in
+its own way first. After its signature was checked, a sender has the rate of its secret, which other senders cannot use
+up.
 
 The newest connection always gets in while an older one only waits for data: honest requests arrive at once, and what is
 held open for its own sake is what is dropped. An IPv6 sender counts as its network of 64 bits, which one site has.
@@ -89,7 +90,7 @@ class OpenConnections:
         self._count = 0
 
     def enter(self, address: str) -> ConnectionSlot | None:
-        """A place for a new connection. None: all are taken by requests that are being answered."""
+        """A place for a new connection. None: all are in use by requests that are being answered."""
         own = self._of.get(address, {})
         if len(own) >= limits.WEBHOOK_ADDRESS_CONNECTIONS_MAX and address not in self._shared:
             if not self._drop_one(own):

@@ -129,7 +129,7 @@ class Webhook:
         return number
 
     async def close(self) -> None:
-        """Take no more, and finish what was taken."""
+        """Accept no more, and finish what was accepted."""
         if self._server is not None:
             self._server.close()
         if self._busy:

@@ -95,8 +95,8 @@ class CellTurn:
         self._derived.jobs.append(job)
 
     def patch(self, given: patches.Concrete, source: str) -> None:
-        """Patches from outside. An idle cell whose document has changed goes on under that of now, if its data fits it
-        with them: so a blocked cell can be mended. `BadInput` if it does not.
+        """Patches from outside. An idle cell whose document has changed continues under that of now, if its data fits
+        it with them: so a blocked cell can be mended. `BadInput` if it does not.
         """
         current = self.machine.domains.current[self.domain]
         if jobs.is_busy(self.head) or current.hash == self.head.meta.schema_hash:
@@ -312,7 +312,7 @@ class CellTurn:
         return True
 
     def _move(self, document: Compiled, hash: str, data: dict[str, Any], *, source: str, patched: int = 0) -> None:
-        """The cell goes on under another document, with this data, which fits it."""
+        """Put the cell under another document, with this data, which fits it."""
         meta = replace(self.head.meta, schema_hash=hash)
         moved = replace(self.head, data=data, meta=meta)
         self.head = cores.Core().apply(document, moved, [], self._context(self.head.meta.random_seed))

@@ -150,7 +150,7 @@ class Domains:
             self._note()
 
     def answer(self, target: str, outcome: Outcome) -> None:
-        """A fork's script has answered a requirement: it is taken later in this step."""
+        """A fork's script has answered a requirement: it is processed later in this step."""
         self.answered.append((target, outcome))
 
     def take_answered(self) -> list[tuple[str, Outcome]]:
@@ -158,7 +158,7 @@ class Domains:
         return found
 
     def want(self, held: DeferredOperation) -> None:
-        """A run asks for an intent: it is taken later in this step."""
+        """A run asks for an intent: it is processed later in this step."""
         self.wanted.append(held)
 
     def take_wanted(self) -> DeferredOperation:

@@ -1,8 +1,8 @@
 """What reaches the flow domains of a world: intents, the outcomes of their effects, and what people command.
 
 An intent is an event whose schema is `Domain.action`. It comes from a client, a message of another world, or anything
-else that sends events; or a run of the world asks for it. Its end is told to who asked for it: in the same step, or in
-that of the last receipt.
+else that sends events; or a run of the world asks for it. Its end is told to the caller that asked for it: in the same
+step, or in that of the last receipt.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def waiting(machine: Machine, names: Sequence[tuple[str, str]]) -> Cells:
 
 def went_back(machine: Machine, before: Cells, height: int) -> None:
     """The world has become what it was. Callers that wait for an intent which was not there then are told so; runs went
-    back with it. What waited in a cell then goes on, if its document of now fits.
+    back with it. What waited in a cell then resumes, if its document of now fits.
     """
     after = waiting(machine, list(before))
     why = f"the world was reverted to height {height}, where there was no such intent; send it again under a new id"

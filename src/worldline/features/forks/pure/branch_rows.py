@@ -1,9 +1,9 @@
 """What a forked world is besides its state: whether its effects leave it, the answers it was given beforehand, and the
-open work that it has inherited and not settled yet.
+inherited open work whose fate is not decided yet.
 
 A rule of a script answers an effect by its name, or a question by the world that it is for, and maybe by some of the
 arguments, so many times. The first rule that fits and is not used up answers; how often each was used is part of the
-state, so any worker goes on where the last one was.
+state, so any worker resumes where the last one was.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 class Branch:
     """While it is `unsettled`, the open work of steps up to the last one's of `owners` is inherited work whose fate is
-    not decided yet. A fork of a fork that had not settled everything has several owners.
+    not decided yet. A fork of a fork that had undecided work has several owners.
     """
 
     __slots__ = ("_rows", "dry", "name", "owners", "policy", "prefix", "rules", "unsettled")
@@ -126,15 +126,15 @@ class Branch:
         return next(each for each in self.owners if pending.step <= each.step)
 
     def still_owners(self) -> list[Owner]:
-        """The owners of the work that is not settled, for a fork of it."""
+        """The owners of the work whose fate is not decided, for a fork of it."""
         return self.owners if self.unsettled else []
 
     def is_inherited(self, pending: Pending) -> bool:
-        """Whether this open work was the parent's and its fate is not settled."""
+        """Whether this open work was the parent's and its fate is not decided."""
         return self.unsettled and pending.step <= self.owners[-1].step
 
     def settled(self) -> None:
-        """The fate of all inherited work is settled."""
+        """Note that the fate of all inherited work is decided."""
         self.unsettled = False
         self._rows.put(keys.BRANCH, self.write)
 

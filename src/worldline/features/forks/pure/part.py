@@ -1,4 +1,4 @@
-"""The first step of a fork: what becomes of the open work that it has inherited.
+"""The first step of a fork: what happens to the open work that it has inherited.
 
 Every operation that is open where a world is forked has a fate under every policy; none waits for ever:
 
@@ -22,7 +22,7 @@ With `share`, the fork looks for the answer in its parent's journal (`SHARE`, an
 the parent gives the work up or is deleted, the answer is `cancelled`.
 
 Nothing here runs user code: runs that have got an answer continue in the next step. Work that a step has no room for is
-settled by the next ones.
+decided by the next ones.
 """
 
 from __future__ import annotations

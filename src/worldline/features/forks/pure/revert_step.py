@@ -1,8 +1,9 @@
-"""Going back: a world's state becomes what it was at an earlier step. The head goes on; nothing of the history is lost.
+"""Going back: a world's state becomes what it was at an earlier step. The head moves on; nothing of the history is
+lost.
 
 The command carries the rows that differ between now and then, so that the history says it all; it is refused if the
 world has made a step since they were compared. What is open now is closed, over as many steps as that needs. Work that
-was open then is settled like that of a fork (`part.py`), from the next step on, under new names: dropped or asked for
+was open then is treated like that of a fork (`part.py`), from the next step on, under new names: dropped or asked for
 again; timers are set again. Intents of flow domains that were not there then have ended, and their callers are told.
 Some things do not go back: how many runs and how much work the world has had, the program that it runs under, and the
 ids that clients have used. What runs draw from here on is not what they drew before.

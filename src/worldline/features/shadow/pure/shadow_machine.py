@@ -1,4 +1,4 @@
-"""A trial: a machine with other code lives through a recorded part of a world's life. Nothing leaves it.
+"""A trial: a machine with other code runs a recorded part of a world's history. Nothing leaves it.
 
 The machine begins with the world's rows, and its program is changed first, as when the world adopts it. Then it is
 given the recorded inputs, in their order and at their times. Events, messages and commands are given as they are.
@@ -6,8 +6,8 @@ Answers are given for what they answer (`recording.py`): the ids of open work di
 answer that comes before the code has asked waits for that; one that it never asks for is skipped, and counted. What the
 code asks for and the journal does not have gets no answer: its run waits.
 
-A timer that both have, with the same due time, fires when the recorded one did, and is let go when that was cancelled.
-Every other timer fires by itself, when the recorded history has come to its due time.
+A timer that both have, with the same due time, fires when the recorded one did, and is released when that was
+cancelled. Every other timer fires by itself, when the recorded history has come to its due time.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ShadowMachine:
         return self._skipped + len(self._early)
 
     def run(self, begin: Begin) -> None:
-        """Live through it all. `begin` is told before each step."""
+        """Run all of it. `begin` is told before each step."""
         begin()
         self._change_program()
         for recorded in self._recording.steps:

@@ -1,7 +1,7 @@
 """Would a world do the same under other code? Its recorded life is tried again with it, and the two are compared.
 
-Two questions are asked. What would have been otherwise, had the world gone on under this code where the recording
-begins (`shadow_machine.py`)? And what would not fit if it went on under this code now: runs that would be blocked,
+Two questions are asked. What would have been otherwise, had the world continued under this code where the recording
+begins (`shadow_machine.py`)? And what would not fit if it continued under this code now: runs that would be blocked,
 cells that their class does not take?
 
 User code runs here: it belongs into a thread that can be left behind. Nothing is read or written.
