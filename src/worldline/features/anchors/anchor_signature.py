@@ -39,6 +39,7 @@ class SigningKey:
 
     def sign(self, anchor: Anchor) -> Anchor:
         """Return the anchor with a signature by this key."""
+        # The public key is part of what is signed, so a signature cannot be moved to another key.
         signature = ed25519.sign(self._private, anchors.signed_bytes(anchor, self.public))
         return msgspec.structs.replace(anchor, key=self.public, signature=signature.hex())
 
@@ -61,6 +62,7 @@ def check_signature(anchor: Anchor, key: str = "") -> None:
         if key:
             raise errors.BadAnchor(f"{what} is not signed")
         return
+    # The key that the caller trusts decides: any person can make a key, and sign an anchor with it.
     if key and not hmac.compare_digest(key.lower().encode(), anchor.key.encode()):
         raise errors.BadAnchor(f"{what} is signed by {anchor.key}, which is another key than {key}")
     data = anchors.signed_bytes(anchor, anchor.key)

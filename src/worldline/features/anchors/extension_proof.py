@@ -59,6 +59,7 @@ async def prove(world: Handle, older: Anchor, *, up_to: int | None = None) -> Ex
         raise errors.BadInput(
             f"the history of {world.name!r} does not go on from the anchor ({found.verdict}): {found.why}"
         )
+    # Up to the head that was checked: the world may have made steps since.
     end = found.height if up_to is None else min(up_to, found.height)
     last: anchor_check.Passed | None = None
     steps: list[bytes] = []

@@ -80,6 +80,7 @@ def signed_bytes(anchor: Anchor, key: str) -> bytes:
 
 def read(data: bytes) -> Anchor:
     """The anchor of a line. `BadAnchor` if it is none, or is written in another way."""
+    # Before it is decoded: a line comes from elsewhere, and may have any size.
     if len(data) > LINE_BYTES_MAX:
         raise errors.BadAnchor(f"no anchor: a line of {len(data)} bytes")
     try:

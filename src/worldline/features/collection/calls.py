@@ -59,6 +59,7 @@ async def collect(universe: Connection, *, dry_run: bool = False, grace: Seconds
         universe.id,
         grace_ms=grace_ms,
         write=not dry_run,
+        # The mark of a process that is proven dead is not waited for.
         is_dead=functools.partial(world_holders.is_gone, store),
     )
     swept = report.swept

@@ -130,6 +130,7 @@ def _delete(batch: kv.Batch, at: ids.Address, snapshots: Sequence[StoredSnapshot
 
 def _expect(batch: kv.Batch, lease: leases.Lease, expected: Expected) -> None:
     leases.fence(batch, lease)
+    # A mark that has begun must find what would be moved or dropped here.
     expected.unmarked.expect(batch)
     batch.expect(snapshot_keys.baseline_key(lease.at), expected.baseline_raw)
     snapshot_layer.expect_pins(batch, lease.at, expected.pins_raw)

@@ -135,6 +135,7 @@ class Backup(click.Group):
     """`backup FOLDER` is `backup create FOLDER`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # What is no subcommand is a folder or a store: `create` may be left out.
         known = not args or args[0] in self.commands or args[0] in ("-h", "--help")
         return super().parse_args(ctx, args if known else ["create", *args])
 

@@ -42,6 +42,7 @@ def begin(
     if before is None:
         batch.absent(wanted.key)
     else:
+        # Its holder may have renewed it since: then this batch conflicts.
         batch.expect(wanted.key, before.raw)
     batch.put(wanted.key, raw)
     return CopyLease(wanted.key, raw, record)

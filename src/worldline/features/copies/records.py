@@ -60,6 +60,7 @@ class ExportedWorld(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     def __post_init__(self) -> None:
         if self.status is Status.DELETED:
             raise ValueError("a deleted world is not exported")
+        # Checked with the decoding, because a file of any origin is decoded into this.
         heights = [each.height for each in self.origins]
         if not heights or heights != sorted(heights) or heights[-1] != self.head.height:
             raise ValueError("the origins of a history rise to its head")

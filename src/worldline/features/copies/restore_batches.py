@@ -75,6 +75,7 @@ def put(batch: kv.Batch, copy: Copy, suffix: bytes, raw: bytes) -> None:
         _put_meta(batch, copy, key, raw)
     else:
         assert row.place is InWorld.EPOCH
+        # Another epoch than in the backup: no batch of a holder of the original can fit here.
         number = lease_keys.EPOCH.unpack(raw).number + 1
         batch.put(key, lease_keys.EPOCH.pack(leases.Epoch(number, copy.token)))
 

@@ -88,6 +88,7 @@ def addresses(records: Iterable[pack_file.Record]) -> Iterator[bytes]:
             raise errors.DecodeError(f"a blob of more than {limits.BLOB_BYTES_MAX} bytes")
         is_open = tag == Tag.PIECE
         if tag == Tag.BLOB:
+            # The digest is made piece by piece, so a large blob is never in memory as a whole.
             yield total.digest()
             total, size = hashlib.sha256(), 0
         elif not is_open:

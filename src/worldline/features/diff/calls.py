@@ -61,6 +61,7 @@ def common(left: Point, right: Point) -> tuple[ids.Address, int]:
     """The last height that both have gone through, and the world in whose journal it stands."""
     found: tuple[ids.Address, int] | None = None
     for ours, theirs in zip(left.line.owners(), right.line.owners(), strict=False):
+        # From here on the two histories stand in different journals.
         if ours.at != theirs.at:
             break
         ends = [

@@ -56,6 +56,7 @@ async def patch(
 
     VALUE is JSON, or else a text. Shows the data then; what does not fit the document is refused by it: exit code 1.
     """
+    # Checked before a store is opened: what is no patch needs no world to say so.
     given = jobs.from_handler([*(_set(each) for each in fields), *(patches.unset(each) for each in gone)])
     if not given:
         raise errors.BadInput("name what is to be changed: PATH=VALUE, or --unset PATH")

@@ -52,6 +52,7 @@ def document_of(machine: Machine, domain: Any) -> Compiled:
     found = machine.domains.current.get(name)
     if found is not None:
         return compiled(machine.domains.documents[found.hash].raw)
+    # The world was given its domains, and this is none of them.
     if machine.domains.had:
         raise errors.NotFound(f"the world has no flow domain {name!r}; it has {sorted(machine.domains.current)}")
     return compiled(hashing.canonical(domain.document()).encode())

@@ -26,6 +26,7 @@ def new_key(desk: CommandSession, file: Path, key_id: str) -> None:
         found = master_keys.read(file) if file.exists() else master_keys.KeyFile("", {})
     except OSError as error:
         raise errors.BadInput(f"cannot read {file}: {error.strerror}") from error
+    # Another key under this id would make all that the old one has wrapped unreadable.
     if key_id in found.keys:
         raise errors.Exists(f"{file} has a key {key_id!r} already; choose another id")
     made = env_os.OsEnv().random_bytes(limits.KEY_BYTES)

@@ -96,6 +96,7 @@ def encode(codec: Codec, data: bytes, context: CodecContext) -> bytes:
     """The bytes to be stored, which the codec decodes."""
     try:
         made: Any = codec.encode(data, context)
+        # Decoded at once: what the codec cannot read back must not be written.
         again: Any = codec.decode(made, context) if isinstance(made, bytes) else None
     # The codec is code of the user, which may raise anything: none of it is an error of the store.
     except Exception as error:

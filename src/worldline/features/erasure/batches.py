@@ -79,6 +79,7 @@ def decode_scrubs(count_raw: bytes | None, last_raw: bytes | None) -> Scrubs:
 def owe_again(batch: kv.Batch, found: Scrubs) -> None:
     """More of what was erased before has gone. Guard: the count."""
     assert found.count_raw is not None
+    # The count is the guard here, because this batch erases nothing that could be one.
     batch.expect(scrub_keyspace.COUNT, found.count_raw)
     batch.put(scrub_keyspace.COUNT, kv.counter_add(found.count_raw, 1))
 

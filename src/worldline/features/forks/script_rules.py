@@ -71,6 +71,7 @@ def _of_mapping(given: object, number: int) -> ScriptRule:
     where = f"rule {number} of the script"
     if not isinstance(given, Mapping):
         raise errors.BadInput(f'{where} is no rule: write {{"effect": "charge", "answer": "ch_1"}}, not {given!r}')
+    # A key that is spelled wrong would be ignored, and the rule would fit more than it should.
     unknown = [key for key in given if key not in _KNOWN]
     if unknown:
         raise errors.BadInput(f"{where} has {unknown[0]!r}; a rule has {', '.join(_KNOWN)}")

@@ -196,6 +196,7 @@ def _settings(
 def _secret(file: str) -> bytes:
     """A process that knows it can sign: its file must be for its owner, as those of other keys are."""
     data = private_files.read_secret(Path(file), bytes_max=limits.KEY_FILE_BYTES_MAX + 1)
+    # One byte more than this was read, so that a secret which was cut is not used as a whole one.
     if len(data) > limits.KEY_FILE_BYTES_MAX:
         raise errors.TooLarge(f"the secret in {file}", size=len(data), limit=limits.KEY_FILE_BYTES_MAX)
     return webhook_signature.read_secret(data, file)

@@ -61,6 +61,7 @@ def _ready(raw: bytes, parallel: bool, traced: bool) -> jobs.DomainRuntime:
 
 def completed(document: Compiled, data: dict[str, Any]) -> dict[str, Any]:
     """Data of another document, with the defaults of fields that it does not have."""
+    # Defaults first, so that what the data has already wins.
     return {**document_schema.defaults(document.schema), **data}
 
 
