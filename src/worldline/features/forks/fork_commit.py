@@ -99,7 +99,7 @@ async def world_fork(
             request,
             cas.address(script) if script else b"",
             list(line.origins_up_to(step=head.step, height=head.height)),
-            # Noted with the fork: the parent's entries may go, and these with them.
+            # The head is noted with the fork: the entries of the parent that say it may go.
             head.chain,
             head.state,
             head.time_us,
