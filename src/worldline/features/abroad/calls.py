@@ -117,6 +117,7 @@ def _shown(found: Sequence[model.Grant]) -> list[Allowed]:
 
 
 def _same(one: model.Grant, other: model.Grant) -> bool:
+    # The label is for people: the universe may have been renamed since.
     return msgspec.structs.replace(one, label="") == msgspec.structs.replace(other, label="")
 
 
@@ -126,6 +127,7 @@ async def _known_sender(universe: Connection, sender: str) -> ids.UniverseId:
         return (await _sender(universe, sender))[0]
     except (errors.NotFound, errors.StoreError):
         found = {each.universe_id for each in await allowed(universe) if each.universe == sender}
+        # Two universes may have had this name: then only an id says which one is meant.
         if len(found) != 1:
             raise
         return ids.UniverseId(bytes.fromhex(found.pop()))

@@ -2,7 +2,7 @@
 
 A message is enqueued there under its own id, which is that of the intent, so that however often it is tried it is one
 item (`layers/messages.py`). The batch expects that the world takes input and, from another universe, that the grant
-stands that allows it (`layers/universes.py`). Who sends is read from the claim: the universe is the one whose effects
+stands that allows it (`layers/universes.py`). The sender is read from the claim: the universe is the one whose effects
 this process performs, and nothing that user code has written can name another.
 
 An answer is the receipt of the effect that brought the question. The question's record says to which world it was put,
@@ -62,7 +62,7 @@ class ReachableStores(Protocol):
     def names(self) -> list[str]: ...
 
     async def lost(self, name: str, place: PeerUniverse) -> None:
-        """A store has failed for good in this process: open it anew the next time, unless it was already."""
+        """A store has failed permanently in this process: open it again the next time, unless it was already."""
 
 
 class MessageInTransit(msgspec.Struct, frozen=True):
@@ -144,6 +144,7 @@ class Carrier:
             letter = MessageInTransit(to, universe, goes.world, message, content, claim.work.opened_us)
             at, stamp, already = await self._enqueue(place, letter, claim)
         except errors.StoreFailed:
+            # This engine stays broken: the next message opens the store again.
             if place is not None:
                 await self._places.lost(name, place)
             raise
@@ -154,7 +155,7 @@ class Carrier:
         return [claim.intent, stamp, already]
 
     async def _message(self, claim: works.Open, content: calls.Content, *, ask: bool) -> inbox.Message:
-        """The message as its sender's own store has it: who sends is what the claim says."""
+        """The message as its sender's own store has it: the sender is what the claim says."""
         own = await self._places.find("")
         read = await own.engine.read(worlds.get(claim.at), universes.get_meta(claim.at.universe))
         sender = worlds.decode(claim.at, read.value(0))
@@ -188,7 +189,7 @@ class Carrier:
         async def attempt() -> transact.NothingToWrite[tuple[kv.Stamp, bool]] | transact.Write[tuple[kv.Stamp, bool]]:
             grants = universes.get_grants(universe), universes.newest_grant_change(universe)
             named = await engine.read(worlds.get_name(universe, letter.world), *grants, universe_settings.get(universe))
-            bounds = universe_settings.decode(universe, named.value(3)).pressure(self._pressure)  # of who is sent to
+            bounds = universe_settings.decode(universe, named.value(3)).pressure(self._pressure)  # of the receiver
             at = worlds.named(universe, named.value(0))
             if at is None:
                 granted = universes.decode_grants(universe, named.value(1), named.page(2))
@@ -211,6 +212,7 @@ class Carrier:
             why_not = messages.check_destination(world)
             if world is None or why_not is not None:
                 _refuse(calls.UNDELIVERABLE, f"message to {to!r}: {why_not}")
+            # Within a universe, messages are not from outside, and no quota refuses them.
             if universe != message.from_universe:
                 _check_quota(universe, letter, read.value(4), read.value(5))
                 if bounds.inbox_items_max:
@@ -220,9 +222,10 @@ class Carrier:
                 _refuse(calls.EXPIRED, f"message to {to!r}: {why}")
             await self._check_claim(claim)
             batch = kv.Batch()
-            if not cas.is_small(letter.content.data):  # only now: nothing is stored there for who may not send
+            if not cas.is_small(letter.content.data):  # only now: nothing is stored there for a refused sender
                 await _put(batch, place.blobs(universe), letter.content.data)
             index = messages.deliver(batch, world, message, time_us=read.time_us, window_us=self._window_us)
+            # A grant that is taken back before the commit makes it conflict.
             if universe != message.from_universe:
                 universes.expect_grants(batch, allowed)
             ready.leave(batch, at, priority=ready.NORMAL)
@@ -275,6 +278,7 @@ class Carrier:
                 return transact.NothingToWrite(False)  # it is answered, or given up
             if asked.work.name != calls.SEND:
                 _refuse(calls.NOT_ALLOWED, f"{question.hex()} is no question to another universe")
+            # The answer may be faster than the record that says that the question has arrived.
             if asked.work.state is not works.SENT:
                 raise NotYet("that the question was delivered is not recorded so far")
             if not works.was_put_to(asked, world_asked):
@@ -300,6 +304,7 @@ class Carrier:
                 place = await self._places.find(name)
                 if (await place.engine.read(universes.get_meta(universe))).value(0) is not None:
                     return name, place
+            # Another peer may have the universe: this error counts only if none of them has it.
             except errors.StoreError as error:
                 if isinstance(error, errors.StoreFailed) and place is not None:
                     await self._places.lost(name, place)
@@ -357,7 +362,7 @@ def _check_share(
 
 
 def _part(bound: int, part: int) -> int:
-    return max(1, bound // part)
+    return max(1, bound // part)  # the smallest bound has room for one, too
 
 
 def _hint(goes: calls.Destination) -> str:
@@ -371,6 +376,7 @@ def _refuse(code: str, why: str) -> NoReturn:
 
 async def _put(batch: kv.Batch, blobs: blob_layer.Blobs, data: bytes) -> None:
     """Store what the batch refers to."""
+    # Read before the blob is put, as publishers must: a collection may begin between the two.
     generation = await blobs.generation()
     await blobs.put(data)
     generation.expect(batch)

@@ -55,6 +55,7 @@ class Peers:
         try:
             return await asyncio.shield(task)  # a message that is cut short does not leave it half open
         except errors.Error:
+            # Another message may have begun to open it again meanwhile.
             if self._opened.get(name) is task:
                 del self._opened[name]
             raise
@@ -69,7 +70,7 @@ class Peers:
             return await store_opening.open_store(url, create=False, env=self._own.env)
 
     async def lost(self, name: str, place: delivery_effects.PeerUniverse) -> None:
-        """A store has failed for good in this process: open it anew the next time.
+        """A store has failed permanently in this process: open it again the next time.
 
         Several messages find that out at once. A store that was opened since then is left alone.
         """
@@ -94,6 +95,7 @@ class Peers:
 
 
 async def _close_opened(task: asyncio.Task[store_opening.Store]) -> None:
+    # `wait` raises nothing: an opening that has failed is no error of the close.
     await asyncio.wait([task])
     store = _result(task)
     if store is not None:

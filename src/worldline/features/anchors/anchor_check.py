@@ -1,6 +1,6 @@
 """Making an anchor of a world, and telling whether the world still has the history that an anchor is of.
 
-A history that goes on from the anchor has its chain digest at its height, and every later step leads on from there to
+A history that continues from the anchor has its chain digest at its height, and every later step leads on from there to
 the head: both are looked at. Where it does not, there are three words for what was done to it:
 
 * `rewritten`: there is another entry at that height, or another one below it;
@@ -70,6 +70,7 @@ async def check(world: Handle, given: Anchor | str, key: str = "") -> AnchorChec
     `BadAnchor` if it is not signed as it should be; `Corrupt` if what is stored above it is damaged.
     """
     anchor = given if isinstance(given, Anchor) else anchors.read(given.strip().encode())
+    # First of all: a forged anchor says nothing about any world.
     anchor_signature.check_signature(anchor, key)
     at = await world.address()
     if (anchor.universe, anchor.world) != (at.universe.hex(), at.world.hex()):
@@ -103,6 +104,7 @@ async def _above(world: Handle, line: history_line.HistoryLine, anchor: Anchor, 
     last = anchored_head(anchor)
     async for passed in steps_above(world, last, head.height):
         last = passed.head
+    # The steps above the anchor must lead to the head: else what is stored there is damaged.
     if last.chain != head.chain:
         raise errors.DigestMismatch("the journal's head", expected=head.chain, actual=last.chain)
     return AnchorCheck(AnchorVerdict.HOLDS, anchor, head.height, f"the history goes on from height {anchor.height}")
@@ -118,6 +120,7 @@ async def _ends(
     )
     is_there = bool(read.page(0).items or read.page(1).items)
     if head.height >= anchor.height:
+        # At or below the fork the entry is in the journal of a parent, which was not looked at here.
         if is_there or anchor.height <= line.forked_at:
             return None
         why = f"its head says height {head.height}, and no entry from {anchor.height} on is there"
@@ -141,6 +144,7 @@ async def _end_at(world: Handle, line: history_line.HistoryLine, height: int) ->
     engine, blobs = world.universe.store.engine, world.universe.blobs
     kept = await journal_pages.kept(engine, line)
     if height <= kept.above:
+        # The head where entries begin is kept, so that an anchor of this very height can be checked.
         end = kept.head if kept.above == height else None
         return None if end is None else (end.step, end.chain)
     [entry] = await journal_pages.entries(engine, blobs, line.at, above=height - 1, up_to=height)

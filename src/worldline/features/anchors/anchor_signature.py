@@ -39,6 +39,7 @@ class SigningKey:
 
     def sign(self, anchor: Anchor) -> Anchor:
         """Return the anchor with a signature by this key."""
+        # The public key is part of what is signed, so a signature cannot be moved to another key.
         signature = ed25519.sign(self._private, anchors.signed_bytes(anchor, self.public))
         return msgspec.structs.replace(anchor, key=self.public, signature=signature.hex())
 
@@ -56,10 +57,12 @@ def check_signature(anchor: Anchor, key: str = "") -> None:
     if key and len(key) != 2 * anchors.KEY_BYTES:
         raise errors.BadInput(f"a public key has {2 * anchors.KEY_BYTES} hexadecimal digits")
     what = f"the anchor of {anchor.name!r} at height {anchor.height}"
+    # Without a key to compare with, an anchor may be unsigned.
     if not anchor.is_signed:
         if key:
             raise errors.BadAnchor(f"{what} is not signed")
         return
+    # The key that the caller trusts decides: any person can make a key, and sign an anchor with it.
     if key and not hmac.compare_digest(key.lower().encode(), anchor.key.encode()):
         raise errors.BadAnchor(f"{what} is signed by {anchor.key}, which is another key than {key}")
     data = anchors.signed_bytes(anchor, anchor.key)

@@ -59,6 +59,7 @@ async def anchor(
     if out is None:
         output.write(text, nl=False)
         return
+    # Never over another file: older anchors must not be lost.
     private_files.write(out, text.encode(), replace=False)
     desk.out.one({"file": str(out), "anchors": len(found)}, [f"{grammar.count(len(found), 'anchor')} written to {out}"])
 
@@ -99,8 +100,10 @@ async def check_all(
         at = await world.address()
         known[at.world.hex()] = None
         own = anchor_check.of_world(found, at)
+        # One world that does not hold decides the exit code.
         code = max(code, await check(desk, world, own, key)) if own else code
     for each in found:
+        # Anchors of other universes may be in the file: of their worlds, nothing is known here.
         if each.universe == universe.id.hex() and each.world not in known:
             anchor_signature.check_signature(each, key)
             said = {"world": each.name, "verdict": "missing", "anchor": each.height, "id": each.world}

@@ -1,4 +1,4 @@
-"""Proofs that one anchor's history goes on from another's, for someone who has the two anchors and no store.
+"""Proofs that one anchor's history continues another's, for a reader with the two anchors and no store.
 
 The chain digest of a step is H(previous chain, H(entries, digest of the changes)). So the proof is the digest of each
 step between the two, and the last step itself, which says its own height. Hashed on from the older anchor's chain they
@@ -53,16 +53,18 @@ class Extension(msgspec.Struct, frozen=True):
 
 
 async def prove(world: Handle, older: Anchor, *, up_to: int | None = None) -> Extension:
-    """The proof that the history goes on from an anchor to the head, or to the step end at or below a height."""
+    """The proof that the history continues from an anchor to the head, or to the step end at or below a height."""
     found = await anchor_check.check(world, older)
     if not found.holds:
         raise errors.BadInput(
             f"the history of {world.name!r} does not go on from the anchor ({found.verdict}): {found.why}"
         )
+    # Up to the head that was checked: the world may have made steps since.
     end = found.height if up_to is None else min(up_to, found.height)
     last: anchor_check.Passed | None = None
     steps: list[bytes] = []
     async for passed in anchor_check.steps_above(world, anchor_check.anchored_head(older), end):
+        # The last step is given whole, because it says its own height; for the others a digest is enough.
         if last is not None:
             steps.append(journals.step_digest(step_reader.hashed(last.step), last.covered))
         last = passed

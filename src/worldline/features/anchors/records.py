@@ -1,8 +1,8 @@
 """Anchors: where a world's history stood, in a line that is kept outside of the store.
 
-The chain digest of a head covers all entries below it. Who keeps one elsewhere can tell later whether the world still
-has that history. The line is JSON, written in one way only: keys sorted, no spaces. A signature is over the line
-without it, so it covers the key, too (`docs/format.md`).
+The chain digest of a head covers all entries below it. A person who keeps one elsewhere can tell later whether the
+world still has that history. The line is JSON, written in one way only: keys sorted, no spaces. A signature is over the
+line without it, so it covers the key, too (`docs/format.md`).
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ def signed_bytes(anchor: Anchor, key: str) -> bytes:
 
 def read(data: bytes) -> Anchor:
     """The anchor of a line. `BadAnchor` if it is none, or is written in another way."""
+    # Before it is decoded: a line comes from elsewhere, and may have any size.
     if len(data) > LINE_BYTES_MAX:
         raise errors.BadAnchor(f"no anchor: a line of {len(data)} bytes")
     try:
@@ -87,6 +88,7 @@ def read(data: bytes) -> Anchor:
         anchor = Anchor(**{name: getattr(found, name) for name in Anchor.__struct_fields__})
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise errors.BadAnchor(f"no anchor: {error}") from None
+    # An anchor has one line alone: what a signature covers must not have two forms.
     if line(anchor).encode() != data or found.format != FORMAT:
         raise errors.BadAnchor(f"no anchor: not written as one of {FORMAT} is")
     return anchor

@@ -1,10 +1,10 @@
-"""Garbage collection as batches: generations, marks, holds, and what becomes of a blob that nothing refers to.
+"""Garbage collection as batches: generations, marks, holds, and what happens to a blob that nothing refers to.
 
 **The rule for publishers.** A batch that publishes a reference to a blob reads the generation first, then puts the
 blob, which raises one that is there already to the generation, and expects the generation as it was read
 (`universes.expect_generation`). A batch that publishes none pays nothing.
 
-**The rule for removers.** While a mark is under way, nothing is taken away from where references stay: frames,
+**The rule for removers.** While a mark is under way, nothing is removed from where references stay: frames,
 snapshots, segments, lineages, whole worlds. A batch that takes some away expects that there is no mark
 (`expect_no_mark`). Inputs are consumed all the time: the step that does so publishes what it keeps of them.
 
@@ -13,19 +13,19 @@ moment stays where it is until it was read, or is an input; what is published la
 that was not marked, and whose record is of an older generation when the mark has ended, is one that nothing refers to,
 and that nothing can refer to any more unless it is put again, which changes its record.
 
-**What becomes of it.** `condemn` expects the record, and that no other mark has begun. After a grace, and if another
+**What happens to it.** `condemn` expects the record, and that no other mark has begun. After a grace, and if another
 mark has not found it either, `delete` expects the same record, that it is condemned, and that no hold stands. The
 second mark is there for a reference that the first one has not read as it is stored. Re-check and delete are one batch,
 so a blob that is put again is never lost, whenever that happens. Its chunks go with the record, its object afterwards:
 its name ends in a nonce, so an object of the same bytes that was put meanwhile is another one.
 
-**Grace 0** is safe for everything that is stored: no reference in the store depends on the grace. It is there for who
-reads and holds no lease: a reader that has read where a state is may find it gone if that state is dropped, condemned
+**Grace 0** is safe for everything that is stored: no reference in the store depends on the grace. It is there for
+readers that hold no lease: a reader that has read where a state is may find it gone if that state is dropped, condemned
 and deleted before it has read on. Such a reader begins again, or says `NotFound`. `MARK_MS` is no safety either: a
 collector that is late is not believed (`condemn` expects its generation).
 
-**Holds.** While one stands, nothing is deleted: for who copies a store that is in use. It expires, unless it is
-renewed, when its time has come by the store's clock and by the age of the universe (`layers/age.py`). The batch that
+**Holds.** While one stands, nothing is deleted: for a process that copies a store that is in use. It expires, unless it
+is renewed, when its time has come by the store's clock and by the age of the universe (`layers/age.py`). The batch that
 takes one changes the record that every delete expects.
 """
 
@@ -89,6 +89,7 @@ def begin(
     """Raise the generation: a mark begins, and every earlier collector is overtaken. Guard: the generation. `life`: the
     heartbeat of the process, if it has one.
     """
+    # A partial collection left the addresses from here on: this one takes its turn there.
     above = b"" if state.last is None else state.last.above
     worker, incarnation = (b"", b"") if life is None else (life.worker, life.sign.incarnation)
     return _write(
@@ -111,14 +112,16 @@ def has_died(state: CollectionState, heartbeat: bytes | None, *, time_us: int) -
     """Whether the process whose mark is under way is gone, by the heartbeat that it has named."""
     assert state.last is not None
     life = leases.decode_heartbeat(ids.WorkerId(state.last.worker), heartbeat)
+    # A new incarnation under the same worker id is another process: the one that marked is gone all the same.
     return life is None or life.sign.incarnation != state.last.incarnation or not life.alive(time_us)
 
 
 def renew(batch: kv.Batch, state: CollectionState, *, time_us: int) -> CollectionState:
-    """The mark goes on. Guard: the record of the collection, in which the time is another."""
+    """Say that the mark continues. Guard: the record of the collection, in which the time is another."""
     assert state.last is not None
     assert state.generation_raw is not None
     batch.expect(universe_keys.generation_key(state.universe), state.generation_raw)
+    # A guard must change with its batch: the same time again would leave the record as it is.
     renewed_us = time_us if time_us != state.last.renewed_us else time_us + 1
     return _write(batch, state, state.generation, msgspec.structs.replace(state.last, renewed_us=renewed_us))
 
@@ -154,12 +157,13 @@ def _write(
 ) -> CollectionState:
     generation_key, key = universe_keys.generation_key(state.universe), keys.collection_key(state.universe)
     generation_raw, raw = universe_keys.GENERATION.pack(generation), keys.COLLECTION.pack(record)
+    # Both records are expected, also one that stays: another collector may have changed either since they were read.
     for each, before, after in ((generation_key, state.generation_raw, generation_raw), (key, state.last_raw, raw)):
         if before is None:
             batch.absent(each)
         else:
             batch.expect(each, before)
-        if before != after:
+        if before != after:  # when a mark is renewed, its generation stays
             batch.put(each, after)
     return CollectionState(state.universe, generation, generation_raw, record, raw)
 
@@ -179,6 +183,7 @@ class HoldsRecord(msgspec.Struct, frozen=True):
         return [
             each
             for each in self.record.holds
+            # Both clocks must have passed it: a store's clock that was set forward must not end a hold too early.
             if each.expires_us > time_us or not now.has_passed(0, since_us=each.expires_age_us)
         ]
 
@@ -211,6 +216,7 @@ def hold(batch: kv.Batch, holds: HoldsRecord, id: bytes, *, what: str, time_us: 
 
 def release(batch: kv.Batch, holds: HoldsRecord, id: bytes) -> bool:
     """Give a hold up. Returns whether it was there. Guard: the record of all holds."""
+    # Expired holds stay in the list here: the next `hold` removes them.
     found = [each for each in holds.record.holds if each.id != id]
     if len(found) == len(holds.record.holds):
         return False
@@ -223,6 +229,7 @@ def expect_no_hold(batch: kv.Batch, holds: HoldsRecord) -> None:
     key = keys.holds_key(holds.universe)
     if holds.raw is not None:
         batch.expect(key, holds.raw)
+    # A batch that deletes many blobs comes here for each of them, and may write a key once.
     elif key not in batch.puts:
         batch.absent(key)
         batch.put(key, keys.HOLDS.pack(holds.record))
@@ -234,6 +241,8 @@ def _change_holds(batch: kv.Batch, holds: HoldsRecord, found: list[blobs.Hold]) 
         batch.absent(key)
     else:
         batch.expect(key, holds.raw)
+    # `changes` makes each record another one, so a delete that has read the old one conflicts even if the list is
+    # equal.
     batch.put(key, keys.HOLDS.pack(blobs.Holds(holds.record.changes + 1, found)))
 
 
@@ -277,11 +286,15 @@ def condemn(batch: kv.Batch, state: CollectionState, of: bytes, raw: bytes, *, s
     """
     assert state.generation_raw is not None
     assert not state.generation.marking, "the mark has not ended"
+    # A collector that is late is not believed: another mark has begun since.
     batch.expect(universe_keys.generation_key(state.universe), state.generation_raw)
+    # Put again since, it has another generation in its record, so it is in use.
     batch.expect(cas_keys.blob_key(state.universe, of), raw)
     key = keys.condemned_key(state.universe, of)
     batch.absent(key)
     generation = cas_keys.BLOB.unpack(raw).generation
+    # The blob's generation is kept, so that `delete` can tell whether it was put again; the mark, so that it is
+    # another.
     batch.put(key, keys.CONDEMNED.pack(blobs.Condemned(generation, since_us, age_us, mark=state.generation.number)))
 
 
@@ -303,11 +316,13 @@ def delete(
     assert found.record.mark < state.generation.number, "one mark is not enough"
     record = cas_keys.BLOB.unpack(raw)
     assert record.generation == found.record.generation, "it was used again"
+    # A hold that was taken since the holds were read has changed their record, and stops this delete.
     expect_no_hold(batch, holds)
     spare(batch, universe, found)
     key = cas_keys.blob_key(universe, found.address)
     batch.expect(key, raw)
     batch.delete(key)
     if record.chunks is not None:
+        # In the same batch, so no record without its chunks can be read.
         batch.delete_range(*chunk_keys.chunks(universe, found.address, record.chunks))
     return record.object

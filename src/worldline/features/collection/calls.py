@@ -59,9 +59,11 @@ async def collect(universe: Connection, *, dry_run: bool = False, grace: Seconds
         universe.id,
         grace_ms=grace_ms,
         write=not dry_run,
+        # The mark of a process that is proven dead is not waited for.
         is_dead=functools.partial(world_holders.is_gone, store),
     )
     swept = report.swept
+    # Deleted blobs may be of what was erased; a collection that deleted nothing owes no scrub.
     if swept.deleted.count and kv.can_scrub(store.engine):
         await scrub_job.owe(store.engine, store.env)
     return Collected(

@@ -1,4 +1,6 @@
-"""Holds: while one stands, no collection deletes anything of a universe. For who copies a store that is in use."""
+"""Holds: while one stands, no collection deletes anything of a universe. For a process that copies a store that is in
+use.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,17 @@ async def take(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, *, wh
 
     It stands when this returns, and for so long.
     """
+    # The id is made once, outside of the retried batch: a repeated attempt renews the same hold.
     id = envs.new_id(env)
     await _write(engine, env, universe, id, what=what, ttl_ms=ttl_ms)
     return id
 
 
 async def renew(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, id: bytes, *, ttl_ms: int = TTL_MS) -> None:
-    """Hold on for so long from now. `NotFound` if it has expired: what was there may be gone, so begin again."""
+    """Keep the hold for so long from now. `NotFound` if it has expired: what was there may be gone, so begin again."""
     read = await engine.read(batches.get_holds(universe), age.get(universe))
     now = age.decode(read.value(1))
+    # The holds are read twice: here to find the text, and in the attempt to decide.
     standing = batches.decode_holds(universe, read.value(0)).standing(read.time_us, now)
     what = next((each.what for each in standing if each.id == id), None)
     if what is None:
@@ -34,7 +38,7 @@ async def renew(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, id: 
 
 
 async def release(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, id: bytes) -> None:
-    """Let go. One that has expired is let go already."""
+    """Give a hold up. One that has expired needs no release."""
 
     async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         found = batches.decode_holds(universe, (await engine.read(batches.get_holds(universe))).value(0))
@@ -59,6 +63,7 @@ async def _write(
     async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         read = await engine.read(batches.get_holds(universe), age.get(universe))
         found, now = batches.decode_holds(universe, read.value(0)), age.decode(read.value(1))
+        # It can expire between the read of the caller and this attempt; a new hold would not cover what went meanwhile.
         if only_renew and all(each.id != id for each in found.standing(read.time_us, now)):
             raise errors.NotFound(f"hold {id.hex()} has expired: what it kept may be gone, so begin again")
         batch = kv.Batch()

@@ -2,18 +2,18 @@
 
 ::
 
-    look      objects that no record names                                  (`sweeper.Orphans`)
+    look      objects that no record names                                  (`sweep_phase.Orphans`)
     begin     the generation is raised: a mark is under way                 one batch
     mark      everything that is referred to (`mark_phase.py`)                  no batch but renewals
     end       the mark has ended                                            one batch
-    condemn   blobs that were not marked, of an older generation            (`sweeper.Condemning`)
-    delete    what an earlier mark has condemned, a grace ago; orphans      (`sweeper.Deleting`)
+    condemn   blobs that were not marked, of an older generation            (`sweep_phase.Condemning`)
+    delete    what an earlier mark has condemned, a grace ago; orphans      (`sweep_phase.Deleting`)
 
 So a blob goes with the second mark that does not find it, also without a grace: what one mark has read wrong, from a
 disk or through memory that lies, costs nothing.
 
-It can be cut off anywhere, and is begun anew then: what is condemned stays so, and nothing else is kept. Any number may
-be begun at once: the mark of the last one to raise the generation is the one that counts, and the others end with
+It can be cut off anywhere, and is begun again then: what is condemned stays so, and nothing else is kept. Any number
+may be begun at once: the mark of the last one to raise the generation is the one that counts, and the others end with
 `Overtaken`. Why no reference is missed is said in `features/collection/batches.py`.
 
 Compaction and deletion of worlds wait for the end of a mark, so a mark is not paced by much. One that cannot be brought
@@ -41,6 +41,7 @@ from worldline.model import ids
 from worldline.store import kv, transact
 
 GRACE_MS = 3_600_000  # unless told otherwise
+# Four renewals in the time after which a mark counts as dead: three may be late or lost.
 RENEW_US = batches.MARK_MS * 1000 // 4
 
 
@@ -129,6 +130,7 @@ class CollectionPass:
         """One part of it. Returns whether that was the last. If it raises, the collection is over, too."""
         try:
             await self._turn()
+        # The generation says that a mark is under way: removers wait for it, so an error must end it at once.
         except Exception:
             await self.give_up()
             raise
@@ -136,11 +138,13 @@ class CollectionPass:
 
     async def give_up(self) -> None:
         """End without a result. If that cannot be said now, others find out in time."""
+        # The phase changes first: a second call, from `finally` of the caller, does nothing.
         marking, self._phase = self._write and self.is_marking, _Phase.OVER
         if marking and self._state is not None:
             probes.hit("collection.given-up")
             batch = kv.Batch()
             batches.give_up(batch, self._state)
+            # A store that cannot be reached now must not hide the error that ended the collection.
             with contextlib.suppress(errors.StoreError):
                 await transact.commit(self._engine, self._env, batch)
 
@@ -162,6 +166,7 @@ class CollectionPass:
             case _Phase.DELETE:
                 assert self._deleting is not None
                 if await self._deleting.turn():
+                    # A hold keeps everything that is there, also objects without a record.
                     self._phase = _Phase.OVER if self.report.swept.held else _Phase.ORPHANS
             case _Phase.ORPHANS:
                 if await self._orphans.delete(write=self._write):
@@ -177,15 +182,18 @@ class CollectionPass:
             above = b"" if state.last is None else state.last.above
         marked = Marked(above=above, most=self._marked_max)
         self._marker = Marker(self._engine, self._blobs, self._universe, marked, plain=self._plain, places=self._places)
+        # The clock of this process measures when to renew: that needs no read of the store.
         self._renewed_us = self._env.monotonic_us()
         self.report.generation = state.generation.number
         self._phase = _Phase.MARK
 
     async def _raised(self) -> batches.CollectionState:
         """Raise the generation. One mark at a time: another collector's is waited for."""
+        # Made once: a retried batch must begin the same collection, not another one.
         collector = envs.new_id(self._env)
 
         async def attempt() -> transact.Write[batches.CollectionState]:
+            # A mark of another process is awaited inside the attempt: after a conflict, that of the winner is.
             state = await mark_barrier.unmarked(self._engine, self._env, self._universe, self._is_dead)
             worker = self._worker
             read = await self._engine.read(*([] if worker is None else [leases.get_heartbeat(worker)]))
@@ -213,6 +221,7 @@ class CollectionPass:
         batch = kv.Batch()
         renewed = batches.renew(batch, self._state, time_us=time_us)
         await self._commit(batch)
+        # The next batch expects the renewed record; it is kept only after the commit, which may be refused.
         self._state = renewed
         self._renewed_us = self._env.monotonic_us()
 
@@ -251,6 +260,7 @@ class CollectionPass:
         [outcome] = await transact.commit(self._engine, self._env, batch)
         if not isinstance(outcome, kv.Ok):
             probes.hit("collection.was-overtaken")
+            # OVER before the error: `turn` calls `give_up`, which must find no mark of its own to end.
             self._phase = _Phase.OVER
             raise Overtaken("another collector has begun, or this mark was given up because it took too long")
 
@@ -271,8 +281,10 @@ async def collect(
     first = await _whole(
         CollectionPass(engine, env, blobs, universe, grace_ms=grace_ms, write=write, is_dead=is_dead), env
     )
+    # A second mark is needed only without a grace, and only if the first one has condemned something.
     if grace_ms or not write or not first.swept.unreferenced.count:
         return first
+    # The same addresses again: the second mark must judge what the first one has condemned.
     second = await _whole(
         CollectionPass(engine, env, blobs, universe, grace_ms=0, above=first.begins, is_dead=is_dead), env
     )
@@ -285,7 +297,8 @@ async def collect(
 async def _whole(run: CollectionPass, env: envs.Env) -> CollectionReport:
     try:
         while not await run.turn():
-            await env.sleep(0)
+            await env.sleep(0)  # other tasks of the event loop get their turns
     finally:
+        # A cancelled collection must not leave a mark behind that compaction waits for.
         await run.give_up()
     return run.report

@@ -44,6 +44,7 @@ def _lines(found: Collected, *, at_once: bool) -> list[str]:
     gone = {"deleted": found.deleted, "orphans": found.orphans}
     later = {"waiting": found.waiting}
     if found.dry_run:
+        # With a grace, what is unreferenced now is condemned and waits; a dry run says which of the two it would be.
         (gone if at_once else later)["unreferenced"] = found.unreferenced
     for name, each in gone.items():
         lines += _line(each, verb, _WHY[name])

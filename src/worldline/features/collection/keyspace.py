@@ -2,7 +2,7 @@
 
 Collection
 Per what:      universe
-Changes:       when a mark begins, goes on and ends
+Changes:       when a mark begins, is renewed and ends
 Key:           (UNIVERSE, u, COLLECTION)
 Value:         Collection(generation, collector, began, renewed, ended, where the next one begins)
 Present:       from the first collection on

@@ -1,4 +1,4 @@
-"""Waiting for the end of a mark: for who takes references away from where they stay (compaction, deletion)."""
+"""Waiting for the end of a mark: for what removes references from where they stay (compaction, deletion)."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ async def unmarked(
     """What is known of collections when no mark is under way: a batch that removes references expects it
     (`batches.expect_no_mark`). A mark whose process is gone is given up. `Conflicted` if it takes too long.
     """
+    # Bounded, because a mark may be renewed for any time: after two minutes the caller is told to try again.
     for _ in range(LOOKS_MAX):
         read = await engine.read(*batches.reads(universe))
         state = batches.decode(universe, read.value(0), read.value(1))
@@ -41,6 +42,7 @@ async def unmarked(
         probes.hit("collection.mark-given-up")
         batch = kv.Batch()
         batches.give_up(batch, state)
+        # A conflict means that another process gave it up or ended it; the next look reads which.
         await transact.commit(engine, env, batch)
     raise errors.Conflicted("a garbage collection has been marking for very long; try again")
 
@@ -50,6 +52,7 @@ async def goes_on(engine: kv.Engine, state: batches.CollectionState, is_dead: Is
     be waited for. That is no safety: a mark that was given up is not believed.
     """
     named = b"" if state.last is None else state.last.worker
+    # One read for the time and the heartbeat: the two belong to the same moment.
     read = await engine.read(*([leases.get_heartbeat(ids.WorkerId(named))] if named else []))
     if not state.is_marking(read.time_us):
         return False

@@ -27,10 +27,12 @@ from worldline.model import ids, journal
 from worldline.runtime import world_restore
 from worldline.store import kv
 
+# One page of each place in one read: a small world costs one round trip.
 FIRST_BYTES = 64 * limits.KIB  # of the first page of each place of a world, which are read together
 PAGE_BYTES = 512 * limits.KIB  # of those behind it
 NODES_AT_ONCE = 200
 STEPS_AT_ONCE = 200
+# Bounds memory only: a segment that is forgotten here is read once more.
 PLAIN_MAX = 100_000  # segments that are known to refer to nothing
 
 
@@ -58,7 +60,7 @@ class Plain:
 
     def add(self, address: bytes) -> None:
         if len(self._known) >= PLAIN_MAX:
-            del self._known[next(iter(self._known))]
+            del self._known[next(iter(self._known))]  # the oldest goes: a dict keeps the order of insertion
         self._known[address] = None
 
 
@@ -104,6 +106,7 @@ class Marker:
 
     async def turn(self) -> bool:
         """One part of the mark. Returns whether that was the last."""
+        # What is nearest to its end comes first, so the lists are emptied before more is found.
         if self._body is not None:
             self._read_block()
         elif self._steps:
@@ -130,6 +133,7 @@ class Marker:
             self._next = None
             return
         at = ids.Address(self._universe, world_keys.world_of(self._universe, page.items[0][0]))
+        # A world that is made before this place meanwhile is not missed: what it publishes has the new generation.
         self._next = world_keys.behind(at)
         self.worlds += 1
         scans = [_Scan(at, place, place.reader(), *place.range(at)) for place in self._places]
@@ -150,6 +154,7 @@ class Marker:
         except errors.KeyDestroyed:
             probes.hit("collection.key-destroyed")  # what it refers to can be found by no one any more
         except errors.Corrupt as error:
+            # What cannot be read may refer to anything, so a sweep after it could delete what is in use.
             raise Unreadable(f"world {scan.at.world.hex()}, {scan.place.name}: {error}") from error
         if page.more:
             scan.begin = page.items[-1][0] + b"\x00"
@@ -160,11 +165,12 @@ class Marker:
         count = 0
         for each in references:
             count += 1
+            # A blob that is marked was read before, or waits in the lists: none is read twice.
             is_new = self.marked.add(each.address)
             if each.kind is BlobKind.SEGMENT:
                 if is_new and each.address not in self._plain:
                     self._segments.append((at, each))
-            elif is_new and each.kind is not BlobKind.DATA:
+            elif is_new and each.kind is not BlobKind.DATA:  # data refers to nothing, so it is marked and not read
                 self._nodes.append(each)
         return count
 
@@ -182,15 +188,17 @@ class Marker:
                 pass  # no process can read it any more, and it refers to nothing that one could
             except errors.Corrupt as error:
                 raise Unreadable(f"world {at.world.hex()}, journal: {error}") from error
+            # The next step of the same world links to this one without another read.
             self._before = (at, step.head())
 
     async def _head_before(self, at: ids.Address, step: step_reader.StoredStep) -> journal.Head | None:
-        """The head that a step goes on from. None if that is not kept any more: it went with a deleted parent."""
+        """The head that a step follows. None if that is not kept any more: it went with a deleted parent."""
         height = step.first_height - 1
         if self._before is not None and self._before[0] == at:
             return self._before[1]
         if not height:
             return journal.GENESIS
+        # The first step in frames: what comes before it is in a segment, or in the parent of a fork.
         try:
             [last] = await journal_pages.entries(self._engine, self._blobs, at, above=height - 1, up_to=height)
         except (errors.NotRetained, errors.NotFound):
@@ -203,6 +211,7 @@ class Marker:
         """Nodes of saved states; changes of steps, and inputs, that are stored apart."""
         some = self._nodes[-NODES_AT_ONCE:]
         del self._nodes[-NODES_AT_ONCE:]
+        # Nodes are shared by worlds, and refer to no segment, which alone needs the world.
         at = ids.Address(self._universe, ids.WorldId(bytes(limits.ID_BYTES)))
         try:
             bodies = await self._blobs.get_many([each.address for each in some])
@@ -215,6 +224,7 @@ class Marker:
         at, found = self._segments.pop()
         assert found.segment is not None
         try:
+            # It is loaded whole and read block by block: a turn does a bounded amount of work.
             self._body = await journal_pages.load(self._blobs, at, found.segment)
         except errors.Corrupt as error:
             raise Unreadable(f"world {at.world.hex()}: {error}") from error
@@ -231,5 +241,6 @@ class Marker:
         except errors.Corrupt as error:
             raise Unreadable(f"world {self._body.at.world.hex()}, a segment: {error}") from error
         if not self._refers:
+            # Only behind its last block: a segment that was read in part may refer to something further on.
             self._plain.add(self._body.record.digest)
         self._body = None

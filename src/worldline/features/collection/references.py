@@ -128,6 +128,7 @@ class Frames:
         for _, raw in items:
             read = journal_keys.unpack_frame(raw)
             if read.entries:
+                # The first value of a frame has its entries; the parts behind it continue the section of changes.
                 self._section, self._ended, self._parts = b"", [], read.parts
                 for data in read.entries:
                     fields = _fields(data)
@@ -137,6 +138,7 @@ class Frames:
                         self._data = []
                     yield from _of_entry(fields)
             self._section += read.changes
+            # The last part completes the section: only then can the changes of its steps be told apart.
             if (0 if read.entries else read.parts) == self._parts:
                 found = frame.take(self._section, len(self._ended), start=0)[0]
                 for data_of, stored in zip(self._ended, found, strict=True):
@@ -163,6 +165,7 @@ def _of_entry(fields: list[Any]) -> Iterator[Reference]:
     address, is_input = fields[_BLOB], fields[_KIND] in journal.INPUTS
     if address:
         yield Reference(BlobKind.INPUT if is_input else BlobKind.DATA, address)
+    # A cheap test first: an input without the encoding of any address needs no decoding.
     elif is_input and _SHA256 in fields[_PAYLOAD]:
         yield from of_input(fields[_PAYLOAD])
 
@@ -227,6 +230,7 @@ PLACES: Final = (
     _place("snapshots", snapshot_keys.snapshots, lambda: _snapshots),
     _place("segments", segment_keys.segments, lambda: _segments),
 )
+# A keyspace that is forgotten here would lose its blobs to the first collection.
 assert sorted(each.name for each in PLACES) == sorted(keyspace_table.REFERRING), (
     "a keyspace with references has no reader"
 )

@@ -91,6 +91,7 @@ class Orphans:
         prefix = f"{cas_keys.object_folder(self._universe)}/cas/"
         page = await self._store.list(prefix, after=self._after, count_max=PAGE)
         self.found += await self._unnamed(page)
+        # Bounded memory: what is left is found by a later collection, when these are gone.
         if len(page) < PAGE or len(self.found) >= limits.ORPHANS_MAX:
             return True
         self._after = page[-1].name
@@ -98,10 +99,11 @@ class Orphans:
 
     async def delete(self, *, write: bool) -> bool:
         """Delete some that no record names still. Returns whether those were the last."""
+        # Looked up again before the delete: a record may have been published since the first look.
         some = self.found[-PAGE:]
         del self.found[-PAGE:]
         for each in await self._unnamed(some):
-            if write:
+            if write:  # a dry run counts them only
                 await self._store.delete(each.name)
             self._swept.orphans.add(each.name, each.size)
         return not self.found
@@ -138,6 +140,7 @@ def _address(universe: ids.UniverseId, name: str) -> bytes | None:
         return None
     if len(address) != limits.DIGEST_BYTES or len(nonce) != NONCE_CHARACTERS:
         return None
+    # The whole name must be one that this package makes: an object that only looks alike is left alone.
     return address if name == cas_keys.object_name(universe, address, random) else None
 
 
@@ -163,6 +166,7 @@ class Condemning:
         self._write = write
         begin, self._end = cas_keys.blobs(self._universe)
         self._next = max(begin, cas_keys.blob_key(self._universe, marked.begins))
+        # Of addresses beyond it, the table does not say whether they are marked.
         if marked.above:
             self._end = cas_keys.blob_key(self._universe, marked.above)
 
@@ -185,6 +189,7 @@ class Condemning:
             record = cas_keys.BLOB.unpack(raw)
             self._swept.blobs.add(address.hex(), record.size)
             before = batches.decode_condemned_at(address, read.value(index))
+            # Published since the mark began: the mark need not have seen it.
             if address in self._marked or record.generation >= self._state.generation.number:
                 spared += [before] if before is not None else []
             elif before is None:
@@ -198,6 +203,7 @@ class Condemning:
                 condemned,
                 lambda batch, each: batches.condemn(batch, self._state, *each, since_us=time_us, age_us=age_us),
             )
+            # A mark has found these again: if a later one does not, their grace begins from the start.
             await spare(self._engine, self._env, self._universe, spared)
         for each in spared:
             self._swept.spared.add(each.address.hex(), cas_keys.BLOB.unpack(found[each.address]).size)
@@ -238,6 +244,7 @@ class Deleting:
         holds, now = batches.decode_holds(self._universe, read.value(1)), age.decode(read.value(2))
         standing = holds.standing(read.time_us, now)
         self._swept.held = standing[0].what if standing else ""
+        # A dry run reads on in spite of the hold, to say what would go without it.
         if standing and self._write:
             probes.hit("collection.hold-stands")
             return True
@@ -261,6 +268,7 @@ class Deleting:
         for index, each in enumerate(found):
             raw = read.value(index)
             record = cas_keys.BLOB.get(raw)
+            # Put again, or gone: its record is not the one that was condemned.
             if raw is None or record is None or record.generation != each.record.generation:
                 self._swept.spared.add(each.address.hex(), 0 if record is None else record.size)
                 spared.append(each)
@@ -276,12 +284,15 @@ class Deleting:
         for each, raw in ripe:
             record = cas_keys.BLOB.unpack(raw)
             self._swept.deleted.add(each.address.hex(), record.size)
+            # After the commit: an object without a record is found later as an orphan, but a record without its object
+            # is a loss.
             if record.object is not None and self._write:
                 await self._delete_object(record.object)
 
     def _is_ripe(self, found: batches.CondemnedRecord, now: Age) -> bool:
         """Two marks have not found it, and its grace has passed. What this mark left to the next is judged there."""
         twice = found.record.mark < self._state.generation.number
+        # Addresses that this mark did not judge are not in its table either, so they need a test of their own.
         if not twice or not self._marked.judges(found.address) or found.address in self._marked:
             return False
         return not self._grace_us or now.has_passed(self._grace_us, since_us=found.record.age_us)
@@ -309,10 +320,12 @@ async def committed(
     done: list[T] = []
     for start in range(0, len(wanted), BATCH_MAX):
         some = wanted[start : start + BATCH_MAX]
+        # One that changed makes the whole batch conflict; the others need not wait for the next collection.
         if await _commit(engine, env, some, add):
             done += some
             continue
         probes.hit("collection.one-by-one")
+        # One that was alone has just been tried
         done += [each for each in some if len(some) > 1 and await _commit(engine, env, [each], add)]
     return done
 

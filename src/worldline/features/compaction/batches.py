@@ -70,6 +70,7 @@ def move(
     assert last is None or last.record.last_height == record.first_height - 1, "segments follow each other"
     _expect(batch, lease, expected)
     if last is not None:
+        # Segments have no gap: the one that this follows must still be the last.
         batch.expect(keys.segment_key(at, last.record.last_height), last.raw)
     batch.absent(keys.segment_key(at, record.last_height))
     batch.put(keys.segment_key(at, record.last_height), keys.SEGMENT.pack(record))
@@ -111,6 +112,7 @@ def expire(
     for each in oldest:
         key = keys.segment_key(at, each.record.last_height)
         batch.expect(key, each.raw)
+        # The key of the last one is written below, with what stands for all of them.
         if each.record is not last:
             batch.delete(key)
     batch.put(
@@ -128,6 +130,7 @@ def _delete(batch: kv.Batch, at: ids.Address, snapshots: Sequence[StoredSnapshot
 
 def _expect(batch: kv.Batch, lease: leases.Lease, expected: Expected) -> None:
     leases.fence(batch, lease)
+    # A mark that has begun must find what would be moved or dropped here.
     expected.unmarked.expect(batch)
     batch.expect(snapshot_keys.baseline_key(lease.at), expected.baseline_raw)
     snapshot_layer.expect_pins(batch, lease.at, expected.pins_raw)

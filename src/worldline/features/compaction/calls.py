@@ -67,16 +67,18 @@ async def compact(universe: Connection, at: ids.Address) -> compactor.Compaction
         others = death_witness.DeathWitness(env, lambda other: world_holders.is_gone(universe.store, other))
         lease = await world_lease.acquire(engine, env, at, life, others, anyway=True)
         try:
+            # By hand: what this process was set to must not become the policy of the universe.
             policies = Policies(engine, env, universe.settings.worker, hosts=False)
             work = compactor.Compactor(engine, env, universe.blobs, lease, policies=policies, compute=_here)
             return await work.run(now=True)
         finally:  # the release leaves a hint if something is unread
             await world_lease.release(engine, env, lease, mended=True)
     finally:
+        # Without this, others would count a worker that has ended as alive until its heartbeat is too old.
         batch = kv.Batch()
         leases.goodbye(batch, life)
         await transact.commit(engine, env, batch)
 
 
 async def _here(do: Callable[..., Any], *given: Any) -> Any:
-    return do(*given)
+    return do(*given)  # no steps of worlds wait for this thread

@@ -10,7 +10,7 @@
     ever
 
 It can be cut off anywhere. A body that was not indexed is garbage; the next attempt puts the same bytes again. A batch
-that conflicts with a fork's pin is given up, and decided anew behind the next snapshot. While a garbage collection
+that conflicts with a fork's pin is given up, and decided again behind the next snapshot. While a garbage collection
 marks, neither frames nor snapshots go: it is waited for (`features/collection/mark_barrier.py`).
 """
 
@@ -45,7 +45,7 @@ SEGMENT_ENTRIES = 50_000  # of a world that is compacted by hand alone
 
 
 class CompactionResult(msgspec.Struct, frozen=True):
-    """What was done. `height`: up to where entries are in segments now; `held_back`: forks keep it from going on;
+    """What was done. `height`: up to where entries are in segments now; `held_back`: forks keep it from going further;
     `expired`: entries that are not kept any more.
     """
 
@@ -93,6 +93,7 @@ async def survey(engine: kv.Engine, at: ids.Address, unmarked: bytes | None = No
     lineage = history_line.decode_lineage(read.value(2))
     line = history_line.line_of(at, lineage)
     last = batches.decode_last(at, read.page(3))
+    # Later pages are read after the count of pins: a pin that comes between changes it, and the batch conflicts.
     saved = [each async for page in _pages(engine, pages[0], read.page(7)) for each in snapshots.decode(at, page)]
     pinned = [
         pin.snapshot
@@ -149,6 +150,7 @@ async def superseded(
     through now and then.
     """
     known = policies.recent(at.universe)
+    # This is asked with every snapshot, so the cases that need no read come first.
     if known is not None and not 0 < known.kept <= KEPT_MAX:
         return SupersededSnapshots()
     if known is not None and known.kept_us:
@@ -160,7 +162,10 @@ async def superseded(
     policy = await policies.of(found.settings)
     taken = msgspec.structs.replace(taken, age_us=age_us)
     after = msgspec.structs.replace(
-        found.known, baseline=taken, snapshots=[*found.known.snapshots, snapshots.StoredSnapshot(taken, b"")]
+        # The new snapshot is the baseline, which stays: its stored bytes, unknown yet, are expected by no batch.
+        found.known,
+        baseline=taken,
+        snapshots=[*found.known.snapshots, snapshots.StoredSnapshot(taken, b"")],
     )
     old = retention_rules.droppable(after, retention_rules.aged(policy, after, found.now))
     if policy.kept_us and len(old) <= retention_rules.DROPS_MAX:  # else the next snapshot goes on with the others
@@ -206,6 +211,7 @@ class Compactor:
         policy = await self._policy(found)
         done = await self._compact(found, policy, now=now)
         dropped = retention_rules.DROPS_MAX
+        # A full batch may not have been all of them.
         while dropped == retention_rules.DROPS_MAX:
             dropped = await transact.run(self._engine, self._env, self._drop)
             done = msgspec.structs.replace(done, snapshots=done.snapshots + dropped)
@@ -243,12 +249,14 @@ class Compactor:
         head: journal.Head | None = found.forked
         last = found.known.last
         if isinstance(last, journal.DroppedEntries):
+            # No entry is left to read it from, so the record of what was dropped has the head.
             head = last.end
         elif head is None or head.height != found.known.compacted:
             head = await self._head_at(found.known.compacted)
         while head is not None and head.height < up_to:
             written = await writer.write(head, up_to=up_to, entries_max=policy.entries or SEGMENT_ENTRIES)
             if written is None or not await self._publish(written):
+                # No frame ends low enough, or a fork needs these entries by now: a later compaction decides again.
                 break
             record, head = written.record, written.head
             done = CompactionResult(
@@ -275,9 +283,11 @@ class Compactor:
         raw = segment_keys.SEGMENT.pack(record)
 
         async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
+            # Read again with every attempt, because the batch expects what the decision was made from.
             found = await self._survey()
             if found.last is not None and found.last.raw == raw:
                 return transact.NothingToWrite(True)  # an answer was lost
+            # Only the holder writes segments, and the lease was checked: another end is damage.
             if found.known.compacted != record.first_height - 1:
                 raise errors.DecodeError(
                     f"segments end at height {found.known.compacted}, not {record.first_height - 1}"
@@ -294,6 +304,7 @@ class Compactor:
 
     async def _drop(self) -> transact.NothingToWrite[int] | transact.Write[int]:
         """How many snapshots were dropped."""
+        # Read again with every attempt: the rules must see what the batch expects.
         found = await self._survey()
         old = retention_rules.droppable(found.known, await self._policy(found))[: retention_rules.DROPS_MAX]
         if not old:
@@ -317,6 +328,7 @@ class Compactor:
     async def _survey(self) -> Survey:
         state = await mark_barrier.unmarked(self._engine, self._env, self._at.universe)
         found = await survey(self._engine, self._at, state.generation_raw)
+        # Checked before any work; the batch expects the epoch in any case.
         if found.epoch_raw != self._lease.raw_epoch:
             raise errors.Fenced(f"the lease of world {self._at.world.hex()} is another's by now")
         return found

@@ -1,8 +1,8 @@
 """When worlds are compacted: one after the other, beside their steps, in the process that holds them.
 
-A world is looked at when it was saved, and when it was taken. Most have too little to compact, which is known without
-reading anything. Whatever goes wrong concerns the compaction alone: the world goes on, and is looked at again behind
-its next snapshot.
+A world is looked at when it was saved, and when its lease was acquired. Most have too little to compact, which is known
+without reading anything. Whatever goes wrong concerns the compaction alone: the world continues, and is looked at again
+behind its next snapshot.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Compactions:
         self._compacted: dict[ids.Address, int] = {}  # up to which height, as far as known
         self._ends: dict[bytes, journal.Head] = {}  # of segments that were not dropped yet
         self._stopping = False
-        self._one = asyncio.Lock()
+        self._one = asyncio.Lock()  # one compaction at a time, also of those that are wanted `now`
 
     @property
     def _is_due(self) -> bool:
@@ -85,8 +85,9 @@ class Compactions:
         self._waiting.clear()
 
     def look(self, held: CompactionTarget) -> None:
-        """A world was taken or saved: there may be something to compact."""
+        """A world was acquired or saved: there may be something to compact."""
         if self._may_have_enough(held):
+            # A world that waits already keeps its place, with the newest of what is known of it.
             self._waiting[held.at] = held
             if self._is_due and not self._tasks.is_running(NAME):
                 self._tasks.start(NAME, self._turn())
@@ -101,17 +102,21 @@ class Compactions:
         """Compact what waits for it."""
         while self._is_due:
             held = self._waiting.pop(next(iter(self._waiting)))
+            # It may have been lost while it waited for its turn.
             if not held.lost:
                 await self._try(held)
 
     async def _try(self, held: CompactionTarget) -> None:
         try:
             await self.policies.learn(held.at.universe)
+            # Asked again: the first answer may have been given without the policy, which is known now.
             if self._may_have_enough(held):
                 await self.compact(held)
         except errors.Closed:
-            pass  # it was stopped, or the world let go
+            pass  # it was stopped, or the world was released
         except (errors.Lost, errors.StoreError) as error:
+            # Another holder, or a store that cannot be reached: that is no fault of the world, which is looked at again
+            # later.
             log.info("world %s is not compacted now: %s", held.at.world.hex(), error, extra=telemetry.about(held.at))
         except errors.Error as error:
             self._failed(held, error)
@@ -158,6 +163,7 @@ class Compactions:
         return done
 
     def _remember(self, at: ids.Address, height: int) -> None:
+        # To the end of the order: what is forgotten first is the world that was compacted longest ago.
         self._compacted.pop(at, None)
         self._compacted[at] = height
         if len(self._compacted) > KNOWN_MAX:

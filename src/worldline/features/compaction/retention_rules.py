@@ -8,7 +8,7 @@ state below them is kept. What steps changed, and saved states, are kept as far 
 * Above what is in segments: one snapshot for each `margin` entries, because entries are moved up to one, and the first,
   which states above are made from. A world that is saved after every few entries has no more than these.
 * What forks have pinned: a snapshot, and everything above it.
-* The first snapshot that was taken of each program's state: a proof goes on there.
+* The first snapshot that was taken of each program's state: a proof resumes there.
 
 So the journal is compacted up to a snapshot, which stays: states can be made from there on.
 """
@@ -96,10 +96,11 @@ def limit(known: KnownPast, policy: RetentionPolicy) -> StateSnapshot | None:
         return None  # every state is kept, and what steps changed with it
     held_back = min(known.pinned, default=None)
     older = [each.record for each in known.snapshots if each.record.step <= known.baseline.step]
+    # One more than those that go: the oldest that is kept may be the end itself, because it stays.
     for record in reversed(older[: max(0, len(older) - policy.kept + 1)]):
         pinned = held_back is not None and record.step > held_back
         if record.height <= known.baseline.height - policy.margin and not pinned:
-            return record if record.height > known.compacted else None
+            return record if record.height > known.compacted else None  # older ones lie lower still
     return None
 
 
@@ -110,6 +111,7 @@ def is_due(known: KnownPast, up_to: StateSnapshot, policy: RetentionPolicy, *, f
 
 def allows(known: KnownPast, segment: Segment) -> bool:
     """Whether these entries may be moved now, after what may have happened since that was decided."""
+    # A pin at the last step itself needs only what is above it.
     pinned = any(step < segment.last_step for step in known.pinned)
     return segment.last_height <= known.baseline.height and not pinned
 
@@ -128,6 +130,7 @@ def droppable(known: KnownPast, policy: RetentionPolicy, *, compacted: int | Non
     end = known.compacted if compacted is None else compacted
     stay = {each.record.step: None for each in _latest(known, policy)}
     stay |= dict.fromkeys([*known.pinned, known.baseline.step])
+    # The first snapshot above the segments: all states behind them are made from it.
     base = next((each.record.step for each in known.snapshots if each.record.height >= end), None)
     found: list[StoredSnapshot] = []
     program = None

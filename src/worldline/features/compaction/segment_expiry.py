@@ -3,8 +3,8 @@
 A segment goes as a whole, when it was written long enough ago and no state that is kept lies below its end. How long
 ago is counted by the age of the universe and by no clock (`layers/age.py`). Its record is
 deleted in one batch, which expects what moving frames expects; what stands in its place says from where on there are
-entries, and the head that the chain goes on from. Snapshots below that go in the same batch: no state can be made from
-them any more, so a fork that was about to begin at one conflicts. The bodies are garbage from then on.
+entries, and the head that the chain continues from. Snapshots below that go in the same batch: no state can be made
+from them any more, so a fork that was about to begin at one conflicts. The bodies are garbage from then on.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ class Ends:
         found = self._known.get(record.digest)
         if found is None:
             body = await journal_pages.load(self._blobs, at, record)
+            # The index does not say how a segment ends, so its last block is read once, and the head kept.
             [block] = body.blocks(above=body.places[-1].first_height - 1)
             last = journal_pages.entries_of(block, above=record.last_height - 1)[0]
             found = journal.Head(last.step, last.height, last.chain, last.state, last.time_us)
             self._known[record.digest] = found
+            # Bounds memory: a head that is forgotten is read again.
             if len(self._known) > ENDS_MAX:
                 del self._known[next(iter(self._known))]
         return found
@@ -67,11 +69,13 @@ async def oldest(
     end = None
     for each in batches.decode(at, page):
         if isinstance(each.record, journal.Segment):
+            # What goes must be a beginning of the history, so the first that stays ends the search.
             if not retention_rules.may_expire(known, each.record, policy):
                 break
             if not now.has_passed(policy.journal_us, since_us=each.record.age_us):
                 break
             end = await ends.of(at, each.record)
+        # What stands for earlier drops goes along: the new record covers its heights, too.
         records.append(each)
     return None if end is None else Oldest(records, end)
 

@@ -74,12 +74,14 @@ class SegmentWriter:
             began_us = self._env.monotonic_us()
             for item in items:
                 building.read(pages.reader.take([item]))
+                # A frame beyond the end is not part of it: what was read of it is left waiting, and thrown away.
                 if pages.reader.height > up_to:
                     break
                 if pages.reader.is_between_steps and building.end_value(pages.reader.height, up_to, entries_max):
                     break
             loaded: dict[bytes, bytes] = {}
             whole = await world_restore.load_changes(self._blobs, building.ready, loaded)
+            # In the thread for it: linking and compressing would keep the event loop from the steps of worlds.
             await self._compute(building.add, whole, loaded)
             await self._rest(began_us)
         if not building.frames:
@@ -101,6 +103,7 @@ class SegmentWriter:
             self._with_changes,
             self._age_us,
         )
+        # Trusted only when it was read back: the frames are deleted for it.
         await self.check(record, before, after)
         return WrittenSegment(record, after, building.frames, body)
 
@@ -174,6 +177,7 @@ class _Building:
 
     def add(self, whole: Sequence[step_reader.StoredStep], loaded: dict[bytes, bytes]) -> None:
         """Put what is ready into the body. `whole`: the same, with changes in place that are stored apart."""
+        # `whole` has the blobs in place for the digest; the body keeps the changes as they are stored.
         for step, known in zip(self.ready, whole, strict=True):
             covered = step_reader.covered(known, loaded)
             self.head = step_reader.link(self.head, step, covered)

@@ -58,6 +58,7 @@ class Policies:
 
     def looked(self, at: ids.Address, now: Age) -> None:
         """All snapshots of a world that may go are going."""
+        # To the end of the order: what is forgotten first is the world that was looked at longest ago.
         self._looked_us.pop(at, None)
         self._looked_us[at] = now.age_us
         if len(self._looked_us) > WORLDS_MAX:
@@ -72,6 +73,7 @@ class Policies:
     async def of(self, stored: UniverseSettingsRecord) -> RetentionPolicy:
         """The policy by what was just read."""
         universe = stored.universe
+        # Once for each universe and process: hosts that are set differently would else note theirs in turns.
         if universe not in self._known and any(
             stored.record.noted.get(name) != value for name, value in self._said.items()
         ):
@@ -79,6 +81,7 @@ class Policies:
         before = self._known.get(universe)
         policy = retention_rules.policy_of(stored.worker(self._own))
         self._known[universe] = KnownPolicy(policy, self._env.monotonic_us())
+        # Said when it changes, and not with every read.
         if policy != (retention_rules.policy_of(self._own) if before is None else before.policy):
             self._log(stored)
         return policy

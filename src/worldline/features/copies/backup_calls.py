@@ -62,6 +62,7 @@ async def restore(
     """Make a store, which must be empty, of a backup: the last one, or one by its id. A backup of an encrypted store is
     restored into one with the same codec. `ledger`: a file that says what was erased since then.
     """
+    # Read first: a ledger that cannot be read must stop the restore before anything is written.
     erased = None if ledger is None else ledgers.read(ledger)
 
     def blobs(universe: ids.UniverseId) -> blob_layer.Blobs:

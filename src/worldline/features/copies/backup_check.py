@@ -40,10 +40,12 @@ async def check(
     """`BadCopy` names the first thing that is wrong. `bytes_max`: how much it may unpack to, if the caller says so."""
     bounds = CopyBounds(f"backup {manifest.id}", manifest.size, bytes_max)
     keys = blobs = 0
+    # Read only to be checked: what it says is for a restore.
     await folder.ledger(manifest)
     for place, universe in enumerate(manifest.universes):
         progress(place, len(manifest.universes))
         keys += await _check_keys(folder, manifest, universe, bounds)
+        # Shard by shard, so that a part of all addresses is in memory at a time.
         for shard in range(limits.BACKUP_SHARDS):
             blobs += await _check_shard(folder, manifest, universe, shard, bounds)
     names = [each.name for each in manifest.universes]
@@ -55,11 +57,13 @@ async def _check_keys(
 ) -> int:
     count = 0
     last = b""
+    # Copied to nowhere: its batches are built to be checked, and thrown away.
     copy = restore_batches.Copy(ids.UniverseId(universe.id), bytes(limits.ID_BYTES), "", 0, live=False)
     for number, file in enumerate(manifest.of(universe.id, FileKind.KEYS)):
         with backup_folder.bad(f"keys of universe {universe.name!r}"):
             for tag, data in await folder.records(file, backup=manifest.id, bounds=bounds):
                 suffix, raw = backup_writer.key_of(tag, data)
+                # Rising keys are different keys, so no record replaces another.
                 if suffix <= last:
                     raise errors.DecodeError("its keys are not in order")
                 _check_key(copy, suffix, raw)
@@ -100,7 +104,9 @@ async def _check_shard(
         count = len(wanted)
         for file in manifest.of(universe.id, FileKind.BLOBS, shard):
             for address in world_file.addresses(await folder.records(file, backup=manifest.id, bounds=bounds)):
+                # The file may have blobs of other backups, too.
                 wanted.pop(address, None)
     for address in wanted:
+        # The first one is enough to say
         raise errors.BadCopy(f"blob {address.hex()} of universe {universe.name!r} is in no file of the backup")
     return count

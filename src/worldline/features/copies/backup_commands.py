@@ -43,6 +43,7 @@ async def create(desk: CommandSession, places: tuple[str, ...], keep: int | None
     if len(places) > 2:
         raise errors.BadInput("name the store, if it is another than --store says, and the folder")
     url = places[0] if len(places) > 1 else desk.place.store
+    # The objects of the options belong to the store of the options; one that is named here has its own.
     objects = None if len(places) > 1 else desk.place.objects
     async with store_opening.store(url, create=False, objects=objects, codec=desk.place.codec()) as store:
         with desk.out.progress("backing up") as progress:
@@ -134,6 +135,7 @@ class Backup(click.Group):
     """`backup FOLDER` is `backup create FOLDER`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # What is no subcommand is a folder or a store: `create` may be left out.
         known = not args or args[0] in self.commands or args[0] in ("-h", "--help")
         return super().parse_args(ctx, args if known else ["create", *args])
 

@@ -76,6 +76,7 @@ class BackupFolder:
 
     async def ids(self) -> list[str]:
         """All backups, the oldest first: their ids are ordered by time."""
+        # What is named otherwise is no backup: a folder may have files of others.
         return [name.partition("/")[2] for name in await self.names("backups/") if _ID.fullmatch(name[8:])]
 
     async def manifest(self, id: str) -> Manifest:
@@ -87,6 +88,7 @@ class BackupFolder:
             except errors.NotFound as error:
                 raise errors.NotFound(f"no backup {id} in {self.shown}") from error
             found = _manifest(data)
+            # A manifest that was copied under another name is not that backup.
             if found.id != id:
                 raise errors.DecodeError(f"it is that of backup {found.id}")
             return found
@@ -102,6 +104,7 @@ class BackupFolder:
         data = [packer.add(HEAD, structs.encode(manifest.head))]
         data += [packer.add(UNIVERSE, structs.encode(each)) for each in manifest.universes]
         data += [packer.add(FILE, structs.encode(each)) for each in manifest.files]
+        # The manifest comes last, and in one put: before it there is no backup, behind it a whole one.
         await self._bodies.put(f"backups/{manifest.id}", b"".join(data) + packer.finish())
         return packer.written
 
@@ -126,6 +129,7 @@ class BackupFolder:
                 file = structs.decode(BackupFile, data)
                 if _index_name(file) != name:
                     raise errors.DecodeError("it is that of another file")
+                # An index whose file is gone: its blobs are copied again.
                 if _name(file, "") not in there:
                     continue
                 for address in addresses_of(records):
@@ -177,6 +181,7 @@ class BackupFolder:
         try:
             await self._bodies.put(name, data)
         except errors.Exists:
+            # The same bytes under the same name: put by a process that was killed.
             if await self._bodies.get(name) != data:
                 await self._bodies.delete(name)  # by a process that was killed, and is damaged
                 await self._bodies.put(name, data)
@@ -228,6 +233,7 @@ def _manifest(data: bytes) -> Manifest:
     head: BackupHead | None = None
     universes: list[BackedUniverse] = []
     files: list[BackupFile] = []
+    # A manifest is kept in memory whole, so what it unpacks to has a bound.
     limit = CopyBounds("the manifest of the backup", len(data))
     for tag, record in bounded(pack_file.of_bytes(pack_file.PackKind.MANIFEST, data), limit):
         if (head is None) is not (tag == HEAD):

@@ -4,7 +4,7 @@ The store is frozen (`kv.freeze`), so a message that one world has sent and anot
 side of the cut, whichever worlds they are. Holds keep what the frozen state refers to from being collected. What is
 derived, or of a process, is not copied: queues, hints, leases, workers, collections and imports under way.
 
-A backup that fails or is killed leaves files that no manifest names. The next one goes on from the blobs there.
+A backup that fails or is killed leaves files that no manifest names. The next one uses the blobs that are there.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ async def backup(
     try:
         await _check_own(folder, await universe_choice.universes(source.engine))
         made = await _again(lambda: _attempt(source, folder, turn, names, progress))
+        # Within the turn: another backup of this store might use the files that go.
         return msgspec.structs.replace(made, pruned=await prune(folder, keep=keep, turn=turn)) if keep else made
     finally:
         await turn.give_back()
@@ -108,6 +109,7 @@ async def prune(
     assert keep > 0
     found = await folder.ids()
     gone, left = found[:-keep], found[-keep:]
+    # Manifests first: cut off here, there are files that no backup names, and no backup that lacks one.
     for each in gone:
         await folder.delete(f"backups/{each}")
     needed: dict[str, None] = {}
@@ -145,6 +147,7 @@ async def _attempt(
     universes = await universe_choice.universes(source.engine, names)
     held = [each.id for each in universes]
     async with copy_hold.holding(source.engine, source.env, held, f"backup into {folder.shown}") as holds:
+        # Frozen behind the holds: nothing that the frozen state refers to was collected before they stood.
         engine = frozen_engine.FrozenEngine(await kv.freeze(source.engine))
         try:
             keep = (turn.keep, holds.keep)
@@ -187,6 +190,7 @@ class _Copy:
         await self._ledger()
         head = BackupHead(self._id, time_us, space.FORMAT_MAJOR, space.FORMAT_MINOR)
         manifest = backup_folder.Manifest(head, backed, self._files)
+        # The last look at turn and holds: a backup whose blobs may be gone gets no manifest.
         await self._keep()
         self._written += await self._folder.put_manifest(manifest)
         self._progress(total, total)
@@ -246,6 +250,7 @@ class _Copy:
                 used[known[address].digest] = known[address]
                 continue
             record = cas.decode(address, raw)
+            # Small bodies are in the record that was just read
             body = record.inline if record.inline is not None else await store.get(address)
             new.append(address)
             for each in world_file.blob_records(body):
@@ -255,6 +260,7 @@ class _Copy:
                 writer, new = _Writer(FileKind.BLOBS, pack_file.PackKind.BLOBS, universe, shard), []
         if new:
             await self._put_blobs(writer, new)
+        # Files of earlier backups are named as well: each backup is whole by itself.
         self._files += used.values()
         self._blobs += len(addresses)
         if addresses:
@@ -264,6 +270,7 @@ class _Copy:
 
     async def _put_blobs(self, writer: _Writer, addresses: list[bytes]) -> None:
         self._new_blobs += len(addresses)
+        # The index behind its file, so that what an index names is there.
         await self._folder.put_index(await self._put(writer), addresses)
 
     async def _put(self, writer: _Writer) -> BackupFile:
@@ -344,6 +351,7 @@ def key_of(tag: int, data: bytes) -> tuple[bytes, bytes]:
     """The end of a key in a file, and its value: it can be none but one of its universe, of those that are copied."""
     length = int.from_bytes(data[:2], "big")
     suffix = data[2 : 2 + length]
+    # Raises unless these bytes are a key: a file must not become any bytes in a store.
     tuples.unpack(suffix)
     if tag != backup_folder.KEY or len(suffix) != length or not is_copied(suffix):
         raise errors.DecodeError("not a key of a backup")
@@ -356,4 +364,5 @@ def shard_range(universe: ids.UniverseId, shard: int) -> tuple[bytes, bytes]:
     first = begin + b"\x01"  # the tuple layer's type code of bytes
     step = 256 // limits.BACKUP_SHARDS
     last = shard + 1 == limits.BACKUP_SHARDS
+    # The last shard ends with the range: there is no byte behind 255.
     return first + bytes([shard * step]), end if last else first + bytes([(shard + 1) * step])

@@ -29,6 +29,7 @@ async def export(world: Handle, path: str | os.PathLike[str], *, progress: Progr
     """Write a world into a file, which must not be there yet."""
     file = _new(path)
     universe, at = world.universe, await world.address()
+    # The hold stands before the store is frozen, so nothing that the frozen state refers to is collected.
     async with _held(universe, f"export of {world.name}") as keep, _frozen(universe) as (engine, blobs):
         exporter = world_export.Exporter(engine, blobs, at, universe=universe.name, progress=progress, keep=keep)
         with _files(file), private_files.draft(file) as draft:
@@ -63,6 +64,7 @@ async def import_world(
     if name:
         ids.check_name(name, "a world's name")
     store = universe.store
+    # What imports of killed processes have left is removed by the next import.
     await world_import.sweep(store.engine, store.env, universe.id)
     asked = world_import.ImportRequest(name, policy, live, f"the file {file.name}")
     async with _held(universe, f"import of {file.name}") as keep:
@@ -72,12 +74,16 @@ async def import_world(
                 store.engine, store.env, universe.blobs, universe.id, asked, world=world, data=data, keep=keep
             )
             made = await importer.made_before()
+            # Asked before the long check, and not for a file that was imported before.
             if made is None:
                 await importer.admit()
+            # All of the file is checked before any of it is written.
             checked = await world_file_check.check_file(opened, str(file), bytes_max=bytes_max, keep=keep)
             if made is None:
                 made = await importer.read(
-                    pack_file.PackReader(pack_file.PackKind.WORLD, file_blobs.reading(opened)), checked
+                    # Read once more from its beginning: the check has used up the first reader.
+                    pack_file.PackReader(pack_file.PackKind.WORLD, file_blobs.reading(opened)),
+                    checked,
                 )
     contents = msgspec.structs.replace(checked.contents, name=name or world.name)
     return ImportedWorld(**msgspec.structs.asdict(contents), id=made.world.hex())
@@ -134,6 +140,7 @@ def _files(file: Path) -> Iterator[None]:
 
 def _new(path: str | os.PathLike[str]) -> Path:
     file = Path(path)
+    # Also a link that leads nowhere: something is there under that name.
     if os.path.lexists(file):
         raise errors.Exists(f"{file} is there already; name another file, or remove it")
     return file

@@ -24,6 +24,7 @@ class CopyBounds:
 
     def unpack(self, size: int) -> None:
         """So many bytes were unpacked. `CopyTooLarge` if they are too many by now."""
+        # Each record costs memory of its own, so many empty ones must count, too.
         self._unpacked += size + limits.COPY_RECORD_BYTES
         if self._unpacked > self.bytes_max:
             raise errors.CopyTooLarge(

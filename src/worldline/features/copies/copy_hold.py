@@ -12,6 +12,7 @@ from worldline.features.collection import collection_holds
 from worldline.model import ids
 from worldline.store import kv
 
+# Four times in the life of a hold: some renewals may be late.
 RENEW_US = collection_holds.TTL_MS * 1000 // 4
 
 
@@ -48,6 +49,7 @@ async def holding(
 ) -> AsyncIterator[Holding]:
     found = Holding(engine, env)
     try:
+        # Inside of the `try`: if one cannot be taken, those before it are released.
         for universe in universes:
             await found.take(universe, what)
         yield found

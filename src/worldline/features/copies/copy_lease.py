@@ -1,7 +1,7 @@
 """Copies of a whole store under way: one backup of it at a time, and one restore into it.
 
-A record with a token and a time says that one is. It is renewed while that goes on. When its time has passed, another
-may take its place: the next batch of the one before then conflicts.
+A record with a token and a time says that one is. It is renewed while the copy is made. When its time has passed,
+another may take its place: the next batch of the one before then conflicts.
 """
 
 from __future__ import annotations
@@ -42,13 +42,15 @@ def begin(
     if before is None:
         batch.absent(wanted.key)
     else:
+        # Its holder may have renewed it since: then this batch conflicts.
         batch.expect(wanted.key, before.raw)
     batch.put(wanted.key, raw)
     return CopyLease(wanted.key, raw, record)
 
 
 def advance(batch: kv.Batch, turn: CopyLease, *, until_us: int) -> CopyLease:
-    """It goes on. Guard: the record as it was last written."""
+    """Say that the copy continues. Guard: the record as it was last written."""
+    # `batches` makes each record another one, also within one microsecond.
     record = msgspec.structs.replace(turn.record, time_us=until_us, batches=turn.record.batches + 1)
     raw = keys.COPYING.pack(record)
     batch.expect(turn.key, turn.raw)

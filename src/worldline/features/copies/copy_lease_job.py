@@ -27,7 +27,7 @@ class CopyLeaseKeeper:
 
     async def take(self) -> copy_lease.CopyLease | None:
         """Wait until a turn that is not renewed any more has run out, and take it. Returns what was there, if a process
-        did not end its turn. `Closed` if another one goes on.
+        did not end its turn. `Closed` if the other process is at work.
         """
         first: copy_lease.CopyLease | None = None
         while True:
@@ -47,6 +47,7 @@ class CopyLeaseKeeper:
                 if isinstance(outcome, kv.Ok):
                     self._turn, self._renewed_us = turn, self._env.monotonic_us()
                     return found
+            # A record that changes while it is watched is renewed, so its process is there.
             elif first is not None and first.raw != found.raw:
                 raise errors.Closed(f"{found.record.what} is under way in another process; wait until it is done")
             first = first or found
@@ -55,6 +56,7 @@ class CopyLeaseKeeper:
     async def keep(self) -> None:
         """Called often: renews it when it is time. `Conflicted` if another process has taken it."""
         if self._env.monotonic_us() - self._renewed_us >= RENEW_US:
+            # Nothing else to write: advancing the turn is the whole batch.
             await self.commit(kv.Batch())
 
     async def commit(self, batch: kv.Batch) -> kv.Ok:
@@ -73,6 +75,7 @@ class CopyLeaseKeeper:
     async def give_back(self) -> None:
         """End it without a result. If that fails, it runs out."""
         if self._turn is not None:
+            # Given back because something has failed: this must not hide that error.
             with contextlib.suppress(errors.StoreError, errors.Lost):
                 await self.end(kv.Batch())
 

@@ -2,7 +2,7 @@
 
 A blob is found by where its record stands, which is remembered when the file is first read through. A block is unpacked
 again to read one of its blobs, so the last few are kept: nodes of a state stand together. What is read is checked
-against its address, whatever has become of the file meanwhile.
+against its address, whatever has happened to the file meanwhile.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class FileBlobs:
         found = self._places.get(of)
         if found is None:
             raise errors.NotFound(f"the blob {of.hex()} is not in the file, or behind what refers to it")
+        # Counted before it is read: what is too large must not get into memory.
         self._given += self.size(of) + limits.COPY_RECORD_BYTES
         self._bounds.keep(self._given)
         place = found >> _BITS
@@ -77,11 +78,12 @@ class FileBlobs:
             body, behind = self._block(block)
             for tag, data in pack_file.records_from(body, start):
                 pieces.append(data)
-                if tag != Tag.PIECE:
+                if tag != Tag.PIECE:  # only the last record of a blob is no piece
                     return b"".join(pieces)
             block, start = behind, 0
 
     def _block(self, place: int) -> tuple[bytes, int]:
+        # Taken out, and put back below: that is the order of use.
         found = self._blocks.pop(place, None)
         if found is None:
             body, size = pack_file.block_at(reading(self._file, place))
@@ -97,6 +99,7 @@ def reading(file: int, place: int = 0) -> Callable[[int], bytes]:
 
     def read(count: int) -> bytes:
         nonlocal place
+        # It leaves the position of the descriptor alone, which several readers share.
         found = os.pread(file, count, place)
         place += len(found)
         return found

@@ -1,7 +1,7 @@
 """The keys that the records of a world file become: in which order records come, and what each may write.
 
-Both who checks a file and who makes a world of it take its records through this, so nothing is written that was not
-checked.
+Both the check of a file and the import that makes a world of it put its records through this, so nothing is written
+that was not checked.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class FileKeys:
     def order(self, tag: int) -> Tag:
         """What comes next. `DecodeError` if it does not belong there."""
         place = _ORDER.index(Tag(tag)) if tag in _ORDER else -1
+        # The record of the world comes first and once: what follows is checked against it.
         if place < max(self._place, 0) or (place == 0) is not (self._place < 0):
             raise errors.DecodeError(f"a record {tag} does not belong here")
         self._place = place
@@ -94,6 +95,7 @@ class FileKeys:
             _check_seen(unread.seen, unread.record)
         item = inboxes.item_of(unread.item)
         needed = world_export.refs(unread.item)
+        # Answers are for open effects of the exported world; the one that is made has none of these.
         if isinstance(item, _ANSWERS) or (isinstance(item, inbox.Message) and poison.is_reply(item)):
             self.answers += 1
             return needed
@@ -134,7 +136,7 @@ def _check_name(schema: str) -> None:
 
 
 def _hearsay(message: inbox.Message) -> inbox.Message:
-    """A message out of a file: who has sent it is what the file says, so it is not believed, and nothing is answered.
+    """A message out of a file: its sender is what the file says, so it is not believed, and nothing is answered.
     `DecodeError` if it has a name that no world can send.
     """
     reserved = messages.check_name(message)

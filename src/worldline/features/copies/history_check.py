@@ -52,12 +52,13 @@ class Checking:
             await saved_state.check(self._blobs, record.root, self._nodes)
         except (errors.NotFound, errors.Corrupt) as error:
             raise errors.DecodeError(f"the snapshot of step {record.step}: {error}") from error
+        # A dict keeps the order of insertion: behind `before` are the nodes that this snapshot has added.
         for address in itertools.islice(self._nodes, before, None):
             self.need(address)
         self.last = self._waiting[record.height] = record
 
     def take_dropped(self, record: journal.DroppedEntries) -> None:
-        """Entries that are not kept any more: the chain goes on from the head that they ended with."""
+        """Entries that are not kept any more: the chain continues from the head that they ended with."""
         if self.head.height or record.first_height != 1:
             raise errors.DecodeError("entries can be missing at the beginning alone")
         if any(height < record.last_height for height in self._waiting):
@@ -79,6 +80,7 @@ class Checking:
         await self.meet_first()
         body = segment_body.Body(self._at, record, data)
         self.need(record.digest)
+        # Counted by what the places say, before any block is unpacked.
         for place in body.places:
             self._bounds.unpack(place.length)
         if body.chain != self.head.chain:
@@ -120,6 +122,7 @@ class Checking:
         self._blobs.begin()
         self._need_all(step_reader.needed(step))
         [known] = await world_restore.load_changes(self._blobs, [step], loaded)
+        # Again: changes that are stored apart name blobs of their own.
         self._need_all(step_reader.needed(known))
         for entry in step.entries():
             if entry.blob or entry.kind in journal.INPUTS:

@@ -40,6 +40,7 @@ class Import(msgspec.Struct, frozen=True):
 def begin(batch: kv.Batch, at: ids.Address, *, token: bytes, source: str, time_us: int, age_us: int) -> Import:
     """Guard: the world's id was never used."""
     raw = keys.COPYING.pack(records.Copying(token, source, time_us, age_us=age_us))
+    # The guard, and what makes two imports of one id conflict.
     batch.absent(keys.import_key(at))
     batch.put(keys.import_key(at), raw)
     return Import(at, raw, age_us)
@@ -91,6 +92,7 @@ def put_dead(batch: kv.Batch, at: ids.Address, letter: bytes, *, number: int) ->
 
 def put_sealed(batch: kv.Batch, at: ids.Address, found: records.Apart) -> None:
     """A personal value. It is filed under the imported world, with which a lineage begins."""
+    # Unpacked to be checked: a file may say anything.
     sealed_keys.KEPT.unpack(found.record)
     match tuples.unpack(found.key):
         case (tuples.Uuid(subject), tuples.Uuid(value)):
@@ -101,6 +103,7 @@ def put_sealed(batch: kv.Batch, at: ids.Address, found: records.Apart) -> None:
 
 def put_subject(batch: kv.Batch, at: ids.Address, found: records.Apart) -> None:
     """What is known of a subject, or that a value was erased."""
+    # Unpacked to be checked, too.
     subject_keys.ERASURES.unpack(found.record)
     match tuples.unpack(found.key):
         case (0, tuples.Uuid(subject)):
@@ -140,7 +143,7 @@ def sweep(batch: kv.Batch, under_way: Import, found: Sequence[bytes]) -> Import:
     become, and its marker. Guard: the marker.
     """
     for key in found:
-        batch.delete(key)
+        batch.delete(key)  # not expected: each batch of an import changes the marker, which is
     if found:
         return advance(batch, under_way)
     batch.expect(keys.import_key(under_way.at), under_way.raw)

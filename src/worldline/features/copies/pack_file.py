@@ -79,6 +79,7 @@ class Packer:
     def add(self, tag: int, data: bytes) -> bytes:
         if len(data) > RECORD_BYTES_MAX:
             raise errors.TooLarge("a record of a pack file", size=len(data), limit=RECORD_BYTES_MAX)
+        # A record never spans blocks, so a block ends before one that has no room in it.
         if self._records and self._size + len(data) + _RECORD.size > limits.PACK_BLOCK_BYTES_MAX:
             self._end_block()
         self._records += (_RECORD.pack(tag, len(data)), data)
@@ -92,6 +93,7 @@ class Packer:
         """The rest of the file. Nothing is added afterwards."""
         if self._records:
             self._end_block()
+        # Taken first: the sum covers all bytes before the end.
         rest = self._take()
         end = _END.pack(_IS_END, self.count, self._sum.digest())
         end += _CRC.pack(zlib.crc32(end))
@@ -152,7 +154,7 @@ class PackReader:
                 yield PlacedRecord(place, start, tag, data)
             place += len(raw)
         _check_end(read, what, count, total.digest())
-        self.digest = total.digest()
+        self.digest = total.digest()  # only a file that was read to its end has one
 
 
 def records(kind: PackKind, read: Read) -> Iterator[Record]:
@@ -187,9 +189,11 @@ def _block(read: Read, what: bytes, count: int) -> tuple[bytes, bytes]:
     """The body of a block, and all of its bytes."""
     head = what + _exactly(read, _BLOCK.size - 1 + _CRC.size)
     _, packed, length = _BLOCK.unpack_from(head)
+    # Checked before the body is read: what a file says of itself must not decide how much memory it takes.
     if packed > _PACKED_MAX or not 0 < length <= limits.PACK_BLOCK_BYTES_MAX:
         raise errors.DecodeError(f"a block of {length} bytes; the limit is {limits.PACK_BLOCK_BYTES_MAX}")
     body = _exactly(read, packed)
+    # Before it is unpacked: damaged bytes do not get to the decompressor.
     if zlib.crc32(body, zlib.crc32(head[: _BLOCK.size])) != _CRC.unpack_from(head, _BLOCK.size)[0]:
         raise errors.DecodeError(f"the block behind record {count} has the wrong checksum: the file is damaged")
     return delta.unpack(body, length=length), head + body
@@ -225,6 +229,7 @@ def _check_end(read: Read, what: bytes, count: int, total: bytes) -> None:
         raise errors.DecodeError("the end of the file has the wrong checksum: the file is damaged")
     if _END.unpack(end)[1:] != (count, total):
         raise errors.DecodeError("the file does not end with what it had: records are missing, or are another file's")
+    # What follows the end is covered by no checksum.
     if read(1):
         raise errors.DecodeError("bytes follow the end of the file")
 

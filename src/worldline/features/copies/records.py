@@ -23,9 +23,9 @@ class DormantCopy(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 class Copying(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A copy is being made: of a file or a backup into a store, or of a store into a backup.
 
-    `token`: of the one that makes it. `what`: from where, or to where, for people. `time_us`: when it began, or until
-    when no other may begin. `batches`: how many were written of it, so that each changes the record. `age_us`: of an
-    import, the age of its universe when it began.
+    `token`: of the process that makes it. `what`: from where, or to where, for people. `time_us`: when it began, or
+    until when no other may begin. `batches`: how many were written of it, so that each changes the record. `age_us`: of
+    an import, the age of its universe when it began.
     """
 
     token: bytes
@@ -60,6 +60,7 @@ class ExportedWorld(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     def __post_init__(self) -> None:
         if self.status is Status.DELETED:
             raise ValueError("a deleted world is not exported")
+        # Checked with the decoding, because a file of any origin is decoded into this.
         heights = [each.height for each in self.origins]
         if not heights or heights != sorted(heights) or heights[-1] != self.head.height:
             raise ValueError("the origins of a history rise to its head")

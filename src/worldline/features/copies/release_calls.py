@@ -46,8 +46,10 @@ async def _release(universe: Connection, at: ids.Address) -> worlds.WorldRecord 
         world = worlds.find(at, read.value(0))
         batch = kv.Batch()
         released = None if world is None else dormant_worlds.release(batch, world, read.value(1))
+        # Released by another process, or deleted, since the list was made.
         if released is None:
             return transact.NothingToWrite(None)
+        # A hint for workers: unread inputs may wait for this world since it was archived.
         if released.meta.status is Status.ACTIVE:
             ready.leave(batch, at, priority=ready.NORMAL)
         return transact.Write(batch, lambda _: released)

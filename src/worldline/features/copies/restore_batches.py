@@ -1,7 +1,7 @@
 """The keys of a backup, as they are written into another store.
 
 What a process held is given back: a claim waits again, epochs go on above those that were. Pointers of open work are
-made anew. A world that takes input or runs is archived, and its record says what it was (`dormant_worlds.py`), unless
+made again. A world that takes input or runs is archived, and its record says what it was (`dormant_worlds.py`), unless
 the copy is to go on at once. Stamps stay what they are: entries, answers and receipts refer to them. So the engine must
 assign none that are not above all of them (`kv.raise_stamps`); `stamp_of` and `stamp_in` say which there are.
 """
@@ -51,8 +51,9 @@ def stamp_of(suffix: bytes) -> bytes | None:
 
 
 def stamp_in(suffix: bytes, raw: bytes) -> bytes | None:
-    """The stamp that a value ends in: that of an input which was taken, maybe long after all that is unread. One that
-    leaves an engine no room is not gone by: an imported world brings those of another store, as its file says them.
+    """The stamp that a value ends in: that of an input which was processed, maybe long after all that is unread. One
+    that leaves an engine no room is not gone by: an imported world brings those of another store, as its file says
+    them.
     """
     row = keyspace_table.of_suffix(suffix)
     found = raw[-limits.STAMP_BYTES :]
@@ -74,6 +75,7 @@ def put(batch: kv.Batch, copy: Copy, suffix: bytes, raw: bytes) -> None:
         _put_meta(batch, copy, key, raw)
     else:
         assert row.place is InWorld.EPOCH
+        # Another epoch than in the backup: no batch of a holder of the original can fit here.
         number = lease_keys.EPOCH.unpack(raw).number + 1
         batch.put(key, lease_keys.EPOCH.pack(leases.Epoch(number, copy.token)))
 

@@ -5,10 +5,10 @@ all universes. Until then no process finds any of them. A restore that was kille
 deletes what keys it has written, and puts the blobs that are not there.
 
 What was erased after the backup was made is erased again before any process finds it, as far as a ledger says it
-(`roles/erasure/ledger.py`): that of the target, which may have had universes before, and one that is given.
+(`features/erasure/ledger_file.py`): that of the target, which may have had universes before, and one that is given.
 
 Universes and worlds keep their ids: intents, idempotency keys and proofs are those of the store that was backed up. So
-two copies must never both act: worlds are archived until a person lets them go on (`dormant_worlds.py`).
+two copies must never both act: worlds are archived until a person lets them continue (`dormant_worlds.py`).
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ class _Later(msgspec.Struct, frozen=True):
         if (head.major, head.minor) >= _WITH_LEDGER:
             entries = [each for each in known if each not in before]  # by what they are: no clock decides
         else:
+            # Older backups have no ledger to compare with, so their time must decide.
             entries = [each for each in known if each.time_us > head.time_us]
         return cls(entries, known, given is not None or bool(own))
 
@@ -133,6 +134,7 @@ async def _check_empty(engine: kv.Engine, what: str) -> None:
     everything = kv.Range(*tuples.prefix_range(space.part(space.Root.UNIVERSE)), count_max=1)
     read = await engine.read(wanted, everything, kv.Range(*universe_keys.names(), count_max=1))
     found = copy_lease.decode(wanted, read.value(0))
+    # A restore of the same backup is made again; one of another backup would mix two stores.
     if found is not None and found.record.what != what:
         raise errors.Exists(f"{found.record.what} was not finished here: do that again, or name an empty store")
     if read.page(2).items or (read.page(1).items and found is None):
@@ -173,6 +175,7 @@ class _Restore:
             await self._clear(universe, *_KEPT)
         try:
             return await self._run()
+        # The backup is bad and stays so: nothing of it is kept, blobs included.
         except errors.Corrupt:
             for universe in self._manifest.universes:
                 await self._clear(universe)
@@ -185,6 +188,7 @@ class _Restore:
                 await self._restore_blobs(universe, shard)
         for universe in self._universes:
             await self._restore_keys(universe)
+        # Before the names: from now on processes may find the universes, and append.
         await kv.raise_stamps(self._target.engine, self._last_stamp)
         applied = await self._erase_again()
         batch = kv.Batch()
@@ -192,6 +196,7 @@ class _Restore:
             key = universe_keys.name_key(universe.name)
             batch.absent(key)
             batch.put(key, universe_keys.NAME.pack(universe_keys.UniverseName(universe.id)))
+        # The end of the turn and all names are one batch: universes are found when all of them are whole.
         await self._turn.end(batch)
         head = self._manifest.head
         names = [each.name for each in self._universes]
@@ -209,7 +214,7 @@ class _Restore:
         before = [each for each in self._later.known if each not in self._later.entries]
         await ledger_replay.add(engine, env, before if applied.left else self._later.known)
         if self._later.entries:
-            await self._turn.keep()
+            await self._turn.keep()  # renewed before it: a scrub may take a while
             await scrub_job.scrub(engine, env)
         return applied
 
@@ -246,6 +251,7 @@ class _Restore:
                         raise errors.DecodeError("not a blob")
                     if address not in wanted:
                         continue
+                    # Once: another file may have it as well.
                     del wanted[address]
                     waiting.append(data)
                     size += len(data)

@@ -19,4 +19,4 @@ async def universes(engine: kv.Engine, names: Sequence[str] = ()) -> list[Served
     for name in names:
         if name not in known:
             raise errors.NotFound(f"no universe {name!r} in this store; there are {', '.join(known) or 'none'}")
-    return [known[name] for name in dict.fromkeys(names)]
+    return [known[name] for name in dict.fromkeys(names)]  # a name that is given twice counts once

@@ -147,6 +147,7 @@ class Exporter:
         """
         waiting = self._not_walked([record.root])
         while waiting:
+            # From the end, so that what waits grows with the depth of a state and not with its size.
             page = waiting[-NODES:]
             del waiting[-NODES:]
             found = await self._blobs.get_many(page)
@@ -156,6 +157,7 @@ class Exporter:
                 below = nodes.references(found[address])
                 waiting += self._not_walked(below.nodes)
                 meanings += below.blobs
+                # Its bytes may have been written as a value of a user, whose references were not followed.
                 if address not in self._told:
                     self._told[address] = None
                     yield self._blob(found[address])
@@ -227,6 +229,7 @@ class Exporter:
     def _segment(self, building: _Building) -> bytes:
         body, record = building.end()
         self._segments += 1
+        # The body stands before the record that refers to it: a reader checks that it is there.
         written = self._blob(body)
         return written + self._add(Tag.SEGMENT, structs.encode(record))
 
@@ -241,6 +244,7 @@ class Exporter:
                 yield data
             self._dead += 1
             yield self._add(Tag.DEAD, raw)
+        # The stamps of unread inputs first: their ids are written with them, and not among those that were seen.
         waiting = {inbox_keys.stamp_of(key): copies.CopiedSeenId(b"", b"") for key in await self._unread_keys()}
         prefix = inbox_keys.seen_prefix(self._at)
         async for key, raw in _items(self._engine, (prefix, prefix + b"\xff")):

@@ -6,12 +6,12 @@
     PIECE     the beginning of a blob over 1 MiB, piece by piece
     BLOB      a blob, or its last piece: its address is the sha256 of its bytes. It stands before what refers to it
     SNAPSHOT  a saved state that is kept, the earliest first; its nodes stand before it
-    DROPPED   if entries are not kept for ever: which are gone, and the head that the chain goes on from
+    DROPPED   if entries are not kept for ever: which are gone, and the head that the chain continues from
     SEGMENT   a part of the journal, from there or the first height to the head without a gap; its body is the blob
               before it
     DEAD      a dead letter, as it is stored
     SEEN      an id that was seen
-    UNREAD    an input that was not taken, in order
+    UNREAD    an input that was not processed, in order
     SEALED    a personal value of the world's lineage, which its history refers to
     SUBJECT   whose personal values there are, and how often some of them were erased
 
@@ -83,10 +83,12 @@ def addresses(records: Iterable[pack_file.Record]) -> Iterator[bytes]:
     for tag, data in records:
         total.update(data)
         size += len(data)
+        # Refused before the rest is read: no store has such a blob.
         if size > limits.BLOB_BYTES_MAX:
             raise errors.DecodeError(f"a blob of more than {limits.BLOB_BYTES_MAX} bytes")
         is_open = tag == Tag.PIECE
         if tag == Tag.BLOB:
+            # The digest is made piece by piece, so a large blob is never in memory as a whole.
             yield total.digest()
             total, size = hashlib.sha256(), 0
         elif not is_open:

@@ -164,12 +164,13 @@ class _Checking:
         self._size += sum(len(each.prefix) + len(each.value) for each in batch.appends)
         batch.put(_GUARD, b"")
         batch.absent(_GUARD)
+        # By the rules of engines, so that an import of this file is not refused half-way.
         kv.check(batch)
 
     def _take_blob(self, found: pack_file.PlacedRecord) -> None:
         if not self._keys.has_begun:
             raise errors.DecodeError("a blob before the world")
-        self._first = self._first or found
+        self._first = self._first or found  # where its first piece stands
         self._pieces.append(found.data)
         size = sum(map(len, self._pieces))
         if size > WORLD_BLOB_BYTES_MAX:

@@ -73,7 +73,9 @@ def begin(
     """
     at = world.at
     worlds.bury(batch, world)
+    # Batches of the holder expect the epoch, so they conflict from this commit on.
     fence(batch, lease, token=token)
+    # A fork that was made since has changed the count of pins: it needs this world's history.
     snapshots.expect_pins(batch, at, pins_raw)
     if leans is not None:
         lineage, baseline = leans
@@ -81,10 +83,13 @@ def begin(
     batch.delete_range(*work_keys.open_work(at))  # from now on no adapter takes any of it
     for name, raw in names:
         worlds.free_name(batch, at.universe, name, raw=raw)
+    # In this batch, so that what is left until it is removed can be read by no process.
     if data_key_raw is not None:
         encryption_batches.destroy(batch, data_key_records.world_key(at), data_key_raw, time_us=time_us)
+    # In the batch that erases: the ledger has every erasure, and no other.
     erasure_batches.note(batch, ErasedKind.WORLD, at, time_us=time_us)
     doomed = _doomed(at, keys.DeletionRecord(time_us))
+    # A world is deleted once, so there is one record for its deletion.
     batch.absent(keys.deletion_key(at))
     batch.put(keys.deletion_key(at), doomed.raw)
     return doomed
@@ -109,6 +114,7 @@ def next_world(universe: ids.UniverseId, *, after: ids.WorldId | None) -> kv.Ran
     """The first key of the next world behind this one, deleted or not. What it has is not walked."""
     begin, end = tuples.prefix_range(space.universe(universe) + space.part(space.InUniverse.WORLD))
     if after is not None:
+        # Behind the prefix of this world: its own keys may be many, and none of them is read.
         begin = tuples.prefix_range(space.world(ids.Address(universe, after)))[1]
     return kv.Range(begin, end, count_max=1)
 
@@ -187,17 +193,20 @@ def remove(
     """
     if not work.items and not own.items:
         return None
+    # A mark must not find one part of a world and miss the other, which is removed before it gets there.
     collection_batches.expect_no_mark(batch, marks)
     for key, raw in work.items:
+        # Adapters change open work by expecting its record alone, so it is removed as it was read, or not at all.
         batch.expect(key, raw)
         batch.delete(key)
         pointer = _pointer(doomed.at, key, raw)
         if pointer is not None:
             batch.delete(pointer)
     for key, _ in own.items:
-        batch.delete(key)
+        batch.delete(key)  # not expected: a deleted world has no writers
     removed = len(work.items) + len(own.items)
     after = _doomed(doomed.at, msgspec.structs.replace(doomed.record, removed=doomed.record.removed + removed))
+    # Each batch changes the record: of two processes that have read the same page, one conflicts and counts nothing.
     batch.expect(keys.deletion_key(doomed.at), doomed.raw)
     batch.put(keys.deletion_key(doomed.at), after.raw)
     return after
@@ -207,6 +216,7 @@ def finish(batch: kv.Batch, doomed: DoomedWorld) -> None:
     """Nothing is left of it. Guard: the deletion as it was read; a world is deleted once."""
     batch.expect(keys.deletion_key(doomed.at), doomed.raw)
     batch.delete(keys.deletion_key(doomed.at))
+    # The scrub that `begin` owed may be over, and most keys have gone since.
     erasure_batches.owe_scrub(batch)
 
 

@@ -29,7 +29,7 @@ Progress = Callable[[int], None]
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """A world that was deleted, and of which something is still to be removed. `removed`: keys so far."""
+    """A world that was deleted and is not removed completely. `removed`: keys so far."""
 
     id: str
     since_us: int
@@ -51,9 +51,11 @@ async def delete(
     engine, env = universe.store.engine, universe.store.env
     if after_forks:
         await _wait_for_forks(universe, at)
+    # A world that forks pin is not deleted below, so this process must keep it.
     if universe.host is not None and not await deletions.pinned_by(engine, at, count_max=1):
         await universe.host.worlds.forget(at)
     begun = await deletions.begin(engine, env, at, alias=alias)
+    # Before the long part: the deletion is decided, and the file must say so even if this process dies.
     await ledger_file.keep(universe.store)
     if wait:
         is_dead = functools.partial(world_holders.is_gone, universe.store)
@@ -75,7 +77,9 @@ async def _wait_for_forks(universe: Connection, at: ids.Address) -> None:
         if not forks:
             return
         universe.wake()
+        # A hint can be lost: after this time it looks by itself.
         await engine.wait(pins.begin, read.seen, FORKS_WAIT_MS)
+        # A watch is kept from look to look: it counts how long its fork has been without a worker.
         watches = {fork: watches.get(fork) or no_host.HostWatch(universe, fork) for fork in forks}
         for watch in watches.values():
             try:
@@ -119,7 +123,7 @@ async def queue(universe: Connection, at: ids.Address) -> None:
 
     async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
         read = await engine.read(worlds.get(at), batches.get(at))
-        if read.value(1) is not None:
+        if read.value(1) is not None:  # another process has queued it
             return transact.NothingToWrite(None)
         batch = kv.Batch()
         batches.queue(batch, at, meta_raw=read.value(0) or b"", time_us=read.time_us)

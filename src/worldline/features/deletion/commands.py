@@ -23,13 +23,14 @@ async def delete(desk: CommandSession, world: str, wait: bool, after_forks: bool
     """
     async with desk.open(programs=[]) as universe:
         at = await _address(desk, universe, world)
+        # One that was deleted before needs no question: there is nothing left to decide.
         if not (deleted := await calls.describe(universe, at)):
             desk.confirm(f"Delete world {world!r} and its whole history?")
         with desk.out.progress("keys removed") as progress:
             await calls.delete(
                 universe,
                 at,
-                alias="" if deleted else world,
+                alias="" if deleted else world,  # an id is no name to free
                 wait=wait,
                 after_forks=after_forks,
                 progress=lambda removed: progress(removed, removed),

@@ -1,4 +1,4 @@
-"""Worlds that were deleted, and of which something is still to be removed.
+"""Worlds that were deleted and are not removed completely.
 
 Per what:      deleted world
 Changes:       with every batch that removes something of the world

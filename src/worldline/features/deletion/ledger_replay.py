@@ -25,7 +25,7 @@ PAGE = 500
 
 
 class ErasuresApplied(msgspec.Struct, frozen=True):
-    """`done`: entries of which there is nothing now. `left`: what stays for a person to do, in words."""
+    """`done`: entries about things that are not there now. `left`: what stays for a person to do, in words."""
 
     done: int
     left: list[str]
@@ -45,7 +45,9 @@ async def read_all(engine: kv.Engine) -> list[LedgerEntry]:
 
 def merged(*ledgers: Iterable[LedgerEntry]) -> list[LedgerEntry]:
     """Each entry once, in the order of their times."""
+    # Structs with lists have no hash, so entries are compared by their bytes.
     every = {msgspec.msgpack.encode(entry): entry for each in ledgers for entry in each}
+    # Two of one microsecond have a fixed order, too
     return [every[key] for key in sorted(every, key=lambda key: (every[key].time_us, key))]
 
 
@@ -56,6 +58,7 @@ async def add(engine: kv.Engine, env: envs.Env, entries: Sequence[LedgerEntry]) 
     for entry in new:
         batch = kv.Batch()
         erasure_batches.add(batch, entry)
+        # The guard: an entry never changes, so its absence is all that there is to expect.
         for key in batch.puts:
             batch.absent(key)
         await transact.commit(engine, env, batch)  # a conflict: another process has added it
@@ -89,7 +92,7 @@ async def _apply(engine: kv.Engine, env: envs.Env, entry: LedgerEntry) -> str:
     try:
         await deletions.begin(engine, env, at)
     except errors.NotFound:
-        return ""
+        return ""  # this copy has no such world, so nothing to erase
     except errors.InUse as error:
         return f"world {entry.world.hex()} was erased: {error}; then type `worldline ledger apply` again"
     await deletions.WorldRemoval(engine, env, universe, only=at).run()
@@ -106,6 +109,7 @@ async def _erase(engine: kv.Engine, env: envs.Env, root: ids.Address, entry: Led
         )
         was = personal_records.SubjectRecord(entry.subject, read.value(0))
         named = any(read.value(2 + index) is not None for index in range(len(values)))
+        # Applied before, or never there: nothing is written, and the count of erasures stays.
         if was.raw is None or not (named if values else read.page(1).items):
             return transact.NothingToWrite(None)
         batch = kv.Batch()

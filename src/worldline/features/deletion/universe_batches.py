@@ -7,9 +7,9 @@
                         +--reopen--> open        it turned out not to be empty, and its worlds were not to go with it
 
 Making a world expects the universe's record, which `close` changes: from then on no world is made, and whether it is
-empty can be found out for good. Its name is free again with `close`. The queue is outside of the universe, so that the
-last key of it can go. Each batch expects the record of the deletion and changes it, so any number of processes may do
-this at once, and go on where another was cut off.
+empty can be found out with certainty. Its name is free again with `close`. The queue is outside of the universe, so
+that the last key of it can go. Each batch expects the record of the deletion and changes it, so any number of processes
+may do this at once, and resume where another was cut off.
 
 Worlds of a universe that goes with them are deleted one by one (`batches.py`), which fences their writers. Then every
 key under the universe's prefix goes, tombstones and epochs included: a writer that is late expects one of them, and
@@ -45,6 +45,7 @@ def close(
 ) -> DoomedUniverse:
     """No world is made in it any more, and its name is free. Guards: its name and its record as they were read."""
     meta: model.UniverseMeta = universe_keys.META.unpack(meta_raw)
+    # Another universe may take the name at once: what is left of this one is found by its id.
     batch.expect(universe_keys.name_key(meta.name), name_raw)
     batch.delete(universe_keys.name_key(meta.name))
     batch.expect(universe_keys.meta_key(universe), meta_raw)
@@ -59,6 +60,7 @@ def close(
 def decide(batch: kv.Batch, doomed: DoomedUniverse) -> DoomedUniverse:
     """It goes. Guard: the deletion as it was read."""
     assert not doomed.record.decided
+    # Noted now, and not with `close`: a universe that is opened again has erased nothing.
     erasure_batches.note(batch, ErasedKind.UNIVERSE, doomed.universe, time_us=doomed.record.since_us)
     return _change(batch, doomed, msgspec.structs.replace(doomed.record, decided=True))
 
@@ -69,6 +71,7 @@ def reopen(batch: kv.Batch, doomed: DoomedUniverse, *, meta_raw: bytes) -> None:
     name = doomed.record.name
     batch.expect(keys.deletion_key(doomed.universe), doomed.raw)
     batch.delete(keys.deletion_key(doomed.universe))
+    # If another universe has the name by now, this conflicts, and the next look decides that this one goes.
     batch.absent(universe_keys.name_key(name))
     batch.put(universe_keys.name_key(name), universe_keys.NAME.pack(universe_keys.UniverseName(doomed.universe)))
     meta: model.UniverseMeta = universe_keys.META.unpack(meta_raw)
@@ -91,7 +94,7 @@ def remove(batch: kv.Batch, doomed: DoomedUniverse, page: kv.Page, *, objects: i
     """Remove what was read, and say how many objects were. Guard: the deletion as it was read."""
     assert doomed.record.decided
     for key, _ in page.items:
-        batch.delete(key)
+        batch.delete(key)  # not expected: no writer is left that could change it
     record = doomed.record
     return _change(
         batch,
@@ -131,7 +134,7 @@ def decode_unfinished(page: kv.Page) -> list[DoomedUniverse]:
         try:
             found.append(DoomedUniverse(keys.deletion_universe(key), keys.DELETION.unpack(raw), raw))
         except errors.Corrupt:
-            continue
+            continue  # it must not keep the others from being removed
     return found
 
 

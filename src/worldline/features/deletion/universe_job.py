@@ -46,6 +46,7 @@ async def begin(
         universe, name_raw = universes.decode(read.value(0)), read.value(0)
         if universe is None or name_raw is None:
             raise errors.NotFound(f"no universe {name!r} in this store")
+        # Inside of the attempt, so that each attempt sees the worlds that were made meanwhile.
         await _check_worlds(engine, universe, name, with_worlds=with_worlds, hosted=hosted)
         read = await engine.read(universes.get_meta(universe))
         if read.value(0) is None:
@@ -78,6 +79,7 @@ async def _check_worlds(
         page = (await engine.read(worlds.list_range(universe, after=after, count_max=WORLDS_PAGE))).page(0)
         found = worlds.listed_at(universe, page)
         if found and not with_worlds:
+            # One name more than is shown, to know whether there are others.
             raise _has_worlds(name, await _names(engine, found[: NAMED_MAX + 1]))
         if found:
             read = await engine.read(*(get for at in found for get in leases.reads(at)))
@@ -142,6 +144,7 @@ class UniverseRemoval:
                 return True
             if not found.record.decided:
                 await self._decide(found)
+            # Worlds first, which fences their writers; keys last, because worlds are found by them.
             elif not (await self._delete_worlds(found) or await self._delete_objects(found)):
                 await self._delete_keys(found)
         return False
@@ -174,6 +177,7 @@ class UniverseRemoval:
         read = await self._engine.read(worlds.newest_range(doomed.universe, count_max=WORLDS_PAGE))
         found = worlds.listed_at(doomed.universe, read.page(0))
         for at in found:
+            # One by one, as by hand: each deletion fences the writers of its world.
             await world_deletions.begin(self._engine, self._env, at)
         self.removed += len(found)
         return bool(found)
@@ -181,8 +185,10 @@ class UniverseRemoval:
     async def _delete_objects(self, doomed: DoomedUniverse) -> bool:
         if self._bodies is None:
             return False
+        # Always the first page: what was listed before is deleted.
         found = await self._bodies.list(f"{cas_keys.object_folder(doomed.universe)}/", count_max=OBJECTS_PAGE)
         for each in found:
+            # Deleted before it is counted: the count may be too low, and nothing is forgotten
             await self._bodies.delete(each.name)
         if found:
             batch = kv.Batch()
@@ -203,6 +209,6 @@ class UniverseRemoval:
             self.removed += len(page.items)
 
     async def _commit(self, batch: kv.Batch) -> bool:
-        """Whether it was applied. Else another process has gone on, and the next look sees how far."""
+        """Whether it was applied. Else another process has done it, and the next look sees how far."""
         [outcome] = await transact.commit(self._engine, self._env, batch)
         return isinstance(outcome, kv.Ok)

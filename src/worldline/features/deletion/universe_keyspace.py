@@ -1,4 +1,4 @@
-"""Universes that were deleted, and of which something is still to be removed.
+"""Universes that were deleted and are not removed completely.
 
 Per what:      deleted universe
 Changes:       with every batch that removes something of the universe

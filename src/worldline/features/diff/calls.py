@@ -61,6 +61,7 @@ def common(left: Point, right: Point) -> tuple[ids.Address, int]:
     """The last height that both have gone through, and the world in whose journal it stands."""
     found: tuple[ids.Address, int] | None = None
     for ours, theirs in zip(left.line.owners(), right.line.owners(), strict=False):
+        # From here on the two histories stand in different journals.
         if ours.at != theirs.at:
             break
         ends = [
@@ -69,6 +70,7 @@ def common(left: Point, right: Point) -> tuple[ids.Address, int]:
         ]
         if found is None or min(ends) > found[1]:
             found = ours.at, min(ends)
+        # One of the two leaves the common journal here: what follows is its own.
         if ends[0] != ends[1]:
             break
     if found is None:
@@ -92,6 +94,7 @@ async def _side(point: Point, base: world_reader.Past) -> Side:
     async for steps, loaded in base.above(point.line, up_to=point.height):
         entries = await _load_payloads(point.world.universe, steps, loaded)
         keys, runs = await base.run(needed, steps, entries)
+        # Fetched before the steps are folded: the thread that folds them cannot read the store.
         await base.fetch(keys)
         await base.fetch_runs(runs)
         await base.run(side.take, steps, loaded)

@@ -162,6 +162,7 @@ class _Cut:
         return [DiffLine(f"  {mark} {text}", _STYLES[mark]), *below]
 
     def _fields(self, fields: Sequence[Field]) -> list[DiffLine]:
+        # One field more takes no more room than the line that would count it.
         most = len(fields) if self._every or len(fields) == FIELDS_MAX + 1 else FIELDS_MAX
         said = [self._field(field) for field in fields[:most]]
         more = grammar.count(len(fields) - most, "more field")

@@ -39,6 +39,7 @@ class Side:
             for entry in entries:
                 name = entry.kind.name.lower()
                 self._kinds[name] = self._kinds.get(name, 0) + 1
+            # Before the rows change: an effect that the step closes is still in them.
             self.effects.look(changed, self.rows)
             self.rows.apply(changed)
             self.effects.take(entries, self.rows.get)

@@ -137,6 +137,7 @@ class Effects:
         if seen is None:
             seen = SeenEffect((run, op), name, params)
         elif seen.key is not None:
+            # It is asked for again under another key; the old one must not lead to it any more.
             del self._by_key[seen.key]
         self._add(seen, (entry.step, ordinal), name, params)
 
@@ -149,6 +150,7 @@ class Effects:
         """It is asked for under this name."""
         seen.ask(key, shared=name == fork_part.SHARE)
         self._by_key[key] = seen
+        # The rows do not say which of these worlds asked, so its intent in each of them leads to it.
         for world in self._worlds:
             intent = ids.intent_id(world, step=key[0], ordinal=key[1], kind=name, params=params)
             self._by_intent[intent] = seen
@@ -242,6 +244,7 @@ def failure(data: bytes) -> Any:
 def _received(receipt: inbox.EffectReceipt, *, shared: bool) -> tuple[str, Any]:
     """How an effect ended, and with what. What is shared is the parent's status and answer, inside of another one."""
     status, data = receipt.status, receipt.payload.inline
+    # A large answer is shown by its digest, and is not read.
     if data is None:
         return status.name.lower(), {"sha256": (receipt.payload.ref or b"").hex(), "size": receipt.payload.size}
     outcome = Outcome(status, data)

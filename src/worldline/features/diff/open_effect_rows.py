@@ -38,12 +38,14 @@ def asked(place: Place, get: Get) -> OpenEffectRow | None:
     run, op = place
     group, number = row_keys.PROGRESS + row_keys.text(run), row_keys.number(op)
     row = get(group + row_keys.OP + number)
+    # With an outcome, the operation is done, and its effect is open no more.
     if row is None or get(group + row_keys.OUTCOME + number) is not None:
         return None
     kind, name, params, _, _, work, *other = fields(row.meaning)
     if kind != OpKind.EFFECT or work != OWN_WORK:
         return None
     _, step, ordinal, *_ = fields(row.placement)
+    # In a fork, what was asked for first may be something else: then it stands behind the other fields.
     _, asked_name, asked_params = other or (kind, name, params)
     return OpenEffectRow(
         name, params, step, ordinal, asked_name, asked_params, get(group + row_keys.PARKED + number) is not None

@@ -177,5 +177,6 @@ def _of_place(side: Side, other: Side, place: open_effect_rows.Place) -> list[Ef
         if each.was_open and not any(mine.was_open for mine in seen):
             open_there = open_effect_rows.asked(place, side.base.get)
             assert open_there is not None, "it was open at the ancestor"
+            # First, because it was asked for before the ancestor, and the others after it.
             found.insert(0, EffectSide(each.name, each.args, effect_history.status_of(open_there)))
     return found

@@ -75,11 +75,12 @@ class Acts:
         halts = halted_acts.ActWatch(self._handle, halted_acts.AwaitedIntent(schema, domain, key, id or drawn))
         if id is None:
             return await self._handle.ask_at(schema, data, correlation=drawn, halts=halts)
+        # An id is unique in its cell alone, so the domain and the key are part of it.
         once = digest.hash_parts(b"act", domain.encode(), key.encode(), id.encode()).hex()
         try:
             return await self._handle.ask_at(schema, data, id=f"act:{once}", halts=halts)
         except errors.IdReused:
-            raise errors.IdReused(id) from None
+            raise errors.IdReused(id) from None  # with the id that the caller has chosen
 
     async def explain(self, what: Act[Any] | Action[Any, ...], /, *, key: str = "") -> Explained:
         """Say whether an action may be done now, and if not, why: `Order.pay`, or with its input `Order.pay("tok")`."""

@@ -56,6 +56,7 @@ async def patch(
 
     VALUE is JSON, or else a text. Shows the data then; what does not fit the document is refused by it: exit code 1.
     """
+    # Checked before a store is opened: what is no patch needs no world to say so.
     given = jobs.from_handler([*(_set(each) for each in fields), *(patches.unset(each) for each in gone)])
     if not given:
         raise errors.BadInput("name what is to be changed: PATH=VALUE, or --unset PATH")
@@ -66,6 +67,7 @@ async def patch(
         _, height = await desk.answer(found, found.command(part.PATCH, wanted), timeout)
         after = await _snapshot(found, domain, key, await found.step_end(height))
     assert after is not None, "a patch that was taken has made the cell"
+    # Errors that were there before are no fault of this patch.
     wrong = [] if before is None else list(before.system.errors)
     new = [each for each in after.system.errors if each not in wrong]
     state = {name: value for name, value in after.data.items() if name != flow_records.HOST}

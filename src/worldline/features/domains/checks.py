@@ -85,6 +85,7 @@ def required(machine: Machine) -> dict[ids.IntentId, Required]:
     found: dict[ids.IntentId, Required] = {}
     for effect, _, target in requirements.requirements(machine):
         name = target.domain, target.key
+        # A cell may require several effects, and is decoded once.
         if name not in heads:
             cell = machine.cells.get(name)
             heads[name] = None if cell is None else domain_cell.decode(cell.data)[1]

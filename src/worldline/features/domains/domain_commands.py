@@ -82,6 +82,7 @@ def _schemas(found: Compiled) -> dict[str, Any]:
 def _tools(found: Compiled, shape: str, file: Path | None) -> dict[str, Any]:
     chosen = next(each for each in get_args(tools.Shape) if each == shape)
     data = {} if file is None else command_targets.read(file)
+    # All fields as one object, so that the data of a file is checked like any other value.
     every = document_schema.FieldSpec("object", True, fields=found.fields)
     if wrong := fields.misfit(every, data, "data", partial=True) if data is not None else "data is null":
         raise errors.BadInput(f"{file} is no data of this domain: {wrong}")

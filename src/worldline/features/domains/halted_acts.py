@@ -1,6 +1,6 @@
 """An intent waits for a person: what a caller that waits for its end is told, and when.
 
-A flow domain's effect that is parked goes on when a person retries or answers it; nothing is lost meanwhile, and the
+A flow domain's effect that is parked resumes when a person retries or answers it; nothing is lost meanwhile, and the
 caller waits on. Its log says so, with the command to type: at once where the journal is followed, since parking is
 journaled, else within `LOOK_SECONDS`; of a process that performs the effect itself, the host's line comes at once.
 Intents of a cell go one after another, so an effect of the one before halts this one, too.

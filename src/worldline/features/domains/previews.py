@@ -52,6 +52,7 @@ def document_of(machine: Machine, domain: Any) -> Compiled:
     found = machine.domains.current.get(name)
     if found is not None:
         return compiled(machine.domains.documents[found.hash].raw)
+    # The world was given its domains, and this is none of them.
     if machine.domains.had:
         raise errors.NotFound(f"the world has no flow domain {name!r}; it has {sorted(machine.domains.current)}")
     return compiled(hashing.canonical(domain.document()).encode())
@@ -61,13 +62,14 @@ def snapshot_of(machine: Machine, domain: Any, key: str, *, now_us: int) -> flow
     """The snapshot of a cell; of one that does not exist yet, the first that it would have."""
     cell = machine.cells.get((name_of(domain), key))
     if cell is None:
+        # As a turn of the cell makes it, so that what is shown is what the first intent will find.
         context = flow_records.JobContext(now_us // 1_000, "initial", machine.domains.env)
         return cores.created(document_of(machine, domain), {}, context)
     return domain_cell.decode(cell.data)[1]
 
 
 def stuck(machine: Machine, domain: str, key: str) -> str:
-    """Why a cell takes nothing, or goes on with nothing; empty if it does."""
+    """Why a cell accepts nothing, or begins nothing; empty if it does."""
     cell = machine.cells.get((domain, key))
     found = domain_cell.DomainCell() if cell is None else domain_cell.decode(cell.data)[0]
     if found.fatal:

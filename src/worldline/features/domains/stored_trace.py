@@ -59,7 +59,7 @@ async def trace(
             loaded: dict[bytes, bytes] = {}
             steps = await world_restore.load_changes(universe.blobs, page, loaded)
             for each in steps:
-                if each.height > above:
+                if each.height > above:  # payloads only of the steps that are told of
                     loaded |= await world_restore.load_referenced(universe.blobs, each.entries())
             await run(universe.executor, _take, prover, recorder, steps, loaded, above)
             if recorder.is_full:
@@ -82,6 +82,7 @@ async def _start(
 ) -> tuple[snapshots.StateSnapshot, int]:
     """The saved state that steps are run from, and the height above which they are told of."""
     engine = world.universe.store.engine
+    # A state can be made only where both entries and what steps changed are kept.
     lost = max(await journal_pages.changes_above(engine, line), (await journal_pages.kept(engine, line)).above)
     kept = [each for each in await world_reader.records(engine, line) if each.height >= lost]
     wanted = up_to if above is None else above
@@ -97,6 +98,7 @@ async def _programs(world: Handle) -> dict[bytes, Program]:
     meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
     known = universe.programs.get(meta.program)
     if known is not None:
+        # Under both hashes: if other code made a step, the comparison with the journal finds it.
         return {meta.program_hash: known, known.hash: known}
     if not await _is_alone(world):
         raise errors.BadInput(

@@ -66,6 +66,7 @@ class AesCipher:
         return _open(self._aes, place, sealed)
 
     def _nonce(self, place: bytes, data: bytes) -> bytes:
+        # The length comes first: a place and bytes that are cut elsewhere must not get the same nonce.
         bound = len(place).to_bytes(4, "big") + place
         if len(data) <= _WHOLE_BYTES_MAX:
             return hmac.digest(self._nonces, bound + data, "sha256")[:NONCE_BYTES]
@@ -89,6 +90,7 @@ class RotatedCipher:
     def open(self, place: bytes, sealed: bytes) -> bytes:
         try:
             return self.current.open(place, sealed)
+        # The error of the current key is shown in the end: older keys fail with any damaged value.
         except errors.DecodeError as error:
             for each in self._older:
                 with contextlib.suppress(errors.DecodeError):

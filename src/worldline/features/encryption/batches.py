@@ -1,4 +1,5 @@
-"""Data keys: making, wrapping anew, destroying. Wrapping itself is not done here: what is stored comes from the caller.
+"""Data keys: making, wrapping again, destroying. Wrapping itself is not done here: what is stored comes from the
+caller.
 
 A data key that is destroyed leaves a record that says so: no writer makes another one in its place.
 """
@@ -48,6 +49,7 @@ def check_kept(at: ids.Address, raw: bytes | None) -> None:
 
 def make(batch: kv.Batch, key: bytes, made: DataKey, *, marker: bytes) -> None:
     """Guard: there is none. Expects that the master key is in use."""
+    # A master key that was retired meanwhile must not wrap another data key.
     master_key_batches.expect(batch, marker)
     batch.absent(key)
     batch.put(key, keys.VALUE.pack(made))
@@ -77,10 +79,12 @@ def rewritten(batch: kv.Batch, key: bytes, raw: bytes, *, keep: bool) -> None:
 
 
 def destroy(batch: kv.Batch, key: bytes, raw: bytes | None, *, time_us: int) -> bool:
-    """For good. Returns whether it was there. Guard: its record, or that there is none."""
+    """Destroy it permanently. Returns whether it was there. Guard: its record, or that there is none."""
     found = keys.VALUE.get(raw)
+    # Destroyed before: the record keeps the time of the first call.
     if found is not None and not found.wrapped:
         return False
+    # A world that has sealed nothing gets a record without a key, too: no writer makes a key in its place.
     if raw is None:
         batch.absent(key)
     else:

@@ -26,6 +26,7 @@ def marker(codec: AnyCodec) -> Encryption:
 async def vault(engine: kv.Engine, env: envs.Env, codec: AnyCodec) -> CipherVault:
     """What seals and opens the values of a store, which has a marker of this codec."""
     if isinstance(codec, AesGcm):
+        # Before the store is read: a missing package is the first thing to say.
         aes_gcm.load()
         ring = key_ring.KeyRing(engine, env, codec)
         await ring.start()
@@ -34,6 +35,7 @@ async def vault(engine: kv.Engine, env: envs.Env, codec: AnyCodec) -> CipherVaul
     assert found is not None, "opening has checked it"
     try:
         same = user_codec.decode(codec, found.probe, _NOWHERE) == user_codec.PROBE
+    # Another codec of this name may raise, or return other bytes: both mean the same.
     except (errors.DecodeError, errors.CodecFailed):
         same = False
     if not same:

@@ -26,11 +26,12 @@ def new_key(desk: CommandSession, file: Path, key_id: str) -> None:
         found = master_keys.read(file) if file.exists() else master_keys.KeyFile("", {})
     except OSError as error:
         raise errors.BadInput(f"cannot read {file}: {error.strerror}") from error
+    # Another key under this id would make all that the old one has wrapped unreadable.
     if key_id in found.keys:
         raise errors.Exists(f"{file} has a key {key_id!r} already; choose another id")
     made = env_os.OsEnv().random_bytes(limits.KEY_BYTES)
     changed = master_keys.KeyFile(key_id, {**found.keys, key_id: made.hex()})
-    changed.codec()  # refuses a bad id
+    changed.codec()  # refuses a bad id  # refuses a bad id before anything is written
     private_files.write(file, msgspec.json.format(msgspec.json.encode(changed), indent=2) + b"\n", replace=True)
     said = f"{key_id} is the current key of {len(changed.keys)} in {file}; keep the file safe: data is lost without it"
     desk.out.one({"file": str(file), "current": key_id, "ids": list(changed.keys)}, [said])

@@ -8,7 +8,7 @@ For each data key::
 
 Every batch that writes sealed values expects the record (`features/encryption/sealed_engine.py`), so nothing is sealed
 with an older key behind `follow`. A value is replaced only as it was read: one that changes meanwhile is sealed with
-the new key already. It can be cut off anywhere; begun again, it goes on with what is `rewriting`. It rests as long as
+the new key already. It can be cut off anywhere; begun again, it resumes with what is `rewriting`. It rests as long as
 it works.
 
 Bodies of objects are not sealed anew: the older keys of a universe are kept, and open them. What is sealed anew stays
@@ -60,6 +60,7 @@ async def rotate(
         found = data_keys.decode(raw)
         if found is None or not found.wrapped:
             continue  # destroyed
+        # Begun by an earlier rotation: another key on top would only add to those that are kept.
         if found.rewriting:
             resumed += 1
         elif await _follow(ring, scope):
@@ -100,13 +101,14 @@ async def _rewrite_once(ring: KeyRing, scope: bytes) -> tuple[int, bool]:
     except errors.KeyDestroyed:
         return 0, True
     if not isinstance(known.cipher, aes_gcm.RotatedCipher):
-        return 0, True
+        return 0, True  # no older key: nothing to seal anew
     count = 0
     async for page in _pages(ring, scope):
         found = [_anew(ring, scope, known, key, stored) for key, stored in page]
         batches = [batch for batch in found if batch is not None]
         outcomes = await transact.commit(ring.engine, ring.env, *batches) if batches else []
         count += sum(isinstance(outcome, kv.Ok) for outcome in outcomes)
+        # A conflict at the value alone is none: its writer has sealed it with the new key.
         if any(isinstance(each, kv.Conflict) and each.at(scope)[0] for each in outcomes):
             return count, False
     await _end(ring, scope)
@@ -120,9 +122,10 @@ def _anew(ring: KeyRing, scope: bytes, known: KnownCipher, key: bytes, stored: b
         form, place, sealed, stamp = envelope.take_apart(key, stored)
         made = known.cipher.seal_anew(place, sealed)
     except errors.DecodeError:
-        return None  # damaged: who reads it is told
+        return None  # damaged: its reader is told
     if made is None:
         return None
+    # Written below the encryption: the value is sealed already.
     batch = kv.SealedBatch()
     batch.expect(scope, known.raw)
     batch.expect(key, stored)
@@ -139,6 +142,7 @@ async def _pages(ring: KeyRing, scope: bytes) -> AsyncIterator[list[tuple[bytes,
         while more:
             began_us = ring.env.monotonic_us()
             page = (await ring.engine.read(kv.Range(start, end, count_max=PAGE))).page(0)
+            # These ranges hold values of other scopes, too.
             yield [(key, stored) for key, stored in page.items if keys.sealing(key) == scope]
             more = page.more
             if more:

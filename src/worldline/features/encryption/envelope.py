@@ -8,7 +8,8 @@
     last 12     with form STAMPED: the stamp that the engine wrote behind it, as it is
 
 The place that the cipher binds is the first two bytes and the store's key. The key of an appended value is not known
-when it is sealed: its prefix is bound, so appended values of one prefix could be exchanged by who can write the store.
+when it is sealed: its prefix is bound, so appended values of one prefix could be exchanged by a process that can write
+the store.
 
 A value that cannot be opened is not an error of the read that met it: the read may be about many worlds, and the damage
 is that of one. It is an `Unopened`, which says what is wrong where a layer decodes it.
@@ -56,6 +57,7 @@ class Unopened(frame.UnreadableBytes):
         made.stored, made.why = stored, why
         return made
 
+    # A decoder that cuts off a beginning gets it back, with what is wrong.
     def __getitem__(self, at: SupportsIndex | slice) -> int | bytes:  # type: ignore[override]
         return self if isinstance(at, slice) else super().__getitem__(at)
 
@@ -77,6 +79,7 @@ def take_apart(key: bytes, stored: bytes) -> tuple[int, bytes, bytes, bytes]:
         raise errors.DecodeError("a plain value where a sealed one belongs")
     form = stored[1]
     if form == STAMPED:
+        # Too short for a stamp: nothing is left to open, which fails
         cut = max(HEAD_BYTES, len(stored) - limits.STAMP_BYTES)
         return form, place(form, key), stored[HEAD_BYTES:cut], stored[cut:]
     bound = key[: -limits.STAMP_BYTES] if form == APPENDED else key

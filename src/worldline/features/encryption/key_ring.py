@@ -68,6 +68,7 @@ class KeyRing:
 
     def cache_cipher(self) -> Cipher:
         """Made from the current master key: when that changes, the cache fills anew."""
+        # A key for this use alone: files of a cache tell nothing about the keys of the store.
         return aes_gcm.AesCipher(hmac.digest(self.codec.key(self.codec.current), b"worldline: cache", "sha256"))
 
     async def make(self, scopes: Sequence[bytes]) -> None:
@@ -76,6 +77,7 @@ class KeyRing:
 
             async def attempt(page: Sequence[bytes] = page) -> transact.NothingToWrite[None] | transact.Write[None]:
                 read = await self.engine.read(master_key_batches.get(), *map(kv.Get, page))
+                # Another process may have made some of them: a record that is there counts.
                 missing = [scope for n, scope in enumerate(page, 1) if read.value(n) is None]
                 if not missing:
                     return transact.NothingToWrite(None)
@@ -95,6 +97,7 @@ class KeyRing:
             raw = self._marker((await self.engine.read(master_key_batches.get())).value(0))
             found = master_key_batches.decode(raw)
             assert found is not None
+            # Every key in use is checked: with some of them missing, a read would fail later.
             for each in found.masters:
                 if self.codec.check(each.id) != each.check:
                     raise errors.WrongKey(each.id)
@@ -107,6 +110,7 @@ class KeyRing:
     def rewrapped(self, scope: bytes, found: DataKey) -> DataKey:
         """The same data key under the current master key."""
         made = self._wrapped(scope, self._unwrap(scope, found.master, found.wrapped), made_us=found.made_us)
+        # Older keys are wrapped anew, too: they still open values, and the old master key is to be retired.
         older = [self._wrap(scope, self._unwrap(scope, found.master, each)) for each in found.older]
         return msgspec.structs.replace(made, older=older, rewriting=found.rewriting)
 

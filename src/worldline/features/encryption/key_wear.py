@@ -39,12 +39,14 @@ class Wear:
                 try:
                     self._vault.check_count(scope, count)
                 except errors.KeyWorn:
+                    # With its record: another one tells later that a new key has followed.
                     self._worn[scope] = record
 
     async def check(self, scopes: Iterable[bytes]) -> None:
         """`KeyWorn` if one of these keys seals nothing more, and no other has followed it."""
         for scope in dict.fromkeys(each for each in scopes if each in self._worn):
             count, record = await self._read(scope)
+            # The same record: no other key has followed.
             if record == self._worn[scope]:
                 self._vault.check_count(scope, count)
             self._worn.pop(scope, None)

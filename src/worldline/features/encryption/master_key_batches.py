@@ -52,6 +52,7 @@ def use(batch: kv.Batch, raw: bytes, key: MasterKey) -> bool:
     found = keys.VALUE.unpack(raw)
     if key in found.masters:
         return False
+    # A key that was retiring is used again: its entry is replaced, so its retirement conflicts.
     others = [each for each in found.masters if each.id != key.id]
     _change(batch, raw, found, [*others, key])
     return True
@@ -77,4 +78,5 @@ def expect(batch: kv.Batch, raw: bytes) -> None:
 
 def _change(batch: kv.Batch, raw: bytes, found: Encryption, masters: list[MasterKey]) -> None:
     batch.expect(keys.KEY, raw)
+    # A new value with each change: the second step of a retirement sees every change that came between.
     batch.put(keys.KEY, keys.VALUE.pack(Encryption(found.codec, found.changes + 1, masters, found.probe)))

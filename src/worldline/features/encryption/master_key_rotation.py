@@ -21,7 +21,7 @@ from worldline.store import kv, transact
 
 
 class Rotated(msgspec.Struct, frozen=True):
-    """What a rotation did: data keys that were wrapped anew; master keys that are not needed any more; and those that
+    """What a rotation did: data keys that were wrapped again; master keys that are not needed any more; and those that
     are in use beside the current one.
     """
 
@@ -41,9 +41,11 @@ class MasterKeyUse(msgspec.Struct, frozen=True):
 async def rotate(ring: KeyRing) -> Rotated:
     current = ring.codec.current
     rewrapped = 0
+    # Said before the look: what wraps a data key with one of them from now on changes the marker.
     marker = await _retiring(ring)
     async for key, raw in all_keys(ring, paced=True):
         rewrapped += await _rewrap(ring, key, raw)
+    # Counted again: a data key that changed while it was wrapped anew was left alone.
     left = await _wrapped_by(ring)
     found = master_key_batches.decode(marker)
     assert found is not None
@@ -56,7 +58,7 @@ async def rotate(ring: KeyRing) -> Rotated:
             if isinstance(outcome, kv.Conflict):
                 break  # a process has taken a key into use meanwhile
             retired.append(each.id)
-            marker = batch.puts[master_key_batches.get().key].value
+            marker = batch.puts[master_key_batches.get().key].value  # the next batch expects what this one has left
     kept = [each.id for each in found.masters if each.id not in (current, *retired)]
     return Rotated(rewrapped, retired, kept)
 
@@ -87,7 +89,7 @@ async def _retiring(ring: KeyRing) -> bytes:
 
 
 async def _rewrap(ring: KeyRing, key: bytes, raw: bytes) -> bool:
-    """Whether this call wrapped the data key anew. One that changed meanwhile is met again by the next rotation."""
+    """Whether this call wrapped the data key again. One that changed meanwhile is met again by the next rotation."""
     found = batches.decode(raw)
     assert found is not None
     if not found.wrapped or found.master == ring.codec.current:
@@ -112,6 +114,7 @@ async def _wrapped_by(ring: KeyRing) -> Counter[str]:
 
 async def all_keys(ring: KeyRing, *, paced: bool = False) -> AsyncIterator[tuple[bytes, bytes]]:
     """The data keys of all universes."""
+    # A universe without a name is being deleted, and its data keys with it.
     begin, end = universe_keys.names()
     more = True
     while more:

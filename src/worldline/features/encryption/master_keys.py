@@ -84,11 +84,13 @@ class KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read(path: Path) -> KeyFile:
+    # One byte more than the limit, so that a file that is too large is noticed.
     data = private_files.read_secret(path, bytes_max=limits.KEY_FILE_BYTES_MAX + 1)
     try:
         found: KeyFile = outside_json.decode(data, what=str(path), type=KeyFile, bytes_max=limits.KEY_FILE_BYTES_MAX)
     except errors.BadInput as error:
         looks = '{"current": "a", "keys": {"a": "64 hexadecimal digits"}}'
+        # The cause has text of the file, which may be part of a key
         raise errors.BadInput(f"{path} is no key file: {_said(error)}; one looks like {looks}") from None
     return found
 
@@ -102,4 +104,4 @@ def _key(key_id: str, text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
-        raise errors.BadInput(f"key {key_id!r} in the key file is not made of hexadecimal digits") from None
+        raise errors.BadInput(f"key {key_id!r} in the key file is not made of hexadecimal digits") from None  # as above

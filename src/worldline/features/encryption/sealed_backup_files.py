@@ -41,6 +41,7 @@ class SealedFiles:
                 raise errors.CodecMismatch("the backup is encrypted: give the keys of its store (--keys FILE)")
             return found
         if not is_sealed:
+            # What is plain was not written with these keys, so it is not believed.
             raise errors.DecodeError(f"the file {name} is not sealed, and the store that it is of is encrypted")
         return _opened(self._codec, name, found[len(MAGIC) :])
 
@@ -63,6 +64,7 @@ def _opened(codec: codec_opening.AnyCodec, name: str, data: bytes) -> bytes:
 
 
 def _cipher(codec: AesGcm, key_id: str) -> Cipher:
+    # A key for this use alone: files of backups and values of stores never share one.
     return aes_gcm.AesCipher(hmac.digest(codec.key(key_id), b"worldline: backups", "sha256"))
 
 

@@ -11,7 +11,7 @@ with which cipher, the vault says by the key. What an engine must be (`tests/con
   the first time was a certain conflict. What an earlier batch of the same call may have put has no known form, so the
   batch that expects it is committed after that one: batches are applied in the order given.
 * A batch that writes values of a world expects the record of that world's key: it conflicts with the destruction of the
-  key, also if that was before. A record that was only wrapped anew is read again, and the batch committed again.
+  key, also if that was before. A record that was only wrapped again is read again, and the batch committed again.
 * Bounds of pages count plain bytes. The engine below is asked for more, and what is too much is cut off.
 
 Keys, counters, deletes and hints go through as they are.
@@ -70,7 +70,9 @@ class SealedEngine:
                 scope = scope_of(request.begin)
             if scope:
                 wanted[scope] = None
+        # A read has a bound: scopes without room here are met as unknown ones below.
         scopes = list(wanted)[: limits.READ_REQUESTS_MAX - len(requests)]
+        # In the snapshot of the answers: a key that is destroyed opens nothing that is read later.
         found = await self.inner.read(*asked, *map(kv.Get, scopes))
         count = len(requests)
         openers = {scope: self._opener(scope, found.value(count + n)) for n, scope in enumerate(scopes)}
@@ -121,6 +123,7 @@ class SealedEngine:
     def _opener(self, scope: bytes, raw: bytes | None) -> _Opener:
         """What opens the values of a scope, or why nothing does."""
         known = self._known.get(scope)
+        # A cipher is used again only while the record of its key has the same bytes.
         if known is not None and known.raw == raw:
             return known
         self._known.pop(scope, None)
@@ -129,6 +132,7 @@ class SealedEngine:
         except errors.Error as error:
             return error
         if len(self._known) >= limits.DATA_KEYS_KNOWN_MAX:
+            # Emptied whole: an order of use would cost something with every read.
             probes.hit("encryption.known-full")
             self._known.clear()
         self._known[scope] = found
@@ -148,6 +152,7 @@ class SealedEngine:
             return envelope.Unopened.of(stored, error)
         except errors.CodecFailed as error:
             return envelope.Unopened.of(stored, error)
+        # It is sealed to the same bytes each time, so its stored form need not be remembered.
         if form == envelope.PUT and self._vault.repeats:
             return data
         return envelope.OpenedValue.of(data, stored)
@@ -155,6 +160,7 @@ class SealedEngine:
     # --- Committing ---------------------------------------------------------------------------------------------
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
+        # Checked as plain values: what sealing adds must not count against the limits of the caller.
         for batch in batches:
             kv.check(batch)
         outcomes: list[kv.Outcome] = []
@@ -202,7 +208,7 @@ class SealedEngine:
             if None not in outcomes:
                 return [outcome for outcome in outcomes if outcome is not None]
             probes.hit("encryption.translated-again")
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # other tasks get their turns between two attempts
         raise errors.Conflicted(f"the keys of this store changed {TRANSLATIONS_MAX} times during one commit")
 
     async def _ready(self, plans: Sequence[_Plan]) -> dict[bytes, _Opener]:
@@ -220,6 +226,7 @@ class SealedEngine:
             await self._vault.make(list(missing))
             openers |= await self._openers(list(missing))
             for opener in openers.values():
+                # A destroyed key concerns the batches that need it; any other error concerns the whole commit.
                 if isinstance(opener, errors.Error) and not isinstance(opener, errors.KeyDestroyed):
                     raise opener
         return openers
@@ -255,6 +262,7 @@ class SealedEngine:
             made.appends.append(append)
         for scope in plan.needed:
             opener = openers[scope]
+            # A batch that changes the record of the key expects it already.
             if scope not in expects and self._vault.is_destroyable(scope):
                 assert isinstance(opener, KnownCipher)
                 expects[scope] = opener.raw
@@ -267,6 +275,7 @@ class SealedEngine:
 
     def _expected(self, key: bytes, value: bytes, scope: bytes, openers: dict[bytes, _Opener], forms: _Forms) -> bytes:
         """The form in which the store may have this value."""
+        # It can be expected all the same: as damaged bytes that are to be replaced or deleted.
         if isinstance(value, envelope.Unopened):
             return value.stored
         stored = forms.get((key, value)) if forms else None
@@ -308,6 +317,7 @@ class SealedEngine:
         real: list[tuple[bytes, bytes | None]] = []
         for key, stored in outcome.found:
             if key not in expects:  # the record of a data key
+                # Another record than was known: the next attempt reads it again.
                 self._known.pop(key, None)
                 continue
             value = None if stored is None else self._open(key, stored, known)

@@ -49,6 +49,7 @@ class SealedObjects:
 
     async def list(self, prefix: str, *, after: str = "", count_max: int = 1000) -> list[objects.ListedObject]:
         found = await self.inner.list(prefix, after=after, count_max=count_max)
+        # What a user's codec adds differs from body to body, so the size before is not known.
         if not self._vault.repeats:
             return found
         added = envelope.HEAD_BYTES + self._vault.room_bytes
@@ -59,6 +60,7 @@ class SealedObjects:
         if not scope:
             return self._vault.known(scope, None).cipher
         raw = (await self._engine.read(kv.Get(scope))).value(0)
+        # Read again after `make`: another process may have made the key first.
         if raw is None and make:
             await self._vault.make([scope])
             raw = (await self._engine.read(kv.Get(scope))).value(0)

@@ -27,7 +27,7 @@ class CodecVault:
         self._known = KnownCipher(CodecCipher(codec), b"")
 
     def scope(self, key: bytes) -> bytes | None:
-        return None if keys.sealing(key) is None else b""
+        return None if keys.sealing(key) is None else b""  # empty: sealed, by a cipher that has no record
 
     def has_one_form(self, key: bytes) -> bool:
         return keys.sealing(key) is None
@@ -98,7 +98,9 @@ def encode(codec: Codec, data: bytes, context: CodecContext) -> bytes:
     """The bytes to be stored, which the codec decodes."""
     try:
         made: Any = codec.encode(data, context)
+        # Decoded at once: what the codec cannot read back must not be written.
         again: Any = codec.decode(made, context) if isinstance(made, bytes) else None
+    # The codec is code of the user, which may raise anything: none of it is an error of the store.
     except Exception as error:
         raise errors.CodecFailed(f"the codec {codec.name!r} raised {type(error).__name__}: {error}") from error
     if not isinstance(made, bytes):

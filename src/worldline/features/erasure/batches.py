@@ -41,6 +41,7 @@ def note(
 ) -> None:
     """In the batch that erases. Guard: the caller's."""
     universe, world = (at.universe, at.world) if isinstance(at, ids.Address) else (at, b"")
+    # The record refuses negative times, and a clock must not make an erasure fail.
     add(batch, LedgerEntry(kind, universe, world, subject, list(values), max(0, time_us)))
     owe_scrub(batch)
 
@@ -52,6 +53,7 @@ def add(batch: kv.Batch, entry: LedgerEntry) -> None:
 
 def owe_scrub(batch: kv.Batch) -> None:
     """What this batch deletes is to be overwritten where the engine can."""
+    # A counter needs no read, so erasures of different worlds do not conflict over it.
     batch.add(scrub_keyspace.COUNT, 1)
 
 
@@ -77,6 +79,7 @@ def decode_scrubs(count_raw: bytes | None, last_raw: bytes | None) -> Scrubs:
 def owe_again(batch: kv.Batch, found: Scrubs) -> None:
     """More of what was erased before has gone. Guard: the count."""
     assert found.count_raw is not None
+    # The count is the guard here, because this batch erases nothing that could be one.
     batch.expect(scrub_keyspace.COUNT, found.count_raw)
     batch.put(scrub_keyspace.COUNT, kv.counter_add(found.count_raw, 1))
 

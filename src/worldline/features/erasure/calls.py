@@ -60,6 +60,7 @@ async def erase(world: Handle, *, key: str | None, height: int | None, dry_run: 
     names = [meta.name for _, meta in lineage]
     untold = [meta.name for _, meta in lineage if meta.status not in world_model.TAKES_INPUT]
     if not dry_run:
+        # All values go before any world is told: cut off between, a repeated call tells what was done.
         done = [Erase(each.subject, each.values or [], await _erase(universe, root, each)) for each in wanted]
         for place, meta in lineage:
             if meta.status in world_model.TAKES_INPUT:
@@ -110,9 +111,10 @@ async def _at_height(world: Handle, root: ids.Address, height: object) -> list[_
 
 
 async def worlds_of(universe: Connection, root: ids.Address) -> list[tuple[ids.Address, world_model.WorldMeta]]:
+    # Pins lead to forks only until these have a state of their own, so every world is asked.
     """The worlds whose histories have a common beginning, the oldest first."""
     every = [each async for each in listing.worlds_of(universe, listing.Filter())]
-    every.reverse()
+    every.reverse()  # the listing begins with the newest
     found: list[tuple[ids.Address, world_model.WorldMeta]] = []
     for start in range(0, len(every), PAGE):
         part = every[start : start + PAGE]
@@ -167,5 +169,6 @@ async def _tell(universe: Connection, at: ids.Address, erased: Erase) -> None:
     """Have a world say in its journal that values were erased: once for each erasure."""
     data = structs.encode(erased)
     item = inbox.Control(control_commands.ERASE, payload.inline(data))
+    # Made of the number of the erasure: told twice, the world takes it once.
     known = f"erase {erased.subject.hex()} {erased.number}"
     await door.enqueue(universe, at, item, client_id=known, data=data)

@@ -38,8 +38,10 @@ async def erase(
     scrubbed: kv.Scrubbed | None = None
     async with desk.open(programs=[]) as universe:
         found = await desk.world(universe, world)
+        # The same search without writing, to say what would go before the question.
         plan = await erasing.erase(found, key=key, height=height, dry_run=True)
         if not dry_run:
+            # Without values there is nothing to ask about, but worlds may still have to be told.
             if plan.values:
                 desk.confirm(f"Erase {_text(plan)}, for good?")
             plan = await erasing.erase(found, key=key, height=height, dry_run=False)

@@ -32,6 +32,7 @@ async def destroy_key(universe: Connection, at: ids.Address) -> bool:
     """Returns whether this call did it. `Closed` while forks need the world's history."""
     master_key_rotation.ring_of(universe.store.vault)  # refuses a store that has none
     read = await universe.store.engine.read(worlds.get(at), snapshots.pins_range(at, count_max=limits.DATA_KEYS_PAGE))
+    # Checked before the world is archived: a refusal must leave it as it was.
     await _check_pins(universe, at, read.page(1))
     if worlds.decode(at, read.value(0)).meta.status is not Status.ARCHIVED:
         await world_changes.change(universe, at, status=Status.ARCHIVED)
@@ -48,6 +49,7 @@ async def destroy_key(universe: Connection, at: ids.Address) -> bool:
             history_line.get(at),
             snapshots.get_baseline(at),
         )
+        # Again, with what the batch expects: a fork may have been made since the first look.
         await _check_pins(universe, at, read.page(2))
         batch = kv.Batch()
         if not encryption_batches.destroy(batch, keys.world_key(at), read.value(0), time_us=read.time_us):

@@ -2,7 +2,7 @@
 
 A store that is lost takes its ledger along, and a backup has that of its own time. So the file is what says which of
 the things in a backup were erased later: keep it where neither the store nor its backups are. With `WORLDLINE_LEDGER`,
-every erasure by this package writes it anew.
+every erasure by this package writes it again.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def read(path: Path) -> list[LedgerEntry]:
             head = opened.readline(limits.LEDGER_LINE_BYTES_MAX)
             if msgspec.json.decode(head, type=_Head).format != _HEAD:
                 raise errors.BadCopy(f"{path} is not a ledger of this release")
+            # A bounded line: a file that is no ledger must not fill the memory.
             while line := opened.readline(limits.LEDGER_LINE_BYTES_MAX):
                 number += 1
                 if not line.endswith(b"\n"):
@@ -84,6 +85,7 @@ def _entry(line: _Line) -> LedgerEntry:
 
 async def export(store: store_opening.Store, path: Path) -> int:
     """The store's ledger, with what the file has besides. Returns how many entries there are now."""
+    # Also entries that this store does not have: the file may be of a store that was lost.
     every = ledger_replay.merged(await ledger_replay.read_all(store.engine), _known(path))
     write(path, every)
     return len(every)

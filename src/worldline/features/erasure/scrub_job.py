@@ -26,6 +26,7 @@ async def scrub(engine: kv.Engine, env: envs.Env) -> kv.Scrubbed:
             if now.done >= began.erasures:
                 return transact.NothingToWrite(None)  # another process has seen as much
             batch = kv.Batch()
+            # The count when the scrub began: what was erased meanwhile stays owed.
             batches.scrubbed(batch, now, erasures=began.erasures, time_us=read.time_us)
             return transact.Write(batch, lambda _: None)
 
@@ -34,7 +35,7 @@ async def scrub(engine: kv.Engine, env: envs.Env) -> kv.Scrubbed:
 
 
 async def owe(engine: kv.Engine, env: envs.Env) -> None:
-    """A collection has deleted blobs, of which some may be of what was erased. Where nothing ever was, nothing is owed:
+    """A collection has deleted blobs, and some may have held what was erased. Where nothing ever was, nothing is owed:
     what is replaced day by day is not overwritten.
     """
 

@@ -73,13 +73,14 @@ def check_height(at: object) -> int | None:
 
 
 async def fork(source: Handle, asked: Callable[[str], ForkRequest]) -> ids.Address:
-    """Make the fork. Returns its address. `Exists` if the name is taken by something else. `asked`: what is asked for,
-    of a world of this program.
+    """Make the fork. Returns its address. `Exists` if the name is in use for something else. `asked`: what is asked
+    for, of a world of this program.
     """
     universe = source.universe
     store = universe.store
     try:
         program = (await source.describe()).meta.program
+    # The world may be deleted since the call was first made: a repeated call gets the same fork all the same.
     except errors.NotFound:
         known = await _made_before(source, asked)
         if known is None:
@@ -93,6 +94,7 @@ async def fork(source: Handle, asked: Callable[[str], ForkRequest]) -> ids.Addre
 async def _made_before(source: Handle, asked: Callable[[str], ForkRequest]) -> ids.Address | None:
     """The fork, if the same call has made it already, of a world that is deleted by now."""
     engine, universe = source.universe.store.engine, source.universe.id
+    # Only the name is wanted here, for which no program needs to be known.
     at = worlds.named(universe, (await engine.read(worlds.get_name(universe, asked("").name))).value(0))
     if at is None:
         return None
@@ -100,6 +102,7 @@ async def _made_before(source: Handle, asked: Callable[[str], ForkRequest]) -> i
     made, lineage = worlds.find(at, read.value(0)), history_line.decode_lineage(read.value(1))
     if made is None or lineage is None or lineage.parent_name != source.name:
         return None
+    # The address of the parent is part of what was asked: by now only the lineage has it.
     request = asked(made.meta.program).digest(ids.Address(universe, ids.WorldId(lineage.parent)))
     return at if lineage.request == request else None
 

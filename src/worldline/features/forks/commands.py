@@ -103,6 +103,7 @@ async def revert(desk: CommandSession, *, world: str, to: int, effects: str, tim
     async with desk.open(programs=[]) as universe:
         found = await desk.world(universe, world)
         head = (await found.past(to)).head
+        # Shown before the question: what has left the world does not come back.
         left = await reverts.left_since(found, head.height)
         for each in left[:LEFT_SHOWN]:
             desk.out.note(f"has left: {each.kind} {each.name}, at height {each.height}")

@@ -1,7 +1,7 @@
 """Forking a world: one commit, nothing is copied, and the worker that runs the world is not asked.
 
-A fork is a world of its own. Its history is that of its parent up to a step; above, it goes on in a journal of its own
-(`worldline.layers.history.history_line`). Its first step says what becomes of work that was open
+A fork is a world of its own. Its history is that of its parent up to a step; above, it continues in a journal of its
+own (`worldline.layers.history.history_line`). Its first step says what happens to work that was open
 (`worldline.features.forks.pure`).
 
 Both calls may be repeated, as those in `runtime/operator_calls.py`: a caller that has lost the answer makes the same
@@ -64,10 +64,10 @@ class ForkRequest(msgspec.Struct, frozen=True):
 async def world_fork(
     engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, parent: ids.Address, asked: ForkRequest
 ) -> ids.Address:
-    """Make the fork. Returns its address. `Exists` if the name is taken by something else."""
+    """Make the fork. Returns its address. `Exists` if the name is in use for something else."""
     request = asked.digest(parent)
     script = canonical.encode(list(asked.script)) if asked.script else b""
-    at = ids.Address(parent.universe, ids.WorldId(envs.new_id(env)))
+    at = ids.Address(parent.universe, ids.WorldId(envs.new_id(env)))  # once: each attempt makes the same world
 
     async def attempt() -> transact.NothingToWrite[ids.Address] | transact.Write[ids.Address]:
         read = await engine.read(
@@ -78,6 +78,7 @@ async def world_fork(
             *admission.reads(at.universe),
             universes.get_meta(at.universe),
         )
+        # The name decides whether this call was made before.
         known = worlds.named(at.universe, read.value(0))
         if known is not None:
             return transact.NothingToWrite(await _made_before(engine, known, asked.name, request))
@@ -98,6 +99,7 @@ async def world_fork(
             request,
             cas.address(script) if script else b"",
             list(line.origins_up_to(step=head.step, height=head.height)),
+            # The head is noted with the fork: the entries of the parent that say it may go.
             head.chain,
             head.state,
             head.time_us,
@@ -114,15 +116,16 @@ async def world_fork(
         )
         batch = kv.Batch()
         if script:
+            # Read before the blob is put, as publishers must: a collection may begin between the two.
             generation = await blobs.generation()
             await blobs.put(script)
             generation.expect(batch)
         owners = await _owners(engine, world, snapshot_layer.leaned_on(at.universe, lineage, start.saved.record.height))
         worlds.fork(batch, world, at, meta=meta, lineage=lineage, head=head, baseline=start.saved.record, owners=owners)
-        universes.expect_there(batch, at.universe, read.value(6))
+        universes.expect_there(batch, at.universe, read.value(6))  # in one that is closed meanwhile, no world is made
         await admission.check(engine, batch, at.universe, read.value(4), read.value(5), pins=True)
         snapshot_layer.pin(batch, start.owner, start.saved, lineage, at.world, frames=start.frames)
-        ready.leave(batch, at, priority=ready.NORMAL)
+        ready.leave(batch, at, priority=ready.NORMAL)  # its first step decides about the work that was open
         return transact.Write(batch, lambda _: at)
 
     return await transact.run(engine, env, attempt)
@@ -205,6 +208,7 @@ async def _found(
     end = await _step_end(engine, blobs, line.at, above=record.height, up_to=at)
     if end is not None:
         return _Start(journal.Head(end.step, end.height, end.chain, end.state, end.time_us), saved, owner)
+    # No step ends behind the snapshot, so the fork begins at the snapshot itself.
     header = await saved_state.header_of(blobs, record.root)
     return _Start(snapshot_layer.head_of(record, state=header.state), saved, owner)
 
@@ -236,6 +240,7 @@ async def height_before(engine: kv.Engine, blobs: blob_layer.Blobs, world: world
         loaded = await world_restore.load_referenced(blobs, found)
         for entry in reversed([world_restore.filled(each, loaded) for each in found]):
             if happened(entry, kind, name):
+                # The height where the step before ends
                 return await _first_of_step(engine, blobs, world.at, entry, kept=kept) - 1
     since = f" above height {kept}; earlier entries are not kept" if kept else ""
     raise errors.NotFound(f"world {world.meta.name!r} has no {kind} {name!r} in its history{since}")

@@ -34,6 +34,7 @@ class Node(msgspec.Struct, frozen=True):
 async def tree(universe: Connection) -> list[Node]:
     """Every world that was not forked, the oldest first, with its forks and theirs; and forks whose parent is gone."""
     found = [each async for each in listing.worlds_of(universe, listing.Filter())]
+    # The listing begins with the newest world; a tree is shown from the oldest on.
     found.reverse()
     known: dict[bytes, tuple[WorldMeta, int, Lineage | None]] = {}
     for start in range(0, len(found), PAGE):
@@ -46,6 +47,7 @@ async def tree(universe: Connection) -> list[Node]:
             known[at.world] = meta, height, history_line.decode_lineage(read.value(len(part) + index))
     children: dict[bytes, list[bytes]] = {}
     for world, (_, _, lineage) in known.items():
+        # A fork whose parent is gone stands at the top, with the worlds that were not forked.
         above = lineage.parent if lineage is not None and lineage.parent in known else b""
         children.setdefault(above, []).append(world)
     return _nodes(known, children)

@@ -35,6 +35,7 @@ class SharedWork(msgspec.Struct, frozen=True):
 
 def needed(step: Sequence[journal.JournalEntry], shared: SharedWork) -> payload.Payload | None:
     """What has to be loaded to know what a step says of the work. None: nothing about it."""
+    # The first entry of a step is its input.
     first = step[0]
     if first.kind is Kind.EFFECT_RESULT or first.kind is Kind.MESSAGE:
         item = replay.item_of(first)

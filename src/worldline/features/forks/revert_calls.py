@@ -44,7 +44,7 @@ class Reverted(msgspec.Struct, frozen=True):
 
 
 async def left_since(world: Handle, height: int) -> list[RevertLeftover]:
-    """What has left the world above a height: it happened, whatever becomes of the state."""
+    """What has left the world above a height: it happened, whatever the state is."""
     engine, at = world.universe.store.engine, await world.address()
     top = await world_reader.head(engine, at)
     found = await world_restore.read_entries(engine, world.universe.blobs, at, above=height, up_to=top.height)
@@ -62,11 +62,13 @@ async def revert_to(world: Handle, to: object, effects: object) -> Reverted:
     if not isinstance(to, int) or isinstance(to, bool) or to < 0:
         raise errors.BadInput(f"a world is taken back to a height, which is a number from 0 on; not {to!r}")
     for _ in range(ATTEMPTS_MAX):
+        # Compared again with each attempt: the rows must be those of the last step.
         wanted = await _compare(world, to, policy)
         left = await left_since(world, wanted.height)
         try:
             _, height = await world.command(revert_step.REVERT, wanted)
         except failures.RunFailed as error:
+            # The refusal comes back as data from the journal, so it is known by its code.
             if error.code != revert_step.Moved.code:
                 raise
             continue

@@ -51,7 +51,7 @@ def rules_of(script: object, program: Program | None) -> list[bytes]:
 def _of_script(script: Script, name: str) -> Iterable[ScriptRule]:
     answers = script.answers[name]
     for number, answer in enumerate(answers, 1):
-        times = 0 if number == len(answers) else 1
+        times = 0 if number == len(answers) else 1  # the last answer stays
         if isinstance(answer, type) and issubclass(answer, Exception):
             answer = answer(f"scripted for {name}()")  # noqa: PLW2901 - as a test would raise it
         if isinstance(answer, Exception):
@@ -71,6 +71,7 @@ def _of_mapping(given: object, number: int) -> ScriptRule:
     where = f"rule {number} of the script"
     if not isinstance(given, Mapping):
         raise errors.BadInput(f'{where} is no rule: write {{"effect": "charge", "answer": "ch_1"}}, not {given!r}')
+    # A key that is spelled wrong would be ignored, and the rule would fit more than it should.
     unknown = [key for key in given if key not in _KNOWN]
     if unknown:
         raise errors.BadInput(f"{where} has {unknown[0]!r}; a rule has {', '.join(_KNOWN)}")
@@ -87,6 +88,7 @@ def _of_mapping(given: object, number: int) -> ScriptRule:
     if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
         raise errors.BadInput(f'{where}: "arguments" are values by name, not {arguments!r}')
     try:
+        # Sorted, so that the same script has the same bytes: a repeated call is known by them.
         wanted = {key: user_values.dump(value) for key, value in sorted(arguments.items())}
         if "error" in given:
             data = runs.failure(str(given.get("code", "scripted")), str(given["error"]), attempts=1)

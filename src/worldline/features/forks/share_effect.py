@@ -60,6 +60,7 @@ def share(
                 if needed is not None:
                     return parent_answers.said(whole, await blobs.load(needed), shared)
         except (errors.NotFound, errors.Corrupt):
+            # Entries may go while they are read: that is an error only if the world is still there.
             if worlds.find(at, (await engine.read(worlds.get(at))).value(0)) is not None:
                 raise
             probes.hit("share.deleted-meanwhile")
@@ -77,6 +78,7 @@ def share(
             top = journals.decode_head(read.value(0))
             kept = (await journal_pages.kept(engine, history_line.HistoryLine(at))).above
             if height < kept:
+                # Dropped entries may have had the answer, unless the work is open still.
                 if (await engine.read(works.get(at, ids.IntentId(intent)))).value(0) is None:
                     return parent_answers.cancelled("the parent's entries since the fork are not kept any more")
                 height = kept
@@ -85,9 +87,11 @@ def share(
                 looked.pop(intent, None)
                 return found
             height = top.height
+            # The next attempt begins there, so no entry is read twice.
             looked[intent] = height
             while len(looked) > KNOWN_MAX:
                 del looked[next(iter(looked))]
+            # The head changes with each step: the wait ends when there may be something new.
             await engine.wait(journals.get_head(at).key, read.seen, WAIT_MS)
         raise NotAnsweredYet("the parent has no answer so far")
 
@@ -97,7 +101,7 @@ def share(
         {},
         timeout=None,
         concurrency=CONCURRENCY,
-        retry=Retry(attempts=None, initial_delay=0.1, max_delay=1.0),
+        retry=Retry(attempts=None, initial_delay=0.1, max_delay=1.0),  # it waits for as long as the parent does
     )
 
 

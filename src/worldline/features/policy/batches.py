@@ -3,7 +3,7 @@
 They stand in the record of the grants (`layers/universes.py`), and each change of them in its log. A holder of a world
 reads the record after it has acquired the world's lease, and keeps what concerns that world. It does not read it again:
 a change fences off every holder in the universe before it is acknowledged (`leases.fence_off`), so each of them
-acquires its worlds anew, and reads the new record then. So a step costs nothing where there is no policy, and no step
+acquires its worlds again, and reads the new record then. So a step costs nothing where there is no policy, and no step
 that commits after the acknowledgement was made under the policy before.
 
 What is refused becomes an answer, an error receipt in the inbox of the world itself, by the commit of the step that
@@ -39,6 +39,7 @@ def reads(at: ids.Address) -> tuple[kv.Get, kv.Get, kv.Range]:
 def bounds(found: PolicyRecords, *, program: str) -> policy.Bounds | None:
     """What the world may do; None if there is nothing that it may not. `Corrupt` as in `universes.decode_grants`."""
     record = universes.decode_grants(found.at.universe, found.grants, found.newest).grants
+    # Without rules, a step is asked nothing.
     if not record.rules:
         return None
     world = worlds.find(found.at, found.meta)
@@ -52,6 +53,7 @@ def add_rule(
     """Add a rule, and give it its number. Guard: the record as it was read."""
     if len(record.grants.rules) >= limits.RULES_MAX:
         raise errors.TooLarge("the rules of a universe", size=limits.RULES_MAX + 1, limit=limits.RULES_MAX)
+    # The number of the change, so none is given twice, whatever was dropped since.
     added = msgspec.structs.replace(wanted, number=record.grants.changes + 1)
     _change(batch, record, [*record.grants.rules, added], added, added=True, time_us=time_us)
     return added

@@ -66,6 +66,7 @@ async def add_rule(
 
     def change(batch: kv.Batch, record: universes.Granted, time_us: int) -> model.PolicyRule:
         for each in record.grants.rules:
+            # The same rule under any number: a call that is repeated adds none.
             if msgspec.structs.replace(each, number=0) == wanted:
                 return each
         return layer.add_rule(batch, record, wanted, time_us=time_us)
@@ -111,6 +112,7 @@ async def why_not(
     if effect is not None:
         return bounds.why_no_effect(effect)
     assert to is not None
+    # A name with a slash is one of another universe, unless a slash in front says that it is of this one.
     return bounds.why_no_message(to=to.removeprefix("/"), name=event, near=to.startswith("/") or "/" not in to)
 
 
@@ -140,6 +142,7 @@ async def _change(universe: Connection, change: Callable[[kv.Batch, universes.Gr
         return transact.Write(batch, lambda _: changed) if batch.puts else transact.NothingToWrite(changed)
 
     changed = await transact.run(engine, env, attempt)
+    # Also if nothing was written: the call that wrote it may have been cut off before this.
     await operator_calls.fence_holders(engine, env, universe.id)
     return changed
 

@@ -29,6 +29,7 @@ def _rule(function: command_session.Function) -> command_session.Function:
         ("--program", "Of which programs."),
         ("--world", "Which worlds."),
     ):
+        # Like decorators, the last one that is added is shown first.
         function = click.option(name, metavar="NAME|BEGIN*", default="*", show_default=True, help=what)(function)
     names = click.argument("names", metavar="[NAME|BEGIN*]", default="*")
     return click.argument("scope", metavar="send|receive|effect", type=_SCOPES)(names(function))

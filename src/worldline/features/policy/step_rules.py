@@ -51,6 +51,7 @@ def _why_not(bounds: Bounds, wanted: step_records.WorkRequest) -> tuple[str, str
     """Why it may not, with a code. A message to another universe is an effect, and has the rules of messages."""
     if wanted.name != message_calls.SEND:
         return failures.PolicyDenied.code, bounds.why_no_effect(wanted.name)
+    # Without a rule about sending, what is sent need not be decoded.
     if not bounds.sends:
         return message_calls.NOT_ALLOWED, None
     arguments = run_requests.effect_arguments(wanted.params)

@@ -5,7 +5,7 @@ at its recorded time; what comes out must be what the journal has, byte for byte
 come out as it was saved. The chain is checked over everything (`worldline.inspect.verify`), also where no code is.
 
 A world outlives its code. Entries are proved by the very program that wrote them, told by its hash. What was written by
-code that is not loaded cannot be run again: that part is reported as unverifiable, and the proof goes on behind it, or
+code that is not loaded cannot be run again: that part is reported as unverifiable, and the proof resumes behind it, or
 at the next snapshot where it was dropped what steps changed (`worldline.runtime.step_prover`). Entries since the last
 change are always run, also by code that has been edited since.
 """
@@ -92,6 +92,8 @@ async def prove(
     start = _start(kept, whole=whole, since=since)
     loaded = {program.hash: program for program in reversed(known)}
     if known:
+        # The code that is loaded may be an edited form of it: entries since the last change are run with it all the
+        # same.
         loaded.setdefault(meta.program_hash, known[0])
     saved = {each.height: each for each in kept}
     vault = await vaults.vault_of(universe.store.engine, universe.store.env, line)
@@ -117,7 +119,7 @@ async def prove(
 async def _take(
     universe: Connection, prover: Prover, chosen: list[step_reader.StoredStep], loaded: dict[bytes, bytes]
 ) -> int:
-    """Have steps proved. Behind steps that can neither be run nor folded the proof goes on at the next snapshot."""
+    """Have steps proved. Behind steps that can neither be run nor folded the proof resumes at the next snapshot."""
     taken = 0
     while True:
         taken += await _in_thread(universe, prover.take, chosen[taken:], loaded)
@@ -164,6 +166,7 @@ async def _explained(
     baseline = await world_reader.saved_below(engine, line, height)
     try:
         material = await world_restore.gather(engine, universe.blobs, line.at, baseline=baseline, up_to=height)
+    # The rows before the step cannot be made, so the difference is said without the field.
     except errors.NotRetained:
         return difference
     _, rows = await _in_thread(universe, world_restore.fold, material)

@@ -1,4 +1,4 @@
-"""Proofs that one entry is part of a world's history, for someone who has the chain digest and nothing else.
+"""Proofs that one entry is part of a world's history, for a reader with the chain digest and nothing else.
 
 The chain digest of a step is H(previous chain, H(entries, digest of the changes)). So the proof of an entry is its
 whole step, the chain before it, and the digest of each later step up to the head. Hashed together they give the chain
@@ -106,6 +106,7 @@ async def _head_below(universe: Connection, line: history_line.HistoryLine, heig
     except errors.NotRetained:
         if kept.head is None or not kept.above:
             raise
+        # The head where entries begin serves as a snapshot: only its chain is needed.
         return kept.head
     header = await saved_state.header_of(universe.blobs, saved.root)
     return snapshot_layer.head_of(saved, state=header.state)
@@ -129,7 +130,7 @@ class _Walk:
             covered = step_reader.covered(step, blobs)
             before, self.head = self.head, step_reader.link(self.head, step, covered)
             if step.height < self._height:
-                continue
+                continue  # only linked: the proof begins at its own step
             if self.step is None:
                 self.step, self.previous, self.changes = step, before.chain, covered
                 self.entries = step_reader.hashed(step)

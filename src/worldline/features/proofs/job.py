@@ -148,6 +148,7 @@ class Proofs:
         self._telemetry = telemetry
         self._woken = asyncio.Event()
         self._began_us = env.monotonic_us()
+        # So that the first slice begins when FIRST_US have been earned.
         self._spent_us = FIRST_US - SLICE_US
         self._looks = 0  # in a row that found cycles under way
         self._idle = False  # no world had new steps
@@ -174,6 +175,7 @@ class Proofs:
         if self._work is not None:
             self._work.cancel()
         if self._visit is not None:
+            # In the thread, behind a slice that is still under way: the prover belongs to it.
             self._thread.submit(self._visit.prover.close)
             self._visit = None
         self._thread.shutdown(wait=False)
@@ -203,13 +205,14 @@ class Proofs:
             async with self._env.timeout(most_ms / 1000):
                 await asyncio.wait([woken, *also], return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
-            pass
+            pass  # that is how a rest ends
         finally:
             woken.cancel()
 
     def _rest_ms(self) -> int:
         """How long to rest before the next slice; 0 if it may begin."""
         earned_us = (self._env.monotonic_us() - self._began_us) * self._prove_ms // MINUTE_MS
+        # What was not used is not saved up without bound: it would be used at one time.
         self._spent_us = max(self._spent_us, earned_us - SAVED_US_MAX)
         missing_us = SLICE_US - (earned_us - self._spent_us)
         if missing_us > 0:
@@ -218,6 +221,7 @@ class Proofs:
             self._idle = False
             return IDLE_MS
         self._looks = self._looks + 1 if self._busy() else 0
+        # For a while only: in a process that is always busy, worlds are proved, too.
         if 0 < self._looks <= BUSY_LOOKS_MAX:
             return BUSY_MS
         self._looks = 0
@@ -239,6 +243,7 @@ class Proofs:
 
     async def _begin(self) -> _Visit | None:
         """The next world with steps that were not proved, round about."""
+        # In the order of addresses, from the last one on: each world gets its turn.
         worlds = sorted(self._worlds(), key=lambda each: each.at)
         last = self._last
         later = [each for each in worlds if last is None or each.at > last]
@@ -259,6 +264,7 @@ class Proofs:
         line = await world_reader.line_of(self._engine, each.at)
         saved = await world_reader.saved_below(self._engine, line, proved)
         dropped = saved.height < await journal_pages.changes_above(self._engine, line)
+        # Too far behind, or over steps whose changes were dropped: the latest steps are the ones worth proving.
         if each.height - saved.height > BACKLOG_MAX or dropped:
             saved = await world_reader.saved_below(self._engine, line, each.height - 1)
         first = max(saved.height, self._proved.get(each.at, 0))
@@ -276,7 +282,7 @@ class Proofs:
         if not visit.steps:
             items = await visit.pages.items(bytes_max=PAGE_BYTES)
             if not items:
-                self._end(visit)
+                self._end(visit)  # nothing more is there up to the top
                 return
             steps, entries = await self._run(visit.decode, items)
             loaded: dict[bytes, bytes] = {}
@@ -325,6 +331,7 @@ class Proofs:
         self._thread.submit(visit.prover.close)
 
     def _remember(self, at: ids.Address, height: int) -> None:
+        # To the end of the order: what is forgotten first is the world that was proved longest ago.
         self._proved.pop(at, None)
         self._proved[at] = height
         if len(self._proved) > REMEMBERED_MAX:

@@ -1,4 +1,4 @@
-"""Proofs that a world's state had one row, or had none under a key, for someone who has the chain digest alone.
+"""Proofs that a world's state had one row, or had none under a key, for a reader with the chain digest alone.
 
 Nothing in a history names the trie of a state unless the world is told to say so (`kernel/state_witness.py`): its
 journal has a WITNESSED entry then, with the root. So the proof of a row is the proof of that entry (`entry_proof.py`)
@@ -85,6 +85,7 @@ async def witness_now(world: Handle) -> WitnessEntry:
     _, height = await world.command(state_witness.WITNESS, state_witness.WitnessCommand())
     engine, at = world.universe.store.engine, await world.address()
     found = _witnessed(
+        # The root stands just before the answer to the command, and both in one step.
         await world_restore.read_entries(engine, world.universe.blobs, at, above=height - 2, up_to=height)
     )
     assert found is not None, "the answer to the command stands behind the root"
@@ -97,6 +98,7 @@ async def prove_state(world: Handle, name: str, said: WitnessEntry) -> StateProo
     universe = world.universe
     rows, _ = await world.rows_at(said.height)  # inside its step: the state before it
     run = asyncio.get_running_loop().run_in_executor
+    # In the thread: the trie of a whole state is made for it.
     key, path, root = await run(universe.executor, _path, rows, keys)
     if root != said.root:
         raise errors.DigestMismatch(

@@ -1,7 +1,8 @@
 """Whether a universe may have one world more, or one fork more that pins.
 
-Only what comes from outside is asked about: worlds that are made, and forks. What runs already is never refused, nor
-are receipts, timers and messages between worlds of the universe: without them it could not come below its quota again.
+Only what comes from external systems is asked about: worlds that are made, and forks. What runs already is never
+refused, nor are receipts, timers and messages between worlds of the universe: without them it could not come below its
+quota again.
 
 The check belongs to the batch that makes the world: it expects the quota's record as it was read, so the number is
 exact however many are made at once.
@@ -26,6 +27,7 @@ from worldline.store import kv
 PAGE = 1_000
 PAGE_POINTERS = 10_000
 
+# `_pinning` reads one range for each world of a page.
 assert PAGE <= limits.READ_REQUESTS_MAX
 
 ADVICE = {
@@ -77,9 +79,11 @@ async def check(
     """Let this batch make a world, which is a fork that pins or not; `QuotaExceeded` if there may be no other."""
     known = batches.decode(universe, raw)
     quota, record = known.quota, known.record
+    # The last count decides: a new one would read the whole universe for every world that is made.
     check_bytes(quota, batches.decode_usage(raw_usage))
     counted = record.worlds
     if quota.worlds is not None:
+        # The stored number never falls: worlds that were deleted since are found only by counting.
         if counted is None or counted >= quota.worlds:
             probes.hit("quotas.worlds-counted")
             counted = await count_worlds(engine, universe, count_max=quota.worlds)
@@ -94,6 +98,7 @@ async def check(
         if pinned >= quota.pins:
             raise exceeded("pins", used=pinned, limit=quota.pins)
         pinned += 1
+    # Only where a number is bounded: else all that make worlds would conflict over this record for nothing.
     if quota.worlds is not None or (quota.pins is not None and pins):
         batches.count_on(batch, known, worlds=counted, pins=pinned)
 
@@ -108,11 +113,12 @@ async def count_worlds(engine: kv.Engine, universe: ids.UniverseId, *, count_max
         if not page.more:
             break
         after = worlds.listed_at(universe, page)[-1].world
-    return count if count_max is None else min(count, count_max)
+    return count if count_max is None else min(count, count_max)  # the last page may have more
 
 
 async def count_pins(engine: kv.Engine, universe: ids.UniverseId, *, count_max: int | None = None) -> int:
     """The forks that need a snapshot of a world that they come from."""
+    # A fork may pin several worlds, and counts once.
     forks: dict[ids.WorldId, None] = {}
     after: ids.WorldId | None = None
     while count_max is None or len(forks) < count_max:
@@ -131,6 +137,7 @@ async def count_effects(engine: kv.Engine, universe: ids.UniverseId, *, count_ma
     most = PAGE_POINTERS if count_max is None else min(count_max, PAGE_POINTERS)
     ranges = works.effects_ranges(universe, timers=queue_names.TIMER_QUEUE, count_max=most)
     while ranges and (count_max is None or count < count_max):
+        # All queues in one read: the pages of one round are of the same moment.
         read = await engine.read(*ranges)
         following: list[kv.Range] = []
         for index, each in enumerate(ranges):

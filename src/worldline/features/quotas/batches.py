@@ -2,8 +2,8 @@
 
 The numbers of worlds and of forks that pin are exact. Each one that is made while its number is bounded rewrites the
 record with a number that there are not more of, and expects the record as it was read: of two that are made at once,
-one reads again. What is deleted is not taken off; when the number is reached, the caller counts anew. The bytes that a
-universe has stored are counted by a walk through it, and are as old as that.
+one reads again. What is deleted is not subtracted; when the number is reached, the caller counts again. The bytes that
+a universe has stored are counted by a walk through it, and are as old as that.
 
 Each change of a quota is kept, in the same commit, as changes of grants are.
 """
@@ -51,9 +51,10 @@ def decode_usage(raw: bytes | None) -> model.Usage | None:
 
 
 def change(batch: kv.Batch, known: Quoted, wanted: model.QuotaRecord, *, time_us: int) -> None:
-    """Another quota. Guard: the record as it was read. Worlds and pins are counted anew by the next that is made."""
+    """Another quota. Guard: the record as it was read. Worlds and pins are counted again by the next that is made."""
     number = known.record.changes + 1
     _replace(batch, known, model.Quotas(number, wanted))
+    # In the same batch: the log has every quota that was in force.
     batch.append(
         keys.log_prefix(known.universe), keys.QUOTA_CHANGE.pack(model.QuotaChangeRecord(number, wanted, time_us))
     )

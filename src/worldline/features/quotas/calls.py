@@ -14,6 +14,7 @@ from worldline.model import world_records as model
 from worldline.runtime import store_opening
 from worldline.store import kv, transact
 
+# A value of its own, because None means without bound.
 KEEP: Any = "keep"  # this bound stays as it is
 
 
@@ -83,6 +84,7 @@ async def use(store: store_opening.Store, universe: ids.UniverseId, *, count: bo
     """What there is and may be. `count`: also count the bytes now, which reads all of the universe."""
     engine = store.engine
     if count:
+        # First, so that the answer below shows what was counted now.
         await job.count_now(engine, store.env, universe)
     read = await engine.read(*admission.reads(universe))
     counted = batches.decode_usage(read.value(1))
@@ -109,6 +111,7 @@ def _shown(quota: model.QuotaRecord) -> Quota:
 
 
 def _checked(name: str, value: Any) -> int | None:
+    # In Python, `True` is an integer, too.
     if value is not None and (
         not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limits.QUOTA_MAX
     ):

@@ -46,5 +46,6 @@ class Receipts:
     def _ask(self, entry: journal.JournalEntry, at: ids.Address) -> None:
         said = user_values.load(list[Any], entry.payload)
         ordinal, name, params = said[0], said[1], said[4]
+        # Messages are answered by the runtime itself, which signs nothing.
         if name != message_calls.SEND:
             self._asked.add(ids.intent_id(at, step=entry.step, ordinal=ordinal, kind=name, params=params))

@@ -27,6 +27,7 @@ class Signer:
     def sign(self, at: ids.Address, receipt: inbox.EffectReceipt) -> inbox.SignedReceipt:
         """The receipt with a signature, for the world of this address."""
         fields = {name: getattr(receipt, name) for name in inbox.EffectReceipt.__struct_fields__}
+        # The signature does not cover itself, so its place may be empty until it is made.
         found = inbox.SignedReceipt(
             **fields, correlation_id=inbox.correlation_id_of(receipt), key=self.public, signature=bytes(SIGNATURE_BYTES)
         )

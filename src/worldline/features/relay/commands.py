@@ -194,8 +194,9 @@ def _settings(
 
 
 def _secret(file: str) -> bytes:
-    """Who knows it can sign: its file must be for its owner, as those of other keys are."""
+    """A process that knows it can sign: its file must be for its owner, as those of other keys are."""
     data = private_files.read_secret(Path(file), bytes_max=limits.KEY_FILE_BYTES_MAX + 1)
+    # One byte more than this was read, so that a secret which was cut is not used as a whole one.
     if len(data) > limits.KEY_FILE_BYTES_MAX:
         raise errors.TooLarge(f"the secret in {file}", size=len(data), limit=limits.KEY_FILE_BYTES_MAX)
     return webhook_signature.read_secret(data, file)
@@ -211,6 +212,7 @@ async def _webhook(
     listen: str,
 ) -> int:
     host, _, port = listen.rpartition(":")
+    # `isdecimal` alone accepts digits of other scripts.
     if not host or not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
         raise errors.BadInput(f"--listen takes HOST:PORT, such as 127.0.0.1:8080, not {listen!r}")
     ending = shutdown.Shutdown(lambda what, detail: desk.out.note(f"[{what}] {detail}"), as_json=desk.out.as_json)

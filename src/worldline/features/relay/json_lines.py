@@ -1,7 +1,7 @@
 """Lines of JSON into an inbox, in their order: the next is sent when the one before is durable.
 
 A line that is refused is named with its number, and the others go on. A signal ends it between two lines: the line that
-is being sent is finished first. With ids, the same lines may be relayed again and are taken once: `--ids NAME` gives
+is being sent is finished first. With ids, the same lines may be relayed again and are put once: `--ids NAME` gives
 the line of number 7 the id `NAME-7`, `--id FIELD` takes the id from a field.
 """
 
@@ -40,7 +40,7 @@ class LineIdSource(msgspec.Struct, frozen=True):
 
 
 class Count(msgspec.Struct):
-    """What has become of the lines so far."""
+    """What has happened to the lines so far."""
 
     lines: int = 0
     sent: int = 0
@@ -77,6 +77,7 @@ class Lines:
                 reading = asyncio.get_running_loop().run_in_executor(self._reader, self._next)
                 waited: list[asyncio.Future[Any]] = [reading, stopping]
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+                # The thread may wait for a line for ever; it keeps no process alive.
                 if not reading.done():
                     break
                 line = reading.result()
@@ -91,6 +92,7 @@ class Lines:
 
     def _next(self) -> bytes:
         """The next line. Of one that is too long, the rest is skipped, and it is still too long."""
+        # One byte more than a line may have, so that one that is too long is seen to be.
         line = self._stream.readline(limits.RELAY_BYTES_MAX + 1)
         rest = line
         while len(rest) > limits.RELAY_BYTES_MAX and not rest.endswith(b"\n"):

@@ -1,6 +1,7 @@
-"""Who may have a connection to the webhook server, and how often a request. Before anything is known of a sender there
-is only its address: an address has a share of the places and a rate of its own, so one that floods is in its own way
-first. After its signature was checked, a sender has the rate of its secret, which other senders cannot use up.
+"""Which senders may have a connection to the webhook server, and how often a request. Before anything is known of a
+sender there is only its address: an address has a share of the places and a rate of its own, so one that floods is in
+its own way first. After its signature was checked, a sender has the rate of its secret, which other senders cannot use
+up.
 
 The newest connection always gets in while an older one only waits for data: honest requests arrive at once, and what is
 held open for its own sake is what is dropped. An IPv6 sender counts as its network of 64 bits, which one site has.
@@ -32,6 +33,7 @@ class Rate:
     def allows(self) -> bool:
         """Whether one more is within the rate. It counts only if it is."""
         now_us = self._env.monotonic_us()
+        # What was not used is saved up for a second at most, or for one request of a slow rate.
         start_us = max(self._next_us, now_us - self._full_us + self._gap_us)
         if start_us > now_us:
             return False
@@ -49,6 +51,7 @@ class Rates:
         Rate(env, per_second)  # refused here, and not at the first request
 
     def allows(self, address: str) -> bool:
+        # To the end of the order: the address that was seen longest ago is forgotten first.
         rate = self._of.pop(address, None) or Rate(self._env, self._per_second)
         self._of[address] = rate
         if len(self._of) > limits.WEBHOOK_ADDRESSES_MAX:
@@ -73,6 +76,7 @@ class ConnectionSlot(msgspec.Struct, eq=False):
     def drop(self) -> None:
         assert self.clock is not None, "only a connection that waits is dropped"
         self.dropped = True
+        # Its timeout fires now: the task of the connection answers, and closes it.
         self.clock.reschedule(asyncio.get_running_loop().time())
         self.clock = None
 
@@ -86,11 +90,12 @@ class OpenConnections:
         self._count = 0
 
     def enter(self, address: str) -> ConnectionSlot | None:
-        """A place for a new connection. None: all are taken by requests that are being answered."""
+        """A place for a new connection. None: all are in use by requests that are being answered."""
         own = self._of.get(address, {})
         if len(own) >= limits.WEBHOOK_ADDRESS_CONNECTIONS_MAX and address not in self._shared:
             if not self._drop_one(own):
                 return None
+        # From the address with the most connections on: one that floods loses its own first.
         elif self._count >= limits.WEBHOOK_CONNECTIONS_MAX and not any(
             self._drop_one(each) for each in sorted(self._of.values(), key=len, reverse=True)
         ):
@@ -114,6 +119,7 @@ class OpenConnections:
         for place in own:
             if place.clock is not None:
                 place.drop()
+                # Its place is free at once, and not when its task has ended.
                 self.leave(place)
                 return True
         return False
@@ -133,6 +139,7 @@ def normal(text: str) -> str:
         return ""
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
+    # One sender, whether the server listens on both kinds of addresses or on one.
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(ipaddress.IPv6Network((address, 64), strict=False))

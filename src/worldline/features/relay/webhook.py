@@ -129,7 +129,7 @@ class Webhook:
         return number
 
     async def close(self) -> None:
-        """Take no more, and finish what was taken."""
+        """Accept no more, and finish what was accepted."""
         if self._server is not None:
             self._server.close()
         if self._busy:
@@ -152,6 +152,7 @@ class Webhook:
                 self._told(answer)
                 await _write(writer, answer)
             if place is not None:
+                # A refused request may have bytes that were not read.
                 if answer is not None and answer.status not in (TAKEN, TAKEN_BEFORE) and not place.dropped:
                     await _linger(reader, writer, place)
                 self._places.leave(place)
@@ -178,6 +179,7 @@ class Webhook:
             place.wait(clock)
             method, path, headers = await _head(reader)
             sender = place.address
+            # Only a proxy that is named is believed: others could write any sender there.
             if sender in self._proxies:
                 sender = sender_limits.forwarded_for(headers.get(FORWARDED, ""), sender)
             if not self._address_rates.allows(sender):
@@ -188,6 +190,7 @@ class Webhook:
                 raise _Refused(404, "nothing is taken at this path")
             length = _length(headers, self._settings.bytes_max)
             slowest = length / limits.WEBHOOK_BODY_BYTES_PER_SECOND_MIN
+            # A larger body gets more time, at the slowest speed that is accepted.
             clock.reschedule(asyncio.get_running_loop().time() + limits.WEBHOOK_BODY_SECONDS + slowest)
             body = await reader.readexactly(length)
             place.work()
@@ -210,6 +213,7 @@ class Webhook:
     async def _take(self, id: str, body: bytes) -> WebhookAnswer:
         try:
             value = inlet.decoded(body, "the body")
+            # In this form the time is in the body, so it is checked behind the decoding.
             if self._settings.time_field:
                 self._verifier.check_time(
                     webhook_signature.time_in(value, self._settings.time_field), now_seconds=self._now_seconds()
@@ -264,6 +268,7 @@ async def _head(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]
 
 def _length(headers: dict[str, str], bytes_max: int) -> int:
     length = headers.get("content-length", "")
+    # One way alone to say where a body ends: two readers of the bytes must not see two requests.
     if "transfer-encoding" in headers or not _LENGTH.fullmatch(length):
         raise _Refused(400, "send the body with a Content-Length")
     if int(length) > bytes_max:

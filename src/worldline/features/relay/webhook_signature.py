@@ -16,11 +16,11 @@ body       the body alone                                         signature head
 No bytes can be read as two different requests. In our form lengths stand before the fields. In the standard form an id
 has no full stop and a timestamp is digits, else it is refused. What is signed in our form begins with `worldline.v1:`,
 where the standard form has an id, a full stop and digits; so a signature of one form is none of the other, though both
-are taken with the same secrets. A server that takes the body form takes no other.
+are accepted with the same secrets. A server that takes the body form takes no other.
 
-A request that someone saw and sends again has the same id, which is taken once for as long as ids are remembered (the
-dedupe window), and its timestamp is too old long before that. The body form signs no id: the digest of the body is the
-id. Its timestamp, if any, is a field of the body; without one, a body that is sent again after the dedupe window is
+A request that is seen on its way and sent again has the same id, which is taken once for as long as ids are remembered
+(the dedupe window), and its timestamp is too old long before that. The body form signs no id: the digest of the body is
+the id. Its timestamp, if any, is a field of the body; without one, a body that is sent again after the dedupe window is
 taken again.
 """
 
@@ -172,6 +172,7 @@ def read_secret(data: bytes, what: str) -> bytes:
         return text
     coded = text.removeprefix(WHSEC)
     try:
+        # Some senders leave the padding out, without which the decoder refuses it.
         secret = base64.b64decode(coded + b"=" * (-len(coded) % 4), validate=True)
     except binascii.Error as error:
         raise errors.BadInput(f"{what}: what stands behind whsec_ is not base64") from error
@@ -191,6 +192,7 @@ def time_in(value: Any, field: str) -> int:
         there = dt.datetime.fromisoformat(found) if isinstance(found, str) else None
     except ValueError:
         there = None
+    # Without a zone it would be read in the zone of this machine.
     if there is None or there.tzinfo is None:
         raise Malformed(f"the body has no timestamp in {field}: Unix seconds, or a date and time with a zone")
     return int(there.timestamp())

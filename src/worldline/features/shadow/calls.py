@@ -68,6 +68,7 @@ async def try_out(
         except KernelOverdue as overdue:
             return _hung(program, recording, overdue.place, step_us)
     finally:
+        # A thread that was interrupted needs a moment to end; what does not end then is left behind.
         for _ in range(LOOKS_AFTER):
             executor.look(env.monotonic_us(), step_us)
             if not executor.left:
@@ -82,6 +83,7 @@ def _tried(executor: KernelExecutor, program: Program, recording: Recording, vau
         return upgrade_check.would_differ(program, recording, executor.begin_part, vault)
     except Exception:
         raise
+    # The code may call `sys.exit`: that ends the trial, and not this process.
     except BaseException as error:
         if user_errors.let_pass(error):
             raise
@@ -97,5 +99,6 @@ async def _wait(executor: KernelExecutor, job: Future[T], env: envs.Env, step_us
     """What comes of a job, which is looked after meanwhile."""
     done = asyncio.wrap_future(job)
     while not (await asyncio.wait([done], timeout=LOOK_SECONDS))[0]:
+        # A look notices a step that takes too long, and interrupts it.
         executor.look(env.monotonic_us(), step_us)
     return done.result()

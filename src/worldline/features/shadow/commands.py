@@ -43,6 +43,7 @@ async def upgrade(
     apps = desk.place.apps if dry or _app_given() else []
     if dry and not apps:
         raise errors.BadInput("which code should be tried? Name its file with --app FILE")
+    # From the last file to the first: of two programs with one name, the first file decides.
     programs = {program.name: program for program in reversed(program_files.load_all(apps))}
     async with desk.open(programs=[]) as universe:
         names = await _all(universe, programs) if every else list(worlds)
@@ -54,6 +55,7 @@ async def upgrade(
                 else:
                     codes.append(await _move(desk, universe, name, programs, code))
             except (errors.NotFound, errors.BadInput, errors.Corrupt) as error:
+                # One world of all must not keep the others from being tried.
                 if not every:
                     raise
                 desk.out.one({"world": name, "error": str(error)}, [f"{name}: {error}"])

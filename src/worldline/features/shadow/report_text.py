@@ -92,6 +92,7 @@ def _asked(each: AskedOtherwise) -> Iterator[str]:
     whose = f"run {each.run!r}, operation {side.operation}, " if each.run else ""
     yield f"{whose}step {side.step}, height {side.height}"
     yield f"  journal: {'nothing' if each.old is None else each.old.text}"
+    # A timer needs no recorded answer: it fires by itself.
     unanswered = each.new is not None and each.new.what != "timer" and each.run and not each.answered
     yield f"  code:    {'nothing' if each.new is None else each.new.text}{f' ({NO_ANSWER})' if unanswered else ''}"
     if each.further:

@@ -53,6 +53,7 @@ def recording_of(
     def load(carried: payload.Payload) -> bytes:
         return carried.inline if carried.inline is not None else loaded[carried.ref or b""]
 
+    # A copy: `rows` is changed by the steps that follow.
     rows_before = Rows(rows.items())
     found: list[RecordedStep] = []
     after = before
@@ -90,6 +91,7 @@ async def read(
     steps = await world_restore.read_steps(engine, blobs, line, above=saved.height, up_to=top.height)
     loaded: dict[bytes, bytes] = {}
     steps = await world_restore.load_changes(blobs, steps, loaded)
+    # Payloads only of the steps that are tried: below them, what was changed is enough.
     entries = [entry for step in steps if step.step >= first_step for entry in step.entries()]
     loaded |= await world_restore.load_referenced(blobs, entries)
     return RecordedWindow(at, saved, await saved_state.load(blobs, saved.root), steps, first_step, loaded)

@@ -30,6 +30,7 @@ class JobListener(Protocol):
 recorder: ContextVar[JobListener | None] = ContextVar("recorder", default=None)
 
 
+# By its text: many cells and worlds have the same document, which never changes.
 @functools.lru_cache(maxsize=256)
 def compiled(raw: bytes) -> Compiled:
     """A document made ready to run. What is wrong with it was refused when it was declared."""
@@ -60,6 +61,7 @@ def _ready(raw: bytes, parallel: bool, traced: bool) -> jobs.DomainRuntime:
 
 def completed(document: Compiled, data: dict[str, Any]) -> dict[str, Any]:
     """Data of another document, with the defaults of fields that it does not have."""
+    # Defaults first, so that what the data has already wins.
     return {**document_schema.defaults(document.schema), **data}
 
 

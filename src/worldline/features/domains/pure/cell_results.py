@@ -47,6 +47,7 @@ class Derived:
     def add_end(self, intent_id: str, end: EndAnswers, waiters: list[IntentWaiter]) -> None:
         """An intent has ended, for which these wait."""
         self.ends.append((intent_id, end))
+        # A larger answer is stored apart, and takes no more room in the step.
         self.told_bytes += len(waiters) * min(len(end.whole.data), limits.INLINE_BYTES_MAX)
         if end.brief is not None and any(each.correlation for each in waiters):
             self.is_read = True
@@ -81,11 +82,13 @@ class Derived:
             machine.draft(Kind.LATE_ANSWER, user_values.dump(["receipt", domain, key, requirement_id, "dropped:stale"]))
         if self._goes_on:
             probes.hit("domains.queue-goes-on")
+            # A caller reads the state as it is when this step ends, so nothing more may come into the step.
             if self.is_read:
                 machine.now.close()
             machine.work.unsent.append(DeferredOperation("", -1, OpKind.ACT, domain, b"", 0, key))
         for intent_id, end in self.ends:
             for owed in self._told[intent_id]:
+                # A question that was put to the parent is answered by the parent alone.
                 if owed.is_asked_of(machine.now.context.address):
                     intent_ends.tell(machine, owed, end)
                 else:

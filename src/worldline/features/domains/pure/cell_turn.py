@@ -55,6 +55,7 @@ class CellTurn:
         else:
             self._kept, self.head, self._packer = self._cell.value
         self._derived = Derived()
+        # Steps themselves record nothing; only a journal that is run again has a listener.
         self._emit = jobs.unheard if cell_documents.recorder.get() is None else self._tell
         self._unapplied: Exception | None = None
         self._jobs_run = 0  # of the intent on its way
@@ -86,6 +87,7 @@ class CellTurn:
             # It waits in the cell: what the cell cannot hold is refused now.
             cells_of.encode(kept, self.head, limits.FLOW_CELL_BYTES_MAX, self._packer)
         self._kept = kept
+        # A repeat of an intent that has ended: the same end is told again, and nothing runs.
         if done is not None:
             self._add_end(wanted.id, done.status, done.error)
 
@@ -93,8 +95,8 @@ class CellTurn:
         self._derived.jobs.append(job)
 
     def patch(self, given: patches.Concrete, source: str) -> None:
-        """Patches from outside. An idle cell whose document has changed goes on under that of now, if its data fits it
-        with them: so a blocked cell can be mended. `BadInput` if it does not.
+        """Patches from outside. An idle cell whose document has changed continues under that of now, if its data fits
+        it with them: so a blocked cell can be mended. `BadInput` if it does not.
         """
         current = self.machine.domains.current[self.domain]
         if jobs.is_busy(self.head) or current.hash == self.head.meta.schema_hash:
@@ -133,6 +135,7 @@ class CellTurn:
     def finish(self) -> None:
         """Run the jobs, write the cell, and then do what follows: effects, answers."""
         start = self._progress()
+        # All jobs, and then one encoding: only a cell that does not fit is run again job by job.
         try:
             stack.call(self._run_jobs)
             leaving = self._leaving()
@@ -164,11 +167,12 @@ class CellTurn:
             try:
                 self._settle(self._outcome(job))
                 cells_of.encode(self._kept, self.head, limits.FLOW_CELL_BYTES_MAX, self._packer)
-                self._leaving()
+                self._leaving()  # what it asks for must fit, too
             except (errors.TooLarge, errors.EncodeError) as error:
                 self._go_back(before)
                 self._settle(self._failed(job, error))
         try:
+            # The reserve is for ends of intents: an error must fit into a cell that is full.
             return self._closed(limits.FLOW_CELL_BYTES_MAX + limits.FLOW_CELL_RESERVE_BYTES)
         except (errors.TooLarge, errors.EncodeError) as error:
             probes.hit("domains.cell-full")
@@ -179,6 +183,7 @@ class CellTurn:
         context = self._context(jobs.seed(job, self.head))
         try:
             found = jobs.run(job, self.head, self._document(), context, self._emit)
+        # No fault of the job, but of this process now: the journal must not say that the intent has failed.
         except (MemoryError, errors.CannotStep):
             raise
         except Exception as error:  # noqa: BLE001 - section 13.2: it ends its intent, and the next job is taken
@@ -196,7 +201,7 @@ class CellTurn:
         return jobs.failed(job, error, self.head, self._document(), context=context, emit=self._emit)
 
     def _progress(self) -> _Progress:
-        return self._kept, self.head, self._derived.copy()
+        return self._kept, self.head, self._derived.copy()  # the others are never changed in place
 
     def _go_back(self, to: _Progress) -> None:
         self._kept, self.head, self._derived = to
@@ -218,6 +223,7 @@ class CellTurn:
             self._jobs_run = 0
             return self._start_next()
         self._jobs_run += 1
+        # Jobs that make further jobs for ever would keep the step from ending.
         if self._jobs_run > limits.FLOW_JOBS_MAX:
             self._stop("the jobs of its intent do not end")
             return None
@@ -256,6 +262,7 @@ class CellTurn:
             body = self._kept.named[ended.intent_id]
             named = {id: each for id, each in self._kept.named.items() if id != ended.intent_id}
             done = [*self._kept.done, EndedIntent(ended.intent_id, body, status, error)]
+            # Repeats of older ones are not known any more: the cell must stay small.
             self._kept = replace(self._kept, named=named, done=done[-limits.FLOW_DONE_KEPT_MAX :])
 
     def _add_end(self, intent_id: str, status: str, error: dict[str, Any] | None) -> None:
@@ -293,6 +300,7 @@ class CellTurn:
         wrong = cell_documents.misfit(document, data)
         if wrong:
             probes.hit("domains.cell-unfit")
+            # Said once, and not with every intent that comes.
             if wrong != self._kept.blocked:
                 why = f"{self.name} is blocked: its data does not fit the document of now: {wrong}"
                 self._derived.said.append(runs.failure(UNFIT, why))
@@ -304,7 +312,7 @@ class CellTurn:
         return True
 
     def _move(self, document: Compiled, hash: str, data: dict[str, Any], *, source: str, patched: int = 0) -> None:
-        """The cell goes on under another document, with this data, which fits it."""
+        """Put the cell under another document, with this data, which fits it."""
         meta = replace(self.head.meta, schema_hash=hash)
         moved = replace(self.head, data=data, meta=meta)
         self.head = cores.Core().apply(document, moved, [], self._context(self.head.meta.random_seed))
@@ -333,6 +341,7 @@ class CellTurn:
         self._packer.rest()
         value = (self._kept, self.head, self._packer)
         before = None if self._cell is None else (self._cell.folds, self._cell.data)
+        # The same bytes: the state has not changed, and no row is written.
         if before is not None and before[1] == data:
             return
         cell = self._cell or machine.cells.new(name, value, data)

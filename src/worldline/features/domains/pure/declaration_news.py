@@ -15,6 +15,7 @@ def news(machine: Machine, program: Program) -> DomainDeclarations | None:
         return None
     made = DomainDeclarations(
         {name: DomainRow(each.hash, each.keyed, each.parallel, each.actions) for name, each in program.domains.items()},
+        # The world keeps a document that it was given, under its hash
         {each.hash: each.raw for each in program.domains.values() if each.hash not in known.documents},
         alone=not program.workflows and not program.reducers,
         deadlines={

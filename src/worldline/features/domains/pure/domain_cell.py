@@ -113,7 +113,7 @@ def encode(kept: DomainCell, head: flow_records.Snapshot, limit: int | None, pac
             for name, each in rest.items()
         }
         data = canonical.join_map({**parts, "snapshot": snapshot})
-    else:
+    else:  # the usual cell has nothing else
         data = _only_snapshot(snapshot)
     if limit is not None and len(data) > limit:
         raise errors.TooLarge("the cell of a flow domain", size=len(data), limit=limit)

@@ -41,6 +41,7 @@ def declare(what: Any, *, keyed: bool, name: str, parallel: bool) -> tuple[Decla
     name = ids.check_name(name or (document_domain.name_of(what) if is_class else _name(given)), "a flow domain's name")
     if "." in name:
         raise errors.BadInput(f"a flow domain's name has no dot: {name!r}; give it another with name=")
+    # The class remembers its first name, because users call the domain by the class.
     if is_class and what.__flow__.setdefault("name", name) != name:
         raise errors.BadInput(f"{what.__name__} is declared as {what.__flow__['name']!r} already")
     for action, spec in schema.schema.actions.items():

@@ -83,6 +83,7 @@ class Domains:
 
     def write(self) -> Written:
         said = [self.alone, self.deadlines, self.env, [list(each) for each in self.blocked]]
+        # Left out if there are none, so that the rows of worlds without them keep their bytes.
         return [*said, self.snapshots] if self.snapshots else said, [], b""
 
     def load(
@@ -138,16 +139,18 @@ class Domains:
 
     def block(self, domain: str, key: str) -> None:
         """A cell's data does not fit its document."""
+        # Bounded, because the list is part of one row; a cell that it has no room for is still blocked.
         if len(self.blocked) < limits.FLOW_BLOCKED_MAX:
             self.blocked[domain, key] = None
             self._note()
 
     def unblock(self, domain: str, key: str) -> None:
+        # The values are None, so another default shows that there was none.
         if self.blocked.pop((domain, key), self) is None:
             self._note()
 
     def answer(self, target: str, outcome: Outcome) -> None:
-        """A fork's script has answered a requirement: it is taken later in this step."""
+        """A fork's script has answered a requirement: it is processed later in this step."""
         self.answered.append((target, outcome))
 
     def take_answered(self) -> list[tuple[str, Outcome]]:
@@ -155,7 +158,7 @@ class Domains:
         return found
 
     def want(self, held: DeferredOperation) -> None:
-        """A run asks for an intent: it is taken later in this step."""
+        """A run asks for an intent: it is processed later in this step."""
         self.wanted.append(held)
 
     def take_wanted(self) -> DeferredOperation:

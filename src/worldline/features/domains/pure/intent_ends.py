@@ -39,6 +39,7 @@ def end_of(status: str, error: dict[str, Any] | None, state: bytes) -> EndAnswer
     """The end of an intent, with the state: the bytes of a snapshot. As an `IntentAnswer`."""
     said = _COMPLETE if error is None and status == "complete" else _said(status, error)
     whole = said + state
+    # A client can read a larger state by itself; worlds and runs get it whole.
     if len(whole) <= limits.FLOW_STATE_BYTES_MAX:
         return EndAnswers(Answer(True, whole))
     return EndAnswers(Answer(True, whole), Answer(True, structs.encode(IntentAnswer(status, error))))

@@ -110,6 +110,7 @@ class TraceRecorder:
             self._intent = ""
 
     def _know(self, effect: bytes, whose: tuple[str, str, str, str]) -> None:
+        # Bounded as the events are: beyond that, a late answer gets no event.
         if len(self._answered) < self._events_max:
             self._answered[effect] = whose
 
@@ -141,9 +142,11 @@ class TraceRecorder:
         data = msgspec.json.encode(fields)
         self._bytes += len(data)
         count = len(self._events) + len(self._step)
+        # The first event is kept whatever its size: else no trace could get past it.
         if count >= self._events_max or (count and self._bytes > self._bytes_max):
             self._is_full = True
             return
+        # Decoded from its bytes: the event has a copy, and nothing that belongs to the job.
         plain: dict[str, Any] = msgspec.json.decode(data)
         self._step.append(TraceEvent(self._number, self._ends, domain, key, type, intent, plain))
 

@@ -1,8 +1,8 @@
 """What reaches the flow domains of a world: intents, the outcomes of their effects, and what people command.
 
 An intent is an event whose schema is `Domain.action`. It comes from a client, a message of another world, or anything
-else that sends events; or a run of the world asks for it. Its end is told to who asked for it: in the same step, or in
-that of the last receipt.
+else that sends events; or a run of the world asks for it. Its end is told to the caller that asked for it: in the same
+step, or in that of the last receipt.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ def _act(machine: Machine, schema: str, data: bytes, owed: IntentWaiter, *, deri
         domain, action = _action(machine, schema)
         turn = CellTurn(machine, domain, _checked_key(machine, domain, wanted.key))
         turn.submit(_waiting(wanted, action), owed)
+    # No fault of the intent: the step cannot be made now.
     except errors.CannotStep:
         raise
     except errors.Error as error:
@@ -130,6 +131,7 @@ def _action(machine: Machine, schema: str) -> tuple[str, str]:
 
 
 def _waiting(wanted: IntentEvent, action: str) -> WaitingIntent:
+    # Text out of JSON may have lone surrogates, which have no bytes otherwise.
     size = len(wanted.intent.encode(errors="surrogatepass"))
     if not 0 < size <= limits.CHOSEN_ID_BYTES_MAX or wanted.intent == flow_values.FORBIDDEN_KEY:
         raise errors.BadInput(f"the id of an intent is a text of 1 to {limits.CHOSEN_ID_BYTES_MAX} bytes")
@@ -168,6 +170,7 @@ def required(machine: Machine, target: str) -> tuple[str, bytes]:
 
 def take_answered(machine: Machine) -> None:
     """Take what the script of a fork has answered in this step."""
+    # What an outcome leads to may ask for more, which the script answers at once.
     while machine.domains.answered:
         for target, outcome in machine.domains.take_answered():
             fulfil(machine, target, outcome)
@@ -208,7 +211,7 @@ def waiting(machine: Machine, names: Sequence[tuple[str, str]]) -> Cells:
 
 def went_back(machine: Machine, before: Cells, height: int) -> None:
     """The world has become what it was. Callers that wait for an intent which was not there then are told so; runs went
-    back with it. What waited in a cell then goes on, if its document of now fits.
+    back with it. What waited in a cell then resumes, if its document of now fits.
     """
     after = waiting(machine, list(before))
     why = f"the world was reverted to height {height}, where there was no such intent; send it again under a new id"
@@ -233,6 +236,7 @@ def declare(machine: Machine, data: bytes) -> bytes:
     machine.domains.declared(
         wanted.domains, wanted.documents, alone=wanted.alone, deadlines=wanted.deadlines, snapshots=wanted.snapshots
     )
+    # A copy of the list: cells that fit now leave it.
     for domain, key in list(machine.domains.blocked):
         CellTurn(machine, domain, key).finish()
     take_answered(machine)

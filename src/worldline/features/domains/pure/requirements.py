@@ -55,6 +55,7 @@ def leaving(machine: Machine, domain: str, key: str, asked: list[Asked]) -> list
     due_us = machine.now.context.store_us
     for requirement, head in asked:
         wants = requirement.type in machine.domains.snapshots
+        # Several requirements of one head have the same snapshot, which is encoded once.
         if wants and head is not last:
             last, attached = head, canonical.encode(flow_records.plain(head))
         size += len(attached) if wants else 0
@@ -86,6 +87,7 @@ def give_up(
     found = [each for each in requirements(machine) if (each[2].domain, each[2].key, each[2].intent) == its]
     for _, pending, _ in found:
         machine.work.give_up(pending)
+    # Also what was held back: it would be asked for after its intent has ended.
     if machine.work.unsent:
         machine.work.unsent.keep(lambda held: None if _is_of(held, its) else held)
     return found

@@ -63,10 +63,12 @@ class CellPacker:
         return _joined_with_input(*parts, canonical.encode(head.input, around=_PART_DEPTH))
 
     def _data(self, data: dict[str, Any]) -> bytes:
+        # A new table each time: fields that are gone, or have become small, are not kept.
         known, self._fields = self._fields, {}
         parts: dict[str, bytes] = {}
         for name, value in data.items():
             found = known.get(name)
+            # Containers are never changed in place, so the same object has the same bytes.
             if found is None or found[0] is not value:
                 found = value, canonical.encode(value, around=_FIELD_DEPTH)
             if len(found[1]) >= LARGE_BYTES_MIN:

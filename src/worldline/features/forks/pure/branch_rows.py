@@ -1,9 +1,9 @@
 """What a forked world is besides its state: whether its effects leave it, the answers it was given beforehand, and the
-open work that it has inherited and not settled yet.
+inherited open work whose fate is not decided yet.
 
 A rule of a script answers an effect by its name, or a question by the world that it is for, and maybe by some of the
 arguments, so many times. The first rule that fits and is not used up answers; how often each was used is part of the
-state, so any worker goes on where the last one was.
+state, so any worker resumes where the last one was.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class ScriptRule(msgspec.Struct):
     used: int = 0
 
     def fits(self, name: str, arguments: dict[str, Any], *, ask: bool) -> bool:
+        # A rule that is used up makes room for the next one that fits.
         if self.name != name or self.ask is not ask or (self.times and self.used >= self.times):
             return False
         return all(
@@ -57,7 +58,9 @@ def rule_of(meaning: Any) -> ScriptRule:
     try:
         name, ask, arguments, status, data, times, used = meaning
         rule = ScriptRule(name, ask, arguments, ReceiptStatus(status), data, times, used)
+        # Decoded only to be checked: it is given as an answer as it is.
         canonical.decode(data)
+        # A struct does not check its fields when it is made, so it is converted once more.
         return msgspec.convert(msgspec.to_builtins(rule, builtin_types=(bytes,)), ScriptRule, builtin_types=(bytes,))
     except (TypeError, ValueError, msgspec.ValidationError) as error:
         raise errors.DecodeError(f"not a rule of a script: {error}") from error
@@ -75,7 +78,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 class Branch:
     """While it is `unsettled`, the open work of steps up to the last one's of `owners` is inherited work whose fate is
-    not decided yet. A fork of a fork that had not settled everything has several owners.
+    not decided yet. A fork of a fork that had undecided work has several owners.
     """
 
     __slots__ = ("_rows", "dry", "name", "owners", "policy", "prefix", "rules", "unsettled")
@@ -119,18 +122,19 @@ class Branch:
 
     def owner(self, pending: Pending) -> Owner:
         """The world that has asked for inherited work."""
+        # In the order of their steps: the first that reaches so far is the one that asked.
         return next(each for each in self.owners if pending.step <= each.step)
 
     def still_owners(self) -> list[Owner]:
-        """The owners of the work that is not settled, for a fork of it."""
+        """The owners of the work whose fate is not decided, for a fork of it."""
         return self.owners if self.unsettled else []
 
     def is_inherited(self, pending: Pending) -> bool:
-        """Whether this open work was the parent's and its fate is not settled."""
+        """Whether this open work was the parent's and its fate is not decided."""
         return self.unsettled and pending.step <= self.owners[-1].step
 
     def settled(self) -> None:
-        """The fate of all inherited work is settled."""
+        """Note that the fate of all inherited work is decided."""
         self.unsettled = False
         self._rows.put(keys.BRANCH, self.write)
 
@@ -139,6 +143,7 @@ class Branch:
         for number, rule in enumerate(self.rules):
             if rule.fits(name, arguments, ask=ask):
                 rule.use()
+                # How often it was used is part of the state
                 self._rows.put(keys.SCRIPT + keys.number(number), rule.write)
                 return Outcome(rule.status, rule.data)
         return None

@@ -1,4 +1,4 @@
-"""The first step of a fork: what becomes of the open work that it has inherited.
+"""The first step of a fork: what happens to the open work that it has inherited.
 
 Every operation that is open where a world is forked has a fate under every policy; none waits for ever:
 
@@ -22,7 +22,7 @@ With `share`, the fork looks for the answer in its parent's journal (`SHARE`, an
 the parent gives the work up or is deleted, the answer is `cancelled`.
 
 Nothing here runs user code: runs that have got an answer continue in the next step. Work that a step has no room for is
-settled by the next ones.
+decided by the next ones.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ def forked(machine: Machine, data: bytes) -> bytes:
     branch = Branch(
         machine.ledger,
         dry=not wanted.live,
+        # A live fork uses keys of its own, or a service would take its requests for those of the parent.
         prefix=f"{name}:" if wanted.live else "",
         policy=wanted.policy,
         name=wanted.parent,
@@ -106,6 +107,7 @@ def settle_inherited(machine: Machine) -> None:
         if not now.has_room:
             break
         _settle(machine, branch, pending)
+    # No `break`: there was room for all of it.
     else:
         branch.settled()
     machine.continue_later()

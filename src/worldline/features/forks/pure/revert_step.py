@@ -1,8 +1,9 @@
-"""Going back: a world's state becomes what it was at an earlier step. The head goes on; nothing of the history is lost.
+"""Going back: a world's state becomes what it was at an earlier step. The head moves on; nothing of the history is
+lost.
 
 The command carries the rows that differ between now and then, so that the history says it all; it is refused if the
 world has made a step since they were compared. What is open now is closed, over as many steps as that needs. Work that
-was open then is settled like that of a fork (`part.py`), from the next step on, under new names: dropped or asked for
+was open then is treated like that of a fork (`part.py`), from the next step on, under new names: dropped or asked for
 again; timers are set again. Intents of flow domains that were not there then have ended, and their callers are told.
 Some things do not go back: how many runs and how much work the world has had, the program that it runs under, and the
 ids that clients have used. What runs draw from here on is not what they drew before.
@@ -94,6 +95,7 @@ def revert(machine: Machine, data: bytes) -> bytes:
     for rule in [] if script is None else script.rules:
         back.load(rule)
     machine.branched(back)
+    # Without another salt, runs would draw again what they drew before the world went back.
     salt = digest.hash_parts(b"revert", context.address.world, context.step.to_bytes(8, "big"))
     machine.origin.salted(salt)
     _note(machine, before)
@@ -117,6 +119,7 @@ def _rows_then(before: dict[bytes, Row], changed: list[list[bytes]]) -> dict[byt
                 rows[key] = Row(meaning, placement)
             case _:
                 raise errors.DecodeError("a row has a key, a meaning and a placement")
+    # Numbers of runs and of work are never given twice, so their counts do not go back.
     for key in _COUNTS:
         rows[key] = max(rows.get(key, before[key]), before[key], key=_count)
     rows[keys.PROGRAM] = before[keys.PROGRAM]

@@ -22,7 +22,7 @@ FIELDS_COUNTED_MAX = 10_000
 
 Cells = Mapping[tuple[str, str], bytes]
 
-_ABSENT: Any = object()
+_ABSENT: Any = object()  # None is a value, too
 
 
 def cells_of(rows: Rows) -> dict[tuple[str, str], bytes]:
@@ -62,6 +62,7 @@ def fields(old: Any, new: Any) -> tuple[list[FieldOtherwise], int]:
         if count <= FIELDS_LISTED_MAX:
             change = "added" if before is _ABSENT else "removed" if after is _ABSENT else "changed"
             listed.append(FieldOtherwise(path, change, _plain(before), _plain(after)))
+        # Counting ends, too: two large values may have nothing in common.
         if count >= FIELDS_COUNTED_MAX:
             break
     return listed, count - len(listed)
@@ -78,6 +79,7 @@ def _different(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
     elif type(old) is list and type(new) is list:
         for index, (before, after) in enumerate(zip_longest(old, new, fillvalue=_ABSENT)):
             yield from _different(f"{path}[{index}]", before, after)
+    # NaN is unequal to itself, and its text is not: equal bits are no difference.
     elif type(old) is not type(new) or (old != new and repr(old) != repr(new)):
         yield path, old, new
 
@@ -102,6 +104,7 @@ def asks(
         groups.setdefault(side.group, []).append(AskedOtherwise(side.run, old_shown, new_shown))
     found = []
     for differing in groups.values():
+        # What follows the first difference of a run mostly comes of it, so the earliest is shown.
         first = min(differing, key=_height)
         found.append(AskedOtherwise(first.run, first.old, first.new, first.answered, len(differing) - 1))
     return sorted(found, key=_height)

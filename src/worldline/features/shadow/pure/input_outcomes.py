@@ -40,6 +40,7 @@ def _text(kind: Kind, data: bytes) -> str:
             if answer.ok
             else f"is refused: {_failure(answer.data)}"
         )
+    # A report must not fail because of one outcome that is written otherwise.
     except errors.DecodeError:
         return f"{kind.name.lower()} {data.hex()[:40]}"
 

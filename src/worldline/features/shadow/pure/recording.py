@@ -78,6 +78,7 @@ class ShadowScript:
         self._left: dict[Identity, deque[Ask]] = {}
         incarnations = step_requests.Incarnations()
         for each in recorded:
+            # Before its entries: what a run asks for in this step belongs to the incarnation that the input began.
             incarnations.takes(each.given)
             heights = [entry.height for entry in each.entries]
             found = step_requests.asks(

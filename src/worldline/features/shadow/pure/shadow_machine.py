@@ -1,4 +1,4 @@
-"""A trial: a machine with other code lives through a recorded part of a world's life. Nothing leaves it.
+"""A trial: a machine with other code runs a recorded part of a world's history. Nothing leaves it.
 
 The machine begins with the world's rows, and its program is changed first, as when the world adopts it. Then it is
 given the recorded inputs, in their order and at their times. Events, messages and commands are given as they are.
@@ -6,8 +6,8 @@ Answers are given for what they answer (`recording.py`): the ids of open work di
 answer that comes before the code has asked waits for that; one that it never asks for is skipped, and counted. What the
 code asks for and the journal does not have gets no answer: its run waits.
 
-A timer that both have, with the same due time, fires when the recorded one did, and is let go when that was cancelled.
-Every other timer fires by itself, when the recorded history has come to its due time.
+A timer that both have, with the same due time, fires when the recorded one did, and is released when that was
+cancelled. Every other timer fires by itself, when the recorded history has come to its due time.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ShadowMachine:
         return self._skipped + len(self._early)
 
     def run(self, begin: Begin) -> None:
-        """Live through it all. `begin` is told before each step."""
+        """Run all of it. `begin` is told before each step."""
         begin()
         self._change_program()
         for recorded in self._recording.steps:
@@ -106,6 +106,7 @@ class ShadowMachine:
                 begin()
                 self._own(self._early.pop(self._answers.pop(0)))
         self._between = 0
+        # Work that the recording itself has left unfinished is not waited for.
         while self.machine.unfinished and not self._was_unfinished():
             begin()
             self._own(_CONTINUE)
@@ -126,10 +127,12 @@ class ShadowMachine:
 
     def _take(self, recorded: RecordedStep) -> None:
         self.place = recorded.place
+        # An answer that was refused as forged is given as it is: it must be refused again.
         given = recorded.given if recorded.is_forged else self._translated(recorded.given)
         if given is None:
             return
         context = recorded.context
+        # Steps of its own may have gone further already: the time of a world does not go back.
         stepped = self._do(given, max(self._time_us, context.time_us), context.behind_us)
         old, new = input_outcomes.of(recorded.entries), input_outcomes.of(stepped.drafts)
         if old != new:
@@ -164,6 +167,7 @@ class ShadowMachine:
         self._over[item.intent] = None
         new = self._bound.get(item.intent)
         if new is None:
+            # With a counterpart that is due at another time, it fires by itself, and is not skipped.
             self._skipped += item.intent not in self._matched
             return None
         return self._with_intent(given, new)
@@ -173,6 +177,7 @@ class ShadowMachine:
             return given
         new = self._bound.get(intent)
         if new is None:
+            # The code has not asked yet: the answer waits until it does.
             self._early[intent] = given
             return None
         return self._with_intent(given, new)
@@ -257,6 +262,7 @@ class ShadowMachine:
                 heapq.heappush(self._timers, (ask.due_us, ask.place, ask.intent))
         elif old is not None and old.intent:
             self._bound[old.intent] = ask.intent
+            # Its answer came before the code asked: now it can be given.
             if old.intent in self._early:
                 self._answers.append(old.intent)
 

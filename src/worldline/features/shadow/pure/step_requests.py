@@ -65,8 +65,10 @@ class Ask(msgspec.Struct, frozen=True):
     def identity(self) -> Identity:
         """What two versions of a program must have in common to ask for the same."""
         if self.what == EFFECT:
+            # Without its options: other options are a difference of the same effect, and not another effect.
             return self.what, self.run, self.incarnation, self.name, run_requests.unpack_effect(self.params)[0]
         if self.what == MESSAGE:
+            # The receiver sees no run, so it is no part of what a message is.
             return self.what, self.to, 0, self.name, self.params
         return self.what, self.run, self.incarnation, self.name, self.params
 

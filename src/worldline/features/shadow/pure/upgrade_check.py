@@ -1,7 +1,7 @@
 """Would a world do the same under other code? Its recorded life is tried again with it, and the two are compared.
 
-Two questions are asked. What would have been otherwise, had the world gone on under this code where the recording
-begins (`shadow_machine.py`)? And what would not fit if it went on under this code now: runs that would be blocked,
+Two questions are asked. What would have been otherwise, had the world continued under this code where the recording
+begins (`shadow_machine.py`)? And what would not fit if it continued under this code now: runs that would be blocked,
 cells that their class does not take?
 
 User code runs here: it belongs into a thread that can be left behind. Nothing is read or written.
@@ -48,6 +48,7 @@ def would_differ(program: Program, recording: Recording, begin: Begin, vault: Va
     try:
         head.keep_in(kept)
         trial = ShadowMachine(program, recording, kept)
+    # Whatever it was: the machine would stay open.
     except BaseException:
         head.close()
         raise
@@ -138,7 +139,7 @@ def _misfits(head: Machine, begin: Begin) -> Iterator[tuple[LiveRun, str]]:
             yield run, error.report
         except MemoryError as error:
             raise errors.CannotStep("the process has no memory left to try the program", lasting=False) from error
-        finally:
+        finally:  # as many coroutines as runs must not stay in memory
             run.cool()
 
 
@@ -197,6 +198,7 @@ def _waits(record: Record) -> str:
 def _cells(recording: Recording, head: Machine, trial: ShadowMachine, begin: Begin) -> list[CellOtherwise]:
     old = history_comparison.cells_of(recording.rows_after)
     new = {name: cell.data for name, cell in trial.machine.cells.items()}
+    # Under the same code, every cell was made by these very classes.
     is_same = head.origin.program_hash == head.program.hash
     unfit = {} if is_same else _unfit(head.program, old, begin)
     found = [each for each in history_comparison.cells(old, new) if (each.reducer, each.key) not in unfit]
