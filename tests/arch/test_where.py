@@ -17,8 +17,10 @@ DOCUMENTS = [
     "STYLE.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
+    "docs/adding-a-feature.md",
     "docs/code-map.md",
     "docs/glossary.md",
+    "docs/invariants.md",
     "docs/walks.md",
     "docs/where.md",
 ]
