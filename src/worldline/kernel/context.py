@@ -180,6 +180,7 @@ class ClosingRun:
 
     def __getattr__(self, name: str) -> Any:
         self.refused += 1
+        # From here on calls succeed and do nothing: code that catches every refusal would go on for ever.
         if self.refused >= CLOSINGS_MAX:
             current.set(Nowhere())
         raise Dropped(name)
@@ -268,11 +269,13 @@ class _Abandoned(msgspec.Struct, gc=False):
 
 def close(coroutine: Coroutine[Any, Any, Any] | None) -> None:
     """End a coroutine, so that nothing it still does has any effect. One that does not end is abandoned as it is."""
+    # Ended already, or no coroutine: the user's function can return anything.
     if coroutine is None or getattr(coroutine, "cr_frame", None) is None:
         return
     closing: Any = ClosingRun()
     before = current.set(closing)
     try:
+        # Code that awaits something while it is closed ignores `close`, so that is tried a few times.
         for _ in range(CLOSINGS_MAX):
             with contextlib.suppress(BaseException):  # whatever its `finally` blocks raise has no effect
                 coroutine.close()
@@ -287,4 +290,5 @@ def abandon(coroutine: Coroutine[Any, Any, Any] | None) -> None:
     """Leave a coroutine as it is, for ever."""
     if coroutine is not None:
         abandoned = _Abandoned(coroutine)
+        # The circle keeps it: nothing else refers to it from here on.
         abandoned.itself = abandoned

@@ -49,7 +49,7 @@ def plain(value: object, depth: int = 0) -> Any:
     if isinstance(value, enum.Enum):
         return value.name.lower()
     if isinstance(value, bytes):
-        return sealed_token.shown(value) or value.hex()
+        return sealed_token.shown(value) or value.hex()  # a personal value is never shown
     if isinstance(value, datetime):
         return rfc3339(value)
     if isinstance(value, dict):
@@ -73,12 +73,14 @@ def decoded(data: bytes) -> Any:
 
 def fields(found: journal.JournalEntry) -> Fields:
     """What an entry says, by its kind."""
+    # Without the blob: an entry is shown from what is in it.
     if found.blob and not found.payload:
         return {"payload": {"blob": found.blob.hex()}}
     try:
         if found.kind in journal.INPUTS:
             return item(structs.decode(inbox.Item, found.payload))  # type: ignore[arg-type]
         return _DERIVED[found.kind](found.payload)
+    # Shown all the same: this is what people read when something is wrong.
     except (errors.DecodeError, ValueError, KeyError, TypeError):
         return {"payload": decoded(found.payload)}
 

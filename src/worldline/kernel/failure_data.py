@@ -17,6 +17,7 @@ from worldline.base import errors, failures, limits
 from worldline.codec import canonical
 from worldline.kernel import user_errors, user_values
 
+# Read past the user's class, which may override them.
 _fields: Final[Any] = BaseException.__dict__["__dict__"].__get__
 _namespace: Final[Any] = type.__dict__["__dict__"].__get__
 _mro: Final[Any] = type.__dict__["__mro__"].__get__
@@ -86,8 +87,10 @@ def data_of(error: BaseException) -> dict[str, Any]:
         if user_errors.let_pass(raised):
             raise
         return {}
+    # It is the code of the failure already.
     if issubclass(type(found.get("code")), str):
         del found["code"]
+    # Sorted: which of them fit under the bound must not depend on the order of assignment.
     names = sorted(name for name in found if type(name) is str and name.isidentifier() and not name.startswith("_"))
     kept: dict[str, Any] = {}
     left = limits.FAILURE_DATA_BYTES_MAX
@@ -133,4 +136,5 @@ def _cleaned(value: Any) -> Any:
 
 
 def _is_named(kind: type, names: tuple[str, ...]) -> bool:
+    # By name, because a class itself cannot be journaled with a call.
     return any(user_errors.name_of(each) in names for each in _mro(kind))

@@ -150,6 +150,7 @@ class Machine:
 
     def become(self, other: Machine) -> None:
         """Everything is as it is there, except the digest and the current step. The other one must not be used."""
+        # The warm coroutines here belong to runs that go.
         self.close()
         other.cells.continue_from(self.cells)
         self.ledger, self.work, self.origin, self.branch = other.ledger, other.work, other.origin, other.branch
@@ -199,6 +200,7 @@ class Machine:
         nothing of this step may be journaled. Then the machine must not be used any more.
         """
         now = self.now
+        # Asked again at the end: user code may have caught what dropped the step.
         if now.dropped is not None:
             raise now.dropped
         if now.half_done:
@@ -225,6 +227,7 @@ class Machine:
     def continue_later(self) -> None:
         """The step is full: the runs that are ready continue in the next one."""
         now = self.now
+        # A run can be ready more than once: its first place in line counts.
         self.later.extend(map(RunId, dict.fromkeys([*now.ready, *now.patient])))
         now.ready.clear()
         now.patient.clear()
@@ -280,6 +283,7 @@ class Machine:
         some, others = self._waiting.get(schema), self._waiting.get(None)
         if not others:
             return list(some.values()) if some else []
+        # The runs that get every event are merged in, because the order of start decides which run gets it first.
         return sorted([*(some or {}).values(), *others.values()], key=lambda run: run.record.number)
 
     def _count_in(self, run: LiveRun) -> None:
@@ -341,6 +345,7 @@ class Machine:
     def start_over(self, run: LiveRun, workflow: str, args: bytes) -> None:
         """A run continues as new, maybe as another workflow: it is the youngest of them."""
         record = run.record
+        # Moved to the end: these maps are in the order of start.
         self.runs[record.id] = self.runs.pop(record.id)
         self.live[record.id] = self.live.pop(record.id)
         self._count_out(run)
@@ -368,6 +373,7 @@ class Machine:
         record = run.record
         del self.live[record.id]
         self._count_out(run)
+        # A chosen id is kept for ever: starting it again must find the run.
         if not record.named:
             self.forgettable.append(RunId(record.id))
             while len(self.forgettable) > FINISHED_KEPT_MAX:

@@ -27,6 +27,7 @@ CODE = "poison"
 def draft(machine: Machine, why: str, *, discard: bool = False) -> None:
     """Journal why this step runs no user code."""
     said = runs.storable(why)
+    # That it is a list says that something is discarded.
     machine.draft(Kind.POISON, user_values.dump([said] if discard else said))
 
 
@@ -51,6 +52,7 @@ def discard(machine: Machine) -> None:
     """Drop the first thing that earlier steps left for this one, and do nothing with it: doing it raises, and so does
     every way around it. A run that is dropped so goes on when something else happens to it.
     """
+    # In the order in which a step takes them up.
     for queue in (machine.later, machine.work.unsent, machine.work.closing):
         if queue.items:
             queue.popleft()
@@ -85,6 +87,7 @@ def block(machine: Machine, why: str) -> None:
     for run_id in dict.fromkeys(ready):
         run = machine.runs.get(run_id)
         if run is not None and run.record.status is RunStatus.RUNNING:
+            # Not closed: its `finally` blocks are user code, too.
             run.abandon()
             coroutines.block(machine, run, f"run {run_id!r} was not continued: {why}")
     ready.clear()

@@ -47,6 +47,7 @@ def steps(entries: Sequence[journal.JournalEntry]) -> Iterator[list[journal.Jour
     current: list[journal.JournalEntry] = []
     for entry in entries:
         current.append(entry)
+        # Only the last entry of a step has a chain digest.
         if entry.chain:
             yield current
             current = []
@@ -77,6 +78,7 @@ def input_of(entries: Sequence[journal.JournalEntry], load: Load) -> step_record
 
 
 def _poison_of(entries: Sequence[journal.JournalEntry]) -> tuple[str, bool]:
+    # It stands right behind the input, or behind the CLOCK entry there.
     behind = next((entry for entry in entries[1:3] if entry.kind is not Kind.CLOCK), None)
     return poison.read(behind.payload) if behind is not None and behind.kind is Kind.POISON else ("", False)
 
@@ -143,6 +145,7 @@ def stepped_again(
 def compare(entries: Sequence[journal.JournalEntry], stepped: step_records.Stepped) -> CodeDifference | None:
     """The state digest covers all that the step changed, so equal ones say that the changes are equal, too."""
     last = entries[-1]
+    # The first difference counts: later ones may follow from it.
     for index, entry in enumerate(entries):
         if index >= len(stepped.drafts):
             return CodeDifference(entry.height, entry.step, describe(entry.kind, entry.payload), "nothing")
@@ -204,6 +207,7 @@ def _opened(value: Any, depth: int = 0) -> Any:
             inner = canonical.decode(value)
         except errors.DecodeError:
             return value
+        # A few bytes often decode as a number by chance, so numbers stay bytes.
         return _opened(inner, depth + 1) if isinstance(inner, dict | list | str) else value
     if isinstance(value, list):
         return [_opened(each, depth + 1) for each in value]
@@ -237,6 +241,7 @@ def _cut(text: str) -> str:
 
 def describe(kind: Kind, data: bytes) -> str:
     """An entry for people."""
+    # Not even a difference may show it: with it, other worlds could name this one's questions.
     if kind is Kind.SECRET_DRAWN:
         return kind.name.lower()
     if kind is Kind.RUN_BLOCKED:

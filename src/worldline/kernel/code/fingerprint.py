@@ -74,6 +74,7 @@ class HashedProgram(Protocol):
 def program_hash(program: HashedProgram) -> bytes:
     parts = [program.name.encode()]
     homes: source.Homes = {}
+    # Sorted by name: the order of declarations does not count.
     for name, effect in sorted(program.effects.items()):
         parts += [b"effect", name.encode(), *_parameters(effect)]
     for name, flow in sorted(program.workflows.items()):
@@ -82,6 +83,7 @@ def program_hash(program: HashedProgram) -> bytes:
         parts += [b"reducer", name.encode(), (reducer.key or "").encode(), *_texts(reducer.cls, homes)]
         for handler in reducer.handlers:
             parts += [handler.schema.encode(), *_texts(handler.event, homes)]
+            # Only where there is one: programs without inboxes keep their hashes.
             if handler.inbox:
                 parts += [b"inbox", handler.inbox.encode()]
     for name, domain in sorted(program.domains.items()):
@@ -94,6 +96,7 @@ def _texts(root: Any, homes: source.Homes, declared: str = "") -> Iterator[bytes
     the name that the first of them has instead of its own.
     """
     module = _module(root)
+    # Code of this package is not followed: its releases would change the hashes of users' programs.
     follows = source.home_of(module, homes) != _OWN
     todo, done = [root], dict[tuple[str, str], bytes]()
     while todo:
@@ -196,6 +199,7 @@ def _types(cls: type) -> Iterator[Any]:
 
 
 def _annotation(cls: type, annotation: Any) -> Any:
+    # Only annotations in quotes, or postponed ones, are text.
     """An annotation as an object, its names looked up in the module of the class; an empty one if that fails."""
     if not isinstance(annotation, str):
         return annotation

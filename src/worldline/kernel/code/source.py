@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 
 T = TypeVar("T")
 
-_WRAPPERS_MAX = 100
+_WRAPPERS_MAX = 100  # around one function; a circle of them ends here, too
 _PARSES_MAX = 5
 _CLASS_TEXTS_MAX = 256
 _CLASS_TEXTS: dict[tuple[str, str, str | None, int | None], str] = {}  # by all that finding a class depends on
@@ -62,11 +62,13 @@ def tree_of(thing: Callable[..., Any] | type) -> ast.Module | None:
 def _class_text(cls: type) -> str:
     """The source of a class. Python parses the whole file to find it: here, once for each class and text of a file."""
     file = inspect.getsourcefile(cls) or inspect.getfile(cls)
+    # A file that was edited since has to be read again.
     linecache.checkcache(file)
     lines = linecache.getlines(file, vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else None)
     found_by = ("".join(lines), cls.__qualname__, cls.__doc__, vars(cls).get("__firstlineno__"))
     text = _CLASS_TEXTS.get(found_by)
     if text is None:
+        # Emptied as a whole, because a class that is asked for again costs one parse.
         if len(_CLASS_TEXTS) >= _CLASS_TEXTS_MAX:
             _CLASS_TEXTS.clear()
         text = _CLASS_TEXTS[found_by] = _parsing(lambda: inspect.getsource(cls))
@@ -93,7 +95,9 @@ def _parsing(do: Callable[[], T]) -> T:
 def unwrapped(thing: Any) -> FunctionType | None:
     """The plain function inside decorators that have `__wrapped__`, if there is one."""
     for _ in range(_WRAPPERS_MAX):
+        # Read without running code: what users wrap may have properties and `__getattr__`.
         inner = thing.fget if isinstance(thing, property) else inspect.getattr_static(thing, "__wrapped__", None)
+        # A slot of this name is no wrapped function.
         if inner is None or isinstance(inner, GetSetDescriptorType | MemberDescriptorType):
             inner = thing.__func__ if isinstance(thing, classmethod | staticmethod) else None
         if inner is None:
@@ -132,6 +136,7 @@ def home_of(module: str, known: Homes) -> str:
 
 def _home_of(module: str) -> str:
     top = module.partition(".")[0]
+    # Of modules at the top, only packages have a path.
     if hasattr(sys.modules.get(top), "__path__"):
         return top
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -161,6 +166,7 @@ class NameScope:
         found = self.named(node.id) if isinstance(node, ast.Name) else UNKNOWN
         while attributes and found is not UNKNOWN:
             name = attributes.pop()
+            # Attributes are read without running properties of the user's.
             if isinstance(found, ModuleType) and found.__name__ == _PACKAGE:  # its names are loaded when they are used
                 found = getattr(found, name, UNKNOWN)
             else:
@@ -207,6 +213,7 @@ def _assigned(tree: ast.Module) -> Iterator[str]:
             yield node.arg
         elif isinstance(node, ast.ExceptHandler):
             yield node.name or ""
+        # The outermost name is the function's own, which is not local to it.
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node is not outermost:
             yield node.name
         elif isinstance(node, ast.alias):

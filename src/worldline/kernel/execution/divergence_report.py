@@ -151,6 +151,7 @@ def finding(report: str) -> str:
 
 def addressed(report: str, world: str) -> str:
     """A report with a world's name in its commands. The kernel does not know the name: what it journals says WORLD."""
+    # Arguments that are shown above may have the same words in them, so only the advice is replaced.
     found, to_go_on, advice = report.partition(_TO_GO_ON)
     return found + to_go_on + _TO_WORLD.sub(lambda each: f"{each[1]} {shlex.quote(world)} ", advice)
 
@@ -217,6 +218,7 @@ def arguments(op: RecordedOperation) -> str:
                 return f"{said}{f' for key {key!r}' if key else ''}"
             case _:
                 return value_text(params)
+    # Never an error: the report says why a run stands still, whatever its record has.
     except errors.DecodeError:
         return f"with {len(params)} bytes that cannot be read"
 
@@ -235,6 +237,7 @@ def value_text(data: bytes) -> str:
         found = canonical.decode(data)
     except errors.DecodeError:
         return f"({len(data)} bytes that cannot be read)"
+    # Keys that could be parameters are shown as a call's arguments.
     if type(found) is dict and all(type(name) is str and name.isidentifier() for name in found):
         return f"({_cut(', '.join(f'{name}={_plain(each)}' for name, each in found.items()))})"
     return f"({_cut(_plain(found))})"
@@ -242,6 +245,7 @@ def value_text(data: bytes) -> str:
 
 def _plain(value: Any) -> str:
     """A decoded value. Of a long one only as much is written as is shown."""
+    # Cut before it is written out: a value may be of megabytes.
     if isinstance(value, str | bytes) and len(value) > VALUE_CHARACTERS_MAX:
         unit = "bytes" if isinstance(value, bytes) else "characters"
         return f"{value[: VALUE_CHARACTERS_MAX // 2]!r}... ({len(value)} {unit})"
@@ -290,5 +294,6 @@ def raising_line(error: BaseException) -> str:
 def line_of(code: CodeType, number: int, names: dict[str, Any]) -> str:
     """A line as a traceback shows it: file, number, function, and its text if the source is available."""
     text = linecache.getline(code.co_filename, number, names).strip()[:LINE_CHARACTERS_MAX]
+    # Without folders: a report is journaled, and must not depend on a machine.
     file = code.co_filename.replace("\\", "/").rpartition("/")[2]
     return f"{file}:{number} in {code.co_name}(){f': {text}' if text else ''}"

@@ -26,6 +26,7 @@ from worldline.model.personal_records import New, PersonalRecord
 @contextmanager
 def at(machine: Machine) -> Iterator[None]:
     """A desk for code of the machine that runs outside of a step, if there is none."""
+    # Inside a step its own desk stays, which counts what the step writes.
     outside = personal_value.desk.get()
     if not isinstance(outside, StepDesk):
         personal_value.desk.set(StepDesk(machine))
@@ -55,6 +56,7 @@ class StepDesk:
     def seal(self, subject: bytes, data: bytes) -> bytes:
         machine = self._machine
         run = self._run()
+        # Repeated code must come to the recorded token: a new one would have another salt.
         if run is not None and run.rebuilding:
             return self._again(run, subject)
         if type(context.current.get()) is context.Nowhere:
@@ -64,6 +66,7 @@ class StepDesk:
         now = machine.now
         sealing = now.with_personal()
         number = sealing.write(len(data))
+        # Before anything is kept: the exception may be caught by the user's code.
         if sealing.bytes > limits.PERSONAL_STEP_BYTES_MAX or sealing.count > limits.PERSONAL_STEP_MAX:
             raise failures.LimitExceeded(TOO_MUCH)
         place = now.context.step.to_bytes(8, "big") + number.to_bytes(4, "big")
@@ -80,6 +83,7 @@ class StepDesk:
                 return kept
             found = machine.vault.again(subject, value, data)
         except errors.CannotStep as error:
+            # Noted before it is raised again, because user code may catch it.
             machine.drop_step(error)
             raise
         if found is None:
@@ -101,6 +105,7 @@ class StepDesk:
     def open(self, token: bytes) -> bytes | None:
         machine = self._machine
         wanted = sealed_token.parse(token)
+        # A replay takes the recorded absence as given, also where the value can be read here.
         if machine.where is not None and wanted.value in machine.now.given_erased:
             self._missed(wanted)
             return None

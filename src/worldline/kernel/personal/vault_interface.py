@@ -68,12 +68,14 @@ class TrialVault:
 
     def again(self, subject: bytes, value: bytes, data: bytes) -> PersonalRecord | None:
         found = self._kept.find(subject, value)
+        # The code that is tried may write another value at this place.
         return found if found is not None and found.data == data else self.keep(subject, value, data)
 
     def keep(self, subject: bytes, value: bytes, data: bytes) -> PersonalRecord:
         return self._made.keep(subject, value, data)
 
     def forget(self, subject: bytes) -> None:
+        # Only what it has made: a trial erases nothing.
         self._made.forget(subject)
 
 
