@@ -118,8 +118,10 @@ async def perform(
         return settle(_failed(requirement, faults.UNKNOWN_EFFECT, said))
     for attempt in range(registered.retries + 1):
         work = asyncio.ensure_future(_attempt(registered.handler, requirement, given))
+        # The environment's clock, which tests and simulations replace.
         limit = asyncio.ensure_future(env.sleep(registered.timeout_ms / 1_000))
         try:
+            # `wait` leaves a handler that is late as it is: what it gives comes as a second outcome.
             await asyncio.wait({work, limit}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 said = f"{requirement.type!r} took longer than {registered.timeout_ms} ms"
@@ -127,12 +129,14 @@ async def perform(
                 settle(_failed(requirement, jobs.EFFECT_TIMEOUT, said))
                 return settle(await work)
         except asyncio.CancelledError:
+            # The task was cancelled, by `cancel` or `close`: its handler must not run on.
             work.cancel()
             raise
         finally:
             limit.cancel()
         found = _settled(work, requirement)
         last = attempt == registered.retries
+        # Only what a handler has raised is tried again: patches that do not fit would come again.
         if last or found.failure is None or found.failure.code != jobs.EFFECT_EXECUTION_FAILED:
             return settle(found)
         await env.sleep(registered.retry_delay_ms / 1_000)

@@ -186,6 +186,7 @@ class Host:
         given = input if input is js_values.MISSING else js_values.from_outside(input, "input")
         intent = flow_records.Intent(type, _checked_id(id or envs.new_id(self._env).hex()), given)
         entry = self._entry(key)
+        # Also of a key that is fatal, an intent that is known keeps its result.
         if not entry.knows(intent):
             if entry.fatal:
                 raise KeyFatal(f"{key}: {entry.fatal}")
@@ -198,6 +199,7 @@ class Host:
         future = self._entry(key).waiting.get(id)
         if future is None:
             raise errors.NotFound(f"{key} knows no intent {id!r}")
+        # Shielded, because a caller that is cancelled must not end the wait of others.
         return _own(await asyncio.shield(future))
 
     def patch(self, given: list[patches.Patch], *, source: str, key: str = DEFAULT_KEY) -> None:
@@ -260,6 +262,7 @@ class Host:
             running = [task for task, of in self._runners.items() if of == key]
             if running or entry.performing:
                 await asyncio.wait([*running, *entry.performing], return_when=asyncio.FIRST_COMPLETED)
+            # Callbacks of what has ended run now, and may enqueue more.
             await asyncio.sleep(0)
         return flow_records.copied(entry.head)
 
@@ -267,6 +270,7 @@ class Host:
         """Stop what runs, and take nothing any more. Callers that wait get `errors.Closed`; what is on its way stays in
         the snapshots, and goes on in a host that is seeded with them.
         """
+        # Before anything is awaited: nothing more is accepted meanwhile.
         self._is_closed = True
         said = "the host was closed before the intent ended; seed another one with its snapshot to go on"
         for key, entry in self._keys.items():  # first: a handler that closes its host is cancelled below
@@ -301,6 +305,7 @@ class Host:
             _log.info("%s: %s comes after the host was closed", key, job.id)
         elif entry.fatal:
             _log.warning("%s: %s is dropped: %s", key, job.id, entry.fatal)
+        # A job behind others is seen by the runner that takes these, if there is one.
         elif entry.mailbox.put(job) or key not in self._active:
             self._kick(key)
 
@@ -324,6 +329,7 @@ class Host:
     def _schedule(self, key: str) -> None:
         """Start a runner, which has the guard from now on."""
         task = asyncio.get_running_loop().create_task(self._run(key))
+        # Before the task first runs, so that a second kick finds the guard.
         self._active[key] = None
         self._runners[task] = key
         task.add_done_callback(self._runners.pop)
@@ -336,6 +342,7 @@ class Host:
             while True:
                 while (job := entry.mailbox.take(busy=jobs.is_busy(entry.head))) is not None:
                     self._one(key, job)
+                    # Other tasks get their turn: a flow without effects would block the loop.
                     await asyncio.sleep(0)
                 self._emit(
                     key, "runner:recheck", queueEmpty=entry.mailbox.is_empty(), kickRequested=key in self._kicked
@@ -343,6 +350,7 @@ class Host:
                 if not self._rechecked(key):
                     break
             self._emit(key, "runner:end")
+        # However it ended: a guard that stays would keep the key from ever running.
         finally:
             del self._active[key]
             self._retry_kick(key)

@@ -47,5 +47,6 @@ def replay(
             else:
                 said = each.fields["message"]
                 head = jobs.ended_by(job, said, head, domain, context=context, emit=jobs.unheard).head
+            # Each start has one end, so a second end is a gap in the events.
             job = context = None
     return head

@@ -28,6 +28,7 @@ class Mailbox:
         """The next job that can be run."""
         found = self._next(busy=busy)
         if found is not None:
+            # Not always the first: a StartIntent may be waiting before it.
             self._queue.remove(found)
         return found
 

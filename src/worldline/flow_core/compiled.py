@@ -61,11 +61,13 @@ class Compiled:
         if found is None:
             try:
                 found = make()
+            # Kept like a result: what cannot be compiled now cannot be later.
             except faults.Fault as fault:
                 found = fault
             except faults.NotJson as refused:
                 found = faults.Fault(faults.INVALID_VALUE, str(refused))
             self._made[key] = found
         if isinstance(found, faults.Fault):
+            # A new one each time: an exception that is raised again would collect tracebacks.
             raise faults.Fault(found.code, found.message, found.context)
         return found

@@ -61,6 +61,7 @@ class NodeRecorder:
 
     def __init__(self, timestamp: int) -> None:
         self._timestamp = timestamp
+        # For each open node the ones that have ended in it; the first list is for the root.
         self._open: list[list[str]] = [[]]
         self.nodes: dict[str, TraceNode] = {}
         self.root = ""

@@ -27,6 +27,7 @@ def ordered(fields: Mapping[str, document_schema.ComputedField]) -> list[str]:
             dependents.setdefault(dep, []).append(name)
     missing = {name: len(deps) for name, deps in waiting.items()}
     ready = [name for name, count in missing.items() if not count]
+    # The list grows while it is walked: it is the queue.
     for name in ready:
         for other in dependents.get(name, ()):
             missing[other] -= 1
@@ -75,7 +76,7 @@ class Evaluation:
         last = self._last
         if last is not None and meter.can_spend(last[2]) and all(map(is_, read, last[0])):
             meter.spend(last[2])
-            return last[1].copy()
+            return last[1].copy()  # the snapshot gets its own
         begun = meter.work
         found = self._evaluated(replace(snapshot, data=data, input=given), meter)
         if not any(type(each) in _CONTAINERS for each in found.values()):
@@ -90,6 +91,7 @@ class Evaluation:
             try:
                 value = run(scope)
                 meter.spend(1)
+                # A value that is missing becomes null, which JSON has.
                 found[key] = None if value is js_values.MISSING else js_values.checked(value, meter, key)
             except faults.Fault as fault:
                 raise ComputedFailed(key, fault) from None

@@ -101,6 +101,7 @@ class Core:
         flow = flow_nodes.FlowRun(scope, context, action=intent.type, parallel=self._parallel, recorder=recorder)
         try:
             action.run(flow)
+        # What was patched before stays: the flow has failed, and not the compute.
         except faults.Fault as fault:
             flow.fail("", fault.code, fault.message, fault.context)
         return self._ended(schema, snapshot, intent, flow, closing)
@@ -181,6 +182,7 @@ class Core:
             )
             if not isinstance(condition, dict):
                 return Refusal(fault.code, fault.message)
+            # With a new meter, because the refusal may have spent all of the other.
             scope = _scope(snapshot, intent, js_values.EvaluationMeter())
             return Refusal(fault.code, fault.message, reasons.why(condition, scope))
         return None
@@ -199,6 +201,7 @@ class Core:
             snapshot = _with_computed(schema, snapshot, meter)
             if known is not None:
                 scope = _scope(snapshot, flow_records.Intent(action, ""), meter)
+                # A condition without the parts about the intent is another one, which is not kept compiled.
                 run = schema.available(action) if known is condition else compiler.Compiler().one(known)
                 assert run is not None
                 _require(run, scope, action)
@@ -253,6 +256,7 @@ class Core:
         try:
             derived = schema.evaluation().run(before, data, given, flow.scope.meter)
         except (faults.Fault, computed.ComputedFailed) as fault:
+            # A snapshot without computed values is no ground to perform effects on.
             derived, status, requirements = {}, "error", ()
             error = _error(fault, intent.type, context)
         action = intent.type if status == "pending" else None
@@ -315,6 +319,7 @@ def _scope(snapshot: flow_records.Snapshot, intent: flow_records.Intent, meter: 
 def _require(condition: Run, scope: EvalScope, action: str) -> None:
     """An action's condition holds. Raises a fault."""
     found = condition(scope)
+    # Not by truth: a condition that gives a number or a text is a mistake in the document.
     if found is not True and found is not False:
         raise faults.Fault(
             faults.TYPE_MISMATCH, f"available of {action!r} is {js_values.kind_of(found)}, not a boolean"
@@ -347,6 +352,7 @@ def _settled(
     """The next version of a snapshot; the seed stays as it was."""
     data, meta = snapshot.data, snapshot.meta
     for patch in closing:
+        # The host's own namespace, which no field declares: nothing is checked.
         data = patches.changed(data, patch.op, value_paths.split(patch.path), patch.value)
     meta = flow_records.Meta(meta.version + 1, context.now, meta.random_seed, meta.schema_hash)
     return flow_records.Snapshot(data, snapshot.computed, system, meta, snapshot.input)
@@ -436,6 +442,7 @@ def _explained(
         recorder.begin()
         if each in known and each not in within:
             within[each] = None
+            # Backwards, because what is added last is explained first.
             left += [(each, True), *((dep, False) for dep in reversed(known[each].deps))]
         else:
             found = lookups.compiled(each)(EvalScope(snapshot))

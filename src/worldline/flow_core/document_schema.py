@@ -102,6 +102,7 @@ def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def read(document: object) -> tuple[DomainSchema | None, list[faults.Problem]]:
     """The document as a record, and all that is wrong with its shape: then there is no record."""
+    # Before msgspec reads it, which is recursive.
     if too_large := _too_large(document):
         return None, [faults.Problem("SCHEMA_ERROR", too_large)]
     try:
@@ -195,6 +196,7 @@ def _entries(
 
 def _too_large(document: object) -> str:
     """Bounds that hold before any recursion into the document."""
+    # Layer by layer, because the depth is what is not known yet.
     layer, depth, nodes = [document], 0, 0
     while layer:
         depth += 1

@@ -38,6 +38,7 @@ def readable(fields: Mapping[str, document_schema.FieldSpec], segments: value_pa
         if spec is None:
             return False
         if spec.type == "array":
+            # `length` can be read, and not written: so it is here and not in `lookup`.
             if segment == "length" or not isinstance(spec.items, document_schema.FieldSpec):
                 return True
             spec = spec.items if segment.isdigit() else None

@@ -148,6 +148,7 @@ def decoded(value: object) -> Snapshot:
     except msgspec.ValidationError as refused:
         raise faults.NotJson(f"this is no snapshot: {refused}") from None
     given = snapshot.input
+    # What JSON lets through may still be no value that a snapshot can keep, as half of a character.
     return replace(
         snapshot,
         data=js_values.from_outside(snapshot.data, "data"),

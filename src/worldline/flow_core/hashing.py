@@ -33,6 +33,7 @@ def utf16(key: str) -> bytes:
 
 def integers_first(key: str) -> tuple[int, int, bytes]:
     """Sorts as the keys of a JavaScript object that was filled in order of UTF-16 units."""
+    # JavaScript takes names below 2^32-1 for indexes of an array.
     if _INTEGER_KEY.fullmatch(key) and int(key) < 2**32 - 1:
         return 0, int(key), b""
     return 1, 0, utf16(key)
@@ -92,6 +93,7 @@ def _written(value: object, order: Order, *, strict: bool, depth: int) -> str:
     if isinstance(value, Mapping):
         if not all(type(name) is str for name in value):
             raise faults.NotJson("an object with a key that is no text")
+        # Text of ASCII sorts the same by code points, and faster.
         names = sorted(value) if order is utf16 and "".join(value).isascii() else sorted(value, key=order)
         members = [(name, value[name]) for name in names if value[name] is not js_values.MISSING]
         pairs = [
@@ -106,6 +108,7 @@ def _written(value: object, order: Order, *, strict: bool, depth: int) -> str:
 
 def _numeral(number: js_values.Number, *, strict: bool) -> str:
     text = js_values.number_text(number)
+    # NaN and the infinities end with a letter.
     if text[-1].isdigit():
         return text
     if strict:
@@ -156,6 +159,7 @@ def requirement_id(
     return _sha256(f'{of_node[0]}{args},"writeTargets":[{targets}]{of_node[1]}{intent}{of_node[2]}')
 
 
+# All requirements of a node have this in common; only arguments and intents differ.
 @functools.lru_cache(maxsize=1_024)
 def _of_node(schema_hash: str, action_id: str, node_path: str, effect: str) -> tuple[str, str, str]:
     """What all requirements of a node have in common: before the arguments, before the intent, and behind it."""
@@ -192,6 +196,7 @@ def uuid_of(intent_id: str, number: int) -> str:
     drawn = 0
     for unit in js_values.units(f"{intent_id}-{number}"):
         drawn = (drawn * 31 + ord(unit)) & 0xFFFFFFFF
+    # The number without the sign that it has as an integer of 32 bits.
     drawn = min(drawn, 2**32 - drawn)
     second, third, fourth = (f"{drawn * factor:04x}" for factor in (31, 37, 41))
     return f"{drawn:08x}-{second[:4]}-4{third[1:4]}-{fourth[:4]}-{drawn * 43:012x}"
@@ -199,6 +204,7 @@ def uuid_of(intent_id: str, number: int) -> str:
 
 def uuid_like(seed: Sequence[str]) -> str:
     """A version-4 UUID that depends on its seed alone."""
+    # Version 4, and the variant of RFC 4122.
     digits = list(_sha256(canonical(list(seed)))[:32])
     digits[12] = "4"
     digits[16] = "89ab"[int(digits[16], 16) % 4]

@@ -176,6 +176,7 @@ def run(
     job: Job, head: flow_records.Snapshot, domain: DomainRuntime, context: flow_records.JobContext, emit: Emit
 ) -> JobOutcome:
     """One job, from beginning to end."""
+    # Without a subscriber not even the fields of events are made.
     if emit is unheard:
         return _done(_Turn(head, domain, context, emit), job)
     begun(job, context, emit)
@@ -233,6 +234,7 @@ def ended_by(
     """End the intent of a job that raised what is said."""
     intent = job.intent if isinstance(job, StartIntent) else slots.intent(head, job.intent_id)
     if intent is None:
+        # The intent has ended already, so nothing is left to end.
         return JobOutcome(head)
     try:
         return _Turn(head, domain, context, emit).abandon(intent, faults.INTERNAL_ERROR, said)
@@ -250,7 +252,9 @@ def resumed(head: flow_records.Snapshot, domain: DomainRuntime, context: flow_re
         pending = own_pending(head, intent_id)
         if not pending:
             jobs.append(ContinueCompute(intent_id, slots.computes(head, intent_id)))
+        # In series only the first is asked for; the others follow when it has its outcome.
         for each in pending if domain.parallel else pending[:1]:
+            # Its outcome has come, and waits for its turn in the slot.
             if slots.early(head, intent_id, each.id) is not None:
                 continue
             if each.type == SYSTEM_GET:
@@ -328,6 +332,7 @@ class _Turn:
 
     def start(self, intent: flow_records.Intent) -> JobOutcome:
         self._apply(slots.opened(intent), "host-intent-slot")
+        # An injected Core may have left the patch out: without its slot the intent could not continue after a restart.
         if slots.slot(self._head, intent.intent_id) is None:
             raise RuntimeError("Core did not apply the slot of the intent")
         return self._compute(intent, reentry=False)
@@ -340,6 +345,7 @@ class _Turn:
         pending = own_pending(self._head, intent_id)
         if not pending:
             return self._compute(intent, reentry=True)
+        # Its outcome is in the slot already: it must not be performed twice.
         waits = slots.early(self._head, intent_id, pending[0].id) is not None
         return self._asked([] if self._domain.parallel or waits else pending[:1])
 
@@ -411,6 +417,7 @@ class _Turn:
         return JobOutcome(self._head, tuple(jobs), tuple(effects))
 
     def fulfill(self, job: FulfillEffect) -> JobOutcome:
+        # First of all: a second outcome of an effect must change nothing.
         if not is_pending(self._head, job.requirement_id):
             return self._dropped(job, "dropped:stale")
         if not is_next(self._head, job):
@@ -451,6 +458,7 @@ class _Turn:
             given = from_handler(job.result_patches)
             self._apply(given, "effect")
             error = self._head.system.last_error
+            # By identity: an error of an earlier job may be equal to one of this.
             if error is None or error is before:
                 self._emit("effect:fulfill:apply", requirementId=job.requirement_id, patchCount=len(given))
                 return None
@@ -465,9 +473,11 @@ class _Turn:
         remaining = [each for each in self._head.system.pending_requirements if each.id != job.requirement_id]
         made = [patches.set_(patches.CLEAR, flow_records.plain_list(remaining) if remaining else [])]
         made += slots.settled(self._head, job.intent_id, job.requirement_id)
+        # An intent that has ended has no slot for a tombstone.
         if failure is not None and slots.slot(self._head, job.intent_id) is not None:
             made += slots.tombstone(job.intent_id, job.requirement_id, failure.code)
         self._apply(patches.Concrete(made), "clear-requirement")
+        # An injected Core may ignore the patch, and the intent would wait for ever.
         if any(each.id == job.requirement_id for each in self._head.system.pending_requirements):
             raise RuntimeError("it is still pending after it was cleared")
         self._emit("requirement:clear", requirementId=job.requirement_id)
@@ -490,7 +500,7 @@ class _Turn:
             self._apply(slots.error(self._head, js_values.from_outside(found, "error")), "error-patch")
         except Exception as error:  # noqa: BLE001 - an injected Core: ERR-FE-5
             probes.hit("flow.error-patch-failed")
-            self._head = before
+            self._head = before  # back to where it was: the intent goes on without the record
             self._emit("effect:fulfill:error", requirementId=requirement.id, phase="error-patch", message=str(error))
 
     def _continued(self, job: FulfillEffect) -> JobOutcome:
@@ -537,6 +547,7 @@ def answered(requirement: flow_records.Requirement, context: flow_records.JobCon
         "seed": context.random_seed,
     }
     if isinstance(key, str) and key.startswith("env."):
+        # Only by name: the rest of the environment stays the host's.
         known[key] = context.env.get(key.removeprefix("env."))
     if not isinstance(into, str) or key not in known:
         failure = Failure(EFFECT_EXECUTION_FAILED, f"system.get needs into and one of {', '.join(known)}, not {key!r}")

@@ -58,6 +58,7 @@ def normal(value: Number) -> Number:
     """A number in its one form."""
     if isinstance(value, int):
         return value if -INTEGER_MAX <= value <= INTEGER_MAX else _as_float(value)
+    # -0.0 is a whole number, too, and becomes 0 here.
     if value.is_integer() and -INTEGER_MAX <= value <= INTEGER_MAX:
         return int(value)
     return value
@@ -73,6 +74,7 @@ def _as_float(value: int) -> float:
 
 def num(value: object) -> Number:
     """The number that arithmetic takes a value for; what is none counts as 0."""
+    # Exact types: True is an `int` to Python.
     kind = type(value)
     if kind is int or kind is float:
         return value  # type: ignore[return-value]
@@ -99,6 +101,7 @@ def number_text(value: Number) -> str:
         return "Infinity" if value > 0 else "-Infinity"
     if value == 0:
         return "0"
+    # `repr` has the shortest digits that read back the same, as JavaScript's text: only the layout differs.
     mantissa, _, power = repr(abs(value)).partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = (whole + fraction).lstrip("0")
@@ -199,6 +202,7 @@ _KINDS: Final[dict[type, str]] = {
 
 def units(value: str) -> str:
     """A text with one character for each UTF-16 unit: what lies outside the basic plane becomes two halves."""
+    # In the basic plane, as most texts are, each character is one unit.
     if value.isascii() or max(value) < "\U00010000":
         return value
     return "".join(each if each < "\U00010000" else _halves(ord(each) - 0x10000) for each in value)
@@ -273,10 +277,12 @@ def _copied(value: object, meter: EvaluationMeter, begun: int, where: str, depth
         raise faults.Fault(faults.LIMIT_EXCEEDED, f"{where or 'a value'} is nested deeper than {limits.FLOW_DEPTH_MAX}")
     if kind in (dict, list, tuple, MappingProxyType):
         meter.spend(len(value))  # type: ignore[arg-type]
+        # From where this value began: the meter has the work of the whole call.
         if meter.work - begun > limits.FLOW_VALUE_ITEMS_MAX:
             raise faults.Fault(
                 faults.LIMIT_EXCEEDED, f"{where or 'a value'} has more than {limits.FLOW_VALUE_ITEMS_MAX} items"
             )
+    # Missing is null in an array, where each place counts; an object leaves it out.
     if kind is list or kind is tuple:
         return [
             each

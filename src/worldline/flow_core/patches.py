@@ -56,6 +56,7 @@ def merge(path: str, value: Mapping[str, Any]) -> Patch:
 
 def concrete(given: object) -> Concrete:
     """Patches as callers give them, as records or as JSON, checked and copied. Raises `BadPatch`."""
+    # Checked before: most jobs hand on what they have made themselves.
     if type(given) is Concrete:
         return given
     if not isinstance(given, list | tuple):

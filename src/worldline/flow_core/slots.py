@@ -20,6 +20,7 @@ _SLOTS: Final = "intentSlots"
 
 
 def _path(first: str, *segments: str) -> str:
+    # Ids may have dots in them, which are no ends of segments.
     return ".".join([f"{flow_records.HOST}.{first}", *map(value_paths.escaped, segments)])
 
 
@@ -86,6 +87,7 @@ def kept_early(intent_id: str, requirement_id: str, outcome: dict[str, Any]) -> 
 
 def settled(head: flow_records.Snapshot, intent_id: str, requirement_id: str) -> list[patches.Patch]:
     """What goes with the clearing of a requirement: one more compute is to come, and its outcome waits no more."""
+    # Its intent has ended, and the slot with it.
     if slot(head, intent_id) is None:
         return []
     made = [patches.set_(_path(_SLOTS, intent_id, "computes"), computes(head, intent_id) + 1)]

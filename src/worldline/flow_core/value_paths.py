@@ -16,6 +16,7 @@ from worldline.flow_core import faults, js_values
 Segments = tuple[str, ...]
 
 
+# Paths are those of documents: the same ones are split again and again.
 @lru_cache(maxsize=4_096)
 def split(path: str) -> Segments:
     r"""The segments of a path. `\.` is a dot, `\\` a backslash, before anything else a backslash stays."""
@@ -49,6 +50,7 @@ def escaped(segment: str) -> str:
 
 def index(segment: str, length: int) -> int:
     """The index that a segment names, or -1 if it names none of an array so long."""
+    # No sign, no leading zero, and too short to be inexact as a double.
     if segment.isascii() and segment.isdigit() and (segment == "0" or segment[0] != "0") and len(segment) < 16:
         at = int(segment)
         return at if at < length else -1
@@ -75,6 +77,7 @@ def put(value: Any, segments: Segments, new: Any) -> Any:
     """A copy with something set. What is on the way and no container becomes an object."""
     if not segments:
         return new
+    # One call for each segment: the bound keeps that off Python's own limit of recursion.
     if len(segments) > limits.FLOW_DEPTH_MAX:
         raise faults.Fault(faults.LIMIT_EXCEEDED, f"a path with more than {limits.FLOW_DEPTH_MAX} segments")
     first, rest = segments[0], segments[1:]

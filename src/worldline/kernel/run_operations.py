@@ -134,16 +134,18 @@ class ScopeOperation:
 
     def end_cancelled(self, kind: CancelKind) -> None:
         """The block was left because the scope was cancelled."""
+        # A scope without a timer cannot time out, whatever the cancellation says of itself.
         self.timed_out = kind is _TIMEOUT and self.timer >= 0
 
 
 def is_shielded(scopes: list[ScopeOperation], number: int) -> bool:
     """Whether a cancellation of one of these scopes, or of the whole run (0), has to wait for a shield inside it."""
     inner = scopes
+    # The whole run is around every scope, so any shield is inside of it.
     if number > 0:
         position = next((index for index, each in enumerate(scopes) if each.number == number), None)
         if position is None:
-            return False
+            return False  # the scope was left
         inner = scopes[position + 1 :]
     return any(each.shield for each in inner)
 

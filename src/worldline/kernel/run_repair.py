@@ -143,10 +143,11 @@ def reset(machine: Machine, data: bytes) -> LiveRun:
     wanted = structs.decode(ResetRun, data)
     run = find(machine, wanted.run)
     record = run.record
-    if wanted.again not in (-1, record.again):
+    if wanted.again not in (-1, record.again):  # this very reset was done already
         return run
     first = _index(record, wanted.to)
     dropped = record.ops[first:]
+    # Before the record drops them: what is open is found by its operations.
     for op in dropped:
         if op.outcome is None and op.kind not in OUTLIVE:
             machine.work.give_up_of(op)
@@ -155,6 +156,7 @@ def reset(machine: Machine, data: bytes) -> LiveRun:
     if record.status in ENDED:
         machine.revive(run)
     run.reset(first, returned=_taken(dropped), interrupts=_pending(record, first))
+    # Nothing is left of the record, so the journal says that it starts again.
     if not first:
         machine.draft(
             Kind.RUN_STARTED, user_values.pack([record.id, record.workflow, record.args]), correlation=record.id
@@ -186,6 +188,7 @@ def answer(machine: Machine, data: bytes) -> LiveRun:
         if op.outcome.is_same(outcome):
             return run  # this very answer was given before
         known = f"operation {wanted.op} of run {wanted.run!r} ({divergence_report.describe(op)}) has an answer"
+        # Only an answer that has blocked the run is replaced: any other has been given to the code already.
         if record.status is not RunStatus.BLOCKED or op.outcome.status is not ReceiptStatus.OK or _fits(machine, op):
             raise errors.Exists(known)
         if wanted.error is not None:
@@ -270,6 +273,7 @@ def _let_go_children(machine: Machine, run: LiveRun, first: int, end: int = runs
     record = run.record
     for child in machine.live_runs():
         if child.record.waited_for_by(record.id, first, end):
+            # A run that was only attached to keeps running, and loses a follower.
             if _waits_for(record, child) and first <= child.record.parent_op < end:
                 run_requests.interrupt(
                     machine, child, 0, "the run that waited for it does not any more", CancelKind.PARENT
@@ -314,6 +318,7 @@ def _terminate(machine: Machine, run: LiveRun, why: bytes) -> None:
     All of it is one step, so how many they may be is bounded by what a step may write.
     """
     ending = _waited_for(machine, run)
+    # Before anything is ended: all of it has to fit into one step.
     size = sum(ENTRY_BYTES + 2 * len(each.record.id) + len(why) for each in ending)
     if size > limits.STEP_BYTES_MAX:
         waits_for = grammar.count(len(ending) - 1, "run")
@@ -384,6 +389,7 @@ def _check(machine: Machine, kind: OpKind, name: str, data: bytes) -> None:
     elif kind in (OpKind.CHILD, OpKind.START):
         target = program.workflows.get(name)
     try:
+        # Also where no type is known, an answer must be canonical bytes.
         canonical.decode(data)
         if kind in _NOTHING and data != user_values.NONE:
             raise errors.BadInput(f"{kind.name.lower()} {name!r} has no value: answer it with null")

@@ -42,6 +42,7 @@ _SEND, _ACT, _OK = OpKind.SEND, OpKind.ACT, ReceiptStatus.OK
 def check_known(program: Program, target: calls.Target) -> None:
     """Refuse a call of an effect or workflow that is not one of the program's."""
     known: Any = program.workflows.get(target.name) if target.kind == "workflow" else program.find_effect(target.name)
+    # The function counts and not only the name, which another program may have, too.
     if known is None or known.function is not target.function:
         other = target.program
         whose = f"; it is one of {other!r}: declare it here, or ask a world of that program" if other else ""
@@ -98,6 +99,7 @@ def issued(machine: Machine, run: LiveRun, number: int, params: bytes, *, delay_
         due_us = machine.now.context.store_us + delay_us
         ask_for(machine, DeferredOperation(run.record.id, number, op.kind, op.name, params, due_us))
     elif op.kind in _RUNS:
+        # A seed that follows from the run's own, so the same children come out when the step is done again.
         seed = digest.hash_parts(b"child", run.record.seed, number.to_bytes(4, "big"))
         child = run_id or runs.child_id(run, number)
         ask_for(machine, DeferredOperation(run.record.id, number, op.kind, op.name, params, 0, child, seed))
@@ -113,6 +115,7 @@ def issued(machine: Machine, run: LiveRun, number: int, params: bytes, *, delay_
 
 def ask_for(machine: Machine, held: DeferredOperation) -> None:
     """Ask for an effect, timer, run or intent now if the step has room for it, else in a step that follows at once."""
+    # Nothing overtakes what is held back: work is asked for in the order of the code.
     if machine.work.unsent.items or not machine.now.has_room:
         machine.work.unsent.append(held)
     else:
@@ -318,6 +321,7 @@ def scripted(machine: Machine, run_id: str, number: int, op: Op, outcome: Outcom
 def _prefixed(params: bytes, prefix: str) -> bytes:
     """The parameters of an effect, with the idempotency key that its caller chose made the branch's own."""
     arguments, options = unpack_effect(params)
+    # Only keys that callers chose: any other is made of the intent's id, which is the fork's own.
     if not prefix or options.key is None:
         return params
     return user_values.pack([arguments, msgspec.structs.replace(options, key=f"{prefix}{options.key}").pack()])
@@ -370,6 +374,7 @@ def _start_child(machine: Machine, held: DeferredOperation) -> None:
         machine.now.warn(why)  # the code may never wait for a run that it has started
         arrive(machine, held.run, held.op, runs.failed(failures.TooManyRuns.code, why))
         return
+    # An id that is derived from the run's is no choice of its starter, so the run may be forgotten.
     named = held.kind is OpKind.START and not held.id.startswith(f"{held.run}/")
     start_run(
         machine,
@@ -410,6 +415,7 @@ def _too_many(machine: Machine, held: DeferredOperation) -> str:
 def _depth(machine: Machine, run_id: str) -> int:
     """How many live runs are one inside the other here: this one, the one that started it, and so on."""
     depth = 0
+    # Counted up to the limit: a chain may be as long as users make it.
     while (run := machine.live.get(run_id)) is not None and depth < limits.RUN_DEPTH_MAX:
         depth += 1
         run_id = run.record.parent
@@ -422,6 +428,7 @@ def _attach(machine: Machine, known: LiveRun, held: DeferredOperation) -> None:
     The operation waits for the run and does not own it: if the operation is given up, the run continues.
     """
     record = known.record
+    # A run cannot wait for itself, and only START may share a run with others.
     if held.run == held.id or held.kind is not OpKind.START or not runs.is_same(record, held.name, held.params):
         message = str(errors.IdReused(held.id))
         arrive(machine, held.run, held.op, runs.failed(errors.IdReused.code, message))
@@ -436,6 +443,7 @@ def _attach(machine: Machine, known: LiveRun, held: DeferredOperation) -> None:
 
 def interrupt(machine: Machine, run: LiveRun, scope: int, reason: str, kind: CancelKind) -> None:
     """Cancel a scope of a run, or the whole run (0), when no shield is in the way."""
+    # A second cancellation of the same scope adds nothing: the first reason stays.
     pending = [each.scope for each in run.record.interrupts]
     if run.live and scope not in pending:
         now = machine.now
@@ -451,8 +459,10 @@ def interrupt(machine: Machine, run: LiveRun, scope: int, reason: str, kind: Can
 def arrive(machine: Machine, run_id: str, number: int, outcome: Outcome) -> None:
     """An operation is done. Its run continues later in this step, if that is what it waits for."""
     run = machine.runs.get(run_id)
+    # Late, or once more: the first outcome counts.
     if run is None or not run.live or number >= len(run.record.ops) or run.record.ops[number].outcome is not None:
         return
+    # A receipt says only where the message lies, which differs between worlds that live the same.
     if run.record.ops[number].kind is _SEND and outcome.status is _OK:
         outcome = Outcome(_OK, outcome.data, placed=True)
     run.answer(number, outcome)

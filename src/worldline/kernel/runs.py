@@ -56,12 +56,13 @@ class FailureTraces:
     def keep(self, number: int, data: bytes, trace: str) -> None:
         """An operation is about to fail; the traceback is shown to the code that is fed with the failure."""
         self._kept[number] = (data, trace)
-        while len(self._kept) > TRACES_MAX:
+        while len(self._kept) > TRACES_MAX:  # the oldest
             del self._kept[next(iter(self._kept))]
 
     def take(self, number: int, outcome: Outcome | None) -> str:
         """The traceback that came with the failure of an operation, once."""
         data, trace = self._kept.pop(number, (b"", ""))
+        # Only with the failure that it was made for: the operation may have got another outcome.
         return trace if outcome is not None and outcome.data == data else ""
 
 
@@ -102,6 +103,7 @@ class LiveRun:
 
     def cool(self) -> None:
         """Drop the warm coroutine and everything that running it again brings back."""
+        # In the first call, from `__init__`, there is no coroutine yet.
         context.close(getattr(self, "coroutine", None))
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.waiting: Await | None = None
@@ -129,6 +131,7 @@ class LiveRun:
         self.coroutine = None
 
     def __del__(self) -> None:
+        # Python closes a coroutine that is freed, and its `finally` blocks would run with all their effects.
         context.close(self.coroutine)
 
     @property
@@ -184,11 +187,13 @@ class LiveRun:
 
     def differ(self, number: int, params: bytes) -> None:
         """The code asks for an operation with other arguments than were recorded."""
+        # Bounded, because it is only shown to people.
         if len(self.differing) < DIFFERING_KEPT_MAX:
             self.differing[number] = params
 
     def stray(self, report: str, *, unfit: bool) -> str:
         """The code departs from the record, or cannot take the answer it is fed. Returns the first report of that."""
+        # What follows the first departure is its consequence.
         self.unfit = unfit and not self.strayed
         self.strayed = self.strayed or report
         return self.strayed
@@ -239,9 +244,11 @@ class LiveRun:
     def answer(self, number: int, outcome: Outcome) -> None:
         """An operation is done, or gets another answer. If it is a scope's timer, the scope is interrupted."""
         op = self._done(number, outcome)
+        # A failure may end the wait before its other operations are done.
         if outcome.status is not _OK:
             self.alarmed, self.checked = True, False
         scope = timed_scope(op)
+        # A scope is interrupted once.
         if scope and all(each.scope != scope for each in self.record.interrupts):
             self.record.interrupts.append(timed_out(scope))
 
@@ -255,6 +262,7 @@ class LiveRun:
         is_new = op.outcome is None
         op.answer(outcome)
         self._rows.done(number, is_new=is_new)
+        # It has an outcome, so nothing waits for a person any more.
         if op.parked is not None:
             self.park(number, None)
         return op
@@ -312,6 +320,7 @@ class LiveRun:
         """The code does not fit the record: keep the run as it is until the program has code that fits. A feeding with
         an answer that does not fit is taken back. Returns whether there was one.
         """
+        # Taken back, to be made again with code that takes the answer.
         unfit = self.unfit
         if unfit:
             self._rows.drop_from(len(self.record.ops), len(self.record.log) - 1)
@@ -344,11 +353,13 @@ class LiveRun:
     def start_over(self, workflow: str, args: bytes, *, time_us: int, number: int, interests: list[str] | None) -> None:
         """Continue as new: the same id, maybe another workflow, nothing recorded yet."""
         record = self.record
+        # Through all restarts: the call that first started it must still find it.
         first = record.origin or origin(record.workflow, record.args)
         record.start_over(
             workflow,
             args,
             origin=first,
+            # With the same seed it would draw the same again.
             seed=digest.hash_parts(b"again", record.seed),
             number=number,
             interests=interests,
@@ -422,6 +433,7 @@ class ChildRuns:
 
     def detach(self, run: LiveRun, parent: str, first: int = 0, end: int = OPS_END) -> None:
         """None of these operations of run `parent` waits for this live run any more: it is no child of it, either."""
+        # Read before `detach` clears it.
         owner = run.record.parent
         run.detach(parent, first, end)
         if not run.record.parent:
@@ -435,6 +447,7 @@ def _find_failure(run: LiveRun) -> tuple[tuple[int, int] | None, bool]:
     ops = run.record.ops
     hidden = False
     for scope in run.scopes:
+        # It was cancelled for a failure already: the rest has no part in that.
         if scope.failing >= 0:
             continue
         for number in scope.children:
@@ -471,6 +484,7 @@ def child_id(run: LiveRun, number: int) -> str:
     """Unique in the world: by the operation, by how often the parent had continued as new, by the parent's own id."""
     record = run.record
     parent, again = record.id, record.ops[number].again if number < len(record.ops) else record.again
+    # Ids of nested runs grow with their depth; a digest keeps them short.
     if len(parent) > CHILD_ID_CHARACTERS_MAX:
         parent = digest.sha256(parent.encode()).hex()[:32]
     return f"{parent}/{again}.{number}" if again else f"{parent}/{number}"

@@ -62,6 +62,7 @@ def check(machine: Machine, schedule_id: str, spec: Spec, *, adding: int = 0) ->
         if flow is None:
             raise errors.BadInput(f"workflow {spec.name} is not one of program {machine.program.name!r}")
         flow.signature.unpack(spec.data)
+    # Tried now: a zone that is unknown, or a time that never comes, shows while the caller can be told.
     _next_in_step(spec, since_us=0, after_us=machine.now.context.store_us)
     if schedule_id not in machine.schedules and len(machine.schedules) + adding >= limits.SCHEDULES_MAX:
         raise errors.BadInput(f"a world has at most {limits.SCHEDULES_MAX} schedules")
@@ -77,6 +78,7 @@ def put(machine: Machine, schedule_id: str, spec: Spec) -> bool:
     known = machine.schedules.get(schedule_id)
     if known is not None and known.spec == spec:
         return False
+    # Its timer must not fire for the new specification.
     if known is not None:
         _disarm(machine, known)
     schedule = Schedule(schedule_id, spec, machine.now.context.store_us)
@@ -98,6 +100,7 @@ def fired(machine: Machine, timer: str) -> Schedule:
     """Its timer has fired, and is settled: set the next one. The caller raises the event or starts the run."""
     schedule = machine.schedules[state.schedule_id(timer)]
     schedule.fire()
+    # Before its event: what that does to the schedule is about this timer.
     _arm(machine, schedule)
     return schedule
 
@@ -154,6 +157,7 @@ def _arm(machine: Machine, schedule: Schedule) -> None:
 
 
 def _disarm(machine: Machine, schedule: Schedule) -> None:
+    # Without a number the timer is held back: it is no open work yet.
     if schedule.work:
         machine.work.give_up_numbered(schedule.work)
     else:

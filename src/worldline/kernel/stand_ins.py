@@ -110,7 +110,7 @@ def known(kind: Any) -> Any:
 
 def _is_hashable(kind: Any) -> bool:
     try:
-        return kind in KNOWN or True
+        return kind in KNOWN or True  # the question is whether it has a hash
     except TypeError:  # an annotation with something of the user's in it
         return False
 
@@ -192,6 +192,7 @@ def _tag_of(kind: Any) -> str | None:
         return None
     for name in _hints(members[0]):
         said = [literal for each in members for literal in _literals(each, name) or [None]]
+        # Every member has the field, and no two of them say the same in it.
         if None not in said and len(dict.fromkeys(said)) == len(said):
             return name
     return None
@@ -216,6 +217,7 @@ def _is_plain_dataclass(kind: Any) -> bool:
     """Whether objects of it can be made of its fields: pydantic's and msgspec's classes are read by them."""
     if not isinstance(kind, type) or not dataclasses.is_dataclass(kind) or hasattr(kind, "__pydantic_fields__"):
         return False
+    # The object is made anew by its constructor, which has to take every field.
     return all(each.init for each in dataclasses.fields(kind)) and not any(_init_only(kind))
 
 

@@ -46,5 +46,6 @@ def witness(machine: Machine, data: bytes) -> bytes:
 
 def _root(machine: Machine) -> bytes:
     beside = ((key, row_ledger.row_of(write())) for key, write in machine.rows_beside_cells())
+    # Without a trie of a saved state, the root is made of all rows.
     root = machine.cells.root(beside)
     return root_of((key, row_ledger.row_of(write())) for key, write in machine.rows()) if root is None else root

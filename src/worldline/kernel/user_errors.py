@@ -60,6 +60,7 @@ def let_pass(error: BaseException) -> bool:
         return False
     running = context.current.get()
     if running is not None:
+        # Noted as well: user code further out may catch it.
         running.drop_step(errors.CannotStep("the process has no memory left for this step", lasting=False))
     return True
 
@@ -71,6 +72,7 @@ def code_of(error: BaseException) -> str:
 
 def text_at(error: BaseException, attribute: str) -> str:
     """A short text that an exception has as an attribute. Empty if it has none, or if reading it fails."""
+    # The attribute may be a property of the user's, which can do anything.
     try:
         return plain_text(getattr(error, attribute, ""), characters_max=CODE_CHARACTERS_MAX)
     except BaseException as raised:
@@ -110,6 +112,7 @@ def message_in_step(error: BaseException) -> str:
 
 def text_of(error: BaseException) -> str:
     """The text of an exception: empty if it has none, or if reading it fails."""
+    # `__str__` may be the user's own.
     try:
         text = plain_text(str(error))
     except BaseException as raised:
@@ -187,6 +190,7 @@ def plain_text(text: object, *, characters_max: int = TEXT_CHARACTERS_MAX) -> st
         return ""
     # A slice by the base class's own method: a subclass may return anything, and this makes a plain `str`.
     cut = str.__getitem__(text, slice(characters_max))  # type: ignore[index]
+    # A lone surrogate has no bytes, so it is written out.
     return _ADDRESS.sub("0x...", cut).encode("utf-8", "backslashreplace").decode()
 
 

@@ -89,9 +89,11 @@ def never_asked(parsed: document_schema.DomainSchema, name: str) -> Iterator[Doc
     begins = document_schema.defaults(parsed)
     written = [path for each in parsed.actions.values() for path in _patches(each)]
     for place, node in reads.walk(parsed.actions[name]):
+        # Core evaluates these at once, so nothing is asked for.
         if node["kind"] != "if" or node["then"]["kind"] != "effect" or node["then"]["type"] in flow_nodes.INLINE:
             continue
         for path in _null_checks(node["cond"]):
+            # A field that is null at first, or that some action writes, may be null by then.
             if begins.get(path) is not None and not any(_overlap(path, each) for each in written):
                 what = f"the effect {node['then']['type']!r} is never asked for: {path} is never null"
                 yield DocumentFinding(NEVER, f"actions.{name}.flow{place}", what, _BEGIN)
@@ -138,6 +140,7 @@ class _Flow:
         elif kind == "call":
             self._call(node["flow"], where)
         elif kind == "effect" and node["type"] in flow_nodes.INLINE:
+            # Core has written its answer when the next step is run.
             self._patched |= dict.fromkeys(reads.targets(node))
         elif kind == "effect":
             self._effect(node, where, guards)
@@ -145,12 +148,14 @@ class _Flow:
     def _steps(self, steps: list[Mapping[str, Any]], where: str, guards: tuple[str, ...]) -> None:
         for at, step in enumerate(steps):
             self._node(step, f"{where}.steps[{at}]", guards)
+            # If one branch ends the flow, the condition guards all that comes behind.
             if step["kind"] == "if" and (_ends(step["then"]) or ("else" in step and _ends(step["else"]))):
                 guards = (*guards, *self._fields_of(shapes.paths(step["cond"])))
 
     def _branches(self, node: Mapping[str, Any], where: str, guards: tuple[str, ...]) -> None:
         """Behind a branch, what was patched in either may be; one that ends the flow has no behind."""
         before = self._patched
+        # Without `else`, a flow may also go past the `if`, with what was patched before.
         behind: dict[str, None] = {} if "else" in node else before
         for branch in ("then", "else"):
             if branch in node:
@@ -162,6 +167,7 @@ class _Flow:
     def _effect(self, node: Mapping[str, Any], where: str, guards: tuple[str, ...]) -> None:
         answers = list(reads.targets(node))
         changed = [*answers, *self._written]
+        # An effect without a target makes no condition false, so any condition counts.
         guarded = any(_overlap(guard, each) for guard in guards for each in changed) if answers else bool(guards)
         if not guarded:
             what = f"the effect {node['type']!r} is asked for again whenever the flow is run again"
@@ -169,6 +175,7 @@ class _Flow:
 
     def _call(self, name: str, where: str) -> None:
         """What the called flow reads is looked at with what is patched here; its own patches come after."""
+        # Kept, because an action may be called from many places.
         if name not in self._called:
             every = reads.called(self._parsed, name)
             read = dict.fromkeys(path for each in every for path in reads.of_flow(each))
@@ -267,6 +274,7 @@ def _is_container(
     path = expression["path"]
     if path in parsed.computed.fields:
         made = parsed.computed.fields[path].expr
+        # Behind one that only gets another, nothing is looked up: such a chain may be a circle.
         return made["kind"] != "get" and _is_container(made, parsed, None)
     segments = value_paths.split(path)
     spec = fields.lookup(parsed.state.fields, segments)

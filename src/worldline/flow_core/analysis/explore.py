@@ -120,6 +120,7 @@ class _Search:
     ) -> None:
         self._compiled = compiled
         self._core = cores.Core(trace=False)
+        # Without traces, which a search would make for every compute.
         self._domain = jobs.DomainRuntime(compiled, self._core, iterations_max=ITERATIONS_MAX)
         self._literals = samples.Literals(compiled.schema)
         self._inputs = {
@@ -136,6 +137,7 @@ class _Search:
 
     def run(self, data: dict[str, Any], *, states_max: int, depth_max: int) -> Explored:
         first = _resting(cores.created(self._compiled, data, flow_records.JobContext()))
+        # States are told apart by their data, so a state is visited once, on a shortest way.
         seen = {_key(first.data): None}
         todo: deque[tuple[flow_records.Snapshot, tuple[Step, ...]]] = deque([(first, ())])
         stuck: list[StuckState] = []
@@ -151,6 +153,7 @@ class _Search:
                 key = _key(after.data)
                 if key in seen:
                     continue
+                # The states that are waiting are still visited: actions may run there.
                 if len(seen) == states_max:
                     self._complete = False
                     continue
@@ -198,6 +201,7 @@ class _Search:
         ends = 0
         while todo:
             before, job, answered = todo.popleft()
+            # Time stands still, so that no state differs by when it was reached.
             context = flow_records.JobContext(0, jobs.seed(job, before))
             try:
                 outcome = jobs.run(job, before, self._domain, context, jobs.unheard)
@@ -214,6 +218,7 @@ class _Search:
                     answered,
                     "" if error_value is None else f"{error_value.code}: {error_value.message}",
                 )
+                # Every effect has several answers, so ends multiply.
                 ends += 1
                 if ends == OUTCOMES_MAX and todo:
                     self._complete = False
@@ -226,6 +231,7 @@ class _Search:
             said: list[Any] = list(self._answers[requirement.type])
         else:
             spec = self._field(into)
+            # A target that is no field is answered without a patch.
             chosen = [[]] if spec is None else samples.of_field(spec, self._literals, ANSWERS_MAX)
             said = [*chosen, jobs.Failure(_FAILED["code"], _FAILED["message"])]
         for each in said:

@@ -20,6 +20,7 @@ def called(parsed: document_schema.DomainSchema, name: str) -> list[document_sch
     todo = [name]
     while todo:
         each = todo.pop(0)
+        # A document that was never validated may have actions that call each other in a circle.
         if each not in found and each in parsed.actions:
             found[each] = None
             todo += [node["flow"] for _, node in walk(parsed.actions[each]) if node["kind"] == "call"]
@@ -71,6 +72,7 @@ def targets(effect: Mapping[str, Any]) -> Iterator[str]:
     """The fields that an effect node names for its answer: by convention literals, `into` and `fail`."""
     for name in ("into", "fail"):
         given = effect["params"].get(name, {})
+        # A target that is computed shows only when the flow is run.
         if given.get("kind") == "lit" and isinstance(given["value"], str):
             yield given["value"]
 

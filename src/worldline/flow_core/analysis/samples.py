@@ -22,6 +22,7 @@ class Literals:
             if isinstance(value, str):
                 texts[value] = None
             elif isinstance(value, int | float) and not isinstance(value, bool):
+                # One more than a literal is where a comparison with it turns.
                 numbers |= {value: None, value + 1: None}
         self.texts = list(texts)[:LITERALS_MAX]
         self.numbers = list(numbers)[:LITERALS_MAX]
@@ -77,6 +78,7 @@ def _literals(parsed: document_schema.DomainSchema) -> Iterator[Any]:
             yield from _inside(action.available)
         for _, node in reads.walk(action):
             for place, form, inner in document_schema.node_children(node):
+                # Targets of effects are paths, and not data.
                 if form == "e" and place not in (".params.into", ".params.fail"):
                     yield from _inside(inner)
     for field in parsed.computed.fields.values():

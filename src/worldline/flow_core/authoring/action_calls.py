@@ -64,6 +64,7 @@ def event_of(act: Act[Any], *, key: str, id: str, named: bool) -> tuple[str, byt
     """The event that an intent is: its schema and its data."""
     given = input_of(act)
     taken = [] if given is js_values.MISSING else [given]
+    # The short way does not check bounds, so it is for small maps alone.
     is_flat = not taken or (type(given) is dict and canonical.is_small_map(given))
     made = (canonical.encode_flat if is_flat else canonical.encode)([key, id, named, taken])  # a `IntentEvent`
     return schema_of(name_of(act.domain), act.action), made

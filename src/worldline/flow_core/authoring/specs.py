@@ -89,6 +89,7 @@ def _of(kind: Any, where: str, within: tuple[Any, ...]) -> dict[str, Any]:
 
 def _defaults(kind: type) -> dict[str, Any]:
     if dataclasses.is_dataclass(kind):
+        # A default that a factory makes is no value, and a document has only values.
         return {each.name: each.default for each in dataclasses.fields(kind) if each.default is not dataclasses.MISSING}
     found = msgspec.structs.fields(kind)
     return {each.name: each.default for each in found if each.default is not msgspec.NODEFAULT}

@@ -54,6 +54,7 @@ def _shape(spec: document_schema.FieldSpec, *, given: bool) -> dict[str, Any]:
         return {"enum": [*kind.enum, *([None] if nullable and None not in kind.enum else [])]}
     if kind == "object":
         if not isinstance(spec.fields, dict):
+            # Any value, or any but null.
             return {} if nullable else {"type": ["object", "array", "string", "number", "boolean"]}
         inner = members(spec.fields, given=given)
         return {"anyOf": [inner, {"type": "null"}]} if nullable else inner

@@ -79,6 +79,7 @@ def _action(spec: document_schema.ActionSpec) -> ActionOutline:
     if isinstance(spec.input, document_schema.FieldSpec):
         inner = spec.input.fields
         taken = {name: _field(each) for name, each in inner.items()} if isinstance(inner, dict) else {}
+        # An input that is no object is shown as one parameter.
         taken = taken or {"input": _field(spec.input)}
     return ActionOutline(
         description=spec.description if isinstance(spec.description, str) else "",

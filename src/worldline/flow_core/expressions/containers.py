@@ -34,6 +34,7 @@ def at(array: Run, index: Run) -> Run:
         if type(found) is list:
             place = num(where)
             if not 0 <= place < len(found):
+                # A whole number is an `int` in Core, so anything else is between two places.
                 return None
             return found[place] if type(place) is int else MISSING
         return found.get(where) if type(found) is dict and type(where) is str else None
@@ -126,6 +127,7 @@ def _sought(scope: EvalScope, found: object, predicate: Run, weight: int, *, wan
         before = scope.item, scope.index, scope.array
         for each in _entered(scope, found, weight):
             if truth(predicate(scope)) is wanted:
+                # Leaving early skips the end of `_entered`, which would have bound these again.
                 scope.enter(*before)
                 return True, each
     return False, None
@@ -178,12 +180,15 @@ def unique(array: Run) -> Run:
         for each in found:
             kind = type(each)
             if kind is list or kind is dict:
+                # It is compared with each container before it, and that is what it costs.
                 scope.meter.spend(len(containers))
+                # Containers are equal only if they are the same one.
                 if any(each is other for other in containers):
                     continue
                 containers.append(each)
             else:
                 mark = (js_values.kind_of(each), each)
+                # NaN equals nothing, not even itself, so each of them is kept.
                 if mark in seen and each == each:  # noqa: PLR0124
                     continue
                 seen[mark] = None

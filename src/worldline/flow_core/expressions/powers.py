@@ -66,6 +66,7 @@ def _magnitude(base: Number, exponent: Number) -> float:
         return math.inf if bits > 0 else 0.0
     while parts > 1 and (roots := _roots(top, bottom)) is not None:
         (top, bottom), parts = roots, parts // 2
+    # Of powers of two only the exponent changes.
     if parts == 1 and top & (top - 1) == bottom & (bottom - 1) == 0:
         return _shifted((top.bit_length() - bottom.bit_length()) * number)
     if parts == 1 and abs(number) <= _EXACT_MAX:

@@ -92,7 +92,7 @@ def _paths(expression: Mapping[str, Any]) -> list[str]:
 def _value(expression: Mapping[str, Any], scope: EvalScope) -> Any:
     try:
         return compiler.Compiler().one(expression)(scope)
-    except faults.Fault:
+    except faults.Fault:  # a part that cannot be evaluated has no value to show
         return None
 
 

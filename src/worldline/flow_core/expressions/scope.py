@@ -58,11 +58,13 @@ class EvalScope:
 
     def system_data(self) -> dict[str, Any]:
         """`system` as plain values, the same ones for the same snapshot."""
+        # Made when it is first read, because few expressions do.
         if self.system_view is None:
             self.system_view = flow_records.plain(self.system)
         return self.system_view
 
     def next_uuid(self) -> int:
+        # Counted anew in each compute, so a flow that is run again draws the same.
         self._uuids += 1
         return self._uuids - 1
 

@@ -33,6 +33,7 @@ def concat(args: list[Run]) -> Run:
 
 def whole(number: Number, most: int) -> int:
     """A position in something that is `most` long, cut to what is there. Fractions are dropped."""
+    # Written so that NaN counts as 0.
     return 0 if not number > 0 else most if number >= most else int(number)
 
 
@@ -92,6 +93,7 @@ def replace(string: Run, search: Run, replacement: Run) -> Run:
         for found in _PATTERN.finditer(new):
             made += [new[last : found.start()], parts[found[1]]]
             size += len(made[-1]) + len(made[-2])
+            # Before it is joined: each `$` may repeat the whole text.
             js_values.short_enough(size)
             last = found.end()
         return fused(bounded("".join([*made, new[last:], after])))

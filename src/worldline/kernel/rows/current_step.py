@@ -147,6 +147,7 @@ class CurrentStep:
 
     def warn(self, text: str) -> None:
         """Let the host's log say this when the step is durable. Nothing of it is journaled."""
+        # Bounded, because one step could otherwise fill the log.
         if len(self.warnings) < WARNINGS_MAX:
             self.warnings = (*self.warnings, text)
 
@@ -195,6 +196,7 @@ class CurrentStep:
         return self.personal
 
     def next_key(self) -> tuple[int, int]:
+        # These two name the work outside of the world, so no ordinal comes twice in a step.
         """The (step, ordinal) of the next open work."""
         key = (self.context.step, self.ordinal)
         self.ordinal += 1

@@ -91,7 +91,7 @@ class OpenWork:
         opened_us = context.store_us
         step, ordinal = now.next_key()
         intent = ids.intent_id(context.address, step=step, ordinal=ordinal, kind=name, params=params)
-        number = 0 if run else self._next_work()
+        number = 0 if run else self._next_work()  # what belongs to a run is in its operation's row
         pending = Pending(
             number,
             kind,
@@ -141,6 +141,7 @@ class OpenWork:
         key = self.now.next_key()
         pending = Pending(0, WorkKind.MESSAGE, name, params, *key, context.store_us, 0, 0, run, op)
         if asks:
+            # Before the name is made, which the secret is part of.
             pending.keep_secret(self.questions.secret(self.now))
         intent = pending.intent(context.address)
         self.open[intent] = pending
@@ -152,6 +153,7 @@ class OpenWork:
         return self.count
 
     def _remove(self, intent: ids.IntentId) -> Pending:
+        # Only work without an operation has a row of its own; the other rows are noted by the run.
         pending = self.open.pop(intent)
         if pending.number:
             del self._numbered[pending.number]
@@ -171,6 +173,7 @@ class OpenWork:
         """Ask again, under the name of this step, for a timer that a fork has inherited. What belongs to a run is noted
         by the caller.
         """
+        # Under its old name, which is made of the step that had asked for it.
         del self.open[pending.intent(self.now.context.address)]
         pending.renamed(*self.now.next_key())
         wanted = self.wanted_again(pending, self.now.context.address)
@@ -228,6 +231,7 @@ class OpenWork:
         one of the next.
         """
         self._remove(pending.intent(self.now.context.address))
+        # Behind what waits to be closed nothing overtakes.
         if self.closing or self.now.full:
             self.closing.append(GivenUp(pending))
         else:
@@ -242,10 +246,12 @@ class OpenWork:
         """A fork begins: what was given up and is still in the queues is its parent's, and so is what names the
         parent's questions.
         """
+        # Closing it would cancel work of the parent, which is another world.
         self.closing.clear()
         self.questions.forked(self.now.context.step, [each.secret for each in self.open.values() if each.secret])
 
     def _close(self, pending: Pending) -> None:
+        # A message has left already: only its answer is not wanted any more.
         if pending.kind is not WorkKind.MESSAGE:
             self.now.cancelled.append(self.wanted_again(pending, self.now.context.address))
         self.now.draft(_CANCELLED[pending.kind], user_values.dump([pending.step, pending.ordinal, pending.name]))
@@ -276,6 +282,7 @@ class OpenWork:
         def choose(held: DeferredOperation) -> DeferredOperation | None:
             if held.run != record.id:
                 return held
+            # What outlives the run stays without its owner; an operation that has an outcome asks for nothing more.
             outlives = held.kind in OUTLIVE and record.ops[held.op].outcome is None
             return msgspec.structs.replace(held, run="") if outlives else None
 

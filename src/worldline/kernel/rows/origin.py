@@ -37,6 +37,7 @@ class OriginRows:
 
     def forked(self, parent: ids.Address, *, salt: bytes) -> None:
         """The world begins as a fork. It draws what its parent would have drawn; with a salt, something else."""
+        # The seed of a fork's fork is still that of the first parent.
         self._seed = self._seed or _seed_of(parent)
         if salt:
             self.salted(salt)

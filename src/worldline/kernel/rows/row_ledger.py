@@ -46,15 +46,19 @@ class Group:
         known = changed.get(key)
         if known is None:
             changed[key] = write, is_new or self._is_new or self._dropped, base
+        # Whether it is new, and what it was before, is what the first note said: both are about the time before the
+        # step.
         else:
             changed[key] = write, known[1], known[2]
 
     def gone(self, key: bytes) -> None:
         if not self._changed:
             self._ledger.note(self)
+        # It came within the step, so it leaves nothing.
         known = self._changed.get(key)
         if known is not None and known[1]:
             del self._changed[key]
+        # Of a new group, or one that is dropped, no row was written before.
         elif not (self._is_new or self._dropped):
             self._changed[key] = None, False, None
 
@@ -62,6 +66,7 @@ class Group:
         """All its rows are gone."""
         self._changed.clear()
         self._ledger.note(self)
+        # A group that is new in this step has no rows to drop.
         self._dropped = self._dropped or not self._is_new
 
     def collect(self, drops: list[Change], rows: list[Change]) -> None:
@@ -125,6 +130,7 @@ def _slot(data: bytes, payload: bytes) -> tuple[int, int]:
     """Where in a row's meaning the payload stands."""
     if len(payload) < SLOT_BYTES_MIN:
         return NO_SLOT
+    # Where the same bytes stand more than once, any of the places will do.
     start = data.find(payload)
     return start, start + len(payload)
 

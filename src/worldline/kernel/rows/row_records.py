@@ -1,8 +1,8 @@
 """The records that a world's state consists of, each of them a row: runs and what they record, cells, open work,
-schedules. `write` gives a record as the fields of its row; `snapshots.py` makes records of rows.
+schedules. `write` gives a record as the fields of its row; `state_rows.py` makes records of rows.
 
 What changes a record is a method here; what else has to change with it, and noting the row, is up to the objects that
-own records: `Run`, `OpenWork` and `Machine`.
+own records: `LiveRun`, `OpenWork` and `Machine`.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.status is other.status and self.data == other.data
 
     def write(self) -> Written:
+        # As placement it is in no state digest, which must be equal for worlds that live the same.
         if self.placed:
             return [int(self.status)], [self.data], b""
         return [int(self.status), self.data], [], self.data
@@ -260,6 +261,7 @@ class Record(msgspec.Struct):
             self.turning,
             *rest,
         ) = meaning
+        # What was added later is left out where it says nothing, so rows from before read the same.
         self.started_us, self.salts = started_us, rest[0] if rest else 0
         self.correlation_id = rest[1] if len(rest) > 1 else ""
 
@@ -314,6 +316,7 @@ class Record(msgspec.Struct):
         if returned:
             self.buffer.replace([*returned, *self.buffer])
         self.again += 1
+        # Reset to its start it simply begins: there is nothing behind which it would turn live.
         self.turning = bool(first)
         self.stand(RunStatus.RUNNING)
 
@@ -347,6 +350,7 @@ class Record(msgspec.Struct):
             self.interests,
             self.turning,
         ]
+        # Places are fixed, so with a correlation id the salts are written even if there are none.
         if self.correlation_id:
             meaning += (self.salts, self.correlation_id)
         elif self.salts:

@@ -17,6 +17,7 @@ class RunRows:
     def __init__(self, record: Record, ledger: RowLedger, *, is_new: bool) -> None:
         self._record = record
         name = keys.text(record.id)
+        # In three groups, because they are dropped at different times: progress also when a run starts over.
         self._itself = Group(ledger, keys.RUN + name, is_new=is_new)
         self._progress = Group(ledger, keys.PROGRESS + name, is_new=is_new)
         self._arrived = Group(ledger, keys.ARRIVED + name, is_new=is_new)
@@ -32,6 +33,7 @@ class RunRows:
 
     def stands(self) -> None:
         """Its status has changed."""
+        # A run without this row is RUNNING, so most runs never have one.
         if self._record.status is RunStatus.RUNNING:
             self._itself.gone(keys.STATUS)
         else:
