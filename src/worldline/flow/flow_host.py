@@ -1,11 +1,11 @@
 """A standalone host: flow domains in this process, without a store. `worldline.open` runs them in durable worlds.
 
 For every key a mailbox, a head, and at most one runner. A runner takes jobs until there is none, looks once more
-before it lets go of its guard, and a kick that came while it ran is remembered and tried again: no job is left lying.
+before it releases its guard, and a kick that came while it ran is remembered and tried again: no job is left lying.
 Effects are performed outside the mailbox; what they give comes back as a job. The head is set before anything of a
 job's outcome is acted on.
 
-All that an intent needs to go on is in its snapshot; here are only queues, futures of callers, and traces. What a job
+All that an intent needs to resume is in its snapshot; here are only queues, futures of callers, and traces. What a job
 raises ends its intent and not the runner. A key whose requirement cannot be cleared is fatal: it takes nothing any
 more. What callers are given are copies: no change of theirs reaches a head. A closed host accepts nothing, and
 ends the waits of all callers.
@@ -61,13 +61,14 @@ class _Key:
         self.bodies: dict[str, str] = {}
         self.traces: dict[str, list[compute_trace.TraceGraph]] = {}
         self.performing: dict[asyncio.Task[None], str] = {}
-        self.overdue: dict[asyncio.Task[None], str] = {}  # settled by a timeout, their handlers still run
+        self.overdue: dict[asyncio.Task[None], str] = {}  # resolved by a timeout, their handlers still run
 
     def advance(self, head: flow_records.Snapshot) -> None:
         self.head = head
 
     def stop(self, why: str) -> None:
         self.fatal = why
+        # Nothing of it may be run: each job could ask for more.
         self.mailbox.clear()
 
     def knows(self, intent: flow_records.Intent) -> bool:
@@ -75,6 +76,7 @@ class _Key:
         if intent.intent_id not in self.bodies:
             return False
         if self.bodies[intent.intent_id] != _body(intent):
+            # Another body under the same id would get the result of the first.
             raise errors.IdReused(intent.intent_id)
         return True
 
@@ -82,6 +84,7 @@ class _Key:
         """Keep its future, and those of the last intents that have ended."""
         self.waiting[intent.intent_id] = asyncio.get_running_loop().create_future()
         self.bodies[intent.intent_id] = _body(intent)
+        # Only of intents that have ended: a result that is awaited is never dropped.
         ended = [each for each, future in self.waiting.items() if future.done()]
         for each in ended[: max(0, len(ended) - limits.FLOW_RESULTS_KEPT_MAX)]:
             del self.waiting[each], self.bodies[each]
@@ -94,12 +97,12 @@ class _Key:
             future.set_result(Result(said, self.head, error if status == "error" else None, traces))
 
     def performs(self, task: asyncio.Task[None], requirement_id: str) -> None:
-        """An effect is performed by this task, until it is settled or done."""
+        """Note that this task performs an effect, until that has its outcome or the task is done."""
         self.performing[task] = requirement_id
         task.add_done_callback(self._left)
 
     def settle(self, task: asyncio.Task[Any] | None) -> None:
-        """The effect of a task has its outcome. After a timeout its handler may run on: nothing waits for that."""
+        """Note that the effect of a task has its outcome. Nothing waits for a handler that runs after a timeout."""
         if task in self.performing:
             self.overdue[task] = self.performing.pop(task)
 
@@ -332,10 +335,11 @@ class Host:
         # Before the task first runs, so that a second kick finds the guard.
         self._active[key] = None
         self._runners[task] = key
+        # Held until it is done, because the loop alone does not keep a task alive.
         task.add_done_callback(self._runners.pop)
 
     async def _run(self, key: str) -> None:
-        """Take jobs until there is none; one that comes at the last moment too."""
+        """Run jobs until there is none, including one that comes at the last moment."""
         entry = self._entry(key)
         try:
             self._emit(key, "runner:start")
@@ -389,7 +393,7 @@ class Host:
         return flow_records.JobContext(context.now, context.random_seed, env)
 
     def _settle(self, key: str, job: jobs.Job, outcome: jobs.JobOutcome) -> None:
-        """First the head, then what is to be done about it."""
+        """Set the head, and only then do what the outcome asks for."""
         entry = self._entry(key)
         entry.advance(outcome.head)
         if outcome.trace is not None:
@@ -413,6 +417,7 @@ class Host:
 
     def _dispatch(self, key: str, requirement: flow_records.Requirement) -> None:
         """Perform an effect outside the mailbox; its outcome comes back as a job."""
+        # Its outcome comes by `inject`.
         if not self._perform:
             return
         entry = self._entry(key)

@@ -33,6 +33,7 @@ def replay(
     job: jobs.Job | None = None
     context: flow_records.JobContext | None = None
     for each in events:
+        # A host tells of all its keys by one sink.
         if each.key != key:
             continue
         if each.type == "job:start":

@@ -24,6 +24,7 @@ class Compiled:
     def __init__(self, raw: Mapping[str, Any], parsed: document_schema.DomainSchema) -> None:
         self.raw = raw
         self.schema = parsed
+        # Of what was given, and not of the record: unknown members count as well.
         self.hash = hashing.schema_hash(raw)
         self.fields = parsed.state.fields
         self._compiler = compiler.Compiler()
@@ -54,6 +55,7 @@ class Compiled:
         fields = self.schema.computed.fields
         steps = tuple((key, self._compiler.one(fields[key].expr)) for key in computed.ordered(fields))
         read = [path for key, _ in steps for path in shapes.paths(fields[key].expr)]
+        # What they read decides whether values can be remembered between jobs.
         return computed.Evaluation(steps, lookups.fields_of(read))
 
     def _once(self, key: tuple[str, str], make: Callable[[], T]) -> T:

@@ -23,7 +23,7 @@ class TraceNode(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TraceGraph(msgspec.Struct, frozen=True, rename="camel"):
-    """All of them, and what came of the compute."""
+    """All nodes of a compute, and how it ended."""
 
     root: str
     nodes: dict[str, TraceNode]
@@ -71,6 +71,7 @@ class NodeRecorder:
 
     def end(self, kind: str, path: str, inputs: dict[str, Any], output: Any) -> None:
         children = tuple(self._open.pop())
+        # The last node to end is the root, so it is set again each time.
         self.root = f"trace-{len(self.nodes)}"
         self._open[-1].append(self.root)
         self.nodes[self.root] = TraceNode(

@@ -70,6 +70,7 @@ class Evaluation:
         """All of them, of this data and this input; the rest is the snapshot's. Raises `ComputedFailed`. Remembered
         ones cost as much as others, and fail as others do.
         """
+        # They depend on the intent or the time as well, so nothing of them can be kept.
         if self._fields is None:
             return self._evaluated(replace(snapshot, data=data, input=given), meter)
         read = [data.get(name, js_values.MISSING) for name in self._fields]
@@ -80,6 +81,7 @@ class Evaluation:
         begun = meter.work
         found = self._evaluated(replace(snapshot, data=data, input=given), meter)
         if not any(type(each) in _CONTAINERS for each in found.values()):
+            # The cost is kept too, so that the same document reaches the limit at the same place.
             self._last = read, found.copy(), meter.work - begun
         return found
 

@@ -1,12 +1,12 @@
 """The pure Core: compute, apply, abandon, refusal, explain. The same arguments give the same result.
 
 compute   one run of an action's flow over a snapshot, from its beginning. The steps:
-          0 computed values anew; 1 is there such an action, has the intent an id, does its input fit; 2 is the action
-          available (not asked again when a host goes on with the same intent: `reentry`); 3 run the flow; 4 computed
-          values anew; 5 `system` and `meta`. Version + 1, also where an early step refuses.
+          0 computed values again; 1 is there such an action, has the intent an id, does its input fit; 2 is the action
+          available (not asked again when a host resumes the same intent: `reentry`); 3 run the flow; 4 computed
+          values again; 5 `system` and `meta`. Version + 1, also where an early step refuses.
 apply     concrete patches, one by one: one that is refused is skipped and becomes an error, the others are applied.
           Version + 1, also for no patch at all. Of `system`, only `pendingRequirements` can be written.
-abandon   ends an intent that cannot be gone on with: its requirements are cleared, its error is `lastError`.
+abandon   ends an intent that cannot continue: its requirements are cleared, its error is `lastError`.
 refusal   why an intent would be refused now, without running it; `unavailable` says it of all intents of an action.
 explain   a path's value, and how it came about.
 
@@ -118,6 +118,7 @@ class Core:
         refused: list[flow_records.ErrorValue] = []
         for patch in patches.concrete(given):
             try:
+                # Hosts clear requirements by a patch, so that it is in the same apply as the tombstone.
                 if patch.path == patches.CLEAR and patch.op == "set":
                     system = msgspec.structs.replace(system, pending_requirements=_requirements(patch.value))
                 elif value_paths.split(patch.path)[0] in patches.RESERVED and not _declares(schema, patch):
@@ -164,6 +165,7 @@ class Core:
             timestamp=context.now,
             context=detail,
         )
+        # Only its own: other intents, if there are any, still wait for theirs.
         remaining = tuple(each for each in snapshot.system.pending_requirements if each.intent_id != intent.intent_id)
         system = _system(snapshot, error, status="error", pending=remaining)
         return _settled(snapshot, system, context, closing)
@@ -251,6 +253,7 @@ class Core:
         closing: Sequence[patches.Patch],
     ) -> Computed:
         context, status, error = flow.context, _ENDS[flow.status], flow.error
+        # A flow that failed after it had asked for effects waits for none of them.
         requirements = tuple(flow.requirements) if status == "pending" else ()
         data, given = flow.scope.data, intent.input
         try:
@@ -301,6 +304,7 @@ def _accepted(
         raise faults.Fault(faults.UNKNOWN_ACTION, f"there is no action {intent.type!r}")
     if not intent.intent_id:
         raise faults.Fault(faults.INVALID_INPUT, "an intent needs an id")
+    # Before the condition, which may read the input.
     if wrong := fields.input_misfit(schema.schema.actions[intent.type].input, intent.input):
         raise faults.Fault(faults.INVALID_INPUT, wrong)
     condition = None if reentry else schema.available(intent.type)

@@ -91,6 +91,7 @@ def misfit(
 def _members(
     fields: Mapping[str, document_schema.FieldSpec], value: Mapping[str, Any], where: str, *, partial: bool, given: bool
 ) -> str:
+    # Refused, because no path of the document could read it.
     for name in value:
         if name not in fields:
             return f"{where} has no field {name!r}"
@@ -108,6 +109,7 @@ def input_misfit(spec: document_schema.FieldSpec | Any, value: Any) -> str:
     """Why an intent's input does not fit; only inputs that are objects are looked into, and only their first level."""
     if spec is UNSET or spec.type != "object" or not isinstance(spec.fields, dict):
         return ""
+    # No input is an object without members: what is required is named then.
     given = {} if value is js_values.MISSING or value is None else value
     if type(given) is not dict:
         return f"input must be an object, not {js_values.kind_of(given)}"

@@ -282,6 +282,7 @@ class Nodes:
             if op != "unset":
                 if value is js_values.MISSING:
                     raise faults.Fault(faults.TYPE_MISMATCH, f"Value is required at {target}")
+                # Copied, so that two places of the data never share a container.
                 value = js_values.checked(value, scope.meter, target)
                 if wrong := fields.misfit(declared, value, target, partial=partial):
                     raise faults.Fault(faults.TYPE_MISMATCH, wrong)
@@ -307,6 +308,7 @@ class Nodes:
             found: dict[str, Any] = {}
             try:
                 evaluated = {name: each(flow.scope) for name, each in params}
+                # A copy: it is in the snapshot, and later patches must not reach it.
                 found = js_values.checked(evaluated, flow.scope.meter, "params")
                 flow.require(path, effect, found)
             except faults.Fault as fault:

@@ -177,7 +177,7 @@ def frozen(snapshot: Snapshot) -> Snapshot:
 
 
 def _frozen_error(error: ErrorValue) -> ErrorValue:
-    return replace(error, context=js_values.frozen(error.context))
+    return replace(error, context=js_values.frozen(error.context))  # its other fields cannot be changed
 
 
 def received(value: object) -> Snapshot:
@@ -207,4 +207,5 @@ def created(data: object, schema_hash: str, context: JobContext) -> Snapshot:
 
 def kept(errors: tuple[ErrorValue, ...]) -> tuple[ErrorValue, ...]:
     """The errors that a snapshot keeps: the last ones."""
+    # Bounded, because the whole snapshot is stored with each version.
     return errors[-limits.FLOW_ERRORS_MAX :]

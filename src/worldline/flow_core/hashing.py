@@ -143,6 +143,7 @@ def schema_hash(document: Mapping[str, Any], *, effective: bool = False) -> str:
     """
     hashed = {name: each for name, each in document.items() if name != "hash"}
     state = hashed.get("state")
+    # A host that adds a field of its own must not change what intents and requirements are named by.
     if not effective and isinstance(state, Mapping) and isinstance(state.get("fields"), Mapping):
         fields = {name: each for name, each in state["fields"].items() if not str(name).startswith("$")}
         hashed["state"] = {**state, "fields": fields}

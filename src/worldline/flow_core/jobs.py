@@ -169,7 +169,7 @@ def seed(job: Job, head: flow_records.Snapshot) -> str:
 
 
 def unheard(_type: str, /, **_fields: Any) -> None:
-    """The `emit` of jobs that none is told of."""
+    """Serve as the `emit` of jobs without a subscriber."""
 
 
 def run(
@@ -216,7 +216,7 @@ def failed(
     context: flow_records.JobContext,
     emit: Emit,
 ) -> JobOutcome:
-    """A job raised. Its intent ends with an error, so that the next can begin; if even that fails, the key is fatal."""
+    """End the intent of a job that raised, so that the next can begin; if even that fails, the key is fatal."""
     said = f"{type(error).__name__}: {error}"
     emit("job:error", jobType=type(job).__name__, jobId=job.id, message=said)
     return ended_by(job, said, head, domain, context=context, emit=emit)
@@ -232,6 +232,7 @@ def ended_by(
     emit: Emit,
 ) -> JobOutcome:
     """End the intent of a job that raised what is said."""
+    # An intent that begins has no slot in the head that was given.
     intent = job.intent if isinstance(job, StartIntent) else slots.intent(head, job.intent_id)
     if intent is None:
         # The intent has ended already, so nothing is left to end.
@@ -245,7 +246,7 @@ def ended_by(
 
 
 def resumed(head: flow_records.Snapshot, domain: DomainRuntime, context: flow_records.JobContext) -> JobOutcome:
-    """What is to be done about the intents on their way in a snapshot that a host begins with."""
+    """Find what is to be done for the intents under way in a snapshot that a host begins with."""
     jobs: list[Job] = []
     effects: list[flow_records.Requirement] = []
     for intent_id in slots.every(head):
@@ -298,7 +299,7 @@ def _required(head: flow_records.Snapshot, job: FulfillEffect) -> flow_records.R
 
 
 def must_clear(_failure: Failure | None) -> bool:
-    """ERR-FE-1, ERR-FE-2: a requirement is cleared, whatever became of applying its result."""
+    """ERR-FE-1, ERR-FE-2: a requirement is cleared whether its result could be applied or not."""
     return True
 
 
@@ -318,7 +319,7 @@ def from_handler(given: object) -> patches.Concrete:
 
 
 class _Turn:
-    """One job: the head as it goes on, the context that was frozen for it, and what has been traced."""
+    """Runs one job: it has the head as the job changes it, and the context that was frozen for it."""
 
     __slots__ = ("_context", "_domain", "_emit", "_head")
 
@@ -356,7 +357,7 @@ class _Turn:
     def abandon(
         self, intent: flow_records.Intent, code: str, message: str, detail: dict[str, Any] | None = None
     ) -> JobOutcome:
-        """The intent cannot be gone on with."""
+        """End an intent that cannot continue."""
         self._head = self._domain.core.abandon(
             self._head,
             intent,
@@ -424,6 +425,7 @@ class _Turn:
             return self._waits(job)
         requirement = _required(self._head, job)
         failure = job.failure or self._fulfilled(job)
+        # Cleared also if applying failed: a requirement that stays would block the intent for ever.
         if must_clear(failure):
             try:
                 self._clear(job, failure)
@@ -483,7 +485,7 @@ class _Turn:
         self._emit("requirement:clear", requirementId=job.requirement_id)
 
     def _record(self, requirement: flow_records.Requirement, failure: Failure) -> None:
-        """ERR-FE-5: best effort. Whatever becomes of it, the intent goes on."""
+        """Record the error. ERR-FE-5: best effort; the intent continues whether this succeeds or not."""
         found = {
             "code": failure.code,
             "message": failure.message,
@@ -510,6 +512,7 @@ class _Turn:
         for each in own_pending(self._head, job.intent_id)[:1]:
             kept = slots.early(self._head, job.intent_id, each.id)
             if kept is not None:
+                # It waited for the one that is done now, and is next.
                 jobs.append(_restored(job.intent_id, each.id, kept))
         return JobOutcome(self._head, tuple(jobs))
 

@@ -161,6 +161,7 @@ def text(value: object) -> str:
 
 def _parts(array: list[object], meter: EvaluationMeter) -> list[str]:
     """The texts of the elements. Counted, because an array may have one other many times in it."""
+    # The text of nested arrays can be far longer than the arrays take.
     meter.spend(len(array))
     return [",".join(_parts(each, meter)) if type(each) is list else text(each) for each in array]
 
@@ -169,6 +170,7 @@ def strict_equal(left: object, right: object) -> bool:
     """JavaScript's ===: no conversion, and containers only if they are the same one."""
     kind, other = type(left), type(right)
     if kind is other:
+        # Core never shares containers, so the same one means the same place.
         return left is right if kind in _CONTAINERS else left == right
     return (kind is int or kind is float) and (other is int or other is float) and left == right
 
@@ -270,6 +272,7 @@ def _copied(value: object, meter: EvaluationMeter, begun: int, where: str, depth
         return value
     if kind is int or kind is float:
         number = normal(value)  # type: ignore[arg-type]
+        # JSON has none of these, so a snapshot that was stored would differ.
         if type(number) is float and not math.isfinite(number):
             raise _unfit(where, f"is {number_text(number)}, which JSON does not have")
         return number

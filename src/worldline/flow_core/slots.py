@@ -1,4 +1,4 @@
-"""What a host keeps in a snapshot, in `data["$host"]` alone: everything it must know to go on after a restart.
+"""What a host keeps in a snapshot, in `data["$host"]` alone: everything it must know to resume after a restart.
 
     intentSlots.<intent id>   an intent on its way: {type, input?, computes, failed?, early?}. Gone when it ends.
         computes              how many computes it has had
@@ -99,5 +99,6 @@ def settled(head: flow_records.Snapshot, intent_id: str, requirement_id: str) ->
 def error(head: flow_records.Snapshot, found: dict[str, Any]) -> patches.Concrete:
     """The patches that record an error of the host."""
     before = own(head).get("errors")
+    # Only the last ones: they are in every snapshot from here on.
     errors = [*(before if isinstance(before, list) else []), found][-limits.FLOW_ERRORS_MAX :]
     return patches.Concrete((patches.set_(_path("lastError"), found), patches.set_(_path("errors"), errors)))

@@ -141,6 +141,7 @@ def _calls(parsed: document_schema.DomainSchema) -> Iterator[faults.Problem]:
             else:
                 called.setdefault(name, []).append(node["flow"])
     for name in parsed.actions:
+        # Each member of a circle is named, because any of them may be the mistake.
         if name in _reached(called, name):
             yield faults.Problem("V-005", f"{name!r} calls itself, directly or through others", f"actions.{name}.flow")
 

@@ -93,6 +93,7 @@ def remove(value: Any, segments: Segments) -> Any:
     """A copy without something. What is not there is left so."""
     first, rest = segments[0], segments[1:]
     if type(value) is list:
+        # Without the element, the others would move to other paths.
         if not rest:
             raise faults.Fault(faults.TYPE_MISMATCH, "unset of an array element; set the array without it")
         at = _place(value, first)

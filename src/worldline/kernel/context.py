@@ -180,7 +180,7 @@ class ClosingRun:
 
     def __getattr__(self, name: str) -> Any:
         self.refused += 1
-        # From here on calls succeed and do nothing: code that catches every refusal would go on for ever.
+        # From here on calls succeed and do nothing: code that catches every refusal would never end.
         if self.refused >= CLOSINGS_MAX:
             current.set(Nowhere())
         raise Dropped(name)

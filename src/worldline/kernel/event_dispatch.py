@@ -2,7 +2,7 @@
 
 One event is one transaction over the cells its handlers touch: if any of them raises, all of those cells stay as they
 were, nothing that the handlers asked for happens, and the event is journaled as failed. Events that handlers raise are
-taken after them, in order, each as a transaction of its own.
+processed after them, in order, each as a transaction of its own.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _Failed(Exception):
 
 
 def take(machine: Machine, schema: str, data: bytes, *, to: str = "", correlation: str = "") -> str:
-    """An event from outside. Returns why no handler or run could take it, or nothing."""
+    """Process an event from outside. Returns why no handler or run could take it, or nothing."""
     answer, dead = _dispatch(machine, schema, data, to=to)
     if correlation:
         answer = answer or Answer(False, runs.failure("rejected", dead or "no handler answers it"))
@@ -105,7 +105,7 @@ def take(machine: Machine, schema: str, data: bytes, *, to: str = "", correlatio
 
 
 def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
-    """A message from another world: an event, an envelope, or the reply to a question of this one."""
+    """Process a message from another world: an event, an envelope, or the reply to a question of this one."""
     if item.mode is MessageMode.TYPED and item.name == REPLY:
         return _reply(machine, item, data)
     now = machine.now
@@ -131,7 +131,7 @@ def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
 
 
 def scheduled(machine: Machine, schedule: Schedule) -> str | None:
-    """A schedule has fired: its event is raised, or its workflow started. Returns the run's id, if there is one."""
+    """Raise the event of a schedule that has fired, or start its workflow. Returns the run's id, if there is one."""
     spec = schedule.spec
     if not spec.starts:
         machine.now.raised.append((spec.name, spec.data))
@@ -150,7 +150,7 @@ def scheduled(machine: Machine, schedule: Schedule) -> str | None:
 
 def raise_event(machine: Machine, schema: str, data: bytes, correlation_id: str) -> None:
     """Raise an event in the middle of a workflow's code: its handlers have taken it when this returns. What they do
-    is in the course of what the run belongs to, whatever input lets it go on.
+    has the correlation id of the run, whatever input lets the run continue.
     """
     now = machine.now
     before = now.correlation_id
@@ -164,7 +164,7 @@ def raise_event(machine: Machine, schema: str, data: bytes, correlation_id: str)
 
 
 def drain_raised(machine: Machine) -> None:
-    """Take the events that were raised in this step, in order."""
+    """Process the events that were raised in this step, in order."""
     now = machine.now
     while now.raised:
         schema, data = now.raised.popleft()
@@ -221,7 +221,7 @@ def _failed(machine: Machine, failed: _Failed) -> tuple[Answer, str]:
 def _opened(
     routes: reducers.Routes, data: bytes, handlers: list[reducers.EventHandler]
 ) -> tuple[Envelope | None, list[reducers.EventHandler]]:
-    """An envelope, and who takes it: the handlers of its inbox; if there are none, those that take any envelope."""
+    """Read an envelope and find its handlers: those of its inbox; if there are none, those that take any envelope."""
     try:
         envelope = user_values.load(Envelope, data)
     except errors.DecodeError:

@@ -21,7 +21,8 @@ from worldline.kernel import user_errors, user_values
 _fields: Final[Any] = BaseException.__dict__["__dict__"].__get__
 _namespace: Final[Any] = type.__dict__["__dict__"].__get__
 _mro: Final[Any] = type.__dict__["__mro__"].__get__
-# What the exceptions of this package say of themselves. It is passed on otherwise, or is of no use to who catches it.
+# What the exceptions of this package say of themselves. It is passed on in another way, or is of no use to the code
+# that catches one.
 _OWN: Final = ("after", "attempts", "data", "reason", "report", "scope")
 _NOTHING: Final[Any] = object()
 _MISTAKES: Final = (
@@ -39,7 +40,7 @@ _SIGNATURE: Final = re.compile(  # as Python says it of a call that does not fit
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What becomes of an attempt that raised. `final`: no other attempt will help."""
+    """What happens after an attempt that raised. `final`: no other attempt will help."""
 
     code: str
     message: str

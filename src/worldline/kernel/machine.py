@@ -167,7 +167,7 @@ class Machine:
         yield from self.rows_beside_cells()
 
     def rows_beside_cells(self) -> Iterator[tuple[bytes, Write]]:
-        """Every row that is no cell."""
+        """Yield every row that is no cell."""
         yield keys.RUN_COUNT, self._count_row
         yield keys.PROGRAM, self.origin.write
         if self.branch is not None:
@@ -182,7 +182,7 @@ class Machine:
         yield from self.domains.rows()
 
     def begin_replay(self) -> None:
-        """The steps that follow have happened before: nothing is logged."""
+        """Note that the steps that follow have happened before: nothing is logged."""
         self.replaying = True
 
     def end_replay(self) -> None:
@@ -225,7 +225,7 @@ class Machine:
         self.now.draft(kind, data, stamp=stamp, correlation=correlation)
 
     def continue_later(self) -> None:
-        """The step is full: the runs that are ready continue in the next one."""
+        """Leave the runs that are ready to the next step, because this one is full."""
         now = self.now
         # A run can be ready more than once: its first place in line counts.
         self.later.extend(map(RunId, dict.fromkeys([*now.ready, *now.patient])))
@@ -271,7 +271,7 @@ class Machine:
         return removed
 
     def arm_schedule(self, timer: str, work: int) -> None:
-        """A schedule's timer is open."""
+        """Note the number of a schedule's timer, which is open now."""
         schedule = self.schedules[schedule_id(timer)]
         schedule.armed(work)
         self.put_schedule(schedule)
@@ -300,7 +300,7 @@ class Machine:
         self.children.remove(run.record.parent)
 
     def rebuilt(self, run: LiveRun) -> None:
-        """A run was rebuilt: with changed code, it may wait for other events."""
+        """Ask again which events a run waits for that was rebuilt: its code may have changed."""
         of = self.program.interests(run.record.workflow)
         if of != run.record.interests:
             self._count_out(run)
@@ -311,18 +311,18 @@ class Machine:
                 self._waiting[schema] = dict(sorted(others.items(), key=lambda each: each[1].record.number))
 
     def live_runs(self) -> list[LiveRun]:
-        """In the order of their start."""
+        """List the live runs, in the order of their start."""
         return list(self.live.values())
 
     def add_run(self, record: Record) -> LiveRun:
-        """A new run."""
+        """Add a new run, as the youngest."""
         record.numbered(self._next_run())
         run = self.runs[record.id] = self.live[record.id] = LiveRun(record, self.ledger, is_new=True)
         self._count_in(run)
         return run
 
     def load_run(self, record: Record) -> None:
-        """A run that was loaded. They are loaded in the order of their start."""
+        """Add a run that was loaded. Runs are loaded in the order of their start."""
         run = self.runs[record.id] = LiveRun(record, self.ledger)
         if run.live:
             self.live[record.id] = run
@@ -369,7 +369,7 @@ class Machine:
         self._count_in(run)
 
     def end_run(self, run: LiveRun) -> None:
-        """A run is not live any more. The oldest ended runs without a chosen id are forgotten."""
+        """Note that a run has ended. The oldest ended runs without a chosen id are forgotten."""
         record = run.record
         del self.live[record.id]
         self._count_out(run)

@@ -50,7 +50,7 @@ def can_go_on(machine: Machine) -> bool:
 
 def discard(machine: Machine) -> None:
     """Drop the first thing that earlier steps left for this one, and do nothing with it: doing it raises, and so does
-    every way around it. A run that is dropped so goes on when something else happens to it.
+    every way around it. A run that is dropped so continues when something else happens to it.
     """
     # In the order in which a step takes them up.
     for queue in (machine.later, machine.work.unsent, machine.work.closing):
@@ -82,7 +82,7 @@ def is_reply(item: inbox.Message) -> bool:
 
 
 def block(machine: Machine, why: str) -> None:
-    """Block the runs whose code would go on now."""
+    """Block the runs whose code would continue now."""
     ready = machine.now.ready
     for run_id in dict.fromkeys(ready):
         run = machine.runs.get(run_id)
@@ -95,7 +95,7 @@ def block(machine: Machine, why: str) -> None:
 
 def go_on(machine: Machine, why: str) -> None:
     """What earlier steps left for this one. The first of the runs that wait is blocked, and the others stay in line; if
-    there are none, those that were held back are started, to go on in the next step.
+    there are none, those that were held back are started, and continue in the next step.
     """
     if machine.later:
         machine.now.ready.append(machine.later.popleft().id)

@@ -1,6 +1,6 @@
 """Driving runs: which continue in a step, what they are fed with, and how they end.
 
-Runs that can continue are taken in the order in which their operations got outcomes.
+Runs that can continue are processed in the order in which their operations got outcomes.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def _continue(machine: Machine, run: LiveRun, workflow: str, args: bytes) -> Non
     """Start over under the same id, with nothing recorded yet."""
     record = run.record
     _cancel_ops(machine, run, "continued as new")
-    # Children go on by themselves: the operations that waited for them are gone.
+    # Its children continue without it: the operations that waited for them are gone.
     for child in machine.live_runs():
         machine.children.detach(child, record.id)
     machine.work.release_held(run.record)

@@ -1,4 +1,4 @@
-"""Ways out for runs that do not go on: what a person can do to one run, as journaled commands.
+"""Ways out for runs that do not continue: what a person can do to one run, as journaled commands.
 
 ::
 
@@ -13,11 +13,11 @@ what is done already is not done twice, except a reset, which says how often the
 
 A reset keeps the operations before a number, with their outcomes, and the feedings of the code up to the one that
 issued the first dropped operation. When the run is rebuilt, that feeding is made again, and the code turns live where
-its operations end. What it asked for before stays asked for; what it asks for from there on is asked for anew, so it
+its operations end. What it asked for before stays asked for; what it asks for from there on is asked for again, so it
 may happen twice (`twice`): effects, messages, events raised later and runs that it starts. Draws repeat. Events that
 dropped waits had taken are at the front of its buffer again. Of the dropped operations, open work is closed, runs that
-the code waited for are cancelled, and runs that outlive it go on by themselves. A cancellation that was delivered
-since then is undone; one that still waits goes on waiting. Operations that were cancelled stay cancelled.
+the code waited for are cancelled, and runs that outlive it continue without it. A cancellation that was delivered
+since then is undone; one that still waits keeps waiting. Operations that were cancelled stay cancelled.
 
 Runs that have ended keep no operations: they can be reset to their start alone. An operation that waited for them keeps
 the answer it has.
@@ -107,7 +107,7 @@ class AnswerEffect(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Twice(msgspec.Struct, frozen=True):
-    """An operation that a reset drops, and whose doing may be repeated."""
+    """Names an operation that a reset drops: what it does may happen twice."""
 
     op: int  # counted from 1
     what: str
@@ -257,7 +257,7 @@ def find(machine: Machine, run_id: str) -> LiveRun:
 
 def _index(record: Record, to: int) -> int:
     """The first operation to drop, counted from 0. One behind the last may be named: then none is dropped, and the
-    code goes on live where its record ends.
+    code continues live where its record ends.
     """
     if record.status in ENDED and to > 1:
         raise errors.Closed(f"run {record.id!r} has ended, and keeps no operations: it can be reset to its start alone")

@@ -93,7 +93,7 @@ def _split_effect(params: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def issued(machine: Machine, run: LiveRun, number: int, params: bytes, *, delay_us: int = 0, run_id: str = "") -> None:
-    """A run issued an operation: do what it asks for."""
+    """Do what an operation asks for that a run has just issued."""
     op = run.record.ops[number]
     if op.kind in _OUTSIDE:
         due_us = machine.now.context.store_us + delay_us
@@ -342,7 +342,7 @@ def start_run(
     parent_op: int = -1,
     correlation_id: str = "",
 ) -> LiveRun:
-    """A new run. Its code runs for the first time later in this step."""
+    """Start a new run. Its code runs for the first time later in this step."""
     record = Record(
         run_id,
         workflow,
@@ -365,7 +365,7 @@ def start_run(
 
 
 def _start_child(machine: Machine, held: DeferredOperation) -> None:
-    """A run whose end is the outcome of a CHILD or START operation."""
+    """Start a run whose end is the outcome of a CHILD or START operation."""
     if held.id in machine.runs:
         _attach(machine, machine.runs[held.id], held)
         return
@@ -423,7 +423,7 @@ def _depth(machine: Machine, run_id: str) -> int:
 
 
 def _attach(machine: Machine, known: LiveRun, held: DeferredOperation) -> None:
-    """The id is taken: by the same call, then its run is the one that was asked for; else the operation has failed.
+    """The id is in use. If the same call uses it, its run is the one that was asked for; else the operation has failed.
 
     The operation waits for the run and does not own it: if the operation is given up, the run continues.
     """
@@ -499,6 +499,6 @@ def end_op(machine: Machine, run: LiveRun, number: int, reason: str, kind: Cance
 
 
 def _cancel_child(machine: Machine, child: LiveRun | None, reason: str, kind: CancelKind) -> None:
-    """Once: a run that was cancelled before is left to clean up."""
+    """Cancel a child, once: a run that was cancelled before is left to clean up."""
     if child is not None and not child.record.was_cancelled:
         interrupt(machine, child, 0, reason, kind)

@@ -139,11 +139,11 @@ class LiveRun:
         return self.record.status in _LIVE
 
     def forgotten(self) -> None:
-        """The world forgets it."""
+        """Drop its rows: the world forgets it."""
         self._rows.forgotten()
 
     def rows(self) -> Iterator[tuple[bytes, Write]]:
-        """All its rows."""
+        """Yield all its rows."""
         return self._rows.all()
 
     # --- Its coroutine ---------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class LiveRun:
         self.done = -1
 
     def rebuilt(self) -> None:
-        """The coroutine was fed everything that the record has."""
+        """Note that the coroutine was fed everything that the record has."""
         self.rebuilding = False
 
     def turned(self) -> None:
@@ -272,7 +272,7 @@ class LiveRun:
         self.record.buffer.append(Buffered(schema, data))
 
     def take_buffered(self, index: int) -> None:
-        """A wait has taken this event of the buffer."""
+        """Remove an event of the buffer that a wait has got."""
         self.record.buffer.remove_at(index)
 
     # --- Scopes and cancellations ----------------------------------------------------------------------
@@ -293,7 +293,7 @@ class LiveRun:
         self.record.interrupts.append(PendingCancel(scope, storable(reason), kind))
 
     def interrupted(self, interrupt: PendingCancel) -> None:
-        """The cancellation is delivered."""
+        """Remove a cancellation that is delivered."""
         self.record.interrupts.remove(interrupt)
 
     def find_failure(self) -> tuple[int, int] | None:
@@ -476,7 +476,7 @@ def timed_scope(op: Op) -> int:
 
 
 def timed_out(scope: int) -> PendingCancel:
-    """The cancellation of a scope whose time is up."""
+    """Make the cancellation of a scope whose time is up."""
     return PendingCancel(scope, "timeout", CancelKind.TIMEOUT)
 
 
@@ -503,7 +503,7 @@ def failed(
 
 
 def message_of(outcome: Outcome) -> str:
-    """Why an operation failed, for people."""
+    """Say why an operation failed, for people."""
     try:
         return structs.decode(JournaledFailure, outcome.data).message
     except errors.DecodeError:
@@ -516,7 +516,7 @@ def storable(text: str) -> str:
 
 
 def origin(workflow: str, args: bytes) -> bytes:
-    """What a run was started with, as a digest."""
+    """Make a digest of what a run was started with."""
     return digest.hash_parts(b"origin", workflow.encode(), args)
 
 

@@ -97,7 +97,7 @@ def remove(machine: Machine, schedule_id: str) -> bool:
 
 
 def fired(machine: Machine, timer: str) -> Schedule:
-    """Its timer has fired, and is settled: set the next one. The caller raises the event or starts the run."""
+    """Set the next timer of a schedule, whose last one has fired. The caller raises the event or starts the run."""
     schedule = machine.schedules[state.schedule_id(timer)]
     schedule.fire()
     # Before its event: what that does to the schedule is about this timer.
@@ -106,8 +106,8 @@ def fired(machine: Machine, timer: str) -> Schedule:
 
 
 def triggered(machine: Machine, schedule_id: str) -> Schedule:
-    """It happens once besides its times: the timer stays as it is, and the firing counts. The caller raises the event
-    or starts the run.
+    """Fire a schedule once besides its times: the timer stays as it is, and the firing counts. The caller raises the
+    event or starts the run.
     """
     schedule = machine.schedules.get(schedule_id)
     if schedule is None:
@@ -121,7 +121,7 @@ def triggered(machine: Machine, schedule_id: str) -> Schedule:
 
 
 def clock_set_back(machine: Machine) -> None:
-    """The store's clock was ahead before this step. Timers that were set by it and are too far ahead are set anew."""
+    """Set timers again that are too far ahead, because the store's clock was ahead before this step."""
     context = machine.now.context
     for _, schedule in sorted(machine.schedules.items()):
         if schedule.due_us <= context.time_us:

@@ -217,7 +217,7 @@ def _is_plain_dataclass(kind: Any) -> bool:
     """Whether objects of it can be made of its fields: pydantic's and msgspec's classes are read by them."""
     if not isinstance(kind, type) or not dataclasses.is_dataclass(kind) or hasattr(kind, "__pydantic_fields__"):
         return False
-    # The object is made anew by its constructor, which has to take every field.
+    # The object is made by its constructor, which has to take every field.
     return all(each.init for each in dataclasses.fields(kind)) and not any(_init_only(kind))
 
 

@@ -240,6 +240,7 @@ def _ends(node: Mapping[str, Any]) -> bool:
 def _overlap(one: str, other: str) -> bool:
     """Whether writing one path may change what the other reads."""
     shorter, longer = sorted((value_paths.split(one), value_paths.split(other)), key=len)
+    # A write above or below the path changes what is read there.
     return longer[: len(shorter)] == shorter
 
 
@@ -251,6 +252,7 @@ def _compared(
 ) -> Iterator[DocumentFinding]:
     if expression["kind"] in ("eq", "neq"):
         sides = (expression["left"], expression["right"])
+        # Comparing with null is what `eq` of a container is good for.
         if any(_is_container(each, parsed, action) for each in sides) and not any(_is_null(each) for each in sides):
             what = f"{expression['kind']} of an object or array compares places, not what is in them"
             yield DocumentFinding(CONTAINERS, where, what, _COMPARE)
@@ -278,6 +280,7 @@ def _is_container(
         return made["kind"] != "get" and _is_container(made, parsed, None)
     segments = value_paths.split(path)
     spec = fields.lookup(parsed.state.fields, segments)
+    # Only the action knows what its input may be.
     if segments[0] == "input" and action is not None and isinstance(action.input, document_schema.FieldSpec):
         spec = action.input if len(segments) == 1 else fields.lookup({"input": action.input}, segments)
     return spec is not None and (spec.type == "array" or (spec.type == "object" and isinstance(spec.fields, dict)))

@@ -175,6 +175,7 @@ class _Search:
         """Everything that can be done in a state, and the state afterwards."""
         for action, inputs in self._inputs.items():
             for given in inputs:
+                # Ids differ within a search, because a marker of `flow.once` must see another intent.
                 self._intents += 1
                 intent = flow_records.Intent(action, f"{_INTENT}{self._intents}", given)
                 refusal = self._core.refusal(self._compiled, head, intent)
@@ -206,6 +207,7 @@ class _Search:
             try:
                 outcome = jobs.run(job, before, self._domain, context, jobs.unheard)
             except errors.Error as error:
+                # As a host does: an error ends the intent, and the search continues.
                 outcome = jobs.failed(job, error, before, self._domain, context=context, emit=jobs.unheard)
             todo += [(outcome.head, each, answered) for each in outcome.jobs]
             for requirement in outcome.effects:
@@ -246,6 +248,7 @@ class _Search:
         elif isinstance(said, list) and all(isinstance(each, patches.Patch) for each in said):
             given = said if said or not isinstance(into, str) else [patches.set_(into, said)]
         else:
+            # A host's handler sets what `into` names; without one, the answer is dropped.
             given = [patches.set_(str(into), said)] if isinstance(into, str) else []
         return jobs.fulfilled(requirement.intent_id, requirement.id, given)
 
@@ -267,6 +270,7 @@ def _key(data: dict[str, Any]) -> str:
 
 def _nameless(value: Any) -> Any:
     if isinstance(value, str):
+        # Else every intent would make a new state, and the search would not end.
         return _INTENT if value.startswith(_INTENT) else value
     if isinstance(value, list):
         return [_nameless(each) for each in value]

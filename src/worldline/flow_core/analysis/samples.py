@@ -37,6 +37,7 @@ def of_field(spec: document_schema.FieldSpec, literals: Literals, count_max: int
 def _of_kind(spec: document_schema.FieldSpec, literals: Literals, count_max: int) -> list[Any]:
     kind = spec.type
     if isinstance(kind, document_schema.Enum):
+        # All of them: conditions usually compare with each.
         return list(kind.enum) or [None]  # null fits every field
     if kind == "object":
         return of_members(spec.fields, literals, count_max) if isinstance(spec.fields, dict) else [{}]
@@ -58,6 +59,7 @@ def of_members(fields: Mapping[str, document_schema.FieldSpec], literals: Litera
     plainest = {name: of_field(spec, literals, 1)[0] for name, spec in fields.items()}
     found: list[Any] = [plainest]
     required = {name: value for name, value in plainest.items() if fields[name].required}
+    # Only where it is another object: samples must not be equal.
     if required != plainest:
         found.append(required)
     for name, spec in fields.items():

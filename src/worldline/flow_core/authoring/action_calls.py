@@ -57,6 +57,7 @@ def checked(act: object) -> Act[Any]:
 
 def input_of(act: Act[Any]) -> Any:
     """The input of a call; a call without arguments has none."""
+    # An action without parameters declares no input, and would refuse an empty object.
     return js_values.MISSING if act.input == {} else act.input
 
 

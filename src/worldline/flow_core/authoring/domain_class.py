@@ -113,6 +113,7 @@ class Domain:
     @classmethod
     def document(cls) -> dict[str, Any]:
         """Return the document of the class, traced when first asked for. Raises `BadDomain` or `SchemaRefused`."""
+        # Traced when first asked for: types that the class names may stand below it.
         if "document" not in cls.__flow__:
             cls.__flow__["document"] = _traced(cls)
         found: dict[str, Any] = cls.__flow__["document"]
@@ -269,6 +270,7 @@ def _acted(each: Action[Any, ...], proxy: Domain) -> dict[str, Any]:
     _tracing.append(tracer)
     try:
         given = {name: terms.Term({"kind": "get", "path": f"input.{name}"}) for name in (p.name for p in parameters)}
+        # Called once: what it does to the proxy becomes steps of the tracer.
         each.function(proxy, **given)
     finally:
         _tracing.pop()
@@ -337,6 +339,7 @@ def when(condition: object) -> Iterator[None]:
     tracer = _tracer("flow.when")
     with tracer.block() as steps:
         yield
+    # Made a boolean, because an `if` node by itself counts 0 and "" as set.
     cond = terms.term("toBoolean", arg=condition).doc
     tracer.step({"kind": "if", "cond": cond, "then": _one(steps)})
 
@@ -346,6 +349,7 @@ def otherwise() -> Iterator[None]:
     """Run the steps inside if the condition of the `flow.when` just before does not hold."""
     tracer = _tracer("flow.otherwise")
     before = tracer.last()
+    # Any other step in between would be run on both ways.
     if before is None or before["kind"] != "if" or "else" in before:
         raise terms.BadDomain("flow.otherwise comes right behind a flow.when")
     with tracer.block() as steps:
@@ -376,6 +380,7 @@ def perform(call: Awaitable[T], *, into: T | None, fail: EffectError | None = No
     tracer = _tracer("flow.perform")
     name, arguments = _called(call)
     targets = {"into": _path(into, "into="), **({} if fail is None else {"fail": _path(fail, "fail=")})}
+    # Both would be the same parameter of the effect, and one would be lost.
     taken = [each for each in targets if each in arguments]
     if taken:
         raise terms.BadDomain(f"the effect {name!r} has a parameter {taken[0]!r}, which names a target here")

@@ -35,6 +35,7 @@ def spec(
     if default is not js_values.MISSING:
         made |= {"required": False, "default": js_values.from_outside(default, where)}
     elif optional:
+        # A document refuses an optional field at the top without a default.
         made |= {"required": False, "default": None}
     else:
         made |= {"required": True}
@@ -53,6 +54,7 @@ def _is_record(kind: Any) -> bool:
 def _without_none(annotation: Any, where: str) -> tuple[Any, bool]:
     if typing.get_origin(annotation) in (Union, types.UnionType):
         parts = [each for each in typing.get_args(annotation) if each is not type(None)]
+        # A field spec has one type; None is what makes it optional.
         if len(parts) > 1:
             raise terms.BadDomain(f"{where}: a field has one type, or one and None; not {annotation}")
         return parts[0], True

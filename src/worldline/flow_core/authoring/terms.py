@@ -185,6 +185,7 @@ def lifted(value: object) -> Term:
         return value
     value = _members(value)
     if isinstance(value, dict) and _has_terms(value):
+        # A literal cannot have expressions in it.
         return term("object", fields=value)
     if isinstance(value, list | tuple) and _has_terms(value):
         # No kind of expression makes an array of its items but this one.
@@ -222,6 +223,7 @@ class Loops:
 
     def body(self, function: Any) -> Term:
         """The body of a loop, called once with the element."""
+        # The number tells whose element a term reads, because all of them are `$item` in the document.
         self._made += 1
         number = self._made
         found = lifted(function(Term({"kind": "get", "path": "$item"}, (number,))))

@@ -58,6 +58,7 @@ class _Chart:
 
     def node(self, kind: str, name: str) -> str:
         """The id of a node. Names of a document are text that the chart must not read: ids are numbers."""
+        # By kind and name: a field and an action may have the same name.
         return self._ids.setdefault((kind, name), f"{kind[0]}{len(self._ids)}")
 
     def edge(self, start: str, arrow: str, end: str) -> None:

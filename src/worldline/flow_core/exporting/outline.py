@@ -37,7 +37,7 @@ class ActionOutline(msgspec.Struct, frozen=True):
 
 
 def outline(domain: Compiled) -> Outline:
-    """A whole document."""
+    """Describe a whole document."""
     parsed = domain.schema
     meta = parsed.meta if isinstance(parsed.meta, dict) else {}
     return Outline(
@@ -52,7 +52,7 @@ def outline(domain: Compiled) -> Outline:
 
 
 def lines(found: Outline) -> list[str]:
-    """An outline as it is shown."""
+    """Write an outline as the lines that are shown."""
     said = [f"{found.id} {found.version}", f"hash {found.hash}", *found.description.splitlines(), "", "fields"]
     said += _aligned(found.fields)
     said += ["", "computed", *_aligned(found.computed), "", "actions"]

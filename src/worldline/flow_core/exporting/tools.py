@@ -72,6 +72,7 @@ class Tools(msgspec.Struct, frozen=True):
                 given = dict(arguments or {})
                 return each.action, given.get(_WRAPPED, js_values.MISSING) if each.wraps else given or js_values.MISSING
         for other in self.unavailable:
+            # A model may still choose a tool that it was offered before.
             if other.name == name:
                 said = "; ".join(other.reasons) or other.message
                 raise errors.BadInput(f"{name} cannot be called now: {said}")

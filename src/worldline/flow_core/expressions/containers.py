@@ -37,6 +37,7 @@ def at(array: Run, index: Run) -> Run:
                 # A whole number is an `int` in Core, so anything else is between two places.
                 return None
             return found[place] if type(place) is int else MISSING
+        # The index of an object is a key.
         return found.get(where) if type(found) is dict and type(where) is str else None
 
     return run

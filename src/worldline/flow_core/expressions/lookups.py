@@ -35,6 +35,7 @@ def compiled(path: str) -> Run:
         return lambda scope: scope.computed.get(path, MISSING)
     if path.startswith("system."):
         return lambda scope: value_paths.walk(scope.system_data(), rest)
+    # Most paths name a field at the top, which needs no walk.
     if len(segments) == 1:
         return lambda scope: scope.data.get(root, MISSING)
     return lambda scope: value_paths.walk(scope.data, segments)

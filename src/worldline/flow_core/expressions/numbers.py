@@ -118,6 +118,7 @@ def mul(left: Run, right: Run) -> Run:
 def div(left: Run, right: Run) -> Run:
     def run(scope: EvalScope) -> Number | None:
         a, b = num(left(scope)), num(right(scope))
+        # Python would raise, and JavaScript's infinity is no value of a snapshot.
         return None if b == 0 else normal(a / b)
 
     return run

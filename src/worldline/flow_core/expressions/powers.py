@@ -37,6 +37,7 @@ def raised(base: Number, exponent: Number) -> Number | None:
     if base == 0:
         return 0 if exponent > 0 else None
     whole = type(exponent) is int or float(exponent).is_integer()
+    # A root of a negative number is not a real one.
     if base < 0 and not whole:
         return None
     found = _magnitude(abs(base), exponent)

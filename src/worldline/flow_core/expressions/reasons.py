@@ -45,6 +45,7 @@ def without_intent(condition: dict[str, Any]) -> dict[str, Any] | None:
     """The condition without those of its parts that read the intent; None if nothing is left of it."""
     if not reads_intent(condition):
         return condition
+    # Of an `or`, a part that is left out could be the one that holds.
     if condition["kind"] != "and":
         return None
     parts = [without_intent(each) for each in condition["args"]]

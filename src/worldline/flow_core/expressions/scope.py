@@ -9,7 +9,7 @@ from worldline.flow_core import flow_records, js_values
 
 
 class EvalScope:
-    """The values that paths are looked up in. A flow changes `data` as it goes on; `computed` stays as it was."""
+    """The values that paths are looked up in. A flow changes `data` while it runs; `computed` stays as it was."""
 
     __slots__ = (
         "_uuids",

@@ -24,6 +24,7 @@ def concat(args: list[Run]) -> Run:
             if type(each) is list:
                 scope.meter.spend(len(each))
                 made += each
+            # Nulls beside arrays are left out, so that a missing array adds nothing.
             elif each is not None and each is not js_values.MISSING:
                 made.append(each)
         return made

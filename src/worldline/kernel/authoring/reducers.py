@@ -74,8 +74,8 @@ class Reducer(msgspec.Struct, frozen=True):
 
 
 class Routes(msgspec.Struct, frozen=True):
-    """Who takes an event of which schema. Workflows by what they wait for; `any_flows` wait for types not known.
-    `inboxes`: who takes what is sent to an inbox of which name.
+    """Which handlers and workflows get an event, by its schema. `any_flows` wait for types that are not known.
+    `inboxes`: the handlers of what is sent to an inbox, by its name.
     """
 
     handlers: dict[str, list[EventHandler]]

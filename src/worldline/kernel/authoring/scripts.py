@@ -1,7 +1,7 @@
 """Scripts: answers to effects, given beforehand. Public as `worldline.Script`.
 
 The same object serves tests and dry runs: it says what each effect answers, without touching the outside. A script is
-only a description; who is how far in it is kept in a `ScriptProgress`, so one script can serve many worlds.
+only a description; a `ScriptProgress` keeps how far a world is in it, so one script can serve many worlds.
 
 The answers of an effect are used up one per attempt, and the last one stays: `on(charge, ConnectionError, "ch_1")`
 fails once and then always says "ch_1". An answer is a value, an exception (raised by that attempt, so retries are
@@ -113,7 +113,7 @@ class ScriptProgress:
         return name in self._script.answers
 
     def also(self, script: Script) -> ScriptProgress:
-        """Another reading that is as far as this one, where `script` comes first."""
+        """Make a progress that is as far as this one, in which the answers of `script` come first."""
         both = Script()
         both.answers, both.effects = {**self._script.answers, **script.answers}, self._script.effects | script.effects
         made = ScriptProgress(both)
@@ -130,7 +130,7 @@ class ScriptProgress:
         snapshot: Snapshot | None = None,
         drive: Drive | None = None,
     ) -> Scripted:
-        """What this attempt at the effect comes to. `judge`: what an exception comes to, by the call's `Retry`.
+        """Return how this attempt at the effect ends. `judge`: what an exception means, by the call's `Retry`.
         `snapshot`: of the flow domain that has asked for it; functions that answer get it as the effect does. `drive`
         runs an effect's own coroutine; without it, one that waits for something is refused.
         """

@@ -165,7 +165,7 @@ def _gather(wanted: tuple[Call[Any], ...], grace_us: int | None) -> Generator[An
 
 
 def _settle(wanted: tuple[Call[Any], ...], grace_us: int | None) -> Generator[Any, Any, list[Any]]:
-    """All are under way at once; they are waited for one by one, so that a failure is that of one of them alone."""
+    """Start all at once and wait for them one by one, so that each failure belongs to one of them alone."""
     numbers = _issue_all(wanted)
     results: list[Any] = []
     try:
@@ -182,7 +182,7 @@ def _settle(wanted: tuple[Call[Any], ...], grace_us: int | None) -> Generator[An
 
 
 def _result(call: Call[R], number: int, data: bytes) -> R:
-    """The answer of an operation, decoded: the first thing that happens when the code goes on."""
+    """Decode the answer of an operation: the first thing that happens when the code resumes."""
     try:
         result: R = call.target.signature.result(data)
     except errors.DecodeError as error:
@@ -373,7 +373,7 @@ def _all(numbers: tuple[int, ...]) -> Generator[Any, Any, Any]:
     return (yield All(numbers))
 
 
-# A block with a timeout may be left half-done and go on behind its end, and type checkers know that by the second type.
+# A block with a timeout may be left half-done; type checkers know by the second type that the code continues then.
 @overload
 def scope(
     *, timeout: Seconds, shield: bool = False, grace: Seconds | None = GRACE_SECONDS

@@ -143,7 +143,7 @@ def _error_of(op: Op) -> BaseException:
 
 
 def rebuild(machine: Machine, run: LiveRun) -> None:
-    """Make the coroutine anew and feed it everything it was fed before. `Diverged` if the code does something else."""
+    """Make the coroutine again and feed it everything it was fed before. `Diverged` if the code does something else."""
     with step_desk.at(machine):
         _rebuild(machine, run)
 
@@ -217,7 +217,7 @@ def _check_all_issued(run: LiveRun) -> None:
 
 
 def _stops(run: LiveRun, error: BaseException | None) -> str:
-    """The report of code that asks for nothing more where the record goes on."""
+    """Report code that asks for nothing more where the record has more."""
     record = run.record
     how, at = "waits for something else", ""
     if type(error) is StopIteration:

@@ -1,7 +1,7 @@
 """Where a step seals and opens personal values (`kernel/personal/personal_value.py`).
 
 A value that is written gets a number from the step and the order in it, so a replay finds the salt that was made then,
-and comes to the same token. Code that a rebuilt run repeats writes nothing: it gets the tokens that were recorded.
+and makes the same token. Code that a rebuilt run repeats writes nothing: it gets the tokens that were recorded.
 
 Whether a value is still there is no part of the state, so a step that finds one gone says so (ERASED_READ), and a
 replay takes that as given. A step that is replayed, and had a value that is gone now, cannot be done again
@@ -91,7 +91,7 @@ class StepDesk:
         return found
 
     def _run(self) -> LiveRun | None:
-        """The run whose code runs, if it is one's."""
+        """Return the run whose code runs now, if it is a run's code."""
         running = context.current.get()
         return None if running is None else self._machine.runs.get(running.run_id)
 
@@ -141,5 +141,5 @@ class StepDesk:
 
 
 def _nothing(subject: bytes) -> bytes:
-    """A token of no value."""
+    """Make a token that stands for no value."""
     return sealed_token.Token(subject, bytes(limits.ID_BYTES), bytes(limits.DIGEST_BYTES)).pack()

@@ -36,7 +36,7 @@ class Sealing:
         return self.count
 
     def miss(self, value: bytes) -> bool:
-        """A value is gone. Whether that is new."""
+        """Note that a value is gone. Returns whether that is new."""
         is_new = value not in self.missed
         self.missed[value] = None
         return is_new
@@ -123,7 +123,7 @@ class CurrentStep:
         )
 
     def close(self) -> None:
-        """What can wait continues in the next step, though there is room."""
+        """Let what can wait continue in the next step, though there is room."""
         self.closed_early = True
 
     def is_full_with(self, size: int) -> bool:
@@ -142,7 +142,7 @@ class CurrentStep:
         self.drafts.append(journal.EntryDraft(kind, data, stamp, correlation))
 
     def drop(self, why: errors.CannotStep) -> None:
-        """Nothing of this step may be journaled."""
+        """Note why nothing of this step may be journaled."""
         self.dropped = why
 
     def warn(self, text: str) -> None:
@@ -167,15 +167,15 @@ class CurrentStep:
         self.sender = message
 
     def correlated(self, correlation_id: str) -> None:
-        """What the step does is in the course of this."""
+        """Set the correlation id of what the step does from here on."""
         self.correlation_id = correlation_id
 
     def go_back(self) -> None:
-        """The state becomes an older one."""
+        """Note that the state becomes an older one."""
         self.reverted = True
 
     def take_turn(self) -> None:
-        """A run continues once more."""
+        """Count one more resumption of a run."""
         self.turns += 1
 
     def next_event(self) -> bool:
@@ -184,7 +184,7 @@ class CurrentStep:
         return self.events <= limits.STEP_EVENTS_MAX and self.bytes <= EVENTS_BYTES_MAX
 
     def overflow(self) -> bool:
-        """An event was not raised. True the first time."""
+        """Note that an event was not raised. True the first time."""
         first = not self.overflowed
         self.overflowed = True
         return first
@@ -197,7 +197,7 @@ class CurrentStep:
 
     def next_key(self) -> tuple[int, int]:
         # These two name the work outside of the world, so no ordinal comes twice in a step.
-        """The (step, ordinal) of the next open work."""
+        """Return the step and the ordinal that name the next open work."""
         key = (self.context.step, self.ordinal)
         self.ordinal += 1
         return key

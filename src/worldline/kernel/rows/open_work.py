@@ -205,7 +205,7 @@ class OpenWork:
         self._remove(pending.intent(self.now.context.address))
 
     def settle(self, intent: ids.IntentId) -> Pending:
-        """Open work was answered: remove it. The role deletes its record with this step."""
+        """Remove open work that was answered. The role deletes its record with this step."""
         self.now.closed.append(intent)
         return self._remove(intent)
 
@@ -258,7 +258,7 @@ class OpenWork:
 
     @staticmethod
     def wanted_again(pending: Pending, address: ids.Address) -> steps.WorkRequest:
-        """Open work as it was asked for."""
+        """Make the request for open work again, as it was made first."""
         return steps.WorkRequest(
             pending.intent(address),
             pending.kind,
@@ -273,11 +273,11 @@ class OpenWork:
         )
 
     def forget_held_timer(self, name: str) -> None:
-        """A schedule's timer that is held back is not wanted any more."""
+        """Drop a schedule's timer that is held back."""
         self.unsent.keep(lambda each: each if each.run or each.op >= 0 or each.name != name else None)
 
     def release_held(self, record: Record) -> None:
-        """A run has ended or starts over: of what it asked for and is held back, only what outlives it stays."""
+        """Drop what a run that ends or starts over has asked for and is held back, except what outlives it."""
 
         def choose(held: DeferredOperation) -> DeferredOperation | None:
             if held.run != record.id:
@@ -290,6 +290,6 @@ class OpenWork:
             self.unsent.keep(choose)
 
     def drop_held(self, record: Record, first: int) -> None:
-        """A run is reset: of what it asked for and is held back, the operations from this one on are not asked for."""
+        """Drop what a run that is reset has asked for and is held back: the operations from this one on."""
         if self.unsent:
             self.unsent.keep(lambda held: None if held.run == record.id and held.op >= first else held)

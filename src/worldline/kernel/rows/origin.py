@@ -31,7 +31,7 @@ class OriginRows:
         self._all, self.salts = salts, len(salts)
 
     def changed_program(self, program_hash: bytes, *, step: int) -> None:
-        """The world continues under another program."""
+        """Record that the world continues under another program."""
         self.program_hash, self.since_step = program_hash, step
         self._rows.put(keys.PROGRAM, self.write)
 

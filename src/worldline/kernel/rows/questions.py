@@ -53,7 +53,7 @@ class QuestionRows:
         return secret
 
     def forked(self, step: int, still: Sequence[bytes]) -> None:
-        """The world begins as a fork in this step: it draws anew. `still`: the secrets that open questions need."""
+        """Let a fork that begins in this step draw its own. `still`: the secrets that open questions need."""
         if not self._drawn:
             return
         self._drawn = [each for each in self._drawn if each[1] in still]

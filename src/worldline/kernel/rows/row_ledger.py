@@ -39,7 +39,7 @@ class Group:
             ledger.note(self)
 
     def put(self, key: bytes, write: Write, *, is_new: bool = False, base: bytes | None = None) -> None:
-        """A row has changed. `is_new`: there was none under this key. `base`: its meaning before."""
+        """Note that a row has changed. `is_new`: there was none under this key. `base`: its meaning before."""
         changed = self._changed
         if not changed:
             self._ledger.note(self)
@@ -63,14 +63,14 @@ class Group:
             self._changed[key] = None, False, None
 
     def drop(self) -> None:
-        """All its rows are gone."""
+        """Note that all its rows are gone."""
         self._changed.clear()
         self._ledger.note(self)
         # A group that is new in this step has no rows to drop.
         self._dropped = self._dropped or not self._is_new
 
     def collect(self, drops: list[Change], rows: list[Change]) -> None:
-        """The step ends: say what has changed, and begin anew."""
+        """Say what the step has changed, and begin the next with nothing noted."""
         prefix = self.prefix
         if self._dropped:
             drops.append(change.drop(prefix))
