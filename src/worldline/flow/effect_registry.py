@@ -147,7 +147,7 @@ async def perform(
 
 
 def _settled(work: asyncio.Future[jobs.FulfillEffect], requirement: flow_records.Requirement) -> jobs.FulfillEffect:
-    """The outcome of an attempt that has ended; one whose handler cancelled itself was cancelled."""
+    """Return the outcome of an attempt that has ended; one whose handler cancelled itself was cancelled."""
     if work.cancelled():
         # The handler did it itself, so its effect has an outcome all the same.
         probes.hit("flow.handler-cancelled")

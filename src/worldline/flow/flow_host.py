@@ -72,7 +72,7 @@ class _Key:
         self.mailbox.clear()
 
     def knows(self, intent: flow_records.Intent) -> bool:
-        """Whether the intent was submitted before; the same id with another body is refused."""
+        """Return whether the intent was submitted before; the same id with another body is refused."""
         if intent.intent_id not in self.bodies:
             return False
         if self.bodies[intent.intent_id] != _body(intent):
@@ -115,7 +115,7 @@ class _Key:
         return {**self.performing, **self.overdue}
 
     def is_awaited(self) -> bool:
-        """Whether an effect is performed, or a caller may wait for an intent that has not ended."""
+        """Return whether an effect is performed, or a caller may wait for an intent that has not ended."""
         return bool(self.performing) or any(not each.done() for each in self.waiting.values())
 
     def end_all(self, error: Exception) -> None:
@@ -388,7 +388,7 @@ class Host:
         return self._settle(key, job, outcome)
 
     def _frozen(self, context: flow_records.JobContext) -> flow_records.JobContext:
-        """The context of a job with its environment, captured once."""
+        """Return the context of a job with its environment, captured once."""
         env = js_values.from_outside(dict(self._environment()), "the environment")
         return flow_records.JobContext(context.now, context.random_seed, env)
 

@@ -31,17 +31,17 @@ class Compiled:
         self._made: dict[tuple[str, str], Any] = {}
 
     def evaluation(self) -> computed.Evaluation:
-        """The computed values in their order."""
+        """Return the computed values in their order."""
         return self._once(("computed", ""), self._evaluation)
 
     def action(self, name: str) -> flow_nodes.ActionFlow | None:
-        """The flow of an action, None if there is no such action."""
+        """Return the flow of an action, None if there is no such action."""
         if name not in self.schema.actions:
             return None
         return self._once(("action", name), lambda: self._nodes().action(self.schema.actions[name].flow))
 
     def available(self, name: str) -> Run | None:
-        """The condition of an action, None if it has none."""
+        """Return the condition of an action, None if it has none."""
         found = self.schema.actions[name].available
         if found is UNSET:
             return None

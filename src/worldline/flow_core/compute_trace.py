@@ -44,7 +44,7 @@ def copied(graph: TraceGraph) -> TraceGraph:
 
 
 def refused(name: str, error: flow_records.ErrorValue) -> TraceNode:
-    """The one node of a compute that an early step refused: nothing of its flow was run."""
+    """Return the one node of a compute that an early step refused: nothing of its flow was run."""
     return TraceNode(
         id=name,
         kind="error",

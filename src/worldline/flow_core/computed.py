@@ -19,7 +19,7 @@ _CONTAINERS = (dict, list)
 
 
 def ordered(fields: Mapping[str, document_schema.ComputedField]) -> list[str]:
-    """The keys, each behind what it depends on. Raises a fault where they depend on each other."""
+    """Return the keys, each behind what it depends on. Raises a fault where they depend on each other."""
     waiting = {name: [dep for dep in dict.fromkeys(each.deps) if dep in fields] for name, each in fields.items()}
     dependents: dict[str, list[str]] = {}
     for name, deps in waiting.items():

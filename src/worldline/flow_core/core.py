@@ -234,7 +234,7 @@ class Core:
         refused: faults.Fault | computed.ComputedFailed,
         closing: Sequence[patches.Patch],
     ) -> Computed:
-        """An early step said no: nothing was run, and requirements stay as they are."""
+        """End a compute that an early step refused: nothing was run, and requirements stay as they are."""
         error = _error(refused, intent.type, context)
         pending = snapshot.system.pending_requirements
         after = _settled(snapshot, _system(snapshot, error, status="error", pending=pending), context, closing)
@@ -273,7 +273,7 @@ class Core:
 
 
 def created(schema: Compiled, data: dict[str, Any], context: flow_records.JobContext) -> flow_records.Snapshot:
-    """The first snapshot of a host: the defaults, what is given, and the computed values of it."""
+    """Return the first snapshot of a host: the defaults, what is given, and the computed values of it."""
     made = flow_records.created({**defaults(schema.schema), **data}, schema.hash, context)
     try:
         return _with_computed(schema, made, js_values.EvaluationMeter())
@@ -298,7 +298,7 @@ def _accepted(
     *,
     reentry: bool,
 ) -> flow_nodes.ActionFlow:
-    """The action that an intent names, if it may be run now. Raises a fault."""
+    """Return the action that an intent names, if it may be run now. Raises a fault."""
     action = schema.action(intent.type)
     if action is None:
         raise faults.Fault(faults.UNKNOWN_ACTION, f"there is no action {intent.type!r}")
@@ -321,7 +321,7 @@ def _scope(snapshot: flow_records.Snapshot, intent: flow_records.Intent, meter: 
 
 
 def _require(condition: Run, scope: EvalScope, action: str) -> None:
-    """An action's condition holds. Raises a fault."""
+    """Raise a fault unless an action's condition holds."""
     found = condition(scope)
     # Not by truth: a condition that gives a number or a text is a mistake in the document.
     if found is not True and found is not False:
@@ -353,7 +353,7 @@ def _settled(
     context: flow_records.JobContext,
     closing: Sequence[patches.Patch],
 ) -> flow_records.Snapshot:
-    """The next version of a snapshot; the seed stays as it was."""
+    """Return the next version of a snapshot; the seed stays as it was."""
     data, meta = snapshot.data, snapshot.meta
     for patch in closing:
         # The host's own namespace, which no field declares: nothing is checked.
@@ -410,7 +410,7 @@ def _patch_error(
 
 
 def _declares(schema: Compiled, patch: patches.Patch) -> bool:
-    """Whether a field of the state has a name that is reserved elsewhere."""
+    """Return whether a field of the state has a name that is reserved elsewhere."""
     return fields.lookup(schema.fields, value_paths.split(patch.path)) is not None
 
 
@@ -456,7 +456,7 @@ def _explained(
 
 
 def _derived(schema: Compiled, snapshot: flow_records.Snapshot) -> tuple[dict[str, Any], dict[str, str]]:
-    """The computed values, or none of them and why."""
+    """Return the computed values, or none of them and why."""
     try:
         return _with_computed(schema, snapshot, js_values.EvaluationMeter()).computed, {}
     except (faults.Fault, computed.ComputedFailed) as failed:

@@ -101,7 +101,7 @@ def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(document: object) -> tuple[DomainSchema | None, list[faults.Problem]]:
-    """The document as a record, and all that is wrong with its shape: then there is no record."""
+    """Return the document as a record, and all that is wrong with its shape: then there is no record."""
     # Before msgspec reads it, which is recursive.
     if too_large := _too_large(document):
         return None, [faults.Problem("SCHEMA_ERROR", too_large)]
@@ -321,5 +321,5 @@ def node_children(node: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
 
 
 def defaults(schema: DomainSchema) -> dict[str, Any]:
-    """The defaults of the fields at the top, which a first snapshot is made with."""
+    """Return the defaults of the fields at the top, which a first snapshot is made with."""
     return {name: spec.default for name, spec in schema.state.fields.items() if spec.default is not UNSET}

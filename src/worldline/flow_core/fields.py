@@ -19,7 +19,7 @@ from worldline.flow_core import document_schema, js_values, value_paths
 def lookup(
     fields: Mapping[str, document_schema.FieldSpec], segments: value_paths.Segments
 ) -> document_schema.FieldSpec | None:
-    """The field that a patch path names, None if there is none."""
+    """Return the field that a patch path names, None if there is none."""
     spec = fields.get(segments[0])
     for segment in segments[1:]:
         if spec is None:
@@ -32,7 +32,7 @@ def lookup(
 
 
 def readable(fields: Mapping[str, document_schema.FieldSpec], segments: value_paths.Segments) -> bool:
-    """Whether a `get` may name the path: as a patch may, and anything below what is not declared further."""
+    """Return whether a `get` may name the path: as a patch may, and anything below what is not declared further."""
     spec = fields.get(segments[0])
     for segment in segments[1:]:
         if spec is None:
@@ -52,7 +52,7 @@ def readable(fields: Mapping[str, document_schema.FieldSpec], segments: value_pa
 
 
 def takes_null(spec: document_schema.FieldSpec) -> bool:
-    """Whether null is a value of a field of an input."""
+    """Return whether null is a value of a field of an input."""
     if isinstance(spec.type, document_schema.Enum):
         return not spec.required or None in spec.type.enum
     return not spec.required or spec.type == "null"

@@ -79,7 +79,7 @@ class FlowRun:
         self._called = [action]
 
     def at(self, path: str) -> str:
-        """The whole path of a node."""
+        """Return the whole path of a node."""
         return f"actions.{self.action}.flow{self._prefix}{path}"
 
     def stop(self, status: str) -> None:
@@ -100,7 +100,7 @@ class FlowRun:
         )
 
     def require(self, path: str, effect: str, params: dict[str, Any]) -> flow_records.Requirement:
-        """An effect is needed: recorded, and the flow stops."""
+        """Record that an effect is needed, and stop the flow."""
         where = self.at(path)
         found = flow_records.Requirement(
             id=hashing.requirement_id(
@@ -384,7 +384,7 @@ def only_effects(node: Mapping[str, Any]) -> bool:
 
 
 def _evaluated(flow: FlowRun, path: str, expression: Expression) -> Any:
-    """The value of an expression; a fault stops the flow."""
+    """Return the value of an expression; a fault stops the flow."""
     try:
         return expression(flow.scope)
     except faults.Fault as fault:

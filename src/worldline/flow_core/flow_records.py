@@ -196,7 +196,7 @@ def copied_error(error: ErrorValue | None) -> ErrorValue | None:
 
 
 def created(data: object, schema_hash: str, context: JobContext) -> Snapshot:
-    """The first snapshot. Its computed values are empty until the first compute or apply."""
+    """Return the first snapshot. Its computed values are empty until the first compute or apply."""
     return Snapshot(
         data=js_values.from_outside(data, "data"),
         computed={},
@@ -206,6 +206,6 @@ def created(data: object, schema_hash: str, context: JobContext) -> Snapshot:
 
 
 def kept(errors: tuple[ErrorValue, ...]) -> tuple[ErrorValue, ...]:
-    """The errors that a snapshot keeps: the last ones."""
+    """Return the errors that a snapshot keeps: the last ones."""
     # Bounded, because the whole snapshot is stored with each version.
     return errors[-limits.FLOW_ERRORS_MAX :]

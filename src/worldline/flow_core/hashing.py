@@ -51,7 +51,7 @@ def canonical(value: object) -> str:
 
 
 def _is_simple(value: dict[Any, Any]) -> bool:
-    """Whether an object has members of ASCII text, small integers and the like alone, as most parameters of
+    """Return whether an object has members of ASCII text, small integers and the like alone, as most parameters of
     effects: a writer of JSON in its keys' order writes that in the canonical form.
     """
     for name, each in value.items():
@@ -70,12 +70,12 @@ def _is_simple(value: dict[Any, Any]) -> bool:
 
 
 def schema_text(value: object) -> str:
-    """The text that a schema is hashed by."""
+    """Return the text that a schema is hashed by."""
     return _written(value, integers_first, strict=False, depth=0)
 
 
 def legacy_text(value: object) -> str:
-    """The text that intent keys are made of."""
+    """Return the text that intent keys are made of."""
     return _written(value, code_points, strict=False, depth=0)
 
 
@@ -136,7 +136,7 @@ def _sha256(text: str) -> str:
 
 
 def schema_hash(document: Mapping[str, Any], *, effective: bool = False) -> str:
-    """The hash of a document without its own `hash`.
+    """Return the hash of a document without its own `hash`.
 
     What hosts keep in it, the fields of state whose names begin with `$`, is no part of its meaning; `effective` hashes
     it too.
@@ -153,7 +153,7 @@ def schema_hash(document: Mapping[str, Any], *, effective: bool = False) -> str:
 def requirement_id(
     *, schema_hash: str, intent_id: str, action_id: str, node_path: str, effect: str, params: Mapping[str, Any]
 ) -> str:
-    """The id of section 8.2: SHA-256 of the canonical form of everything that makes the requirement."""
+    """Return the id of section 8.2: SHA-256 of the canonical form of everything that makes the requirement."""
     of_node = _of_node(schema_hash, action_id, node_path, effect)
     args, intent = _quoted(canonical(params), strict=True), _quoted(intent_id, strict=True)
     targets = ",".join([_quoted(each, strict=True) for each in write_targets(params)])
@@ -173,7 +173,7 @@ def _of_node(schema_hash: str, action_id: str, node_path: str, effect: str) -> t
 
 
 def write_targets(params: Mapping[str, Any]) -> list[str]:
-    """The paths that the parameters of an effect declare as its targets, sorted."""
+    """Return the paths that the parameters of an effect declare as its targets, sorted."""
     named: list[str] = []
     for name in _TARGETS:
         target = params.get(name)
@@ -183,7 +183,7 @@ def write_targets(params: Mapping[str, Any]) -> list[str]:
 
 
 def legacy_requirement_id(*, schema_hash: str, intent_id: str, action_id: str, node_path: str) -> str:
-    """The id as the reference makes it, for cross-checking."""
+    """Return the id as the reference makes it, for cross-checking."""
     return "req-" + _sha256(f"{schema_hash}:{intent_id}:{action_id}:{node_path}")[:16]
 
 

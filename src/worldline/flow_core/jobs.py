@@ -159,12 +159,12 @@ class DomainRuntime(msgspec.Struct, frozen=True):
 
 
 def is_busy(head: flow_records.Snapshot) -> bool:
-    """Whether an intent is on its way: the next one waits for its end."""
+    """Return whether an intent is on its way: the next one waits for its end."""
     return bool(slots.every(head))
 
 
 def seed(job: Job, head: flow_records.Snapshot) -> str:
-    """The random seed of a job: its own intent's id; without an intent, that of the head stays."""
+    """Return the random seed of a job: its own intent's id; without an intent, that of the head stays."""
     return job.intent_id or head.meta.random_seed
 
 
@@ -192,7 +192,7 @@ def begun(job: Job, context: flow_records.JobContext, emit: Emit) -> None:
 
 
 def told(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an event, as data of its own: a job is made data only if a subscriber gets it."""
+    """Return the fields of an event, as data of its own: a job is made data only if a subscriber gets it."""
     return {
         name: flow_records.plain(each) if isinstance(each, msgspec.Struct) else js_values.duplicate(each)
         for name, each in fields.items()
@@ -266,7 +266,7 @@ def resumed(head: flow_records.Snapshot, domain: DomainRuntime, context: flow_re
 
 
 def fulfilled(intent_id: str, requirement_id: str, given: object) -> FulfillEffect:
-    """The job over what a handler gave. What is no patch is a failure already, so the job is always data."""
+    """Return the job over what a handler gave. What is no patch is a failure already, so the job is always data."""
     try:
         return FulfillEffect(intent_id, requirement_id, from_handler(given))
     except patches.BadPatch as refused:
@@ -291,7 +291,7 @@ def is_next(head: flow_records.Snapshot, job: FulfillEffect) -> bool:
 
 
 def _required(head: flow_records.Snapshot, job: FulfillEffect) -> flow_records.Requirement:
-    """The requirement that an outcome belongs to; a blank one where `is_pending` was switched off."""
+    """Return the requirement that an outcome belongs to; a blank one where `is_pending` was switched off."""
     for each in head.system.pending_requirements:
         if each.id == job.requirement_id:
             return each
@@ -309,7 +309,7 @@ def refused_again(head: flow_records.Snapshot, intent_id: str) -> flow_records.R
 
 
 def from_handler(given: object) -> patches.Concrete:
-    """The patches of a handler: concrete, and of the domain's own data."""
+    """Return the patches of a handler: concrete, and of the domain's own data."""
     found = patches.concrete(given)
     for each in found:
         root = value_paths.split(each.path)[0]
@@ -445,7 +445,7 @@ class _Turn:
         return JobOutcome(self._head, dropped=job.requirement_id)
 
     def _waits(self, job: FulfillEffect) -> JobOutcome:
-        """An earlier requirement of the intent has no outcome yet: this one is kept in the slot."""
+        """Keep an outcome in the slot, because an earlier requirement of the intent has none yet."""
         if slots.early(self._head, job.intent_id, job.requirement_id) is not None:
             probes.hit("flow.early-twice")
             return self._dropped(job, "dropped:stale")
@@ -522,7 +522,7 @@ class _Turn:
 
 
 def _kept(job: FulfillEffect) -> dict[str, Any]:
-    """An outcome as data. Patches that are none are a failure already."""
+    """Return an outcome as data. Patches that are none are a failure already."""
     failure = job.failure
     try:
         given = [] if failure else flow_records.plain_list(from_handler(job.result_patches))

@@ -73,7 +73,7 @@ def _as_float(value: int) -> float:
 
 
 def num(value: object) -> Number:
-    """The number that arithmetic takes a value for; what is none counts as 0."""
+    """Return the number that arithmetic takes a value for; what is none counts as 0."""
     # Exact types: True is an `int` to Python.
     kind = type(value)
     if kind is int or kind is float:
@@ -84,7 +84,7 @@ def num(value: object) -> Number:
 
 
 def parse_float(text: str) -> Number:
-    """The number a text begins with, 0 if none."""
+    """Return the number a text begins with, 0 if none."""
     found = _FLOAT.match(text.lstrip(SPACES))
     if found is None:
         return 0
@@ -125,7 +125,7 @@ def _decimal(digits: str, point: int) -> str:
 
 
 def truth(value: object) -> bool:
-    """Whether conditions of expressions hold. The condition of an `if` *node* is `is_set`."""
+    """Return whether conditions of expressions hold. The condition of an `if` *node* is `is_set`."""
     if value is True or value is False:
         return value
     if value is None or value is MISSING:
@@ -139,7 +139,7 @@ def truth(value: object) -> bool:
 
 
 def is_set(value: object) -> bool:
-    """Whether an `if` node takes `then`: 0 and "" do."""
+    """Return whether an `if` node takes `then`: 0 and "" do."""
     return value is not None and value is not False and value is not MISSING
 
 
@@ -160,7 +160,7 @@ def text(value: object) -> str:
 
 
 def _parts(array: list[object], meter: EvaluationMeter) -> list[str]:
-    """The texts of the elements. Counted, because an array may have one other many times in it."""
+    """Return the texts of the elements. Counted, because an array may have one other many times in it."""
     # The text of nested arrays can be far longer than the arrays take.
     meter.spend(len(array))
     return [",".join(_parts(each, meter)) if type(each) is list else text(each) for each in array]
@@ -222,7 +222,7 @@ def fused(value: str) -> str:
 
 
 def is_whole(value: str) -> bool:
-    """Whether a text has no half of a character."""
+    """Return whether a text has no half of a character."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -253,7 +253,7 @@ def checked(value: object, meter: EvaluationMeter, where: str = "") -> Any:
 
 
 def _is_plain(value: Any, kind: type) -> bool:
-    """Whether a value is kept as it is, as most are: no container, and in its one form."""
+    """Return whether a value is kept as it is, as most are: no container, and in its one form."""
     if kind is str:
         return value.isascii() and len(value) <= limits.FLOW_TEXT_LENGTH_MAX
     if kind is int:

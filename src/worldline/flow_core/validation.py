@@ -123,7 +123,7 @@ def _cycles(parsed: document_schema.DomainSchema) -> Iterator[faults.Problem]:
 
 
 def walk(node: Mapping[str, Any], where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every node of a flow whose shape is right, with its path."""
+    """Yield every node of a flow whose shape is right, with its path."""
     yield where, node
     for place, form, inner in document_schema.node_children(node):
         if form == "n":
@@ -147,7 +147,7 @@ def _calls(parsed: document_schema.DomainSchema) -> Iterator[faults.Problem]:
 
 
 def _reached(called: Mapping[str, list[str]], start: str) -> dict[str, None]:
-    """The actions that an action calls, directly or through others."""
+    """Return the actions that an action calls, directly or through others."""
     found: dict[str, None] = {}
     todo = list(called.get(start, ()))
     # Seen once is enough, so a circle of calls ends.

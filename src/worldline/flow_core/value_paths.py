@@ -19,7 +19,7 @@ Segments = tuple[str, ...]
 # Paths are those of documents: the same ones are split again and again.
 @lru_cache(maxsize=4_096)
 def split(path: str) -> Segments:
-    r"""The segments of a path. `\.` is a dot, `\\` a backslash, before anything else a backslash stays."""
+    r"""Return the segments of a path. `\.` is a dot, `\\` a backslash, before anything else a backslash stays."""
     if "\\" not in path:
         return tuple(path.split("."))
     segments, current, at = [], "", 0
@@ -49,7 +49,7 @@ def escaped(segment: str) -> str:
 
 
 def index(segment: str, length: int) -> int:
-    """The index that a segment names, or -1 if it names none of an array so long."""
+    """Return the index that a segment names, or -1 if it names none of an array so long."""
     # No sign, no leading zero, and too short to be inexact as a double.
     if segment.isascii() and segment.isdigit() and (segment == "0" or segment[0] != "0") and len(segment) < 16:
         at = int(segment)
@@ -106,7 +106,7 @@ def remove(value: Any, segments: Segments) -> Any:
 
 
 def _place(array: list[Any], segment: str) -> int:
-    """The index that is written: one that is there, or the one behind the last."""
+    """Return the index that is written: one that is there, or the one behind the last."""
     at = index(segment, len(array) + 1)
     if at < 0:
         raise faults.Fault(faults.PATH_NOT_FOUND, f"an array of {len(array)} has no place {segment!r}")

@@ -65,7 +65,7 @@ class Running(Protocol):
         """What only a workflow can do. `OutsideWorkflow` names `what` if this is a handler."""
 
     def sender(self) -> inbox.Message | None:
-        """The message whose event the handler takes, if it is one of another world's."""
+        """Return the message whose event the handler takes, if it is one of another world's."""
 
     def drop_step(self, why: errors.CannotStep) -> None: ...
     def made_call(self, call: Any) -> None: ...
@@ -142,7 +142,7 @@ interruptible: Final[OfThread[bool]] = OfThread(False)
 
 
 def require(what: str) -> Running:
-    """The handler or workflow that is running; `what` is refused outside of one."""
+    """Return the handler or workflow that is running; `what` is refused outside of one."""
     running = current.get()
     if running is None:
         raise failures.OutsideWorkflow(f"{what} works only inside a workflow or a reducer's handler")

@@ -71,7 +71,7 @@ class CorrelatedRun(StartRun, frozen=True, array_like=True):
 
 
 def start_run(run: str, workflow: str, args: bytes, seed: bytes, *, named: bool, correlation_id: str = "") -> StartRun:
-    """The command that starts a run."""
+    """Return the command that starts a run."""
     if correlation_id:
         return CorrelatedRun(run, workflow, args, seed, named, correlation_id)
     return StartRun(run, workflow, args, seed, named)

@@ -86,7 +86,7 @@ def fields(found: journal.JournalEntry) -> Fields:
 
 
 def item(given: inbox.Item) -> Fields:
-    """An input, wherever it stands: in the inbox, in a dead letter, in an entry."""
+    """Show what an input says, wherever it stands: in the inbox, in a dead letter, in an entry."""
     match given:
         case inbox.InboxEvent(schema=schema, payload=carried, to=to):
             return {"event": schema, "data": _carried(carried), "to": to, **_correlated(given)}
@@ -116,7 +116,7 @@ def failure(data: bytes) -> Fields:
 
 
 def arguments(data: bytes) -> Any:
-    """The arguments of an effect, as they stand in its open work or its intent."""
+    """Show the arguments of an effect, as they stand in its open work or its intent."""
     try:
         return decoded(run_requests.unpack_effect(data)[0])
     except (errors.DecodeError, ValueError):

@@ -65,7 +65,7 @@ NO_SENDER = ("", 0)  # of an envelope that no world has sent, or none that is be
 
 
 def sealed(inbox_name: str, data: bytes, headers: Mapping[str, str] | None) -> tuple[str, bytes]:
-    """An envelope from outside, as an event: its schema and its data."""
+    """Return an envelope from outside, as an event: its schema and its data."""
     name = ids.check_name(user_values.text(inbox_name, "an inbox's name"), "an inbox's name")
     return ENVELOPE, user_values.dump(Envelope(name, data, message_calls.check_headers(headers), *NO_SENDER))
 

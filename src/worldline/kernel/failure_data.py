@@ -68,7 +68,7 @@ def judge(error: BaseException, fatal: tuple[type[Exception], ...] = (), fatal_n
 
 
 def is_mistake(error: BaseException) -> bool:
-    """Whether an exception says that the code itself is wrong: a name that is not there, a module that cannot be
+    """Return whether an exception says that the code itself is wrong: a name that is not there, a module that cannot be
     imported, a call that does not fit. Just these classes: what users derive from them means something of their own.
     An attribute may be missing in a library because of what the outside answered, so that counts in the user's code.
     """
@@ -81,7 +81,7 @@ def is_mistake(error: BaseException) -> bool:
 
 
 def data_of(error: BaseException) -> dict[str, Any]:
-    """The fields of an exception, as plain data."""
+    """Return the fields of an exception, as plain data."""
     try:
         found = _found(error)
     except BaseException as raised:

@@ -117,7 +117,7 @@ class Machine:
             run.cool()
 
     def restored(self, state: bytes) -> None:
-        """The rows were loaded: this is their digest."""
+        """Set the digest of the rows, which were loaded."""
         self.state = state
 
     def counted(self, run_count: int) -> None:
@@ -128,7 +128,7 @@ class Machine:
         return [self.run_count], [], b""
 
     def is_exact(self, step: int) -> bool:
-        """Whether an operation of this step must have the same arguments: not what earlier code asked for."""
+        """Return whether an operation of this step must have the same arguments: not what earlier code asked for."""
         return self.strict or (self._exact and step >= self.origin.since_step)
 
     @property
@@ -137,11 +137,11 @@ class Machine:
         return self.origin.seed(self.now.context.address)
 
     def branched(self, branch: Branch) -> None:
-        """The world is a fork, as its row says."""
+        """Set what the world is a fork of, as its row says."""
         self.branch = branch
 
     def fork(self, branch: Branch, rules: list[ScriptRule], parent: ids.Address, *, salt: bytes) -> None:
-        """The world begins as a fork."""
+        """Let the world begin as a fork."""
         if self.branch is not None:
             self.branch.forget()
         self.branch = branch
@@ -161,7 +161,7 @@ class Machine:
         self.now.go_back()
 
     def rows(self) -> Iterator[tuple[bytes, Write]]:
-        """Every row of the state, save those of cells that are not in memory."""
+        """Yield every row of the state, save those of cells that are not in memory."""
         for cell in self.cells.values():
             yield cell.key, cell.write
         yield from self.rows_beside_cells()
@@ -233,7 +233,7 @@ class Machine:
         now.patient.clear()
 
     def resume_later(self) -> None:
-        """The runs that had to wait for this step are ready."""
+        """Make the runs ready that had to wait for this step."""
         self.now.ready.extend(each.id for each in self.later)
         self.later.clear()
 
@@ -253,7 +253,7 @@ class Machine:
         return cls() if cell is None else user_values.load(cls, cell.data)
 
     def reducer_of(self, cls: type) -> str:
-        """The name under which a class is a reducer here."""
+        """Return the name under which a class is a reducer here."""
         name = next((each.name for each in self.program.reducers.values() if each.cls is cls), None)
         if name is None:
             raise errors.BadInput(f"{user_values.name_of(cls)} is not a reducer of program {self.program.name!r}")
@@ -279,7 +279,7 @@ class Machine:
     # --- Runs ------------------------------------------------------------------------------------------
 
     def interested(self, schema: str) -> list[LiveRun]:
-        """The live runs that may wait for an event, in the order of their start."""
+        """Return the live runs that may wait for an event, in the order of their start."""
         some, others = self._waiting.get(schema), self._waiting.get(None)
         if not others:
             return list(some.values()) if some else []
@@ -334,7 +334,7 @@ class Machine:
         return self.run_count
 
     def child_of(self, run: LiveRun, number: int) -> LiveRun | None:
-        """The run that an operation has started, if the world still has it."""
+        """Return the run that an operation has started, if the world still has it."""
         found = self.runs.get(runs.child_id(run, number))
         if found is None and run.record.ops[number].kind is OpKind.START:  # it may have an id of its own
             mine = (run.record.id, number)
@@ -383,7 +383,7 @@ class Machine:
 
 
 def schedule_id(timer: str) -> str:
-    """The id of the schedule that a timer of this name belongs to."""
+    """Return the id of the schedule that a timer of this name belongs to."""
     assert timer.startswith(SCHEDULE_TIMER)
     return timer.removeprefix(SCHEDULE_TIMER)
 

@@ -32,7 +32,7 @@ def draft(machine: Machine, why: str, *, discard: bool = False) -> None:
 
 
 def read(data: bytes) -> tuple[str, bool]:
-    """Why a step ran no user code, and whether it dropped what earlier ones had left."""
+    """Say why a step ran no user code, and whether it dropped what earlier ones had left."""
     said = user_values.load(str | list[str], data)
     return (said, False) if isinstance(said, str) else (said[0], True)
 
@@ -44,7 +44,7 @@ def answer(machine: Machine, why: str, correlation: str) -> None:
 
 
 def can_go_on(machine: Machine) -> bool:
-    """Whether `go_on` would find something to do: the rest is as it was before."""
+    """Return whether `go_on` would find something to do: the rest is as it was before."""
     return bool(machine.later or machine.work.unsent)
 
 

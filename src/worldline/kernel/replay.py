@@ -56,7 +56,7 @@ def steps(entries: Sequence[journal.JournalEntry]) -> Iterator[list[journal.Jour
 
 
 def input_of(entries: Sequence[journal.JournalEntry], load: Load) -> step_records.Input:
-    """The input that a step's first entry records, and whether user code must not get it."""
+    """Return the input that a step's first entry records, and whether user code must not get it."""
     first = entries[0]
     if first.kind is Kind.UNDECODABLE_INPUT:
         error, digest = user_values.load(tuple[str, bytes], first.payload)
@@ -84,7 +84,7 @@ def _poison_of(entries: Sequence[journal.JournalEntry]) -> tuple[str, bool]:
 
 
 def context_of(entries: Sequence[journal.JournalEntry], address: ids.Address) -> step_records.StepContext:
-    """The address and the times of a step, from its entries."""
+    """Return the address and the times of a step, from its entries."""
     first = entries[0]
     behind = len(entries) > 1 and entries[1].kind is Kind.CLOCK
     return step_records.StepContext(
@@ -98,7 +98,7 @@ def item_of(entry: journal.JournalEntry) -> inbox.Item:
 
 
 def payload_of(entry: journal.JournalEntry) -> payload.Payload | None:
-    """The payload that an input entry carries, if its kind has one."""
+    """Return the payload that an input entry carries, if its kind has one."""
     return getattr(item_of(entry), "payload", None)
 
 
@@ -143,7 +143,7 @@ def stepped_again(
 
 
 def compare(entries: Sequence[journal.JournalEntry], stepped: step_records.Stepped) -> CodeDifference | None:
-    """The state digest covers all that the step changed, so equal ones say that the changes are equal, too."""
+    """Compare a step with its entries. Equal state digests say that the changes are equal, too."""
     last = entries[-1]
     # The first difference counts: later ones may follow from it.
     for index, entry in enumerate(entries):
@@ -240,7 +240,7 @@ def _cut(text: str) -> str:
 
 
 def describe(kind: Kind, data: bytes) -> str:
-    """An entry for people."""
+    """Return an entry for people."""
     # Not even a difference may show it: with it, other worlds could name this one's questions.
     if kind is Kind.SECRET_DRAWN:
         return kind.name.lower()

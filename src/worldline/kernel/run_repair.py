@@ -72,7 +72,7 @@ class ResetRun(msgspec.Struct, frozen=True, array_like=True):
 
 
 def reset_run(run: str, to: object, *, again: int = -1) -> ResetRun:
-    """The command for what a person says: "start", or the number of an operation, counted from 1."""
+    """Return the command for what a person says: "start", or the number of an operation, counted from 1."""
     if to == "start":
         return ResetRun(run, START, again)
     if isinstance(to, bool) or not isinstance(to, int) or to < 1:
@@ -237,7 +237,7 @@ def _check_answered(machine: Machine, wanted: AnswerEffect) -> None:
 
 
 def _asked_as(machine: Machine, run: LiveRun, intent: bytes) -> Op | None:
-    """The operation that left the world under this name."""
+    """Return the operation that left the world under this name."""
     address = machine.now.context.address
     for op in run.record.ops:
         if op.asked is not None and machine.work.wanted_again(op.asked, address).intent == intent:
@@ -291,7 +291,7 @@ def _waits_for(record: Record, child: LiveRun) -> bool:
 
 
 def _taken(dropped: list[Op]) -> list[Buffered]:
-    """The events that these operations had taken, in their order."""
+    """Return the events that these operations had taken, in their order."""
     return [
         Buffered(op.name, op.outcome.data)
         for op in dropped
@@ -363,7 +363,7 @@ def _outcome(machine: Machine, op: Op, data: bytes, error: str | None) -> Outcom
 
 
 def _fits(machine: Machine, op: Op) -> bool:
-    """Whether the answer of an operation has the type that the code has for it now, as far as that is known."""
+    """Return whether the answer of an operation has the type that the code has for it now, as far as that is known."""
     assert op.outcome is not None
     try:
         _check(machine, op.kind, op.name, op.outcome.data)

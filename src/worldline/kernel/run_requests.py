@@ -58,7 +58,7 @@ def pack_call(call: calls.Call[Any], *, again: bool) -> bytes:
 
 
 def pack_effect(call: calls.Call[Any], arguments: bytes) -> bytes:
-    """An effect's parameters as they leave the world: its packed arguments, then the options of this call."""
+    """Return an effect's parameters as they leave the world: its packed arguments, then the options of this call."""
     if call.target.signature.needs_snapshot:
         raise errors.BadInput(
             f"{call.target.name}() takes the snapshot of a flow domain: only an action of one can ask for it"
@@ -273,7 +273,7 @@ def effect_arguments(params: bytes) -> dict[str, Any]:
 
 
 def _scripted(machine: Machine, run_id: str, number: int, arguments: dict[str, Any]) -> bool:
-    """Whether the script of a fork has answered an operation."""
+    """Return whether the script of a fork has answered an operation."""
     assert machine.branch is not None
     run = machine.runs.get(run_id)
     if run is None or not run.live:
@@ -286,7 +286,7 @@ def _scripted(machine: Machine, run_id: str, number: int, arguments: dict[str, A
 
 
 def _scripted_requirement(machine: Machine, held: DeferredOperation) -> bool:
-    """Whether the script of a fork has answered what a flow domain requires."""
+    """Return whether the script of a fork has answered what a flow domain requires."""
     assert machine.branch is not None
     if held.run or not held.id:
         return False
@@ -298,7 +298,7 @@ def _scripted_requirement(machine: Machine, held: DeferredOperation) -> bool:
 
 
 def _answer_here(machine: Machine, run_id: str, number: int, outcome: Outcome) -> None:
-    """An operation of a fork is answered without leaving it."""
+    """Answer an operation of a fork inside of it."""
     op = machine.runs[run_id].record.ops[number]
     scripted(machine, run_id, number, op, outcome)
     arrive(machine, run_id, number, outcome)
@@ -319,7 +319,7 @@ def scripted(machine: Machine, run_id: str, number: int, op: Op, outcome: Outcom
 
 
 def _prefixed(params: bytes, prefix: str) -> bytes:
-    """The parameters of an effect, with the idempotency key that its caller chose made the branch's own."""
+    """Return the parameters of an effect, with the idempotency key that its caller chose made the branch's own."""
     arguments, options = unpack_effect(params)
     # Only keys that callers chose: any other is made of the intent's id, which is the fork's own.
     if not prefix or options.key is None:
@@ -396,7 +396,7 @@ def correlation_id_of(machine: Machine, run_id: str) -> str:
 
 
 def _too_many(machine: Machine, held: DeferredOperation) -> str:
-    """Why no further run is started for a run, and what to do; empty if one may be."""
+    """Say why no further run is started for a run, and what to do; empty if one may be."""
     children = machine.children
     if children.count >= limits.WORLD_CHILDREN_MAX:
         full = f"{grammar.count(children.count, 'run')} of this world that others started have not ended: the limit"
@@ -413,7 +413,7 @@ def _too_many(machine: Machine, held: DeferredOperation) -> str:
 
 
 def _depth(machine: Machine, run_id: str) -> int:
-    """How many live runs are one inside the other here: this one, the one that started it, and so on."""
+    """Say how many live runs are one inside the other here: this one, the one that started it, and so on."""
     depth = 0
     # Counted up to the limit: a chain may be as long as users make it.
     while (run := machine.live.get(run_id)) is not None and depth < limits.RUN_DEPTH_MAX:
@@ -457,7 +457,7 @@ def interrupt(machine: Machine, run: LiveRun, scope: int, reason: str, kind: Can
 
 
 def arrive(machine: Machine, run_id: str, number: int, outcome: Outcome) -> None:
-    """An operation is done. Its run continues later in this step, if that is what it waits for."""
+    """Give an operation its outcome. Its run continues later in this step, if that is what it waits for."""
     run = machine.runs.get(run_id)
     # Late, or once more: the first outcome counts.
     if run is None or not run.live or number >= len(run.record.ops) or run.record.ops[number].outcome is not None:

@@ -54,13 +54,13 @@ class FailureTraces:
         self._kept: dict[int, tuple[bytes, str]] = {}  # by operation: its failure, and the traceback beside it
 
     def keep(self, number: int, data: bytes, trace: str) -> None:
-        """An operation is about to fail; the traceback is shown to the code that is fed with the failure."""
+        """Keep the traceback of an operation that is about to fail, for the code that is fed with the failure."""
         self._kept[number] = (data, trace)
         while len(self._kept) > TRACES_MAX:  # the oldest
             del self._kept[next(iter(self._kept))]
 
     def take(self, number: int, outcome: Outcome | None) -> str:
-        """The traceback that came with the failure of an operation, once."""
+        """Return the traceback that came with the failure of an operation, once."""
         data, trace = self._kept.pop(number, (b"", ""))
         # Only with the failure that it was made for: the operation may have got another outcome.
         return trace if outcome is not None and outcome.data == data else ""
@@ -154,7 +154,7 @@ class LiveRun:
         self.rebuilding = rebuilding
 
     def begin(self, time_us: int, salts: int) -> None:
-        """The code runs for the first time."""
+        """Note when the code runs for the first time."""
         self.time_us, self.salts = time_us, salts
         self.record.begin(time_us, salts)
         self._rows.started()
@@ -171,7 +171,7 @@ class LiveRun:
         self.time_us, self.salts = resume.time_us, resume.salts
 
     def wait_for(self, waiting: Await) -> None:
-        """The coroutine has yielded this, and was fed to here."""
+        """Set what the coroutine waits for now."""
         self.waiting = waiting
         self.done = -1
 
@@ -180,13 +180,13 @@ class LiveRun:
         self.rebuilding = False
 
     def turned(self) -> None:
-        """The code has asked for everything that a reset has kept: from here on it is live."""
+        """Turn live: the code has asked for everything that a reset has kept."""
         self.rebuilding = self.turning = False
         self.record.turned()
         self._rows.started()
 
     def differ(self, number: int, params: bytes) -> None:
-        """The code asks for an operation with other arguments than were recorded."""
+        """Note that the code asks for an operation with other arguments than were recorded."""
         # Bounded, because it is only shown to people.
         if len(self.differing) < DIFFERING_KEPT_MAX:
             self.differing[number] = params
@@ -253,7 +253,7 @@ class LiveRun:
             self.record.interrupts.append(timed_out(scope))
 
     def give_up(self, number: int, outcome: Outcome) -> None:
-        """An operation is cancelled: the code does not wait for it any more."""
+        """Cancel an operation that the code does not wait for any more."""
         self._done(number, outcome)
         self.alarmed, self.checked = True, False
 
@@ -282,7 +282,7 @@ class LiveRun:
         return ScopeOperation(self.scope_count, shield=shield)
 
     def shielded(self, scope: int) -> bool:
-        """Whether a cancellation of this scope has to wait for a shield inside it."""
+        """Return whether a cancellation of this scope has to wait for a shield inside it."""
         return run_operations.is_shielded(self.scopes, scope)
 
     def inside(self, scope: int) -> bool:
@@ -306,12 +306,12 @@ class LiveRun:
         return found
 
     def fail_scope(self, scope: int, number: int) -> None:
-        """The code of a scope's block is told that this operation has failed."""
+        """Tell the code of a scope's block that this operation has failed."""
         for each in (one for one in self.scopes if one.number == scope):
             each.fail(number)
 
     def forget_interrupts(self, scope: int) -> None:
-        """The scope was left: cancellations of it have no meaning any more."""
+        """Drop the cancellations of a scope that was left."""
         self.record.interrupts.keep(lambda each: None if each.scope == scope else each)
 
     # --- Its status ------------------------------------------------------------------------------------
@@ -331,13 +331,13 @@ class LiveRun:
         return unfit
 
     def unblock(self) -> None:
-        """The program has code that fits again. The coroutine is rebuilt when the run continues."""
+        """Let a blocked run continue. Its coroutine is rebuilt then."""
         self.record.stand(RunStatus.RUNNING)
         self._rows.stands()
         self.cool()
 
     def interested(self, interests: list[str] | None) -> None:
-        """The events that its code waits for, which may have changed with the code."""
+        """Set the events that its code waits for, which may have changed with the code."""
         self.record.interested(interests)
         self._rows.started()
 
@@ -463,14 +463,14 @@ def _find_failure(run: LiveRun) -> tuple[tuple[int, int] | None, bool]:
 
 
 def feedings_kept(record: Record, first: int) -> int:
-    """How many feedings are left if the operations from this one on are dropped: up to the one that issued it."""
+    """Say how many feedings are left if the operations from this one on are dropped: up to the one that issued it."""
     if not first:
         return 0
     return record.ops[first].fed if first < len(record.ops) else len(record.log)
 
 
 def timed_scope(op: Op) -> int:
-    """The number of the scope that a timer limits; 0 if it limits none."""
+    """Return the number of the scope that a timer limits; 0 if it limits none."""
     timed = op.kind is OpKind.TIMER and op.name.startswith(SCOPE_TIMER)
     return int(op.name.removeprefix(SCOPE_TIMER)) if timed else 0
 
@@ -521,7 +521,7 @@ def origin(workflow: str, args: bytes) -> bytes:
 
 
 def is_same(record: Record, workflow: str, args: bytes) -> bool:
-    """Whether a run was first started with exactly this."""
+    """Return whether a run was first started with exactly this."""
     return origin_of(record) == origin(workflow, args)
 
 

@@ -134,7 +134,7 @@ def clock_set_back(machine: Machine) -> None:
 
 
 def run_id(machine: Machine, schedule: Schedule) -> str:
-    """The id of the run that it starts now."""
+    """Return the id of the run that it starts now."""
     number = schedule.fired
     while f"{schedule.id}@{number}" in machine.runs:  # left from an earlier schedule of this id
         number += 1

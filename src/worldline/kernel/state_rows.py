@@ -54,13 +54,13 @@ from worldline.model.world_records import ForkPolicy
 
 
 def save(machine: Machine) -> list[bytes]:
-    """The parts of a snapshot. Only between steps."""
+    """Return the parts of a snapshot. Only between steps."""
     assert machine.cells.are_all, "cells that are not in memory would be missing"
     return parts_of(machine.state, rows_of(machine))
 
 
 def rows_of(machine: Machine) -> list[tuple[bytes, Row]]:
-    """Every row of a machine, in the order of their keys; of cells, those that are in memory."""
+    """Return every row of a machine, in the order of their keys; of cells, those that are in memory."""
     return [(key, row_ledger.row_of(write())) for key, write in sorted(machine.rows(), key=lambda each: each[0])]
 
 
@@ -72,7 +72,7 @@ def parts_of(state: bytes, rows: Iterable[tuple[bytes, Row]]) -> list[bytes]:
 
 
 def read(parts: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, Row]]]:
-    """The state digest and the rows that a snapshot holds, in the order of their keys."""
+    """Return the state digest and the rows that a snapshot holds, in the order of their keys."""
     header = nodes.decode_header(parts[0])
     # Known by their digests, so that a damaged part is one that is missing.
     kept = {digest.sha256(part): part for part in parts[1:]}
@@ -85,7 +85,7 @@ def read(parts: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, Row]]]:
 
 
 def load(program: Program, parts: Sequence[bytes], address: ids.Address, *, strict: bool = False) -> Machine:
-    """The machine that a snapshot holds, with the given address."""
+    """Return the machine that a snapshot holds, with the given address."""
     state, rows = read(parts)
     return machine_of(program, state, rows, address, strict=strict)
 
@@ -155,7 +155,7 @@ class _Loading:
             machine.load_run(record)
 
     def _reopen(self) -> None:
-        """The work that is open, in the order in which it was asked for."""
+        """Add the work that is open, in the order in which it was asked for."""
         pending = self.pending
         for record in self.records.values():
             for op in record.ops:

@@ -66,7 +66,7 @@ def let_pass(error: BaseException) -> bool:
 
 
 def code_of(error: BaseException) -> str:
-    """The `code` that an exception carries, or the name of its class."""
+    """Return the `code` that an exception carries, or the name of its class."""
     return text_at(error, "code") or name_of(type(error))
 
 
@@ -82,7 +82,7 @@ def text_at(error: BaseException, attribute: str) -> str:
 
 
 def pause_us(error: failures.TryAgain) -> int:
-    """How long a `TryAgain` asks to wait: 0 if that is not a number, and at most the limit."""
+    """Say how long a `TryAgain` asks to wait: 0 if that is not a number, and at most the limit."""
     try:
         return int(max(0.0, min(float(error.after), limits.RETRY_AFTER_SECONDS_MAX)) * 1_000_000)
     except BaseException as raised:
@@ -92,7 +92,7 @@ def pause_us(error: failures.TryAgain) -> int:
 
 
 def message_of(error: BaseException) -> str:
-    """The class and the text of an exception."""
+    """Return the class and the text of an exception."""
     name = name_of(type(error))
     if issubclass(type(error), RecursionError):
         return f"{name}: maximum recursion depth exceeded"  # Python adds where, which depends on its version
@@ -111,7 +111,7 @@ def message_in_step(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an exception: empty if it has none, or if reading it fails."""
+    """Return the text of an exception: empty if it has none, or if reading it fails."""
     # `__str__` may be the user's own.
     try:
         text = plain_text(str(error))
@@ -126,7 +126,7 @@ def text_of(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """The file and line of the innermost user code that an exception passed through; empty if there is none.
+    """Return the file and line of the innermost user code that an exception passed through; empty if there is none.
 
     It is for people at a terminal and in no journal: the same program may stand in another file.
     """
@@ -141,7 +141,7 @@ def place_of(error: BaseException) -> str:
 
 
 def is_raised_by_user(error: BaseException) -> bool:
-    """Whether the innermost code that an exception passed through is the user's own."""
+    """Return whether the innermost code that an exception passed through is the user's own."""
     trace, file = _traceback(error), ""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
@@ -150,7 +150,7 @@ def is_raised_by_user(error: BaseException) -> bool:
 
 
 def own_place_of(error: BaseException) -> str:
-    """The file, line and function of the innermost code of this package that an exception passed through."""
+    """Return the file, line and function of the innermost code of this package that an exception passed through."""
     found = "an unknown place"
     trace = _traceback(error)
     while trace is not None:

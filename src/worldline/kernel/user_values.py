@@ -140,7 +140,7 @@ def _largest(built: Any) -> str:
 
 
 def plain(value: object) -> Any:
-    """The value as plain data."""
+    """Return the value as plain data."""
     return _timed(value, _built(value))
 
 
@@ -170,14 +170,14 @@ def _flat(value: object) -> dict[str, Any] | None:
 # Kept, because every value that is stored asks for it.
 @functools.lru_cache(maxsize=1024)
 def _field_names(kind: type) -> frozenset[str] | None:
-    """The fields of a dataclass, if its objects have them in a map."""
+    """Return the fields of a dataclass, if its objects have them in a map."""
     if not dataclasses.is_dataclass(kind) or not kind.__dictoffset__:
         return None
     return frozenset(each.name for each in dataclasses.fields(kind))
 
 
 def _built(value: object) -> Any:
-    """The value as plain data, but for the datetimes in it."""
+    """Return the value as plain data, but for the datetimes in it."""
     if value is None or type(value) in _PLAIN:
         return value
     try:
@@ -305,7 +305,7 @@ def _check_keys(value: object, what: str) -> None:
 
 
 def load(kind: Any, data: bytes) -> Any:
-    """The value of type `kind` that these bytes hold. `DecodeError` if they hold another."""
+    """Return the value of type `kind` that these bytes hold. `DecodeError` if they hold another."""
     return rebuild(kind, canonical.decode(data))
 
 
@@ -351,7 +351,7 @@ def text(value: object, what: str) -> str:
 
 
 def schema_name(kind: type) -> str:
-    """The name of an event type in journals."""
+    """Return the name of an event type in journals."""
     given = getattr(kind, "__schema__", None)
     name = text(kind.__name__ if given is None else given, "an event's __schema__")
     if len(name) > limits.NAME_BYTES_MAX:
@@ -387,7 +387,7 @@ def _mistaken(value: Any) -> str:
 
 
 def _inner(value: object) -> bytes:
-    """The bytes of a personal value, which is one value of the store at most."""
+    """Return the bytes of a personal value, which is one value of the store at most."""
     data = dump(value)
     if len(data) > limits.PERSONAL_BYTES_MAX:
         raise errors.ValueTooLarge(f"a wl.Personal takes {len(data)} bytes; the limit is {limits.PERSONAL_BYTES_MAX}")

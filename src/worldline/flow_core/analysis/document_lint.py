@@ -85,7 +85,7 @@ def lint(domain: Compiled) -> list[DocumentFinding]:
 
 
 def never_asked(parsed: document_schema.DomainSchema, name: str) -> Iterator[DocumentFinding]:
-    """The effects of an action that wait for a field to be null which never is."""
+    """Yield the effects of an action that wait for a field to be null which never is."""
     begins = document_schema.defaults(parsed)
     written = [path for each in parsed.actions.values() for path in _patches(each)]
     for place, node in reads.walk(parsed.actions[name]):
@@ -100,7 +100,7 @@ def never_asked(parsed: document_schema.DomainSchema, name: str) -> Iterator[Doc
 
 
 def _null_checks(condition: Mapping[str, Any]) -> Iterator[str]:
-    """The paths that must be null for a condition to hold."""
+    """Yield the paths that must be null for a condition to hold."""
     if condition["kind"] == "isNull" and condition["arg"]["kind"] == "get":
         yield condition["arg"]["path"]
     elif condition["kind"] == "and":
@@ -197,7 +197,7 @@ class _Flow:
                 self._found.append(DocumentFinding(STALE, where, what, _READ))
 
     def _fields_of(self, read: Iterator[str]) -> list[str]:
-        """The fields of the state that paths stand for; a computed value stands for those it depends on."""
+        """Return the fields of the state that paths stand for; a computed value stands for those it depends on."""
         found: dict[str, None] = {}
         seen: dict[str, None] = {}
         todo = list(read)
@@ -229,7 +229,7 @@ def _patches(action: document_schema.ActionSpec) -> Iterator[str]:
 
 
 def _ends(node: Mapping[str, Any]) -> bool:
-    """Whether nothing behind a node is run."""
+    """Return whether nothing behind a node is run."""
     if node["kind"] == "seq":
         return any(_ends(each) for each in node["steps"])
     if node["kind"] == "if":
@@ -238,7 +238,7 @@ def _ends(node: Mapping[str, Any]) -> bool:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether writing one path may change what the other reads."""
+    """Return whether writing one path may change what the other reads."""
     shorter, longer = sorted((value_paths.split(one), value_paths.split(other)), key=len)
     # A write above or below the path changes what is read there.
     return longer[: len(shorter)] == shorter
@@ -267,7 +267,7 @@ def _is_null(expression: Mapping[str, Any]) -> bool:
 def _is_container(
     expression: Mapping[str, Any], parsed: document_schema.DomainSchema, action: document_schema.ActionSpec | None
 ) -> bool:
-    """Whether the value is an object or array, as far as the document says."""
+    """Return whether the value is an object or array, as far as the document says."""
     kind = expression["kind"]
     if kind == "lit":
         return isinstance(expression["value"], list | dict)

@@ -196,7 +196,7 @@ class _Search:
     def _outcomes(
         self, head: flow_records.Snapshot, intent: flow_records.Intent
     ) -> Iterator[tuple[flow_records.Snapshot, tuple[tuple[str, Any], ...], str]]:
-        """How an intent can end: the head, what was answered on the way, and the error or nothing."""
+        """Say how an intent can end: the head, what was answered on the way, and the error or nothing."""
         todo: deque[tuple[flow_records.Snapshot, jobs.Job, tuple[tuple[str, Any], ...]]] = deque()
         todo.append((head, jobs.StartIntent(intent), ()))
         ends = 0
@@ -240,7 +240,7 @@ class _Search:
             yield each, self._fulfilled(requirement, each, into, fail)
 
     def _fulfilled(self, requirement: flow_records.Requirement, said: Any, into: Any, fail: Any) -> jobs.FulfillEffect:
-        """An answer as a host's handlers give it: see `flow.answering`."""
+        """Return an answer as a host's handlers give it: see `flow.answering`."""
         if isinstance(said, jobs.Failure):
             if not isinstance(fail, str):
                 return jobs.FulfillEffect(requirement.intent_id, requirement.id, (), said)

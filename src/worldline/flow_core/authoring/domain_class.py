@@ -206,7 +206,7 @@ def _members(cls: type[Any], kind: type[T]) -> dict[str, T]:
 
 
 def _proxy(cls: type[D]) -> D:
-    """An instance whose fields are terms, and on which setting a field is a patch."""
+    """Return an instance whose fields are terms, and on which setting a field is a patch."""
     known = dict.fromkeys(_fields(cls))
     derived = _members(cls, computed)
 
@@ -392,7 +392,7 @@ def perform(call: Awaitable[T], *, into: T | None, fail: EffectError | None = No
 
 
 def _called(call: object) -> tuple[str, dict[str, Any]]:
-    """The name and the arguments of a call: of `flow.ask`, or of an effect of a program."""
+    """Return the name and the arguments of a call: of `flow.ask`, or of an effect of a program."""
     if isinstance(call, EffectTerm):
         return call.name, call.arguments
     target: Any = getattr(call, "target", None)
@@ -408,7 +408,7 @@ def _called(call: object) -> tuple[str, dict[str, Any]]:
 
 
 def _path(value: object, what: str) -> str:
-    """The path of a field that is a target."""
+    """Return the path of a field that is a target."""
     if (
         not isinstance(value, terms.Term)
         or value.doc["kind"] != "get"

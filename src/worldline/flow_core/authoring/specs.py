@@ -43,7 +43,7 @@ def spec(
 
 
 def names_record(annotation: Any) -> bool:
-    """Whether values of this annotation are, or have in them, dataclasses or structs."""
+    """Return whether values of this annotation are, or have in them, dataclasses or structs."""
     return _is_record(annotation) or any(names_record(each) for each in typing.get_args(annotation))
 
 

@@ -155,7 +155,7 @@ class Term:
 
 
 def term(kind: str, **arguments: Any) -> Term:
-    """An expression of a kind over terms and plain values."""
+    """Return an expression of a kind over terms and plain values."""
     doc: Doc = {"kind": kind}
     loops: dict[int, None] = {}
     for name, form in shapes.KINDS[kind].items():
@@ -222,7 +222,7 @@ class Loops:
         self._made = 0
 
     def body(self, function: Any) -> Term:
-        """The body of a loop, called once with the element."""
+        """Return the body of a loop, called once with the element."""
         # The number tells whose element a term reads, because all of them are `$item` in the document.
         self._made += 1
         number = self._made

@@ -29,7 +29,7 @@ def input_schema(action: document_schema.ActionSpec) -> dict[str, Any]:
 
 
 def members(fields: Mapping[str, document_schema.FieldSpec], *, given: bool = False) -> dict[str, Any]:
-    """An object with these fields and no others. `given`: as an input."""
+    """Return an object with these fields and no others. `given`: as an input."""
     return {
         "type": "object",
         "properties": {name: field(spec, given=given) for name, spec in fields.items()},

@@ -57,7 +57,7 @@ class _Chart:
         self._edges: dict[str, None] = {}
 
     def node(self, kind: str, name: str) -> str:
-        """The id of a node. Names of a document are text that the chart must not read: ids are numbers."""
+        """Return the id of a node. Names of a document are text that the chart must not read: ids are numbers."""
         # By kind and name: a field and an action may have the same name.
         return self._ids.setdefault((kind, name), f"{kind[0]}{len(self._ids)}")
 

@@ -98,7 +98,7 @@ def tools(schema: Compiled, snapshot: flow_records.Snapshot, *, shape: Shape) ->
 
 
 def tool_names(parsed: schema.DomainSchema) -> dict[str, str]:
-    """The name of the tool for each action."""
+    """Return the name of the tool for each action."""
     names: dict[str, str] = {}
     # Names that are valid already go first, so that none that is made up takes one of them.
     taken: dict[str, None] = {each: None for each in parsed.actions if _is_name(each)}
@@ -134,12 +134,12 @@ def _document(spec: schema.ActionSpec, name: str, shape: Shape) -> dict[str, Any
 
 
 def _wraps(spec: schema.ActionSpec) -> bool:
-    """Whether the action takes something else than an object."""
+    """Return whether the action takes something else than an object."""
     return isinstance(spec.input, schema.FieldSpec) and spec.input.type != "object"
 
 
 def _parameters(spec: schema.ActionSpec) -> dict[str, Any]:
-    """The schema of a tool's argument, which is an object."""
+    """Return the schema of a tool's argument, which is an object."""
     if not isinstance(spec.input, schema.FieldSpec):
         closed: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
         # An action may read an input that it does not declare, so nothing can be forbidden there.

@@ -93,7 +93,7 @@ def includes(array: Run, item: Run) -> Run:
 
 
 def _entered(scope: EvalScope, array: list[Any], weight: int) -> Iterator[Any]:
-    """The elements of a loop, each bound while it is looked at."""
+    """Yield the elements of a loop, each bound while it is looked at."""
     scope.meter.spend(len(array) * weight)
     before = scope.item, scope.index, scope.array
     for place, each in enumerate(array):
@@ -123,7 +123,7 @@ def filtered(array: Run, predicate: Run, weight: int) -> Run:
 
 
 def _sought(scope: EvalScope, found: object, predicate: Run, weight: int, *, wanted: bool) -> tuple[bool, Any]:
-    """Whether the predicate is so of an element, and the first such element."""
+    """Return whether the predicate is so of an element, and the first such element."""
     if type(found) is list:
         before = scope.item, scope.index, scope.array
         for each in _entered(scope, found, weight):
@@ -226,7 +226,7 @@ def field(of: Run, name: str) -> Run:
 
 
 def _members(found: object, scope: EvalScope) -> list[tuple[str, Any]]:
-    """The members of an object in their order, the elements of an array by index, nothing of anything else."""
+    """Return the members of an object in their order, the elements of an array by index, nothing of anything else."""
     if type(found) is list:
         scope.meter.spend(len(found))
         return [(str(place), each) for place, each in enumerate(found)]

@@ -48,7 +48,7 @@ class EvalScope:
         self.meter = meter
 
     def begin_flow(self, given: Any, meter: js_values.EvaluationMeter) -> None:
-        """An intent is computed: its input, and the meter of the whole call."""
+        """Set the input of the intent that is computed, and the meter of the whole call."""
         self.input = given
         self.meter = meter
 
@@ -69,7 +69,7 @@ class EvalScope:
         return self._uuids - 1
 
     def write(self, data: dict[str, Any]) -> None:
-        """A flow has patched its data."""
+        """Set the data that a flow has patched."""
         self.data = data
 
 

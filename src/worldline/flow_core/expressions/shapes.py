@@ -87,7 +87,7 @@ def _fits(value: object, form: str) -> bool:
 
 
 def children(expression: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The expressions inside one whose shape is right, each with its place."""
+    """Yield the expressions inside one whose shape is right, each with its place."""
     for name, form in KINDS[expression["kind"]].items():
         inner = expression.get(name)
         if form in ("e", "e?"):
@@ -100,7 +100,7 @@ def children(expression: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def paths(expression: Mapping[str, Any]) -> Iterator[str]:
-    """Every path that an expression gets, at any depth."""
+    """Yield every path that an expression gets, at any depth."""
     if expression["kind"] == "get":
         yield expression["path"]
     for _, each in children(expression):

@@ -38,7 +38,7 @@ def result_of(call: Call[Any], data: bytes) -> Any:
 
 
 def answer_of(request: type, data: bytes) -> Any:
-    """The same of the handler of a request."""
+    """Read what the handler of a request answered. `BadInput` if that is not of the type that it declares."""
     try:
         return user_values.load(answer_type(request), data)
     except errors.DecodeError as error:

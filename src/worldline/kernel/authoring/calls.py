@@ -156,7 +156,7 @@ class Request(Generic[R_co]):
 
 
 def answer_type(event: type) -> Any:
-    """The type that a request is answered with."""
+    """Return the type that a request is answered with."""
     for base in getattr(event, "__orig_bases__", ()):
         if typing.get_origin(base) is Request:
             return typing.get_args(base)[0]
@@ -210,7 +210,7 @@ class Signature:
         return self._hints
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """The arguments by name, so that adding a parameter with a default changes nothing already recorded."""
+        """Return the arguments by name, so that adding a parameter with a default changes nothing already recorded."""
         names = self._names
         if names is not None and not kwargs and len(self._required) <= len(args) <= len(names):
             return self._dump(dict(zip(names, args, strict=False)))  # the usual case, and worth the difference
@@ -519,7 +519,7 @@ def type_hints(
 def _without_snapshot(
     function: Callable[..., Any], parameters: inspect.Signature, namespace: dict[str, Any]
 ) -> tuple[inspect.Signature, inspect.Parameter | None]:
-    """An effect's parameters without the one that it is given a snapshot by, and that one, if it has one."""
+    """Return an effect's parameters without the one that it is given a snapshot by, and that one, if it has one."""
     found = parameters.parameters[SNAPSHOT]
     # The default `GIVEN` says it alone; then the annotation is not resolved, whose names may not be defined yet.
     if found.default is not flow_records.GIVEN and not _is_snapshot(function, namespace):
@@ -539,7 +539,7 @@ def _without_snapshot(
 
 
 def _is_snapshot(function: Callable[..., Any], namespace: dict[str, Any]) -> bool:
-    """Whether the parameter is annotated as a snapshot. Other annotations may name what is not defined yet."""
+    """Return whether the parameter is annotated as a snapshot. Other annotations may name what is not defined yet."""
     annotated = call_signatures.annotations_of(function)
     if SNAPSHOT not in annotated:
         return False

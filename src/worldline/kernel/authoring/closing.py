@@ -35,7 +35,7 @@ def kind_for_children(why: BaseException) -> CancelKind:
 
 
 def reason_for_children(why: BaseException, what: str) -> str:
-    """The reason that the operations of a block get when it is left by this exception."""
+    """Return the reason that the operations of a block get when it is left by this exception."""
     if isinstance(why, failures.Cancelled):
         reason = getattr(why, "reason", "")
         return reason if type(reason) is str and reason else f"{what} was cancelled"

@@ -182,7 +182,7 @@ def _log(line: LogLine) -> None:
 
 
 def _is_silent(running: context.Running | None) -> bool:
-    """Whether this has happened before, or happens in a coroutine that is only dropped."""
+    """Return whether this has happened before, or happens in a coroutine that is only dropped."""
     return running is not None and (isinstance(running, context.ClosingRun) or running.is_silent)
 
 
@@ -223,7 +223,7 @@ def _write(running: context.Running | None, line: LogLine) -> None:
 
 
 def _text(msg: object, args: tuple[object, ...]) -> str:
-    """The message with its arguments. One that does not fit them is shown beside them."""
+    """Return the message with its arguments. One that does not fit them is shown beside them."""
     form = _str(msg)
     if not args:
         return form

@@ -65,7 +65,7 @@ def destination(text: str) -> Destination:
 
 
 def check_peer(name: str) -> str:
-    """The name by which a host knows another store."""
+    """Refuse what cannot be the name by which a host knows another store."""
     if not _PEER.fullmatch(name):
         raise errors.BadInput(f"the name of another store is made of letters, digits, '_', '.' and '-', not {name!r}")
     return name
@@ -180,7 +180,7 @@ def receipt_data(message: bytes, stamp: bytes, *, already: bool = False) -> byte
 
 
 def receipt(data: bytes) -> Receipt:
-    """The receipt that an outcome holds. What a person or a dry fork has answered instead names no place."""
+    """Return the receipt that an outcome holds. What a person or a dry fork has answered instead names no place."""
     found = user_values.load(Any, data) if data else None
     match found:
         case [bytes(message), bytes(stamp), bool(already)]:
@@ -190,7 +190,7 @@ def receipt(data: bytes) -> Receipt:
 
 
 def stamp_before(stamp: bytes, places: int) -> bytes:
-    """The stamp so many places before another of the same commit; none if that one has none."""
+    """Return the stamp so many places before another of the same commit; none if that one has none."""
     if len(stamp) != limits.STAMP_BYTES:
         return b""
     # The last four bytes of a stamp number the places within one commit.

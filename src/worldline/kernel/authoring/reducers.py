@@ -53,7 +53,7 @@ class Reducer(msgspec.Struct, frozen=True):
     is_dataclass: bool = False  # so its fields are stored under their own names
 
     def is_canonical(self, value: Any) -> bool:
-        """Whether a value can be seen to be what its bytes would be read back as, without reading them back."""
+        """Return whether a value can be seen to be what its bytes would be read back as, without reading them back."""
         # More attributes than fields: something was set besides, which the bytes would not have.
         if self.scalars is None or len(getattr(value, "__dict__", self.scalars)) != len(self.scalars):
             return False
@@ -63,7 +63,7 @@ class Reducer(msgspec.Struct, frozen=True):
         return True
 
     def dump(self, value: Any, *, is_canonical: bool) -> bytes:
-        """The bytes of a value: of a dataclass that holds just the scalars it declares, by the short way."""
+        """Return the bytes of a value: of a dataclass that holds just the scalars it declares, by the short way."""
         if not is_canonical or self.scalars is None or not self.is_dataclass:
             return user_values.dump(value)
         flat = {name: getattr(value, name) for name, _ in self.scalars}

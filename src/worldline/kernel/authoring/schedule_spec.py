@@ -56,7 +56,7 @@ def spec_of(what: object, *, every: calls.Seconds | None, cron: str | None, tz: 
 
 
 def next_us(spec: Spec, *, since_us: int, after_us: int) -> int:
-    """The first time after another one, in microseconds. `BadInput` for an expression that has none."""
+    """Return the first time after another one, in microseconds. `BadInput` for an expression that has none."""
     if spec.every_us:
         periods = (after_us - since_us) // spec.every_us + 1  # also before it was made, if the clock is set back
         return since_us + periods * spec.every_us
@@ -82,7 +82,7 @@ def has_zones() -> bool:
 
 
 def lacking(error: errors.UnknownZone) -> errors.CannotStep:
-    """Why a process cannot make a step that needs the zone."""
+    """Say why a process cannot make a step that needs the zone."""
     return errors.CannotStep(f"this host has no time zone {error.zone!r}; install tzdata", lasting=True)
 
 

@@ -109,7 +109,7 @@ class ScriptProgress:
         self._used: dict[str, int] = {}
 
     def answers(self, name: str) -> bool:
-        """Whether the script says anything of an effect."""
+        """Return whether the script says anything of an effect."""
         return name in self._script.answers
 
     def also(self, script: Script) -> ScriptProgress:
@@ -235,7 +235,7 @@ def _check_answer(effect: Effect[..., Any], answer: Any) -> None:
 
 
 def _checked(effect: Effect[..., Any], answer: Any) -> bytes:
-    """The answer's bytes; refused if they are not of the type that the effect returns."""
+    """Return the answer's bytes; refused if they are not of the type that the effect returns."""
     kind = effect.signature.hints.get("return", Any)
     try:
         # Written and read back: only both show that the effect's type takes it.

@@ -111,7 +111,7 @@ def _shown(kind: Any) -> str:
 
 
 def _refusal(kind: Any) -> str:
-    """Why nothing can be read back as this type, or nothing. `NotDefinedYet` if it names what is not defined."""
+    """Say why nothing can be read back as this type, or nothing. `NotDefinedYet` if it names what is not defined."""
     if any(kind is each for each in _ANYTHING):
         return ""
     try:
@@ -143,7 +143,7 @@ def _refuse(kind: type, value: object) -> Never:  # noqa: ARG001 - what msgspec 
 
 
 def _members(kind: Any) -> Iterator[tuple[str, Any]]:
-    """The types that a type is annotated with, each with what leads to it."""
+    """Yield the types that a type is annotated with, each with what leads to it."""
     origin = typing.get_origin(kind)
     if origin is typing.Annotated:
         yield "", typing.get_args(kind)[0]
@@ -168,7 +168,7 @@ def _members(kind: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _wrong(info: Any) -> str:
-    """Why values of a type cannot be written, or nothing. The types inside it are looked at apart."""
+    """Say why values of a type cannot be written, or nothing. The types inside it are looked at apart."""
     if isinstance(info, inspect.CustomType) and _is_personal(info.cls):
         use.note()  # so that steps of this process get a desk
         return ""
@@ -192,7 +192,7 @@ def _wrong(info: Any) -> str:
 
 
 def _unread(cls: Any) -> str:
-    """Why values of a class that is no model cannot be stored, or nothing."""
+    """Say why values of a class that is no model cannot be stored, or nothing."""
     if isinstance(cls, type) and library_types.is_path(cls):
         return ""
     if isinstance(cls, type) and issubclass(cls, stand_ins.StandIn):
@@ -219,7 +219,7 @@ def _is_number(union: inspect.UnionType) -> bool:
 
 
 def _is_sorted(info: Any) -> bool:
-    """Whether any two values of a type can be compared by what is stored of them, and be items of a set."""
+    """Return whether any two values of a type can be compared by what is stored of them, and be items of a set."""
     if isinstance(info, inspect.UnionType):
         return _is_number(info)
     if isinstance(info, _ARRAYS):
@@ -247,7 +247,7 @@ def _info(kind: Any) -> Any:
 
 
 def _inside(info: Any) -> Iterator[tuple[str, Any]]:
-    """The types that a type is made of, each with what leads to it."""
+    """Yield the types that a type is made of, each with what leads to it."""
     if isinstance(info, inspect.CustomType) and _is_personal(info.cls):
         yield from (("", _info(inner)) for inner in typing.get_args(info.cls))
     elif isinstance(info, inspect.CustomType):

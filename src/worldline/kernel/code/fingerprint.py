@@ -140,7 +140,7 @@ def _function(function: FunctionType, declared: str) -> tuple[bytes, list[Any]]:
 
 
 def _renamed(tree: ast.Module, name: str) -> ast.Module:
-    """The syntax of a function under another name."""
+    """Return the syntax of a function under another name."""
     outermost = tree.body[0]
     if not isinstance(outermost, ast.FunctionDef | ast.AsyncFunctionDef):
         return tree
@@ -187,7 +187,7 @@ def _resolved(scopes: list[source.NameScope], node: ast.expr) -> Any:
 
 
 def _types(cls: type) -> Iterator[Any]:
-    """The classes that a class's own annotations name, at any depth."""
+    """Yield the classes that a class's own annotations name, at any depth."""
     todo: list[Any] = []
     for annotation in call_signatures.annotations_of(cls).values():
         todo.append(_annotation(cls, annotation))
@@ -200,7 +200,7 @@ def _types(cls: type) -> Iterator[Any]:
 
 def _annotation(cls: type, annotation: Any) -> Any:
     # Only annotations in quotes, or postponed ones, are text.
-    """An annotation as an object, its names looked up in the module of the class; an empty one if that fails."""
+    """Return an annotation as an object, its names looked up in the module of the class; an empty one if that fails."""
     if not isinstance(annotation, str):
         return annotation
     module = inspect.getmodule(cls)

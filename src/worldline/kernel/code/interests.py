@@ -23,7 +23,7 @@ class _Unknown(Exception):
 
 
 def of(flow: source.CallTarget) -> list[Any] | None:
-    """The event classes that a workflow waits for, or None if that is unknown."""
+    """Return the event classes that a workflow waits for, or None if that is unknown."""
     found: list[Any] = []
     todo, done = [flow.function], list[Any]()
     homes: source.Homes = {}
@@ -41,7 +41,7 @@ def of(flow: source.CallTarget) -> list[Any] | None:
 
 
 def _read(function: FunctionType, module: str, homes: source.Homes) -> tuple[list[Any], list[Any]]:
-    """The event classes that one function waits for, and the functions it uses."""
+    """Return the event classes that one function waits for, and the functions it uses."""
     tree = source.tree_of(function)
     if tree is None:
         raise _Unknown  # without source nothing is certain
@@ -100,7 +100,7 @@ def _awaited(tree: ast.Module) -> list[ast.Call]:
 
 
 def _starts_in_scope(tree: ast.Module, scope: source.NameScope, node: ast.expr) -> bool:
-    """Whether this is `start` of something that `async with wl.scope()` has made."""
+    """Return whether this is `start` of something that `async with wl.scope()` has made."""
     if not (isinstance(node, ast.Attribute) and node.attr == "start" and isinstance(node.value, ast.Name)):
         return False
     for block in ast.walk(tree):

@@ -45,12 +45,12 @@ class TargetSignature(Protocol):
 
 
 def is_target(thing: Any) -> TypeGuard[CallTarget]:
-    """Whether it is an effect or a workflow. That file imports this one, so it is told by its name."""
+    """Return whether it is an effect or a workflow. That file imports this one, so it is told by its name."""
     return any(each.__module__ == _CALLS and each.__qualname__ == "Target" for each in type(thing).__mro__)
 
 
 def tree_of(thing: Callable[..., Any] | type) -> ast.Module | None:
-    """The syntax of a function or class; None if its source is missing."""
+    """Return the syntax of a function or class; None if its source is missing."""
     try:
         if inspect.getfile(thing) == _SHARED:  # what is remembered under it may be another text
             return None
@@ -93,7 +93,7 @@ def _parsing(do: Callable[[], T]) -> T:
 
 
 def unwrapped(thing: Any) -> FunctionType | None:
-    """The plain function inside decorators that have `__wrapped__`, if there is one."""
+    """Return the plain function inside decorators that have `__wrapped__`, if there is one."""
     for _ in range(_WRAPPERS_MAX):
         # Read without running code: what users wrap may have properties and `__getattr__`.
         inner = thing.fget if isinstance(thing, property) else inspect.getattr_static(thing, "__wrapped__", None)
@@ -110,13 +110,13 @@ Homes = dict[str, str]  # of modules, as far as they are known
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """The file and line where a function is declared, for people; empty if it has no code of its own."""
+    """Return the file and line where a function is declared, for people; empty if it has no code of its own."""
     code = getattr(unwrapped(function), "__code__", None)
     return "" if code is None else f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}"
 
 
 def is_at_home(thing: Any, module: str, known: Homes) -> bool:
-    """Whether something belongs to this module, or to the package of the module."""
+    """Return whether something belongs to this module, or to the package of the module."""
     its = str(getattr(thing, "__module__", ""))
     return its == module or home_of(its, known) == home_of(module, known)
 
@@ -204,7 +204,7 @@ def _closed(function: FunctionType) -> dict[str, Any]:
 
 
 def _assigned(tree: ast.Module) -> Iterator[str]:
-    """The names that are local to the function, or to functions inside it."""
+    """Yield the names that are local to the function, or to functions inside it."""
     outermost = tree.body[0] if tree.body else None
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):

@@ -116,7 +116,7 @@ def _send(coroutine: Coroutine[Any, Any, Any], run: LiveRun, resume: Resume | No
 
 
 def _error_of(op: Op) -> BaseException:
-    """The exception that an operation's failure is raised as."""
+    """Return the exception that an operation's failure is raised as."""
     assert op.outcome is not None
     try:
         why = structs.decode(JournaledFailure, op.outcome.data)
@@ -232,7 +232,7 @@ def _raised_before(machine: Machine, schema: str, data: bytes, correlation_id: s
 
 
 def block(machine: Machine, run: LiveRun, report: str) -> None:
-    """The code does not fit the record: keep the run as it is until the program has code that fits."""
+    """Keep a run as it is whose code does not fit its record, until the program has code that fits."""
     unfit = run.block(report)
     record = run.record
     machine.draft(Kind.RUN_BLOCKED, structs.encode(Blocked(record.id, record.blocked, unfit)), correlation=record.id)

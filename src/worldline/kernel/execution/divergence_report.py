@@ -66,7 +66,7 @@ class RecordedOperation(Protocol):
 def another(
     run: str, workflow: str, ops: Sequence[RecordedOperation], number: int, wanted: RecordedOperation, *, asked_at: str
 ) -> str:
-    """The code asks for `wanted` as operation `number`, where the journal has another one, or none."""
+    """Report that the code asks for `wanted` as operation `number`, where the journal has another one, or none."""
     recorded = ops[number] if number < len(ops) else None
     journal = "nothing more" if recorded is None else _recorded(recorded)
     lines = [
@@ -105,7 +105,7 @@ def stops(run: str, workflow: str, ops: Sequence[RecordedOperation], number: int
 def unfit_answer(
     run: str, workflow: str, ops: Sequence[RecordedOperation], number: int, *, answer: bytes, why: str, asked_at: str
 ) -> str:
-    """The answer of operation `number` is not of the type that the code has for it."""
+    """Report that the answer of operation `number` is not of the type that the code has for it."""
     return "\n".join(
         [
             f"run {run!r} ({workflow}), operation {number + 1}: {UNFIT}",
@@ -124,7 +124,7 @@ def unfit_answer(
 
 
 def no_workflow(run: str, workflow: str, program: str, known: Sequence[str]) -> str:
-    """The program has no such workflow any more."""
+    """Report that the program has no such workflow any more."""
     there = ", ".join(sorted(known)) or "none"
     return (
         f"run {run!r} ({workflow}): program {program!r} has no workflow {workflow!r}; it has {there}\n"
@@ -134,7 +134,7 @@ def no_workflow(run: str, workflow: str, program: str, known: Sequence[str]) -> 
 
 
 def unfit_arguments(run: str, workflow: str, args: bytes, why: str) -> str:
-    """The workflow does not take the arguments that the run was started with."""
+    """Report that the workflow does not take the arguments that the run was started with."""
     return (
         f"run {run!r} ({workflow}): its arguments do not fit {workflow}(): {why}\n"
         f"  journal: {workflow}{value_text(args)}\n"
@@ -161,7 +161,7 @@ def _whole(lines: list[str], at: str, run: str, operation: int) -> str:
 
 
 def _agreeing(ops: Sequence[RecordedOperation], number: int) -> list[str]:
-    """The last operations before this one, which code and journal have both."""
+    """Return the last operations before this one, which code and journal have both."""
     first = max(0, number - AGREEING_SHOWN)
     shown = [f"  ...   {first} more that agree"] if first else []
     for index in range(first, min(number, len(ops))):
@@ -187,13 +187,13 @@ def _advice(run: str, operation: int) -> list[str]:
 
 
 def describe(op: RecordedOperation) -> str:
-    """An operation with its arguments, on one line."""
+    """Return an operation with its arguments, on one line."""
     said = arguments(op)
     return f"{_NAMES[op.kind]} {op.name!r}{f' {said}' if said else ''}"
 
 
 def _recorded(op: RecordedOperation) -> str:
-    """The same, with the step that asked for it."""
+    """Describe an operation with the step that asked for it."""
     return f"{describe(op)}{f' (step {op.step})' if op.step else ''}"
 
 
@@ -224,7 +224,7 @@ def arguments(op: RecordedOperation) -> str:
 
 
 def _time_text(name: str, params: bytes) -> str:
-    """How long a timer runs, or until when."""
+    """Say how long a timer runs, or until when."""
     if name != "sleep_until":
         return f"{int.from_bytes(params, 'big') / 1_000_000:g} s"
     due = timedelta(microseconds=int.from_bytes(params, "big", signed=True))
@@ -280,7 +280,7 @@ def asking_line() -> str:
 
 
 def raising_line(error: BaseException) -> str:
-    """The innermost line of the user's code that an exception passed through."""
+    """Return the innermost line of the user's code that an exception passed through."""
     found = ""
     trace = error.__traceback__
     while trace is not None:

@@ -87,7 +87,7 @@ class HandlerCalls:
         return self._seed
 
     def in_cell(self, cell: Cell) -> None:
-        """The handler runs on this cell."""
+        """Set the cell that the handler runs on."""
         self._cell = cell.key, cell.folds
 
     @property

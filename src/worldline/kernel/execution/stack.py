@@ -47,7 +47,7 @@ def _deeper(frames: int, function: Callable[..., Any], given: tuple[Any, ...]) -
 
 
 def _count(frame: FrameType | None) -> int:
-    """The frames above one."""
+    """Count the frames above one."""
     count = -1
     while frame is not None:
         count += 1

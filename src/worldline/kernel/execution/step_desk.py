@@ -96,7 +96,7 @@ class StepDesk:
         return None if running is None else self._machine.runs.get(running.run_id)
 
     def _again(self, run: LiveRun, subject: bytes) -> bytes:
-        """The token that this very code wrote before. What has none is written nowhere, so any will do."""
+        """Return the token that this very code wrote before. What has none is written nowhere, so any will do."""
         ops, next_op = run.record.ops, (run.record.id, run.issued)
         count = self._repeated[next_op] = self._repeated.get(next_op, 0) + 1
         found = sealed_token.find(ops[run.issued].params) if run.issued < len(ops) else []

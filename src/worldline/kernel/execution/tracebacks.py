@@ -83,7 +83,7 @@ def of(error: BaseException, message: str) -> str:
 
 
 def of_attempt(error: BaseException, message: str) -> str:
-    """The traceback of what an effect raised. Its message may begin with the class or not."""
+    """Return the traceback of what an effect raised. Its message may begin with the class or not."""
     name = user_errors.name_of(type(error))
     return of(error, message if message.startswith(name) else f"{name}: {message}" if message else name)
 
@@ -132,7 +132,7 @@ def _one(error: BaseException, message: str, bytes_max: int) -> str:
 
 
 def _frames(trace: TracebackType | None) -> list[CodeFrame]:
-    """The frames that are shown: the last, and the last of the user's own."""
+    """Return the frames that are shown: the last, and the last of the user's own."""
     last: list[CodeFrame] = []
     own: list[CodeFrame] = []
     number = 0
@@ -180,7 +180,7 @@ def _source(frame: CodeFrame) -> str:
 
 
 def _described(error: BaseException) -> str:
-    """An exception by its class and its plain arguments, without calling anything of its own."""
+    """Return an exception by its class and its plain arguments, without calling anything of its own."""
     name = user_errors.name_of(type(error))
     given = [each for each in _get_args(error) if type(each) in _PLAIN]
     if len(given) == 1 and type(given[0]) is str:

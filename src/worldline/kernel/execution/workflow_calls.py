@@ -115,7 +115,7 @@ class WorkflowCalls:
         return self._machine.origin.run_seed(self._run.record.seed, self._run.salts)
 
     def _declared(self, function: str) -> str:
-        """The name that a function of the user's counts under: renaming it changes no draw."""
+        """Return the name that a function of the user's counts under: renaming it changes no draw."""
         flow = self._machine.program.workflows.get(self._run.record.workflow)
         return function if flow is None else flow.declared(function)
 
@@ -186,7 +186,7 @@ class WorkflowCalls:
         self._run.issue(op)
 
     def _number(self) -> int:
-        """The number of the next operation."""
+        """Return the number of the next operation."""
         if self._run.issued >= limits.RUN_OPERATIONS_MAX:
             error = failures.LimitExceeded(
                 f"a run may ask for {limits.RUN_OPERATIONS_MAX} things; start over with wl.continue_as_new()"
@@ -330,7 +330,7 @@ class WorkflowCalls:
         return found
 
     def leave_scope(self, scope: ScopeOperation) -> None:
-        """The block ends: so does everything that was started in it."""
+        """End a block, and with it everything that was started in it."""
         run = self._run
         run.scopes.remove(scope)
         for number in [scope.timer, *scope.children]:

@@ -42,7 +42,7 @@ class Desk(Protocol):
         """Keep a value apart, under the hash of whose it is. Returns its token."""
 
     def open(self, token: bytes) -> bytes | None:
-        """The value that a token stands for; None if it was erased."""
+        """Return the value that a token stands for; None if it was erased."""
 
     @property
     def opens_at_once(self) -> bool:

@@ -83,7 +83,7 @@ in_memory: Final[context.OfThread[MemoryVault]] = context.OfThread(MemoryVault()
 
 
 def opened(vault: Vault, token: Token) -> bytes | None:
-    """The value that a token stands for, checked; None if it is gone."""
+    """Return the value that a token stands for, checked; None if it is gone."""
     kept = vault.find(token.subject, token.value)
     if kept is None:
         return None

@@ -73,7 +73,7 @@ class Cells(dict[tuple[str, str], Cell]):
         self._trie, self._new_changes = other._trie, other._new_changes
 
     def root(self, rows_beside: Iterable[tuple[bytes, Row]]) -> bytes | None:
-        """The root of the state, by what has changed since it was saved; None if it must be made of all rows."""
+        """Return the root of the state, by what has changed since it was saved; None if it must be made of all rows."""
         if self._trie is None:
             return None
         if self.fetch is not None:

@@ -30,7 +30,7 @@ class Sealing:
         self.count = self.bytes = 0
 
     def write(self, size: int) -> int:
-        """The number of the next value that the step writes."""
+        """Return the number of the next value that the step writes."""
         self.count += 1
         self.bytes += size
         return self.count
@@ -127,7 +127,7 @@ class CurrentStep:
         self.closed_early = True
 
     def is_full_with(self, size: int) -> bool:
-        """Whether it would be full with so many bytes more."""
+        """Return whether it would be full with so many bytes more."""
         return self.full or self.bytes + size > _FULL_BYTES
 
     @property
@@ -163,7 +163,7 @@ class CurrentStep:
         self.bytes += min(_INLINE_BYTES_MAX, size)
 
     def sent_by(self, message: inbox.Message | None) -> None:
-        """The handlers that run now take this message; None: what they take was not sent by a world."""
+        """Set the message that the handlers take which run now; None: what they take was not sent by a world."""
         self.sender = message
 
     def correlated(self, correlation_id: str) -> None:
@@ -190,7 +190,7 @@ class CurrentStep:
         return first
 
     def with_personal(self) -> Sealing:
-        """The step writes or reads a personal value."""
+        """Return the personal values of the step, which writes or reads one."""
         if self.personal is None:
             self.personal = Sealing()
         return self.personal

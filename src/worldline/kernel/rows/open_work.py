@@ -59,7 +59,7 @@ class OpenWork:
         return [self.count], [], b""
 
     def rows(self) -> Iterator[tuple[bytes, Write]]:
-        """Every row that there is."""
+        """Yield every row that there is."""
         yield keys.WORK_COUNT, self._count_row
         yield from self.questions.rows()
         for number, pending in self._numbered.items():
@@ -196,7 +196,7 @@ class OpenWork:
         self.now.wanted.append(wanted)
 
     def park(self, pending: Pending, parked: Parked | None) -> None:
-        """An effect of no run is not tried any more; None: it is again."""
+        """Stop trying an effect that belongs to no run; None: try it again."""
         pending.park(parked)
         self._rows.put(keys.WORK + keys.number(pending.number), pending.write)
 

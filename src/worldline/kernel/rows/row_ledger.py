@@ -188,7 +188,7 @@ class RecordQueue(Generic[T]):
         self._gone(number)
 
     def remove(self, item: T) -> None:
-        """The first that is equal to this one."""
+        """Remove the first record that is equal to this one."""
         self.remove_at(next(index for index, each in enumerate(self) if each == item))
 
     def keep(self, choose: Callable[[T], T | None]) -> None:
@@ -220,7 +220,7 @@ class RecordQueue(Generic[T]):
         self.items = ()
 
     def rows(self) -> Iterator[tuple[bytes, Write]]:
-        """Every record, with its key behind the group's."""
+        """Yield every record, with its key behind the group's."""
         for number, item in self.items:
             yield self._tag + keys.number(number), item.write
 

@@ -57,7 +57,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
     placed: bool = False
 
     def is_same(self, other: Outcome) -> bool:
-        """Whether both give the same answer, however it is kept."""
+        """Return whether both give the same answer, however it is kept."""
         return self.status is other.status and self.data == other.data
 
     def write(self) -> Written:
@@ -99,7 +99,7 @@ class Op(msgspec.Struct, gc=False):
         self.asked.park(parked)
 
     def answer(self, outcome: Outcome) -> None:
-        """It is done."""
+        """Record its outcome, or another one."""
         self.outcome = outcome
 
     def issued_by(self, *, fed: int, again: int, step: int) -> None:
@@ -242,11 +242,11 @@ class Record(msgspec.Struct):
     followers: RecordQueue[Follower] = msgspec.field(default_factory=RecordQueue)  # besides its parent
 
     def numbered(self, number: int) -> None:
-        """It is the youngest run of its world."""
+        """Give it its number, as the youngest run of its world."""
         self.number = number
 
     def started_with(self, meaning: list[Any], started_us: int) -> None:
-        """What `write` wrote."""
+        """Read the fields that `write` wrote."""
         (
             self.workflow,
             self.args,
@@ -266,7 +266,7 @@ class Record(msgspec.Struct):
         self.correlation_id = rest[1] if len(rest) > 1 else ""
 
     def correlate(self, correlation_id: str) -> None:
-        """It is started in the course of this."""
+        """Set the correlation id of what it belongs to."""
         self.correlation_id = correlation_id
 
     def begin(self, time_us: int, salts: int) -> None:
@@ -295,7 +295,7 @@ class Record(msgspec.Struct):
         return any(each.scope == 0 for each in self.interrupts) or any(each.scope == 0 for each in self.log)
 
     def waited_for_by(self, parent: str, first: int, end: int) -> bool:
-        """Whether one of these operations of run `parent` waits for this run."""
+        """Return whether one of these operations of run `parent` waits for this run."""
         waiting = [(self.parent, self.parent_op), *((each.run, each.op) for each in self.followers)]
         return any(run == parent and first <= op < end for run, op in waiting)
 
@@ -380,11 +380,11 @@ class Cell:
         self.folds += 1
 
     def roll_back(self, folds: int, data: bytes) -> None:
-        """As it was before an event."""
+        """Bring it back to what it was before an event."""
         self.folds, self.data, self.value = folds, data, UNREAD
 
     def read(self, value: Any) -> None:
-        """The bytes were read: this is their value."""
+        """Keep the value that the bytes were read as."""
         self.value = value
 
     def write(self) -> Written:
@@ -430,7 +430,7 @@ class Pending(msgspec.Struct, gc=False):
         self.secret = secret
 
     def renamed(self, step: int, ordinal: int) -> None:
-        """It is asked for again, by this step."""
+        """Give it the name that it has when this step asks for it again."""
         self.step, self.ordinal = step, ordinal
 
     def park(self, parked: Parked | None) -> None:
