@@ -60,6 +60,7 @@ def lines(found: Outline) -> list[str]:
         taken = ", ".join(f"{member}: {what}" for member, what in each.input.items())
         said.append(f"  {name}({taken})")
         parts = {
+            # On one line, because each part of an action is one.
             "": each.description.replace("\n", " "),
             "available if ": each.available,
             "writes ": ", ".join(each.writes),

@@ -67,6 +67,7 @@ def problem(expression: object) -> str:
     if not isinstance(expression, dict):
         return f"an expression is an object with a kind, not {type(expression).__name__}"
     kind = expression.get("kind")
+    # Asked first whether it is text: an object or an array cannot be looked up in a dict.
     if not isinstance(kind, str) or kind not in KINDS:
         return f"no expression has the kind {kind!r}"
     for name, form in KINDS[kind].items():
@@ -91,6 +92,7 @@ def children(expression: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, form in KINDS[expression["kind"]].items():
         inner = expression.get(name)
         if form in ("e", "e?"):
+            # Absent is not null: an optional child that is null is refused by its shape.
             if name in expression:
                 yield name, inner
         elif form == "*":

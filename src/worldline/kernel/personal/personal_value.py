@@ -143,6 +143,7 @@ class Personal(Generic[T_co]):
         use.note()
         sealed_token.parse(token)  # what is no token is refused where it is read
         made._of, made._value, made._token, made._erased, made._read = "", _NOTHING, token, False, read
+        # There may be none: the object then has the token alone.
         at = desk.get()
         if at is not None and at.opens_at_once:
             data = at.open(token)
@@ -153,6 +154,7 @@ class Personal(Generic[T_co]):
         return made
 
     def __repr__(self) -> str:
+        # Without asking a desk: a text must cause no reading, and no entry that says a value was missed.
         return "Personal(erased)" if self._erased else "Personal(...)"
 
     def __eq__(self, other: object) -> bool:

@@ -49,6 +49,7 @@ class MemoryVault:
         return kept
 
     def forget(self, subject: bytes) -> None:
+        # Collected first: the map cannot change while it is walked.
         for each in [each for each in self.values if each[0] == subject]:
             del self.values[each]
 
@@ -87,5 +88,6 @@ def opened(vault: Vault, token: Token) -> bytes | None:
     kept = vault.find(token.subject, token.value)
     if kept is None:
         return None
+    # The token is what was journaled: a value that was changed in the store must not pass for it.
     sealed_token.check(token, salt=kept.salt, data=kept.data)
     return kept.data
