@@ -56,9 +56,10 @@ class Registry:
         self._handlers: dict[str, Registered] = {}
 
     def register(self, type: str, handler: Handler, *, timeout_ms: int, retries: int, retry_delay_ms: int) -> None:
-        """Another handler for the same type is refused."""
+        """Keep a handler by its type. A second one for the same type is refused."""
         if type in self._handlers:
             raise errors.Exists(f"the effect {type!r} has a handler already")
+        # It is answered from the frozen context, so that a replay answers the same.
         if type == jobs.SYSTEM_GET:
             raise errors.BadInput(f"{type} is answered by the host itself")
         if timeout_ms <= 0 or retries < 0 or retry_delay_ms < 0:
@@ -85,6 +86,7 @@ def answering(function: Callable[..., Any]) -> Handler:
             found = function(**given)
             answer = await found if inspect.isawaitable(found) else found
         except Exception as error:
+            # Without a field for it, the failure is the effect's own, and may be retried.
             if not isinstance(target, str):
                 raise
             return [patches.set_(target, {"code": type(error).__name__, "message": str(error)})]
@@ -95,6 +97,7 @@ def answering(function: Callable[..., Any]) -> Handler:
 
 def call(requirement: flow_records.Requirement, head: flow_records.Snapshot) -> EffectCall:
     """What a handler is given, frozen at the moment of the dispatch."""
+    # A copy of this moment: the head moves while the handler runs.
     asked = js_values.frozen(flow_records.plain(requirement))
     return EffectCall(
         params=asked["params"],
@@ -111,15 +114,17 @@ async def perform(
     env: envs.Env,
     settle: Settle,
 ) -> None:
-    """Perform one effect and settle it, if it comes too late once more. Never raises."""
+    """Perform one effect and give its outcome; one that is late gives a second outcome. Never raises."""
     if registered is None:
         said = f"no handler is registered for {requirement.type!r}"
         _log.warning("%s, for intent %s: call host.register first", said, requirement.intent_id)
         return settle(_failed(requirement, faults.UNKNOWN_EFFECT, said))
     for attempt in range(registered.retries + 1):
         work = asyncio.ensure_future(_attempt(registered.handler, requirement, given))
+        # The environment's clock, which tests and simulations replace.
         limit = asyncio.ensure_future(env.sleep(registered.timeout_ms / 1_000))
         try:
+            # `wait` leaves a handler that is late as it is: what it gives comes as a second outcome.
             await asyncio.wait({work, limit}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 said = f"{requirement.type!r} took longer than {registered.timeout_ms} ms"
@@ -127,12 +132,14 @@ async def perform(
                 settle(_failed(requirement, jobs.EFFECT_TIMEOUT, said))
                 return settle(await work)
         except asyncio.CancelledError:
+            # The task was cancelled, by `cancel` or `close`: its handler must not run on.
             work.cancel()
             raise
         finally:
             limit.cancel()
         found = _settled(work, requirement)
         last = attempt == registered.retries
+        # Only what a handler has raised is tried again: patches that do not fit would come again.
         if last or found.failure is None or found.failure.code != jobs.EFFECT_EXECUTION_FAILED:
             return settle(found)
         await env.sleep(registered.retry_delay_ms / 1_000)
@@ -140,8 +147,9 @@ async def perform(
 
 
 def _settled(work: asyncio.Future[jobs.FulfillEffect], requirement: flow_records.Requirement) -> jobs.FulfillEffect:
-    """The outcome of an attempt that has ended; one whose handler cancelled itself was cancelled."""
+    """Return the outcome of an attempt that has ended; one whose handler cancelled itself was cancelled."""
     if work.cancelled():
+        # The handler did it itself, so its effect has an outcome all the same.
         probes.hit("flow.handler-cancelled")
         return _failed(requirement, jobs.EFFECT_CANCELLED, f"{requirement.type!r} was cancelled")
     return work.result()

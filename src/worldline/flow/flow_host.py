@@ -1,11 +1,11 @@
 """A standalone host: flow domains in this process, without a store. `worldline.open` runs them in durable worlds.
 
 For every key a mailbox, a head, and at most one runner. A runner takes jobs until there is none, looks once more
-before it lets go of its guard, and a kick that came while it ran is remembered and tried again: no job is left lying.
+before it releases its guard, and a kick that came while it ran is remembered and tried again: no job is left lying.
 Effects are performed outside the mailbox; what they give comes back as a job. The head is set before anything of a
 job's outcome is acted on.
 
-All that an intent needs to go on is in its snapshot; here are only queues, futures of callers, and traces. What a job
+All that an intent needs to resume is in its snapshot; here are only queues, futures of callers, and traces. What a job
 raises ends its intent and not the runner. A key whose requirement cannot be cleared is fatal: it takes nothing any
 more. What callers are given are copies: no change of theirs reaches a head. A closed host accepts nothing, and
 ends the waits of all callers.
@@ -61,20 +61,22 @@ class _Key:
         self.bodies: dict[str, str] = {}
         self.traces: dict[str, list[compute_trace.TraceGraph]] = {}
         self.performing: dict[asyncio.Task[None], str] = {}
-        self.overdue: dict[asyncio.Task[None], str] = {}  # settled by a timeout, their handlers still run
+        self.overdue: dict[asyncio.Task[None], str] = {}  # resolved by a timeout, their handlers still run
 
     def advance(self, head: flow_records.Snapshot) -> None:
         self.head = head
 
     def stop(self, why: str) -> None:
         self.fatal = why
+        # Nothing of it may be run: each job could ask for more.
         self.mailbox.clear()
 
     def knows(self, intent: flow_records.Intent) -> bool:
-        """Whether the intent was submitted before; the same id with another body is refused."""
+        """Return whether the intent was submitted before; the same id with another body is refused."""
         if intent.intent_id not in self.bodies:
             return False
         if self.bodies[intent.intent_id] != _body(intent):
+            # Another body under the same id would get the result of the first.
             raise errors.IdReused(intent.intent_id)
         return True
 
@@ -82,6 +84,7 @@ class _Key:
         """Keep its future, and those of the last intents that have ended."""
         self.waiting[intent.intent_id] = asyncio.get_running_loop().create_future()
         self.bodies[intent.intent_id] = _body(intent)
+        # Only of intents that have ended: a result that is awaited is never dropped.
         ended = [each for each, future in self.waiting.items() if future.done()]
         for each in ended[: max(0, len(ended) - limits.FLOW_RESULTS_KEPT_MAX)]:
             del self.waiting[each], self.bodies[each]
@@ -94,12 +97,12 @@ class _Key:
             future.set_result(Result(said, self.head, error if status == "error" else None, traces))
 
     def performs(self, task: asyncio.Task[None], requirement_id: str) -> None:
-        """An effect is performed by this task, until it is settled or done."""
+        """Note that this task performs an effect, until that has its outcome or the task is done."""
         self.performing[task] = requirement_id
         task.add_done_callback(self._left)
 
     def settle(self, task: asyncio.Task[Any] | None) -> None:
-        """The effect of a task has its outcome. After a timeout its handler may run on: nothing waits for that."""
+        """Note that the effect of a task has its outcome. Nothing waits for a handler that runs after a timeout."""
         if task in self.performing:
             self.overdue[task] = self.performing.pop(task)
 
@@ -112,7 +115,7 @@ class _Key:
         return {**self.performing, **self.overdue}
 
     def is_awaited(self) -> bool:
-        """Whether an effect is performed, or a caller may wait for an intent that has not ended."""
+        """Return whether an effect is performed, or a caller may wait for an intent that has not ended."""
         return bool(self.performing) or any(not each.done() for each in self.waiting.values())
 
     def end_all(self, error: Exception) -> None:
@@ -186,6 +189,7 @@ class Host:
         given = input if input is js_values.MISSING else js_values.from_outside(input, "input")
         intent = flow_records.Intent(type, _checked_id(id or envs.new_id(self._env).hex()), given)
         entry = self._entry(key)
+        # Also of a key that is fatal, an intent that is known keeps its result.
         if not entry.knows(intent):
             if entry.fatal:
                 raise KeyFatal(f"{key}: {entry.fatal}")
@@ -198,6 +202,7 @@ class Host:
         future = self._entry(key).waiting.get(id)
         if future is None:
             raise errors.NotFound(f"{key} knows no intent {id!r}")
+        # Shielded, because a caller that is cancelled must not end the wait of others.
         return _own(await asyncio.shield(future))
 
     def patch(self, given: list[patches.Patch], *, source: str, key: str = DEFAULT_KEY) -> None:
@@ -260,6 +265,7 @@ class Host:
             running = [task for task, of in self._runners.items() if of == key]
             if running or entry.performing:
                 await asyncio.wait([*running, *entry.performing], return_when=asyncio.FIRST_COMPLETED)
+            # Callbacks of what has ended run now, and may enqueue more.
             await asyncio.sleep(0)
         return flow_records.copied(entry.head)
 
@@ -267,6 +273,7 @@ class Host:
         """Stop what runs, and take nothing any more. Callers that wait get `errors.Closed`; what is on its way stays in
         the snapshots, and goes on in a host that is seeded with them.
         """
+        # Before anything is awaited: nothing more is accepted meanwhile.
         self._is_closed = True
         said = "the host was closed before the intent ended; seed another one with its snapshot to go on"
         for key, entry in self._keys.items():  # first: a handler that closes its host is cancelled below
@@ -301,6 +308,7 @@ class Host:
             _log.info("%s: %s comes after the host was closed", key, job.id)
         elif entry.fatal:
             _log.warning("%s: %s is dropped: %s", key, job.id, entry.fatal)
+        # A job behind others is seen by the runner that takes these, if there is one.
         elif entry.mailbox.put(job) or key not in self._active:
             self._kick(key)
 
@@ -324,18 +332,21 @@ class Host:
     def _schedule(self, key: str) -> None:
         """Start a runner, which has the guard from now on."""
         task = asyncio.get_running_loop().create_task(self._run(key))
+        # Before the task first runs, so that a second kick finds the guard.
         self._active[key] = None
         self._runners[task] = key
+        # Held until it is done, because the loop alone does not keep a task alive.
         task.add_done_callback(self._runners.pop)
 
     async def _run(self, key: str) -> None:
-        """Take jobs until there is none; one that comes at the last moment too."""
+        """Run jobs until there is none, including one that comes at the last moment."""
         entry = self._entry(key)
         try:
             self._emit(key, "runner:start")
             while True:
                 while (job := entry.mailbox.take(busy=jobs.is_busy(entry.head))) is not None:
                     self._one(key, job)
+                    # Other tasks get their turn: a flow without effects would block the loop.
                     await asyncio.sleep(0)
                 self._emit(
                     key, "runner:recheck", queueEmpty=entry.mailbox.is_empty(), kickRequested=key in self._kicked
@@ -343,6 +354,7 @@ class Host:
                 if not self._rechecked(key):
                     break
             self._emit(key, "runner:end")
+        # However it ended: a guard that stays would keep the key from ever running.
         finally:
             del self._active[key]
             self._retry_kick(key)
@@ -376,12 +388,12 @@ class Host:
         return self._settle(key, job, outcome)
 
     def _frozen(self, context: flow_records.JobContext) -> flow_records.JobContext:
-        """The context of a job with its environment, captured once."""
+        """Return the context of a job with its environment, captured once."""
         env = js_values.from_outside(dict(self._environment()), "the environment")
         return flow_records.JobContext(context.now, context.random_seed, env)
 
     def _settle(self, key: str, job: jobs.Job, outcome: jobs.JobOutcome) -> None:
-        """First the head, then what is to be done about it."""
+        """Set the head, and only then do what the outcome asks for."""
         entry = self._entry(key)
         entry.advance(outcome.head)
         if outcome.trace is not None:
@@ -405,6 +417,7 @@ class Host:
 
     def _dispatch(self, key: str, requirement: flow_records.Requirement) -> None:
         """Perform an effect outside the mailbox; its outcome comes back as a job."""
+        # Its outcome comes by `inject`.
         if not self._perform:
             return
         entry = self._entry(key)

@@ -33,6 +33,7 @@ def replay(
     job: jobs.Job | None = None
     context: flow_records.JobContext | None = None
     for each in events:
+        # A host tells of all its keys by one sink.
         if each.key != key:
             continue
         if each.type == "job:start":
@@ -47,5 +48,6 @@ def replay(
             else:
                 said = each.fields["message"]
                 head = jobs.ended_by(job, said, head, domain, context=context, emit=jobs.unheard).head
+            # Each start has one end, so a second end is a gap in the events.
             job = context = None
     return head

@@ -1,6 +1,6 @@
 """The mailbox of one key: a queue of jobs, first in, first out.
 
-An intent waits for the one that is on its way: while the key is busy, the first job that is no StartIntent is taken, so
+An intent waits for the one that is on its way: while the key is busy, the first job that is no StartIntent is run, so
 two intents of one key never see each other half done.
 """
 
@@ -19,15 +19,16 @@ class Mailbox:
         self._queue: deque[jobs.Job] = deque()
 
     def put(self, job: jobs.Job) -> bool:
-        """Whether the queue was empty."""
+        """Add a job. Returns whether the queue was empty."""
         assert isinstance(job, jobs.Job), "a mailbox holds jobs alone"
         self._queue.append(job)
         return len(self._queue) == 1
 
     def take(self, *, busy: bool) -> jobs.Job | None:
-        """The next job that can be run."""
+        """Remove the next job that can be run, and return it."""
         found = self._next(busy=busy)
         if found is not None:
+            # Not always the first: a StartIntent may be waiting before it.
             self._queue.remove(found)
         return found
 

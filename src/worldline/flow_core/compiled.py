@@ -24,23 +24,24 @@ class Compiled:
     def __init__(self, raw: Mapping[str, Any], parsed: document_schema.DomainSchema) -> None:
         self.raw = raw
         self.schema = parsed
+        # Of what was given, and not of the record: unknown members count as well.
         self.hash = hashing.schema_hash(raw)
         self.fields = parsed.state.fields
         self._compiler = compiler.Compiler()
         self._made: dict[tuple[str, str], Any] = {}
 
     def evaluation(self) -> computed.Evaluation:
-        """The computed values in their order."""
+        """Return the computed values in their order."""
         return self._once(("computed", ""), self._evaluation)
 
     def action(self, name: str) -> flow_nodes.ActionFlow | None:
-        """The flow of an action, None if there is no such action."""
+        """Return the flow of an action, None if there is no such action."""
         if name not in self.schema.actions:
             return None
         return self._once(("action", name), lambda: self._nodes().action(self.schema.actions[name].flow))
 
     def available(self, name: str) -> Run | None:
-        """The condition of an action, None if it has none."""
+        """Return the condition of an action, None if it has none."""
         found = self.schema.actions[name].available
         if found is UNSET:
             return None
@@ -54,6 +55,7 @@ class Compiled:
         fields = self.schema.computed.fields
         steps = tuple((key, self._compiler.one(fields[key].expr)) for key in computed.ordered(fields))
         read = [path for key, _ in steps for path in shapes.paths(fields[key].expr)]
+        # What they read decides whether values can be remembered between jobs.
         return computed.Evaluation(steps, lookups.fields_of(read))
 
     def _once(self, key: tuple[str, str], make: Callable[[], T]) -> T:
@@ -61,11 +63,13 @@ class Compiled:
         if found is None:
             try:
                 found = make()
+            # Kept like a result: what cannot be compiled now cannot be later.
             except faults.Fault as fault:
                 found = fault
             except faults.NotJson as refused:
                 found = faults.Fault(faults.INVALID_VALUE, str(refused))
             self._made[key] = found
         if isinstance(found, faults.Fault):
+            # A new one each time: an exception that is raised again would collect tracebacks.
             raise faults.Fault(found.code, found.message, found.context)
         return found

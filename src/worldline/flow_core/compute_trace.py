@@ -23,7 +23,7 @@ class TraceNode(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TraceGraph(msgspec.Struct, frozen=True, rename="camel"):
-    """All of them, and what came of the compute."""
+    """All nodes of a compute, and how it ended."""
 
     root: str
     nodes: dict[str, TraceNode]
@@ -44,7 +44,7 @@ def copied(graph: TraceGraph) -> TraceGraph:
 
 
 def refused(name: str, error: flow_records.ErrorValue) -> TraceNode:
-    """The one node of a compute that an early step refused: nothing of its flow was run."""
+    """Return the one node of a compute that an early step refused: nothing of its flow was run."""
     return TraceNode(
         id=name,
         kind="error",
@@ -61,6 +61,7 @@ class NodeRecorder:
 
     def __init__(self, timestamp: int) -> None:
         self._timestamp = timestamp
+        # For each open node the ones that have ended in it; the first list is for the root.
         self._open: list[list[str]] = [[]]
         self.nodes: dict[str, TraceNode] = {}
         self.root = ""
@@ -70,6 +71,7 @@ class NodeRecorder:
 
     def end(self, kind: str, path: str, inputs: dict[str, Any], output: Any) -> None:
         children = tuple(self._open.pop())
+        # The last node to end is the root, so it is set again each time.
         self.root = f"trace-{len(self.nodes)}"
         self._open[-1].append(self.root)
         self.nodes[self.root] = TraceNode(

@@ -19,7 +19,7 @@ _CONTAINERS = (dict, list)
 
 
 def ordered(fields: Mapping[str, document_schema.ComputedField]) -> list[str]:
-    """The keys, each behind what it depends on. Raises a fault where they depend on each other."""
+    """Return the keys, each behind what it depends on. Raises a fault where they depend on each other."""
     waiting = {name: [dep for dep in dict.fromkeys(each.deps) if dep in fields] for name, each in fields.items()}
     dependents: dict[str, list[str]] = {}
     for name, deps in waiting.items():
@@ -27,6 +27,7 @@ def ordered(fields: Mapping[str, document_schema.ComputedField]) -> list[str]:
             dependents.setdefault(dep, []).append(name)
     missing = {name: len(deps) for name, deps in waiting.items()}
     ready = [name for name, count in missing.items() if not count]
+    # The list grows while it is walked: it is the queue.
     for name in ready:
         for other in dependents.get(name, ()):
             missing[other] -= 1
@@ -69,16 +70,18 @@ class Evaluation:
         """All of them, of this data and this input; the rest is the snapshot's. Raises `ComputedFailed`. Remembered
         ones cost as much as others, and fail as others do.
         """
+        # They depend on the intent or the time as well, so nothing of them can be kept.
         if self._fields is None:
             return self._evaluated(replace(snapshot, data=data, input=given), meter)
         read = [data.get(name, js_values.MISSING) for name in self._fields]
         last = self._last
         if last is not None and meter.can_spend(last[2]) and all(map(is_, read, last[0])):
             meter.spend(last[2])
-            return last[1].copy()
+            return last[1].copy()  # the snapshot gets its own
         begun = meter.work
         found = self._evaluated(replace(snapshot, data=data, input=given), meter)
         if not any(type(each) in _CONTAINERS for each in found.values()):
+            # The cost is kept too, so that the same document reaches the limit at the same place.
             self._last = read, found.copy(), meter.work - begun
         return found
 
@@ -90,6 +93,7 @@ class Evaluation:
             try:
                 value = run(scope)
                 meter.spend(1)
+                # A value that is missing becomes null, which JSON has.
                 found[key] = None if value is js_values.MISSING else js_values.checked(value, meter, key)
             except faults.Fault as fault:
                 raise ComputedFailed(key, fault) from None

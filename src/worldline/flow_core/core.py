@@ -1,12 +1,12 @@
 """The pure Core: compute, apply, abandon, refusal, explain. The same arguments give the same result.
 
 compute   one run of an action's flow over a snapshot, from its beginning. The steps:
-          0 computed values anew; 1 is there such an action, has the intent an id, does its input fit; 2 is the action
-          available (not asked again when a host goes on with the same intent: `reentry`); 3 run the flow; 4 computed
-          values anew; 5 `system` and `meta`. Version + 1, also where an early step refuses.
+          0 computed values again; 1 is there such an action, has the intent an id, does its input fit; 2 is the action
+          available (not asked again when a host resumes the same intent: `reentry`); 3 run the flow; 4 computed
+          values again; 5 `system` and `meta`. Version + 1, also where an early step refuses.
 apply     concrete patches, one by one: one that is refused is skipped and becomes an error, the others are applied.
           Version + 1, also for no patch at all. Of `system`, only `pendingRequirements` can be written.
-abandon   ends an intent that cannot be gone on with: its requirements are cleared, its error is `lastError`.
+abandon   ends an intent that cannot continue: its requirements are cleared, its error is `lastError`.
 refusal   why an intent would be refused now, without running it; `unavailable` says it of all intents of an action.
 explain   a path's value, and how it came about.
 
@@ -101,6 +101,7 @@ class Core:
         flow = flow_nodes.FlowRun(scope, context, action=intent.type, parallel=self._parallel, recorder=recorder)
         try:
             action.run(flow)
+        # What was patched before stays: the flow has failed, and not the compute.
         except faults.Fault as fault:
             flow.fail("", fault.code, fault.message, fault.context)
         return self._ended(schema, snapshot, intent, flow, closing)
@@ -117,6 +118,7 @@ class Core:
         refused: list[flow_records.ErrorValue] = []
         for patch in patches.concrete(given):
             try:
+                # Hosts clear requirements by a patch, so that it is in the same apply as the tombstone.
                 if patch.path == patches.CLEAR and patch.op == "set":
                     system = msgspec.structs.replace(system, pending_requirements=_requirements(patch.value))
                 elif value_paths.split(patch.path)[0] in patches.RESERVED and not _declares(schema, patch):
@@ -163,6 +165,7 @@ class Core:
             timestamp=context.now,
             context=detail,
         )
+        # Only its own: other intents, if there are any, still wait for theirs.
         remaining = tuple(each for each in snapshot.system.pending_requirements if each.intent_id != intent.intent_id)
         system = _system(snapshot, error, status="error", pending=remaining)
         return _settled(snapshot, system, context, closing)
@@ -181,6 +184,7 @@ class Core:
             )
             if not isinstance(condition, dict):
                 return Refusal(fault.code, fault.message)
+            # With a new meter, because the refusal may have spent all of the other.
             scope = _scope(snapshot, intent, js_values.EvaluationMeter())
             return Refusal(fault.code, fault.message, reasons.why(condition, scope))
         return None
@@ -199,6 +203,7 @@ class Core:
             snapshot = _with_computed(schema, snapshot, meter)
             if known is not None:
                 scope = _scope(snapshot, flow_records.Intent(action, ""), meter)
+                # A condition without the parts about the intent is another one, which is not kept compiled.
                 run = schema.available(action) if known is condition else compiler.Compiler().one(known)
                 assert run is not None
                 _require(run, scope, action)
@@ -229,7 +234,7 @@ class Core:
         refused: faults.Fault | computed.ComputedFailed,
         closing: Sequence[patches.Patch],
     ) -> Computed:
-        """An early step said no: nothing was run, and requirements stay as they are."""
+        """End a compute that an early step refused: nothing was run, and requirements stay as they are."""
         error = _error(refused, intent.type, context)
         pending = snapshot.system.pending_requirements
         after = _settled(snapshot, _system(snapshot, error, status="error", pending=pending), context, closing)
@@ -248,11 +253,13 @@ class Core:
         closing: Sequence[patches.Patch],
     ) -> Computed:
         context, status, error = flow.context, _ENDS[flow.status], flow.error
+        # A flow that failed after it had asked for effects waits for none of them.
         requirements = tuple(flow.requirements) if status == "pending" else ()
         data, given = flow.scope.data, intent.input
         try:
             derived = schema.evaluation().run(before, data, given, flow.scope.meter)
         except (faults.Fault, computed.ComputedFailed) as fault:
+            # A snapshot without computed values is no ground to perform effects on.
             derived, status, requirements = {}, "error", ()
             error = _error(fault, intent.type, context)
         action = intent.type if status == "pending" else None
@@ -266,7 +273,7 @@ class Core:
 
 
 def created(schema: Compiled, data: dict[str, Any], context: flow_records.JobContext) -> flow_records.Snapshot:
-    """The first snapshot of a host: the defaults, what is given, and the computed values of it."""
+    """Return the first snapshot of a host: the defaults, what is given, and the computed values of it."""
     made = flow_records.created({**defaults(schema.schema), **data}, schema.hash, context)
     try:
         return _with_computed(schema, made, js_values.EvaluationMeter())
@@ -291,12 +298,13 @@ def _accepted(
     *,
     reentry: bool,
 ) -> flow_nodes.ActionFlow:
-    """The action that an intent names, if it may be run now. Raises a fault."""
+    """Return the action that an intent names, if it may be run now. Raises a fault."""
     action = schema.action(intent.type)
     if action is None:
         raise faults.Fault(faults.UNKNOWN_ACTION, f"there is no action {intent.type!r}")
     if not intent.intent_id:
         raise faults.Fault(faults.INVALID_INPUT, "an intent needs an id")
+    # Before the condition, which may read the input.
     if wrong := fields.input_misfit(schema.schema.actions[intent.type].input, intent.input):
         raise faults.Fault(faults.INVALID_INPUT, wrong)
     condition = None if reentry else schema.available(intent.type)
@@ -313,8 +321,9 @@ def _scope(snapshot: flow_records.Snapshot, intent: flow_records.Intent, meter: 
 
 
 def _require(condition: Run, scope: EvalScope, action: str) -> None:
-    """An action's condition holds. Raises a fault."""
+    """Raise a fault unless an action's condition holds."""
     found = condition(scope)
+    # Not by truth: a condition that gives a number or a text is a mistake in the document.
     if found is not True and found is not False:
         raise faults.Fault(
             faults.TYPE_MISMATCH, f"available of {action!r} is {js_values.kind_of(found)}, not a boolean"
@@ -344,9 +353,10 @@ def _settled(
     context: flow_records.JobContext,
     closing: Sequence[patches.Patch],
 ) -> flow_records.Snapshot:
-    """The next version of a snapshot; the seed stays as it was."""
+    """Return the next version of a snapshot; the seed stays as it was."""
     data, meta = snapshot.data, snapshot.meta
     for patch in closing:
+        # The host's own namespace, which no field declares: nothing is checked.
         data = patches.changed(data, patch.op, value_paths.split(patch.path), patch.value)
     meta = flow_records.Meta(meta.version + 1, context.now, meta.random_seed, meta.schema_hash)
     return flow_records.Snapshot(data, snapshot.computed, system, meta, snapshot.input)
@@ -400,7 +410,7 @@ def _patch_error(
 
 
 def _declares(schema: Compiled, patch: patches.Patch) -> bool:
-    """Whether a field of the state has a name that is reserved elsewhere."""
+    """Return whether a field of the state has a name that is reserved elsewhere."""
     return fields.lookup(schema.fields, value_paths.split(patch.path)) is not None
 
 
@@ -436,6 +446,7 @@ def _explained(
         recorder.begin()
         if each in known and each not in within:
             within[each] = None
+            # Backwards, because what is added last is explained first.
             left += [(each, True), *((dep, False) for dep in reversed(known[each].deps))]
         else:
             found = lookups.compiled(each)(EvalScope(snapshot))
@@ -445,7 +456,7 @@ def _explained(
 
 
 def _derived(schema: Compiled, snapshot: flow_records.Snapshot) -> tuple[dict[str, Any], dict[str, str]]:
-    """The computed values, or none of them and why."""
+    """Return the computed values, or none of them and why."""
     try:
         return _with_computed(schema, snapshot, js_values.EvaluationMeter()).computed, {}
     except (faults.Fault, computed.ComputedFailed) as failed:

@@ -101,7 +101,8 @@ def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(document: object) -> tuple[DomainSchema | None, list[faults.Problem]]:
-    """The document as a record, and all that is wrong with its shape: then there is no record."""
+    """Return the document as a record, and all that is wrong with its shape: then there is no record."""
+    # Before msgspec reads it, which is recursive.
     if too_large := _too_large(document):
         return None, [faults.Problem("SCHEMA_ERROR", too_large)]
     try:
@@ -109,6 +110,7 @@ def read(document: object) -> tuple[DomainSchema | None, list[faults.Problem]]:
     except msgspec.ValidationError as refused:
         if not isinstance(document, Mapping):
             return None, [faults.Problem("SCHEMA_ERROR", str(refused))]
+        # Part by part, because msgspec stops at the first thing that is wrong.
         parts = _parts(document)
         if not parts.problems:  # what only the whole shows, as a key that is no text
             return None, [faults.Problem("SCHEMA_ERROR", str(refused))]
@@ -156,6 +158,7 @@ def _parts(document: Mapping[str, Any]) -> Parts:
             found.texts[name] = text
     _part(document, "types", dict[str, dict[str, Any]], "types", found.problems)
     for name, kind, into in (("state", FieldSpec, found.state), ("computed", ComputedField, found.computed)):
+        # The names are checked before what they hold, so that each entry can be wrong by itself.
         holder = _part(document, name, dict[str, Any], name, found.problems)
         inner = None if holder is None else _part(holder, "fields", dict[str, Any], f"{name}.fields", found.problems)
         _entries(inner, kind, into, found, part=name, where=f"{name}.fields")
@@ -195,6 +198,7 @@ def _entries(
 
 def _too_large(document: object) -> str:
     """Bounds that hold before any recursion into the document."""
+    # Layer by layer, because the depth is what is not known yet.
     layer, depth, nodes = [document], 0, 0
     while layer:
         depth += 1
@@ -227,6 +231,7 @@ def _frame_problems(parts: Parts) -> list[faults.Problem]:
         "actions": ("actions", parts.actions),
     }
     for name, (where, entries) in needed.items():
+        # A part that could not be read has been said already.
         if name in parts.read and not entries:
             problems.append(faults.Problem("SCHEMA_ERROR", "at least one is needed", where))
     return problems
@@ -279,6 +284,7 @@ def node_problem(node: object) -> str:
             return f"{name!r} of {kind} has the wrong type"
     if kind == "patch" and node["op"] not in OPS:
         return f"no patch has the op {node['op']!r}"
+    # The table of nodes cannot say that this depends on the op.
     if kind == "patch" and node["op"] != "unset" and "value" not in node:
         return f"{node['op']} needs 'value'"
     return ""
@@ -315,5 +321,5 @@ def node_children(node: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
 
 
 def defaults(schema: DomainSchema) -> dict[str, Any]:
-    """The defaults of the fields at the top, which a first snapshot is made with."""
+    """Return the defaults of the fields at the top, which a first snapshot is made with."""
     return {name: spec.default for name, spec in schema.state.fields.items() if spec.default is not UNSET}

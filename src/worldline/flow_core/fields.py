@@ -19,7 +19,7 @@ from worldline.flow_core import document_schema, js_values, value_paths
 def lookup(
     fields: Mapping[str, document_schema.FieldSpec], segments: value_paths.Segments
 ) -> document_schema.FieldSpec | None:
-    """The field that a patch path names, None if there is none."""
+    """Return the field that a patch path names, None if there is none."""
     spec = fields.get(segments[0])
     for segment in segments[1:]:
         if spec is None:
@@ -32,12 +32,13 @@ def lookup(
 
 
 def readable(fields: Mapping[str, document_schema.FieldSpec], segments: value_paths.Segments) -> bool:
-    """Whether a `get` may name the path: as a patch may, and anything below what is not declared further."""
+    """Return whether a `get` may name the path: as a patch may, and anything below what is not declared further."""
     spec = fields.get(segments[0])
     for segment in segments[1:]:
         if spec is None:
             return False
         if spec.type == "array":
+            # `length` can be read, and not written: so it is here and not in `lookup`.
             if segment == "length" or not isinstance(spec.items, document_schema.FieldSpec):
                 return True
             spec = spec.items if segment.isdigit() else None
@@ -51,7 +52,7 @@ def readable(fields: Mapping[str, document_schema.FieldSpec], segments: value_pa
 
 
 def takes_null(spec: document_schema.FieldSpec) -> bool:
-    """Whether null is a value of a field of an input."""
+    """Return whether null is a value of a field of an input."""
     if isinstance(spec.type, document_schema.Enum):
         return not spec.required or None in spec.type.enum
     return not spec.required or spec.type == "null"
@@ -90,6 +91,7 @@ def misfit(
 def _members(
     fields: Mapping[str, document_schema.FieldSpec], value: Mapping[str, Any], where: str, *, partial: bool, given: bool
 ) -> str:
+    # Refused, because no path of the document could read it.
     for name in value:
         if name not in fields:
             return f"{where} has no field {name!r}"
@@ -107,6 +109,7 @@ def input_misfit(spec: document_schema.FieldSpec | Any, value: Any) -> str:
     """Why an intent's input does not fit; only inputs that are objects are looked into, and only their first level."""
     if spec is UNSET or spec.type != "object" or not isinstance(spec.fields, dict):
         return ""
+    # No input is an object without members: what is required is named then.
     given = {} if value is js_values.MISSING or value is None else value
     if type(given) is not dict:
         return f"input must be an object, not {js_values.kind_of(given)}"

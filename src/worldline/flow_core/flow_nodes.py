@@ -79,7 +79,7 @@ class FlowRun:
         self._called = [action]
 
     def at(self, path: str) -> str:
-        """The whole path of a node."""
+        """Return the whole path of a node."""
         return f"actions.{self.action}.flow{self._prefix}{path}"
 
     def stop(self, status: str) -> None:
@@ -100,7 +100,7 @@ class FlowRun:
         )
 
     def require(self, path: str, effect: str, params: dict[str, Any]) -> flow_records.Requirement:
-        """An effect is needed: recorded, and the flow stops."""
+        """Record that an effect is needed, and stop the flow."""
         where = self.at(path)
         found = flow_records.Requirement(
             id=hashing.requirement_id(
@@ -124,8 +124,10 @@ class FlowRun:
 
     def call(self, path: str, name: str, target: ActionFlow, depth: int) -> None:
         """Run the flow of another action on the same data."""
+        # On the way here, not of all that were called: an action may be called twice in a row.
         if name in self._called:
             return self.fail(path, faults.CYCLIC_CALL, f"{' -> '.join([*self._called, name])} calls itself")
+        # Heights are known before the call is run, so recursion stays within the bound.
         if self.deep + depth + target.height > limits.FLOW_DEPTH_MAX:
             return self.fail(path, faults.LIMIT_EXCEEDED, f"calls nested deeper than {limits.FLOW_DEPTH_MAX}")
         before = self._prefix
@@ -186,6 +188,7 @@ class Nodes:
         }
         begun = self._compiler.nodes
         inner = builders[node["kind"]](node, path, depth)
+        # Of their children, `seq` and `if` may skip some: each child is charged when it is run.
         own = 0 if node["kind"] in ("seq", "if") else self._compiler.nodes - begun
         weight = limits.FLOW_NODE_WORK + own
 
@@ -211,6 +214,7 @@ class Nodes:
                 if flow.status == "pending" and flow.parallel and collectable:
                     flow.resume()
                     step(flow)
+                    # It has asked for nothing, and the flow still waits for the effect before it.
                     if flow.status == RUNNING:
                         flow.stop("pending")
                 elif flow.status == RUNNING:
@@ -278,9 +282,11 @@ class Nodes:
             if op != "unset":
                 if value is js_values.MISSING:
                     raise faults.Fault(faults.TYPE_MISMATCH, f"Value is required at {target}")
+                # Copied, so that two places of the data never share a container.
                 value = js_values.checked(value, scope.meter, target)
                 if wrong := fields.misfit(declared, value, target, partial=partial):
                     raise faults.Fault(faults.TYPE_MISMATCH, wrong)
+            # A field at the top, which is the usual case, needs no walk.
             if single is not None:
                 scope.write({**scope.data, single: value})
             else:
@@ -293,6 +299,7 @@ class Nodes:
         effect = node["type"]
         if effect in INLINE:
             return self._inline(node, path)
+        # Evaluated in one order, so that the first fault does not depend on how the document was stored.
         params = [
             (name, self._compiler.one(node["params"][name])) for name in sorted(node["params"], key=hashing.utf16)
         ]
@@ -301,6 +308,7 @@ class Nodes:
             found: dict[str, Any] = {}
             try:
                 evaluated = {name: each(flow.scope) for name, each in params}
+                # A copy: it is in the snapshot, and later patches must not reach it.
                 found = js_values.checked(evaluated, flow.scope.meter, "params")
                 flow.require(path, effect, found)
             except faults.Fault as fault:
@@ -326,7 +334,7 @@ class Nodes:
 
         def run(flow: FlowRun) -> None:
             try:
-                target = find(name)
+                target = find(name)  # when it is run: actions may call each other in a circle
                 if target is None:
                     flow.fail(path, faults.UNKNOWN_FLOW, f"no action {name!r} to call")
                 else:
@@ -355,6 +363,7 @@ class Nodes:
         def run(flow: FlowRun) -> None:
             said = code if message is None else _evaluated(flow, path, message)
             if flow.status == RUNNING:
+                # Half of a character becomes a question mark: a snapshot could not keep it.
                 text = js_values.bounded(js_values.text(said)).encode(errors="replace").decode()
                 flow.fail(path, faults.VALIDATION_ERROR, text, {"code": code})
             if flow.recorder is not None:
@@ -375,7 +384,7 @@ def only_effects(node: Mapping[str, Any]) -> bool:
 
 
 def _evaluated(flow: FlowRun, path: str, expression: Expression) -> Any:
-    """The value of an expression; a fault stops the flow."""
+    """Return the value of an expression; a fault stops the flow."""
     try:
         return expression(flow.scope)
     except faults.Fault as fault:

@@ -148,6 +148,7 @@ def decoded(value: object) -> Snapshot:
     except msgspec.ValidationError as refused:
         raise faults.NotJson(f"this is no snapshot: {refused}") from None
     given = snapshot.input
+    # What JSON lets through may still be no value that a snapshot can keep, as half of a character.
     return replace(
         snapshot,
         data=js_values.from_outside(snapshot.data, "data"),
@@ -176,7 +177,7 @@ def frozen(snapshot: Snapshot) -> Snapshot:
 
 
 def _frozen_error(error: ErrorValue) -> ErrorValue:
-    return replace(error, context=js_values.frozen(error.context))
+    return replace(error, context=js_values.frozen(error.context))  # its other fields cannot be changed
 
 
 def received(value: object) -> Snapshot:
@@ -195,7 +196,7 @@ def copied_error(error: ErrorValue | None) -> ErrorValue | None:
 
 
 def created(data: object, schema_hash: str, context: JobContext) -> Snapshot:
-    """The first snapshot. Its computed values are empty until the first compute or apply."""
+    """Return the first snapshot. Its computed values are empty until the first compute or apply."""
     return Snapshot(
         data=js_values.from_outside(data, "data"),
         computed={},
@@ -205,5 +206,6 @@ def created(data: object, schema_hash: str, context: JobContext) -> Snapshot:
 
 
 def kept(errors: tuple[ErrorValue, ...]) -> tuple[ErrorValue, ...]:
-    """The errors that a snapshot keeps: the last ones."""
+    """Return the errors that a snapshot keeps: the last ones."""
+    # Bounded, because the whole snapshot is stored with each version.
     return errors[-limits.FLOW_ERRORS_MAX :]

@@ -33,6 +33,7 @@ def utf16(key: str) -> bytes:
 
 def integers_first(key: str) -> tuple[int, int, bytes]:
     """Sorts as the keys of a JavaScript object that was filled in order of UTF-16 units."""
+    # JavaScript takes names below 2^32-1 for indexes of an array.
     if _INTEGER_KEY.fullmatch(key) and int(key) < 2**32 - 1:
         return 0, int(key), b""
     return 1, 0, utf16(key)
@@ -50,7 +51,7 @@ def canonical(value: object) -> str:
 
 
 def _is_simple(value: dict[Any, Any]) -> bool:
-    """Whether an object has members of ASCII text, small integers and the like alone, as most parameters of
+    """Return whether an object has members of ASCII text, small integers and the like alone, as most parameters of
     effects: a writer of JSON in its keys' order writes that in the canonical form.
     """
     for name, each in value.items():
@@ -69,12 +70,12 @@ def _is_simple(value: dict[Any, Any]) -> bool:
 
 
 def schema_text(value: object) -> str:
-    """The text that a schema is hashed by."""
+    """Return the text that a schema is hashed by."""
     return _written(value, integers_first, strict=False, depth=0)
 
 
 def legacy_text(value: object) -> str:
-    """The text that intent keys are made of."""
+    """Return the text that intent keys are made of."""
     return _written(value, code_points, strict=False, depth=0)
 
 
@@ -92,6 +93,7 @@ def _written(value: object, order: Order, *, strict: bool, depth: int) -> str:
     if isinstance(value, Mapping):
         if not all(type(name) is str for name in value):
             raise faults.NotJson("an object with a key that is no text")
+        # Text of ASCII sorts the same by code points, and faster.
         names = sorted(value) if order is utf16 and "".join(value).isascii() else sorted(value, key=order)
         members = [(name, value[name]) for name in names if value[name] is not js_values.MISSING]
         pairs = [
@@ -106,6 +108,7 @@ def _written(value: object, order: Order, *, strict: bool, depth: int) -> str:
 
 def _numeral(number: js_values.Number, *, strict: bool) -> str:
     text = js_values.number_text(number)
+    # NaN and the infinities end with a letter.
     if text[-1].isdigit():
         return text
     if strict:
@@ -133,13 +136,14 @@ def _sha256(text: str) -> str:
 
 
 def schema_hash(document: Mapping[str, Any], *, effective: bool = False) -> str:
-    """The hash of a document without its own `hash`.
+    """Return the hash of a document without its own `hash`.
 
     What hosts keep in it, the fields of state whose names begin with `$`, is no part of its meaning; `effective` hashes
     it too.
     """
     hashed = {name: each for name, each in document.items() if name != "hash"}
     state = hashed.get("state")
+    # A host that adds a field of its own must not change what intents and requirements are named by.
     if not effective and isinstance(state, Mapping) and isinstance(state.get("fields"), Mapping):
         fields = {name: each for name, each in state["fields"].items() if not str(name).startswith("$")}
         hashed["state"] = {**state, "fields": fields}
@@ -149,13 +153,14 @@ def schema_hash(document: Mapping[str, Any], *, effective: bool = False) -> str:
 def requirement_id(
     *, schema_hash: str, intent_id: str, action_id: str, node_path: str, effect: str, params: Mapping[str, Any]
 ) -> str:
-    """The id of section 8.2: SHA-256 of the canonical form of everything that makes the requirement."""
+    """Return the id of section 8.2: SHA-256 of the canonical form of everything that makes the requirement."""
     of_node = _of_node(schema_hash, action_id, node_path, effect)
     args, intent = _quoted(canonical(params), strict=True), _quoted(intent_id, strict=True)
     targets = ",".join([_quoted(each, strict=True) for each in write_targets(params)])
     return _sha256(f'{of_node[0]}{args},"writeTargets":[{targets}]{of_node[1]}{intent}{of_node[2]}')
 
 
+# All requirements of a node have this in common; only arguments and intents differ.
 @functools.lru_cache(maxsize=1_024)
 def _of_node(schema_hash: str, action_id: str, node_path: str, effect: str) -> tuple[str, str, str]:
     """What all requirements of a node have in common: before the arguments, before the intent, and behind it."""
@@ -168,7 +173,7 @@ def _of_node(schema_hash: str, action_id: str, node_path: str, effect: str) -> t
 
 
 def write_targets(params: Mapping[str, Any]) -> list[str]:
-    """The paths that the parameters of an effect declare as its targets, sorted."""
+    """Return the paths that the parameters of an effect declare as its targets, sorted."""
     named: list[str] = []
     for name in _TARGETS:
         target = params.get(name)
@@ -178,7 +183,7 @@ def write_targets(params: Mapping[str, Any]) -> list[str]:
 
 
 def legacy_requirement_id(*, schema_hash: str, intent_id: str, action_id: str, node_path: str) -> str:
-    """The id as the reference makes it, for cross-checking."""
+    """Return the id as the reference makes it, for cross-checking."""
     return "req-" + _sha256(f"{schema_hash}:{intent_id}:{action_id}:{node_path}")[:16]
 
 
@@ -192,6 +197,7 @@ def uuid_of(intent_id: str, number: int) -> str:
     drawn = 0
     for unit in js_values.units(f"{intent_id}-{number}"):
         drawn = (drawn * 31 + ord(unit)) & 0xFFFFFFFF
+    # The number without the sign that it has as an integer of 32 bits.
     drawn = min(drawn, 2**32 - drawn)
     second, third, fourth = (f"{drawn * factor:04x}" for factor in (31, 37, 41))
     return f"{drawn:08x}-{second[:4]}-4{third[1:4]}-{fourth[:4]}-{drawn * 43:012x}"
@@ -199,6 +205,7 @@ def uuid_of(intent_id: str, number: int) -> str:
 
 def uuid_like(seed: Sequence[str]) -> str:
     """A version-4 UUID that depends on its seed alone."""
+    # Version 4, and the variant of RFC 4122.
     digits = list(_sha256(canonical(list(seed)))[:32])
     digits[12] = "4"
     digits[16] = "89ab"[int(digits[16], 16) % 4]

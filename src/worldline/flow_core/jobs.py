@@ -159,23 +159,24 @@ class DomainRuntime(msgspec.Struct, frozen=True):
 
 
 def is_busy(head: flow_records.Snapshot) -> bool:
-    """Whether an intent is on its way: the next one waits for its end."""
+    """Return whether an intent is on its way: the next one waits for its end."""
     return bool(slots.every(head))
 
 
 def seed(job: Job, head: flow_records.Snapshot) -> str:
-    """The random seed of a job: its own intent's id; without an intent, that of the head stays."""
+    """Return the random seed of a job: its own intent's id; without an intent, that of the head stays."""
     return job.intent_id or head.meta.random_seed
 
 
 def unheard(_type: str, /, **_fields: Any) -> None:
-    """The `emit` of jobs that none is told of."""
+    """Serve as the `emit` of jobs without a subscriber."""
 
 
 def run(
     job: Job, head: flow_records.Snapshot, domain: DomainRuntime, context: flow_records.JobContext, emit: Emit
 ) -> JobOutcome:
     """One job, from beginning to end."""
+    # Without a subscriber not even the fields of events are made.
     if emit is unheard:
         return _done(_Turn(head, domain, context, emit), job)
     begun(job, context, emit)
@@ -191,7 +192,7 @@ def begun(job: Job, context: flow_records.JobContext, emit: Emit) -> None:
 
 
 def told(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an event, as data of its own: a job is made data only if a subscriber gets it."""
+    """Return the fields of an event, as data of its own: a job is made data only if a subscriber gets it."""
     return {
         name: flow_records.plain(each) if isinstance(each, msgspec.Struct) else js_values.duplicate(each)
         for name, each in fields.items()
@@ -215,7 +216,7 @@ def failed(
     context: flow_records.JobContext,
     emit: Emit,
 ) -> JobOutcome:
-    """A job raised. Its intent ends with an error, so that the next can begin; if even that fails, the key is fatal."""
+    """End the intent of a job that raised, so that the next can begin; if even that fails, the key is fatal."""
     said = f"{type(error).__name__}: {error}"
     emit("job:error", jobType=type(job).__name__, jobId=job.id, message=said)
     return ended_by(job, said, head, domain, context=context, emit=emit)
@@ -231,8 +232,10 @@ def ended_by(
     emit: Emit,
 ) -> JobOutcome:
     """End the intent of a job that raised what is said."""
+    # An intent that begins has no slot in the head that was given.
     intent = job.intent if isinstance(job, StartIntent) else slots.intent(head, job.intent_id)
     if intent is None:
+        # The intent has ended already, so nothing is left to end.
         return JobOutcome(head)
     try:
         return _Turn(head, domain, context, emit).abandon(intent, faults.INTERNAL_ERROR, said)
@@ -243,14 +246,16 @@ def ended_by(
 
 
 def resumed(head: flow_records.Snapshot, domain: DomainRuntime, context: flow_records.JobContext) -> JobOutcome:
-    """What is to be done about the intents on their way in a snapshot that a host begins with."""
+    """Find what is to be done for the intents under way in a snapshot that a host begins with."""
     jobs: list[Job] = []
     effects: list[flow_records.Requirement] = []
     for intent_id in slots.every(head):
         pending = own_pending(head, intent_id)
         if not pending:
             jobs.append(ContinueCompute(intent_id, slots.computes(head, intent_id)))
+        # In series only the first is asked for; the others follow when it has its outcome.
         for each in pending if domain.parallel else pending[:1]:
+            # Its outcome has come, and waits for its turn in the slot.
             if slots.early(head, intent_id, each.id) is not None:
                 continue
             if each.type == SYSTEM_GET:
@@ -261,7 +266,7 @@ def resumed(head: flow_records.Snapshot, domain: DomainRuntime, context: flow_re
 
 
 def fulfilled(intent_id: str, requirement_id: str, given: object) -> FulfillEffect:
-    """The job over what a handler gave. What is no patch is a failure already, so the job is always data."""
+    """Return the job over what a handler gave. What is no patch is a failure already, so the job is always data."""
     try:
         return FulfillEffect(intent_id, requirement_id, from_handler(given))
     except patches.BadPatch as refused:
@@ -286,7 +291,7 @@ def is_next(head: flow_records.Snapshot, job: FulfillEffect) -> bool:
 
 
 def _required(head: flow_records.Snapshot, job: FulfillEffect) -> flow_records.Requirement:
-    """The requirement that an outcome belongs to; a blank one where `is_pending` was switched off."""
+    """Return the requirement that an outcome belongs to; a blank one where `is_pending` was switched off."""
     for each in head.system.pending_requirements:
         if each.id == job.requirement_id:
             return each
@@ -294,7 +299,7 @@ def _required(head: flow_records.Snapshot, job: FulfillEffect) -> flow_records.R
 
 
 def must_clear(_failure: Failure | None) -> bool:
-    """ERR-FE-1, ERR-FE-2: a requirement is cleared, whatever became of applying its result."""
+    """ERR-FE-1, ERR-FE-2: a requirement is cleared whether its result could be applied or not."""
     return True
 
 
@@ -304,7 +309,7 @@ def refused_again(head: flow_records.Snapshot, intent_id: str) -> flow_records.R
 
 
 def from_handler(given: object) -> patches.Concrete:
-    """The patches of a handler: concrete, and of the domain's own data."""
+    """Return the patches of a handler: concrete, and of the domain's own data."""
     found = patches.concrete(given)
     for each in found:
         root = value_paths.split(each.path)[0]
@@ -314,7 +319,7 @@ def from_handler(given: object) -> patches.Concrete:
 
 
 class _Turn:
-    """One job: the head as it goes on, the context that was frozen for it, and what has been traced."""
+    """Runs one job: it has the head as the job changes it, and the context that was frozen for it."""
 
     __slots__ = ("_context", "_domain", "_emit", "_head")
 
@@ -328,6 +333,7 @@ class _Turn:
 
     def start(self, intent: flow_records.Intent) -> JobOutcome:
         self._apply(slots.opened(intent), "host-intent-slot")
+        # An injected Core may have left the patch out: without its slot the intent could not continue after a restart.
         if slots.slot(self._head, intent.intent_id) is None:
             raise RuntimeError("Core did not apply the slot of the intent")
         return self._compute(intent, reentry=False)
@@ -340,6 +346,7 @@ class _Turn:
         pending = own_pending(self._head, intent_id)
         if not pending:
             return self._compute(intent, reentry=True)
+        # Its outcome is in the slot already: it must not be performed twice.
         waits = slots.early(self._head, intent_id, pending[0].id) is not None
         return self._asked([] if self._domain.parallel or waits else pending[:1])
 
@@ -350,7 +357,7 @@ class _Turn:
     def abandon(
         self, intent: flow_records.Intent, code: str, message: str, detail: dict[str, Any] | None = None
     ) -> JobOutcome:
-        """The intent cannot be gone on with."""
+        """End an intent that cannot continue."""
         self._head = self._domain.core.abandon(
             self._head,
             intent,
@@ -411,12 +418,14 @@ class _Turn:
         return JobOutcome(self._head, tuple(jobs), tuple(effects))
 
     def fulfill(self, job: FulfillEffect) -> JobOutcome:
+        # First of all: a second outcome of an effect must change nothing.
         if not is_pending(self._head, job.requirement_id):
             return self._dropped(job, "dropped:stale")
         if not is_next(self._head, job):
             return self._waits(job)
         requirement = _required(self._head, job)
         failure = job.failure or self._fulfilled(job)
+        # Cleared also if applying failed: a requirement that stays would block the intent for ever.
         if must_clear(failure):
             try:
                 self._clear(job, failure)
@@ -436,7 +445,7 @@ class _Turn:
         return JobOutcome(self._head, dropped=job.requirement_id)
 
     def _waits(self, job: FulfillEffect) -> JobOutcome:
-        """An earlier requirement of the intent has no outcome yet: this one is kept in the slot."""
+        """Keep an outcome in the slot, because an earlier requirement of the intent has none yet."""
         if slots.early(self._head, job.intent_id, job.requirement_id) is not None:
             probes.hit("flow.early-twice")
             return self._dropped(job, "dropped:stale")
@@ -451,6 +460,7 @@ class _Turn:
             given = from_handler(job.result_patches)
             self._apply(given, "effect")
             error = self._head.system.last_error
+            # By identity: an error of an earlier job may be equal to one of this.
             if error is None or error is before:
                 self._emit("effect:fulfill:apply", requirementId=job.requirement_id, patchCount=len(given))
                 return None
@@ -465,15 +475,17 @@ class _Turn:
         remaining = [each for each in self._head.system.pending_requirements if each.id != job.requirement_id]
         made = [patches.set_(patches.CLEAR, flow_records.plain_list(remaining) if remaining else [])]
         made += slots.settled(self._head, job.intent_id, job.requirement_id)
+        # An intent that has ended has no slot for a tombstone.
         if failure is not None and slots.slot(self._head, job.intent_id) is not None:
             made += slots.tombstone(job.intent_id, job.requirement_id, failure.code)
         self._apply(patches.Concrete(made), "clear-requirement")
+        # An injected Core may ignore the patch, and the intent would wait for ever.
         if any(each.id == job.requirement_id for each in self._head.system.pending_requirements):
             raise RuntimeError("it is still pending after it was cleared")
         self._emit("requirement:clear", requirementId=job.requirement_id)
 
     def _record(self, requirement: flow_records.Requirement, failure: Failure) -> None:
-        """ERR-FE-5: best effort. Whatever becomes of it, the intent goes on."""
+        """Record the error. ERR-FE-5: best effort; the intent continues whether this succeeds or not."""
         found = {
             "code": failure.code,
             "message": failure.message,
@@ -490,7 +502,7 @@ class _Turn:
             self._apply(slots.error(self._head, js_values.from_outside(found, "error")), "error-patch")
         except Exception as error:  # noqa: BLE001 - an injected Core: ERR-FE-5
             probes.hit("flow.error-patch-failed")
-            self._head = before
+            self._head = before  # back to where it was: the intent goes on without the record
             self._emit("effect:fulfill:error", requirementId=requirement.id, phase="error-patch", message=str(error))
 
     def _continued(self, job: FulfillEffect) -> JobOutcome:
@@ -500,6 +512,7 @@ class _Turn:
         for each in own_pending(self._head, job.intent_id)[:1]:
             kept = slots.early(self._head, job.intent_id, each.id)
             if kept is not None:
+                # It waited for the one that is done now, and is next.
                 jobs.append(_restored(job.intent_id, each.id, kept))
         return JobOutcome(self._head, tuple(jobs))
 
@@ -509,7 +522,7 @@ class _Turn:
 
 
 def _kept(job: FulfillEffect) -> dict[str, Any]:
-    """An outcome as data. Patches that are none are a failure already."""
+    """Return an outcome as data. Patches that are none are a failure already."""
     failure = job.failure
     try:
         given = [] if failure else flow_records.plain_list(from_handler(job.result_patches))
@@ -537,6 +550,7 @@ def answered(requirement: flow_records.Requirement, context: flow_records.JobCon
         "seed": context.random_seed,
     }
     if isinstance(key, str) and key.startswith("env."):
+        # Only by name: the rest of the environment stays the host's.
         known[key] = context.env.get(key.removeprefix("env."))
     if not isinstance(into, str) or key not in known:
         failure = Failure(EFFECT_EXECUTION_FAILED, f"system.get needs into and one of {', '.join(known)}, not {key!r}")

@@ -58,6 +58,7 @@ def normal(value: Number) -> Number:
     """A number in its one form."""
     if isinstance(value, int):
         return value if -INTEGER_MAX <= value <= INTEGER_MAX else _as_float(value)
+    # -0.0 is a whole number, too, and becomes 0 here.
     if value.is_integer() and -INTEGER_MAX <= value <= INTEGER_MAX:
         return int(value)
     return value
@@ -72,7 +73,8 @@ def _as_float(value: int) -> float:
 
 
 def num(value: object) -> Number:
-    """The number that arithmetic takes a value for; what is none counts as 0."""
+    """Return the number that arithmetic takes a value for; what is none counts as 0."""
+    # Exact types: True is an `int` to Python.
     kind = type(value)
     if kind is int or kind is float:
         return value  # type: ignore[return-value]
@@ -82,7 +84,7 @@ def num(value: object) -> Number:
 
 
 def parse_float(text: str) -> Number:
-    """The number a text begins with, 0 if none."""
+    """Return the number a text begins with, 0 if none."""
     found = _FLOAT.match(text.lstrip(SPACES))
     if found is None:
         return 0
@@ -99,6 +101,7 @@ def number_text(value: Number) -> str:
         return "Infinity" if value > 0 else "-Infinity"
     if value == 0:
         return "0"
+    # `repr` has the shortest digits that read back the same, as JavaScript's text: only the layout differs.
     mantissa, _, power = repr(abs(value)).partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = (whole + fraction).lstrip("0")
@@ -122,7 +125,7 @@ def _decimal(digits: str, point: int) -> str:
 
 
 def truth(value: object) -> bool:
-    """Whether conditions of expressions hold. The condition of an `if` *node* is `is_set`."""
+    """Return whether conditions of expressions hold. The condition of an `if` *node* is `is_set`."""
     if value is True or value is False:
         return value
     if value is None or value is MISSING:
@@ -136,7 +139,7 @@ def truth(value: object) -> bool:
 
 
 def is_set(value: object) -> bool:
-    """Whether an `if` node takes `then`: 0 and "" do."""
+    """Return whether an `if` node takes `then`: 0 and "" do."""
     return value is not None and value is not False and value is not MISSING
 
 
@@ -157,7 +160,8 @@ def text(value: object) -> str:
 
 
 def _parts(array: list[object], meter: EvaluationMeter) -> list[str]:
-    """The texts of the elements. Counted, because an array may have one other many times in it."""
+    """Return the texts of the elements. Counted, because an array may have one other many times in it."""
+    # The text of nested arrays can be far longer than the arrays take.
     meter.spend(len(array))
     return [",".join(_parts(each, meter)) if type(each) is list else text(each) for each in array]
 
@@ -166,6 +170,7 @@ def strict_equal(left: object, right: object) -> bool:
     """JavaScript's ===: no conversion, and containers only if they are the same one."""
     kind, other = type(left), type(right)
     if kind is other:
+        # Core never shares containers, so the same one means the same place.
         return left is right if kind in _CONTAINERS else left == right
     return (kind is int or kind is float) and (other is int or other is float) and left == right
 
@@ -199,6 +204,7 @@ _KINDS: Final[dict[type, str]] = {
 
 def units(value: str) -> str:
     """A text with one character for each UTF-16 unit: what lies outside the basic plane becomes two halves."""
+    # In the basic plane, as most texts are, each character is one unit.
     if value.isascii() or max(value) < "\U00010000":
         return value
     return "".join(each if each < "\U00010000" else _halves(ord(each) - 0x10000) for each in value)
@@ -216,7 +222,7 @@ def fused(value: str) -> str:
 
 
 def is_whole(value: str) -> bool:
-    """Whether a text has no half of a character."""
+    """Return whether a text has no half of a character."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -247,7 +253,7 @@ def checked(value: object, meter: EvaluationMeter, where: str = "") -> Any:
 
 
 def _is_plain(value: Any, kind: type) -> bool:
-    """Whether a value is kept as it is, as most are: no container, and in its one form."""
+    """Return whether a value is kept as it is, as most are: no container, and in its one form."""
     if kind is str:
         return value.isascii() and len(value) <= limits.FLOW_TEXT_LENGTH_MAX
     if kind is int:
@@ -266,6 +272,7 @@ def _copied(value: object, meter: EvaluationMeter, begun: int, where: str, depth
         return value
     if kind is int or kind is float:
         number = normal(value)  # type: ignore[arg-type]
+        # JSON has none of these, so a snapshot that was stored would differ.
         if type(number) is float and not math.isfinite(number):
             raise _unfit(where, f"is {number_text(number)}, which JSON does not have")
         return number
@@ -273,10 +280,12 @@ def _copied(value: object, meter: EvaluationMeter, begun: int, where: str, depth
         raise faults.Fault(faults.LIMIT_EXCEEDED, f"{where or 'a value'} is nested deeper than {limits.FLOW_DEPTH_MAX}")
     if kind in (dict, list, tuple, MappingProxyType):
         meter.spend(len(value))  # type: ignore[arg-type]
+        # From where this value began: the meter has the work of the whole call.
         if meter.work - begun > limits.FLOW_VALUE_ITEMS_MAX:
             raise faults.Fault(
                 faults.LIMIT_EXCEEDED, f"{where or 'a value'} has more than {limits.FLOW_VALUE_ITEMS_MAX} items"
             )
+    # Missing is null in an array, where each place counts; an object leaves it out.
     if kind is list or kind is tuple:
         return [
             each

@@ -56,6 +56,7 @@ def merge(path: str, value: Mapping[str, Any]) -> Patch:
 
 def concrete(given: object) -> Concrete:
     """Patches as callers give them, as records or as JSON, checked and copied. Raises `BadPatch`."""
+    # Checked before: most jobs hand on what they have made themselves.
     if type(given) is Concrete:
         return given
     if not isinstance(given, list | tuple):
@@ -88,7 +89,7 @@ def _concrete(given: object) -> Patch:
 
 
 def written(data: dict[str, Any], patch: Patch, declared: Mapping[str, document_schema.FieldSpec]) -> dict[str, Any]:
-    """The data after one patch whose value is checked JSON."""
+    """Return the data after one patch whose value is checked JSON."""
     segments = value_paths.split(patch.path)
     if segments[0].startswith("$"):
         if len(segments) == 1 and patch.op != "unset" and type(patch.value) is not dict:
@@ -105,7 +106,7 @@ def written(data: dict[str, Any], patch: Patch, declared: Mapping[str, document_
 
 
 def changed(data: dict[str, Any], op: str, segments: value_paths.Segments, value: Any) -> dict[str, Any]:
-    """The data after one op, without a look at what is declared."""
+    """Return the data after one op, without a look at what is declared."""
     found: dict[str, Any]
     if op == "set":
         found = value_paths.put(data, segments, value)

@@ -1,4 +1,4 @@
-"""What a host keeps in a snapshot, in `data["$host"]` alone: everything it must know to go on after a restart.
+"""What a host keeps in a snapshot, in `data["$host"]` alone: everything it must know to resume after a restart.
 
     intentSlots.<intent id>   an intent on its way: {type, input?, computes, failed?, early?}. Gone when it ends.
         computes              how many computes it has had
@@ -20,6 +20,7 @@ _SLOTS: Final = "intentSlots"
 
 
 def _path(first: str, *segments: str) -> str:
+    # Ids may have dots in them, which are no ends of segments.
     return ".".join([f"{flow_records.HOST}.{first}", *map(value_paths.escaped, segments)])
 
 
@@ -30,7 +31,7 @@ def own(head: flow_records.Snapshot) -> dict[str, Any]:
 
 
 def every(head: flow_records.Snapshot) -> dict[str, dict[str, Any]]:
-    """The intents on their way, by id."""
+    """Return the intents on their way, by id."""
     found = own(head).get(_SLOTS)
     return found if type(found) is dict else {}
 
@@ -40,7 +41,7 @@ def slot(head: flow_records.Snapshot, intent_id: str) -> dict[str, Any] | None:
 
 
 def intent(head: flow_records.Snapshot, intent_id: str) -> flow_records.Intent | None:
-    """An intent on its way, as it was submitted."""
+    """Return an intent on its way, as it was submitted."""
     found = slot(head, intent_id)
     return (
         None if found is None else flow_records.Intent(found["type"], intent_id, found.get("input", js_values.MISSING))
@@ -48,7 +49,7 @@ def intent(head: flow_records.Snapshot, intent_id: str) -> flow_records.Intent |
 
 
 def opened(intent: flow_records.Intent) -> patches.Concrete:
-    """The patch that opens the slot of an intent."""
+    """Return the patch that opens the slot of an intent."""
     made: dict[str, Any] = {"type": intent.type, "computes": 1}
     if intent.input is not js_values.MISSING:
         made["input"] = intent.input
@@ -56,7 +57,7 @@ def opened(intent: flow_records.Intent) -> patches.Concrete:
 
 
 def closing(intent_id: str) -> patches.Concrete:
-    """The patch that belongs to the end of an intent."""
+    """Return the patch that belongs to the end of an intent."""
     return patches.Concrete((patches.unset(_path(_SLOTS, intent_id)),))
 
 
@@ -66,7 +67,7 @@ def computes(head: flow_records.Snapshot, intent_id: str) -> int:
 
 
 def is_failed(head: flow_records.Snapshot, intent_id: str, requirement_id: str) -> bool:
-    """Whether a tombstone says that this id must not be performed again."""
+    """Return whether a tombstone says that this id must not be performed again."""
     return requirement_id in ((slot(head, intent_id) or {}).get("failed") or {})
 
 
@@ -75,7 +76,7 @@ def tombstone(intent_id: str, requirement_id: str, code: str) -> list[patches.Pa
 
 
 def early(head: flow_records.Snapshot, intent_id: str, requirement_id: str) -> dict[str, Any] | None:
-    """An outcome that waits for the requirements before its own."""
+    """Return an outcome that waits for the requirements before its own."""
     found = (slot(head, intent_id) or {}).get("early") or {}
     return found.get(requirement_id)
 
@@ -86,6 +87,7 @@ def kept_early(intent_id: str, requirement_id: str, outcome: dict[str, Any]) -> 
 
 def settled(head: flow_records.Snapshot, intent_id: str, requirement_id: str) -> list[patches.Patch]:
     """What goes with the clearing of a requirement: one more compute is to come, and its outcome waits no more."""
+    # Its intent has ended, and the slot with it.
     if slot(head, intent_id) is None:
         return []
     made = [patches.set_(_path(_SLOTS, intent_id, "computes"), computes(head, intent_id) + 1)]
@@ -95,7 +97,8 @@ def settled(head: flow_records.Snapshot, intent_id: str, requirement_id: str) ->
 
 
 def error(head: flow_records.Snapshot, found: dict[str, Any]) -> patches.Concrete:
-    """The patches that record an error of the host."""
+    """Return the patches that record an error of the host."""
     before = own(head).get("errors")
+    # Only the last ones: they are in every snapshot from here on.
     errors = [*(before if isinstance(before, list) else []), found][-limits.FLOW_ERRORS_MAX :]
     return patches.Concrete((patches.set_(_path("lastError"), found), patches.set_(_path("errors"), errors)))

@@ -70,6 +70,7 @@ def _computed(parsed: document_schema.DomainSchema) -> Iterator[faults.Problem]:
                 continue
             if not _known(path, parsed):
                 yield faults.Problem("V-003", f"{path!r} is declared nowhere", where)
+            # A dependency on an object covers what is inside of it.
             elif not any(path == dep or path.startswith(f"{dep}.") for dep in field.deps):
                 yield faults.Problem("V-001", f"{path!r} is read and no dependency", where)
 
@@ -98,6 +99,7 @@ def _is_input(path: str, action: document_schema.ActionSpec) -> bool:
     if path != "input" and not path.startswith("input."):
         return False
     spec = action.input
+    # Where no members are declared, any may be given.
     if path == "input" or not isinstance(spec, document_schema.FieldSpec) or not isinstance(spec.fields, dict):
         return True
     return fields.readable(spec.fields, value_paths.split(path)[1:])
@@ -121,7 +123,7 @@ def _cycles(parsed: document_schema.DomainSchema) -> Iterator[faults.Problem]:
 
 
 def walk(node: Mapping[str, Any], where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every node of a flow whose shape is right, with its path."""
+    """Yield every node of a flow whose shape is right, with its path."""
     yield where, node
     for place, form, inner in document_schema.node_children(node):
         if form == "n":
@@ -139,14 +141,16 @@ def _calls(parsed: document_schema.DomainSchema) -> Iterator[faults.Problem]:
             else:
                 called.setdefault(name, []).append(node["flow"])
     for name in parsed.actions:
+        # Each member of a circle is named, because any of them may be the mistake.
         if name in _reached(called, name):
             yield faults.Problem("V-005", f"{name!r} calls itself, directly or through others", f"actions.{name}.flow")
 
 
 def _reached(called: Mapping[str, list[str]], start: str) -> dict[str, None]:
-    """The actions that an action calls, directly or through others."""
+    """Return the actions that an action calls, directly or through others."""
     found: dict[str, None] = {}
     todo = list(called.get(start, ()))
+    # Seen once is enough, so a circle of calls ends.
     while todo:
         name = todo.pop()
         if name not in found:

@@ -16,9 +16,10 @@ from worldline.flow_core import faults, js_values
 Segments = tuple[str, ...]
 
 
+# Paths are those of documents: the same ones are split again and again.
 @lru_cache(maxsize=4_096)
 def split(path: str) -> Segments:
-    r"""The segments of a path. `\.` is a dot, `\\` a backslash, before anything else a backslash stays."""
+    r"""Return the segments of a path. `\.` is a dot, `\\` a backslash, before anything else a backslash stays."""
     if "\\" not in path:
         return tuple(path.split("."))
     segments, current, at = [], "", 0
@@ -48,7 +49,8 @@ def escaped(segment: str) -> str:
 
 
 def index(segment: str, length: int) -> int:
-    """The index that a segment names, or -1 if it names none of an array so long."""
+    """Return the index that a segment names, or -1 if it names none of an array so long."""
+    # No sign, no leading zero, and too short to be inexact as a double.
     if segment.isascii() and segment.isdigit() and (segment == "0" or segment[0] != "0") and len(segment) < 16:
         at = int(segment)
         return at if at < length else -1
@@ -75,6 +77,7 @@ def put(value: Any, segments: Segments, new: Any) -> Any:
     """A copy with something set. What is on the way and no container becomes an object."""
     if not segments:
         return new
+    # One call for each segment: the bound keeps that off Python's own limit of recursion.
     if len(segments) > limits.FLOW_DEPTH_MAX:
         raise faults.Fault(faults.LIMIT_EXCEEDED, f"a path with more than {limits.FLOW_DEPTH_MAX} segments")
     first, rest = segments[0], segments[1:]
@@ -90,6 +93,7 @@ def remove(value: Any, segments: Segments) -> Any:
     """A copy without something. What is not there is left so."""
     first, rest = segments[0], segments[1:]
     if type(value) is list:
+        # Without the element, the others would move to other paths.
         if not rest:
             raise faults.Fault(faults.TYPE_MISMATCH, "unset of an array element; set the array without it")
         at = _place(value, first)
@@ -102,7 +106,7 @@ def remove(value: Any, segments: Segments) -> Any:
 
 
 def _place(array: list[Any], segment: str) -> int:
-    """The index that is written: one that is there, or the one behind the last."""
+    """Return the index that is written: one that is there, or the one behind the last."""
     at = index(segment, len(array) + 1)
     if at < 0:
         raise faults.Fault(faults.PATH_NOT_FOUND, f"an array of {len(array)} has no place {segment!r}")

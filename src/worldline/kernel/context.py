@@ -65,7 +65,7 @@ class Running(Protocol):
         """What only a workflow can do. `OutsideWorkflow` names `what` if this is a handler."""
 
     def sender(self) -> inbox.Message | None:
-        """The message whose event the handler takes, if it is one of another world's."""
+        """Return the message whose event the handler takes, if it is one of another world's."""
 
     def drop_step(self, why: errors.CannotStep) -> None: ...
     def made_call(self, call: Any) -> None: ...
@@ -142,7 +142,7 @@ interruptible: Final[OfThread[bool]] = OfThread(False)
 
 
 def require(what: str) -> Running:
-    """The handler or workflow that is running; `what` is refused outside of one."""
+    """Return the handler or workflow that is running; `what` is refused outside of one."""
     running = current.get()
     if running is None:
         raise failures.OutsideWorkflow(f"{what} works only inside a workflow or a reducer's handler")
@@ -180,6 +180,7 @@ class ClosingRun:
 
     def __getattr__(self, name: str) -> Any:
         self.refused += 1
+        # From here on calls succeed and do nothing: code that catches every refusal would never end.
         if self.refused >= CLOSINGS_MAX:
             current.set(Nowhere())
         raise Dropped(name)
@@ -268,11 +269,13 @@ class _Abandoned(msgspec.Struct, gc=False):
 
 def close(coroutine: Coroutine[Any, Any, Any] | None) -> None:
     """End a coroutine, so that nothing it still does has any effect. One that does not end is abandoned as it is."""
+    # Ended already, or no coroutine: the user's function can return anything.
     if coroutine is None or getattr(coroutine, "cr_frame", None) is None:
         return
     closing: Any = ClosingRun()
     before = current.set(closing)
     try:
+        # Code that awaits something while it is closed ignores `close`, so that is tried a few times.
         for _ in range(CLOSINGS_MAX):
             with contextlib.suppress(BaseException):  # whatever its `finally` blocks raise has no effect
                 coroutine.close()
@@ -287,4 +290,5 @@ def abandon(coroutine: Coroutine[Any, Any, Any] | None) -> None:
     """Leave a coroutine as it is, for ever."""
     if coroutine is not None:
         abandoned = _Abandoned(coroutine)
+        # The circle keeps it: nothing else refers to it from here on.
         abandoned.itself = abandoned

@@ -71,7 +71,7 @@ class CorrelatedRun(StartRun, frozen=True, array_like=True):
 
 
 def start_run(run: str, workflow: str, args: bytes, seed: bytes, *, named: bool, correlation_id: str = "") -> StartRun:
-    """The command that starts a run."""
+    """Return the command that starts a run."""
     if correlation_id:
         return CorrelatedRun(run, workflow, args, seed, named, correlation_id)
     return StartRun(run, workflow, args, seed, named)
@@ -134,9 +134,10 @@ def take(machine: Machine, item: inbox.Control, data: bytes, *, trusted: bool = 
             raise errors.Closed("the worker that runs the world says this; no producer can send it")
         answer = Answer(True, handler(machine, data))
     except errors.CannotStep:
-        raise
+        raise  # no answer: this process alone cannot make the step
     except errors.Error as error:
         answer = Answer(False, runs.failure(error.code, str(error)))
+        # With no caller to answer, the refusal is a dead letter, where an operator finds it.
         if not item.correlation:
             machine.draft(Kind.UNDECODABLE_INPUT, user_values.dump([runs.storable(str(error))]))
             return f"{item.command}: {error}"
@@ -157,6 +158,7 @@ def _run(machine: Machine, data: bytes, *, unseen: bool = False) -> bytes:
     flow = machine.program.workflows.get(wanted.workflow)
     if flow is None:
         raise errors.NotFound(f"program {machine.program.name!r} has no workflow {wanted.workflow!r}")
+    # A trial: arguments that do not fit are refused here, where the caller gets the error.
     if not unseen:
         flow.signature.unpack(wanted.args)
     ids.check_name(wanted.run, "a run's id")
@@ -186,6 +188,7 @@ def _cancel(machine: Machine, data: bytes) -> bytes:
         raise errors.NotFound(f"no run {wanted.run!r}")
     if wanted.kind not in CANCELS:
         raise errors.BadInput(f"a run is cancelled from outside as {_CANCEL_NAMES}, not as {wanted.kind.name.lower()}")
+    # One that has ended is answered as it stands.
     if run.record.status not in ENDED:
         run_requests.interrupt(machine, run, 0, wanted.reason, wanted.kind)
     return structs.encode(RunStanding(run.record.id, run.record.status, attached=True, data=run.record.data))
@@ -217,6 +220,7 @@ def misfits(machine: Machine, at: ids.Address) -> dict[str, str]:
                 coroutines.rebuild(copy, run)
             except failures.Diverged as error:
                 found[run.record.id] = runs.storable(error.report)
+    # A lack of memory says nothing of the code, so it is no divergence.
     except MemoryError as error:
         raise errors.CannotStep("the process has no memory left to try its program", lasting=False) from error
     finally:
@@ -227,6 +231,7 @@ def misfits(machine: Machine, at: ids.Address) -> dict[str, str]:
 def _schedule(machine: Machine, data: bytes) -> bytes:
     """Answers whether the schedule was changed."""
     wanted = structs.decode(schedules.ScheduleChange, data)
+    # Checked before anything is changed, so a refusal changes nothing.
     if wanted.spec is not None:
         schedules.check(machine, wanted.id, wanted.spec)
     return user_values.dump(schedules.change(machine, wanted.id, wanted.spec))
@@ -246,6 +251,7 @@ def _give_up(machine: Machine, data: bytes) -> bytes:
     pending = machine.work.find_open(ids.IntentId(wanted.intent))
     if pending is None or pending.kind is not WorkKind.TIMER:
         raise errors.NotFound(f"no timer {wanted.intent.hex()} is set")
+    # A schedule always has an open timer: without one it would stand still, and look alive.
     if not pending.run and pending.name.startswith(state.SCHEDULE_TIMER):
         schedules.remove(machine, state.schedule_id(pending.name))
         return user_values.NONE
@@ -266,6 +272,7 @@ def _park(machine: Machine, data: bytes) -> bytes:
     wanted = structs.decode(ParkEffect, data)
     pending = _open_effect(machine, wanted.intent)
     if pending is None or pending.parked is not None:
+        # A command that crossed an answer on its way is no error: it is journaled as late.
         return _too_late(machine, PARK, wanted.intent, "nothing waits for it" if pending is None else "it is parked")
     parked = Parked(wanted.attempts, runs.storable(wanted.error))
     _set_parked(machine, pending, parked)
@@ -284,6 +291,7 @@ def _retry(machine: Machine, data: bytes) -> bytes:
 
 
 def _set_parked(machine: Machine, pending: Pending, parked: Parked | None) -> None:
+    # The row of a run's effect is that of its operation; any other effect has a row of its own.
     if pending.run:
         machine.runs[pending.run].park(pending.op, parked)
     else:
@@ -309,6 +317,7 @@ def _erase(machine: Machine, data: bytes) -> bytes:
     records when they are needed.
     """
     erased = structs.decode(Erase, data)
+    # Rebuilt when they are needed, from records that have tokens alone.
     for run in machine.live_runs():
         run.cool()
     machine.vault.forget(erased.subject)

@@ -49,7 +49,7 @@ def plain(value: object, depth: int = 0) -> Any:
     if isinstance(value, enum.Enum):
         return value.name.lower()
     if isinstance(value, bytes):
-        return sealed_token.shown(value) or value.hex()
+        return sealed_token.shown(value) or value.hex()  # a personal value is never shown
     if isinstance(value, datetime):
         return rfc3339(value)
     if isinstance(value, dict):
@@ -73,18 +73,20 @@ def decoded(data: bytes) -> Any:
 
 def fields(found: journal.JournalEntry) -> Fields:
     """What an entry says, by its kind."""
+    # Without the blob: an entry is shown from what is in it.
     if found.blob and not found.payload:
         return {"payload": {"blob": found.blob.hex()}}
     try:
         if found.kind in journal.INPUTS:
             return item(structs.decode(inbox.Item, found.payload))  # type: ignore[arg-type]
         return _DERIVED[found.kind](found.payload)
+    # Shown all the same: this is what people read when something is wrong.
     except (errors.DecodeError, ValueError, KeyError, TypeError):
         return {"payload": decoded(found.payload)}
 
 
 def item(given: inbox.Item) -> Fields:
-    """An input, wherever it stands: in the inbox, in a dead letter, in an entry."""
+    """Show what an input says, wherever it stands: in the inbox, in a dead letter, in an entry."""
     match given:
         case inbox.InboxEvent(schema=schema, payload=carried, to=to):
             return {"event": schema, "data": _carried(carried), "to": to, **_correlated(given)}
@@ -114,7 +116,7 @@ def failure(data: bytes) -> Fields:
 
 
 def arguments(data: bytes) -> Any:
-    """The arguments of an effect, as they stand in its open work or its intent."""
+    """Show the arguments of an effect, as they stand in its open work or its intent."""
     try:
         return decoded(run_requests.unpack_effect(data)[0])
     except (errors.DecodeError, ValueError):

@@ -2,7 +2,7 @@
 
 One event is one transaction over the cells its handlers touch: if any of them raises, all of those cells stay as they
 were, nothing that the handlers asked for happens, and the event is journaled as failed. Events that handlers raise are
-taken after them, in order, each as a transaction of its own.
+processed after them, in order, each as a transaction of its own.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ BUFFER_MAX = 4_096
 _INLINE_BYTES_MAX = limits.INLINE_BYTES_MAX
 CHANGED_BYTES_MAX = limits.STEP_BYTES_MAX // 2  # of the cells that one event changes
 
+# What comes back of code that has not run: an `async def`, or one with `yield`.
 _UNDONE = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
 
 
@@ -59,12 +60,12 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 ENVELOPE = user_values.schema_name(Envelope)
-assert ENVELOPE == ids.ENVELOPE
+assert ENVELOPE == ids.ENVELOPE  # the model does not import the kernel, and has the name too
 NO_SENDER = ("", 0)  # of an envelope that no world has sent, or none that is believed
 
 
 def sealed(inbox_name: str, data: bytes, headers: Mapping[str, str] | None) -> tuple[str, bytes]:
-    """An envelope from outside, as an event: its schema and its data."""
+    """Return an envelope from outside, as an event: its schema and its data."""
     name = ids.check_name(user_values.text(inbox_name, "an inbox's name"), "an inbox's name")
     return ENVELOPE, user_values.dump(Envelope(name, data, message_calls.check_headers(headers), *NO_SENDER))
 
@@ -94,7 +95,7 @@ class _Failed(Exception):
 
 
 def take(machine: Machine, schema: str, data: bytes, *, to: str = "", correlation: str = "") -> str:
-    """An event from outside. Returns why no handler or run could take it, or nothing."""
+    """Process an event from outside. Returns why no handler or run could take it, or nothing."""
     answer, dead = _dispatch(machine, schema, data, to=to)
     if correlation:
         answer = answer or Answer(False, runs.failure("rejected", dead or "no handler answers it"))
@@ -104,17 +105,19 @@ def take(machine: Machine, schema: str, data: bytes, *, to: str = "", correlatio
 
 
 def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
-    """A message from another world: an event, an envelope, or the reply to a question of this one."""
+    """Process a message from another world: an event, an envelope, or the reply to a question of this one."""
     if item.mode is MessageMode.TYPED and item.name == REPLY:
         return _reply(machine, item, data)
     now = machine.now
     is_believed = not (isinstance(item, inbox.Vouched) and item.from_file)
+    # A message out of a file may name any sender: what it says is not passed on.
     if is_believed:
         now.sent_by(item)
     if item.mode is MessageMode.INBOX:
         sender = (item.from_world.hex(), item.from_step) if is_believed else NO_SENDER
         envelope = Envelope(item.name, data, item.headers, *sender)
         _, dead = _dispatch(machine, ENVELOPE, user_values.dump(envelope), to="")
+        # Events that its handlers raised were not sent by a world: `wl.sender()` says so.
         now.sent_by(None)
         drain_raised(machine)
         return dead
@@ -122,18 +125,19 @@ def message(machine: Machine, item: inbox.Message, data: bytes) -> str:
     now.sent_by(None)
     if item.reply:
         send_reply(machine, item, answer or Answer(False, runs.failure("rejected", dead or "no handler answers it")))
-        dead = ""
+        dead = ""  # it was told, so this is no dead letter
     drain_raised(machine)
     return dead
 
 
 def scheduled(machine: Machine, schedule: Schedule) -> str | None:
-    """A schedule has fired: its event is raised, or its workflow started. Returns the run's id, if there is one."""
+    """Raise the event of a schedule that has fired, or start its workflow. Returns the run's id, if there is one."""
     spec = schedule.spec
     if not spec.starts:
         machine.now.raised.append((spec.name, spec.data))
     elif spec.name in machine.program.workflows:
         run_id = schedules.run_id(machine, schedule)
+        # A schedule that is replaced counts from 1 again, so ids can come again: the count of runs makes other seeds.
         count = machine.run_count.to_bytes(8, "big")
         seed = digest.hash_parts(b"schedule", machine.seed, run_id.encode(), count)
         run_requests.start_run(machine, run_id=run_id, workflow=spec.name, args=spec.data, seed=seed, named=False)
@@ -146,10 +150,11 @@ def scheduled(machine: Machine, schedule: Schedule) -> str | None:
 
 def raise_event(machine: Machine, schema: str, data: bytes, correlation_id: str) -> None:
     """Raise an event in the middle of a workflow's code: its handlers have taken it when this returns. What they do
-    is in the course of what the run belongs to, whatever input lets it go on.
+    has the correlation id of the run, whatever input lets the run continue.
     """
     now = machine.now
     before = now.correlation_id
+    # Half done until the handlers have run: an exception in between must drop the step.
     now.begin_change()
     now.correlated(correlation_id)
     now.raised.append((schema, data))
@@ -159,7 +164,7 @@ def raise_event(machine: Machine, schema: str, data: bytes, correlation_id: str)
 
 
 def drain_raised(machine: Machine) -> None:
-    """Take the events that were raised in this step, in order."""
+    """Process the events that were raised in this step, in order."""
     now = machine.now
     while now.raised:
         schema, data = now.raised.popleft()
@@ -181,11 +186,13 @@ def _dispatch(machine: Machine, schema: str, data: bytes, *, to: str) -> tuple[A
     envelope: Envelope | None = None
     if routes.inboxes and schema == ENVELOPE:
         envelope, handlers = _opened(routes, data, handlers)
+    # Before handlers run: a run that they start does not get the event that started it.
     takers = _waiting_runs(machine, schema)
     if not handlers and not takers:
         return None, _reject(machine, f"nothing here takes {grammar.an(schema)} now")
     answer = None
     try:
+        # No handler decodes it, and no run may be the first to find that it does not fit.
         if takers and not handlers:
             _check(machine, schema, data)
         answer = _fold(machine, handlers, data, envelope)
@@ -200,6 +207,7 @@ def _dispatch(machine: Machine, schema: str, data: bytes, *, to: str) -> tuple[A
 
 def _failed(machine: Machine, failed: _Failed) -> tuple[Answer, str]:
     cause = failed.cause
+    # A refusal is an answer, so it is not journaled as a failure.
     if issubclass(type(cause), failures.Refused) and failed.handler.is_request:
         return Answer(False, runs.failure("refused", user_errors.text_of(cause), data=failure_data.data_of(cause))), ""
     message = user_errors.message_in_step(cause)
@@ -213,7 +221,7 @@ def _failed(machine: Machine, failed: _Failed) -> tuple[Answer, str]:
 def _opened(
     routes: reducers.Routes, data: bytes, handlers: list[reducers.EventHandler]
 ) -> tuple[Envelope | None, list[reducers.EventHandler]]:
-    """An envelope, and who takes it: the handlers of its inbox; if there are none, those that take any envelope."""
+    """Read an envelope and find its handlers: those of its inbox; if there are none, those that take any envelope."""
     try:
         envelope = user_values.load(Envelope, data)
     except errors.DecodeError:
@@ -240,9 +248,11 @@ def _fold(
             if handler.is_request:
                 answer = Answer(True, _answer(handler, result))
         _count_changes(machine, handlers[-1] if handlers else None, before)
+    # Any other exception drops the whole step, and these cells with it.
     except (errors.DecodeError, _Failed):
         _roll_back(machine, before)
         raise
+    # Only now: a handler that failed later would have left rows noted for nothing.
     for key, was in before.items():
         cell = machine.cells[key]
         if was != (cell.folds, cell.data):
@@ -261,9 +271,11 @@ def _call(
     before: dict[tuple[str, str], tuple[int, bytes] | None],
 ) -> Any:
     reducer = machine.program.reducers[handler.reducer]
+    # Set before the key is read: an event's attribute may be code of the user's.
     outside = contexts.current.set(calls)
     try:
         key = (reducer.name, "" if reducer.key is None else _cell_key(getattr(event, reducer.key)))
+        # Where all cells are in memory, a plain `get` saves a call for every event.
         cell = machine.cells.get(key) if machine.cells.fetch is None else machine.find_cell(key)
         if key not in before:
             before[key] = None if cell is None else (cell.folds, cell.data)
@@ -284,6 +296,7 @@ def _call(
         is_canonical = reducer.is_canonical(value)
         data = reducer.dump(value, is_canonical=is_canonical)
         cell.keep(value if is_canonical else user_values.load(reducer.cls, data), data)
+        # A draw counts, too: the next event must not draw the same.
         if data != was or calls.drew:
             cell.folded()
     except BaseException as error:
@@ -318,6 +331,7 @@ def _count_changes(
     size = 0
     for key in before:
         length = len(machine.cells[key].data)
+        # Larger data is stored apart, and counts only as much as it may take in a row.
         size += min(_INLINE_BYTES_MAX, length)
     if size > CHANGED_BYTES_MAX and last is not None:
         error = failures.LimitExceeded(f"an event may change cells of {CHANGED_BYTES_MAX} bytes, not {size}")
@@ -391,8 +405,10 @@ def _check(machine: Machine, schema: str, data: bytes) -> None:
 
 def _give(machine: Machine, run: LiveRun, schema: str, data: bytes) -> str:
     """Give an event to a run: to the wait it satisfies, or into the buffer until one does."""
+    # A run that never waits for what it gets must not fill the world's state.
     if len(run.record.buffer) >= BUFFER_MAX:
         return _reject(machine, f"run {run.record.id!r} has {BUFFER_MAX} events it has not waited for")
+    # Rebuilt first, because only the running code knows the conditions of its waits.
     if run.record.status is RunStatus.RUNNING and (run.coroutine is None or machine.now.given_blocks):
         try:
             coroutines.check_given(machine, run)
@@ -400,6 +416,7 @@ def _give(machine: Machine, run: LiveRun, schema: str, data: bytes) -> str:
                 coroutines.rebuild(machine, run)
         except failures.Diverged as error:
             coroutines.block(machine, run, error.report)
+    # Also while it is blocked: it gets the event when its code fits again.
     run.buffer(schema, data)
     waits.check_all(machine, run)
     return ""
@@ -432,6 +449,7 @@ def _key_text(value: object) -> str:
 
 def send_reply(machine: Machine, asked: inbox.Message, answer: Answer) -> None:
     """Answer a question of another world."""
+    # The question came here as an effect of another universe, and its answer goes back as that effect's receipt.
     if asked.reply is Reply.RECEIPT:
         run_requests.reply_away(machine, asked, ok=answer.ok, data=answer.data)
         return
@@ -467,6 +485,7 @@ def _reply(machine: Machine, item: inbox.Message, data: bytes) -> str:
     if pending is None or pending.kind is not WorkKind.MESSAGE:  # effects are not answered by messages
         machine.draft(Kind.LATE_ANSWER, user_values.dump(["reply", item.message, "nothing waits for it"]))
         return ""
+    # Without a secret the question is older than tickets, and is answered by its name alone.
     if pending.secret and not _is_of_asked(item, ids.question_key(asked, pending.secret)):
         probes.hit("messages.forged-answer")
         machine.draft(Kind.LATE_ANSWER, user_values.dump(["reply", item.message, NOT_ASKED]))

@@ -17,10 +17,12 @@ from worldline.base import errors, failures, limits
 from worldline.codec import canonical
 from worldline.kernel import user_errors, user_values
 
+# Read past the user's class, which may override them.
 _fields: Final[Any] = BaseException.__dict__["__dict__"].__get__
 _namespace: Final[Any] = type.__dict__["__dict__"].__get__
 _mro: Final[Any] = type.__dict__["__mro__"].__get__
-# What the exceptions of this package say of themselves. It is passed on otherwise, or is of no use to who catches it.
+# What the exceptions of this package say of themselves. It is passed on in another way, or is of no use to the code
+# that catches one.
 _OWN: Final = ("after", "attempts", "data", "reason", "report", "scope")
 _NOTHING: Final[Any] = object()
 _MISTAKES: Final = (
@@ -38,7 +40,7 @@ _SIGNATURE: Final = re.compile(  # as Python says it of a call that does not fit
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What becomes of an attempt that raised. `final`: no other attempt will help."""
+    """What happens after an attempt that raised. `final`: no other attempt will help."""
 
     code: str
     message: str
@@ -66,7 +68,7 @@ def judge(error: BaseException, fatal: tuple[type[Exception], ...] = (), fatal_n
 
 
 def is_mistake(error: BaseException) -> bool:
-    """Whether an exception says that the code itself is wrong: a name that is not there, a module that cannot be
+    """Return whether an exception says that the code itself is wrong: a name that is not there, a module that cannot be
     imported, a call that does not fit. Just these classes: what users derive from them means something of their own.
     An attribute may be missing in a library because of what the outside answered, so that counts in the user's code.
     """
@@ -79,15 +81,17 @@ def is_mistake(error: BaseException) -> bool:
 
 
 def data_of(error: BaseException) -> dict[str, Any]:
-    """The fields of an exception, as plain data."""
+    """Return the fields of an exception, as plain data."""
     try:
         found = _found(error)
     except BaseException as raised:
         if user_errors.let_pass(raised):
             raise
         return {}
+    # It is the code of the failure already.
     if issubclass(type(found.get("code")), str):
         del found["code"]
+    # Sorted: which of them fit under the bound must not depend on the order of assignment.
     names = sorted(name for name in found if type(name) is str and name.isidentifier() and not name.startswith("_"))
     kept: dict[str, Any] = {}
     left = limits.FAILURE_DATA_BYTES_MAX
@@ -133,4 +137,5 @@ def _cleaned(value: Any) -> Any:
 
 
 def _is_named(kind: type, names: tuple[str, ...]) -> bool:
+    # By name, because a class itself cannot be journaled with a call.
     return any(user_errors.name_of(each) in names for each in _mro(kind))

@@ -35,11 +35,11 @@ def waiting_for(machine: Machine, run_id: str) -> tuple[str, ...]:
 
 
 def count_blocked(machine: Machine, *, up_to: int | None = None) -> int:
-    """How many runs are blocked; of those that were started up to the run of this number, if it is given."""
+    """Say how many runs are blocked; of those that were started up to the run of this number, if it is given."""
     blocked = (run.record for run in machine.live.values() if run.record.status is RunStatus.BLOCKED)
     return sum(up_to is None or record.number <= up_to for record in blocked)
 
 
 def has_blocked(machine: Machine) -> bool:
-    """Whether a run is blocked."""
+    """Return whether a run is blocked."""
     return any(run.record.status is RunStatus.BLOCKED for run in machine.live.values())

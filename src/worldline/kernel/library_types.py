@@ -25,12 +25,14 @@ _REFUSED = {
 
 
 def is_path(kind: Any) -> bool:
-    """Whether objects of a class are paths."""
+    """Return whether objects of a class are paths."""
+    # By its name: the kernel does not import `pathlib`, which reaches files.
     return any(each.__name__ == "PurePath" and _root(each) == "pathlib" for each in kind.__mro__)
 
 
 def is_pydantic(kind: Any) -> bool:
-    """Whether a class is one of pydantic's own types."""
+    """Return whether a class is one of pydantic's own types."""
+    # Only a program that has imported it can have its types.
     return _root(kind) in ("pydantic", "pydantic_core") and "pydantic" in sys.modules
 
 
@@ -39,7 +41,7 @@ def _root(kind: Any) -> str:
 
 
 def refusal(kind: Any) -> str:
-    """Why values of one cannot be stored, or nothing."""
+    """Say why values of one cannot be stored, or nothing."""
     why = _REFUSED.get(str(getattr(kind, "__name__", "")))
     if why:
         return why
@@ -76,6 +78,7 @@ def load(kind: type, value: object) -> Any:
         raise ValueError("; ".join(said)) from error  # one line, without where to read about it
 
 
+# Making an adapter compiles the schema of the type, which is slow: once for each.
 @functools.lru_cache(maxsize=256)
 def _adapter(kind: type) -> Any:
     return sys.modules["pydantic"].TypeAdapter(kind)

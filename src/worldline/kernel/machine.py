@@ -117,7 +117,7 @@ class Machine:
             run.cool()
 
     def restored(self, state: bytes) -> None:
-        """The rows were loaded: this is their digest."""
+        """Set the digest of the rows, which were loaded."""
         self.state = state
 
     def counted(self, run_count: int) -> None:
@@ -128,7 +128,7 @@ class Machine:
         return [self.run_count], [], b""
 
     def is_exact(self, step: int) -> bool:
-        """Whether an operation of this step must have the same arguments: not what earlier code asked for."""
+        """Return whether an operation of this step must have the same arguments: not what earlier code asked for."""
         return self.strict or (self._exact and step >= self.origin.since_step)
 
     @property
@@ -137,11 +137,11 @@ class Machine:
         return self.origin.seed(self.now.context.address)
 
     def branched(self, branch: Branch) -> None:
-        """The world is a fork, as its row says."""
+        """Set what the world is a fork of, as its row says."""
         self.branch = branch
 
     def fork(self, branch: Branch, rules: list[ScriptRule], parent: ids.Address, *, salt: bytes) -> None:
-        """The world begins as a fork."""
+        """Let the world begin as a fork."""
         if self.branch is not None:
             self.branch.forget()
         self.branch = branch
@@ -150,6 +150,7 @@ class Machine:
 
     def become(self, other: Machine) -> None:
         """Everything is as it is there, except the digest and the current step. The other one must not be used."""
+        # The warm coroutines here belong to runs that go.
         self.close()
         other.cells.continue_from(self.cells)
         self.ledger, self.work, self.origin, self.branch = other.ledger, other.work, other.origin, other.branch
@@ -160,13 +161,13 @@ class Machine:
         self.now.go_back()
 
     def rows(self) -> Iterator[tuple[bytes, Write]]:
-        """Every row of the state, save those of cells that are not in memory."""
+        """Yield every row of the state, save those of cells that are not in memory."""
         for cell in self.cells.values():
             yield cell.key, cell.write
         yield from self.rows_beside_cells()
 
     def rows_beside_cells(self) -> Iterator[tuple[bytes, Write]]:
-        """Every row that is no cell."""
+        """Yield every row that is no cell."""
         yield keys.RUN_COUNT, self._count_row
         yield keys.PROGRAM, self.origin.write
         if self.branch is not None:
@@ -181,7 +182,7 @@ class Machine:
         yield from self.domains.rows()
 
     def begin_replay(self) -> None:
-        """The steps that follow have happened before: nothing is logged."""
+        """Note that the steps that follow have happened before: nothing is logged."""
         self.replaying = True
 
     def end_replay(self) -> None:
@@ -199,6 +200,7 @@ class Machine:
         nothing of this step may be journaled. Then the machine must not be used any more.
         """
         now = self.now
+        # Asked again at the end: user code may have caught what dropped the step.
         if now.dropped is not None:
             raise now.dropped
         if now.half_done:
@@ -223,14 +225,15 @@ class Machine:
         self.now.draft(kind, data, stamp=stamp, correlation=correlation)
 
     def continue_later(self) -> None:
-        """The step is full: the runs that are ready continue in the next one."""
+        """Leave the runs that are ready to the next step, because this one is full."""
         now = self.now
+        # A run can be ready more than once: its first place in line counts.
         self.later.extend(map(RunId, dict.fromkeys([*now.ready, *now.patient])))
         now.ready.clear()
         now.patient.clear()
 
     def resume_later(self) -> None:
-        """The runs that had to wait for this step are ready."""
+        """Make the runs ready that had to wait for this step."""
         self.now.ready.extend(each.id for each in self.later)
         self.later.clear()
 
@@ -250,7 +253,7 @@ class Machine:
         return cls() if cell is None else user_values.load(cls, cell.data)
 
     def reducer_of(self, cls: type) -> str:
-        """The name under which a class is a reducer here."""
+        """Return the name under which a class is a reducer here."""
         name = next((each.name for each in self.program.reducers.values() if each.cls is cls), None)
         if name is None:
             raise errors.BadInput(f"{user_values.name_of(cls)} is not a reducer of program {self.program.name!r}")
@@ -268,7 +271,7 @@ class Machine:
         return removed
 
     def arm_schedule(self, timer: str, work: int) -> None:
-        """A schedule's timer is open."""
+        """Note the number of a schedule's timer, which is open now."""
         schedule = self.schedules[schedule_id(timer)]
         schedule.armed(work)
         self.put_schedule(schedule)
@@ -276,10 +279,11 @@ class Machine:
     # --- Runs ------------------------------------------------------------------------------------------
 
     def interested(self, schema: str) -> list[LiveRun]:
-        """The live runs that may wait for an event, in the order of their start."""
+        """Return the live runs that may wait for an event, in the order of their start."""
         some, others = self._waiting.get(schema), self._waiting.get(None)
         if not others:
             return list(some.values()) if some else []
+        # The runs that get every event are merged in, because the order of start decides which run gets it first.
         return sorted([*(some or {}).values(), *others.values()], key=lambda run: run.record.number)
 
     def _count_in(self, run: LiveRun) -> None:
@@ -296,7 +300,7 @@ class Machine:
         self.children.remove(run.record.parent)
 
     def rebuilt(self, run: LiveRun) -> None:
-        """A run was rebuilt: with changed code, it may wait for other events."""
+        """Ask again which events a run waits for that was rebuilt: its code may have changed."""
         of = self.program.interests(run.record.workflow)
         if of != run.record.interests:
             self._count_out(run)
@@ -307,18 +311,18 @@ class Machine:
                 self._waiting[schema] = dict(sorted(others.items(), key=lambda each: each[1].record.number))
 
     def live_runs(self) -> list[LiveRun]:
-        """In the order of their start."""
+        """List the live runs, in the order of their start."""
         return list(self.live.values())
 
     def add_run(self, record: Record) -> LiveRun:
-        """A new run."""
+        """Add a new run, as the youngest."""
         record.numbered(self._next_run())
         run = self.runs[record.id] = self.live[record.id] = LiveRun(record, self.ledger, is_new=True)
         self._count_in(run)
         return run
 
     def load_run(self, record: Record) -> None:
-        """A run that was loaded. They are loaded in the order of their start."""
+        """Add a run that was loaded. Runs are loaded in the order of their start."""
         run = self.runs[record.id] = LiveRun(record, self.ledger)
         if run.live:
             self.live[record.id] = run
@@ -330,7 +334,7 @@ class Machine:
         return self.run_count
 
     def child_of(self, run: LiveRun, number: int) -> LiveRun | None:
-        """The run that an operation has started, if the world still has it."""
+        """Return the run that an operation has started, if the world still has it."""
         found = self.runs.get(runs.child_id(run, number))
         if found is None and run.record.ops[number].kind is OpKind.START:  # it may have an id of its own
             mine = (run.record.id, number)
@@ -341,6 +345,7 @@ class Machine:
     def start_over(self, run: LiveRun, workflow: str, args: bytes) -> None:
         """A run continues as new, maybe as another workflow: it is the youngest of them."""
         record = run.record
+        # Moved to the end: these maps are in the order of start.
         self.runs[record.id] = self.runs.pop(record.id)
         self.live[record.id] = self.live.pop(record.id)
         self._count_out(run)
@@ -364,10 +369,11 @@ class Machine:
         self._count_in(run)
 
     def end_run(self, run: LiveRun) -> None:
-        """A run is not live any more. The oldest ended runs without a chosen id are forgotten."""
+        """Note that a run has ended. The oldest ended runs without a chosen id are forgotten."""
         record = run.record
         del self.live[record.id]
         self._count_out(run)
+        # A chosen id is kept for ever: starting it again must find the run.
         if not record.named:
             self.forgettable.append(RunId(record.id))
             while len(self.forgettable) > FINISHED_KEPT_MAX:
@@ -377,7 +383,7 @@ class Machine:
 
 
 def schedule_id(timer: str) -> str:
-    """The id of the schedule that a timer of this name belongs to."""
+    """Return the id of the schedule that a timer of this name belongs to."""
     assert timer.startswith(SCHEDULE_TIMER)
     return timer.removeprefix(SCHEDULE_TIMER)
 

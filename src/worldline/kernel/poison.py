@@ -27,11 +27,12 @@ CODE = "poison"
 def draft(machine: Machine, why: str, *, discard: bool = False) -> None:
     """Journal why this step runs no user code."""
     said = runs.storable(why)
+    # That it is a list says that something is discarded.
     machine.draft(Kind.POISON, user_values.dump([said] if discard else said))
 
 
 def read(data: bytes) -> tuple[str, bool]:
-    """Why a step ran no user code, and whether it dropped what earlier ones had left."""
+    """Say why a step ran no user code, and whether it dropped what earlier ones had left."""
     said = user_values.load(str | list[str], data)
     return (said, False) if isinstance(said, str) else (said[0], True)
 
@@ -43,14 +44,15 @@ def answer(machine: Machine, why: str, correlation: str) -> None:
 
 
 def can_go_on(machine: Machine) -> bool:
-    """Whether `go_on` would find something to do: the rest is as it was before."""
+    """Return whether `go_on` would find something to do: the rest is as it was before."""
     return bool(machine.later or machine.work.unsent)
 
 
 def discard(machine: Machine) -> None:
     """Drop the first thing that earlier steps left for this one, and do nothing with it: doing it raises, and so does
-    every way around it. A run that is dropped so goes on when something else happens to it.
+    every way around it. A run that is dropped so continues when something else happens to it.
     """
+    # In the order in which a step takes them up.
     for queue in (machine.later, machine.work.unsent, machine.work.closing):
         if queue.items:
             queue.popleft()
@@ -80,11 +82,12 @@ def is_reply(item: inbox.Message) -> bool:
 
 
 def block(machine: Machine, why: str) -> None:
-    """Block the runs whose code would go on now."""
+    """Block the runs whose code would continue now."""
     ready = machine.now.ready
     for run_id in dict.fromkeys(ready):
         run = machine.runs.get(run_id)
         if run is not None and run.record.status is RunStatus.RUNNING:
+            # Not closed: its `finally` blocks are user code, too.
             run.abandon()
             coroutines.block(machine, run, f"run {run_id!r} was not continued: {why}")
     ready.clear()
@@ -92,7 +95,7 @@ def block(machine: Machine, why: str) -> None:
 
 def go_on(machine: Machine, why: str) -> None:
     """What earlier steps left for this one. The first of the runs that wait is blocked, and the others stay in line; if
-    there are none, those that were held back are started, to go on in the next step.
+    there are none, those that were held back are started, and continue in the next step.
     """
     if machine.later:
         machine.now.ready.append(machine.later.popleft().id)

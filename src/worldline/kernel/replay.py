@@ -47,6 +47,7 @@ def steps(entries: Sequence[journal.JournalEntry]) -> Iterator[list[journal.Jour
     current: list[journal.JournalEntry] = []
     for entry in entries:
         current.append(entry)
+        # Only the last entry of a step has a chain digest.
         if entry.chain:
             yield current
             current = []
@@ -55,7 +56,7 @@ def steps(entries: Sequence[journal.JournalEntry]) -> Iterator[list[journal.Jour
 
 
 def input_of(entries: Sequence[journal.JournalEntry], load: Load) -> step_records.Input:
-    """The input that a step's first entry records, and whether user code must not get it."""
+    """Return the input that a step's first entry records, and whether user code must not get it."""
     first = entries[0]
     if first.kind is Kind.UNDECODABLE_INPUT:
         error, digest = user_values.load(tuple[str, bytes], first.payload)
@@ -77,12 +78,13 @@ def input_of(entries: Sequence[journal.JournalEntry], load: Load) -> step_record
 
 
 def _poison_of(entries: Sequence[journal.JournalEntry]) -> tuple[str, bool]:
+    # It stands right behind the input, or behind the CLOCK entry there.
     behind = next((entry for entry in entries[1:3] if entry.kind is not Kind.CLOCK), None)
     return poison.read(behind.payload) if behind is not None and behind.kind is Kind.POISON else ("", False)
 
 
 def context_of(entries: Sequence[journal.JournalEntry], address: ids.Address) -> step_records.StepContext:
-    """The address and the times of a step, from its entries."""
+    """Return the address and the times of a step, from its entries."""
     first = entries[0]
     behind = len(entries) > 1 and entries[1].kind is Kind.CLOCK
     return step_records.StepContext(
@@ -96,7 +98,7 @@ def item_of(entry: journal.JournalEntry) -> inbox.Item:
 
 
 def payload_of(entry: journal.JournalEntry) -> payload.Payload | None:
-    """The payload that an input entry carries, if its kind has one."""
+    """Return the payload that an input entry carries, if its kind has one."""
     return getattr(item_of(entry), "payload", None)
 
 
@@ -141,8 +143,9 @@ def stepped_again(
 
 
 def compare(entries: Sequence[journal.JournalEntry], stepped: step_records.Stepped) -> CodeDifference | None:
-    """The state digest covers all that the step changed, so equal ones say that the changes are equal, too."""
+    """Compare a step with its entries. Equal state digests say that the changes are equal, too."""
     last = entries[-1]
+    # The first difference counts: later ones may follow from it.
     for index, entry in enumerate(entries):
         if index >= len(stepped.drafts):
             return CodeDifference(entry.height, entry.step, describe(entry.kind, entry.payload), "nothing")
@@ -204,6 +207,7 @@ def _opened(value: Any, depth: int = 0) -> Any:
             inner = canonical.decode(value)
         except errors.DecodeError:
             return value
+        # A few bytes often decode as a number by chance, so numbers stay bytes.
         return _opened(inner, depth + 1) if isinstance(inner, dict | list | str) else value
     if isinstance(value, list):
         return [_opened(each, depth + 1) for each in value]
@@ -236,7 +240,8 @@ def _cut(text: str) -> str:
 
 
 def describe(kind: Kind, data: bytes) -> str:
-    """An entry for people."""
+    """Return an entry for people."""
+    # Not even a difference may show it: with it, other worlds could name this one's questions.
     if kind is Kind.SECRET_DRAWN:
         return kind.name.lower()
     if kind is Kind.RUN_BLOCKED:

@@ -1,6 +1,6 @@
 """Driving runs: which continue in a step, what they are fed with, and how they end.
 
-Runs that can continue are taken in the order in which their operations got outcomes.
+Runs that can continue are processed in the order in which their operations got outcomes.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def drain(machine: Machine) -> None:
             return
         last = not now.ready
         run = machine.runs.get(now.patient.pop(0) if last else now.ready.popleft())
+        # It may have ended, or been blocked, since it became ready.
         if run is None or run.record.status is not _RUNNING:
             continue
         now.take_turn()
@@ -51,11 +52,12 @@ def drain(machine: Machine) -> None:
 def _advance(machine: Machine, run: LiveRun, *, last: bool) -> None:
     """Let a run continue until it waits. `last`: nothing else can happen in this step now."""
     now = machine.now
+    # A replay is told which runs were blocked: that depends on what was in memory then.
     if now.given_blocks:
         coroutines.check_given(machine, run)
     if run.coroutine is None:
         coroutines.rebuild(machine, run)
-        if not run.record.turning:
+        if not run.record.turning:  # one that was reset looks when it has turned live
             waits.check_all(machine, run)
     if run.record.turning:
         _turn_live(machine, run)
@@ -66,14 +68,17 @@ def _advance(machine: Machine, run: LiveRun, *, last: bool) -> None:
         resume = _next(machine, run, last=last)
         if resume is None:
             return
+        # Asked before a feeding is recorded: the run continues in the next step.
         if now.full:
             now.ready.append(run.record.id)
             return
         last = False
         now.take_turn()
         _apply(machine, run, resume)
+        # Only forks have salts, so nearly all feedings are written without.
         if machine.origin.salts:
             resume = msgspec.structs.replace(resume, salts=machine.origin.salts)
+        # Recorded before it happens, so that the same feedings rebuild the same coroutine.
         run.resumed(resume)
         _feed(machine, run, resume)
 
@@ -93,6 +98,7 @@ def _next(machine: Machine, run: LiveRun, *, last: bool) -> Resume | None:
     waiting = run.waiting
     if type(waiting) is ScopeClosing:
         return _closed(machine, run, waiting, last=last)
+    # Before outcomes: a run that is cancelled is not fed with one more answer first.
     for interrupt in run.record.interrupts if run.record.interrupts.items else ():
         if run.inside(interrupt.scope) and not run.shielded(interrupt.scope):
             return Resume(time_us, scope=interrupt.scope, reason=interrupt.reason, kind=interrupt.kind)
@@ -208,6 +214,7 @@ def _fail(machine: Machine, run: LiveRun, error: BaseException) -> None:
 
 def _end(machine: Machine, run: LiveRun, status: RunStatus, data: bytes) -> None:
     """Record a run's end, answer the operations that wait for it, and drop what it does not need any more."""
+    # While the record still has the operations, by which open work is found.
     _cancel_ops(machine, run, "the run has ended")
     machine.work.release_held(run.record)
     run.end(status, data, time_us=machine.now.context.time_us)
@@ -215,6 +222,7 @@ def _end(machine: Machine, run: LiveRun, status: RunStatus, data: bytes) -> None
     machine.draft(Kind.RUN_FINISHED, structs.encode(RunFinished(record.id, status, data)), correlation=record.id)
     followers = run.clear()
     machine.end_run(run)
+    # Last: the runs that waited for this one must find it ended.
     for follower in followers:
         run_requests.arrive(machine, follower.run, follower.op, runs.outcome_of(record))
 
@@ -223,6 +231,7 @@ def _continue(machine: Machine, run: LiveRun, workflow: str, args: bytes) -> Non
     """Start over under the same id, with nothing recorded yet."""
     record = run.record
     _cancel_ops(machine, run, "continued as new")
+    # Its children continue without it: the operations that waited for them are gone.
     for child in machine.live_runs():
         machine.children.detach(child, record.id)
     machine.work.release_held(run.record)
@@ -240,5 +249,6 @@ def _cancel_ops(machine: Machine, run: LiveRun, reason: str) -> None:
 def _cancellation(cancelled: failures.Cancelled) -> bytes:
     """A cancellation that no code of the run has caught, as it is journaled."""
     kind = getattr(cancelled, "kind", None)
+    # The exception may be an object that the user's code has made or changed.
     kind = kind if type(kind) is CancelKind else CancelKind.USER
     return runs.failure("cancelled", user_errors.text_of(cancelled), data={"kind": kind.name.lower()})

@@ -117,33 +117,35 @@ class ScopeOperation:
         self.given_up: dict[int, None] = {}
 
     def limit(self, timer: int) -> None:
-        """The operation `timer` cancels the scope when its time is up."""
+        """Set the operation `timer`, which cancels the scope when its time is up."""
         self.timer = timer
 
     def fail(self, number: int) -> None:
-        """The block is cancelled, because this operation has failed."""
+        """Note that the block is cancelled because this operation has failed."""
         self.failing = number
 
     def hear(self, number: int) -> None:
-        """The block got the failure of this operation where it waited for it."""
+        """Note that the block got the failure of this operation where it waited for it."""
         self.heard[number] = None
 
     def give_up(self, number: int) -> None:
-        """The block has cancelled this operation: that it ends as cancelled is no failure."""
+        """Note that the block has cancelled this operation: that it ends as cancelled is no failure."""
         self.given_up[number] = None
 
     def end_cancelled(self, kind: CancelKind) -> None:
-        """The block was left because the scope was cancelled."""
+        """Note that the block was left because the scope was cancelled."""
+        # A scope without a timer cannot time out, whatever the cancellation says of itself.
         self.timed_out = kind is _TIMEOUT and self.timer >= 0
 
 
 def is_shielded(scopes: list[ScopeOperation], number: int) -> bool:
     """Whether a cancellation of one of these scopes, or of the whole run (0), has to wait for a shield inside it."""
     inner = scopes
+    # The whole run is around every scope, so any shield is inside of it.
     if number > 0:
         position = next((index for index, each in enumerate(scopes) if each.number == number), None)
         if position is None:
-            return False
+            return False  # the scope was left
         inner = scopes[position + 1 :]
     return any(each.shield for each in inner)
 

@@ -1,4 +1,4 @@
-"""Ways out for runs that do not go on: what a person can do to one run, as journaled commands.
+"""Ways out for runs that do not continue: what a person can do to one run, as journaled commands.
 
 ::
 
@@ -13,11 +13,11 @@ what is done already is not done twice, except a reset, which says how often the
 
 A reset keeps the operations before a number, with their outcomes, and the feedings of the code up to the one that
 issued the first dropped operation. When the run is rebuilt, that feeding is made again, and the code turns live where
-its operations end. What it asked for before stays asked for; what it asks for from there on is asked for anew, so it
+its operations end. What it asked for before stays asked for; what it asks for from there on is asked for again, so it
 may happen twice (`twice`): effects, messages, events raised later and runs that it starts. Draws repeat. Events that
 dropped waits had taken are at the front of its buffer again. Of the dropped operations, open work is closed, runs that
-the code waited for are cancelled, and runs that outlive it go on by themselves. A cancellation that was delivered
-since then is undone; one that still waits goes on waiting. Operations that were cancelled stay cancelled.
+the code waited for are cancelled, and runs that outlive it continue without it. A cancellation that was delivered
+since then is undone; one that still waits keeps waiting. Operations that were cancelled stay cancelled.
 
 Runs that have ended keep no operations: they can be reset to their start alone. An operation that waited for them keeps
 the answer it has.
@@ -72,7 +72,7 @@ class ResetRun(msgspec.Struct, frozen=True, array_like=True):
 
 
 def reset_run(run: str, to: object, *, again: int = -1) -> ResetRun:
-    """The command for what a person says: "start", or the number of an operation, counted from 1."""
+    """Return the command for what a person says: "start", or the number of an operation, counted from 1."""
     if to == "start":
         return ResetRun(run, START, again)
     if isinstance(to, bool) or not isinstance(to, int) or to < 1:
@@ -107,7 +107,7 @@ class AnswerEffect(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Twice(msgspec.Struct, frozen=True):
-    """An operation that a reset drops, and whose doing may be repeated."""
+    """Names an operation that a reset drops: what it does may happen twice."""
 
     op: int  # counted from 1
     what: str
@@ -143,10 +143,11 @@ def reset(machine: Machine, data: bytes) -> LiveRun:
     wanted = structs.decode(ResetRun, data)
     run = find(machine, wanted.run)
     record = run.record
-    if wanted.again not in (-1, record.again):
+    if wanted.again not in (-1, record.again):  # this very reset was done already
         return run
     first = _index(record, wanted.to)
     dropped = record.ops[first:]
+    # Before the record drops them: what is open is found by its operations.
     for op in dropped:
         if op.outcome is None and op.kind not in OUTLIVE:
             machine.work.give_up_of(op)
@@ -155,6 +156,7 @@ def reset(machine: Machine, data: bytes) -> LiveRun:
     if record.status in ENDED:
         machine.revive(run)
     run.reset(first, returned=_taken(dropped), interrupts=_pending(record, first))
+    # Nothing is left of the record, so the journal says that it starts again.
     if not first:
         machine.draft(
             Kind.RUN_STARTED, user_values.pack([record.id, record.workflow, record.args]), correlation=record.id
@@ -186,6 +188,7 @@ def answer(machine: Machine, data: bytes) -> LiveRun:
         if op.outcome.is_same(outcome):
             return run  # this very answer was given before
         known = f"operation {wanted.op} of run {wanted.run!r} ({divergence_report.describe(op)}) has an answer"
+        # Only an answer that has blocked the run is replaced: any other has been given to the code already.
         if record.status is not RunStatus.BLOCKED or op.outcome.status is not ReceiptStatus.OK or _fits(machine, op):
             raise errors.Exists(known)
         if wanted.error is not None:
@@ -234,7 +237,7 @@ def _check_answered(machine: Machine, wanted: AnswerEffect) -> None:
 
 
 def _asked_as(machine: Machine, run: LiveRun, intent: bytes) -> Op | None:
-    """The operation that left the world under this name."""
+    """Return the operation that left the world under this name."""
     address = machine.now.context.address
     for op in run.record.ops:
         if op.asked is not None and machine.work.wanted_again(op.asked, address).intent == intent:
@@ -254,7 +257,7 @@ def find(machine: Machine, run_id: str) -> LiveRun:
 
 def _index(record: Record, to: int) -> int:
     """The first operation to drop, counted from 0. One behind the last may be named: then none is dropped, and the
-    code goes on live where its record ends.
+    code continues live where its record ends.
     """
     if record.status in ENDED and to > 1:
         raise errors.Closed(f"run {record.id!r} has ended, and keeps no operations: it can be reset to its start alone")
@@ -270,6 +273,7 @@ def _let_go_children(machine: Machine, run: LiveRun, first: int, end: int = runs
     record = run.record
     for child in machine.live_runs():
         if child.record.waited_for_by(record.id, first, end):
+            # A run that was only attached to keeps running, and loses a follower.
             if _waits_for(record, child) and first <= child.record.parent_op < end:
                 run_requests.interrupt(
                     machine, child, 0, "the run that waited for it does not any more", CancelKind.PARENT
@@ -287,7 +291,7 @@ def _waits_for(record: Record, child: LiveRun) -> bool:
 
 
 def _taken(dropped: list[Op]) -> list[Buffered]:
-    """The events that these operations had taken, in their order."""
+    """Return the events that these operations had taken, in their order."""
     return [
         Buffered(op.name, op.outcome.data)
         for op in dropped
@@ -314,6 +318,7 @@ def _terminate(machine: Machine, run: LiveRun, why: bytes) -> None:
     All of it is one step, so how many they may be is bounded by what a step may write.
     """
     ending = _waited_for(machine, run)
+    # Before anything is ended: all of it has to fit into one step.
     size = sum(ENTRY_BYTES + 2 * len(each.record.id) + len(why) for each in ending)
     if size > limits.STEP_BYTES_MAX:
         waits_for = grammar.count(len(ending) - 1, "run")
@@ -358,7 +363,7 @@ def _outcome(machine: Machine, op: Op, data: bytes, error: str | None) -> Outcom
 
 
 def _fits(machine: Machine, op: Op) -> bool:
-    """Whether the answer of an operation has the type that the code has for it now, as far as that is known."""
+    """Return whether the answer of an operation has the type that the code has for it now, as far as that is known."""
     assert op.outcome is not None
     try:
         _check(machine, op.kind, op.name, op.outcome.data)
@@ -384,6 +389,7 @@ def _check(machine: Machine, kind: OpKind, name: str, data: bytes) -> None:
     elif kind in (OpKind.CHILD, OpKind.START):
         target = program.workflows.get(name)
     try:
+        # Also where no type is known, an answer must be canonical bytes.
         canonical.decode(data)
         if kind in _NOTHING and data != user_values.NONE:
             raise errors.BadInput(f"{kind.name.lower()} {name!r} has no value: answer it with null")

@@ -42,6 +42,7 @@ _SEND, _ACT, _OK = OpKind.SEND, OpKind.ACT, ReceiptStatus.OK
 def check_known(program: Program, target: calls.Target) -> None:
     """Refuse a call of an effect or workflow that is not one of the program's."""
     known: Any = program.workflows.get(target.name) if target.kind == "workflow" else program.find_effect(target.name)
+    # The function counts and not only the name, which another program may have, too.
     if known is None or known.function is not target.function:
         other = target.program
         whose = f"; it is one of {other!r}: declare it here, or ask a world of that program" if other else ""
@@ -57,7 +58,7 @@ def pack_call(call: calls.Call[Any], *, again: bool) -> bytes:
 
 
 def pack_effect(call: calls.Call[Any], arguments: bytes) -> bytes:
-    """An effect's parameters as they leave the world: its packed arguments, then the options of this call."""
+    """Return an effect's parameters as they leave the world: its packed arguments, then the options of this call."""
     if call.target.signature.needs_snapshot:
         raise errors.BadInput(
             f"{call.target.name}() takes the snapshot of a flow domain: only an action of one can ask for it"
@@ -92,12 +93,13 @@ def _split_effect(params: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def issued(machine: Machine, run: LiveRun, number: int, params: bytes, *, delay_us: int = 0, run_id: str = "") -> None:
-    """A run issued an operation: do what it asks for."""
+    """Do what an operation asks for that a run has just issued."""
     op = run.record.ops[number]
     if op.kind in _OUTSIDE:
         due_us = machine.now.context.store_us + delay_us
         ask_for(machine, DeferredOperation(run.record.id, number, op.kind, op.name, params, due_us))
     elif op.kind in _RUNS:
+        # A seed that follows from the run's own, so the same children come out when the step is done again.
         seed = digest.hash_parts(b"child", run.record.seed, number.to_bytes(4, "big"))
         child = run_id or runs.child_id(run, number)
         ask_for(machine, DeferredOperation(run.record.id, number, op.kind, op.name, params, 0, child, seed))
@@ -113,6 +115,7 @@ def issued(machine: Machine, run: LiveRun, number: int, params: bytes, *, delay_
 
 def ask_for(machine: Machine, held: DeferredOperation) -> None:
     """Ask for an effect, timer, run or intent now if the step has room for it, else in a step that follows at once."""
+    # Nothing overtakes what is held back: work is asked for in the order of the code.
     if machine.work.unsent.items or not machine.now.has_room:
         machine.work.unsent.append(held)
     else:
@@ -270,7 +273,7 @@ def effect_arguments(params: bytes) -> dict[str, Any]:
 
 
 def _scripted(machine: Machine, run_id: str, number: int, arguments: dict[str, Any]) -> bool:
-    """Whether the script of a fork has answered an operation."""
+    """Return whether the script of a fork has answered an operation."""
     assert machine.branch is not None
     run = machine.runs.get(run_id)
     if run is None or not run.live:
@@ -283,7 +286,7 @@ def _scripted(machine: Machine, run_id: str, number: int, arguments: dict[str, A
 
 
 def _scripted_requirement(machine: Machine, held: DeferredOperation) -> bool:
-    """Whether the script of a fork has answered what a flow domain requires."""
+    """Return whether the script of a fork has answered what a flow domain requires."""
     assert machine.branch is not None
     if held.run or not held.id:
         return False
@@ -295,7 +298,7 @@ def _scripted_requirement(machine: Machine, held: DeferredOperation) -> bool:
 
 
 def _answer_here(machine: Machine, run_id: str, number: int, outcome: Outcome) -> None:
-    """An operation of a fork is answered without leaving it."""
+    """Answer an operation of a fork inside of it."""
     op = machine.runs[run_id].record.ops[number]
     scripted(machine, run_id, number, op, outcome)
     arrive(machine, run_id, number, outcome)
@@ -316,8 +319,9 @@ def scripted(machine: Machine, run_id: str, number: int, op: Op, outcome: Outcom
 
 
 def _prefixed(params: bytes, prefix: str) -> bytes:
-    """The parameters of an effect, with the idempotency key that its caller chose made the branch's own."""
+    """Return the parameters of an effect, with the idempotency key that its caller chose made the branch's own."""
     arguments, options = unpack_effect(params)
+    # Only keys that callers chose: any other is made of the intent's id, which is the fork's own.
     if not prefix or options.key is None:
         return params
     return user_values.pack([arguments, msgspec.structs.replace(options, key=f"{prefix}{options.key}").pack()])
@@ -338,7 +342,7 @@ def start_run(
     parent_op: int = -1,
     correlation_id: str = "",
 ) -> LiveRun:
-    """A new run. Its code runs for the first time later in this step."""
+    """Start a new run. Its code runs for the first time later in this step."""
     record = Record(
         run_id,
         workflow,
@@ -361,7 +365,7 @@ def start_run(
 
 
 def _start_child(machine: Machine, held: DeferredOperation) -> None:
-    """A run whose end is the outcome of a CHILD or START operation."""
+    """Start a run whose end is the outcome of a CHILD or START operation."""
     if held.id in machine.runs:
         _attach(machine, machine.runs[held.id], held)
         return
@@ -370,6 +374,7 @@ def _start_child(machine: Machine, held: DeferredOperation) -> None:
         machine.now.warn(why)  # the code may never wait for a run that it has started
         arrive(machine, held.run, held.op, runs.failed(failures.TooManyRuns.code, why))
         return
+    # An id that is derived from the run's is no choice of its starter, so the run may be forgotten.
     named = held.kind is OpKind.START and not held.id.startswith(f"{held.run}/")
     start_run(
         machine,
@@ -391,7 +396,7 @@ def correlation_id_of(machine: Machine, run_id: str) -> str:
 
 
 def _too_many(machine: Machine, held: DeferredOperation) -> str:
-    """Why no further run is started for a run, and what to do; empty if one may be."""
+    """Say why no further run is started for a run, and what to do; empty if one may be."""
     children = machine.children
     if children.count >= limits.WORLD_CHILDREN_MAX:
         full = f"{grammar.count(children.count, 'run')} of this world that others started have not ended: the limit"
@@ -408,8 +413,9 @@ def _too_many(machine: Machine, held: DeferredOperation) -> str:
 
 
 def _depth(machine: Machine, run_id: str) -> int:
-    """How many live runs are one inside the other here: this one, the one that started it, and so on."""
+    """Say how many live runs are one inside the other here: this one, the one that started it, and so on."""
     depth = 0
+    # Counted up to the limit: a chain may be as long as users make it.
     while (run := machine.live.get(run_id)) is not None and depth < limits.RUN_DEPTH_MAX:
         depth += 1
         run_id = run.record.parent
@@ -417,11 +423,12 @@ def _depth(machine: Machine, run_id: str) -> int:
 
 
 def _attach(machine: Machine, known: LiveRun, held: DeferredOperation) -> None:
-    """The id is taken: by the same call, then its run is the one that was asked for; else the operation has failed.
+    """The id is in use. If the same call uses it, its run is the one that was asked for; else the operation has failed.
 
     The operation waits for the run and does not own it: if the operation is given up, the run continues.
     """
     record = known.record
+    # A run cannot wait for itself, and only START may share a run with others.
     if held.run == held.id or held.kind is not OpKind.START or not runs.is_same(record, held.name, held.params):
         message = str(errors.IdReused(held.id))
         arrive(machine, held.run, held.op, runs.failed(errors.IdReused.code, message))
@@ -436,6 +443,7 @@ def _attach(machine: Machine, known: LiveRun, held: DeferredOperation) -> None:
 
 def interrupt(machine: Machine, run: LiveRun, scope: int, reason: str, kind: CancelKind) -> None:
     """Cancel a scope of a run, or the whole run (0), when no shield is in the way."""
+    # A second cancellation of the same scope adds nothing: the first reason stays.
     pending = [each.scope for each in run.record.interrupts]
     if run.live and scope not in pending:
         now = machine.now
@@ -449,10 +457,12 @@ def interrupt(machine: Machine, run: LiveRun, scope: int, reason: str, kind: Can
 
 
 def arrive(machine: Machine, run_id: str, number: int, outcome: Outcome) -> None:
-    """An operation is done. Its run continues later in this step, if that is what it waits for."""
+    """Give an operation its outcome. Its run continues later in this step, if that is what it waits for."""
     run = machine.runs.get(run_id)
+    # Late, or once more: the first outcome counts.
     if run is None or not run.live or number >= len(run.record.ops) or run.record.ops[number].outcome is not None:
         return
+    # A receipt says only where the message lies, which differs between worlds that live the same.
     if run.record.ops[number].kind is _SEND and outcome.status is _OK:
         outcome = Outcome(_OK, outcome.data, placed=True)
     run.answer(number, outcome)
@@ -489,6 +499,6 @@ def end_op(machine: Machine, run: LiveRun, number: int, reason: str, kind: Cance
 
 
 def _cancel_child(machine: Machine, child: LiveRun | None, reason: str, kind: CancelKind) -> None:
-    """Once: a run that was cancelled before is left to clean up."""
+    """Cancel a child, once: a run that was cancelled before is left to clean up."""
     if child is not None and not child.record.was_cancelled:
         interrupt(machine, child, 0, reason, kind)

@@ -54,14 +54,15 @@ class FailureTraces:
         self._kept: dict[int, tuple[bytes, str]] = {}  # by operation: its failure, and the traceback beside it
 
     def keep(self, number: int, data: bytes, trace: str) -> None:
-        """An operation is about to fail; the traceback is shown to the code that is fed with the failure."""
+        """Keep the traceback of an operation that is about to fail, for the code that is fed with the failure."""
         self._kept[number] = (data, trace)
-        while len(self._kept) > TRACES_MAX:
+        while len(self._kept) > TRACES_MAX:  # the oldest
             del self._kept[next(iter(self._kept))]
 
     def take(self, number: int, outcome: Outcome | None) -> str:
-        """The traceback that came with the failure of an operation, once."""
+        """Return the traceback that came with the failure of an operation, once."""
         data, trace = self._kept.pop(number, (b"", ""))
+        # Only with the failure that it was made for: the operation may have got another outcome.
         return trace if outcome is not None and outcome.data == data else ""
 
 
@@ -102,6 +103,7 @@ class LiveRun:
 
     def cool(self) -> None:
         """Drop the warm coroutine and everything that running it again brings back."""
+        # In the first call, from `__init__`, there is no coroutine yet.
         context.close(getattr(self, "coroutine", None))
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.waiting: Await | None = None
@@ -129,6 +131,7 @@ class LiveRun:
         self.coroutine = None
 
     def __del__(self) -> None:
+        # Python closes a coroutine that is freed, and its `finally` blocks would run with all their effects.
         context.close(self.coroutine)
 
     @property
@@ -136,11 +139,11 @@ class LiveRun:
         return self.record.status in _LIVE
 
     def forgotten(self) -> None:
-        """The world forgets it."""
+        """Drop its rows: the world forgets it."""
         self._rows.forgotten()
 
     def rows(self) -> Iterator[tuple[bytes, Write]]:
-        """All its rows."""
+        """Yield all its rows."""
         return self._rows.all()
 
     # --- Its coroutine ---------------------------------------------------------------------------------
@@ -151,7 +154,7 @@ class LiveRun:
         self.rebuilding = rebuilding
 
     def begin(self, time_us: int, salts: int) -> None:
-        """The code runs for the first time."""
+        """Note when the code runs for the first time."""
         self.time_us, self.salts = time_us, salts
         self.record.begin(time_us, salts)
         self._rows.started()
@@ -168,27 +171,29 @@ class LiveRun:
         self.time_us, self.salts = resume.time_us, resume.salts
 
     def wait_for(self, waiting: Await) -> None:
-        """The coroutine has yielded this, and was fed to here."""
+        """Set what the coroutine waits for now."""
         self.waiting = waiting
         self.done = -1
 
     def rebuilt(self) -> None:
-        """The coroutine was fed everything that the record has."""
+        """Note that the coroutine was fed everything that the record has."""
         self.rebuilding = False
 
     def turned(self) -> None:
-        """The code has asked for everything that a reset has kept: from here on it is live."""
+        """Turn live: the code has asked for everything that a reset has kept."""
         self.rebuilding = self.turning = False
         self.record.turned()
         self._rows.started()
 
     def differ(self, number: int, params: bytes) -> None:
-        """The code asks for an operation with other arguments than were recorded."""
+        """Note that the code asks for an operation with other arguments than were recorded."""
+        # Bounded, because it is only shown to people.
         if len(self.differing) < DIFFERING_KEPT_MAX:
             self.differing[number] = params
 
     def stray(self, report: str, *, unfit: bool) -> str:
         """The code departs from the record, or cannot take the answer it is fed. Returns the first report of that."""
+        # What follows the first departure is its consequence.
         self.unfit = unfit and not self.strayed
         self.strayed = self.strayed or report
         return self.strayed
@@ -239,14 +244,16 @@ class LiveRun:
     def answer(self, number: int, outcome: Outcome) -> None:
         """An operation is done, or gets another answer. If it is a scope's timer, the scope is interrupted."""
         op = self._done(number, outcome)
+        # A failure may end the wait before its other operations are done.
         if outcome.status is not _OK:
             self.alarmed, self.checked = True, False
         scope = timed_scope(op)
+        # A scope is interrupted once.
         if scope and all(each.scope != scope for each in self.record.interrupts):
             self.record.interrupts.append(timed_out(scope))
 
     def give_up(self, number: int, outcome: Outcome) -> None:
-        """An operation is cancelled: the code does not wait for it any more."""
+        """Cancel an operation that the code does not wait for any more."""
         self._done(number, outcome)
         self.alarmed, self.checked = True, False
 
@@ -255,6 +262,7 @@ class LiveRun:
         is_new = op.outcome is None
         op.answer(outcome)
         self._rows.done(number, is_new=is_new)
+        # It has an outcome, so nothing waits for a person any more.
         if op.parked is not None:
             self.park(number, None)
         return op
@@ -264,7 +272,7 @@ class LiveRun:
         self.record.buffer.append(Buffered(schema, data))
 
     def take_buffered(self, index: int) -> None:
-        """A wait has taken this event of the buffer."""
+        """Remove an event of the buffer that a wait has got."""
         self.record.buffer.remove_at(index)
 
     # --- Scopes and cancellations ----------------------------------------------------------------------
@@ -274,7 +282,7 @@ class LiveRun:
         return ScopeOperation(self.scope_count, shield=shield)
 
     def shielded(self, scope: int) -> bool:
-        """Whether a cancellation of this scope has to wait for a shield inside it."""
+        """Return whether a cancellation of this scope has to wait for a shield inside it."""
         return run_operations.is_shielded(self.scopes, scope)
 
     def inside(self, scope: int) -> bool:
@@ -285,7 +293,7 @@ class LiveRun:
         self.record.interrupts.append(PendingCancel(scope, storable(reason), kind))
 
     def interrupted(self, interrupt: PendingCancel) -> None:
-        """The cancellation is delivered."""
+        """Remove a cancellation that is delivered."""
         self.record.interrupts.remove(interrupt)
 
     def find_failure(self) -> tuple[int, int] | None:
@@ -298,12 +306,12 @@ class LiveRun:
         return found
 
     def fail_scope(self, scope: int, number: int) -> None:
-        """The code of a scope's block is told that this operation has failed."""
+        """Tell the code of a scope's block that this operation has failed."""
         for each in (one for one in self.scopes if one.number == scope):
             each.fail(number)
 
     def forget_interrupts(self, scope: int) -> None:
-        """The scope was left: cancellations of it have no meaning any more."""
+        """Drop the cancellations of a scope that was left."""
         self.record.interrupts.keep(lambda each: None if each.scope == scope else each)
 
     # --- Its status ------------------------------------------------------------------------------------
@@ -312,6 +320,7 @@ class LiveRun:
         """The code does not fit the record: keep the run as it is until the program has code that fits. A feeding with
         an answer that does not fit is taken back. Returns whether there was one.
         """
+        # Taken back, to be made again with code that takes the answer.
         unfit = self.unfit
         if unfit:
             self._rows.drop_from(len(self.record.ops), len(self.record.log) - 1)
@@ -322,13 +331,13 @@ class LiveRun:
         return unfit
 
     def unblock(self) -> None:
-        """The program has code that fits again. The coroutine is rebuilt when the run continues."""
+        """Let a blocked run continue. Its coroutine is rebuilt then."""
         self.record.stand(RunStatus.RUNNING)
         self._rows.stands()
         self.cool()
 
     def interested(self, interests: list[str] | None) -> None:
-        """The events that its code waits for, which may have changed with the code."""
+        """Set the events that its code waits for, which may have changed with the code."""
         self.record.interested(interests)
         self._rows.started()
 
@@ -344,11 +353,13 @@ class LiveRun:
     def start_over(self, workflow: str, args: bytes, *, time_us: int, number: int, interests: list[str] | None) -> None:
         """Continue as new: the same id, maybe another workflow, nothing recorded yet."""
         record = self.record
+        # Through all restarts: the call that first started it must still find it.
         first = record.origin or origin(record.workflow, record.args)
         record.start_over(
             workflow,
             args,
             origin=first,
+            # With the same seed it would draw the same again.
             seed=digest.hash_parts(b"again", record.seed),
             number=number,
             interests=interests,
@@ -422,6 +433,7 @@ class ChildRuns:
 
     def detach(self, run: LiveRun, parent: str, first: int = 0, end: int = OPS_END) -> None:
         """None of these operations of run `parent` waits for this live run any more: it is no child of it, either."""
+        # Read before `detach` clears it.
         owner = run.record.parent
         run.detach(parent, first, end)
         if not run.record.parent:
@@ -435,6 +447,7 @@ def _find_failure(run: LiveRun) -> tuple[tuple[int, int] | None, bool]:
     ops = run.record.ops
     hidden = False
     for scope in run.scopes:
+        # It was cancelled for a failure already: the rest has no part in that.
         if scope.failing >= 0:
             continue
         for number in scope.children:
@@ -450,20 +463,20 @@ def _find_failure(run: LiveRun) -> tuple[tuple[int, int] | None, bool]:
 
 
 def feedings_kept(record: Record, first: int) -> int:
-    """How many feedings are left if the operations from this one on are dropped: up to the one that issued it."""
+    """Say how many feedings are left if the operations from this one on are dropped: up to the one that issued it."""
     if not first:
         return 0
     return record.ops[first].fed if first < len(record.ops) else len(record.log)
 
 
 def timed_scope(op: Op) -> int:
-    """The number of the scope that a timer limits; 0 if it limits none."""
+    """Return the number of the scope that a timer limits; 0 if it limits none."""
     timed = op.kind is OpKind.TIMER and op.name.startswith(SCOPE_TIMER)
     return int(op.name.removeprefix(SCOPE_TIMER)) if timed else 0
 
 
 def timed_out(scope: int) -> PendingCancel:
-    """The cancellation of a scope whose time is up."""
+    """Make the cancellation of a scope whose time is up."""
     return PendingCancel(scope, "timeout", CancelKind.TIMEOUT)
 
 
@@ -471,6 +484,7 @@ def child_id(run: LiveRun, number: int) -> str:
     """Unique in the world: by the operation, by how often the parent had continued as new, by the parent's own id."""
     record = run.record
     parent, again = record.id, record.ops[number].again if number < len(record.ops) else record.again
+    # Ids of nested runs grow with their depth; a digest keeps them short.
     if len(parent) > CHILD_ID_CHARACTERS_MAX:
         parent = digest.sha256(parent.encode()).hex()[:32]
     return f"{parent}/{again}.{number}" if again else f"{parent}/{number}"
@@ -489,7 +503,7 @@ def failed(
 
 
 def message_of(outcome: Outcome) -> str:
-    """Why an operation failed, for people."""
+    """Say why an operation failed, for people."""
     try:
         return structs.decode(JournaledFailure, outcome.data).message
     except errors.DecodeError:
@@ -502,12 +516,12 @@ def storable(text: str) -> str:
 
 
 def origin(workflow: str, args: bytes) -> bytes:
-    """What a run was started with, as a digest."""
+    """Make a digest of what a run was started with."""
     return digest.hash_parts(b"origin", workflow.encode(), args)
 
 
 def is_same(record: Record, workflow: str, args: bytes) -> bool:
-    """Whether a run was first started with exactly this."""
+    """Return whether a run was first started with exactly this."""
     return origin_of(record) == origin(workflow, args)
 
 

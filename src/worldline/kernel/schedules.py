@@ -62,6 +62,7 @@ def check(machine: Machine, schedule_id: str, spec: Spec, *, adding: int = 0) ->
         if flow is None:
             raise errors.BadInput(f"workflow {spec.name} is not one of program {machine.program.name!r}")
         flow.signature.unpack(spec.data)
+    # Tried now: a zone that is unknown, or a time that never comes, shows while the caller can be told.
     _next_in_step(spec, since_us=0, after_us=machine.now.context.store_us)
     if schedule_id not in machine.schedules and len(machine.schedules) + adding >= limits.SCHEDULES_MAX:
         raise errors.BadInput(f"a world has at most {limits.SCHEDULES_MAX} schedules")
@@ -77,6 +78,7 @@ def put(machine: Machine, schedule_id: str, spec: Spec) -> bool:
     known = machine.schedules.get(schedule_id)
     if known is not None and known.spec == spec:
         return False
+    # Its timer must not fire for the new specification.
     if known is not None:
         _disarm(machine, known)
     schedule = Schedule(schedule_id, spec, machine.now.context.store_us)
@@ -95,16 +97,17 @@ def remove(machine: Machine, schedule_id: str) -> bool:
 
 
 def fired(machine: Machine, timer: str) -> Schedule:
-    """Its timer has fired, and is settled: set the next one. The caller raises the event or starts the run."""
+    """Set the next timer of a schedule, whose last one has fired. The caller raises the event or starts the run."""
     schedule = machine.schedules[state.schedule_id(timer)]
     schedule.fire()
+    # Before its event: what that does to the schedule is about this timer.
     _arm(machine, schedule)
     return schedule
 
 
 def triggered(machine: Machine, schedule_id: str) -> Schedule:
-    """It happens once besides its times: the timer stays as it is, and the firing counts. The caller raises the event
-    or starts the run.
+    """Fire a schedule once besides its times: the timer stays as it is, and the firing counts. The caller raises the
+    event or starts the run.
     """
     schedule = machine.schedules.get(schedule_id)
     if schedule is None:
@@ -118,7 +121,7 @@ def triggered(machine: Machine, schedule_id: str) -> Schedule:
 
 
 def clock_set_back(machine: Machine) -> None:
-    """The store's clock was ahead before this step. Timers that were set by it and are too far ahead are set anew."""
+    """Set timers again that are too far ahead, because the store's clock was ahead before this step."""
     context = machine.now.context
     for _, schedule in sorted(machine.schedules.items()):
         if schedule.due_us <= context.time_us:
@@ -131,7 +134,7 @@ def clock_set_back(machine: Machine) -> None:
 
 
 def run_id(machine: Machine, schedule: Schedule) -> str:
-    """The id of the run that it starts now."""
+    """Return the id of the run that it starts now."""
     number = schedule.fired
     while f"{schedule.id}@{number}" in machine.runs:  # left from an earlier schedule of this id
         number += 1
@@ -154,6 +157,7 @@ def _arm(machine: Machine, schedule: Schedule) -> None:
 
 
 def _disarm(machine: Machine, schedule: Schedule) -> None:
+    # Without a number the timer is held back: it is no open work yet.
     if schedule.work:
         machine.work.give_up_numbered(schedule.work)
     else:

@@ -44,7 +44,7 @@ class StandIn(metaclass=_Anything):
 
     @classmethod
     def read(cls, value: Any, convert: Convert) -> Any:
-        """The object that plain data is, of what it stands for."""
+        """Return the object that plain data is, of what it stands for."""
         return convert(value, cls.inner[0])
 
 
@@ -104,13 +104,13 @@ def read_as(kind: Any) -> Any:
 
 
 def known(kind: Any) -> Any:
-    """The same, if that was found before."""
+    """Return what `read_as` has found before; else the type itself."""
     return KNOWN.get(kind, kind) if _is_hashable(kind) else kind
 
 
 def _is_hashable(kind: Any) -> bool:
     try:
-        return kind in KNOWN or True
+        return kind in KNOWN or True  # the question is whether it has a hash
     except TypeError:  # an annotation with something of the user's in it
         return False
 
@@ -132,7 +132,7 @@ def _like(field: dataclasses.Field[Any]) -> Any:
 
 
 def _is_needed(kind: Any) -> bool:
-    """Whether something in a type needs a stand-in."""
+    """Return whether something in a type needs a stand-in."""
     todo, seen = [kind], list[Any]()
     while todo and len(seen) < _TYPES_MAX:
         each = todo.pop()
@@ -184,7 +184,7 @@ def _union_of(kinds: tuple[Any, ...]) -> Any:
 
 
 def _tag_of(kind: Any) -> str | None:
-    """The field that tells the members of a union apart; None if this is none, or msgspec reads it."""
+    """Return the field that tells the members of a union apart; None if this is none, or msgspec reads it."""
     if typing.get_origin(kind) not in _UNIONS:
         return None
     members = [each for each in typing.get_args(kind) if _is_object(each)]
@@ -192,6 +192,7 @@ def _tag_of(kind: Any) -> str | None:
         return None
     for name in _hints(members[0]):
         said = [literal for each in members for literal in _literals(each, name) or [None]]
+        # Every member has the field, and no two of them say the same in it.
         if None not in said and len(dict.fromkeys(said)) == len(said):
             return name
     return None
@@ -213,9 +214,10 @@ def _is_object(kind: Any) -> bool:
 
 
 def _is_plain_dataclass(kind: Any) -> bool:
-    """Whether objects of it can be made of its fields: pydantic's and msgspec's classes are read by them."""
+    """Return whether objects of it can be made of its fields: pydantic's and msgspec's classes are read by them."""
     if not isinstance(kind, type) or not dataclasses.is_dataclass(kind) or hasattr(kind, "__pydantic_fields__"):
         return False
+    # The object is made by its constructor, which has to take every field.
     return all(each.init for each in dataclasses.fields(kind)) and not any(_init_only(kind))
 
 
@@ -225,7 +227,7 @@ def _init_only(kind: type) -> Iterator[bool]:
 
 
 def _hints(kind: Any) -> dict[str, Any]:
-    """The annotations of a class, as far as they name what is defined."""
+    """Return the annotations of a class, as far as they name what is defined."""
     try:
         return typing.get_type_hints(kind, include_extras=True)
     except Exception:  # noqa: BLE001 - the user's annotations; what is wrong with them is said where they are checked
@@ -247,7 +249,7 @@ def _hint(base: type, name: str, given: Any) -> Any:
 
 
 def parts(stand_in: type[StandIn]) -> Iterator[tuple[str, Any]]:
-    """The types that a stand-in is made of, each with what leads to it."""
+    """Yield the types that a stand-in is made of, each with what leads to it."""
     if issubclass(stand_in, _TaggedUnion):
         yield from (("", each) for each in stand_in.inner)
         if stand_in.rest is not None:

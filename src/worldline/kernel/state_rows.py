@@ -54,13 +54,13 @@ from worldline.model.world_records import ForkPolicy
 
 
 def save(machine: Machine) -> list[bytes]:
-    """The parts of a snapshot. Only between steps."""
+    """Return the parts of a snapshot. Only between steps."""
     assert machine.cells.are_all, "cells that are not in memory would be missing"
     return parts_of(machine.state, rows_of(machine))
 
 
 def rows_of(machine: Machine) -> list[tuple[bytes, Row]]:
-    """Every row of a machine, in the order of their keys; of cells, those that are in memory."""
+    """Return every row of a machine, in the order of their keys; of cells, those that are in memory."""
     return [(key, row_ledger.row_of(write())) for key, write in sorted(machine.rows(), key=lambda each: each[0])]
 
 
@@ -72,8 +72,9 @@ def parts_of(state: bytes, rows: Iterable[tuple[bytes, Row]]) -> list[bytes]:
 
 
 def read(parts: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, Row]]]:
-    """The state digest and the rows that a snapshot holds, in the order of their keys."""
+    """Return the state digest and the rows that a snapshot holds, in the order of their keys."""
     header = nodes.decode_header(parts[0])
+    # Known by their digests, so that a damaged part is one that is missing.
     kept = {digest.sha256(part): part for part in parts[1:]}
     walking = walk.TrieWalk(header.root)
     try:
@@ -84,7 +85,7 @@ def read(parts: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, Row]]]:
 
 
 def load(program: Program, parts: Sequence[bytes], address: ids.Address, *, strict: bool = False) -> Machine:
-    """The machine that a snapshot holds, with the given address."""
+    """Return the machine that a snapshot holds, with the given address."""
     state, rows = read(parts)
     return machine_of(program, state, rows, address, strict=strict)
 
@@ -93,6 +94,7 @@ def copy_of(machine: Machine, address: ids.Address) -> Machine:
     """Another machine of the same state, with the same cells in memory. Only between steps."""
     rows, fetch = rows_of(machine), machine.cells.fetch
     made = machine_of(machine.program, machine.state, rows, address, strict=machine.strict, fetch=fetch)
+    # The vault is no part of the state, so it does not come with the rows.
     made.keep_in(machine.vault)
     return made
 
@@ -116,6 +118,7 @@ def machine_of(
             _LOADERS[parsed.kind + parsed.part](
                 loading, parsed, canonical.decode(row.meaning), canonical.decode(row.placement) if row.placement else []
             )
+        # Rows may come from a file or a damaged store: any of these is one error, which names the row.
         except (errors.DecodeError, ValueError, TypeError, KeyError, IndexError) as error:
             raise errors.DecodeError(f"{keys.describe(key)}: {error}") from error
     loading.finish()
@@ -136,6 +139,7 @@ class _Loading:
 
     def finish(self) -> None:
         machine = self.machine
+        # Behind all rows, because the row of an outcome comes before that of its operation.
         for record, number, outcome in self.outcomes:
             if number >= len(record.ops):
                 raise errors.DecodeError(f"run {record.id!r}: an outcome without its operation {number}")
@@ -146,16 +150,18 @@ class _Loading:
                 raise errors.DecodeError(f"run {record.id!r}: operation {number} is parked, and no effect")
             asked.park(parked)
         self._reopen()
+        # The maps of a machine are in the order of start.
         for record in sorted(self.records.values(), key=lambda each: each.number):
             machine.load_run(record)
 
     def _reopen(self) -> None:
-        """The work that is open, in the order in which it was asked for."""
+        """Add the work that is open, in the order in which it was asked for."""
         pending = self.pending
         for record in self.records.values():
             for op in record.ops:
                 if op.asked is not None and op.outcome is None:
                     pending.append(op.asked)
+                    # The secret is in no row of the work: the step that has asked tells which one it was.
                     if op.kind is OpKind.ASK and op.asked.kind is WorkKind.MESSAGE:
                         op.asked.keep_secret(self.machine.work.questions.of(op.asked.step))
         for each in sorted(pending, key=lambda each: (each.step, each.ordinal)):
@@ -262,6 +268,7 @@ class _Loading:
         step, *asked_at = placement
         op = Op(OpKind(kind), name, params, fed, again, step, work)
         if work == OWN_WORK:
+            # Written only where a fork asks for something else than the operation says.
             asked_for = asked_for or [_WORK_KINDS[op.kind], name, params]
             op.opened(_pending(0, [*asked_for, record.id, number, ""], asked_at))
         record.ops.append(op)

@@ -3,7 +3,7 @@
 So the chain digest of a head covers the root, and a single row can be proved to someone who has that digest alone:
 nothing else in a history names a root, because snapshots are no part of it. The root is that of the state at the end of
 the step before. The step that says it changes no row and runs no user code: two of them in a row say the same root.
-Like everything that a step derives it is computed anew by a replay, which finds a root that is wrong.
+Like everything that a step derives it is computed again by a replay, which finds a root that is wrong.
 
 A host has the trie of the saved state, and works out the root from what has changed since (`rows/cells.py`): to say it
 costs no more than to save the state, however large that is. Where there is no such trie (a replay, or a state that is
@@ -46,5 +46,6 @@ def witness(machine: Machine, data: bytes) -> bytes:
 
 def _root(machine: Machine) -> bytes:
     beside = ((key, row_ledger.row_of(write())) for key, write in machine.rows_beside_cells())
+    # Without a trie of a saved state, the root is made of all rows.
     root = machine.cells.root(beside)
     return root_of((key, row_ledger.row_of(write())) for key, write in machine.rows()) if root is None else root

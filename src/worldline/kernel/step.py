@@ -44,7 +44,9 @@ def step(machine: Machine, given: steps.Input, context: steps.StepContext) -> st
     the machine is spoilt: the caller drops it, and journals nothing.
     """
     try:
+        # Most processes have no personal values, and save the desk.
         return _step_at_desk(machine, given, context) if personal_value.use.seen else _step(machine, given, context)
+    # The guards around user code let it pass (`user_errors.let_pass`), so it gets here.
     except MemoryError as error:
         raise errors.CannotStep("the process has no memory left for this step", lasting=False) from error
 
@@ -75,6 +77,7 @@ def _step(machine: Machine, given: steps.Input, context: steps.StepContext) -> s
             stamp=given.stamp,
             correlation=given.item.correlation,
         )
+        # Right behind the input, where a replay looks for it.
         if context.behind_us:
             machine.draft(Kind.CLOCK, user_values.dump(context.behind_us))
         if kind is _CONTROL and _is_witness(given.item):
@@ -116,16 +119,19 @@ def _go_on(machine: Machine, given: steps.Input) -> tuple[str, steps.BuriedEvent
         dead, letter = _settle(machine, given, given.poison)
     else:
         if machine.later.items:
+            # First in line: they were ready before this input came.
             machine.resume_later()
         dead = _take(machine, given)
         if machine.branch is not None and machine.branch.unsettled and not now.reverted:
             fork_part.settle_inherited(machine)
+        # Again and again: what runs ask for can make other runs ready, and what is held back too.
         while now.ready or machine.domains.wanted or (machine.work.unsent.items and now.has_room):
             run_driver.drain(machine)
             domain_part.take_wanted(machine)
             if machine.work.unsent.items:
                 run_requests.send_held_back(machine)
                 domain_part.take_answered(machine)
+    # Last, so that what was given up takes no room from new work.
     if machine.work.closing.items:
         machine.work.close_given_up()
     return dead, letter
@@ -149,6 +155,7 @@ def _take(machine: Machine, given: steps.Input) -> str:
     """Dispatch an input. Returns why it could not be taken, or nothing."""
     item, data = given.item, given.data
     if isinstance(item, inbox.InboxEvent):
+        # Only records that are derived from it have a correlation id.
         if type(item) is not inbox.InboxEvent:
             machine.now.correlated(inbox.correlation_id_of(item))
         if item.schema in machine.domains.actions:
@@ -195,6 +202,7 @@ def _settle(machine: Machine, given: steps.Input, why: str) -> tuple[str, steps.
     raised = machine.now.raised
     if not raised:
         return "", None
+    # A timer, or the event of a schedule: never more than one.
     [(schema, event)] = raised
     raised.clear()
     return why, steps.BuriedEvent(inbox.InboxEvent(schema, payload.EMPTY), event)
@@ -247,6 +255,7 @@ def _fired(machine: Machine, item: inbox.TimerFired) -> None:
     """A timer of a run, or one that raises an event: that is left in `raised`."""
     intent = ids.IntentId(item.intent)
     pending = machine.work.find_open(intent)
+    # One that fires before its time is not the timer that is set now.
     if pending is None or pending.kind is not _TIMER or item.due_us < pending.due_us:
         machine.draft(Kind.LATE_ANSWER, user_values.dump(["timer", item.intent, "nothing waits for it"]))
         return

@@ -60,17 +60,19 @@ def let_pass(error: BaseException) -> bool:
         return False
     running = context.current.get()
     if running is not None:
+        # Noted as well: user code further out may catch it.
         running.drop_step(errors.CannotStep("the process has no memory left for this step", lasting=False))
     return True
 
 
 def code_of(error: BaseException) -> str:
-    """The `code` that an exception carries, or the name of its class."""
+    """Return the `code` that an exception carries, or the name of its class."""
     return text_at(error, "code") or name_of(type(error))
 
 
 def text_at(error: BaseException, attribute: str) -> str:
     """A short text that an exception has as an attribute. Empty if it has none, or if reading it fails."""
+    # The attribute may be a property of the user's, which can do anything.
     try:
         return plain_text(getattr(error, attribute, ""), characters_max=CODE_CHARACTERS_MAX)
     except BaseException as raised:
@@ -80,7 +82,7 @@ def text_at(error: BaseException, attribute: str) -> str:
 
 
 def pause_us(error: failures.TryAgain) -> int:
-    """How long a `TryAgain` asks to wait: 0 if that is not a number, and at most the limit."""
+    """Say how long a `TryAgain` asks to wait: 0 if that is not a number, and at most the limit."""
     try:
         return int(max(0.0, min(float(error.after), limits.RETRY_AFTER_SECONDS_MAX)) * 1_000_000)
     except BaseException as raised:
@@ -90,7 +92,7 @@ def pause_us(error: failures.TryAgain) -> int:
 
 
 def message_of(error: BaseException) -> str:
-    """The class and the text of an exception."""
+    """Return the class and the text of an exception."""
     name = name_of(type(error))
     if issubclass(type(error), RecursionError):
         return f"{name}: maximum recursion depth exceeded"  # Python adds where, which depends on its version
@@ -109,7 +111,8 @@ def message_in_step(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an exception: empty if it has none, or if reading it fails."""
+    """Return the text of an exception: empty if it has none, or if reading it fails."""
+    # `__str__` may be the user's own.
     try:
         text = plain_text(str(error))
     except BaseException as raised:
@@ -123,7 +126,7 @@ def text_of(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """The file and line of the innermost user code that an exception passed through; empty if there is none.
+    """Return the file and line of the innermost user code that an exception passed through; empty if there is none.
 
     It is for people at a terminal and in no journal: the same program may stand in another file.
     """
@@ -138,7 +141,7 @@ def place_of(error: BaseException) -> str:
 
 
 def is_raised_by_user(error: BaseException) -> bool:
-    """Whether the innermost code that an exception passed through is the user's own."""
+    """Return whether the innermost code that an exception passed through is the user's own."""
     trace, file = _traceback(error), ""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
@@ -147,7 +150,7 @@ def is_raised_by_user(error: BaseException) -> bool:
 
 
 def own_place_of(error: BaseException) -> str:
-    """The file, line and function of the innermost code of this package that an exception passed through."""
+    """Return the file, line and function of the innermost code of this package that an exception passed through."""
     found = "an unknown place"
     trace = _traceback(error)
     while trace is not None:
@@ -187,6 +190,7 @@ def plain_text(text: object, *, characters_max: int = TEXT_CHARACTERS_MAX) -> st
         return ""
     # A slice by the base class's own method: a subclass may return anything, and this makes a plain `str`.
     cut = str.__getitem__(text, slice(characters_max))  # type: ignore[index]
+    # A lone surrogate has no bytes, so it is written out.
     return _ADDRESS.sub("0x...", cut).encode("utf-8", "backslashreplace").decode()
 
 

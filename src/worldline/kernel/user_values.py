@@ -65,12 +65,14 @@ class _Oversized(Unstorable, errors.ValueTooLarge):
 
 def dump(value: object) -> bytes:
     """Canonical bytes of any supported value. `EncodeError` says what is not supported, and in which field."""
+    # The two short ways first: most values are plain, or one flat record.
     built: Any = value if type(value) in _PLAIN else _flat(value)
     if built is None:
         built = _built(value)
     try:
         data = canonical.encode(built)
     except errors.EncodeError as error:
+        # Only a value with a datetime in it pays for a second pass.
         if _TIME not in str(error):
             raise _located(value, built, error) from None
         data = _encoded_again(value, _timed(value, built))
@@ -133,11 +135,12 @@ def _largest(built: Any) -> str:
         with contextlib.suppress(errors.EncodeError):
             sizes.append((len(canonical.encode(part)), label.lstrip(".")))
     size, name = max(sizes, key=lambda each: each[0], default=(0, ""))
+    # A part of half the limit or less is not what makes the value too large.
     return name if size * 2 > limits.USER_VALUE_BYTES_MAX else ""
 
 
 def plain(value: object) -> Any:
-    """The value as plain data."""
+    """Return the value as plain data."""
     return _timed(value, _built(value))
 
 
@@ -152,6 +155,7 @@ def _flat(value: object) -> dict[str, Any] | None:
         if names is None:
             return None
         held = object.__getattribute__(value, "__dict__")
+        # Attributes besides the fields, or fields that are missing: then the long way decides.
         if held.keys() != names:
             return None
     if len(held) > _FLAT_MAX:
@@ -163,21 +167,24 @@ def _flat(value: object) -> dict[str, Any] | None:
     return flat
 
 
+# Kept, because every value that is stored asks for it.
 @functools.lru_cache(maxsize=1024)
 def _field_names(kind: type) -> frozenset[str] | None:
-    """The fields of a dataclass, if its objects have them in a map."""
+    """Return the fields of a dataclass, if its objects have them in a map."""
     if not dataclasses.is_dataclass(kind) or not kind.__dictoffset__:
         return None
     return frozenset(each.name for each in dataclasses.fields(kind))
 
 
 def _built(value: object) -> Any:
-    """The value as plain data, but for the datetimes in it."""
+    """Return the value as plain data, but for the datetimes in it."""
     if value is None or type(value) in _PLAIN:
         return value
     try:
+        # Sorted, because sets have no order that two processes share.
         return msgspec.to_builtins(value, builtin_types=_BUILT, str_keys=True, order="sorted", enc_hook=_model)
     except BaseException as error:  # users' types have code of their own
+        # A caller that has a desk for personal values tries again.
         if type(error) is NoDesk or user_errors.let_pass(error):
             raise
         return _built_again(value, error)
@@ -227,6 +234,7 @@ class _Times:
         if depth < 0 or (kind is not dict and kind is not list and kind is not tuple):
             return built
         self._items += len(built)
+        # Counted as often as it is written: one list may be in a value many times.
         if self._items > limits.CBOR_ITEMS_MAX:
             raise errors.ValueTooLarge(f"more than {limits.CBOR_ITEMS_MAX} items")
         if kind is dict:
@@ -275,6 +283,7 @@ def _parts(value: object) -> Iterator[tuple[str, Any]]:
             yield f"[{index}]", item
     elif dataclasses.is_dataclass(kind):
         for field in dataclasses.fields(kind):
+            # Past the class's own `__getattribute__`, which is the user's code.
             yield f".{field.name}", object.__getattribute__(value, field.name)
     elif issubclass(kind, msgspec.Struct):
         for name in kind.__struct_fields__:
@@ -296,7 +305,7 @@ def _check_keys(value: object, what: str) -> None:
 
 
 def load(kind: Any, data: bytes) -> Any:
-    """The value of type `kind` that these bytes hold. `DecodeError` if they hold another."""
+    """Return the value of type `kind` that these bytes hold. `DecodeError` if they hold another."""
     return rebuild(kind, canonical.decode(data))
 
 
@@ -342,7 +351,7 @@ def text(value: object, what: str) -> str:
 
 
 def schema_name(kind: type) -> str:
-    """The name of an event type in journals."""
+    """Return the name of an event type in journals."""
     given = getattr(kind, "__schema__", None)
     name = text(kind.__name__ if given is None else given, "an event's __schema__")
     if len(name) > limits.NAME_BYTES_MAX:
@@ -378,7 +387,7 @@ def _mistaken(value: Any) -> str:
 
 
 def _inner(value: object) -> bytes:
-    """The bytes of a personal value, which is one value of the store at most."""
+    """Return the bytes of a personal value, which is one value of the store at most."""
     data = dump(value)
     if len(data) > limits.PERSONAL_BYTES_MAX:
         raise errors.ValueTooLarge(f"a wl.Personal takes {len(data)} bytes; the limit is {limits.PERSONAL_BYTES_MAX}")

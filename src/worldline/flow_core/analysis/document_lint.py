@@ -85,20 +85,22 @@ def lint(domain: Compiled) -> list[DocumentFinding]:
 
 
 def never_asked(parsed: document_schema.DomainSchema, name: str) -> Iterator[DocumentFinding]:
-    """The effects of an action that wait for a field to be null which never is."""
+    """Yield the effects of an action that wait for a field to be null which never is."""
     begins = document_schema.defaults(parsed)
     written = [path for each in parsed.actions.values() for path in _patches(each)]
     for place, node in reads.walk(parsed.actions[name]):
+        # Core evaluates these at once, so nothing is asked for.
         if node["kind"] != "if" or node["then"]["kind"] != "effect" or node["then"]["type"] in flow_nodes.INLINE:
             continue
         for path in _null_checks(node["cond"]):
+            # A field that is null at first, or that some action writes, may be null by then.
             if begins.get(path) is not None and not any(_overlap(path, each) for each in written):
                 what = f"the effect {node['then']['type']!r} is never asked for: {path} is never null"
                 yield DocumentFinding(NEVER, f"actions.{name}.flow{place}", what, _BEGIN)
 
 
 def _null_checks(condition: Mapping[str, Any]) -> Iterator[str]:
-    """The paths that must be null for a condition to hold."""
+    """Yield the paths that must be null for a condition to hold."""
     if condition["kind"] == "isNull" and condition["arg"]["kind"] == "get":
         yield condition["arg"]["path"]
     elif condition["kind"] == "and":
@@ -138,6 +140,7 @@ class _Flow:
         elif kind == "call":
             self._call(node["flow"], where)
         elif kind == "effect" and node["type"] in flow_nodes.INLINE:
+            # Core has written its answer when the next step is run.
             self._patched |= dict.fromkeys(reads.targets(node))
         elif kind == "effect":
             self._effect(node, where, guards)
@@ -145,12 +148,14 @@ class _Flow:
     def _steps(self, steps: list[Mapping[str, Any]], where: str, guards: tuple[str, ...]) -> None:
         for at, step in enumerate(steps):
             self._node(step, f"{where}.steps[{at}]", guards)
+            # If one branch ends the flow, the condition guards all that comes behind.
             if step["kind"] == "if" and (_ends(step["then"]) or ("else" in step and _ends(step["else"]))):
                 guards = (*guards, *self._fields_of(shapes.paths(step["cond"])))
 
     def _branches(self, node: Mapping[str, Any], where: str, guards: tuple[str, ...]) -> None:
         """Behind a branch, what was patched in either may be; one that ends the flow has no behind."""
         before = self._patched
+        # Without `else`, a flow may also go past the `if`, with what was patched before.
         behind: dict[str, None] = {} if "else" in node else before
         for branch in ("then", "else"):
             if branch in node:
@@ -162,6 +167,7 @@ class _Flow:
     def _effect(self, node: Mapping[str, Any], where: str, guards: tuple[str, ...]) -> None:
         answers = list(reads.targets(node))
         changed = [*answers, *self._written]
+        # An effect without a target makes no condition false, so any condition counts.
         guarded = any(_overlap(guard, each) for guard in guards for each in changed) if answers else bool(guards)
         if not guarded:
             what = f"the effect {node['type']!r} is asked for again whenever the flow is run again"
@@ -169,6 +175,7 @@ class _Flow:
 
     def _call(self, name: str, where: str) -> None:
         """What the called flow reads is looked at with what is patched here; its own patches come after."""
+        # Kept, because an action may be called from many places.
         if name not in self._called:
             every = reads.called(self._parsed, name)
             read = dict.fromkeys(path for each in every for path in reads.of_flow(each))
@@ -190,7 +197,7 @@ class _Flow:
                 self._found.append(DocumentFinding(STALE, where, what, _READ))
 
     def _fields_of(self, read: Iterator[str]) -> list[str]:
-        """The fields of the state that paths stand for; a computed value stands for those it depends on."""
+        """Return the fields of the state that paths stand for; a computed value stands for those it depends on."""
         found: dict[str, None] = {}
         seen: dict[str, None] = {}
         todo = list(read)
@@ -222,7 +229,7 @@ def _patches(action: document_schema.ActionSpec) -> Iterator[str]:
 
 
 def _ends(node: Mapping[str, Any]) -> bool:
-    """Whether nothing behind a node is run."""
+    """Return whether nothing behind a node is run."""
     if node["kind"] == "seq":
         return any(_ends(each) for each in node["steps"])
     if node["kind"] == "if":
@@ -231,8 +238,9 @@ def _ends(node: Mapping[str, Any]) -> bool:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether writing one path may change what the other reads."""
+    """Return whether writing one path may change what the other reads."""
     shorter, longer = sorted((value_paths.split(one), value_paths.split(other)), key=len)
+    # A write above or below the path changes what is read there.
     return longer[: len(shorter)] == shorter
 
 
@@ -244,6 +252,7 @@ def _compared(
 ) -> Iterator[DocumentFinding]:
     if expression["kind"] in ("eq", "neq"):
         sides = (expression["left"], expression["right"])
+        # Comparing with null is what `eq` of a container is good for.
         if any(_is_container(each, parsed, action) for each in sides) and not any(_is_null(each) for each in sides):
             what = f"{expression['kind']} of an object or array compares places, not what is in them"
             yield DocumentFinding(CONTAINERS, where, what, _COMPARE)
@@ -258,7 +267,7 @@ def _is_null(expression: Mapping[str, Any]) -> bool:
 def _is_container(
     expression: Mapping[str, Any], parsed: document_schema.DomainSchema, action: document_schema.ActionSpec | None
 ) -> bool:
-    """Whether the value is an object or array, as far as the document says."""
+    """Return whether the value is an object or array, as far as the document says."""
     kind = expression["kind"]
     if kind == "lit":
         return isinstance(expression["value"], list | dict)
@@ -267,9 +276,11 @@ def _is_container(
     path = expression["path"]
     if path in parsed.computed.fields:
         made = parsed.computed.fields[path].expr
+        # Behind one that only gets another, nothing is looked up: such a chain may be a circle.
         return made["kind"] != "get" and _is_container(made, parsed, None)
     segments = value_paths.split(path)
     spec = fields.lookup(parsed.state.fields, segments)
+    # Only the action knows what its input may be.
     if segments[0] == "input" and action is not None and isinstance(action.input, document_schema.FieldSpec):
         spec = action.input if len(segments) == 1 else fields.lookup({"input": action.input}, segments)
     return spec is not None and (spec.type == "array" or (spec.type == "object" and isinstance(spec.fields, dict)))

@@ -120,6 +120,7 @@ class _Search:
     ) -> None:
         self._compiled = compiled
         self._core = cores.Core(trace=False)
+        # Without traces, which a search would make for every compute.
         self._domain = jobs.DomainRuntime(compiled, self._core, iterations_max=ITERATIONS_MAX)
         self._literals = samples.Literals(compiled.schema)
         self._inputs = {
@@ -136,6 +137,7 @@ class _Search:
 
     def run(self, data: dict[str, Any], *, states_max: int, depth_max: int) -> Explored:
         first = _resting(cores.created(self._compiled, data, flow_records.JobContext()))
+        # States are told apart by their data, so a state is visited once, on a shortest way.
         seen = {_key(first.data): None}
         todo: deque[tuple[flow_records.Snapshot, tuple[Step, ...]]] = deque([(first, ())])
         stuck: list[StuckState] = []
@@ -151,6 +153,7 @@ class _Search:
                 key = _key(after.data)
                 if key in seen:
                     continue
+                # The states that are waiting are still visited: actions may run there.
                 if len(seen) == states_max:
                     self._complete = False
                     continue
@@ -172,6 +175,7 @@ class _Search:
         """Everything that can be done in a state, and the state afterwards."""
         for action, inputs in self._inputs.items():
             for given in inputs:
+                # Ids differ within a search, because a marker of `flow.once` must see another intent.
                 self._intents += 1
                 intent = flow_records.Intent(action, f"{_INTENT}{self._intents}", given)
                 refusal = self._core.refusal(self._compiled, head, intent)
@@ -192,16 +196,18 @@ class _Search:
     def _outcomes(
         self, head: flow_records.Snapshot, intent: flow_records.Intent
     ) -> Iterator[tuple[flow_records.Snapshot, tuple[tuple[str, Any], ...], str]]:
-        """How an intent can end: the head, what was answered on the way, and the error or nothing."""
+        """Say how an intent can end: the head, what was answered on the way, and the error or nothing."""
         todo: deque[tuple[flow_records.Snapshot, jobs.Job, tuple[tuple[str, Any], ...]]] = deque()
         todo.append((head, jobs.StartIntent(intent), ()))
         ends = 0
         while todo:
             before, job, answered = todo.popleft()
+            # Time stands still, so that no state differs by when it was reached.
             context = flow_records.JobContext(0, jobs.seed(job, before))
             try:
                 outcome = jobs.run(job, before, self._domain, context, jobs.unheard)
             except errors.Error as error:
+                # As a host does: an error ends the intent, and the search continues.
                 outcome = jobs.failed(job, error, before, self._domain, context=context, emit=jobs.unheard)
             todo += [(outcome.head, each, answered) for each in outcome.jobs]
             for requirement in outcome.effects:
@@ -214,6 +220,7 @@ class _Search:
                     answered,
                     "" if error_value is None else f"{error_value.code}: {error_value.message}",
                 )
+                # Every effect has several answers, so ends multiply.
                 ends += 1
                 if ends == OUTCOMES_MAX and todo:
                     self._complete = False
@@ -226,13 +233,14 @@ class _Search:
             said: list[Any] = list(self._answers[requirement.type])
         else:
             spec = self._field(into)
+            # A target that is no field is answered without a patch.
             chosen = [[]] if spec is None else samples.of_field(spec, self._literals, ANSWERS_MAX)
             said = [*chosen, jobs.Failure(_FAILED["code"], _FAILED["message"])]
         for each in said:
             yield each, self._fulfilled(requirement, each, into, fail)
 
     def _fulfilled(self, requirement: flow_records.Requirement, said: Any, into: Any, fail: Any) -> jobs.FulfillEffect:
-        """An answer as a host's handlers give it: see `flow.answering`."""
+        """Return an answer as a host's handlers give it: see `flow.answering`."""
         if isinstance(said, jobs.Failure):
             if not isinstance(fail, str):
                 return jobs.FulfillEffect(requirement.intent_id, requirement.id, (), said)
@@ -240,6 +248,7 @@ class _Search:
         elif isinstance(said, list) and all(isinstance(each, patches.Patch) for each in said):
             given = said if said or not isinstance(into, str) else [patches.set_(into, said)]
         else:
+            # A host's handler sets what `into` names; without one, the answer is dropped.
             given = [patches.set_(str(into), said)] if isinstance(into, str) else []
         return jobs.fulfilled(requirement.intent_id, requirement.id, given)
 
@@ -261,6 +270,7 @@ def _key(data: dict[str, Any]) -> str:
 
 def _nameless(value: Any) -> Any:
     if isinstance(value, str):
+        # Else every intent would make a new state, and the search would not end.
         return _INTENT if value.startswith(_INTENT) else value
     if isinstance(value, list):
         return [_nameless(each) for each in value]

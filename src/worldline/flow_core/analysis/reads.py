@@ -10,16 +10,17 @@ from worldline.flow_core.expressions import shapes
 
 
 def walk(spec: document_schema.ActionSpec) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every node of an action's flow, with its place in it."""
+    """Return every node of an action's flow, with its place in it."""
     return validation.walk(spec.flow, "")
 
 
 def called(parsed: document_schema.DomainSchema, name: str) -> list[document_schema.ActionSpec]:
-    """An action and those that it calls, directly or through others, each once."""
+    """Return an action and those that it calls, directly or through others, each once."""
     found: dict[str, None] = {}
     todo = [name]
     while todo:
         each = todo.pop(0)
+        # A document that was never validated may have actions that call each other in a circle.
         if each not in found and each in parsed.actions:
             found[each] = None
             todo += [node["flow"] for _, node in walk(parsed.actions[each]) if node["kind"] == "call"]
@@ -27,12 +28,12 @@ def called(parsed: document_schema.DomainSchema, name: str) -> list[document_sch
 
 
 def of_action(spec: document_schema.ActionSpec) -> list[str]:
-    """Every path that an action gets, in its condition and its flow, each once."""
+    """Return every path that an action gets, in its condition and its flow, each once."""
     return list(dict.fromkeys([*of_condition(spec), *of_flow(spec)]))
 
 
 def of_flow(spec: document_schema.ActionSpec) -> list[str]:
-    """Every path that the flow of an action gets, each once."""
+    """Return every path that the flow of an action gets, each once."""
     found: list[str] = []
     for _, node in walk(spec):
         for _, form, inner in document_schema.node_children(node):
@@ -42,12 +43,12 @@ def of_flow(spec: document_schema.ActionSpec) -> list[str]:
 
 
 def of_condition(spec: document_schema.ActionSpec) -> list[str]:
-    """Every path that the condition of an action gets, each once."""
+    """Return every path that the condition of an action gets, each once."""
     return list(dict.fromkeys(shapes.paths(spec.available))) if isinstance(spec.available, dict) else []
 
 
 def written(spec: document_schema.ActionSpec) -> list[str]:
-    """The paths that an action patches, and those that its effects are to answer into, each once."""
+    """Return the paths that an action patches, and those that its effects are to answer into, each once."""
     found: dict[str, None] = {}
     for _, node in walk(spec):
         if node["kind"] == "patch":
@@ -58,19 +59,20 @@ def written(spec: document_schema.ActionSpec) -> list[str]:
 
 
 def answers(spec: document_schema.ActionSpec) -> list[tuple[str, str]]:
-    """The effects that an action asks for, each with a field that it is to answer into."""
+    """Return the effects that an action asks for, each with a field that it is to answer into."""
     return list(dict.fromkeys((node["type"], target) for node in _asked(spec) for target in targets(node)))
 
 
 def effects(spec: document_schema.ActionSpec) -> list[str]:
-    """The types of the effects that an action asks for, each once; what Core does itself is none."""
+    """Return the types of the effects that an action asks for, each once; what Core does itself is none."""
     return list(dict.fromkeys(node["type"] for node in _asked(spec)))
 
 
 def targets(effect: Mapping[str, Any]) -> Iterator[str]:
-    """The fields that an effect node names for its answer: by convention literals, `into` and `fail`."""
+    """Yield the fields that an effect node names for its answer: by convention literals, `into` and `fail`."""
     for name in ("into", "fail"):
         given = effect["params"].get(name, {})
+        # A target that is computed shows only when the flow is run.
         if given.get("kind") == "lit" and isinstance(given["value"], str):
             yield given["value"]
 

@@ -22,6 +22,7 @@ class Literals:
             if isinstance(value, str):
                 texts[value] = None
             elif isinstance(value, int | float) and not isinstance(value, bool):
+                # One more than a literal is where a comparison with it turns.
                 numbers |= {value: None, value + 1: None}
         self.texts = list(texts)[:LITERALS_MAX]
         self.numbers = list(numbers)[:LITERALS_MAX]
@@ -36,6 +37,7 @@ def of_field(spec: document_schema.FieldSpec, literals: Literals, count_max: int
 def _of_kind(spec: document_schema.FieldSpec, literals: Literals, count_max: int) -> list[Any]:
     kind = spec.type
     if isinstance(kind, document_schema.Enum):
+        # All of them: conditions usually compare with each.
         return list(kind.enum) or [None]  # null fits every field
     if kind == "object":
         return of_members(spec.fields, literals, count_max) if isinstance(spec.fields, dict) else [{}]
@@ -57,6 +59,7 @@ def of_members(fields: Mapping[str, document_schema.FieldSpec], literals: Litera
     plainest = {name: of_field(spec, literals, 1)[0] for name, spec in fields.items()}
     found: list[Any] = [plainest]
     required = {name: value for name, value in plainest.items() if fields[name].required}
+    # Only where it is another object: samples must not be equal.
     if required != plainest:
         found.append(required)
     for name, spec in fields.items():
@@ -77,6 +80,7 @@ def _literals(parsed: document_schema.DomainSchema) -> Iterator[Any]:
             yield from _inside(action.available)
         for _, node in reads.walk(action):
             for place, form, inner in document_schema.node_children(node):
+                # Targets of effects are paths, and not data.
                 if form == "e" and place not in (".params.into", ".params.fail"):
                     yield from _inside(inner)
     for field in parsed.computed.fields.values():

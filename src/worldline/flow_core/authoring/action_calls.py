@@ -56,14 +56,16 @@ def checked(act: object) -> Act[Any]:
 
 
 def input_of(act: Act[Any]) -> Any:
-    """The input of a call; a call without arguments has none."""
+    """Return the input of a call; a call without arguments has none."""
+    # An action without parameters declares no input, and would refuse an empty object.
     return js_values.MISSING if act.input == {} else act.input
 
 
 def event_of(act: Act[Any], *, key: str, id: str, named: bool) -> tuple[str, bytes]:
-    """The event that an intent is: its schema and its data."""
+    """Return the event that an intent is: its schema and its data."""
     given = input_of(act)
     taken = [] if given is js_values.MISSING else [given]
+    # The short way does not check bounds, so it is for small maps alone.
     is_flat = not taken or (type(given) is dict and canonical.is_small_map(given))
     made = (canonical.encode_flat if is_flat else canonical.encode)([key, id, named, taken])  # a `IntentEvent`
     return schema_of(name_of(act.domain), act.action), made
@@ -75,7 +77,7 @@ def acted_of(act: Act[S], said: IntentAnswer, snapshot: flow_records.Snapshot) -
 
 
 def read_answer(act: Act[S], data: bytes) -> Acted[S]:
-    """The end of an intent from an answer that has the whole state. `DecodeError` for what is no such answer."""
+    """Return the end of an intent from an answer that has the whole state. `DecodeError` for what is no such answer."""
     said = structs.decode(IntentAnswer, data)
     try:
         return acted_of(act, said, flow_records.decoded(said.state))

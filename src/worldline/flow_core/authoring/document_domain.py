@@ -42,12 +42,12 @@ class Document:
 
 
 def name_of(domain: Any) -> str:
-    """The name under which a domain is declared: of a class its own, unless it was declared under another."""
+    """Return the name under which a domain is declared: of a class its own, unless it was declared under another."""
     if isinstance(domain, Document):
         return domain.name
     return str(domain.__flow__.get("name") or domain.__name__)
 
 
 def schema_of(domain: str, action: str) -> str:
-    """The schema of the event that is an intent, by the names of both."""
+    """Return the schema of the event that is an intent, by the names of both."""
     return f"{domain}.{action}"

@@ -113,6 +113,7 @@ class Domain:
     @classmethod
     def document(cls) -> dict[str, Any]:
         """Return the document of the class, traced when first asked for. Raises `BadDomain` or `SchemaRefused`."""
+        # Traced when first asked for: types that the class names may stand below it.
         if "document" not in cls.__flow__:
             cls.__flow__["document"] = _traced(cls)
         found: dict[str, Any] = cls.__flow__["document"]
@@ -131,6 +132,7 @@ class Domain:
         for name, key in derived.items():
             found[name] = snapshot.computed.get(key)
         for name, annotation in records.items():
+            # Data that does not fit an annotation stays as it is: a snapshot may be older than the class.
             with contextlib.suppress(msgspec.ValidationError):
                 found[name] = msgspec.convert(found[name], annotation)
         return made
@@ -161,7 +163,7 @@ class _Tracer:
         return self.blocks[-1][-1] if self.blocks[-1] else None
 
 
-_tracing: list[_Tracer] = []
+_tracing: list[_Tracer] = []  # the last is the one that is being traced
 
 
 def _tracer(what: str) -> _Tracer:
@@ -197,17 +199,19 @@ def _read_of(cls: type[Domain]) -> tuple[tuple[str, ...], dict[str, str], dict[s
 
 def _members(cls: type[Any], kind: type[T]) -> dict[str, T]:
     found: dict[str, T] = {}
+    # Base classes first, so that a class can override what they declare.
     for each in reversed(cls.__mro__):
         found |= {name: member for name, member in vars(each).items() if isinstance(member, kind)}
     return found
 
 
 def _proxy(cls: type[D]) -> D:
-    """An instance whose fields are terms, and on which setting a field is a patch."""
+    """Return an instance whose fields are terms, and on which setting a field is a patch."""
     known = dict.fromkeys(_fields(cls))
     derived = _members(cls, computed)
 
     def read(self: Any, name: str) -> Any:
+        # Only what the document has becomes a term; methods and the rest stay Python's.
         if name in known:
             return terms.Term({"kind": "get", "path": name})
         if name in derived:
@@ -241,16 +245,19 @@ def _traced(cls: type[Domain]) -> dict[str, Any]:
         "actions": {name: _acted(each, proxy) for name, each in actions.items()},
     }
     if not derived:
+        # A document must have at least one computed value.
         made["computed"]["fields"] = {"computed.domain": {"deps": [], "expr": {"kind": "lit", "value": cls.__name__}}}
     if cls.__doc__:
         made["meta"] = {"name": cls.__name__, "description": inspect.cleandoc(cls.__doc__)}
     sealed = document_schema.sealed(made)
+    # Checked at once, so that a mistake shows where the class is declared.
     validation.load(sealed)
     return sealed
 
 
 def _derived(each: computed[Any], proxy: Domain) -> dict[str, Any]:
     found = terms.lifted(each.function(proxy)).doc
+    # What begins with `$` is of a loop or of the runtime, and is no dependency.
     read = dict.fromkeys(path for path in shapes.paths(found) if not path.startswith("$"))
     made: dict[str, Any] = {"deps": list(read), "expr": found}
     return made | ({"description": inspect.cleandoc(each.function.__doc__)} if each.function.__doc__ else {})
@@ -263,6 +270,7 @@ def _acted(each: Action[Any, ...], proxy: Domain) -> dict[str, Any]:
     _tracing.append(tracer)
     try:
         given = {name: terms.Term({"kind": "get", "path": f"input.{name}"}) for name in (p.name for p in parameters)}
+        # Called once: what it does to the proxy becomes steps of the tracer.
         each.function(proxy, **given)
     finally:
         _tracing.pop()
@@ -295,6 +303,7 @@ def _one(steps: list[dict[str, Any]]) -> dict[str, Any]:
 def available(condition: object) -> None:
     """Let the action be run only while this holds. It is the first thing an action says."""
     tracer = _tracer("flow.available")
+    # One empty block: no step was made yet, and none is open around this.
     if tracer.blocks != [[]]:
         raise terms.BadDomain("flow.available comes first in an action, before any step")
     found = terms.lifted(condition).doc
@@ -330,6 +339,7 @@ def when(condition: object) -> Iterator[None]:
     tracer = _tracer("flow.when")
     with tracer.block() as steps:
         yield
+    # Made a boolean, because an `if` node by itself counts 0 and "" as set.
     cond = terms.term("toBoolean", arg=condition).doc
     tracer.step({"kind": "if", "cond": cond, "then": _one(steps)})
 
@@ -339,6 +349,7 @@ def otherwise() -> Iterator[None]:
     """Run the steps inside if the condition of the `flow.when` just before does not hold."""
     tracer = _tracer("flow.otherwise")
     before = tracer.last()
+    # Any other step in between would be run on both ways.
     if before is None or before["kind"] != "if" or "else" in before:
         raise terms.BadDomain("flow.otherwise comes right behind a flow.when")
     with tracer.block() as steps:
@@ -353,6 +364,7 @@ def once(marker: str | None) -> Iterator[None]:
     path = _path(marker, "flow.once")
     with tracer.block() as steps:
         yield
+    # Remembered first, because the steps inside may wait for an effect, and the flow is run again then.
     remember = {"kind": "patch", "op": "set", "path": path, "value": terms.lifted(ops.intent_id()).doc}
     cond = terms.lifted(ops.neq(marker, ops.intent_id())).doc
     tracer.step({"kind": "if", "cond": cond, "then": {"kind": "seq", "steps": [remember, *steps]}})
@@ -368,9 +380,11 @@ def perform(call: Awaitable[T], *, into: T | None, fail: EffectError | None = No
     tracer = _tracer("flow.perform")
     name, arguments = _called(call)
     targets = {"into": _path(into, "into="), **({} if fail is None else {"fail": _path(fail, "fail=")})}
+    # Both would be the same parameter of the effect, and one would be lost.
     taken = [each for each in targets if each in arguments]
     if taken:
         raise terms.BadDomain(f"the effect {name!r} has a parameter {taken[0]!r}, which names a target here")
+    # What the effect answers, or fails with, makes this false, so it is asked for once.
     empty = [terms.lifted(ops.is_null(each)).doc for each in ([into] if fail is None else [into, fail])]
     params = {each: terms.lifted(value).doc for each, value in {**arguments, **targets}.items()}
     cond = empty[0] if len(empty) == 1 else {"kind": "and", "args": empty}
@@ -378,14 +392,14 @@ def perform(call: Awaitable[T], *, into: T | None, fail: EffectError | None = No
 
 
 def _called(call: object) -> tuple[str, dict[str, Any]]:
-    """The name and the arguments of a call: of `flow.ask`, or of an effect of a program."""
+    """Return the name and the arguments of a call: of `flow.ask`, or of an effect of a program."""
     if isinstance(call, EffectTerm):
         return call.name, call.arguments
     target: Any = getattr(call, "target", None)
     if getattr(target, "kind", "") != "effect":
         raise terms.BadDomain("flow.perform takes a call of an effect, as flow.ask('name', ...) or effect(...) give it")
     made: Any = call
-    made.use()
+    made.use()  # given to `perform`, so not forgotten
     bound = call_signatures.of(target.function).bind_partial(*made.args, **made.kwargs)
     given = target.signature.snapshot
     if given is not None and given.name in bound.arguments:
@@ -394,7 +408,7 @@ def _called(call: object) -> tuple[str, dict[str, Any]]:
 
 
 def _path(value: object, what: str) -> str:
-    """The path of a field that is a target."""
+    """Return the path of a field that is a target."""
     if (
         not isinstance(value, terms.Term)
         or value.doc["kind"] != "get"

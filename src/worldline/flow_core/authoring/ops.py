@@ -76,6 +76,7 @@ def not_(arg: object) -> bool:
 
 def if_(cond: object, then: T, otherwise: U) -> T | U:
     """One of two values; the other is not evaluated."""
+    # `else` is a keyword of Python, so it cannot be written as an argument.
     return _is("if", cond=cond, then=then, **{"else": otherwise})  # type: ignore[no-any-return]
 
 
@@ -176,6 +177,7 @@ def concat_arrays(*args: Sequence[T]) -> list[T]:
 
 def substring(str: str, start: int, end: int | None = None) -> str:
     """The characters from one position up to another, or to the end."""
+    # A missing end is the end of the text; null would count as 0.
     more = {} if end is None else {"end": end}
     return _is("substring", str=str, start=start, **more)  # type: ignore[no-any-return]
 
@@ -252,6 +254,7 @@ def last(array: Sequence[T]) -> T | None:
 
 def slice_(array: Sequence[T], start: int, end: int | None = None) -> list[T]:
     """The items from one index up to another, or to the end."""
+    # As for `substring`: null would count as 0.
     more = {} if end is None else {"end": end}
     return _is("slice", array=array, start=start, **more)  # type: ignore[no-any-return]
 

@@ -35,6 +35,7 @@ def spec(
     if default is not js_values.MISSING:
         made |= {"required": False, "default": js_values.from_outside(default, where)}
     elif optional:
+        # A document refuses an optional field at the top without a default.
         made |= {"required": False, "default": None}
     else:
         made |= {"required": True}
@@ -42,7 +43,7 @@ def spec(
 
 
 def names_record(annotation: Any) -> bool:
-    """Whether values of this annotation are, or have in them, dataclasses or structs."""
+    """Return whether values of this annotation are, or have in them, dataclasses or structs."""
     return _is_record(annotation) or any(names_record(each) for each in typing.get_args(annotation))
 
 
@@ -53,6 +54,7 @@ def _is_record(kind: Any) -> bool:
 def _without_none(annotation: Any, where: str) -> tuple[Any, bool]:
     if typing.get_origin(annotation) in (Union, types.UnionType):
         parts = [each for each in typing.get_args(annotation) if each is not type(None)]
+        # A field spec has one type; None is what makes it optional.
         if len(parts) > 1:
             raise terms.BadDomain(f"{where}: a field has one type, or one and None; not {annotation}")
         return parts[0], True
@@ -89,6 +91,7 @@ def _of(kind: Any, where: str, within: tuple[Any, ...]) -> dict[str, Any]:
 
 def _defaults(kind: type) -> dict[str, Any]:
     if dataclasses.is_dataclass(kind):
+        # A default that a factory makes is no value, and a document has only values.
         return {each.name: each.default for each in dataclasses.fields(kind) if each.default is not dataclasses.MISSING}
     found = msgspec.structs.fields(kind)
     return {each.name: each.default for each in found if each.default is not msgspec.NODEFAULT}

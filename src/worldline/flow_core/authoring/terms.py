@@ -1,9 +1,8 @@
 """Terms: what a traced class works with instead of values. Each is an expression of the document that is being made.
 
 To a type checker a field is what it is annotated with; while a class is traced it is a `Term`, and operators on it make
-expressions. What Python decides by itself (`if`, `and`, `not`, `in`, a loop) would decide once, at tracing,
-so it raises
-and says what to write.
+expressions. What Python decides by itself (`if`, `and`, `not`, `in`, a loop) would be decided once, while the class is
+traced: so it raises, and says what to write.
 """
 
 from __future__ import annotations
@@ -58,6 +57,7 @@ class Term:
     def __len__(self) -> NoReturn:
         raise BadDomain("instead of len(...) write x.len_(...)")
 
+    # Comparing makes an expression, which is no answer to whether two keys are equal.
     def __hash__(self) -> int:
         raise BadDomain("an expression is no key of a dict: use x.object_ or x.from_entries")
 
@@ -145,15 +145,17 @@ class Term:
         return term("at", array=self, index=index)
 
     def __getattr__(self, name: str) -> Term:
+        # Names that Python's protocols ask for: a term has none of them.
         if name.startswith("__"):
             raise AttributeError(name)
+        # A path gets one more segment; what any other expression gives has no path.
         if self.doc["kind"] == "get":
             return Term({"kind": "get", "path": f"{self.doc['path']}.{name}"}, self.loops)
         return term("field", object=self, property=name)
 
 
 def term(kind: str, **arguments: Any) -> Term:
-    """An expression of a kind over terms and plain values."""
+    """Return an expression of a kind over terms and plain values."""
     doc: Doc = {"kind": kind}
     loops: dict[int, None] = {}
     for name, form in shapes.KINDS[kind].items():
@@ -183,8 +185,10 @@ def lifted(value: object) -> Term:
         return value
     value = _members(value)
     if isinstance(value, dict) and _has_terms(value):
+        # A literal cannot have expressions in it.
         return term("object", fields=value)
     if isinstance(value, list | tuple) and _has_terms(value):
+        # No kind of expression makes an array of its items but this one.
         return term("append", array=[], items=list(value))
     try:
         return Term({"kind": "lit", "value": js_values.from_outside(value, "a literal")})
@@ -213,11 +217,13 @@ def _has_terms(value: object, depth: int = 0) -> bool:
 class Loops:
     """Numbers of loops, so that an inner one cannot use an outer one's element: it hides it."""
 
+    # Counted over all loops, so that no two have the same number.
     def __init__(self) -> None:
         self._made = 0
 
     def body(self, function: Any) -> Term:
-        """The body of a loop, called once with the element."""
+        """Return the body of a loop, called once with the element."""
+        # The number tells whose element a term reads, because all of them are `$item` in the document.
         self._made += 1
         number = self._made
         found = lifted(function(Term({"kind": "get", "path": "$item"}, (number,))))

@@ -29,10 +29,11 @@ def input_schema(action: document_schema.ActionSpec) -> dict[str, Any]:
 
 
 def members(fields: Mapping[str, document_schema.FieldSpec], *, given: bool = False) -> dict[str, Any]:
-    """An object with these fields and no others. `given`: as an input."""
+    """Return an object with these fields and no others. `given`: as an input."""
     return {
         "type": "object",
         "properties": {name: field(spec, given=given) for name, spec in fields.items()},
+        # Also where a default is declared: `required` says what must be there.
         "required": [name for name, spec in fields.items() if spec.required],
         "additionalProperties": False,
     }
@@ -51,9 +52,11 @@ def field(spec: document_schema.FieldSpec, *, given: bool = False) -> dict[str, 
 def _shape(spec: document_schema.FieldSpec, *, given: bool) -> dict[str, Any]:
     kind, nullable = spec.type, not given or specs.takes_null(spec)
     if isinstance(kind, document_schema.Enum):
+        # An enum of JSON Schema has null only if it names it.
         return {"enum": [*kind.enum, *([None] if nullable and None not in kind.enum else [])]}
     if kind == "object":
         if not isinstance(spec.fields, dict):
+            # Any value, or any but null.
             return {} if nullable else {"type": ["object", "array", "string", "number", "boolean"]}
         inner = members(spec.fields, given=given)
         return {"anyOf": [inner, {"type": "null"}]} if nullable else inner

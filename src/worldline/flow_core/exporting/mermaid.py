@@ -18,6 +18,7 @@ def mermaid(parsed: document_schema.DomainSchema) -> str:
     for key, field in parsed.computed.fields.items():
         for dep in field.deps:
             chart.edge(_read(chart, parsed, dep), "-->", chart.node("computed", key))
+        # One without dependencies has no edge that names it.
         chart.node("computed", key)
     for name, action in parsed.actions.items():
         _action(chart, parsed, name, action)
@@ -27,6 +28,7 @@ def mermaid(parsed: document_schema.DomainSchema) -> str:
 def _action(chart: _Chart, parsed: document_schema.DomainSchema, name: str, action: document_schema.ActionSpec) -> None:
     at = chart.node("action", name)
     for path in reads.of_condition(action):
+        # The input and the runtime's own values are no part of the domain.
         if path in parsed.computed.fields or value_paths.split(path)[0] in parsed.state.fields:
             chart.edge(_read(chart, parsed, path), "-. available .->", at)
     for _, node in reads.walk(action):
@@ -55,7 +57,8 @@ class _Chart:
         self._edges: dict[str, None] = {}
 
     def node(self, kind: str, name: str) -> str:
-        """The id of a node. Names of a document are text that the chart must not read: ids are numbers."""
+        """Return the id of a node. Names of a document are text that the chart must not read: ids are numbers."""
+        # By kind and name: a field and an action may have the same name.
         return self._ids.setdefault((kind, name), f"{kind[0]}{len(self._ids)}")
 
     def edge(self, start: str, arrow: str, end: str) -> None:

@@ -32,6 +32,7 @@ def openapi(parsed: document_schema.DomainSchema) -> dict[str, Any]:
         info["description"] = meta["description"]
     names = tools.tool_names(parsed)
     requests = {
+        # The name of an action is any text.
         f"/actions/{quote(name, safe='')}": {"post": _action(spec, names[name])}
         for name, spec in parsed.actions.items()
     }
@@ -58,6 +59,7 @@ _RESULT: Final[dict[str, Any]] = {
 
 def _state(parsed: document_schema.DomainSchema) -> dict[str, Any]:
     data = json_schema.json_schema(parsed)
+    # Inside a description a schema names neither dialect nor id.
     del data["$schema"], data["$id"]
     computed = {
         key: {} if not isinstance(field.description, str) else {"description": field.description}
@@ -77,6 +79,7 @@ def _action(spec: document_schema.ActionSpec, name: str) -> dict[str, Any]:
     if isinstance(spec.input, document_schema.FieldSpec):
         taken = json_schema.input_schema(spec)
         del taken["$schema"]
+        # An input that is no object has no members: its own schema stands there.
         made["requestBody"] = {
             "required": spec.input.required,
             "content": {"application/json": {"schema": taken or json_schema.field(spec.input, given=True)}},

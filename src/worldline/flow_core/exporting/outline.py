@@ -37,7 +37,7 @@ class ActionOutline(msgspec.Struct, frozen=True):
 
 
 def outline(domain: Compiled) -> Outline:
-    """A whole document."""
+    """Describe a whole document."""
     parsed = domain.schema
     meta = parsed.meta if isinstance(parsed.meta, dict) else {}
     return Outline(
@@ -52,7 +52,7 @@ def outline(domain: Compiled) -> Outline:
 
 
 def lines(found: Outline) -> list[str]:
-    """An outline as it is shown."""
+    """Write an outline as the lines that are shown."""
     said = [f"{found.id} {found.version}", f"hash {found.hash}", *found.description.splitlines(), "", "fields"]
     said += _aligned(found.fields)
     said += ["", "computed", *_aligned(found.computed), "", "actions"]
@@ -60,6 +60,7 @@ def lines(found: Outline) -> list[str]:
         taken = ", ".join(f"{member}: {what}" for member, what in each.input.items())
         said.append(f"  {name}({taken})")
         parts = {
+            # On one line, because each part of an action is one.
             "": each.description.replace("\n", " "),
             "available if ": each.available,
             "writes ": ", ".join(each.writes),
@@ -79,6 +80,7 @@ def _action(spec: document_schema.ActionSpec) -> ActionOutline:
     if isinstance(spec.input, document_schema.FieldSpec):
         inner = spec.input.fields
         taken = {name: _field(each) for name, each in inner.items()} if isinstance(inner, dict) else {}
+        # An input that is no object is shown as one parameter.
         taken = taken or {"input": _field(spec.input)}
     return ActionOutline(
         description=spec.description if isinstance(spec.description, str) else "",

@@ -72,6 +72,7 @@ class Tools(msgspec.Struct, frozen=True):
                 given = dict(arguments or {})
                 return each.action, given.get(_WRAPPED, js_values.MISSING) if each.wraps else given or js_values.MISSING
         for other in self.unavailable:
+            # A model may still choose a tool that it was offered before.
             if other.name == name:
                 said = "; ".join(other.reasons) or other.message
                 raise errors.BadInput(f"{name} cannot be called now: {said}")
@@ -97,8 +98,9 @@ def tools(schema: Compiled, snapshot: flow_records.Snapshot, *, shape: Shape) ->
 
 
 def tool_names(parsed: schema.DomainSchema) -> dict[str, str]:
-    """The name of the tool for each action."""
+    """Return the name of the tool for each action."""
     names: dict[str, str] = {}
+    # Names that are valid already go first, so that none that is made up takes one of them.
     taken: dict[str, None] = {each: None for each in parsed.actions if _is_name(each)}
     for action in parsed.actions:
         names[action] = action if _is_name(action) else _free(action, taken)
@@ -132,14 +134,15 @@ def _document(spec: schema.ActionSpec, name: str, shape: Shape) -> dict[str, Any
 
 
 def _wraps(spec: schema.ActionSpec) -> bool:
-    """Whether the action takes something else than an object."""
+    """Return whether the action takes something else than an object."""
     return isinstance(spec.input, schema.FieldSpec) and spec.input.type != "object"
 
 
 def _parameters(spec: schema.ActionSpec) -> dict[str, Any]:
-    """The schema of a tool's argument, which is an object."""
+    """Return the schema of a tool's argument, which is an object."""
     if not isinstance(spec.input, schema.FieldSpec):
         closed: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+        # An action may read an input that it does not declare, so nothing can be forbidden there.
         return {"type": "object"} if _reads_input(spec) else closed
     if spec.input.type != "object":
         inner = json_schema.field(spec.input, given=True)
@@ -156,6 +159,7 @@ def _parameters(spec: schema.ActionSpec) -> dict[str, Any]:
 
 def _reads_input(spec: schema.ActionSpec) -> bool:
     """Whether an action that declares no input may read one all the same, itself or in an action that it calls."""
+    # What a called action reads is not looked up: it may be the input.
     if any(node["kind"] == "call" for _, node in reads.walk(spec)):
         return True
     return any(path == _WRAPPED or path.startswith(f"{_WRAPPED}.") for path in reads.of_action(spec))

@@ -18,6 +18,7 @@ _LOOPS: Final = ("map", "filter", "find", "every", "some")
 
 
 def literal(value: Any) -> Run:
+    # Copied once: every evaluation gives this very container, which nothing changes in place.
     kept = js_values.from_outside(value, "a literal")
     return lambda _: kept
 
@@ -115,6 +116,7 @@ class Compiler:
         begun = self.nodes
         arguments = [self._argument(expression, name, form, depth) for name, form in shapes.KINDS[kind].items()]
         if kind in _LOOPS:
+            # A loop is charged for its whole body at once, so it has to know how many nodes that has.
             arguments.append(self.nodes - begun)
         return BUILDERS[kind](*arguments)
 
@@ -134,5 +136,6 @@ class Compiler:
             return [self.one(each, depth + 1) for each in given or ()]
         if form == "{}":
             fields = given or {}
+            # In one order, whatever order the stored document has.
             return [(each, self.one(fields[each], depth + 1)) for each in sorted(fields, key=hashing.utf16)]
         return None if name not in expression else self.one(expression[name], depth + 1)

@@ -34,8 +34,10 @@ def at(array: Run, index: Run) -> Run:
         if type(found) is list:
             place = num(where)
             if not 0 <= place < len(found):
+                # A whole number is an `int` in Core, so anything else is between two places.
                 return None
             return found[place] if type(place) is int else MISSING
+        # The index of an object is a key.
         return found.get(where) if type(found) is dict and type(where) is str else None
 
     return run
@@ -91,7 +93,7 @@ def includes(array: Run, item: Run) -> Run:
 
 
 def _entered(scope: EvalScope, array: list[Any], weight: int) -> Iterator[Any]:
-    """The elements of a loop, each bound while it is looked at."""
+    """Yield the elements of a loop, each bound while it is looked at."""
     scope.meter.spend(len(array) * weight)
     before = scope.item, scope.index, scope.array
     for place, each in enumerate(array):
@@ -121,11 +123,12 @@ def filtered(array: Run, predicate: Run, weight: int) -> Run:
 
 
 def _sought(scope: EvalScope, found: object, predicate: Run, weight: int, *, wanted: bool) -> tuple[bool, Any]:
-    """Whether the predicate is so of an element, and the first such element."""
+    """Return whether the predicate is so of an element, and the first such element."""
     if type(found) is list:
         before = scope.item, scope.index, scope.array
         for each in _entered(scope, found, weight):
             if truth(predicate(scope)) is wanted:
+                # Leaving early skips the end of `_entered`, which would have bound these again.
                 scope.enter(*before)
                 return True, each
     return False, None
@@ -178,12 +181,15 @@ def unique(array: Run) -> Run:
         for each in found:
             kind = type(each)
             if kind is list or kind is dict:
+                # It is compared with each container before it, and that is what it costs.
                 scope.meter.spend(len(containers))
+                # Containers are equal only if they are the same one.
                 if any(each is other for other in containers):
                     continue
                 containers.append(each)
             else:
                 mark = (js_values.kind_of(each), each)
+                # NaN equals nothing, not even itself, so each of them is kept.
                 if mark in seen and each == each:  # noqa: PLR0124
                     continue
                 seen[mark] = None
@@ -220,7 +226,7 @@ def field(of: Run, name: str) -> Run:
 
 
 def _members(found: object, scope: EvalScope) -> list[tuple[str, Any]]:
-    """The members of an object in their order, the elements of an array by index, nothing of anything else."""
+    """Return the members of an object in their order, the elements of an array by index, nothing of anything else."""
     if type(found) is list:
         scope.meter.spend(len(found))
         return [(str(place), each) for place, each in enumerate(found)]

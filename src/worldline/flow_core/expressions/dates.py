@@ -17,6 +17,7 @@ def iso(timestamp_ms: int) -> str:
 
 def _civil(days: int) -> tuple[int, int, int]:
     """Year, month and day of a number of days since 1970, in the Gregorian calendar."""
+    # Years are counted from March here, so that a leap day is the last of its year.
     era, of_era = divmod(days + 719_468, 146_097)
     year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * year + year // 4 - year // 100)

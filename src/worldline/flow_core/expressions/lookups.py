@@ -25,6 +25,7 @@ def compiled(path: str) -> Run:
     if path == "$array":
         return lambda scope: scope.array
     if path.startswith("$system."):
+        # A name of the runtime's that is not known is missing: it is never looked up in the data.
         return _SYSTEM_VALUES.get(path, lambda _: MISSING)
     if path.startswith("meta."):
         return _META.get(path, lambda _: MISSING)
@@ -34,6 +35,7 @@ def compiled(path: str) -> Run:
         return lambda scope: scope.computed.get(path, MISSING)
     if path.startswith("system."):
         return lambda scope: value_paths.walk(scope.system_data(), rest)
+    # Most paths name a field at the top, which needs no walk.
     if len(segments) == 1:
         return lambda scope: scope.data.get(root, MISSING)
     return lambda scope: value_paths.walk(scope.data, segments)
@@ -47,6 +49,7 @@ def fields_of(read: Iterable[str]) -> tuple[str, ...] | None:
     for path in read:
         if path in ("$item", "$index", "$array") or path.startswith(("$item.", "computed.")):
             continue
+        # These change without the data, so values that read them cannot be kept.
         if path == "input" or path.startswith(("$system.", "meta.", "input.", "system.")):
             return None
         found[value_paths.split(path)[0]] = None

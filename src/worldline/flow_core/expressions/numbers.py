@@ -47,6 +47,7 @@ def all_of(args: list[Run]) -> Run:
     def run(scope: EvalScope) -> bool:
         for each in args:
             found = each(scope)
+            # Most conditions give True itself, which saves a call.
             if found is not True and not truth(found):
                 return False
         return True
@@ -82,6 +83,7 @@ def add(left: Run, right: Run) -> Run:
         a, b = left(scope), right(scope)
         if type(a) is int and type(b) is int:
             found = a + b
+            # Beyond 2^53-1 the sum is rounded as that of doubles is.
             if _FLOOR <= found <= INTEGER_MAX:
                 return found
         return normal(num(a) + num(b))
@@ -116,6 +118,7 @@ def mul(left: Run, right: Run) -> Run:
 def div(left: Run, right: Run) -> Run:
     def run(scope: EvalScope) -> Number | None:
         a, b = num(left(scope)), num(right(scope))
+        # Python would raise, and JavaScript's infinity is no value of a snapshot.
         return None if b == 0 else normal(a / b)
 
     return run
@@ -133,6 +136,7 @@ def _remainder(a: Number, b: Number) -> Number | None:
     if b == 0:
         return None
     if type(a) is int and type(b) is int:
+        # Python's own `%` has the sign of the divisor.
         return abs(a) % abs(b) if a >= 0 else -(abs(a) % abs(b))
     try:
         return normal(math.fmod(a, b))
@@ -159,6 +163,7 @@ def maximum(numbers: list[Number]) -> Number | None:
 def _extreme(numbers: list[Number], pick: Callable[[list[Number]], Number]) -> Number | None:
     if not numbers:
         return None
+    # Python's `min` and `max` depend on the order where NaN is among the numbers.
     return _NAN if any(each != each for each in numbers) else pick(numbers)  # noqa: PLR0124
 
 
@@ -190,6 +195,7 @@ def _whole(number: Number, how: Callable[[Number], int]) -> Number:
 
 def _half_up(number: Number) -> int:
     below = math.floor(number)
+    # Python's `round` would take the even number in the middle.
     return below + 1 if number - below >= 0.5 else below
 
 
@@ -213,6 +219,7 @@ def sum_array(array: Run) -> Run:
         scope.meter.spend(len(found))
         total: Number = 0
         for each in found:
+            # Rounded at every step, as a sum of doubles is.
             total = normal(total + num(each))
         return total
 

@@ -25,7 +25,7 @@ _DIGITS: Final = decimal.Context(prec=60, Emax=999_999, Emin=-999_999, rounding=
 
 
 def raised(base: Number, exponent: Number) -> Number | None:
-    """The power; None where it is no finite number."""
+    """Return the power; None where it is no finite number."""
     if type(base) is int and type(exponent) is int and 0 <= exponent <= _EXACT_MAX:
         return _finite(normal(base**exponent))
     if exponent == 0:
@@ -37,6 +37,7 @@ def raised(base: Number, exponent: Number) -> Number | None:
     if base == 0:
         return 0 if exponent > 0 else None
     whole = type(exponent) is int or float(exponent).is_integer()
+    # A root of a negative number is not a real one.
     if base < 0 and not whole:
         return None
     found = _magnitude(abs(base), exponent)
@@ -56,7 +57,7 @@ def _limit(base: Number, exponent: Number) -> Number | None:
 
 
 def _magnitude(base: Number, exponent: Number) -> float:
-    """The power of a number above 0; infinite if it is too large."""
+    """Return the power of a number above 0; infinite if it is too large."""
     top, bottom = base.as_integer_ratio()
     number, parts = exponent.as_integer_ratio()
     if top == bottom:
@@ -66,6 +67,7 @@ def _magnitude(base: Number, exponent: Number) -> float:
         return math.inf if bits > 0 else 0.0
     while parts > 1 and (roots := _roots(top, bottom)) is not None:
         (top, bottom), parts = roots, parts // 2
+    # Of powers of two only the exponent changes.
     if parts == 1 and top & (top - 1) == bottom & (bottom - 1) == 0:
         return _shifted((top.bit_length() - bottom.bit_length()) * number)
     if parts == 1 and abs(number) <= _EXACT_MAX:
@@ -86,7 +88,7 @@ def _shifted(bits: int) -> float:
 
 
 def _roots(top: int, bottom: int) -> tuple[int, int] | None:
-    """The square roots of both, if they are whole."""
+    """Return the square roots of both, if they are whole."""
     first, second = math.isqrt(top), math.isqrt(bottom)
     return (first, second) if first * first == top and second * second == bottom else None
 

@@ -31,7 +31,7 @@ _SHOWN_MAX: Final = 80  # characters of a value
 
 
 def why(condition: Mapping[str, Any], scope: EvalScope) -> tuple[str, ...]:
-    """The reasons that a condition does not hold; none if it does."""
+    """Return the reasons that a condition does not hold; none if it does."""
     if js_values.truth(_value(condition, scope)):
         return ()
     if condition["kind"] == "and":
@@ -42,9 +42,10 @@ def why(condition: Mapping[str, Any], scope: EvalScope) -> tuple[str, ...]:
 
 
 def without_intent(condition: dict[str, Any]) -> dict[str, Any] | None:
-    """The condition without those of its parts that read the intent; None if nothing is left of it."""
+    """Return the condition without those of its parts that read the intent; None if nothing is left of it."""
     if not reads_intent(condition):
         return condition
+    # Of an `or`, a part that is left out could be the one that holds.
     if condition["kind"] != "and":
         return None
     parts = [without_intent(each) for each in condition["args"]]
@@ -53,12 +54,12 @@ def without_intent(condition: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def reads_intent(expression: Mapping[str, Any]) -> bool:
-    """Whether an expression depends on which intent is asked for: its input or its id."""
+    """Return whether an expression depends on which intent is asked for: its input or its id."""
     return any(path in _OF_INTENT or path.startswith("input.") for path in shapes.paths(expression))
 
 
 def text(expression: Mapping[str, Any]) -> str:
-    """An expression as a person would write it."""
+    """Return an expression as a person would write it."""
     kind = expression["kind"]
     if kind == "lit":
         return _shown(expression["value"])
@@ -92,7 +93,7 @@ def _paths(expression: Mapping[str, Any]) -> list[str]:
 def _value(expression: Mapping[str, Any], scope: EvalScope) -> Any:
     try:
         return compiler.Compiler().one(expression)(scope)
-    except faults.Fault:
+    except faults.Fault:  # a part that cannot be evaluated has no value to show
         return None
 
 

@@ -9,7 +9,7 @@ from worldline.flow_core import flow_records, js_values
 
 
 class EvalScope:
-    """The values that paths are looked up in. A flow changes `data` as it goes on; `computed` stays as it was."""
+    """The values that paths are looked up in. A flow changes `data` while it runs; `computed` stays as it was."""
 
     __slots__ = (
         "_uuids",
@@ -48,7 +48,7 @@ class EvalScope:
         self.meter = meter
 
     def begin_flow(self, given: Any, meter: js_values.EvaluationMeter) -> None:
-        """An intent is computed: its input, and the meter of the whole call."""
+        """Set the input of the intent that is computed, and the meter of the whole call."""
         self.input = given
         self.meter = meter
 
@@ -58,16 +58,18 @@ class EvalScope:
 
     def system_data(self) -> dict[str, Any]:
         """`system` as plain values, the same ones for the same snapshot."""
+        # Made when it is first read, because few expressions do.
         if self.system_view is None:
             self.system_view = flow_records.plain(self.system)
         return self.system_view
 
     def next_uuid(self) -> int:
+        # Counted anew in each compute, so a flow that is run again draws the same.
         self._uuids += 1
         return self._uuids - 1
 
     def write(self, data: dict[str, Any]) -> None:
-        """A flow has patched its data."""
+        """Set the data that a flow has patched."""
         self.data = data
 
 

@@ -67,6 +67,7 @@ def problem(expression: object) -> str:
     if not isinstance(expression, dict):
         return f"an expression is an object with a kind, not {type(expression).__name__}"
     kind = expression.get("kind")
+    # Asked first whether it is text: an object or an array cannot be looked up in a dict.
     if not isinstance(kind, str) or kind not in KINDS:
         return f"no expression has the kind {kind!r}"
     for name, form in KINDS[kind].items():
@@ -87,10 +88,11 @@ def _fits(value: object, form: str) -> bool:
 
 
 def children(expression: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The expressions inside one whose shape is right, each with its place."""
+    """Yield the expressions inside one whose shape is right, each with its place."""
     for name, form in KINDS[expression["kind"]].items():
         inner = expression.get(name)
         if form in ("e", "e?"):
+            # Absent is not null: an optional child that is null is refused by its shape.
             if name in expression:
                 yield name, inner
         elif form == "*":
@@ -100,7 +102,7 @@ def children(expression: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def paths(expression: Mapping[str, Any]) -> Iterator[str]:
-    """Every path that an expression gets, at any depth."""
+    """Yield every path that an expression gets, at any depth."""
     if expression["kind"] == "get":
         yield expression["path"]
     for _, each in children(expression):

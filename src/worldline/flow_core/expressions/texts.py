@@ -24,6 +24,7 @@ def concat(args: list[Run]) -> Run:
             if type(each) is list:
                 scope.meter.spend(len(each))
                 made += each
+            # Nulls beside arrays are left out, so that a missing array adds nothing.
             elif each is not None and each is not js_values.MISSING:
                 made.append(each)
         return made
@@ -33,6 +34,7 @@ def concat(args: list[Run]) -> Run:
 
 def whole(number: Number, most: int) -> int:
     """A position in something that is `most` long, cut to what is there. Fractions are dropped."""
+    # Written so that NaN counts as 0.
     return 0 if not number > 0 else most if number >= most else int(number)
 
 
@@ -92,6 +94,7 @@ def replace(string: Run, search: Run, replacement: Run) -> Run:
         for found in _PATTERN.finditer(new):
             made += [new[last : found.start()], parts[found[1]]]
             size += len(made[-1]) + len(made[-2])
+            # Before it is joined: each `$` may repeat the whole text.
             js_values.short_enough(size)
             last = found.end()
         return fused(bounded("".join([*made, new[last:], after])))

@@ -38,12 +38,12 @@ def result_of(call: Call[Any], data: bytes) -> Any:
 
 
 def answer_of(request: type, data: bytes) -> Any:
-    """The same of the handler of a request."""
+    """Read what the handler of a request answered. `BadInput` if that is not of the type that it declares."""
     try:
         return user_values.load(answer_type(request), data)
     except errors.DecodeError as error:
         if type(error) is not errors.DecodeError:
-            raise
+            raise  # what cannot be read at all, as above
         name = user_errors.name_of(request)
         raise errors.BadInput(f"the handler of {name} did not answer what it declares: {error}") from error
 
@@ -51,7 +51,7 @@ def answer_of(request: type, data: bytes) -> Any:
 def check_workflow(given: object, what: str, *, program: str, world: str) -> None:
     """Refuse what is no call of a workflow of this program, which the world has."""
     check_call(given, what)
-    assert isinstance(given, Call)
+    assert isinstance(given, Call)  # `check_call` refuses anything else
     target = given.target
     if target.kind != "workflow":
         raise errors.BadInput(f"{given!r} is an effect; a world runs workflows, which call effects")
@@ -72,6 +72,7 @@ def _mistake(given: Any) -> str:
     if isinstance(given, str):
         name = user_errors.plain_text(given, characters_max=100)
         hint = f": pass {name}(...)" if name.isidentifier() else ""
+        # Only text that could be a workflow's name is worth a suggestion.
         return f"not text{hint}; a workflow is run by its name with `worldline run`"
     if inspect.isroutine(given):
         name = user_errors.plain_text(given.__name__)

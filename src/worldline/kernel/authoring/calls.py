@@ -42,6 +42,7 @@ def to_us(seconds: Seconds, what: str) -> int:
         value = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
     except (TypeError, ValueError):
         value = -1.0
+    # Written so that NaN, which fails every comparison, is refused too.
     if not 0 <= value < 32_000_000_000:
         shown = user_errors.repr_of(seconds)
         raise errors.BadInput(f"{what} must be a timedelta or a number of seconds of at least 0, not {shown}")
@@ -65,6 +66,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     jitter: float = 0
 
     def __post_init__(self) -> None:
+        # Exact type, because True is an `int` to `isinstance`.
         if self.attempts is not None and (type(self.attempts) is not int or self.attempts < 1):
             raise errors.BadInput(f"Retry(attempts=) must be None or a number of at least 1, not {self.attempts!r}")
         if self.initial_delay_us > self.max_delay_us:
@@ -141,7 +143,7 @@ class Options(msgspec.Struct, frozen=True, array_like=True):
 
 PLAIN = Options()
 GROWTH = 2.0  # each pause is so many times as long as the one before
-_OPTIONS_MIN = 7
+_OPTIONS_MIN = 7  # up to `park`: these were always written, and parameters are compared as bytes
 
 
 class Request(Generic[R_co]):
@@ -154,7 +156,7 @@ class Request(Generic[R_co]):
 
 
 def answer_type(event: type) -> Any:
-    """The type that a request is answered with."""
+    """Return the type that a request is answered with."""
     for base in getattr(event, "__orig_bases__", ()):
         if typing.get_origin(base) is Request:
             return typing.get_args(base)[0]
@@ -179,6 +181,7 @@ class Signature:
         self._kinds: list[Any] | None = None  # the hints of positional parameters, in order
         plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
         everything = self.parameters.parameters.values()
+        # None sends every call through `bind`, which knows the other kinds of parameters.
         self._names = [each.name for each in everything] if all(each.kind is plain for each in everything) else None
         self._required = [each.name for each in everything if each.default is each.empty]
 
@@ -201,12 +204,13 @@ class Signature:
 
     @property
     def hints(self) -> dict[str, Any]:
+        # Resolved when first needed: a declaration may stand above the types that it names.
         if self._hints is None:
             self._hints = type_hints(self._function, self._namespace, without=self.uses)
         return self._hints
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """The arguments by name, so that adding a parameter with a default changes nothing already recorded."""
+        """Return the arguments by name, so that adding a parameter with a default changes nothing already recorded."""
         names = self._names
         if names is not None and not kwargs and len(self._required) <= len(args) <= len(names):
             return self._dump(dict(zip(names, args, strict=False)))  # the usual case, and worth the difference
@@ -264,15 +268,18 @@ class Signature:
         given: Any = canonical.decode(data)
         if type(given) is not dict:  # the keys of a map are text
             given = user_values.rebuild(_ARGUMENTS, given)
+        # As in `pack`, the usual case goes around binding.
         if self._names is not None and all(name in given for name in self._names) and len(given) == len(self._names):
             return tuple(user_values.rebuild(self.hints.get(name, Any), given[name]) for name in self._names), {}
         bound = self.parameters.bind_partial()
         for name, parameter in self.parameters.parameters.items():
             if name in given:
                 bound.arguments[name] = self._typed(name, parameter, given.pop(name))
+        # What was not popped is an argument that the function does not have.
         if given:
             raise errors.DecodeError(f"{self._function.__name__}() takes no {', '.join(sorted(given))}")
         args, kwargs = bound.args, bound.kwargs
+        # Once more in full: `bind_partial` does not notice that a required argument is missing.
         try:
             self.parameters.bind(*args, **kwargs)
         except TypeError as error:
@@ -330,6 +337,7 @@ class Call(Generic[R_co]):
         running = context.current.get()
         if running is not None:
             return running.await_call(self)
+        # Closing a coroutine raises GeneratorExit in it: an await in its `finally` must not call the function for real.
         if isinstance(sys.exception(), GeneratorExit):
             raise GeneratorExit(f"{self!r} in a coroutine that is being dropped: nothing of it happens any more")
         return self.target.await_outside(self).__await__()
@@ -378,6 +386,7 @@ class Workflow(Target, Generic[P, R]):
 
     def __init__(self, function: Callable[..., Any], name: str, namespace: dict[str, Any], program: str = "") -> None:
         super().__init__(function, name, namespace, program)
+        # Draws count under the declared name, so `declared` has to recognise the names of this code.
         plain = source.unwrapped(function)
         self._qualname = name if plain is None else plain.__code__.co_qualname
 
@@ -433,6 +442,7 @@ class Effect(Target, Generic[P, R]):
     ) -> Effect[P, R]:
         """Return the same effect with another idempotency key, timeout per attempt or retry policy for this call."""
         options = Options.of(key=key, timeout=timeout, retry=retry)
+        # Not through `__init__`: what was declared is checked already, and a copy shares its signature.
         copy: Effect[P, R] = Effect.__new__(Effect)
         copy.__dict__.update(self.__dict__)
         copy._options = options
@@ -455,7 +465,7 @@ class Effect(Target, Generic[P, R]):
                 f"{self.name}() takes the snapshot of a flow domain; outside of one, pass {SNAPSHOT}="
             )
         answer = self.function(*call.args, **call.kwargs, **resources.overridden(self.name, self.signature.uses))
-        return await answer if inspect.isawaitable(answer) else answer
+        return await answer if inspect.isawaitable(answer) else answer  # plain functions are effects, too
 
 
 def check_function(function: object, what: str, *, is_async: bool | None) -> None:
@@ -478,6 +488,7 @@ def check_function(function: object, what: str, *, is_async: bool | None) -> Non
 
 def _made(call: Call[R]) -> Call[R]:
     running = context.current.get()
+    # In strict mode the runtime reports calls that are made and never used.
     if running is not None:
         running.made_call(call)
     return call
@@ -489,6 +500,7 @@ def type_hints(
     """A function's annotations, resolved, but for the parameters `without`: the types of resources need not be there
     at run time. `NotYet` if one names nothing.
     """
+    # What the declaring function sees comes last, so that types local to it win over globals of the same name.
     names = {**getattr(function, "__globals__", {}), **namespace}
     try:
         if without:
@@ -507,11 +519,13 @@ def type_hints(
 def _without_snapshot(
     function: Callable[..., Any], parameters: inspect.Signature, namespace: dict[str, Any]
 ) -> tuple[inspect.Signature, inspect.Parameter | None]:
-    """An effect's parameters without the one that it is given a snapshot by, and that one, if it has one."""
+    """Return an effect's parameters without the one that it is given a snapshot by, and that one, if it has one."""
     found = parameters.parameters[SNAPSHOT]
+    # The default `GIVEN` says it alone; then the annotation is not resolved, whose names may not be defined yet.
     if found.default is not flow_records.GIVEN and not _is_snapshot(function, namespace):
         return parameters, None
     others = [each for each in parameters.parameters.values() if each is not found]
+    # The host passes it by name, so no parameter that takes positions may stand behind it.
     if found.kind is not found.KEYWORD_ONLY:
         names = list(parameters.parameters)
         behind = [each for each in others if names.index(each.name) > names.index(SNAPSHOT)]
@@ -525,7 +539,7 @@ def _without_snapshot(
 
 
 def _is_snapshot(function: Callable[..., Any], namespace: dict[str, Any]) -> bool:
-    """Whether the parameter is annotated as a snapshot. Other annotations may name what is not defined yet."""
+    """Return whether the parameter is annotated as a snapshot. Other annotations may name what is not defined yet."""
     annotated = call_signatures.annotations_of(function)
     if SNAPSHOT not in annotated:
         return False

@@ -28,13 +28,14 @@ def grace_us(grace: Seconds | None, what: str) -> int | None:
 def kind_for_children(why: BaseException) -> CancelKind:
     """What cancels the operations of a block that is left by this exception."""
     if isinstance(why, failures.Cancelled):
+        # User code can make or change the exception, so neither of its attributes is certain to be there.
         kind = getattr(why, "kind", None)
         return kind if kind in (CancelKind.TIMEOUT, CancelKind.FAILURE) else CancelKind.PARENT
     return CancelKind.FAILURE if isinstance(why, Exception) else CancelKind.PARENT
 
 
 def reason_for_children(why: BaseException, what: str) -> str:
-    """The reason that the operations of a block get when it is left by this exception."""
+    """Return the reason that the operations of a block get when it is left by this exception."""
     if isinstance(why, failures.Cancelled):
         reason = getattr(why, "reason", "")
         return reason if type(reason) is str and reason else f"{what} was cancelled"
@@ -49,11 +50,14 @@ def close(numbers: Sequence[int], why: BaseException, grace_us: int | None, what
     """
     run = context.require("wl.scope()").workflow("wl.scope()")
     kind, reason = kind_for_children(why), reason_for_children(why, what)
+    # Effects and timers are given up at once; what `end_op` reports are runs, which may still clean up.
     children = tuple(number for number in numbers if run.end_op(number, reason, kind))
     if not children:
         return
+    # First without a timer: runs that end within this step need none.
     if grace_us != 0 and not (yield ScopeClosing(children, brief=True)):
         yield from _wait(children, grace_us)
+    # Asked for again, because each resumption of the run has its own `WorkflowCalls`.
     run = context.require("wl.scope()").workflow("wl.scope()")
     for number in children:
         run.cancel_op(number, f"it did not end within the grace period: {reason}")

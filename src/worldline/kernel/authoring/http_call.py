@@ -49,7 +49,7 @@ def request(
     `credential` names one of `wl.ops.Egress(credentials=...)`: its secret goes into a header where the request is made,
     and to its origin only.
     """
-    del url, params, headers, json, body, credential
+    del url, params, headers, json, body, credential  # only the host's HTTP client performs it
     raise failures.OutsideWorkflow(
         f"wl.http.request({method!r}, ...) is performed for workflows; outside of one, use an HTTP client"
     )

@@ -28,6 +28,7 @@ NAME_CHARACTERS_MAX: Final = 200
 LOGGER: Final = printable.logger("worldline.user")
 SHOWN: Final = "worldline_shown"  # the attribute of a record that names the fields which its message shows already
 
+# `logging` raises for these names in `extra=`, and formats of this package use the last three themselves.
 _TAKEN: Final = (*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "world", "step", SHOWN)
 _INT_BITS: Final = 63  # a larger number is text: not every log format can hold it
 _CALLS_BETWEEN: Final = 4  # functions of this file between the caller and `logging`
@@ -162,6 +163,7 @@ class Log:
 
     def isEnabledFor(self, level: int, /) -> bool:  # noqa: N802 - the name logging gave it
         """Whether a line of this level would be written now. For what is costly to compute; never to decide by."""
+        # `logging` itself raises for a level that is no `int`; a call of a log must not.
         return type(level) is int and not _is_silent(context.current.get()) and LOGGER.isEnabledFor(level)
 
 
@@ -172,6 +174,7 @@ def _log(line: LogLine) -> None:
     try:
         if LOGGER.isEnabledFor(line.level):
             _outside(running, line)
+    # Whatever happens is kept from the caller: in a replay nothing is written, so nothing could raise.
     except BaseException as error:
         if user_errors.let_pass(error):
             raise
@@ -179,7 +182,7 @@ def _log(line: LogLine) -> None:
 
 
 def _is_silent(running: context.Running | None) -> bool:
-    """Whether this has happened before, or happens in a coroutine that is only dropped."""
+    """Return whether this has happened before, or happens in a coroutine that is only dropped."""
     return running is not None and (isinstance(running, context.ClosingRun) or running.is_silent)
 
 
@@ -220,7 +223,7 @@ def _write(running: context.Running | None, line: LogLine) -> None:
 
 
 def _text(msg: object, args: tuple[object, ...]) -> str:
-    """The message with its arguments. One that does not fit them is shown beside them."""
+    """Return the message with its arguments. One that does not fit them is shown beside them."""
     form = _str(msg)
     if not args:
         return form
@@ -248,6 +251,7 @@ def _str(msg: object) -> str:
 def _value(value: object) -> object:
     """A field as a record carries it: a plain number, truth value or text. Nothing that can change or do anything."""
     kind = type(value)
+    # Exact types: an object of a subclass could do anything when a handler formats it.
     if kind is bool or kind is float or value is None or (kind is int and value.bit_length() <= _INT_BITS):  # type: ignore[attr-defined]
         return value
     return user_errors.plain_text(value) if issubclass(kind, str) else user_errors.repr_of(value)
@@ -273,6 +277,7 @@ def _free(name: object) -> str:
 
 def _lost(error: BaseException) -> None:
     """A line was not written, because of a handler or filter of the user's, or a level that is none."""
+    # The same logger, whose handler may be what failed: the second failure is dropped.
     try:
         LOGGER.warning("a line cannot be logged: %s", user_errors.message_of(error))
     except BaseException as again:

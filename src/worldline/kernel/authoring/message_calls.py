@@ -50,6 +50,7 @@ class Destination(msgspec.Struct, frozen=True):
 
 def destination(text: str) -> Destination:
     """Read a destination. `BadInput` if it is none."""
+    # With a slash in front the rest is a name of this universe, whatever slashes are in it.
     if text.startswith("/"):
         return Destination(ids.check_name(text[1:], "a world's name"))
     first, slash, world = text.partition("/")
@@ -64,7 +65,7 @@ def destination(text: str) -> Destination:
 
 
 def check_peer(name: str) -> str:
-    """The name by which a host knows another store."""
+    """Refuse what cannot be the name by which a host knows another store."""
     if not _PEER.fullmatch(name):
         raise errors.BadInput(f"the name of another store is made of letters, digits, '_', '.' and '-', not {name!r}")
     return name
@@ -87,6 +88,7 @@ class Content(msgspec.Struct, frozen=True):
 
     def pack(self) -> bytes:
         parts: list[Any] = [self.name, self.data, self.to]
+        # Left out where they say nothing: these bytes decide the message's id.
         if self.inbox or self.headers or self.correlation:
             parts += [self.inbox, self.headers, self.correlation]
         return user_values.dump(parts)
@@ -135,11 +137,11 @@ def check_headers(given: Mapping[str, str] | None) -> dict[str, str]:
         found[key] = user_values.text(value, f"header {key!r}")
         try:
             size += len(key.encode()) + len(found[key].encode())
-        except UnicodeEncodeError as error:
+        except UnicodeEncodeError as error:  # a lone surrogate has no bytes
             raise errors.BadInput(f"header {key!r} must be well-formed text") from error
     if size > limits.HEADERS_BYTES_MAX:
         raise errors.TooLarge("the bytes of headers", size=size, limit=limits.HEADERS_BYTES_MAX)
-    return dict(sorted(found.items()))
+    return dict(sorted(found.items()))  # the order in which they were given must not decide the message's bytes
 
 
 # --- What comes back, and who sent -------------------------------------------------------------------------------
@@ -178,7 +180,7 @@ def receipt_data(message: bytes, stamp: bytes, *, already: bool = False) -> byte
 
 
 def receipt(data: bytes) -> Receipt:
-    """The receipt that an outcome holds. What a person or a dry fork has answered instead names no place."""
+    """Return the receipt that an outcome holds. What a person or a dry fork has answered instead names no place."""
     found = user_values.load(Any, data) if data else None
     match found:
         case [bytes(message), bytes(stamp), bool(already)]:
@@ -188,7 +190,8 @@ def receipt(data: bytes) -> Receipt:
 
 
 def stamp_before(stamp: bytes, places: int) -> bytes:
-    """The stamp so many places before another of the same commit; none if that one has none."""
+    """Return the stamp so many places before another of the same commit; none if that one has none."""
     if len(stamp) != limits.STAMP_BYTES:
         return b""
+    # The last four bytes of a stamp number the places within one commit.
     return stamp[:8] + (int.from_bytes(stamp[8:], "big") - places).to_bytes(4, "big")

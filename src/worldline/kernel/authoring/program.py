@@ -95,7 +95,7 @@ class Program:
         attempt, `total_timeout` for all of them; `concurrency` and `rate` (per second) bound this kind in each process;
         `queue` names the due queue, so that special workers can take it.
         """
-        namespace = _caller_names()
+        namespace = _caller_names()  # here and not in a helper: it counts frames
         declared = {
             "name": name,
             "timeout": timeout,
@@ -119,7 +119,7 @@ class Program:
         `name` is what it is known by in journals; without one, the function's name. Under the same name, the function
         may be renamed while runs of it are under way.
         """
-        namespace = _caller_names()
+        namespace = _caller_names()  # here, as in `effect`
         if fn is None:
             return WorkflowDecorator(self, namespace, name)
         return self.add_workflow(fn, namespace, name)
@@ -141,6 +141,7 @@ class Program:
             try:
                 made = reducers.complete(begun, namespace)
             except stored_types.NotDefinedYet:
+                # A type may be defined below this class: then the check waits until the program is used.
                 self._unchecked.append((reducers.first_handler(cls), lambda: self._complete(begun, namespace)))
             self._take(self.reducers, made.name, made)
             return cls
@@ -215,6 +216,7 @@ class Program:
     def interests(self, workflow: str) -> list[str] | None:
         """Return the schemas of the events that a workflow waits for; None if that is unknown."""
         found = self._interests.get(workflow)
+        # None is a result as well, so whether one is kept is told by the key.
         if found is None and workflow not in self._interests:
             routes = self.routes
             if workflow in self.workflows and workflow not in routes.any_flows:
@@ -281,6 +283,7 @@ class Program:
         if name in table:
             kind = "flow domain" if table is self.domains else type(made).__name__.lower()
             raise errors.BadInput(f"program {self.name!r} already has {grammar.an(kind)} named {name!r}")
+        # With one more declaration, what was derived from the others is stale.
         self._hash = self._routes = None
         self._interests = {}
         table[name] = made
@@ -335,4 +338,5 @@ def _name(fn: Callable[..., Any], given: str, what: str) -> str:
 def _caller_names() -> dict[str, Any]:
     """What the declaring code can see besides its globals, so that types local to a function resolve too."""
     frame = sys._getframe(2)  # noqa: SLF001 - there is no other way to a caller's names
+    # At the top of a module there is nothing besides globals, which are looked up anyway.
     return {} if frame.f_locals is frame.f_globals else dict(frame.f_locals)

@@ -53,7 +53,8 @@ class Reducer(msgspec.Struct, frozen=True):
     is_dataclass: bool = False  # so its fields are stored under their own names
 
     def is_canonical(self, value: Any) -> bool:
-        """Whether a value can be seen to be what its bytes would be read back as, without reading them back."""
+        """Return whether a value can be seen to be what its bytes would be read back as, without reading them back."""
+        # More attributes than fields: something was set besides, which the bytes would not have.
         if self.scalars is None or len(getattr(value, "__dict__", self.scalars)) != len(self.scalars):
             return False
         for name, kind in self.scalars:  # noqa: SIM110 - for every event: a generator costs more than the check
@@ -62,7 +63,7 @@ class Reducer(msgspec.Struct, frozen=True):
         return True
 
     def dump(self, value: Any, *, is_canonical: bool) -> bytes:
-        """The bytes of a value: of a dataclass that holds just the scalars it declares, by the short way."""
+        """Return the bytes of a value: of a dataclass that holds just the scalars it declares, by the short way."""
         if not is_canonical or self.scalars is None or not self.is_dataclass:
             return user_values.dump(value)
         flat = {name: getattr(value, name) for name, _ in self.scalars}
@@ -73,8 +74,8 @@ class Reducer(msgspec.Struct, frozen=True):
 
 
 class Routes(msgspec.Struct, frozen=True):
-    """Who takes an event of which schema. Workflows by what they wait for; `any_flows` wait for types not known.
-    `inboxes`: who takes what is sent to an inbox of which name.
+    """Which handlers and workflows get an event, by its schema. `any_flows` wait for types that are not known.
+    `inboxes`: the handlers of what is sent to an inbox, by its name.
     """
 
     handlers: dict[str, list[EventHandler]]
@@ -115,6 +116,7 @@ def on(fn: Any = None, /, *, inbox: str | None = None) -> Any:
 def declare(cls: type, *, key: str | None, name: str) -> Reducer:
     """Begin a reducer: check of its class what needs none of the types that are named in it."""
     try:
+        # A new cell begins as `cls()`, in the middle of a step: that has to work now.
         cls()
     except Exception as error:
         raise errors.BadInput(
@@ -131,11 +133,13 @@ def complete(begun: Reducer, namespace: dict[str, Any]) -> Reducer:
     """
     name, cls = begun.name, begun.cls
     stored_types.check(cls, f"reducer {name}")
+    # The trial value may hold a `wl.Personal`, which is written only at a desk.
     outside = personal_value.desk.set(personal_value.TrialDesk())
     try:
         user_values.load(cls, user_values.dump(cls()))
     finally:
         personal_value.desk.reset(outside)
+    # Its own name is not bound before its decorators return, and a handler may mention it.
     scope = {**namespace, cls.__name__: cls}
     handlers = [_handler(name, label, fn, begun.key, scope) for label, fn in _methods(cls)]
     for each in handlers:
@@ -242,5 +246,6 @@ def _fields(event: type) -> list[str]:
 
 def _name_type(made: Routes, kind: Any) -> None:
     name = user_values.schema_name(kind)
+    # By identity: two classes of one name would read each other's events.
     if made.types.setdefault(name, kind) is not kind:
         raise errors.BadInput(f"two event classes are named {name}; give one of them __schema__ = 'another name'")

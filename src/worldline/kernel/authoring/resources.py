@@ -47,6 +47,7 @@ class Resource(Generic[T]):
     def opening(self, used: Mapping[str, Any]) -> AbstractAsyncContextManager[T]:
         """Make a new context manager of it. `used`: the resources that it uses itself."""
         made = self._open(**used)
+        # Only its call shows what a function returns, so it is checked where it is opened.
         if not hasattr(made, "__aenter__"):
             kind = user_errors.name_of(type(made))
             raise errors.BadInput(
@@ -57,6 +58,7 @@ class Resource(Generic[T]):
     @contextmanager
     def override(self, value: T) -> Iterator[T]:
         """Let effects get this value within the block; the resource itself is not opened."""
+        # A stack, because the blocks may nest.
         self._overrides.append(value)
         try:
             yield value
@@ -114,6 +116,8 @@ def split(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Re
     positional: str | None = None
     for each in whole.parameters.values():
         if each.name not in uses:
+            # A caller leaves the resource out, so an argument meant for the parameter behind it would land on the
+            # resource.
             if positional is not None and each.kind is not each.KEYWORD_ONLY and each.kind is not each.VAR_KEYWORD:
                 raise errors.BadInput(
                     f"{function.__name__}(): put {positional!r}, which is a resource, behind {each.name!r}, or behind *"

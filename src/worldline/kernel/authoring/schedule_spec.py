@@ -47,17 +47,20 @@ def spec_of(what: object, *, every: calls.Seconds | None, cron: str | None, tz: 
     if every is not None and every_us < limits.SCHEDULE_EVERY_US_MIN:
         raise errors.BadInput(f"every= must be at least {limits.SCHEDULE_EVERY_US_MIN / 1_000_000:g} s, not {every!r}")
     starts, name, data = _target(what)
+    # Blanks must not tell two specifications apart.
     cron = "" if cron is None else " ".join(user_values.text(cron, "cron=").split())
     spec = Spec(every_us, cron, "" if tz is None else user_values.text(tz, "tz="), starts, name, data)
+    # Tried now, so that an expression that never happens is refused where it is declared.
     next_us(spec, since_us=0, after_us=0)
     return spec
 
 
 def next_us(spec: Spec, *, since_us: int, after_us: int) -> int:
-    """The first time after another one, in microseconds. `BadInput` for an expression that has none."""
+    """Return the first time after another one, in microseconds. `BadInput` for an expression that has none."""
     if spec.every_us:
         periods = (after_us - since_us) // spec.every_us + 1  # also before it was made, if the clock is set back
         return since_us + periods * spec.every_us
+    # The fields of an expression are about the zone's local time.
     after = (EPOCH + timedelta(microseconds=after_us)).astimezone(_zone(spec.zone))
     try:
         for found in itertools.islice(cronsim.CronSim(spec.cron, after), _REPEATS_MAX):
@@ -79,7 +82,7 @@ def has_zones() -> bool:
 
 
 def lacking(error: errors.UnknownZone) -> errors.CannotStep:
-    """Why a process cannot make a step that needs the zone."""
+    """Say why a process cannot make a step that needs the zone."""
     return errors.CannotStep(f"this host has no time zone {error.zone!r}; install tzdata", lasting=True)
 
 
@@ -88,7 +91,7 @@ def _target(what: object) -> tuple[bool, str, bytes]:
         return False, user_values.schema_name(type(what)), user_values.dump(what)
     if what.target.kind != "workflow":
         raise errors.BadInput(f"{what!r} is an effect; schedule a workflow that calls it, or an event")
-    what.use()
+    what.use()  # scheduled, so not forgotten
     return True, what.target.name, what.pack_checked()
 
 
@@ -97,5 +100,6 @@ def _zone(name: str) -> Any:
         return UTC
     try:
         return ZoneInfo(name)
+    # An unknown zone is a KeyError, a malformed name a ValueError, and the name of a folder of zones an OSError.
     except (KeyError, ValueError, OSError) as error:
         raise errors.UnknownZone(name) from error

@@ -1,7 +1,7 @@
 """Scripts: answers to effects, given beforehand. Public as `worldline.Script`.
 
 The same object serves tests and dry runs: it says what each effect answers, without touching the outside. A script is
-only a description; who is how far in it is kept in a `ScriptProgress`, so one script can serve many worlds.
+only a description; a `ScriptProgress` keeps how far a world is in it, so one script can serve many worlds.
 
 The answers of an effect are used up one per attempt, and the last one stays: `on(charge, ConnectionError, "ch_1")`
 fails once and then always says "ch_1". An answer is a value, an exception (raised by that attempt, so retries are
@@ -109,14 +109,15 @@ class ScriptProgress:
         self._used: dict[str, int] = {}
 
     def answers(self, name: str) -> bool:
-        """Whether the script says anything of an effect."""
+        """Return whether the script says anything of an effect."""
         return name in self._script.answers
 
     def also(self, script: Script) -> ScriptProgress:
-        """Another reading that is as far as this one, where `script` comes first."""
+        """Make a progress that is as far as this one, in which the answers of `script` come first."""
         both = Script()
         both.answers, both.effects = {**self._script.answers, **script.answers}, self._script.effects | script.effects
         made = ScriptProgress(both)
+        # Effects that the new script names begin with their first answer.
         made._used = {name: used for name, used in self._used.items() if name not in script.answers}
         return made
 
@@ -129,10 +130,11 @@ class ScriptProgress:
         snapshot: Snapshot | None = None,
         drive: Drive | None = None,
     ) -> Scripted:
-        """What this attempt at the effect comes to. `judge`: what an exception comes to, by the call's `Retry`.
+        """Return how this attempt at the effect ends. `judge`: what an exception means, by the call's `Retry`.
         `snapshot`: of the flow domain that has asked for it; functions that answer get it as the effect does. `drive`
         runs an effect's own coroutine; without it, one that waits for something is refused.
         """
+        # Unpacked as for the effect itself, so functions that answer see the same types.
         args, kwargs = effect.signature.unpack(arguments)
         kwargs |= effect.signature.given(snapshot)
         given = self._next(effect, args, kwargs)
@@ -146,7 +148,7 @@ class ScriptProgress:
     def _next(self, effect: Effect[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         answers = self._script.answers.get(effect.name)
         if answers is None:
-            call = effect(*args, **kwargs)
+            call = effect(*args, **kwargs)  # made for its text alone
             raise Unscripted(
                 f"effect {call!r} was called and the script has no answer for it; "
                 f"write wl.Script().on({effect.name}, <answer, exception or function>)"
@@ -174,6 +176,7 @@ def _play(effect: Effect[..., Any], play: Callable[[], Any], judge: Judge, after
             failed_with=said.data,
             mistake=said.mistake,
         )
+    # How long an attempt takes is read before the function is called.
     if isinstance(answer, Later):
         raise errors.BadInput(f"script of {effect.name}(): put Script.later() outside, around the function")
     return Scripted(True, data=_checked(effect, answer), after_us=after_us)
@@ -226,14 +229,16 @@ def _check_answer(effect: Effect[..., Any], answer: Any) -> None:
     if isinstance(answer, Effect):
         if answer.name != effect.name:
             raise errors.BadInput(f"script of {effect.name}(): {answer.name} is another effect")
+    # What exceptions and functions give shows only when they are played.
     elif not isinstance(answer, Exception) and not callable(answer):
         _checked(effect, answer)
 
 
 def _checked(effect: Effect[..., Any], answer: Any) -> bytes:
-    """The answer's bytes; refused if they are not of the type that the effect returns."""
+    """Return the answer's bytes; refused if they are not of the type that the effect returns."""
     kind = effect.signature.hints.get("return", Any)
     try:
+        # Written and read back: only both show that the effect's type takes it.
         data = user_values.dump(answer)
         user_values.load(kind, data)
     except (errors.EncodeError, errors.DecodeError) as error:

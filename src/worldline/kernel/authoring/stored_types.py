@@ -61,10 +61,12 @@ def check(kind: Any, what: str) -> None:
     _check_read(kind, what)
     todo: list[tuple[Any, str]] = [(_info(kind), "")]
     seen: list[Any] = []
+    # Bounded, because generic types can go on without end.
     while todo and len(seen) < _TYPES_MAX:
         info, path = todo.pop(0)
         stand_in = _stand_in(info)
         known: Any = info if stand_in is None else stand_in
+        # By identity: descriptions of recursive types refer to themselves, so comparing them might not end.
         if any(known is each for each in seen):
             continue
         seen.append(known)
@@ -90,6 +92,7 @@ def _check_read(kind: Any, what: str) -> None:
     if not why:
         return
     path = ""
+    # Goes down to the innermost type that cannot be read, so that the error names it and not what holds it.
     for _ in range(_DEPTH_MAX):
         for label, inner in _members(kind):
             inner_why = _refusal(inner)
@@ -108,10 +111,11 @@ def _shown(kind: Any) -> str:
 
 
 def _refusal(kind: Any) -> str:
-    """Why nothing can be read back as this type, or nothing. `NotDefinedYet` if it names what is not defined."""
+    """Say why nothing can be read back as this type, or nothing. `NotDefinedYet` if it names what is not defined."""
     if any(kind is each for each in _ANYTHING):
         return ""
     try:
+        # msgspec understands the whole type before it looks at the value: a type that it does not know fails here.
         msgspec.convert(_PROBE, stand_ins.read_as(kind), builtin_types=(bytes,), str_keys=True, dec_hook=_refuse)
     except msgspec.ValidationError:
         pass  # no value is a probe; that this can be said means that the type is understood
@@ -139,7 +143,7 @@ def _refuse(kind: type, value: object) -> Never:  # noqa: ARG001 - what msgspec 
 
 
 def _members(kind: Any) -> Iterator[tuple[str, Any]]:
-    """The types that a type is annotated with, each with what leads to it."""
+    """Yield the types that a type is annotated with, each with what leads to it."""
     origin = typing.get_origin(kind)
     if origin is typing.Annotated:
         yield "", typing.get_args(kind)[0]
@@ -155,6 +159,7 @@ def _members(kind: Any) -> Iterator[tuple[str, Any]]:
     except Exception:  # noqa: BLE001 - the user's annotations; what is wrong with them is known already
         return
     for name, inner in hints.items():
+        # Neither of these is stored with an object.
         if not isinstance(inner, dataclasses.InitVar) and typing.ClassVar not in (inner, typing.get_origin(inner)):
             yield f".{name}", inner
 
@@ -163,9 +168,9 @@ def _members(kind: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _wrong(info: Any) -> str:
-    """Why values of a type cannot be written, or nothing. The types inside it are looked at apart."""
+    """Say why values of a type cannot be written, or nothing. The types inside it are looked at apart."""
     if isinstance(info, inspect.CustomType) and _is_personal(info.cls):
-        use.note()
+        use.note()  # so that steps of this process get a desk
         return ""
     if isinstance(info, inspect.CustomType) and not hasattr(info.cls, "model_validate"):
         return _unread(info.cls)
@@ -187,7 +192,7 @@ def _wrong(info: Any) -> str:
 
 
 def _unread(cls: Any) -> str:
-    """Why values of a class that is no model cannot be stored, or nothing."""
+    """Say why values of a class that is no model cannot be stored, or nothing."""
     if isinstance(cls, type) and library_types.is_path(cls):
         return ""
     if isinstance(cls, type) and issubclass(cls, stand_ins.StandIn):
@@ -214,12 +219,13 @@ def _is_number(union: inspect.UnionType) -> bool:
 
 
 def _is_sorted(info: Any) -> bool:
-    """Whether any two values of a type can be compared by what is stored of them, and be items of a set."""
+    """Return whether any two values of a type can be compared by what is stored of them, and be items of a set."""
     if isinstance(info, inspect.UnionType):
         return _is_number(info)
     if isinstance(info, _ARRAYS):
         return all(_is_sorted(each) for _, each in _inside(info))
     if isinstance(info, inspect.LiteralType):
+        # Literals of several types have no common order.
         return all(type(each) is type(info.values[0]) for each in info.values)
     return isinstance(info, _SORTED) or (isinstance(info, inspect.StructType) and info.array_like)
 
@@ -241,7 +247,7 @@ def _info(kind: Any) -> Any:
 
 
 def _inside(info: Any) -> Iterator[tuple[str, Any]]:
-    """The types that a type is made of, each with what leads to it."""
+    """Yield the types that a type is made of, each with what leads to it."""
     if isinstance(info, inspect.CustomType) and _is_personal(info.cls):
         yield from (("", _info(inner)) for inner in typing.get_args(info.cls))
     elif isinstance(info, inspect.CustomType):

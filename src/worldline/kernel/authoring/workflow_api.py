@@ -165,7 +165,7 @@ def _gather(wanted: tuple[Call[Any], ...], grace_us: int | None) -> Generator[An
 
 
 def _settle(wanted: tuple[Call[Any], ...], grace_us: int | None) -> Generator[Any, Any, list[Any]]:
-    """All are under way at once; they are waited for one by one, so that a failure is that of one of them alone."""
+    """Start all at once and wait for them one by one, so that each failure belongs to one of them alone."""
     numbers = _issue_all(wanted)
     results: list[Any] = []
     try:
@@ -176,13 +176,13 @@ def _settle(wanted: tuple[Call[Any], ...], grace_us: int | None) -> Generator[An
             except errors.Error as error:
                 results.append(error)
     except failures.Cancelled as cancelled:
-        yield from closing.close(numbers[len(results) :], cancelled, grace_us, "wl.gather()")
+        yield from closing.close(numbers[len(results) :], cancelled, grace_us, "wl.gather()")  # those not ended yet
         raise
     return results
 
 
 def _result(call: Call[R], number: int, data: bytes) -> R:
-    """The answer of an operation, decoded: the first thing that happens when the code goes on."""
+    """Decode the answer of an operation: the first thing that happens when the code resumes."""
     try:
         result: R = call.target.signature.result(data)
     except errors.DecodeError as error:
@@ -196,8 +196,8 @@ def _unfit(number: int, error: errors.DecodeError) -> BaseException:
 
 def _issue_all(wanted: tuple[Call[Any], ...]) -> tuple[int, ...]:
     hands = context.require("wl.gather()")
-    hands.workflow("wl.gather()")
-    for call in wanted:
+    hands.workflow("wl.gather()")  # refuses in a handler
+    for call in wanted:  # all before one is issued
         call_checks.check_call(call, "wl.gather()", wanted="calls of effects and workflows, as in a(1), b(2)")
     return tuple(hands.issue_call(call, _kind(call)) for call in wanted)
 
@@ -220,7 +220,7 @@ class Started(Generic[R_co]):
             (data,) = yield All((self._number,))
         except errors.Error:
             if self._scope is not None:
-                self._scope.hear(self._number)
+                self._scope.hear(self._number)  # not raised once more by the scope
             raise
         except failures.Cancelled as cancelled:
             self._end(cancelled.reason, closing.kind_for_children(cancelled))
@@ -259,7 +259,7 @@ def start(call: Call[R], /, *, id: str | None = None) -> Started[R] | Any:
         if call.target.kind != "workflow":
             raise failures.OutsideWorkflow("a reducer's handler can start workflows only; let one do the effect")
         hands.handler.start(call, id or "")
-        return Started(call, -1, id or "")
+        return Started(call, -1, id or "")  # no operation: a handler cannot wait for it
     if id is not None:
         ids.check_name(id, "a run's id")
     kind = OpKind.START if call.target.kind == "workflow" else OpKind.EFFECT
@@ -304,7 +304,7 @@ class Scope:
         hands = context.require("wl.scope()")
         workflow = hands.workflow("wl.scope()")
         inner = self._inner = workflow.new_scope(shield=self._shield)
-        self._left = False
+        self._left = False  # an object may be entered again
         if self._timeout_us is not None:
             params = self._timeout_us.to_bytes(8, "big")
             inner.limit(hands.issue(OpKind.TIMER, f"scope:{inner.number}", params, delay_us=self._timeout_us))
@@ -322,25 +322,25 @@ class Scope:
             try:
                 await _Awaiting(_join(tuple(inner.children)))
             except failures.Cancelled as cancelled:
-                error, joining = cancelled, True
+                error, joining = cancelled, True  # raised below, behind the clean-up
         self._left = True
         if error is not None and inner.children:
             if inner.timer >= 0:
                 run.cancel_op(inner.timer, "the scope is being left")
             await _Awaiting(closing.close(inner.children, error, self._grace_us, "the scope"))
-        run = context.require("wl.scope()").workflow("wl.scope()")
+        run = context.require("wl.scope()").workflow("wl.scope()")  # resumed since: another object
         failed = run.failed_in(inner)
         run.leave_scope(inner)
         if isinstance(error, failures.Cancelled) and getattr(error, "scope", -1) == inner.number:
             inner.end_cancelled(getattr(error, "kind", failures.CancelKind.USER))
-            error = None
+            error = None  # a cancellation of this very scope ends with its block
         if error is None:
             if failed:
                 await _raise_failure(failed)
             return True
         _note(error, failed)
         if joining:
-            raise error
+            raise error  # it was not raised in the block, so Python has nothing to raise again
         return False
 
     def _entered(self) -> Entered:
@@ -373,7 +373,7 @@ def _all(numbers: tuple[int, ...]) -> Generator[Any, Any, Any]:
     return (yield All(numbers))
 
 
-# A block with a timeout may be left half-done and go on behind its end, and type checkers know that by the second type.
+# A block with a timeout may be left half-done; type checkers know by the second type that the code continues then.
 @overload
 def scope(
     *, timeout: Seconds, shield: bool = False, grace: Seconds | None = GRACE_SECONDS
@@ -431,7 +431,7 @@ def after(seconds: Seconds, event: object, /) -> Timer:
     delay_us = to_us(seconds, "wl.after()")
     if hands.handler is not None:
         cancelled = hands.handler.after(delay_us, event)
-        return Timer(lambda: cancelled.__setitem__(0, True))
+        return Timer(lambda: cancelled.__setitem__(0, True))  # read when the handler has ended
     number = hands.issue(OpKind.AFTER, user_values.schema_name(type(event)), user_values.dump(event), delay_us=delay_us)
     return Timer(lambda: _give_up(number))
 
@@ -448,7 +448,7 @@ def schedule(
     try:
         spec = schedule_spec.spec_of(what, every=every, cron=cron, tz=tz)
     except errors.UnknownZone as error:
-        if not schedule_spec.has_zones():
+        if not schedule_spec.has_zones():  # no zones at all: the process is at fault, not the code
             hands.drop_step(schedule_spec.lacking(error))
         raise
     hands.schedule(user_values.text(id, "a schedule's id"), spec)
@@ -587,8 +587,8 @@ def continue_as_new(call: Call[Any], /) -> Never:
     call_checks.check_call(call, "wl.continue_as_new()")
     if call.target.kind != "workflow":
         raise errors.BadInput("wl.continue_as_new() takes a workflow call")
-    context.require("wl.continue_as_new()").continue_with(call)
-    raise ContinueAsNew
+    context.require("wl.continue_as_new()").continue_with(call)  # a bad call is refused while the code still runs
+    raise ContinueAsNew  # a BaseException: no `except Exception` stops it
 
 
 def patched(id: str, /) -> bool:

@@ -74,6 +74,7 @@ class HashedProgram(Protocol):
 def program_hash(program: HashedProgram) -> bytes:
     parts = [program.name.encode()]
     homes: source.Homes = {}
+    # Sorted by name: the order of declarations does not count.
     for name, effect in sorted(program.effects.items()):
         parts += [b"effect", name.encode(), *_parameters(effect)]
     for name, flow in sorted(program.workflows.items()):
@@ -82,6 +83,7 @@ def program_hash(program: HashedProgram) -> bytes:
         parts += [b"reducer", name.encode(), (reducer.key or "").encode(), *_texts(reducer.cls, homes)]
         for handler in reducer.handlers:
             parts += [handler.schema.encode(), *_texts(handler.event, homes)]
+            # Only where there is one: programs without inboxes keep their hashes.
             if handler.inbox:
                 parts += [b"inbox", handler.inbox.encode()]
     for name, domain in sorted(program.domains.items()):
@@ -94,6 +96,7 @@ def _texts(root: Any, homes: source.Homes, declared: str = "") -> Iterator[bytes
     the name that the first of them has instead of its own.
     """
     module = _module(root)
+    # Code of this package is not followed: its releases would change the hashes of users' programs.
     follows = source.home_of(module, homes) != _OWN
     todo, done = [root], dict[tuple[str, str], bytes]()
     while todo:
@@ -137,7 +140,7 @@ def _function(function: FunctionType, declared: str) -> tuple[bytes, list[Any]]:
 
 
 def _renamed(tree: ast.Module, name: str) -> ast.Module:
-    """The syntax of a function under another name."""
+    """Return the syntax of a function under another name."""
     outermost = tree.body[0]
     if not isinstance(outermost, ast.FunctionDef | ast.AsyncFunctionDef):
         return tree
@@ -184,7 +187,7 @@ def _resolved(scopes: list[source.NameScope], node: ast.expr) -> Any:
 
 
 def _types(cls: type) -> Iterator[Any]:
-    """The classes that a class's own annotations name, at any depth."""
+    """Yield the classes that a class's own annotations name, at any depth."""
     todo: list[Any] = []
     for annotation in call_signatures.annotations_of(cls).values():
         todo.append(_annotation(cls, annotation))
@@ -196,7 +199,8 @@ def _types(cls: type) -> Iterator[Any]:
 
 
 def _annotation(cls: type, annotation: Any) -> Any:
-    """An annotation as an object, its names looked up in the module of the class; an empty one if that fails."""
+    # Only annotations in quotes, or postponed ones, are text.
+    """Return an annotation as an object, its names looked up in the module of the class; an empty one if that fails."""
     if not isinstance(annotation, str):
         return annotation
     module = inspect.getmodule(cls)

@@ -23,7 +23,7 @@ class _Unknown(Exception):
 
 
 def of(flow: source.CallTarget) -> list[Any] | None:
-    """The event classes that a workflow waits for, or None if that is unknown."""
+    """Return the event classes that a workflow waits for, or None if that is unknown."""
     found: list[Any] = []
     todo, done = [flow.function], list[Any]()
     homes: source.Homes = {}
@@ -41,10 +41,10 @@ def of(flow: source.CallTarget) -> list[Any] | None:
 
 
 def _read(function: FunctionType, module: str, homes: source.Homes) -> tuple[list[Any], list[Any]]:
-    """The event classes that one function waits for, and the functions it uses."""
+    """Return the event classes that one function waits for, and the functions it uses."""
     tree = source.tree_of(function)
     if tree is None:
-        raise _Unknown
+        raise _Unknown  # without source nothing is certain
     scope = source.NameScope(function, tree)
     kinds = [_kind(scope, call) for call in _calls(tree) if _is_wait(scope.resolve(call.func))]
     mentions = [node for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)]
@@ -58,7 +58,7 @@ def _read(function: FunctionType, module: str, homes: source.Homes) -> tuple[lis
 def _kind(scope: source.NameScope, call: ast.Call) -> Any:
     kind = scope.resolve(call.args[0]) if call.args else source.UNKNOWN
     if not isinstance(kind, type):
-        raise _Unknown
+        raise _Unknown  # a type that only shows when the code runs
     return kind
 
 
@@ -100,7 +100,7 @@ def _awaited(tree: ast.Module) -> list[ast.Call]:
 
 
 def _starts_in_scope(tree: ast.Module, scope: source.NameScope, node: ast.expr) -> bool:
-    """Whether this is `start` of something that `async with wl.scope()` has made."""
+    """Return whether this is `start` of something that `async with wl.scope()` has made."""
     if not (isinstance(node, ast.Attribute) and node.attr == "start" and isinstance(node.value, ast.Name)):
         return False
     for block in ast.walk(tree):
@@ -128,6 +128,7 @@ def _is_inside(thing: Any, name: str) -> bool:
 def _may_wait(thing: Any, module: str, homes: source.Homes) -> bool:
     """Functions that could wait: all coroutines, and plain functions of the same project, which may return one."""
     function = source.unwrapped(thing)
+    # Of the functions of this package `wait` alone waits for events, and it is known by its name.
     if function is None or function.__module__.startswith(_OWN):
         return False
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)

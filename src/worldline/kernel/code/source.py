@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 
 T = TypeVar("T")
 
-_WRAPPERS_MAX = 100
+_WRAPPERS_MAX = 100  # around one function; a circle of them ends here, too
 _PARSES_MAX = 5
 _CLASS_TEXTS_MAX = 256
 _CLASS_TEXTS: dict[tuple[str, str, str | None, int | None], str] = {}  # by all that finding a class depends on
@@ -45,12 +45,12 @@ class TargetSignature(Protocol):
 
 
 def is_target(thing: Any) -> TypeGuard[CallTarget]:
-    """Whether it is an effect or a workflow. That file imports this one, so it is told by its name."""
+    """Return whether it is an effect or a workflow. That file imports this one, so it is told by its name."""
     return any(each.__module__ == _CALLS and each.__qualname__ == "Target" for each in type(thing).__mro__)
 
 
 def tree_of(thing: Callable[..., Any] | type) -> ast.Module | None:
-    """The syntax of a function or class; None if its source is missing."""
+    """Return the syntax of a function or class; None if its source is missing."""
     try:
         if inspect.getfile(thing) == _SHARED:  # what is remembered under it may be another text
             return None
@@ -62,11 +62,13 @@ def tree_of(thing: Callable[..., Any] | type) -> ast.Module | None:
 def _class_text(cls: type) -> str:
     """The source of a class. Python parses the whole file to find it: here, once for each class and text of a file."""
     file = inspect.getsourcefile(cls) or inspect.getfile(cls)
+    # A file that was edited since has to be read again.
     linecache.checkcache(file)
     lines = linecache.getlines(file, vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else None)
     found_by = ("".join(lines), cls.__qualname__, cls.__doc__, vars(cls).get("__firstlineno__"))
     text = _CLASS_TEXTS.get(found_by)
     if text is None:
+        # Emptied as a whole, because a class that is asked for again costs one parse.
         if len(_CLASS_TEXTS) >= _CLASS_TEXTS_MAX:
             _CLASS_TEXTS.clear()
         text = _CLASS_TEXTS[found_by] = _parsing(lambda: inspect.getsource(cls))
@@ -91,9 +93,11 @@ def _parsing(do: Callable[[], T]) -> T:
 
 
 def unwrapped(thing: Any) -> FunctionType | None:
-    """The plain function inside decorators that have `__wrapped__`, if there is one."""
+    """Return the plain function inside decorators that have `__wrapped__`, if there is one."""
     for _ in range(_WRAPPERS_MAX):
+        # Read without running code: what users wrap may have properties and `__getattr__`.
         inner = thing.fget if isinstance(thing, property) else inspect.getattr_static(thing, "__wrapped__", None)
+        # A slot of this name is no wrapped function.
         if inner is None or isinstance(inner, GetSetDescriptorType | MemberDescriptorType):
             inner = thing.__func__ if isinstance(thing, classmethod | staticmethod) else None
         if inner is None:
@@ -106,13 +110,13 @@ Homes = dict[str, str]  # of modules, as far as they are known
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """The file and line where a function is declared, for people; empty if it has no code of its own."""
+    """Return the file and line where a function is declared, for people; empty if it has no code of its own."""
     code = getattr(unwrapped(function), "__code__", None)
     return "" if code is None else f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}"
 
 
 def is_at_home(thing: Any, module: str, known: Homes) -> bool:
-    """Whether something belongs to this module, or to the package of the module."""
+    """Return whether something belongs to this module, or to the package of the module."""
     its = str(getattr(thing, "__module__", ""))
     return its == module or home_of(its, known) == home_of(module, known)
 
@@ -132,6 +136,7 @@ def home_of(module: str, known: Homes) -> str:
 
 def _home_of(module: str) -> str:
     top = module.partition(".")[0]
+    # Of modules at the top, only packages have a path.
     if hasattr(sys.modules.get(top), "__path__"):
         return top
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -161,6 +166,7 @@ class NameScope:
         found = self.named(node.id) if isinstance(node, ast.Name) else UNKNOWN
         while attributes and found is not UNKNOWN:
             name = attributes.pop()
+            # Attributes are read without running properties of the user's.
             if isinstance(found, ModuleType) and found.__name__ == _PACKAGE:  # its names are loaded when they are used
                 found = getattr(found, name, UNKNOWN)
             else:
@@ -198,7 +204,7 @@ def _closed(function: FunctionType) -> dict[str, Any]:
 
 
 def _assigned(tree: ast.Module) -> Iterator[str]:
-    """The names that are local to the function, or to functions inside it."""
+    """Yield the names that are local to the function, or to functions inside it."""
     outermost = tree.body[0] if tree.body else None
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
@@ -207,6 +213,7 @@ def _assigned(tree: ast.Module) -> Iterator[str]:
             yield node.arg
         elif isinstance(node, ast.ExceptHandler):
             yield node.name or ""
+        # The outermost name is the function's own, which is not local to it.
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node is not outermost:
             yield node.name
         elif isinstance(node, ast.alias):

@@ -36,6 +36,7 @@ def feed(coroutine: Coroutine[Any, Any, Any], run: LiveRun, resume: Resume | Non
     try:
         waiting = _feed(coroutine, run, resume)
     except BaseException as error:
+        # What the process raises says nothing of the code: it is passed on as it is.
         if (turning or run.strayed) and not user_errors.let_pass(error):
             _check_fed(run, error, turning=turning)
         raise
@@ -48,6 +49,7 @@ def _check_fed(run: LiveRun, error: BaseException | None, *, turning: bool) -> N
     if run.strayed:
         raise failures.Diverged(run.strayed) from error
     if turning and run.rebuilding:
+        # Fewer than were kept: the code has ended, or waits, before the place where it should turn live.
         if run.issued != len(run.record.ops):
             raise failures.Diverged(_stops(run, error)) from error
         run.turned()
@@ -55,6 +57,7 @@ def _check_fed(run: LiveRun, error: BaseException | None, *, turning: bool) -> N
 
 def _feed(coroutine: Coroutine[Any, Any, Any], run: LiveRun, resume: Resume | None) -> Await:
     yielded = _send(coroutine, run, resume)
+    # Raised in the code, at its own await. Code that catches it and awaits the same again is stopped in the end.
     for _ in range(FOREIGN_AWAITS_MAX):
         if type(yielded) in _AWAITS and _is_possible(run, yielded):
             waiting: Await = yielded
@@ -94,6 +97,7 @@ def _send(coroutine: Coroutine[Any, Any, Any], run: LiveRun, resume: Resume | No
         return stack.call(coroutine.throw, cancelled)
     if resume.failed >= 0:
         error = _error_of(ops[resume.failed])
+        # Beside the journal: a rebuilt run has none, so nothing may be decided by it.
         trace = run.traces.take(resume.failed, ops[resume.failed].outcome)
         if trace:
             what = "where=" if ops[resume.failed].kind is OpKind.WAIT else "the effect"
@@ -112,7 +116,7 @@ def _send(coroutine: Coroutine[Any, Any, Any], run: LiveRun, resume: Resume | No
 
 
 def _error_of(op: Op) -> BaseException:
-    """The exception that an operation's failure is raised as."""
+    """Return the exception that an operation's failure is raised as."""
     assert op.outcome is not None
     try:
         why = structs.decode(JournaledFailure, op.outcome.data)
@@ -139,7 +143,7 @@ def _error_of(op: Op) -> BaseException:
 
 
 def rebuild(machine: Machine, run: LiveRun) -> None:
-    """Make the coroutine anew and feed it everything it was fed before. `Diverged` if the code does something else."""
+    """Make the coroutine again and feed it everything it was fed before. `Diverged` if the code does something else."""
     with step_desk.at(machine):
         _rebuild(machine, run)
 
@@ -151,6 +155,7 @@ def _rebuild(machine: Machine, run: LiveRun) -> None:
     if flow is None:
         known = list(machine.program.workflows)
         raise failures.Diverged(divergence_report.no_workflow(record.id, record.workflow, machine.program.name, known))
+    # Nothing of an earlier rebuilding may mix with this one.
     run.cool()
     begun = bool(run.record.ops)  # a run that has begun and still lives waits for some operation
     try:
@@ -166,6 +171,7 @@ def _rebuild(machine: Machine, run: LiveRun) -> None:
     if not begun:
         return
     try:
+        # If a reset has kept no feeding, the beginning itself is the one that turns live, and the driver makes it.
         if record.log or not record.turning:
             _feed_again(machine, run, None)
         for resume in record.log[:-1] if record.turning else record.log:
@@ -175,6 +181,7 @@ def _rebuild(machine: Machine, run: LiveRun) -> None:
             return
         _check_all_issued(run)
     except failures.Diverged:
+        # A coroutine that was fed in part stands for no state of the record.
         run.cool()
         raise
     run.rebuilt()
@@ -210,7 +217,7 @@ def _check_all_issued(run: LiveRun) -> None:
 
 
 def _stops(run: LiveRun, error: BaseException | None) -> str:
-    """The report of code that asks for nothing more where the record goes on."""
+    """Report code that asks for nothing more where the record has more."""
     record = run.record
     how, at = "waits for something else", ""
     if type(error) is StopIteration:
@@ -225,7 +232,7 @@ def _raised_before(machine: Machine, schema: str, data: bytes, correlation_id: s
 
 
 def block(machine: Machine, run: LiveRun, report: str) -> None:
-    """The code does not fit the record: keep the run as it is until the program has code that fits."""
+    """Keep a run as it is whose code does not fit its record, until the program has code that fits."""
     unfit = run.block(report)
     record = run.record
     machine.draft(Kind.RUN_BLOCKED, structs.encode(Blocked(record.id, record.blocked, unfit)), correlation=record.id)

@@ -66,7 +66,7 @@ class RecordedOperation(Protocol):
 def another(
     run: str, workflow: str, ops: Sequence[RecordedOperation], number: int, wanted: RecordedOperation, *, asked_at: str
 ) -> str:
-    """The code asks for `wanted` as operation `number`, where the journal has another one, or none."""
+    """Report that the code asks for `wanted` as operation `number`, where the journal has another one, or none."""
     recorded = ops[number] if number < len(ops) else None
     journal = "nothing more" if recorded is None else _recorded(recorded)
     lines = [
@@ -105,7 +105,7 @@ def stops(run: str, workflow: str, ops: Sequence[RecordedOperation], number: int
 def unfit_answer(
     run: str, workflow: str, ops: Sequence[RecordedOperation], number: int, *, answer: bytes, why: str, asked_at: str
 ) -> str:
-    """The answer of operation `number` is not of the type that the code has for it."""
+    """Report that the answer of operation `number` is not of the type that the code has for it."""
     return "\n".join(
         [
             f"run {run!r} ({workflow}), operation {number + 1}: {UNFIT}",
@@ -124,7 +124,7 @@ def unfit_answer(
 
 
 def no_workflow(run: str, workflow: str, program: str, known: Sequence[str]) -> str:
-    """The program has no such workflow any more."""
+    """Report that the program has no such workflow any more."""
     there = ", ".join(sorted(known)) or "none"
     return (
         f"run {run!r} ({workflow}): program {program!r} has no workflow {workflow!r}; it has {there}\n"
@@ -134,7 +134,7 @@ def no_workflow(run: str, workflow: str, program: str, known: Sequence[str]) -> 
 
 
 def unfit_arguments(run: str, workflow: str, args: bytes, why: str) -> str:
-    """The workflow does not take the arguments that the run was started with."""
+    """Report that the workflow does not take the arguments that the run was started with."""
     return (
         f"run {run!r} ({workflow}): its arguments do not fit {workflow}(): {why}\n"
         f"  journal: {workflow}{value_text(args)}\n"
@@ -151,6 +151,7 @@ def finding(report: str) -> str:
 
 def addressed(report: str, world: str) -> str:
     """A report with a world's name in its commands. The kernel does not know the name: what it journals says WORLD."""
+    # Arguments that are shown above may have the same words in them, so only the advice is replaced.
     found, to_go_on, advice = report.partition(_TO_GO_ON)
     return found + to_go_on + _TO_WORLD.sub(lambda each: f"{each[1]} {shlex.quote(world)} ", advice)
 
@@ -160,7 +161,7 @@ def _whole(lines: list[str], at: str, run: str, operation: int) -> str:
 
 
 def _agreeing(ops: Sequence[RecordedOperation], number: int) -> list[str]:
-    """The last operations before this one, which code and journal have both."""
+    """Return the last operations before this one, which code and journal have both."""
     first = max(0, number - AGREEING_SHOWN)
     shown = [f"  ...   {first} more that agree"] if first else []
     for index in range(first, min(number, len(ops))):
@@ -186,13 +187,13 @@ def _advice(run: str, operation: int) -> list[str]:
 
 
 def describe(op: RecordedOperation) -> str:
-    """An operation with its arguments, on one line."""
+    """Return an operation with its arguments, on one line."""
     said = arguments(op)
     return f"{_NAMES[op.kind]} {op.name!r}{f' {said}' if said else ''}"
 
 
 def _recorded(op: RecordedOperation) -> str:
-    """The same, with the step that asked for it."""
+    """Describe an operation with the step that asked for it."""
     return f"{describe(op)}{f' (step {op.step})' if op.step else ''}"
 
 
@@ -217,12 +218,13 @@ def arguments(op: RecordedOperation) -> str:
                 return f"{said}{f' for key {key!r}' if key else ''}"
             case _:
                 return value_text(params)
+    # Never an error: the report says why a run stands still, whatever its record has.
     except errors.DecodeError:
         return f"with {len(params)} bytes that cannot be read"
 
 
 def _time_text(name: str, params: bytes) -> str:
-    """How long a timer runs, or until when."""
+    """Say how long a timer runs, or until when."""
     if name != "sleep_until":
         return f"{int.from_bytes(params, 'big') / 1_000_000:g} s"
     due = timedelta(microseconds=int.from_bytes(params, "big", signed=True))
@@ -235,6 +237,7 @@ def value_text(data: bytes) -> str:
         found = canonical.decode(data)
     except errors.DecodeError:
         return f"({len(data)} bytes that cannot be read)"
+    # Keys that could be parameters are shown as a call's arguments.
     if type(found) is dict and all(type(name) is str and name.isidentifier() for name in found):
         return f"({_cut(', '.join(f'{name}={_plain(each)}' for name, each in found.items()))})"
     return f"({_cut(_plain(found))})"
@@ -242,6 +245,7 @@ def value_text(data: bytes) -> str:
 
 def _plain(value: Any) -> str:
     """A decoded value. Of a long one only as much is written as is shown."""
+    # Cut before it is written out: a value may be of megabytes.
     if isinstance(value, str | bytes) and len(value) > VALUE_CHARACTERS_MAX:
         unit = "bytes" if isinstance(value, bytes) else "characters"
         return f"{value[: VALUE_CHARACTERS_MAX // 2]!r}... ({len(value)} {unit})"
@@ -276,7 +280,7 @@ def asking_line() -> str:
 
 
 def raising_line(error: BaseException) -> str:
-    """The innermost line of the user's code that an exception passed through."""
+    """Return the innermost line of the user's code that an exception passed through."""
     found = ""
     trace = error.__traceback__
     while trace is not None:
@@ -290,5 +294,6 @@ def raising_line(error: BaseException) -> str:
 def line_of(code: CodeType, number: int, names: dict[str, Any]) -> str:
     """A line as a traceback shows it: file, number, function, and its text if the source is available."""
     text = linecache.getline(code.co_filename, number, names).strip()[:LINE_CHARACTERS_MAX]
+    # Without folders: a report is journaled, and must not depend on a machine.
     file = code.co_filename.replace("\\", "/").rpartition("/")[2]
     return f"{file}:{number} in {code.co_name}(){f': {text}' if text else ''}"

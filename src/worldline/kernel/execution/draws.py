@@ -21,6 +21,7 @@ def draw(
     frame = sys._getframe(3)  # noqa: SLF001 - the user's function: workflow_api.x -> HandlerCalls.x -> draw
     function = declared(frame.f_code.co_qualname)
     name = label
+    # Without a label, the order of draws within one function and API tells them apart.
     if not label:
         count = counters.get((function, api), 0)
         counters[function, api] = count + 1

@@ -80,13 +80,14 @@ class HandlerCalls:
         this step this is. Made only if it is asked for: most handlers never do.
         """
         if not self._seed:
+            # Whatever draws counts as a fold, so no two events draw the same.
             key, folds = self._cell
             counts = folds.to_bytes(8, "big") + self._machine.now.events.to_bytes(4, "big")
             self._seed = digest.hash_parts(b"fold", self._machine.seed, key, counts, self._handler.method.encode())
         return self._seed
 
     def in_cell(self, cell: Cell) -> None:
-        """The handler runs on this cell."""
+        """Set the cell that the handler runs on."""
         self._cell = cell.key, cell.folds
 
     @property
@@ -106,6 +107,7 @@ class HandlerCalls:
         self._machine.drop_step(why)
 
     def made_call(self, call: calls.Call[Any]) -> None:
+        # Only strict mode looks at them, so only there they are kept.
         if self._machine.strict:
             self._made.append(call)
 
@@ -125,7 +127,7 @@ class HandlerCalls:
 
     def after(self, delay_us: int, event: object) -> list[bool]:
         raised = user_values.schema_name(type(event)), user_values.dump(event)
-        cancelled = [False]
+        cancelled = [False]  # read when the handler has ended
         self.afters.append((delay_us, raised, cancelled))
         self._count(raised[1])
         return cancelled
@@ -136,6 +138,7 @@ class HandlerCalls:
         if run_id:
             ids.check_name(run_id, "a run's id")
         args = call.pack_checked()
+        # Refused here, where the author sees it; one that is started by another handler of this event shows later.
         known = self._machine.runs.get(run_id)
         if known is not None and not runs.is_same(known.record, call.target.name, args):
             raise errors.IdReused(run_id)
@@ -155,8 +158,10 @@ class HandlerCalls:
         """Make a schedule, or without a spec remove it, if the handler succeeds."""
         if spec is not None:
             try:
+                # Those that this handler has asked for are not in the machine yet.
                 schedules.check(self._machine, schedule_id, spec, adding=len(self.schedules))
             except errors.CannotStep as error:
+                # Noted before it is raised again: the handler may catch it, and the step must be dropped all the same.
                 self._machine.drop_step(error)
                 raise
         self.schedules.append((schedule_id, spec))

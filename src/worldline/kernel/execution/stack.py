@@ -25,6 +25,7 @@ def call(function: Callable[..., Any], *given: Any) -> Any:
     """Call user code, at the one depth."""
     above = _guess[0]
     try:
+        # Instead of counting: whether the frame that was outermost last time is so again.
         known = sys._getframe(above).f_back is None  # noqa: SLF001 - nothing else tells a stack's depth
     except ValueError:
         known = False
@@ -33,6 +34,7 @@ def call(function: Callable[..., Any], *given: Any) -> Any:
     if above <= FRAMES:
         return _deeper(FRAMES - above, function, given)
     limit = sys.getrecursionlimit()
+    # By just what the stack is deeper, so user code has the same depth left.
     sys.setrecursionlimit(limit + above - FRAMES)
     try:
         return _deeper(0, function, given)
@@ -45,7 +47,7 @@ def _deeper(frames: int, function: Callable[..., Any], given: tuple[Any, ...]) -
 
 
 def _count(frame: FrameType | None) -> int:
-    """The frames above one."""
+    """Count the frames above one."""
     count = -1
     while frame is not None:
         count += 1

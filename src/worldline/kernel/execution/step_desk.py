@@ -1,7 +1,7 @@
 """Where a step seals and opens personal values (`kernel/personal/personal_value.py`).
 
 A value that is written gets a number from the step and the order in it, so a replay finds the salt that was made then,
-and comes to the same token. Code that a rebuilt run repeats writes nothing: it gets the tokens that were recorded.
+and makes the same token. Code that a rebuilt run repeats writes nothing: it gets the tokens that were recorded.
 
 Whether a value is still there is no part of the state, so a step that finds one gone says so (ERASED_READ), and a
 replay takes that as given. A step that is replayed, and had a value that is gone now, cannot be done again
@@ -26,6 +26,7 @@ from worldline.model.personal_records import New, PersonalRecord
 @contextmanager
 def at(machine: Machine) -> Iterator[None]:
     """A desk for code of the machine that runs outside of a step, if there is none."""
+    # Inside a step its own desk stays, which counts what the step writes.
     outside = personal_value.desk.get()
     if not isinstance(outside, StepDesk):
         personal_value.desk.set(StepDesk(machine))
@@ -55,6 +56,7 @@ class StepDesk:
     def seal(self, subject: bytes, data: bytes) -> bytes:
         machine = self._machine
         run = self._run()
+        # Repeated code must come to the recorded token: a new one would have another salt.
         if run is not None and run.rebuilding:
             return self._again(run, subject)
         if type(context.current.get()) is context.Nowhere:
@@ -64,6 +66,7 @@ class StepDesk:
         now = machine.now
         sealing = now.with_personal()
         number = sealing.write(len(data))
+        # Before anything is kept: the exception may be caught by the user's code.
         if sealing.bytes > limits.PERSONAL_STEP_BYTES_MAX or sealing.count > limits.PERSONAL_STEP_MAX:
             raise failures.LimitExceeded(TOO_MUCH)
         place = now.context.step.to_bytes(8, "big") + number.to_bytes(4, "big")
@@ -80,6 +83,7 @@ class StepDesk:
                 return kept
             found = machine.vault.again(subject, value, data)
         except errors.CannotStep as error:
+            # Noted before it is raised again, because user code may catch it.
             machine.drop_step(error)
             raise
         if found is None:
@@ -87,12 +91,12 @@ class StepDesk:
         return found
 
     def _run(self) -> LiveRun | None:
-        """The run whose code runs, if it is one's."""
+        """Return the run whose code runs now, if it is a run's code."""
         running = context.current.get()
         return None if running is None else self._machine.runs.get(running.run_id)
 
     def _again(self, run: LiveRun, subject: bytes) -> bytes:
-        """The token that this very code wrote before. What has none is written nowhere, so any will do."""
+        """Return the token that this very code wrote before. What has none is written nowhere, so any will do."""
         ops, next_op = run.record.ops, (run.record.id, run.issued)
         count = self._repeated[next_op] = self._repeated.get(next_op, 0) + 1
         found = sealed_token.find(ops[run.issued].params) if run.issued < len(ops) else []
@@ -101,6 +105,7 @@ class StepDesk:
     def open(self, token: bytes) -> bytes | None:
         machine = self._machine
         wanted = sealed_token.parse(token)
+        # A replay takes the recorded absence as given, also where the value can be read here.
         if machine.where is not None and wanted.value in machine.now.given_erased:
             self._missed(wanted)
             return None
@@ -136,5 +141,5 @@ class StepDesk:
 
 
 def _nothing(subject: bytes) -> bytes:
-    """A token of no value."""
+    """Make a token that stands for no value."""
     return sealed_token.Token(subject, bytes(limits.ID_BYTES), bytes(limits.DIGEST_BYTES)).pack()

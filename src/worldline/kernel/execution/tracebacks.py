@@ -33,6 +33,7 @@ CUT: Final = "  ...\n"
 _OURS: Final = __file__.rpartition("/kernel/")[0] + "/"
 _CAUSE: Final = "\nThe above exception was the direct cause of the following exception:\n\n"
 _CONTEXT: Final = "\nDuring handling of the above exception, another exception occurred:\n\n"
+# Read by the base class's own descriptors, because a user's class may override every one of these.
 _get_traceback: Final[Any] = BaseException.__dict__["__traceback__"].__get__
 _get_cause: Final[Any] = BaseException.__dict__["__cause__"].__get__
 _get_context: Final[Any] = BaseException.__dict__["__context__"].__get__
@@ -74,6 +75,7 @@ def of(error: BaseException, message: str) -> str:
     """
     try:
         return _of(error, message)
+    # Making a traceback must change nothing: if it fails, there is none.
     except BaseException as raised:
         if user_errors.let_pass(raised):
             raise
@@ -81,7 +83,7 @@ def of(error: BaseException, message: str) -> str:
 
 
 def of_attempt(error: BaseException, message: str) -> str:
-    """The traceback of what an effect raised. Its message may begin with the class or not."""
+    """Return the traceback of what an effect raised. Its message may begin with the class or not."""
     name = user_errors.name_of(type(error))
     return of(error, message if message.startswith(name) else f"{name}: {message}" if message else name)
 
@@ -94,6 +96,7 @@ def _of(error: BaseException, message: str) -> str:
         # The exception itself gets half of the room, and those that led to it share the rest.
         room = limits.TRACE_BYTES_MAX // 2 if number == 0 and len(chain) > 1 else limits.TRACE_BYTES_MAX // len(chain)
         parts.append(link + _one(each, said, room))
+    # Frames of this package alone tell users nothing.
     if not any("  File " in part for part in parts):
         return ""
     return _bounded("".join(reversed(parts)), limits.TRACE_BYTES_MAX)
@@ -104,6 +107,7 @@ def _chain(error: BaseException) -> list[tuple[BaseException, str]]:
     found: list[BaseException] = []
     links: list[str] = []
     current: BaseException | None = error
+    # The loop is bounded, and checked by identity: code can make a chain that leads to itself.
     while current is not None and len(found) < CHAIN_MAX and not any(current is each for each in found):
         found.append(current)
         cause = _get_cause(current)
@@ -128,10 +132,11 @@ def _one(error: BaseException, message: str, bytes_max: int) -> str:
 
 
 def _frames(trace: TracebackType | None) -> list[CodeFrame]:
-    """The frames that are shown: the last, and the last of the user's own."""
+    """Return the frames that are shown: the last, and the last of the user's own."""
     last: list[CodeFrame] = []
     own: list[CodeFrame] = []
     number = 0
+    # A traceback is as long as the recursion was deep, so not all of it is walked.
     while trace is not None and number < FRAMES_SEEN_MAX:
         code = trace.tb_frame.f_code
         file = user_errors.plain_text(code.co_filename)
@@ -175,7 +180,7 @@ def _source(frame: CodeFrame) -> str:
 
 
 def _described(error: BaseException) -> str:
-    """An exception by its class and its plain arguments, without calling anything of its own."""
+    """Return an exception by its class and its plain arguments, without calling anything of its own."""
     name = user_errors.name_of(type(error))
     given = [each for each in _get_args(error) if type(each) in _PLAIN]
     if len(given) == 1 and type(given[0]) is str:
@@ -186,6 +191,7 @@ def _described(error: BaseException) -> str:
 def _notes(error: BaseException) -> list[str]:
     """What was added to an exception by `add_note`, as far as it is plain text."""
     notes = dict.get(_get_fields(error), "__notes__")
+    # User code can set `__notes__` to anything.
     if type(notes) is not list:
         return []
     return [
@@ -200,5 +206,6 @@ def _bounded(text: str, bytes_max: int) -> str:
     data = text.encode("utf-8", "backslashreplace")
     if len(data) <= bytes_max:
         return data.decode()
+    # Cuts may fall into the middle of a character: what is left of it is dropped.
     half = (bytes_max - len(CUT) - 2) // 2
     return f"{data[:half].decode(errors='ignore')}\n{CUT}{data[-half:].decode(errors='ignore')}"

@@ -21,6 +21,7 @@ def check_all(machine: Machine, run: LiveRun) -> None:
 
 def check(machine: Machine, run: LiveRun, number: int) -> None:
     """Answer a wait with the first buffered event that fits it."""
+    # Repeated code gets the outcome that its record has.
     if run.rebuilding:
         return
     schema = run.record.ops[number].name
@@ -29,6 +30,7 @@ def check(machine: Machine, run: LiveRun, number: int) -> None:
             continue
         outcome = _try(machine, run, number, buffered.data)
         if outcome is not None:
+            # A condition that raised fails the wait alone: the event stays, and may be for another.
             if outcome.status is ReceiptStatus.OK:
                 run.take_buffered(index)
             run_requests.arrive(machine, run.record.id, number, outcome)

@@ -99,6 +99,7 @@ class WorkflowCalls:
                 self._machine.drop_step(error)
                 raise
         now = self._machine.now
+        # Half done in between: an exception there drops the step.
         now.begin_change()
         schedules.change(self._machine, schedule_id, spec)
         now.end_change()
@@ -114,7 +115,7 @@ class WorkflowCalls:
         return self._machine.origin.run_seed(self._run.record.seed, self._run.salts)
 
     def _declared(self, function: str) -> str:
-        """The name that a function of the user's counts under: renaming it changes no draw."""
+        """Return the name that a function of the user's counts under: renaming it changes no draw."""
         flow = self._machine.program.workflows.get(self._run.record.workflow)
         return function if flow is None else flow.declared(function)
 
@@ -124,6 +125,7 @@ class WorkflowCalls:
         number = self.issue_call(call, _EFFECT if call.target.kind == "effect" else OpKind.CHILD)
         try:
             (data,) = yield All((number,))
+        # What was called is cancelled with the code that waited for it; a run gets time to clean up.
         except failures.Cancelled as cancelled:
             yield from closing.close((number,), cancelled, closing.GRACE_US, "the workflow")
             raise
@@ -142,7 +144,7 @@ class WorkflowCalls:
 
     def issue_call(self, call: calls.Call[Any], kind: OpKind, *, run_id: str = "") -> int:
         """Issue an effect or a child. The target must belong to the program of this world."""
-        call.use()
+        call.use()  # also if it is refused: it is not forgotten
         try:
             run_requests.check_known(self._machine.program, call.target)
             params = run_requests.pack_call(call, again=self._is_rebuilding())
@@ -155,6 +157,7 @@ class WorkflowCalls:
         """Issue the next operation of the run, or, when rebuilding, check that it is the one recorded."""
         run = self._run
         name.encode()  # what has no bytes is refused here, before anything is recorded
+        # Before `_number`, which counts this operation: a reset run turns live by the count.
         rebuilding = self._is_rebuilding()
         number = self._number()
         wanted = Op(kind, name, params)
@@ -183,7 +186,7 @@ class WorkflowCalls:
         self._run.issue(op)
 
     def _number(self) -> int:
-        """The number of the next operation."""
+        """Return the number of the next operation."""
         if self._run.issued >= limits.RUN_OPERATIONS_MAX:
             error = failures.LimitExceeded(
                 f"a run may ask for {limits.RUN_OPERATIONS_MAX} things; start over with wl.continue_as_new()"
@@ -197,6 +200,7 @@ class WorkflowCalls:
         self._refused += 1
         if self._refused >= REFUSALS_MAX:
             self._lost = f"it asked {self._refused} times for what is refused, the last time so: {error}"
+            # Its calls have no effect from here on; `check_lost` ends the run when it awaits something.
             context.current.set(context.Nowhere())
 
     def check_lost(self) -> None:
@@ -221,8 +225,10 @@ class WorkflowCalls:
         timer = -1
         if timeout_us is not None:
             timer = self.issue(OpKind.TIMER, "wait", timeout_us.to_bytes(8, "big"), delay_us=timeout_us)
+        # Events that came before count, so the buffer is searched as soon as the wait is recorded.
         waits.check(self._machine, run, number)
         outcome, _ = (yield First((number, timer))) if timer >= 0 else ((yield All((number,)))[0], None)
+        # Answered or given up: no later event is tried on it.
         run.wheres.pop(number, None)
         if outcome is None:
             self.cancel_op(number, "timeout")
@@ -231,6 +237,7 @@ class WorkflowCalls:
             event = user_values.load(kind, outcome)
         except errors.DecodeError as error:
             raise self.unfit(number, error) from error
+        # The event came first: the timeout must not stay in the queues.
         if timer >= 0:
             self.cancel_op(timer, "cancelled")
         return event
@@ -261,7 +268,7 @@ class WorkflowCalls:
     def _value(self, api: str, name: str, read: Callable[[], bytes]) -> bytes:
         """A value read now and recorded, so that a rebuilt run reads the same."""
         run = self._run
-        name.encode()
+        name.encode()  # what has no bytes is refused here, as in `issue`
         if self._is_rebuilding():
             number = self._number()
             _check_same(self._machine, run, number, Op(OpKind.VALUE, f"{api}:{name}", b""))
@@ -277,6 +284,7 @@ class WorkflowCalls:
     def patched(self, name: str) -> bool:
         """True where new code may run: always in a new run; in an older one only if it was true the first time."""
         patches = self._run.patches
+        # Remembered: all places of the code must get the same answer.
         if name not in patches:
             patches[name] = self._first_patched(name)
         return patches[name]
@@ -287,6 +295,7 @@ class WorkflowCalls:
         if self._is_rebuilding():
             number = run.issued
             recorded = run.record.ops[number] if number < len(run.record.ops) else None
+            # The record is older than the patch: it has another operation here, or none.
             if recorded is None or recorded.kind is not OpKind.PATCH or recorded.name != name:
                 return False
             run.next_number()
@@ -316,11 +325,12 @@ class WorkflowCalls:
                 continue
             if op.outcome.status in (ReceiptStatus.ERROR, ReceiptStatus.TIMEOUT) or number == scope.failing:
                 found.append((number, f"{op.name}: {runs.message_of(op.outcome)}"))
+        # The failure that cancelled the block comes first: it is raised, and the others become notes.
         found.sort(key=lambda each: each[0] != scope.failing)
         return found
 
     def leave_scope(self, scope: ScopeOperation) -> None:
-        """The block ends: so does everything that was started in it."""
+        """End a block, and with it everything that was started in it."""
         run = self._run
         run.scopes.remove(scope)
         for number in [scope.timer, *scope.children]:

@@ -42,7 +42,7 @@ class Desk(Protocol):
         """Keep a value apart, under the hash of whose it is. Returns its token."""
 
     def open(self, token: bytes) -> bytes | None:
-        """The value that a token stands for; None if it was erased."""
+        """Return the value that a token stands for; None if it was erased."""
 
     @property
     def opens_at_once(self) -> bool:
@@ -131,6 +131,7 @@ class Personal(Generic[T_co]):
             return self._token
         if self._erased:
             raise failures.Erased
+        # One that was read outside of the kernel has no name of its subject, only the hash in its token.
         subject = sealed_token.parse(self._token).subject if self._token else sealed_token.subject_of(self._of)
         at = _desk("it can be sent to a world, given to a run or returned; here it cannot be stored")
         return at.seal(subject, dump(self._value))
@@ -140,8 +141,9 @@ class Personal(Generic[T_co]):
         """Read a value of its token, as that stands in a stored value. `read`: how bytes become the value."""
         made: Personal[T] = Personal.__new__(Personal)
         use.note()
-        sealed_token.parse(token)
+        sealed_token.parse(token)  # what is no token is refused where it is read
         made._of, made._value, made._token, made._erased, made._read = "", _NOTHING, token, False, read
+        # There may be none: the object then has the token alone.
         at = desk.get()
         if at is not None and at.opens_at_once:
             data = at.open(token)
@@ -152,11 +154,13 @@ class Personal(Generic[T_co]):
         return made
 
     def __repr__(self) -> str:
+        # Without asking a desk: a text must cause no reading, and no entry that says a value was missed.
         return "Personal(erased)" if self._erased else "Personal(...)"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Personal):
             return NotImplemented
+        # Each writing of a value has a token of its own, so equal ones need no vault.
         if self._token and other._token:
             return self._token == other._token
         return self.erased == other.erased and (self.erased or self.value == other.value)
@@ -171,6 +175,7 @@ class TrialDesk:
     opens_at_once = False
 
     def seal(self, subject: bytes, data: bytes) -> bytes:
+        # Nothing of a trial is kept, so id and salt need not differ.
         return sealed_token.seal(subject, bytes(16), salt=bytes(sealed_token.SALT_BYTES), data=data).pack()
 
     def open(self, token: bytes) -> None:  # noqa: ARG002

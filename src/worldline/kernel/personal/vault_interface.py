@@ -49,6 +49,7 @@ class MemoryVault:
         return kept
 
     def forget(self, subject: bytes) -> None:
+        # Collected first: the map cannot change while it is walked.
         for each in [each for each in self.values if each[0] == subject]:
             del self.values[each]
 
@@ -68,12 +69,14 @@ class TrialVault:
 
     def again(self, subject: bytes, value: bytes, data: bytes) -> PersonalRecord | None:
         found = self._kept.find(subject, value)
+        # The code that is tried may write another value at this place.
         return found if found is not None and found.data == data else self.keep(subject, value, data)
 
     def keep(self, subject: bytes, value: bytes, data: bytes) -> PersonalRecord:
         return self._made.keep(subject, value, data)
 
     def forget(self, subject: bytes) -> None:
+        # Only what it has made: a trial erases nothing.
         self._made.forget(subject)
 
 
@@ -81,9 +84,10 @@ in_memory: Final[context.OfThread[MemoryVault]] = context.OfThread(MemoryVault()
 
 
 def opened(vault: Vault, token: Token) -> bytes | None:
-    """The value that a token stands for, checked; None if it is gone."""
+    """Return the value that a token stands for, checked; None if it is gone."""
     kept = vault.find(token.subject, token.value)
     if kept is None:
         return None
+    # The token is what was journaled: a value that was changed in the store must not pass for it.
     sealed_token.check(token, salt=kept.salt, data=kept.data)
     return kept.data

@@ -73,12 +73,13 @@ class Cells(dict[tuple[str, str], Cell]):
         self._trie, self._new_changes = other._trie, other._new_changes
 
     def root(self, rows_beside: Iterable[tuple[bytes, Row]]) -> bytes | None:
-        """The root of the state, by what has changed since it was saved; None if it must be made of all rows."""
+        """Return the root of the state, by what has changed since it was saved; None if it must be made of all rows."""
         if self._trie is None:
             return None
         if self.fetch is not None:
             return self.fetch.root([*rows_beside, *self.recent()])
         changed = [each for each in self._new_changes if each.key[:1] == keys.CELL]
+        # A group that went cannot be given to the trie as single rows.
         if any(each.is_group for each in self._new_changes if not each.key or each.key[:1] == keys.CELL):
             return None
         try:
@@ -102,8 +103,10 @@ class Cells(dict[tuple[str, str], Cell]):
         """A cell, wherever it is. It counts as used now."""
         if self.fetch is None:
             return self.get(key)
+        # Taken out and put back: the order of the map is that of last use.
         cell = self.pop(key, None)
         if cell is None:
+            # `fetch` still has a cell that is gone in a step which is not durable.
             row = None if key in self._gone else self.fetch(keys.cell(*key))
             if row is None:
                 return None
@@ -146,6 +149,7 @@ class Cells(dict[tuple[str, str], Cell]):
         """Between steps that are durable: drop the cells used longest ago until the others take no more than this.
         Returns how many went.
         """
+        # All is durable, so `fetch` knows of it from here on.
         self._recent, self._gone = {}, {}
         if self.fetch is None or self._new * _LOOK_SHARE <= len(self):
             return 0
@@ -198,6 +202,7 @@ def value_bytes(value: object) -> int:
             waiting += [*each, *each.values()]  # a dict does not name keys that are text
         else:
             waiting += [other for other in gc.get_referents(each) if not isinstance(other, _SHARED)]
+    # What was not looked at counts as much as the average of what was.
     return size + len(waiting) * size // max(1, seen)
 
 
@@ -206,6 +211,7 @@ def mark(ledger: RowLedger, cell: Cell, before: tuple[int, bytes] | None) -> Non
     if before is None:
         ledger.top.put(cell.key, cell.write, is_new=True)
         return
+    # A small row is always stored whole, so a base would be kept for nothing.
     is_large = len(before[1]) > DELTA_BYTES_MIN
     ledger.top.put(cell.key, cell.write, base=canonical.encode_flat(list(before)) if is_large else None)
 

@@ -30,13 +30,13 @@ class Sealing:
         self.count = self.bytes = 0
 
     def write(self, size: int) -> int:
-        """The number of the next value that the step writes."""
+        """Return the number of the next value that the step writes."""
         self.count += 1
         self.bytes += size
         return self.count
 
     def miss(self, value: bytes) -> bool:
-        """A value is gone. Whether that is new."""
+        """Note that a value is gone. Returns whether that is new."""
         is_new = value not in self.missed
         self.missed[value] = None
         return is_new
@@ -123,11 +123,11 @@ class CurrentStep:
         )
 
     def close(self) -> None:
-        """What can wait continues in the next step, though there is room."""
+        """Let what can wait continue in the next step, though there is room."""
         self.closed_early = True
 
     def is_full_with(self, size: int) -> bool:
-        """Whether it would be full with so many bytes more."""
+        """Return whether it would be full with so many bytes more."""
         return self.full or self.bytes + size > _FULL_BYTES
 
     @property
@@ -142,11 +142,12 @@ class CurrentStep:
         self.drafts.append(journal.EntryDraft(kind, data, stamp, correlation))
 
     def drop(self, why: errors.CannotStep) -> None:
-        """Nothing of this step may be journaled."""
+        """Note why nothing of this step may be journaled."""
         self.dropped = why
 
     def warn(self, text: str) -> None:
         """Let the host's log say this when the step is durable. Nothing of it is journaled."""
+        # Bounded, because one step could otherwise fill the log.
         if len(self.warnings) < WARNINGS_MAX:
             self.warnings = (*self.warnings, text)
 
@@ -162,19 +163,19 @@ class CurrentStep:
         self.bytes += min(_INLINE_BYTES_MAX, size)
 
     def sent_by(self, message: inbox.Message | None) -> None:
-        """The handlers that run now take this message; None: what they take was not sent by a world."""
+        """Set the message that the handlers take which run now; None: what they take was not sent by a world."""
         self.sender = message
 
     def correlated(self, correlation_id: str) -> None:
-        """What the step does is in the course of this."""
+        """Set the correlation id of what the step does from here on."""
         self.correlation_id = correlation_id
 
     def go_back(self) -> None:
-        """The state becomes an older one."""
+        """Note that the state becomes an older one."""
         self.reverted = True
 
     def take_turn(self) -> None:
-        """A run continues once more."""
+        """Count one more resumption of a run."""
         self.turns += 1
 
     def next_event(self) -> bool:
@@ -183,19 +184,20 @@ class CurrentStep:
         return self.events <= limits.STEP_EVENTS_MAX and self.bytes <= EVENTS_BYTES_MAX
 
     def overflow(self) -> bool:
-        """An event was not raised. True the first time."""
+        """Note that an event was not raised. True the first time."""
         first = not self.overflowed
         self.overflowed = True
         return first
 
     def with_personal(self) -> Sealing:
-        """The step writes or reads a personal value."""
+        """Return the personal values of the step, which writes or reads one."""
         if self.personal is None:
             self.personal = Sealing()
         return self.personal
 
     def next_key(self) -> tuple[int, int]:
-        """The (step, ordinal) of the next open work."""
+        # These two name the work outside of the world, so no ordinal comes twice in a step.
+        """Return the step and the ordinal that name the next open work."""
         key = (self.context.step, self.ordinal)
         self.ordinal += 1
         return key

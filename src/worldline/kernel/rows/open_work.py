@@ -59,7 +59,7 @@ class OpenWork:
         return [self.count], [], b""
 
     def rows(self) -> Iterator[tuple[bytes, Write]]:
-        """Every row that there is."""
+        """Yield every row that there is."""
         yield keys.WORK_COUNT, self._count_row
         yield from self.questions.rows()
         for number, pending in self._numbered.items():
@@ -91,7 +91,7 @@ class OpenWork:
         opened_us = context.store_us
         step, ordinal = now.next_key()
         intent = ids.intent_id(context.address, step=step, ordinal=ordinal, kind=name, params=params)
-        number = 0 if run else self._next_work()
+        number = 0 if run else self._next_work()  # what belongs to a run is in its operation's row
         pending = Pending(
             number,
             kind,
@@ -141,6 +141,7 @@ class OpenWork:
         key = self.now.next_key()
         pending = Pending(0, WorkKind.MESSAGE, name, params, *key, context.store_us, 0, 0, run, op)
         if asks:
+            # Before the name is made, which the secret is part of.
             pending.keep_secret(self.questions.secret(self.now))
         intent = pending.intent(context.address)
         self.open[intent] = pending
@@ -152,6 +153,7 @@ class OpenWork:
         return self.count
 
     def _remove(self, intent: ids.IntentId) -> Pending:
+        # Only work without an operation has a row of its own; the other rows are noted by the run.
         pending = self.open.pop(intent)
         if pending.number:
             del self._numbered[pending.number]
@@ -171,6 +173,7 @@ class OpenWork:
         """Ask again, under the name of this step, for a timer that a fork has inherited. What belongs to a run is noted
         by the caller.
         """
+        # Under its old name, which is made of the step that had asked for it.
         del self.open[pending.intent(self.now.context.address)]
         pending.renamed(*self.now.next_key())
         wanted = self.wanted_again(pending, self.now.context.address)
@@ -193,7 +196,7 @@ class OpenWork:
         self.now.wanted.append(wanted)
 
     def park(self, pending: Pending, parked: Parked | None) -> None:
-        """An effect of no run is not tried any more; None: it is again."""
+        """Stop trying an effect that belongs to no run; None: try it again."""
         pending.park(parked)
         self._rows.put(keys.WORK + keys.number(pending.number), pending.write)
 
@@ -202,7 +205,7 @@ class OpenWork:
         self._remove(pending.intent(self.now.context.address))
 
     def settle(self, intent: ids.IntentId) -> Pending:
-        """Open work was answered: remove it. The role deletes its record with this step."""
+        """Remove open work that was answered. The role deletes its record with this step."""
         self.now.closed.append(intent)
         return self._remove(intent)
 
@@ -228,6 +231,7 @@ class OpenWork:
         one of the next.
         """
         self._remove(pending.intent(self.now.context.address))
+        # Behind what waits to be closed nothing overtakes.
         if self.closing or self.now.full:
             self.closing.append(GivenUp(pending))
         else:
@@ -242,17 +246,19 @@ class OpenWork:
         """A fork begins: what was given up and is still in the queues is its parent's, and so is what names the
         parent's questions.
         """
+        # Closing it would cancel work of the parent, which is another world.
         self.closing.clear()
         self.questions.forked(self.now.context.step, [each.secret for each in self.open.values() if each.secret])
 
     def _close(self, pending: Pending) -> None:
+        # A message has left already: only its answer is not wanted any more.
         if pending.kind is not WorkKind.MESSAGE:
             self.now.cancelled.append(self.wanted_again(pending, self.now.context.address))
         self.now.draft(_CANCELLED[pending.kind], user_values.dump([pending.step, pending.ordinal, pending.name]))
 
     @staticmethod
     def wanted_again(pending: Pending, address: ids.Address) -> steps.WorkRequest:
-        """Open work as it was asked for."""
+        """Make the request for open work again, as it was made first."""
         return steps.WorkRequest(
             pending.intent(address),
             pending.kind,
@@ -267,15 +273,16 @@ class OpenWork:
         )
 
     def forget_held_timer(self, name: str) -> None:
-        """A schedule's timer that is held back is not wanted any more."""
+        """Drop a schedule's timer that is held back."""
         self.unsent.keep(lambda each: each if each.run or each.op >= 0 or each.name != name else None)
 
     def release_held(self, record: Record) -> None:
-        """A run has ended or starts over: of what it asked for and is held back, only what outlives it stays."""
+        """Drop what a run that ends or starts over has asked for and is held back, except what outlives it."""
 
         def choose(held: DeferredOperation) -> DeferredOperation | None:
             if held.run != record.id:
                 return held
+            # What outlives the run stays without its owner; an operation that has an outcome asks for nothing more.
             outlives = held.kind in OUTLIVE and record.ops[held.op].outcome is None
             return msgspec.structs.replace(held, run="") if outlives else None
 
@@ -283,6 +290,6 @@ class OpenWork:
             self.unsent.keep(choose)
 
     def drop_held(self, record: Record, first: int) -> None:
-        """A run is reset: of what it asked for and is held back, the operations from this one on are not asked for."""
+        """Drop what a run that is reset has asked for and is held back: the operations from this one on."""
         if self.unsent:
             self.unsent.keep(lambda held: None if held.run == record.id and held.op >= first else held)

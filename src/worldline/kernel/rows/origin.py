@@ -31,12 +31,13 @@ class OriginRows:
         self._all, self.salts = salts, len(salts)
 
     def changed_program(self, program_hash: bytes, *, step: int) -> None:
-        """The world continues under another program."""
+        """Record that the world continues under another program."""
         self.program_hash, self.since_step = program_hash, step
         self._rows.put(keys.PROGRAM, self.write)
 
     def forked(self, parent: ids.Address, *, salt: bytes) -> None:
-        """The world begins as a fork. It draws what its parent would have drawn; with a salt, something else."""
+        """Let the world begin as a fork. It draws what its parent would have drawn; with a salt, something else."""
+        # The seed of a fork's fork is still that of the first parent.
         self._seed = self._seed or _seed_of(parent)
         if salt:
             self.salted(salt)

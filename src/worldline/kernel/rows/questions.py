@@ -35,6 +35,7 @@ class QuestionRows:
 
     def of(self, step: int) -> bytes:
         """What the names of the questions of this step are made with."""
+        # The youngest that was there by then: a fork adds one, and older questions keep theirs.
         return next((secret for since, secret in reversed(self._drawn) if since <= step), b"")
 
     def secret(self, now: CurrentStep) -> bytes:
@@ -43,6 +44,7 @@ class QuestionRows:
         secret = self.of(step)
         if secret:
             return secret
+        # A replay is given what was drawn, because no code can derive it.
         secret = now.given_secret or _drawn(now)
         if secret:
             self._drawn.append((step, secret))
@@ -51,11 +53,12 @@ class QuestionRows:
         return secret
 
     def forked(self, step: int, still: Sequence[bytes]) -> None:
-        """The world begins as a fork in this step: it draws anew. `still`: the secrets that open questions need."""
+        """Let a fork that begins in this step draw its own. `still`: the secrets that open questions need."""
         if not self._drawn:
             return
         self._drawn = [each for each in self._drawn if each[1] in still]
         if self._drawn:
+            # From this step on there is none, so the next question draws one.
             self._drawn.append((step, b""))
             self._rows.put(keys.QUESTIONS, self._write)
         else:

@@ -39,33 +39,38 @@ class Group:
             ledger.note(self)
 
     def put(self, key: bytes, write: Write, *, is_new: bool = False, base: bytes | None = None) -> None:
-        """A row has changed. `is_new`: there was none under this key. `base`: its meaning before."""
+        """Note that a row has changed. `is_new`: there was none under this key. `base`: its meaning before."""
         changed = self._changed
         if not changed:
             self._ledger.note(self)
         known = changed.get(key)
         if known is None:
             changed[key] = write, is_new or self._is_new or self._dropped, base
+        # Whether it is new, and what it was before, is what the first note said: both are about the time before the
+        # step.
         else:
             changed[key] = write, known[1], known[2]
 
     def gone(self, key: bytes) -> None:
         if not self._changed:
             self._ledger.note(self)
+        # It came within the step, so it leaves nothing.
         known = self._changed.get(key)
         if known is not None and known[1]:
             del self._changed[key]
+        # Of a new group, or one that is dropped, no row was written before.
         elif not (self._is_new or self._dropped):
             self._changed[key] = None, False, None
 
     def drop(self) -> None:
-        """All its rows are gone."""
+        """Note that all its rows are gone."""
         self._changed.clear()
         self._ledger.note(self)
+        # A group that is new in this step has no rows to drop.
         self._dropped = self._dropped or not self._is_new
 
     def collect(self, drops: list[Change], rows: list[Change]) -> None:
-        """The step ends: say what has changed, and begin anew."""
+        """Say what the step has changed, and begin the next with nothing noted."""
         prefix = self.prefix
         if self._dropped:
             drops.append(change.drop(prefix))
@@ -125,6 +130,7 @@ def _slot(data: bytes, payload: bytes) -> tuple[int, int]:
     """Where in a row's meaning the payload stands."""
     if len(payload) < SLOT_BYTES_MIN:
         return NO_SLOT
+    # Where the same bytes stand more than once, any of the places will do.
     start = data.find(payload)
     return start, start + len(payload)
 
@@ -182,7 +188,7 @@ class RecordQueue(Generic[T]):
         self._gone(number)
 
     def remove(self, item: T) -> None:
-        """The first that is equal to this one."""
+        """Remove the first record that is equal to this one."""
         self.remove_at(next(index for index, each in enumerate(self) if each == item))
 
     def keep(self, choose: Callable[[T], T | None]) -> None:
@@ -214,7 +220,7 @@ class RecordQueue(Generic[T]):
         self.items = ()
 
     def rows(self) -> Iterator[tuple[bytes, Write]]:
-        """Every record, with its key behind the group's."""
+        """Yield every record, with its key behind the group's."""
         for number, item in self.items:
             yield self._tag + keys.number(number), item.write
 

@@ -1,8 +1,8 @@
 """The records that a world's state consists of, each of them a row: runs and what they record, cells, open work,
-schedules. `write` gives a record as the fields of its row; `kernel/state_rows.py` makes records of rows.
+schedules. `write` gives a record as the fields of its row; `state_rows.py` makes records of rows.
 
 What changes a record is a method here; what else has to change with it, and noting the row, is up to the objects that
-own records: `Run`, `OpenWork` and `Machine`.
+own records: `LiveRun`, `OpenWork` and `Machine`.
 """
 
 from __future__ import annotations
@@ -57,10 +57,11 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
     placed: bool = False
 
     def is_same(self, other: Outcome) -> bool:
-        """Whether both give the same answer, however it is kept."""
+        """Return whether both give the same answer, however it is kept."""
         return self.status is other.status and self.data == other.data
 
     def write(self) -> Written:
+        # As placement it is in no state digest, which must be equal for worlds that live the same.
         if self.placed:
             return [int(self.status)], [self.data], b""
         return [int(self.status), self.data], [], self.data
@@ -98,7 +99,7 @@ class Op(msgspec.Struct, gc=False):
         self.asked.park(parked)
 
     def answer(self, outcome: Outcome) -> None:
-        """It is done."""
+        """Record its outcome, or another one."""
         self.outcome = outcome
 
     def issued_by(self, *, fed: int, again: int, step: int) -> None:
@@ -241,11 +242,11 @@ class Record(msgspec.Struct):
     followers: RecordQueue[Follower] = msgspec.field(default_factory=RecordQueue)  # besides its parent
 
     def numbered(self, number: int) -> None:
-        """It is the youngest run of its world."""
+        """Give it its number, as the youngest run of its world."""
         self.number = number
 
     def started_with(self, meaning: list[Any], started_us: int) -> None:
-        """What `write` wrote."""
+        """Read the fields that `write` wrote."""
         (
             self.workflow,
             self.args,
@@ -260,11 +261,12 @@ class Record(msgspec.Struct):
             self.turning,
             *rest,
         ) = meaning
+        # What was added later is left out where it says nothing, so rows from before read the same.
         self.started_us, self.salts = started_us, rest[0] if rest else 0
         self.correlation_id = rest[1] if len(rest) > 1 else ""
 
     def correlate(self, correlation_id: str) -> None:
-        """It is started in the course of this."""
+        """Set the correlation id of what it belongs to."""
         self.correlation_id = correlation_id
 
     def begin(self, time_us: int, salts: int) -> None:
@@ -293,7 +295,7 @@ class Record(msgspec.Struct):
         return any(each.scope == 0 for each in self.interrupts) or any(each.scope == 0 for each in self.log)
 
     def waited_for_by(self, parent: str, first: int, end: int) -> bool:
-        """Whether one of these operations of run `parent` waits for this run."""
+        """Return whether one of these operations of run `parent` waits for this run."""
         waiting = [(self.parent, self.parent_op), *((each.run, each.op) for each in self.followers)]
         return any(run == parent and first <= op < end for run, op in waiting)
 
@@ -314,6 +316,7 @@ class Record(msgspec.Struct):
         if returned:
             self.buffer.replace([*returned, *self.buffer])
         self.again += 1
+        # Reset to its start it simply begins: there is nothing behind which it would turn live.
         self.turning = bool(first)
         self.stand(RunStatus.RUNNING)
 
@@ -347,6 +350,7 @@ class Record(msgspec.Struct):
             self.interests,
             self.turning,
         ]
+        # Places are fixed, so with a correlation id the salts are written even if there are none.
         if self.correlation_id:
             meaning += (self.salts, self.correlation_id)
         elif self.salts:
@@ -376,11 +380,11 @@ class Cell:
         self.folds += 1
 
     def roll_back(self, folds: int, data: bytes) -> None:
-        """As it was before an event."""
+        """Bring it back to what it was before an event."""
         self.folds, self.data, self.value = folds, data, UNREAD
 
     def read(self, value: Any) -> None:
-        """The bytes were read: this is their value."""
+        """Keep the value that the bytes were read as."""
         self.value = value
 
     def write(self) -> Written:
@@ -426,7 +430,7 @@ class Pending(msgspec.Struct, gc=False):
         self.secret = secret
 
     def renamed(self, step: int, ordinal: int) -> None:
-        """It is asked for again, by this step."""
+        """Give it the name that it has when this step asks for it again."""
         self.step, self.ordinal = step, ordinal
 
     def park(self, parked: Parked | None) -> None:

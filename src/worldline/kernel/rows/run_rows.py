@@ -17,6 +17,7 @@ class RunRows:
     def __init__(self, record: Record, ledger: RowLedger, *, is_new: bool) -> None:
         self._record = record
         name = keys.text(record.id)
+        # In three groups, because they are dropped at different times: progress also when a run starts over.
         self._itself = Group(ledger, keys.RUN + name, is_new=is_new)
         self._progress = Group(ledger, keys.PROGRESS + name, is_new=is_new)
         self._arrived = Group(ledger, keys.ARRIVED + name, is_new=is_new)
@@ -27,29 +28,30 @@ class RunRows:
             self.started()
 
     def started(self) -> None:
-        """What it was started with has changed."""
+        """Note that what it was started with has changed."""
         self._itself.put(keys.START, self._record.write)
 
     def stands(self) -> None:
-        """Its status has changed."""
+        """Note that its status has changed."""
+        # A run without this row is RUNNING, so most runs never have one.
         if self._record.status is RunStatus.RUNNING:
             self._itself.gone(keys.STATUS)
         else:
             self._itself.put(keys.STATUS, self._record.write_status)
 
     def issued(self) -> None:
-        """The last operation is new."""
+        """Note the last operation, which is new."""
         number = len(self._record.ops) - 1
         self._progress.put(keys.OP + keys.number(number), self._record.ops[number].write, is_new=True)
 
     def opened(self, number: int) -> None:
-        """An operation's work is open, or not any more."""
+        """Note that an operation's work is open, or not any more."""
         op = self._record.ops[number]
         if op.asked is None or op.asked.step != op.step:  # else the row is new in this step, and noted
             self._progress.put(keys.OP + keys.number(number), op.write)
 
     def parked(self, number: int) -> None:
-        """An operation's effect is not tried any more, or it is again."""
+        """Note that an operation's effect is not tried any more, or is tried again."""
         parked = self._record.ops[number].parked
         if parked is None:
             self._progress.gone(keys.PARKED + keys.number(number))
@@ -57,13 +59,13 @@ class RunRows:
             self._progress.put(keys.PARKED + keys.number(number), parked.write)
 
     def done(self, number: int, *, is_new: bool = True) -> None:
-        """An operation has an outcome, or another one."""
+        """Note that an operation has an outcome, or another one."""
         outcome = self._record.ops[number].outcome
         assert outcome is not None
         self._progress.put(keys.OUTCOME + keys.number(number), outcome.write, is_new=is_new)
 
     def fed(self) -> None:
-        """The last feeding is new."""
+        """Note the last feeding, which is new."""
         number = len(self._record.log) - 1
         self._progress.put(keys.FEEDING + keys.number(number), self._record.log[number].write, is_new=True)
 
@@ -79,19 +81,19 @@ class RunRows:
             self._progress.gone(keys.FEEDING + keys.number(number))
 
     def drop_progress(self) -> None:
-        """Operations, outcomes, feedings and cancellations are gone."""
+        """Drop the rows of operations, outcomes, feedings and cancellations."""
         self._progress.drop()
 
     def drop_arrived(self) -> None:
-        """Events and followers are gone."""
+        """Drop the rows of events and followers."""
         self._arrived.drop()
 
     def forgotten(self) -> None:
-        """All of it is gone."""
+        """Note that the run is gone, with its last rows."""
         self._itself.drop()
 
     def all(self) -> Iterator[tuple[bytes, Write]]:
-        """Every row that there is."""
+        """Yield every row that there is."""
         record = self._record
         yield self._itself.prefix + keys.START, record.write
         if record.status is not RunStatus.RUNNING:
