@@ -208,3 +208,34 @@ async def test_opening_the_files_behind_our_back_is_a_typed_error(tmp_path: Path
         await refused(tmp_path, errors.StoreUnavailable)
     engine = await engines.open(tmp_path, env_os.OsEnv(), create=False)
     await asyncio.gather(engine.close(), engine.close())
+
+
+@pytest.mark.probe("lmdb.buffers-forgotten")
+async def test_a_store_that_cannot_be_opened_again_answers_every_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the scrub of another process the file is opened again. If that fails, no commit of the group is left
+    without an answer, and the store says that it is to be opened again.
+    """
+    engine = await engines.open(tmp_path, env_os.OsEnv(), create=True)
+    await engine.commit(create(b"there"))
+
+    def full(folder: Path, **_: object) -> lmdb.Environment:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+    store = engine._store
+    assert isinstance(store, engines._Store)
+    store._scrubs = b"another process has scrubbed"
+    with monkeypatch.context() as patched:
+        patched.setattr(engines, "_open_db", full)
+        said = await asyncio.gather(
+            *(engine.commit(create(b"key/%d" % number)) for number in range(3)), return_exceptions=True
+        )
+    assert [type(each) for each in said] == [errors.StoreFull] * 3
+    with pytest.raises(errors.StoreFailed, match="open it again"):
+        await engine.commit(create(b"later"))
+    await engine.close()
+    again = await engines.open(tmp_path, env_os.OsEnv(), create=False)
+    read = await again.read(kv.Range(b"\x01", b"\xff"))
+    assert [key for key, _ in read.page(0).items if key.startswith((b"there", b"key", b"later"))] == [b"there"]
+    await again.close()

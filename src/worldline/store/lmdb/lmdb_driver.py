@@ -27,8 +27,7 @@ it, and a writer that finds another count than before opens the file again befor
 **Failures.** No space: nothing of the group was applied, and the engine continues. Any other error of a commit: the
 group in flight is `CommitUnknown`, this process closes the store, and later calls raise `StoreFailed`: re-open it.
 
-LMDB must not be opened twice by one process, so engines on one folder share one `_Store`. It is deliberately not usable
-in a forked child.
+LMDB must not be opened twice by one process: engines on one folder share one `_Store`. A forked child cannot use it.
 """
 
 from __future__ import annotations
@@ -251,11 +250,12 @@ class _Store:
             group[0].done(self._mapped(chore))
         except lmdb.Error as error:
             self._lose(group, error)
-        except OSError as error:
-            group[0].refuse(lmdb_folder.translate(error.errno, self.folder))
-        except errors.Error as error:
+        except (OSError, errors.Error) as error:
+            if chore is None and isinstance(error, OSError):  # opening again after a scrub: the environment is closed
+                self._abandon(str(error))
+            said = error if isinstance(error, errors.Error) else lmdb_folder.translate(error.errno, self.folder)
             for job in group:
-                job.refuse(error)
+                job.refuse(said)
         return None, []
 
     def _mapped(self, work: Callable[[], T]) -> T:
