@@ -13,6 +13,7 @@ Queues can be repaired, stored history cannot.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
@@ -22,6 +23,7 @@ from worldline.client import listing
 from worldline.client.connection import Connection
 from worldline.cluster import janitor
 from worldline.features.deletion import calls as deletion_calls
+from worldline.features.deletion import checks as deletion_checks
 from worldline.features.deletion import job as deletions
 from worldline.inspect import queue_check, record_check, store_queries, verify
 from worldline.kernel import user_values
@@ -92,7 +94,14 @@ async def examine(
         await doctor.world(at, raw)
     # After the worlds: their damage is named with the world, which says more than a key of a queue.
     await doctor.records(store_too=store_too)
-    for check in (doctor.open_keys, doctor.due_keys, doctor.ready_keys, doctor.uploads, doctor.deletions):
+    for check in (
+        doctor.open_keys,
+        doctor.due_keys,
+        doctor.ready_keys,
+        doctor.uploads,
+        doctor.deletions,
+        doctor.erased_keys,
+    ):
         try:
             await check()
         except errors.Corrupt as error:  # the others are made all the same
@@ -328,6 +337,15 @@ class Doctor:
     async def _records(self, world: str, faults: AsyncIterator[record_check.DamagedRecord]) -> None:
         async for each in faults:
             self._find(world, "damaged", each.what, advice=RESTORE)
+
+    # --- Worlds that were erased ---------------------------------------------------------------------------------
+
+    async def erased_keys(self) -> None:
+        """Name worlds whose key was destroyed and put back."""
+        with contextlib.suppress(errors.Corrupt):  # a damaged ledger is named with the records of the store
+            for name in await deletion_checks.names_with_key_put_back(self._engine, self._universe.id):
+                what = "its key was destroyed, and is there again: it was put back, and the world can be read"
+                self._find(name, "key_put_back", what, advice=f"worldline erase {name} --all")
 
     # --- What all of them use ------------------------------------------------------------------------------------
 
