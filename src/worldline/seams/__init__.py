@@ -1,0 +1,1 @@
+"""What a feature may bring to the core."""
