@@ -27,7 +27,7 @@ import anyio
 import worldline as wl
 from tests import aio
 from tests.docs import pages
-from worldline import testing
+from worldline import errors, testing
 
 PAGE = pages.GUIDE / "mistakes.md"
 HERE = "# here"
@@ -560,7 +560,7 @@ async def told(name: str) -> Said:
 
 
 def _said(error: Exception, log: list[str]) -> Said:
-    kind = next((each.__name__ for each in type(error).__mro__ if hasattr(wl, each.__name__)), type(error).__name__)
+    kind = next((each.__name__ for each in type(error).__mro__ if hasattr(errors, each.__name__)), type(error).__name__)
     texts = [f"{kind}: {error}", *log]
     file = Path(__file__).name
     everything = "\n".join([*texts, *getattr(error, "__notes__", []), getattr(error, "report", "")])
@@ -593,7 +593,7 @@ def row(name: str, said: Said) -> str:
 
 
 def table(rows: dict[str, str]) -> str:
-    head = "| mistake | what is said |\n| --- | --- |\n"
+    head = "| mistake | message |\n| --- | --- |\n"
     return head + "\n".join(rows.values()) + "\n"
 
 
