@@ -62,7 +62,7 @@ def refused(part: type[Any], **values: Any) -> str:
 
 
 def test_each_part_is_public() -> None:
-    """A caller that writes `wl.Settings(timer=...)` needs its class: the whole at the top, its parts in `worldline.ops`."""
+    """Who writes `wl.Settings(timer=...)` needs its class: the whole at the top, its parts in `worldline.ops`."""
     parts = {type(getattr(settings.Settings(), field.name)) for field in msgspec.structs.fields(settings.Settings)}
     made = {each for each in parts if issubclass(each, msgspec.Struct)} | {settings.Settings}
     assert made == {*PARTS}

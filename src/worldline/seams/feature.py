@@ -1,7 +1,7 @@
 """A feature, as the core gets it: one record with a field for each seam.
 
-The protocol of a seam stands where the core uses it, below features. `host/feature_list.py` has all features, in a fixed
-order; nothing registers by being imported.
+The protocol of a seam stands where the core uses it, below features. `host/feature_list.py` has all features, in a
+fixed order; nothing registers by being imported.
 """
 
 from __future__ import annotations
