@@ -8,6 +8,7 @@ from tests.chaos import history
 from worldline.api.universe import Universe
 from worldline.base import env_os
 from worldline.client import connection
+from worldline.host.feature_list import FEATURES
 from worldline.kernel.authoring.program import Program
 from worldline.layers import store_format as formats
 from worldline.model import ids
@@ -25,7 +26,7 @@ async def recorded(
     recording = history.Recording(engine, ENV.wall_us, host=host, life=1)
     await formats.ensure(recording, ENV, create=True)
     bodies = await store_opening.open_objects(objects, ENV, create=True)
-    store = store_opening.Store(url, recording, bodies, ENV)
+    store = store_opening.Store(url, recording, bodies, ENV, FEATURES)
     found = await connection.find_universe(store, connection.DEFAULT_UNIVERSE, create=True)
     return _universe(store, found, knows, hosts)
 
@@ -34,7 +35,7 @@ async def plain(url: str, objects: str, universe: Universe, *, knows: Sequence[P
     """The same universe, seen without anything in between."""
     engine = await store_opening.open_engine(url, ENV, create=False)
     bodies = await store_opening.open_objects(objects, ENV, create=False)
-    return _universe(store_opening.Store(url, engine, bodies, ENV), universe._connection.id, knows, ())
+    return _universe(store_opening.Store(url, engine, bodies, ENV, FEATURES), universe._connection.id, knows, ())
 
 
 def _universe(

@@ -13,6 +13,7 @@ from tests import aio
 from tests.cli.cli_kit import SHOP, run
 from tests.cli.role_kit import Role
 from worldline.base import errors
+from worldline.host.feature_list import FEATURES
 from worldline.layers import leases
 from worldline.model import ids, setting_names, settings
 from worldline.runtime import store_opening
@@ -161,7 +162,7 @@ def test_a_worker_goes_by_its_settings(project: Path) -> None:
 
 async def ttl_ms(store: Path, worker: bytes) -> int:
     """What the heartbeat of a worker says of its length."""
-    async with store_opening.store(str(store), create=False) as opened:
+    async with store_opening.store(str(store), create=False, features=FEATURES) as opened:
         raw = (await opened.engine.read(leases.get_heartbeat(ids.WorkerId(worker)))).value(0)
     life = leases.decode_heartbeat(ids.WorkerId(worker), raw)
     assert life is not None

@@ -20,6 +20,7 @@ from tests.kits.crashing import Counting
 from worldline.api.universe import Universe
 from worldline.base import env_os
 from worldline.client import connection
+from worldline.host.feature_list import FEATURES
 from worldline.layers import store_format as formats
 from worldline.model.settings import Settings
 from worldline.runtime import store_opening
@@ -80,7 +81,9 @@ async def main(folder: Path, count: int, idle_seconds: float) -> dict[str, float
     env = env_os.OsEnv()
     engine = Counting(await lmdb_driver.open(folder, env, create=True), keep=False)
     await formats.ensure(engine, env, create=True)
-    store = store_opening.Store(str(folder), engine, await objects_folder.open(folder / "objects", create=True), env)
+    store = store_opening.Store(
+        str(folder), engine, await objects_folder.open(folder / "objects", create=True), env, FEATURES
+    )
     found = await connection.find_universe(store, "default", create=True)
     before = memory_bytes()
     opened = connection.Connection(store, found, "default", [app], Settings())

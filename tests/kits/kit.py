@@ -26,6 +26,7 @@ from worldline.base import env_os, errors, limits
 from worldline.client import connection
 from worldline.client.run_handle import Run
 from worldline.codec import digest, structs
+from worldline.host.feature_list import FEATURES
 from worldline.kernel import control_commands
 from worldline.kernel import state_rows as kernel_snapshots
 from worldline.kernel.machine import Machine, RunFinished
@@ -243,10 +244,10 @@ class Kit:
         engine = await self.engine()
         await formats.ensure(engine, self.env, create=True)
         kept = self.in_store_bytes_max
-        bare = store_opening.Store(self.url, engine, await self._bodies(), self.env, in_store_bytes_max=kept)
+        bare = store_opening.Store(self.url, engine, await self._bodies(), self.env, FEATURES, in_store_bytes_max=kept)
         found = await connection.find_universe(bare, universe, create=True)
         cut = Cut(wrap(engine))
-        store = store_opening.Store(self.url, cut, bare.objects, self.env, in_store_bytes_max=kept)
+        store = store_opening.Store(self.url, cut, bare.objects, self.env, FEATURES, in_store_bytes_max=kept)
         opened = connection.Connection(
             store,
             found,

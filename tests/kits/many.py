@@ -17,6 +17,7 @@ from worldline.base import errors
 from worldline.client import connection
 from worldline.features.abroad import peer_stores
 from worldline.host import process
+from worldline.host.feature_list import FEATURES
 from worldline.layers import store_format as formats
 from worldline.model.settings import Settings
 from worldline.observe import sinks
@@ -70,7 +71,7 @@ async def serving(
     await formats.ensure(engine, kit.env, create=True)
     cut = Cut(wrap(engine))
     heard = store_opening.hints_of(engine) if hints else None
-    store = store_opening.Store(kit.url, cut, await kit._bodies(), kit.env, hints=heard)
+    store = store_opening.Store(kit.url, cut, await kit._bodies(), kit.env, FEATURES, hints=heard)
     host = process.ProcessHost(
         store,
         Universes(patterns=universes),

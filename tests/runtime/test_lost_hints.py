@@ -12,6 +12,7 @@ from tests.kits import sums
 from tests.worker import test_search as kit
 from worldline.api.universe import Universe
 from worldline.client.connection import DEFAULT_UNIVERSE, Connection, find_universe
+from worldline.host.feature_list import FEATURES
 from worldline.host.process import Role
 from worldline.layers import store_format as formats
 from worldline.model.settings import JanitorSettings, Settings, WorkerSettings
@@ -64,7 +65,7 @@ async def hosting(loop: SimLoop) -> tuple[Universe, list[str]]:
     env = SimEnv(loop, "store")
     engine = await store_opening.open_engine("memory://", env, create=True)
     await formats.ensure(engine, env, create=True)
-    store = store_opening.Store("memory://", engine, memory_objects.MemoryObjects(env), env)
+    store = store_opening.Store("memory://", engine, memory_objects.MemoryObjects(env), env, FEATURES)
     found = await find_universe(store, DEFAULT_UNIVERSE, create=True)
     app = sums.program()
     client = Universe(Connection(store, found, DEFAULT_UNIVERSE, [], Settings()))

@@ -13,6 +13,7 @@ import worldline as wl
 from tests.features.encryption.encrypted import Note, app
 from worldline.base import errors
 from worldline.features.copies import backup_calls
+from worldline.host.feature_list import FEATURES
 from worldline.runtime import store_opening
 
 
@@ -48,7 +49,7 @@ def is_folder(mode: int) -> bool:
 
 async def test_a_store_and_its_backups_are_for_their_owner(tmp_path: Path) -> None:
     found = await lived(tmp_path / "parent" / "store")
-    async with store_opening.store(str(tmp_path / "parent" / "store"), create=False) as store:
+    async with store_opening.store(str(tmp_path / "parent" / "store"), create=False, features=FEATURES) as store:
         await backup_calls.backup(store, str(tmp_path / "backups"))
     found |= modes(tmp_path / "backups")
     assert {mode for mode in found.values() if is_folder(mode)} == {0o700}
@@ -68,13 +69,13 @@ async def test_a_store_that_others_can_read_is_opened_with_a_warning(tmp_path: P
     folder = tmp_path / "store"
     folder.mkdir()
     folder.chmod(0o755)
-    await (await store_opening.open_store(str(folder))).close()  # what is in it is not readable
+    await (await store_opening.open_store(str(folder), features=FEATURES)).close()  # what is in it is not readable
     (folder / "data.mdb").chmod(0o644)  # as earlier releases made it
     with pytest.warns(errors.ModeWarning, match=f"chmod -R o-rwx {folder}"):
-        await (await store_opening.open_store(str(folder))).close()
+        await (await store_opening.open_store(str(folder), features=FEATURES)).close()
     folder.chmod(0o777)
     (folder / "data.mdb").chmod(0o600)
     with pytest.warns(errors.ModeWarning, match="change it"):
-        await (await store_opening.open_store(str(folder))).close()
+        await (await store_opening.open_store(str(folder), features=FEATURES)).close()
     folder.chmod(0o750)
-    await (await store_opening.open_store(str(folder))).close()
+    await (await store_opening.open_store(str(folder), features=FEATURES)).close()

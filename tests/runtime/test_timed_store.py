@@ -10,6 +10,7 @@ import pytest
 
 from tests.servers import postgres, s3
 from worldline.base import env_os, errors
+from worldline.host.feature_list import FEATURES
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import leases as lease_keys
 from worldline.model import ids
@@ -53,7 +54,7 @@ async def test_every_call_is_counted(engine: str, kept: str, tmp_path: Path, req
     url = str(tmp_path / "store") if engine == "lmdb" else postgres.shared().url(schema=schema)
     where = str(tmp_path / "objects") if kept == "folder" else request.getfixturevalue("bucket")
     meter = measures.Meter()
-    async with store_opening.store(url, objects=where) as bare:
+    async with store_opening.store(url, objects=where, features=FEATURES) as bare:
         store = store_opening.told(bare, listening(meter))
         inbox = kv.Batch()
         inbox.absent(b"guard")
@@ -115,7 +116,7 @@ class Down:
 
 async def test_what_fails_is_counted_and_raised() -> None:
     meter, down = measures.Meter(), Down()
-    bare = store_opening.Store("memory://", down, down, env_os.OsEnv())  # type: ignore[arg-type]
+    bare = store_opening.Store("memory://", down, down, env_os.OsEnv(), FEATURES)  # type: ignore[arg-type]
     store = store_opening.told(bare, listening(meter))
     with pytest.raises(errors.StoreUnavailable):
         await store.engine.read()
@@ -135,7 +136,9 @@ async def test_what_fails_is_counted_and_raised() -> None:
 
 async def test_without_metrics_nothing_stands_between() -> None:
     env = env_os.OsEnv()
-    store = store_opening.Store("memory://", memory_engine.MemoryEngine(env), objects_memory.MemoryObjects(env), env)
+    store = store_opening.Store(
+        "memory://", memory_engine.MemoryEngine(env), objects_memory.MemoryObjects(env), env, FEATURES
+    )
     assert store_opening.told(store, facts.NOTHING) is store
     with sinks.observed(sinks.Sinks(log=lambda _: None, replay=lambda _: None)) as logging_only:
         assert logging_only.telemetry.on

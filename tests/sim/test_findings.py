@@ -18,6 +18,7 @@ from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
 from worldline.features.domains.pure import part as domain_part
 from worldline.features.proofs import calls as proof_calls
+from worldline.host.feature_list import FEATURES
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases
 from worldline.model import ids
@@ -172,7 +173,7 @@ def test_a_world_that_is_taken_while_somebody_closes_it_is_taken_away_again(stat
         meddling.first = lambda: world_lease.acquire(
             store.engine, store.env, at, me, death_witness.DeathWitness(store.env)
         )
-        closing = store_opening.Store("memory://", meddling, store.objects, store.env)  # type: ignore[arg-type]
+        closing = store_opening.Store("memory://", meddling, store.objects, store.env, FEATURES)  # type: ignore[arg-type]
         known = calm.universe._connection
         universe = Universe(Connection(closing, known.id, "simulated", [], known.settings))
         await close(universe.world("counter-0"), status)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worldline.base import env_os, errors
+from worldline.host.feature_list import FEATURES
 from worldline.runtime import store_opening
 from worldline.store import urls
 
@@ -39,7 +40,7 @@ SECRET = "hunter2"
 def test_a_password_is_not_shown(url: str) -> None:
     assert SECRET not in urls.shown(url)
     assert urls.HIDDEN in urls.shown(url)
-    assert SECRET not in repr(store_opening.Store(url, None, None, None))  # type: ignore[arg-type]
+    assert SECRET not in repr(store_opening.Store(url, None, None, None, FEATURES))  # type: ignore[arg-type]
     with pytest.raises(errors.BadUrl, match="copied from a message"):
         urls.check_whole(urls.shown(url))
 
@@ -82,7 +83,7 @@ def test_in_a_message_only_the_password_goes() -> None:
 )
 async def test_what_is_no_url_becomes_no_folder(url: str) -> None:
     with pytest.raises(errors.BadUrl) as caught:
-        await store_opening.open_store(url)
+        await store_opening.open_store(url, features=FEATURES)
     assert SECRET not in str(caught.value)
 
 

@@ -20,6 +20,7 @@ from worldline.effects.egress import Egress
 from worldline.features.abroad import peer_stores
 from worldline.features.encryption import codec_opening
 from worldline.host import ctrl_c, process
+from worldline.host.feature_list import FEATURES
 from worldline.kernel.authoring.program import Program
 from worldline.model import ids
 from worldline.model import settings as settings_model
@@ -125,7 +126,7 @@ async def prepared(
     """A host of these roles, which the caller starts and closes."""
     with observers.observed(sinks, metrics=metrics) as observed:
         async with store_opening.store(
-            url, create=create, objects=objects, env=env, cache=settings.cache, codec=codec
+            url, create=create, objects=objects, env=env, cache=settings.cache, codec=codec, features=FEATURES
         ) as opened:
             store = store_opening.told(opened, observed.telemetry)
             for name in universes:

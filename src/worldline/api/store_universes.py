@@ -8,6 +8,7 @@ from worldline.base import env as envs
 from worldline.features.encryption import codec_opening
 from worldline.features.quotas import calls as quota_calls
 from worldline.features.quotas.calls import QuotaUse
+from worldline.host.feature_list import FEATURES
 from worldline.layers import universes as layer
 from worldline.model import ids
 from worldline.runtime import store_opening
@@ -28,7 +29,7 @@ async def universes(
     url: str, /, *, objects: str | None = None, codec: codec_opening.AnyCodec | None = None
 ) -> list[UniverseInfo]:
     """List the universes of a store, by name. `worldline.open` says what the URL can be."""
-    async with store_opening.store(url, create=False, objects=objects, codec=codec) as store:
+    async with store_opening.store(url, create=False, objects=objects, codec=codec, features=FEATURES) as store:
         return await listed(store)
 
 
@@ -36,7 +37,7 @@ async def create_universe(
     url: str, name: str, /, *, objects: str | None = None, codec: codec_opening.AnyCodec | None = None
 ) -> bool:
     """Make a universe in a store. False if there is one of this name."""
-    async with store_opening.store(url, create=False, objects=objects, codec=codec) as store:
+    async with store_opening.store(url, create=False, objects=objects, codec=codec, features=FEATURES) as store:
         return await create(store, name)
 
 

@@ -195,12 +195,14 @@ async def open(
     secrets: secret_sources.Given | None = None,
 ) -> AsyncIterator[Connection]:
     """Open a store and one universe of it, and start the host if programs are hosted. `worldline.open` says more."""
+    from worldline.host.feature_list import FEATURES  # noqa: PLC0415 - until opening is composed in host
+
     hosted, known = programs_of(host, "host"), programs_of(programs, "programs")
     wanted = bool(hosted) if create is None else create
     wanted_settings = settings_model.given(settings)
     with observers.observed(sinks, metrics=metrics) as observed:
         opening_store = store_opening.store(
-            url, create=wanted, objects=objects, env=env, cache=wanted_settings.cache, codec=codec
+            url, create=wanted, objects=objects, env=env, cache=wanted_settings.cache, codec=codec, features=FEATURES
         )
         async with opening_store as store:
             found = await find_universe(store, universe, create=wanted)

@@ -30,6 +30,7 @@ from worldline.layers import store_format as formats
 from worldline.model import setting_names
 from worldline.model.settings import CacheSettings
 from worldline.runtime import child_process, facts, timed_store
+from worldline.runtime.feature import Feature
 from worldline.store import hints as wake_ups
 from worldline.store import kv, memory_engine, urls
 from worldline.store.lmdb import lmdb_driver
@@ -59,6 +60,7 @@ class Store(msgspec.Struct, frozen=True):
     engine: kv.Engine
     objects: object_store.Objects
     env: envs.Env
+    features: tuple[Feature, ...]  # what the core asks; without a default, so that no store is opened without them
     cache: blob_cache.BlobCache | None = None
     in_store_bytes_max: int = 0  # blobs up to this size are kept in the store itself; 0: only those in their record
     objects_name: str = "memory"  # what the objects are kept in, as metrics name it
@@ -86,9 +88,10 @@ async def store(
     env: envs.Env | None = None,
     cache: CacheSettings | None = None,
     codec: codec_opening.AnyCodec | None = None,
+    features: tuple[Feature, ...],
 ) -> AsyncIterator[Store]:
     """`open_store`, closed at the end."""
-    opened = await open_store(url, create=create, objects=objects, env=env, cache=cache, codec=codec)
+    opened = await open_store(url, create=create, objects=objects, env=env, cache=cache, codec=codec, features=features)
     try:
         yield opened
     finally:
@@ -103,6 +106,7 @@ async def open_store(
     env: envs.Env | None = None,
     cache: CacheSettings | None = None,
     codec: codec_opening.AnyCodec | None = None,
+    features: tuple[Feature, ...],
 ) -> Store:
     """Open the store a URL names, refuse one of another format or codec, and create one only if asked."""
     used = env or env_os.OsEnv()
@@ -127,6 +131,7 @@ async def open_store(
         engine,
         bodies,
         used,
+        features,
         cached,
         in_store_bytes_max,
         scheme(where) or "folder",

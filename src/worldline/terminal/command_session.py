@@ -103,9 +103,11 @@ class CommandSession:
 
     @asynccontextmanager
     async def open_store(self) -> AsyncIterator[store_opening.Store]:
+        from worldline.host.feature_list import FEATURES  # noqa: PLC0415 - until opening is composed in host
+
         codec = self.place.codec()
         async with store_opening.store(
-            self.place.store, create=False, objects=self.place.objects, codec=codec
+            self.place.store, create=False, objects=self.place.objects, codec=codec, features=FEATURES
         ) as store:
             yield store
 

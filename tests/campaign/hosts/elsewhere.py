@@ -19,6 +19,7 @@ from worldline.base import env as envs
 from worldline.client.connection import Connection
 from worldline.features.abroad import calls as abroad_calls
 from worldline.features.abroad import peer_stores
+from worldline.host.feature_list import FEATURES
 from worldline.host.process import EMBEDDED, Role
 from worldline.layers import store_format as formats
 from worldline.layers import universes
@@ -90,7 +91,7 @@ class Elsewhere:
 
     def _calm(self, truth: Truth, bodies: objects.Objects) -> store_opening.Store:
         return store_opening.Store(
-            "memory://", HostEngine(truth, self._quiet, self._loop.root, self.env), bodies, self.env
+            "memory://", HostEngine(truth, self._quiet, self._loop.root, self.env), bodies, self.env, FEATURES
         )
 
     def reader(self, away: Away) -> Connection:

@@ -11,6 +11,7 @@ import pytest
 import worldline as wl
 from worldline.base import env_os, errors
 from worldline.features.abroad import peer_stores
+from worldline.host.feature_list import FEATURES
 from worldline.runtime import store_opening
 
 
@@ -31,7 +32,7 @@ class Opening:
             self.fails -= 1
             raise errors.StoreUnavailable(url)
         self.opened += 1
-        real = await REAL(url)
+        real = await REAL(url, features=FEATURES)
         opening = self
 
         class Engine:
@@ -40,7 +41,7 @@ class Opening:
                 await real.engine.close()
                 opening.closed += 1
 
-        return store_opening.Store(url, Engine(), real.objects, real.env)  # type: ignore[arg-type]
+        return store_opening.Store(url, Engine(), real.objects, real.env, FEATURES)  # type: ignore[arg-type]
 
 
 REAL = store_opening.open_store
@@ -54,7 +55,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Opening:
 
 
 async def own() -> store_opening.Store:
-    return await REAL("memory://", env=env_os.OsEnv())
+    return await REAL("memory://", env=env_os.OsEnv(), features=FEATURES)
 
 
 async def test_a_store_is_opened_once_and_closed_with_the_process(slow: Opening) -> None:
@@ -134,8 +135,8 @@ async def test_a_peer_is_plain_or_opened_with_the_keys_of_this_process(tmp_path:
     ours = wl.ops.AesGcm(keys={"a": b"a" * 32}, current="a")
     theirs = wl.ops.AesGcm(keys={"b": b"b" * 32}, current="b")
     for name, codec in (("own", ours), ("plain", None), ("same", ours), ("other", theirs)):
-        await (await store_opening.open_store(str(tmp_path / name), codec=codec)).close()
-    store = await store_opening.open_store(str(tmp_path / "own"), codec=ours)
+        await (await store_opening.open_store(str(tmp_path / name), codec=codec, features=FEATURES)).close()
+    store = await store_opening.open_store(str(tmp_path / "own"), codec=ours, features=FEATURES)
     found = peer_stores.Peers(store, {name: str(tmp_path / name) for name in ("plain", "same", "other")})
     try:
         for name, engine in (("plain", "LmdbEngine"), ("same", "SealedEngine")):

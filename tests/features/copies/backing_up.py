@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.features.copies.test_world_files import Add, app
 from tests.kits import kit
+from worldline.host.feature_list import FEATURES
 from worldline.layers import store_format as formats
 from worldline.runtime import store_opening
 
@@ -13,7 +14,9 @@ async def bare(store: kit.Kit, wrap: kit.Wrap = lambda engine: engine) -> store_
     engine = await store.engine()
     await formats.ensure(engine, store.env, create=True)
     bodies = await store._bodies()
-    return store_opening.Store(store.url, wrap(engine), bodies, store.env, in_store_bytes_max=store.in_store_bytes_max)
+    return store_opening.Store(
+        store.url, wrap(engine), bodies, store.env, FEATURES, in_store_bytes_max=store.in_store_bytes_max
+    )
 
 
 async def filled(store: kit.Kit, *, worlds: int = 3) -> kit.Process:

@@ -20,6 +20,7 @@ from worldline.features.encryption import batches as data_key_layer
 from worldline.features.encryption import keyspace as encryption_keyspace
 from worldline.features.encryption.key_ring import KeyRing
 from worldline.features.erasure import key_destruction
+from worldline.host.feature_list import FEATURES
 from worldline.inspect import verify
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import journal as journal_keys
@@ -58,11 +59,11 @@ async def test_a_store_is_opened_as_it_was_made(tmp_path: Path) -> None:
     async with wl.open(str(plain), create=True):
         pass
     with pytest.raises(errors.CodecMismatch, match="is encoded with 'aes-gcm'"):
-        await store_opening.open_store(str(sealed))
+        await store_opening.open_store(str(sealed), features=FEATURES)
     with pytest.raises(errors.CodecMismatch, match="is not encoded"):
-        await store_opening.open_store(str(plain), codec=codec())
+        await store_opening.open_store(str(plain), codec=codec(), features=FEATURES)
     with pytest.raises(errors.CodecMismatch, match="'aes-gcm', not with 'other'"):
-        await store_opening.open_store(str(sealed), codec=OtherCodec())
+        await store_opening.open_store(str(sealed), codec=OtherCodec(), features=FEATURES)
 
 
 async def test_keys_that_are_missing_or_wrong_are_named_before_anything_is_written(tmp_path: Path) -> None:
@@ -71,10 +72,12 @@ async def test_keys_that_are_missing_or_wrong_are_named_before_anything_is_writt
     async with opened(tmp_path) as universe:
         before = await encrypted.everything(universe._connection.store)
     with pytest.raises(errors.KeyMissing, match="key 'old' is needed") as missing:
-        await store_opening.open_store(str(tmp_path), codec=codec("new"))
+        await store_opening.open_store(str(tmp_path), codec=codec("new"), features=FEATURES)
     assert missing.value.key_id == "old"
     with pytest.raises(errors.WrongKey, match="key 'old' is not the one"):
-        await store_opening.open_store(str(tmp_path), codec=wl.ops.AesGcm(keys={"old": b"x" * 32}, current="old"))
+        await store_opening.open_store(
+            str(tmp_path), codec=wl.ops.AesGcm(keys={"old": b"x" * 32}, current="old"), features=FEATURES
+        )
     async with opened(tmp_path) as universe:
         assert await encrypted.everything(universe._connection.store) == before
 
@@ -513,7 +516,7 @@ def no_cryptography(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_without_the_extra_it_says_what_to_install(tmp_path: Path, no_cryptography: None) -> None:
     with pytest.raises(errors.BadUrl, match=r"worldline\[encryption\]"):
-        await store_opening.open_store(str(tmp_path), codec=codec())
+        await store_opening.open_store(str(tmp_path), codec=codec(), features=FEATURES)
 
 
 async def test_a_process_without_a_codec_has_the_engine_itself(tmp_path: Path) -> None:

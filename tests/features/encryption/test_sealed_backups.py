@@ -18,6 +18,7 @@ from worldline.base import errors, limits
 from worldline.client import connection
 from worldline.features.copies import backup_calls, copy_lease_job, release_calls, world_import
 from worldline.features.erasure import key_destruction
+from worldline.host.feature_list import FEATURES
 from worldline.inspect import doctor, verify
 from worldline.keys import keyspace_table
 from worldline.runtime import store_opening
@@ -67,7 +68,7 @@ async def test_backups_of_encrypted_stores_are_encrypted(tmp_path: Path) -> None
     key = secrets.token_bytes(32)
     codec = wl.ops.AesGcm(keys={"one": key}, current="one")
     chain = await filled(str(tmp_path / "here"), codec, exported=tmp_path / "vault.world")
-    async with store_opening.store(str(tmp_path / "here"), codec=codec) as store:
+    async with store_opening.store(str(tmp_path / "here"), codec=codec, features=FEATURES) as store:
         made = await backup_calls.backup(store, folder)
         assert (await backup_calls.backup(store, folder)).new_blobs == 0
     assert not [data for data in contents(Path(folder)) if b"combination" in data or data.startswith(b"\x89WLP")]
@@ -78,7 +79,7 @@ async def test_backups_of_encrypted_stores_are_encrypted(tmp_path: Path) -> None
     with pytest.raises(errors.BadCopy):
         await backup_calls.verify(folder, codec=wl.ops.AesGcm(keys={"one": secrets.token_bytes(32)}, current="one"))
     assert len(await backup_calls.verify(folder, codec=codec)) == 2
-    async with store_opening.store(str(tmp_path / "there"), codec=codec) as store:
+    async with store_opening.store(str(tmp_path / "there"), codec=codec, features=FEATURES) as store:
         await backup_calls.restore(folder, store, id=made.id)
     async with connection.open(str(tmp_path / "there"), host=app, codec=codec) as opened:
         released = await release_calls.release_all(opened)
@@ -103,18 +104,18 @@ async def test_a_restore_into_an_encrypted_store_that_was_cut_off_is_made_again(
     folder = str(tmp_path / "backups")
     codec = wl.ops.AesGcm(keys={"one": secrets.token_bytes(32)}, current="one")
     chain = await filled(str(tmp_path / "here"), codec, exported=tmp_path / "vault.world")
-    async with store_opening.store(str(tmp_path / "here"), codec=codec) as store:
+    async with store_opening.store(str(tmp_path / "here"), codec=codec, features=FEATURES) as store:
         await backup_calls.backup(store, folder)
     for commits in range(1, 100):
         there = str(tmp_path / f"there{commits}")
         is_cut = True
         with contextlib.suppress(errors.StoreFailed):
-            async with store_opening.store(there, codec=codec) as store:
+            async with store_opening.store(there, codec=codec, features=FEATURES) as store:
                 cut = msgspec.structs.replace(store, engine=CutOff(store.engine, commits, behind=True))
                 await backup_calls.restore(folder, cut)
                 is_cut = False
         if is_cut:
-            async with store_opening.store(there, codec=codec) as store:
+            async with store_opening.store(there, codec=codec, features=FEATURES) as store:
                 with contextlib.suppress(errors.Exists):  # only the answer to the last commit was lost
                     await backup_calls.restore(folder, store)
         async with connection.open(there, host=app, codec=codec) as opened:

@@ -12,6 +12,7 @@ import worldline as wl
 from tests.features.encryption import encrypted
 from tests.features.encryption.encrypted import SECRET, Notes, app, live, opened
 from worldline.base import errors
+from worldline.host.feature_list import FEATURES
 from worldline.runtime import store_opening
 
 
@@ -42,7 +43,7 @@ async def test_a_codec_of_ones_own(place: str, tmp_path: Path) -> None:
         found = await encrypted.everything(universe._connection.store)
         assert [key for key, value in found.items() if SECRET.encode() in value] == []
     with pytest.raises(errors.CodecMismatch, match="does not decode what this store was encoded with"):
-        await store_opening.open_store(place, codec=Keeping("reversing"))
+        await store_opening.open_store(place, codec=Keeping("reversing"), features=FEATURES)
 
 
 class Keeping(Reversing):
@@ -105,4 +106,4 @@ def test_what_is_no_codec_is_refused(tmp_path: Path) -> None:
     wrong: list[tuple[Any, str]] = [(object(), "codec= takes"), (type("C", (), {"name": "c"})(), "lacks encode")]
     for given, said in wrong:
         with pytest.raises(errors.BadInput, match=said):
-            asyncio.run(store_opening.open_store(str(tmp_path), codec=given))
+            asyncio.run(store_opening.open_store(str(tmp_path), codec=given, features=FEATURES))

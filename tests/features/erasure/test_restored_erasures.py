@@ -22,6 +22,7 @@ from worldline.features.encryption.master_keys import AesGcm
 from worldline.features.erasure import key_destruction
 from worldline.features.erasure import ledger_file as ledgers
 from worldline.features.erasure.records import ErasedKind, LedgerEntry
+from worldline.host.feature_list import FEATURES
 from worldline.keys import space
 from worldline.runtime import store_opening
 
@@ -92,7 +93,7 @@ async def test_what_was_erased_since_the_backup_is_erased_again(tmp_path: Path, 
     assert await names(target) == ["w"]
     found = await mails(target)
     assert (SECRET in found["ada"], found["bob"]) == (False, "bob's mail")
-    async with store_opening.store(str(target), create=False) as opened:
+    async with store_opening.store(str(target), create=False, features=FEATURES) as opened:
         kinds = [each.kind for each in await ledger_replay.read_all(opened.engine)]
     assert {ErasedKind.SUBJECT, ErasedKind.WORLD, ErasedKind.UNIVERSE} == set(kinds), "later backups of it know it, too"
 
@@ -161,7 +162,7 @@ async def test_the_ledger_of_the_store_itself_is_applied(tmp_path: Path) -> None
     said = await cli("restore", folder, store)
     assert said.code == 0, said.err
     assert "NO LEDGER" not in said.out
-    async with store_opening.store(str(store), create=False) as opened:
+    async with store_opening.store(str(store), create=False, features=FEATURES) as opened:
         assert {each.kind for each in await ledger_replay.read_all(opened.engine)} >= {ErasedKind.UNIVERSE}
     assert SECRET.encode() not in (store / "data.mdb").read_bytes()
 
@@ -173,7 +174,7 @@ async def test_a_world_whose_key_was_destroyed_does_not_come_back(tmp_path: Path
         await aio.journaled(await world.send(people.Shouted(DELETED)))
         await backup_calls.backup(universe._connection.store, str(folder))
         await key_destruction.destroy_key(universe._connection, await world._handle.address())
-    async with store_opening.store(str(target), codec=CODEC) as opened:
+    async with store_opening.store(str(target), codec=CODEC, features=FEATURES) as opened:
         made = await backup_calls.restore(str(folder), opened, ledger=kept)
     assert made.erased_again == 1
     async with wl.open(str(target), codec=CODEC) as universe:
@@ -195,7 +196,7 @@ async def test_a_world_that_forks_need_is_left_and_said(tmp_path: Path, kept: Pa
     assert said.code == 1
     assert "not done: world" in said.out
     assert "type `worldline ledger apply` again" in said.out
-    async with store_opening.store(str(target), create=False) as opened:
+    async with store_opening.store(str(target), create=False, features=FEATURES) as opened:
         assert entry not in await ledger_replay.read_all(opened.engine), "it is looked at again"
 
 

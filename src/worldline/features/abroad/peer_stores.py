@@ -63,11 +63,13 @@ class Peers:
     async def _open_store(self, url: str) -> store_opening.Store:
         """A peer that is encrypted is opened with the keys of this process; it may be plain."""
         try:
-            return await store_opening.open_store(url, create=False, env=self._own.env, codec=self._own.codec)
+            return await store_opening.open_store(
+                url, create=False, env=self._own.env, codec=self._own.codec, features=self._own.features
+            )
         except errors.CodecMismatch:
             if self._own.codec is None:
                 raise
-            return await store_opening.open_store(url, create=False, env=self._own.env)
+            return await store_opening.open_store(url, create=False, env=self._own.env, features=self._own.features)
 
     async def lost(self, name: str, place: delivery_effects.PeerUniverse) -> None:
         """A store has failed permanently in this process: open it again the next time.

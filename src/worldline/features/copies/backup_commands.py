@@ -45,7 +45,11 @@ async def create(desk: CommandSession, places: tuple[str, ...], keep: int | None
     url = places[0] if len(places) > 1 else desk.place.store
     # The objects of the options belong to the store of the options; one that is named here has its own.
     objects = None if len(places) > 1 else desk.place.objects
-    async with store_opening.store(url, create=False, objects=objects, codec=desk.place.codec()) as store:
+    from worldline.host.feature_list import FEATURES  # noqa: PLC0415 - until opening is composed in host
+
+    async with store_opening.store(
+        url, create=False, objects=objects, codec=desk.place.codec(), features=FEATURES
+    ) as store:
         with desk.out.progress("backing up") as progress:
             made = await backup_calls.backup(store, places[-1], universes=names, keep=keep or 0, progress=progress)
     said = {**msgspec.to_builtins(made), "folder": places[-1]}
@@ -109,7 +113,11 @@ async def restore(
     and the keys that those of the backed-up store have, and two copies must not both act.
     """
     objects = desk.place.objects if desk.place.objects_given else None
-    async with store_opening.store(target, create=True, objects=objects, codec=desk.place.codec()) as store:
+    from worldline.host.feature_list import FEATURES  # noqa: PLC0415 - until opening is composed in host
+
+    async with store_opening.store(
+        target, create=True, objects=objects, codec=desk.place.codec(), features=FEATURES
+    ) as store:
         with desk.out.progress("restoring") as progress:
             made = await backup_calls.restore(
                 folder, store, id=id, live=live, ledger=ledger, progress=progress, bytes_max=bytes_max

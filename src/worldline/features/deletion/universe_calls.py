@@ -17,7 +17,9 @@ async def delete_universe(url: str, name: str, /, *, with_worlds: bool = False, 
     `InUse` if it has worlds, unless they go `with_worlds`, or if workers run some of them. `worldline.open` says what
     the URL can be.
     """
-    async with store_opening.store(url, create=False, objects=objects) as store:
+    from worldline.host.feature_list import FEATURES  # noqa: PLC0415 - until opening is composed in host
+
+    async with store_opening.store(url, create=False, objects=objects, features=FEATURES) as store:
         await delete(store, name, with_worlds=with_worlds)
 
 

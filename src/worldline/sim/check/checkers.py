@@ -16,6 +16,7 @@ from worldline.base.failures import Diverged
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
 from worldline.features.proofs import calls as proof_calls
+from worldline.host.feature_list import FEATURES
 from worldline.inspect import doctor, store_queries
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.history import journal_pages
@@ -185,7 +186,7 @@ async def in_between(cluster: Cluster, audit: Audit) -> None:
             batch.absent(key)  # the guard that every batch must have
             batch.put(key, value)
         await engine.commit(batch)
-    store = store_opening.Store("memory://", engine, cluster.bodies, env)
+    store = store_opening.Store("memory://", engine, cluster.bodies, env, FEATURES)
     report = await doctor.examine(reader(cluster, store), repair=False)
     for finding in report.findings:
         if finding.kind in ("missing_ready", "quarantined"):

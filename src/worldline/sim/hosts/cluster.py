@@ -19,6 +19,7 @@ from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
 from worldline.features.abroad import peer_stores
 from worldline.host import process as hosts
+from worldline.host.feature_list import FEATURES
 from worldline.host.process import EMBEDDED, Role
 from worldline.kernel.authoring.program import Program
 from worldline.layers import store_format as formats
@@ -156,7 +157,7 @@ class Cluster:
         """The store as the simulation itself sees it: no faults, whatever the phase."""
         engine = HostEngine(self.truth, self.quiet, self.loop.root, self.env)
         return store_opening.Store(
-            "memory://", engine, self.objects, self.env, in_store_bytes_max=self.profile.in_store_bytes_max
+            "memory://", engine, self.objects, self.env, FEATURES, in_store_bytes_max=self.profile.in_store_bytes_max
         )
 
     def start(self, member: ClusterMember) -> None:
@@ -176,6 +177,7 @@ class Cluster:
             engine,
             bodies,
             env,
+            FEATURES,
             in_store_bytes_max=self.profile.in_store_bytes_max,
             children=SimChildren(host, env),
         )

@@ -1,0 +1,7 @@
+"""What this feature brings to the core."""
+
+from __future__ import annotations
+
+from worldline.runtime.feature import Feature
+
+FORKS = Feature(name="forks")

@@ -1,1 +1,0 @@
-"""What a feature may bring to the core."""
