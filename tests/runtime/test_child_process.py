@@ -73,8 +73,8 @@ async def test_a_child_that_does_not_return_is_killed() -> None:
 
 async def test_a_lock_of_another_thread_is_told_by_a_second_child() -> None:
     """It is held at the first fork, and no fault of what is tried: a hang alone is no proof."""
-    lock, first, kernel = threading.Lock(), forked(0.3), aio_kernel()
-    children = Locked(first, lock)
+    lock, kernel = threading.Lock(), aio_kernel()
+    children = Locked(lock)
     tried = crash_trials.Attempts(kernel, children)
     lock.acquire()
 
@@ -88,21 +88,25 @@ async def test_a_lock_of_another_thread_is_told_by_a_second_child() -> None:
 
 
 class Locked:
-    """Children, of which the first is forked while another thread has a lock."""
+    """Children, of which the first is forked while another thread has a lock. It waits for that until its short time is
+    over; the second has as much time as a busy machine needs.
+    """
 
-    def __init__(self, children: child_process.ForkedChildren, lock: threading.Lock) -> None:
-        self._children = children
+    def __init__(self, lock: threading.Lock) -> None:
+        self._hanging, self._others = forked(0.3), forked()
         self._lock = lock
         self.begun = 0
 
     def begin(self, do: Callable[[], object], counts: child_process.Counts) -> child_process.Child | None:
         self.begun += 1
-        if self.begun == 2:
-            self._lock.release()
-        return self._children.begin(do, counts)
+        if self.begun == 1:
+            return self._hanging.begin(do, counts)
+        self._lock.release()
+        return self._others.begin(do, counts)
 
     def close(self) -> None:
-        self._children.close()
+        self._hanging.close()
+        self._others.close()
 
 
 def aio_kernel() -> crash_trials.Kernel:
