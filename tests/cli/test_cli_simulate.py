@@ -15,6 +15,7 @@ import pytest
 
 from tests.campaign import suite as own
 from tests.cli import cli_kit
+from tests.sim import traced
 from worldline.sim import campaign
 from worldline.sim.faults import boundaries
 
@@ -25,14 +26,17 @@ OWN = ("simulate", "--suite", own.__name__)  # the project's own workloads
 
 
 def test_seeds_that_hold_are_counted_and_the_same_on_any_number_of_processes() -> None:
-    short = ("--seeds", 8, "--profile", "chaos_seconds=6,ops_max=4")
+    profile = "chaos_seconds=6,ops_max=4"
+    short = ("--seeds", 8, "--profile", profile)
     one = cli_kit.run(*OWN, *short, "--jobs", 1, "--json")
     assert (one.code, one.err) == (0, "")
     assert list(one.json) == ["seeds", "failures", "cells", "trace", "seeds_per_s"]
     assert (one.json["seeds"], one.json["failures"]) == (8, [])
     assert 0 < one.json["cells"]["hit"] < one.json["cells"]["of"] == CELLS
     two = cli_kit.run(*OWN, *short, "--jobs", 2, "--json")
-    assert (two.code, two.json["trace"], two.json["cells"]) == (0, one.json["trace"], one.json["cells"])
+    if two.json["trace"] != one.json["trace"]:  # which seed, and where, or nobody can tell what has leaked into it
+        pytest.fail(traced.difference([f"{seed},{profile}" for seed in range(8)]))
+    assert (two.code, two.json["cells"]) == (0, one.json["cells"])
     said = cli_kit.run(*OWN, "--seed", 3)
     assert "1 seed, all hold; " in said.out
 
