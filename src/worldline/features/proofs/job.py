@@ -54,7 +54,7 @@ REMEMBERED_MAX = 10_000  # worlds whose proved heights are kept
 FOUND_MAX = 1_000
 LABELS_MAX = 8  # said with the heartbeat: `diverged:WORLD=WHAT`
 LABEL_BYTES_MAX = 340
-LABELS_BYTES_MAX = LABELS_MAX * (LABEL_BYTES_MAX + 64)  # `worldline.worker.world_refusals` asserts that there is room
+assert LABELS_MAX * (LABEL_BYTES_MAX + 64) <= limits.JOB_LABELS_BYTES_MAX
 
 T = TypeVar("T")
 
@@ -164,7 +164,7 @@ class Proofs:
     def labels(self) -> dict[str, str]:
         """The latest divergences, as they are said with the heartbeat."""
         latest = list(self.diverged.items())[-LABELS_MAX:]
-        return {placement.DIVERGED + at.world.hex(): _cut(each.message) for at, each in latest}
+        return {placement.diverged_label(at): _cut(each.message) for at, each in latest}
 
     def wake(self) -> None:
         self._woken.set()
