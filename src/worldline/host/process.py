@@ -46,6 +46,7 @@ from worldline.runtime import (
 )
 from worldline.runtime import facts as telemetry
 from worldline.runtime import watchdog as watchdogs
+from worldline.runtime.signed_receipts import ReceiptCheck, ReceiptSigner, ReceiptSigning
 from worldline.runtime.universes import universe_rounds, universe_scan
 from worldline.runtime.universes.served_universes import Universes
 from worldline.timers import timer_worker
@@ -168,6 +169,7 @@ class ProcessHost:
             live=self.live,
             settings=self._settings.adapter,
             worker=self.worker,
+            signer=self._receipt_signer(),
             builtins=[
                 builtin_effects.http_request(egress),
                 share_effect.share(self._store.engine, self.blobs),
@@ -195,10 +197,25 @@ class ProcessHost:
             claims=claims,
             settings=self._settings.worker,
             worker=self.worker,
+            receipts=self._receipt_check(),
             is_dead=self._is_dead(),
             children=self._store.children or self._forks(),
             telemetry=self.telemetry,
         )
+
+    def _receipt_signer(self) -> ReceiptSigner | None:
+        path = self._settings.adapter.receipt_key
+        return self._receipt_signing().signer(signing_key_file.read(path)) if path else None
+
+    def _receipt_check(self) -> ReceiptCheck | None:
+        keys = self._settings.worker.trusted_keys()
+        return self._receipt_signing().check(keys) if keys else None
+
+    def _receipt_signing(self) -> ReceiptSigning:
+        signing = [each.receipts for each in self._store.features if each.receipts is not None]
+        # Without it, receipts would silently be neither signed nor checked.
+        assert signing, "settings name keys of receipts, and no feature signs receipts"
+        return signing[0]
 
     def _forks(self) -> child_process.ChildProcesses:
         seconds = self._settings.worker.step_timeout_ms / 1000

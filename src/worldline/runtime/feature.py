@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import msgspec
 
+from worldline.runtime.signed_receipts import ReceiptSigning
+
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
     """What one folder of `features/` brings. All but the name may be left out."""
 
     name: str
+    receipts: ReceiptSigning | None = None  # signing receipts of effects, and checking them; of one feature

@@ -34,6 +34,7 @@ from worldline.runtime import cold_cells, watchdog, world_restore
 from worldline.runtime import facts as telemetry
 from worldline.runtime.cold_cells import ColdCells
 from worldline.runtime.personal import store_vault as vaults
+from worldline.runtime.signed_receipts import ReceiptCheck
 from worldline.store import kv, transact
 from worldline.worker import cycle_steps, inbox_read, kernel_thread, step_batch
 from worldline.worker.held_world import HeldWorld
@@ -65,6 +66,7 @@ class Cycle:
         clock: StoreClock,
         acted: Acted,
         stuck: Callable[[HeldWorld], None],
+        receipts: ReceiptCheck | None,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
@@ -77,7 +79,7 @@ class Cycle:
         self._clock = clock
         self._acted = acted
         self._telemetry = telemetry
-        self._intake = inbox_read.Intake(engine, env, clock, settings=settings, stuck=stuck)
+        self._intake = inbox_read.Intake(engine, env, clock, settings=settings, stuck=stuck, receipts=receipts)
         self._number = 0
         self._under_way: dict[int, tuple[int, Sequence[WorldTurn]]] = {}  # since when, by a number of their own
 
