@@ -49,6 +49,7 @@ from worldline.runtime import watchdog as watchdogs
 from worldline.runtime.signed_receipts import ReceiptCheck, ReceiptSigner, ReceiptSigning
 from worldline.runtime.universes import universe_rounds, universe_scan
 from worldline.runtime.universes.served_universes import Universes
+from worldline.runtime.world_bounds import StepRules
 from worldline.timers import timer_worker
 from worldline.worker import held_world, no_asyncio, step_batch, world_worker
 
@@ -197,11 +198,15 @@ class ProcessHost:
             claims=claims,
             settings=self._settings.worker,
             worker=self.worker,
+            rules=self._step_rules(),
             receipts=self._receipt_check(),
             is_dead=self._is_dead(),
             children=self._store.children or self._forks(),
             telemetry=self.telemetry,
         )
+
+    def _step_rules(self) -> StepRules | None:
+        return next((each.step_rules for each in self._store.features if each.step_rules is not None), None)
 
     def _receipt_signer(self) -> ReceiptSigner | None:
         path = self._settings.adapter.receipt_key

@@ -10,10 +10,12 @@ from __future__ import annotations
 import msgspec
 
 from worldline.runtime.signed_receipts import ReceiptSigning
+from worldline.runtime.world_bounds import StepRules
 
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
     """What one folder of `features/` brings. All but the name may be left out."""
 
     name: str
+    step_rules: StepRules | None = None  # what a step may not ask for; of one feature
     receipts: ReceiptSigning | None = None  # signing receipts of effects, and checking them; of one feature

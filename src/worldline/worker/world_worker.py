@@ -42,6 +42,7 @@ from worldline.runtime import facts as telemetry
 from worldline.runtime.signed_receipts import ReceiptCheck
 from worldline.runtime.universes import universe_changes
 from worldline.runtime.universes.served_universes import Universes
+from worldline.runtime.world_bounds import StepRules
 from worldline.store import kv
 from worldline.worker import (
     crash_trials,
@@ -78,7 +79,8 @@ class WorldWorker:
     def __init__(
         self, engine: kv.Engine, env: envs.Env, universes: Universes, programs: Sequence[Program],
         *, blobs: blob_layer.Of, live: live_hub.Hub, claims: step_batch.LocalClaims, settings: WorkerSettings,
-        worker: ids.WorkerId, receipts: ReceiptCheck | None, is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
+        worker: ids.WorkerId, rules: StepRules | None, receipts: ReceiptCheck | None,
+        is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
         children: child_process.ChildProcesses, telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:  # fmt: skip
         self._engine, self._env, self._hub, self._settings, self._telemetry = engine, env, live, settings, telemetry
@@ -102,7 +104,7 @@ class WorldWorker:
         self._cycle = cycles.Cycle(
             engine, env, blobs=blobs, claims=claims, settings=settings, kernel=self._kernel, clock=self._clock,
             stepper=cycle_steps.Stepper(env, self._kernel, tried, settings), acted=self._acted, stuck=self._stuck,
-            receipts=receipts, telemetry=telemetry,
+            rules=rules, receipts=receipts, telemetry=telemetry,
         )  # fmt: skip
         guard = program_versions.VersionGuard(engine, others, worker, labels)
         self._taker = world_taking.Taker(
