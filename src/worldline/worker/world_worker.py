@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from worldline.base import env as envs
 from worldline.base import errors
@@ -39,6 +40,7 @@ from worldline.runtime import (
     watchdog,
 )
 from worldline.runtime import facts as telemetry
+from worldline.runtime.holder_job import HolderJob
 from worldline.runtime.signed_receipts import ReceiptCheck
 from worldline.runtime.universes import universe_changes
 from worldline.runtime.universes.served_universes import Universes
@@ -68,6 +70,8 @@ from worldline.worker.held_world import HeldWorld
 from worldline.worker.step_run import StepsDone
 
 log = printable.logger("worldline.worker")
+
+T = TypeVar("T")
 
 CYCLES_MAX = 4  # in flight at once, over different worlds: while one waits for its sync, others step
 UPKEEP_MS = 50  # between turns, if there is anything to do
@@ -122,7 +126,7 @@ class WorldWorker:
         )  # fmt: skip
         self._keeper = world_upkeep.Keeper(
             engine, env, settings, self._kernel, dropped=self._holdings.drop, freed=self._holdings.freed,
-            tasks=self._tasks, telemetry=telemetry,
+            telemetry=telemetry,
         )  # fmt: skip
         self.on_taken = self._holdings.on_taken
         self.on_taken.append(self._keeper.taken)
@@ -158,6 +162,20 @@ class WorldWorker:
     def life(self) -> leases.HeartbeatRecord | None:
         """The heartbeat by which others see that this worker lives."""
         return self._heartbeat.life
+
+    def attach(self, jobs: Sequence[HolderJob]) -> None:
+        """Work side by side with jobs: they see the worlds that are held here, and the heartbeat says what they say."""
+        self._keeper.attach(jobs)
+        self.says += [job.labels for job in jobs]
+
+    @property
+    def tasks(self) -> side_tasks.SideTasks:
+        """What runs beside its turns."""
+        return self._tasks
+
+    async def compute(self, at: ids.Address, do: Callable[..., T], *args: Any) -> T:
+        """Run something about a world in the kernel's thread."""
+        return await self._kernel.run(at, do, *args)
 
     def _said(self) -> dict[str, str]:
         """What the heartbeat says of this worker and of its worlds."""
