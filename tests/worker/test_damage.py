@@ -26,7 +26,6 @@ from worldline.model import ids, inbox, payload
 from worldline.runtime import placement
 from worldline.runtime.universes.served_universes import Universes
 from worldline.store import kv
-from worldline.worker import world_refusals
 
 
 class Unspeakable(Exception):
@@ -214,4 +213,4 @@ async def test_work_whose_record_cannot_be_read_holds_up_no_other(memory_kit: Ki
 
 def test_labels_of_refusals_are_not_for_hands() -> None:
     at = ids.Address(ids.UniverseId(bytes(16)), ids.WorldId(bytes(16)))
-    assert placement.reserved(world_refusals.label_of(at))
+    assert placement.reserved(placement.refused_label(at))

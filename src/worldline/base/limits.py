@@ -120,6 +120,7 @@ STEP_ENTRIES_MAX = 2_048  # with more, what can wait goes on in the next step
 USER_VALUE_BYTES_MAX = CBOR_BYTES_MAX - 64 * KIB  # what users give, so that records around it still fit
 LABELS_MAX = 32
 WORKER_LABELS_BYTES_MAX = 40 * KIB  # of a heartbeat: a label for each program, about a thousand of them
+JOB_LABELS_BYTES_MAX = 3_232  # of a heartbeat: what jobs beside the steps say (`runtime/holder_job.py`)
 BLOB_BYTES_MAX = 1024 * MIB
 CHUNKED_BYTES_MAX = 16 * MIB  # of a blob that is kept in the store itself; objects are for more
 CHUNK_BYTES = 63 * KIB  # of such a blob in one value

@@ -29,7 +29,6 @@ from worldline.effects import attempt_log, effect_answers, open_resources, parki
 from worldline.effects.attempt import AttemptResult
 from worldline.effects.retry_policy import RetryPolicy, policy_of
 from worldline.features.forks.pure import part as fork_part
-from worldline.features.receipts.receipt_signature import Signer
 from worldline.kernel import run_requests as kernel_work
 from worldline.kernel.authoring import message_calls
 from worldline.kernel.authoring.calls import Effect, Options
@@ -41,9 +40,10 @@ from worldline.model import world_records as world_model
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.settings import AdapterSettings
 from worldline.model.work import EffectAttempt
-from worldline.runtime import attempt_history, daemon_threads, live_hub, signing_key_file
+from worldline.runtime import attempt_history, daemon_threads, live_hub
 from worldline.runtime import facts as telemetry
 from worldline.runtime.personal.outside_desk import CollectingDesk
+from worldline.runtime.signed_receipts import ReceiptSigner
 from worldline.store import kv, transact
 from worldline.worker.waiting_input import JournalPlace, Superseded, WaitingInput
 from worldline.worker.world_worker import WorldWorker
@@ -144,13 +144,14 @@ class Performer:
         blobs: blob_layer.Of,
         live: live_hub.Hub,
         settings: AdapterSettings,
+        signer: ReceiptSigner | None,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
         secrets: SecretSource | None = None,
     ) -> None:
         self._engine, self._env = engine, env
         self.suspects = suspected
         self._secrets = secrets
-        self._signer = Signer(signing_key_file.read(settings.receipt_key)) if settings.receipt_key else None
+        self._signer = signer
         self._blobs = blobs
         self._hub = live
         self._settings = settings

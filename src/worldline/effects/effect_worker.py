@@ -31,6 +31,7 @@ from worldline.model.settings import AdapterSettings
 from worldline.model.work import Work, WorkKind
 from worldline.runtime import facts as telemetry
 from worldline.runtime import live_hub, queue_names, wakeup
+from worldline.runtime.signed_receipts import ReceiptSigner
 from worldline.runtime.universes import fair_turns, look_times
 from worldline.runtime.universes.served_universes import Universes
 from worldline.store import kv, transact
@@ -58,6 +59,7 @@ class AdapterWorker(step_batch.LocalClaims):
         live: live_hub.Hub,
         settings: AdapterSettings,
         worker: ids.WorkerId,
+        signer: ReceiptSigner | None,
         builtins: Sequence[Effect[..., Any]] = (),
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
         secrets: SecretSource | None = None,
@@ -76,6 +78,7 @@ class AdapterWorker(step_batch.LocalClaims):
             blobs=blobs,
             live=live,
             settings=settings,
+            signer=signer,
             telemetry=telemetry,
             secrets=secrets,
         )

@@ -26,7 +26,6 @@ from worldline.effects.egress import Egress
 from worldline.features.abroad import delivery_effects, peer_stores
 from worldline.features.deletion import universe_job as universe_deletions
 from worldline.features.forks import share_effect
-from worldline.features.proofs import job as proof_job
 from worldline.features.quotas import job as quota_job
 from worldline.host import hang_watch
 from worldline.kernel.authoring.program import Program
@@ -36,7 +35,6 @@ from worldline.model.settings import Settings
 from worldline.observe import dump as dumps
 from worldline.runtime import (
     child_process,
-    daemon_threads,
     live_hub,
     placement,
     process_lock,
@@ -46,10 +44,13 @@ from worldline.runtime import (
 )
 from worldline.runtime import facts as telemetry
 from worldline.runtime import watchdog as watchdogs
+from worldline.runtime.holder_job import HolderContext, HolderJob
+from worldline.runtime.signed_receipts import ReceiptCheck, ReceiptSigner, ReceiptSigning
 from worldline.runtime.universes import universe_rounds, universe_scan
 from worldline.runtime.universes.served_universes import Universes
+from worldline.runtime.world_bounds import StepRules
 from worldline.timers import timer_worker
-from worldline.worker import held_world, no_asyncio, step_batch, world_worker
+from worldline.worker import no_asyncio, step_batch, world_worker
 
 
 class Role(enum.StrEnum):
@@ -132,7 +133,7 @@ class ProcessHost:
             for name, role in made
             if role is not None
         ]
-        self._proofs = None if self._worlds is None else self._make_proofs(self._worlds)
+        self.jobs = () if self._worlds is None else self._make_jobs(self._worlds)
         if self._worlds is not None and (watchdog or telemetry.on):
             self._watch(self._worlds)
         self._hangs = None if self._worlds is None or not watchdog else self._watch_hangs(self._worlds)
@@ -168,6 +169,7 @@ class ProcessHost:
             live=self.live,
             settings=self._settings.adapter,
             worker=self.worker,
+            signer=self._receipt_signer(),
             builtins=[
                 builtin_effects.http_request(egress),
                 share_effect.share(self._store.engine, self.blobs),
@@ -195,10 +197,29 @@ class ProcessHost:
             claims=claims,
             settings=self._settings.worker,
             worker=self.worker,
+            rules=self._step_rules(),
+            receipts=self._receipt_check(),
             is_dead=self._is_dead(),
             children=self._store.children or self._forks(),
             telemetry=self.telemetry,
         )
+
+    def _step_rules(self) -> StepRules | None:
+        return next((each.step_rules for each in self._store.features if each.step_rules is not None), None)
+
+    def _receipt_signer(self) -> ReceiptSigner | None:
+        path = self._settings.adapter.receipt_key
+        return self._receipt_signing().signer(signing_key_file.read(path)) if path else None
+
+    def _receipt_check(self) -> ReceiptCheck | None:
+        keys = self._settings.worker.trusted_keys()
+        return self._receipt_signing().check(keys) if keys else None
+
+    def _receipt_signing(self) -> ReceiptSigning:
+        signing = [each.receipts for each in self._store.features if each.receipts is not None]
+        # Without it, receipts would silently be neither signed nor checked.
+        assert signing, "settings name keys of receipts, and no feature signs receipts"
+        return signing[0]
 
     def _forks(self) -> child_process.ChildProcesses:
         seconds = self._settings.worker.step_timeout_ms / 1000
@@ -301,27 +322,22 @@ class ProcessHost:
             telemetry=self.telemetry,
         )
 
-    def _make_proofs(self, worlds: world_worker.WorldWorker) -> proof_job.Proofs | None:
-        """Worlds are proved where they are run: what is found is said with their worker's heartbeat."""
-        if not self._settings.janitor.prove_ms:
-            return None
-        made = proof_job.Proofs(
+    def _make_jobs(self, worlds: world_worker.WorldWorker) -> tuple[HolderJob, ...]:
+        """What features do for the worlds that are run here, beside their steps."""
+        context = HolderContext(
             self._store.engine,
             self._store.env,
             self.blobs,
             self._programs,
-            worlds=lambda: [_candidate(each) for each in worlds.held],
-            busy=lambda: bool(worlds.under_way()),
-            thread=daemon_threads.DaemonPool(1, "worldline-proofs", no_asyncio.refuse_asyncio),
-            prove_ms=self._settings.janitor.prove_ms,
-            hang_ms=self._settings.hang_ms,
-            telemetry=self.telemetry,
+            worlds,
+            self._settings,
+            self.telemetry,
         )
-        worlds.says.append(made.labels)
-        self._loops.append(
-            role_loop.Loop("proofs", made.tick, self._store.env, wake=made.wake, telemetry=self.telemetry)
-        )
-        return made
+        made = [make(context) for feature in self._store.features for make in feature.holder_jobs]
+        jobs = tuple(job for job in made if job is not None)
+        worlds.attach(jobs)
+        self._loops += [job.loop for job in jobs if job.loop is not None]
+        return jobs
 
     def _watch(self, worlds: world_worker.WorldWorker) -> None:
         """A sink or a log reports cycles that hang."""
@@ -376,7 +392,7 @@ class ProcessHost:
             "worldline_worlds_held": 0 if self._worlds is None else len(self._worlds.held),
             "worldline_cells_in_memory": 0 if self._worlds is None else self._worlds.cells,
             "worldline_effects_running": 0 if self._adapter is None else self._adapter.running,
-            "worldline_worlds_diverged": 0 if self._proofs is None else len(self._proofs.diverged),
+            "worldline_worlds_diverged": sum(len(job.diverged) for job in self.jobs),
         }
 
     def doing(self) -> list[str]:
@@ -390,7 +406,7 @@ class ProcessHost:
             self._loops,
             self._worlds,
             self._adapter,
-            self._proofs,
+            self.jobs,
             worker=self.worker.hex(),
             name=self.name,
             now_us=self._store.env.monotonic_us(),
@@ -444,7 +460,7 @@ class ProcessHost:
             self._backlog,
             self._usage,
             self._scan,
-            self._proofs,
+            *self.jobs,
         ):
             if each is not None:
                 await each.close()
@@ -461,10 +477,6 @@ def _check_receipt_keys(settings: Settings, roles: Sequence[Role]) -> None:
             "worker.receipt_keys is set, and this process performs effects itself: set adapter.receipt_key to the file "
             "of a key that is among them, or perform effects in other processes"
         )
-
-
-def _candidate(held: held_world.HeldWorld) -> proof_job.Candidate:
-    return proof_job.Candidate(held.at, held.name, held.program, held.head.height)
 
 
 def _labelled(settings: Settings, name: str, roles: Sequence[Role]) -> Settings:

@@ -9,7 +9,7 @@ on with the changes above that. A pin keeps them there, in each world that has s
 its own. Each pin is a key of its own, so forks do not wait for each other, and moves a counter: a caller that drops
 something old expects the counter as it was when the pins were read.
 
-Not here: what a snapshot's blob holds, and dropping old snapshots.
+Not here: what a snapshot's blob holds, and which old snapshots are dropped.
 """
 
 from __future__ import annotations
@@ -56,6 +56,16 @@ def promote(batch: kv.Batch, at: ids.Address, *, before_raw: bytes, to: StoredSn
         assert batch.puts[key].value == to.raw, "the batch records another snapshot of that step"
     else:
         batch.expect(key, to.raw)
+
+
+def drop(batch: kv.Batch, at: ids.Address, old: Sequence[StoredSnapshot]) -> None:
+    """Delete the records of snapshots. Guard: they are there; none is ever made again. The caller fences, and expects
+    the count of pins as it was when these were chosen (`expect_pins`).
+    """
+    for each in old:
+        key = keys.snapshot_key(at, each.record.step)
+        batch.expect(key, each.raw)
+        batch.delete(key)
 
 
 def pin(

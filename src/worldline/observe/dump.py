@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import msgspec
 
 from worldline.effects import effect_worker
-from worldline.features.proofs import job as proof_job
 from worldline.runtime import role_loop
+from worldline.runtime.holder_job import HolderJob
 from worldline.worker import held_world, world_worker
 
 LISTED_MAX = 100
@@ -76,7 +76,7 @@ def dump(
     loops: Sequence[role_loop.Loop],
     worlds: world_worker.WorldWorker | None,
     adapter: effect_worker.AdapterWorker | None,
-    proved: proof_job.Proofs | None,
+    jobs: Sequence[HolderJob],
     *,
     worker: str,
     name: str,
@@ -98,7 +98,7 @@ def dump(
             for each in claims[:LISTED_MAX]
         ],
         max(0, len(claims) - LISTED_MAX),
-        [] if proved is None else _diverged(proved),
+        _diverged(jobs),
     )
 
 
@@ -108,8 +108,10 @@ def _world(each: held_world.HeldWorld) -> WorldDump:
     )
 
 
-def _diverged(proved: proof_job.Proofs) -> list[DivergedDump]:
-    latest = list(proved.diverged.items())[-LISTED_MAX:]  # the last ones: a dump is about what goes wrong now
+def _diverged(jobs: Sequence[HolderJob]) -> list[DivergedDump]:
+    latest = [each for job in jobs for each in job.diverged.items()][
+        -LISTED_MAX:
+    ]  # the last ones: a dump is about what goes wrong now
     return [DivergedDump(at.world.hex(), each.name, each.height) for at, each in latest]
 
 

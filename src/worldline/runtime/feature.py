@@ -9,8 +9,15 @@ from __future__ import annotations
 
 import msgspec
 
+from worldline.runtime.holder_job import MakeHolderJob
+from worldline.runtime.signed_receipts import ReceiptSigning
+from worldline.runtime.world_bounds import StepRules
+
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
     """What one folder of `features/` brings. All but the name may be left out."""
 
     name: str
+    holder_jobs: tuple[MakeHolderJob, ...] = ()  # beside the steps of the worlds that a process holds
+    step_rules: StepRules | None = None  # what a step may not ask for; of one feature
+    receipts: ReceiptSigning | None = None  # signing receipts of effects, and checking them; of one feature

@@ -82,6 +82,16 @@ def reserved(label: str) -> bool:
     return label in (NAME, UNIVERSE, TIMERS) or label.startswith((worker_labels.PROGRAM, REFUSED, DIVERGED))
 
 
+def refused_label(at: ids.Address) -> str:
+    """Name the label by which a worker says why it cannot run a world."""
+    return REFUSED + at.world.hex()
+
+
+def diverged_label(at: ids.Address) -> str:
+    """Name the label by which a worker says where a world's code did not do the same again."""
+    return DIVERGED + at.world.hex()
+
+
 def labels_of(labels: Mapping[str, str], *, universes: str, programs: Mapping[str, bytes]) -> dict[str, str]:
     """All that a worker says about itself: its own labels, where it works, what it can run and which code that is.
     `universes`: the ids of those it serves, with commas between them; `*` for all of the store.

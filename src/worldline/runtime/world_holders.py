@@ -15,7 +15,6 @@ from worldline.layers import leases, worlds
 from worldline.model import ids
 from worldline.model.world_records import Status
 from worldline.runtime import operator_calls, placement, process_lock, store_opening, worker_labels
-from worldline.worker import world_refusals
 
 
 class WorldHolder(msgspec.Struct, frozen=True):
@@ -73,7 +72,7 @@ async def is_served(store: store_opening.Store, at: ids.Address) -> bool:
         labels = life.sign.labels
         # A worker that is being emptied takes no worlds, and one that refuses this world does not run it.
         alive = life.alive(read.time_us) and not life.sign.draining and not is_gone(store, life.worker)
-        if alive and world_refusals.label_of(at) not in labels and worker_labels.unfit(at, world.meta, labels) is None:
+        if alive and placement.refused_label(at) not in labels and worker_labels.unfit(at, world.meta, labels) is None:
             return True
     return False
 
@@ -132,12 +131,12 @@ def is_gone(store: store_opening.Store, worker: ids.WorkerId) -> bool:
 
 async def refusals_of(store: store_opening.Store, at: ids.Address) -> list[WorkerRefusal]:
     """What living workers say of a world that they cannot run."""
-    return await _said(store, world_refusals.label_of(at))
+    return await _said(store, placement.refused_label(at))
 
 
 async def divergences_of(store: store_opening.Store, at: ids.Address) -> list[WorkerRefusal]:
     """What living workers say of a world whose code did not do the same when they ran it again."""
-    return await _said(store, placement.DIVERGED + at.world.hex())
+    return await _said(store, placement.diverged_label(at))
 
 
 async def _said(store: store_opening.Store, label: str) -> list[WorkerRefusal]:

@@ -14,7 +14,6 @@ from concurrent.futures import Executor
 import msgspec
 
 from worldline.base import errors, limits, probes
-from worldline.features.policy import batches as policies
 from worldline.kernel import replay, state_rows
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.machine import Machine
@@ -23,12 +22,13 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
 from worldline.layers import snapshots as snapshot_layer
 from worldline.layers.history import history_line, journal_pages, saved_state, step_reader
-from worldline.model import ids, journal, policy
+from worldline.model import ids, journal
 from worldline.model import snapshots as snapshot_model
 from worldline.model.change import Row
 from worldline.model.rows import Rows
 from worldline.model.trie.unsaved import Unsaved
 from worldline.model.world_records import Lineage
+from worldline.runtime.world_bounds import StepRules, WorldBounds
 from worldline.store import kv
 
 PAGE_BYTES = journal_pages.PAGE_BYTES
@@ -44,7 +44,7 @@ class RestoredWorld(msgspec.Struct, frozen=True):
     entries: int  # above the baseline
     unsaved: Unsaved  # what has changed since
     lineage: Lineage | None  # of a fork
-    bounds: policy.Bounds | None = None  # what its universe lets it do, if not everything
+    bounds: WorldBounds | None = None  # what its universe lets it do, if not everything
 
 
 class Material(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class Material(msgspec.Struct, frozen=True):
     loaded: dict[bytes, bytes]
     lineage: Lineage | None = None
     bases: dict[bytes, Row] = {}  # cells that were left out of `base`, and that deltas of the steps start from
-    policy: policies.PolicyRecords | None = None
+    ruled: kv.ReadResult | None = None  # what the rules of its universe are decoded from, if they were asked for
 
 
 async def restore(
@@ -133,14 +133,15 @@ async def gather(
     baseline: snapshot_model.StateSnapshot | None = None,
     up_to: int | None = None,
     cells_max: int | None = None,
+    rules: StepRules | None = None,
 ) -> Material:
     """Read a world: from its baseline, or from an earlier snapshot; to its head, or to the step end at or below a
     height. What a fork has of its parent is read from there. `cells_max`: in bytes; if its state may take more memory
-    than this, the cells of the baseline are left out.
+    than this, the cells of the baseline are left out. `rules`: read too, for a holder.
     """
     for _ in range(GATHERS_MAX):
         try:
-            return await _gather(engine, blobs, at, baseline=baseline, up_to=up_to, cells_max=cells_max)
+            return await _gather(engine, blobs, at, baseline=baseline, up_to=up_to, cells_max=cells_max, rules=rules)
         except errors.NotRetained:
             # A snapshot that was asked for does not move on: a second read would find the same gap.
             if baseline is not None:
@@ -157,11 +158,11 @@ async def _gather(
     baseline: snapshot_model.StateSnapshot | None,
     up_to: int | None,
     cells_max: int | None,
+    rules: StepRules | None,
 ) -> Material:
-    read = await engine.read(
-        snapshot_layer.get_baseline(at), journals.get_head(at), history_line.get(at), *policies.reads(at)
-    )
-    policy = policies.PolicyRecords(at, read.value(3), read.value(4), read.page(5))
+    own = snapshot_layer.get_baseline(at), journals.get_head(at), history_line.get(at)
+    read = await engine.read(*own, *(() if rules is None else rules.reads(at)))
+    ruled = None if rules is None else msgspec.structs.replace(read, answers=read.answers[len(own) :])
     baseline_raw, head_raw = read.value(0), read.value(1)
     lineage = history_line.decode_lineage(read.value(2))
     line = history_line.line_of(at, lineage)
@@ -183,7 +184,7 @@ async def _gather(
     loaded: dict[bytes, bytes] = {}
     steps = await load_changes(blobs, steps, loaded)
     bases = await saved_state.lookup(blobs, base.header.root, step_reader.bases(steps)) if base.cold else {}
-    return Material(at, head, head_raw, start, baseline_raw, base, steps, loaded, lineage, bases, policy)
+    return Material(at, head, head_raw, start, baseline_raw, base, steps, loaded, lineage, bases, ruled)
 
 
 async def read_steps(

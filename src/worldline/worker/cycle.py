@@ -21,7 +21,6 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.codec import printable
-from worldline.features.policy import batches as policies
 from worldline.kernel import halts
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
@@ -34,6 +33,8 @@ from worldline.runtime import cold_cells, watchdog, world_restore
 from worldline.runtime import facts as telemetry
 from worldline.runtime.cold_cells import ColdCells
 from worldline.runtime.personal import store_vault as vaults
+from worldline.runtime.signed_receipts import ReceiptCheck
+from worldline.runtime.world_bounds import StepRules
 from worldline.store import kv, transact
 from worldline.worker import cycle_steps, inbox_read, kernel_thread, step_batch
 from worldline.worker.held_world import HeldWorld
@@ -65,6 +66,8 @@ class Cycle:
         clock: StoreClock,
         acted: Acted,
         stuck: Callable[[HeldWorld], None],
+        rules: StepRules | None,
+        receipts: ReceiptCheck | None,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
@@ -76,8 +79,9 @@ class Cycle:
         self._stepper = stepper
         self._clock = clock
         self._acted = acted
+        self._rules = rules
         self._telemetry = telemetry
-        self._intake = inbox_read.Intake(engine, env, clock, settings=settings, stuck=stuck)
+        self._intake = inbox_read.Intake(engine, env, clock, settings=settings, stuck=stuck, receipts=receipts)
         self._number = 0
         self._under_way: dict[int, tuple[int, Sequence[WorldTurn]]] = {}  # since when, by a number of their own
 
@@ -322,7 +326,9 @@ class Cycle:
     async def gather(self, at: ids.Address) -> world_restore.Material:
         """Everything that is needed of a world, read. Of a large one, the cells are left where they are."""
         cells_max = self._settings.cells_memory_max
-        return await world_restore.gather(self._engine, self._blobs(at.universe), at, cells_max=cells_max)
+        return await world_restore.gather(
+            self._engine, self._blobs(at.universe), at, cells_max=cells_max, rules=self._rules
+        )
 
     def building(self, material: world_restore.Material, program: Program) -> Callable[[], world_restore.RestoredWorld]:
         """What makes a machine of what was read, in the kernel's thread, or in a child process."""
@@ -333,8 +339,10 @@ class Cycle:
         restored = await self._kernel.run(material.at, self.building(material, program))
         line = history_line.line_of(material.at, material.lineage)
         restored.machine.keep_in(await vaults.vault_of(self._engine, self._env, line))
-        assert material.policy is not None
-        bounds = policies.bounds(material.policy, program=program.name)
+        if self._rules is None:
+            return restored
+        assert material.ruled is not None, "a holder reads the rules with the world"
+        bounds = self._rules.bounds(material.at, material.ruled, program=program.name)
         return restored if bounds is None else msgspec.structs.replace(restored, bounds=bounds)
 
     # --- After a conflict -------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.codec import printable
-from worldline.features.receipts.receipt_signature import why_not as why_not_signed
 from worldline.kernel.authoring import message_calls
 from worldline.layers import blobs as blob_layer
 from worldline.layers import inbox as inboxes
@@ -26,6 +25,7 @@ from worldline.model import ids, inbox, payload
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.settings import WorkerSettings
 from worldline.runtime import attempt_history
+from worldline.runtime.signed_receipts import ReceiptCheck
 from worldline.store import kv, transact
 from worldline.worker.held_world import HeldWorld
 from worldline.worker.store_clock import StoreClock
@@ -36,7 +36,7 @@ log = printable.logger("worldline.worker")
 
 
 class Intake:
-    """`stuck` is told of a world with an item that is out of reach now."""
+    """`stuck` is told of a world with an item that is out of reach now. `receipts`: None if they need not be signed."""
 
     def __init__(
         self,
@@ -46,12 +46,13 @@ class Intake:
         *,
         settings: WorkerSettings,
         stuck: Callable[[HeldWorld], None],
+        receipts: ReceiptCheck | None,
     ) -> None:
         self._engine = engine
         self._env = env
         self._clock = clock
         self._batch_max = settings.max_inbox_batch
-        self._keys = settings.trusted_keys()  # of receipts; none: they need not be signed
+        self._receipts = receipts
         self._stuck = stuck
 
     async def read(self, turns: Sequence[WorldTurn]) -> int:
@@ -102,8 +103,8 @@ class Intake:
 
     async def _load_page(self, turn: WorldTurn, page: kv.Page) -> None:
         unread = inboxes.decode(page.items)
-        if self._keys:
-            unread = await self._signed(turn.held.at, unread)
+        if self._receipts is not None:
+            unread = await self._signed(self._receipts, turn.held.at, unread)
         items = await self._load_all(turn.held.blobs, await self._traced(turn.held.at, unread))
         loaded = len(items) == len(page.items)
         turn.found(items, whole=loaded and not page.more)
@@ -111,14 +112,16 @@ class Intake:
             turn.held.inbox_blocked()
             self._stuck(turn.held)
 
-    async def _signed(self, at: ids.Address, items: list[inboxes.UnreadItem]) -> list[inboxes.UnreadItem]:
+    async def _signed(
+        self, receipts: ReceiptCheck, at: ids.Address, items: list[inboxes.UnreadItem]
+    ) -> list[inboxes.UnreadItem]:
         """Make dead letters of receipts that no trusted key has signed. The runtime's own have no
         signature, and no record of work that an adapter has tried.
         """
         doubted = [
             (index, why)
             for index, each in enumerate(items)
-            if isinstance(each.item, inbox.EffectReceipt) and (why := why_not_signed(at, each.item, self._keys))
+            if isinstance(each.item, inbox.EffectReceipt) and (why := receipts.why_not(at, each.item))
         ]
         for start in range(0, len(doubted), limits.READ_REQUESTS_MAX):
             part = doubted[start : start + limits.READ_REQUESTS_MAX]

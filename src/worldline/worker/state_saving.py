@@ -5,23 +5,23 @@ A snapshot is recorded beside the journal and made the baseline, from which the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from worldline.base import env as envs
 from worldline.base import probes
-from worldline.features.compaction import batches as compaction_batches
-from worldline.features.compaction import compactor
-from worldline.features.compaction.universe_retention import Policies
 from worldline.kernel import state_rows as kernel_snapshots
 from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import leases, snapshots, universes
 from worldline.layers.history import saved_state
 from worldline.layers.history.saved_state import Compute
-from worldline.model import row_keys
+from worldline.model import ids, row_keys
 from worldline.model import snapshots as snapshot_model
 from worldline.model.settings import WorkerSettings
 from worldline.model.trie.unsaved import SMALL_BYTES, Unsaved
 from worldline.model.trie.update import Update
+from worldline.runtime.holder_job import HolderJob, SupersededSnapshots
 from worldline.store import kv, transact
 from worldline.worker.held_world import HeldWorld
 
@@ -64,11 +64,11 @@ def due_us(held: HeldWorld, settings: WorkerSettings) -> int:
 
 
 async def save(
-    engine: kv.Engine, env: envs.Env, held: HeldWorld, compute: Compute, policies: Policies
+    engine: kv.Engine, env: envs.Env, held: HeldWorld, compute: Compute, jobs: Sequence[HolderJob]
 ) -> transact.Certain:
     """Put the state away, record it as a snapshot and make it the baseline. `compute` calls a function in the kernel's
-    thread. Snapshots that nothing needs any more go in the same batch, so that a world that is saved often and does
-    little does not gather them.
+    thread. Snapshots that nothing needs any more, as one of the `jobs` says, go in the same batch, so that a world that
+    is saved often and does little does not gather them.
 
     Nodes that are shared with the last baseline are not put again: that baseline is expected to be there still.
     """
@@ -81,9 +81,9 @@ async def save(
         generation = await held.blobs.generation()
         state, keys = await _save_state(held, compute)
         taken = snapshots.at_head(held.head, root=state.root, size=state.header.size, program_hash=held.program.hash)
-        going = compactor.SupersededSnapshots(age_us=age_us)
+        going = SupersededSnapshots(age_us=age_us)
         if dropping and not universes.is_marking(generation.raw):  # a mark must find what it began with
-            going = await compactor.superseded(engine, policies, held.at, taken)
+            going = await _superseded(jobs, held.at, taken)
             age_us = going.age_us
         taken = msgspec.structs.replace(taken, age_us=age_us)
         batch = kv.Batch()
@@ -91,7 +91,8 @@ async def save(
         raw = new_baseline(batch, held, taken)
         generation.expect(batch)
         if going.snapshots:
-            compaction_batches.drop_with(batch, held.at, going.snapshots, pins_raw=going.pins_raw)
+            snapshots.expect_pins(batch, held.at, going.pins_raw)
+            snapshots.drop(batch, held.at, going.snapshots)
         [outcome] = await transact.commit(engine, env, batch)
         if isinstance(outcome, kv.Ok):
             held.rebased(taken, raw, state.header, keys)
@@ -105,6 +106,17 @@ async def save(
             probes.hit("snapshot.collected-meanwhile")
         else:
             return outcome
+
+
+async def _superseded(
+    jobs: Sequence[HolderJob], at: ids.Address, taken: snapshot_model.StateSnapshot
+) -> SupersededSnapshots:
+    """Ask which snapshots go with this one. The first job that answers decides; without an answer, all of them stay."""
+    for job in jobs:
+        found = await job.superseded(at, taken)
+        if found is not None:
+            return found
+    return SupersededSnapshots()
 
 
 async def _save_state(held: HeldWorld, compute: Compute) -> tuple[saved_state.SavedState, list[bytes] | None]:

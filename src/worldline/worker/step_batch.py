@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import msgspec
 
 from worldline.base import env as envs
-from worldline.features.policy import step_rules
 from worldline.kernel import control_commands, runs, user_values
 from worldline.kernel.authoring import message_calls as calls
 from worldline.kernel.authoring.program import Program
@@ -19,10 +18,10 @@ from worldline.layers import journal as journals
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload, step_records
 from worldline.model.inbox import ReceiptStatus
-from worldline.model.policy import Bounds
 from worldline.model.work import Work, WorkState
 from worldline.runtime import queue_names
 from worldline.runtime.personal import message_values, store_vault
+from worldline.runtime.world_bounds import WorldBounds
 from worldline.store import kv
 from worldline.worker.held_world import HeldWorld
 from worldline.worker.step_run import StepsDone
@@ -90,13 +89,13 @@ async def _reseal(moving: message_values.Moving, done: StepsDone, routes: list[R
     return found
 
 
-def _ruled(each: Route, bounds: Bounds) -> Route:
+def _ruled(each: Route, bounds: WorldBounds) -> Route:
     """A message, refused if a rule is against it. An answer is addressed by the kernel, and no rule is about it."""
     outgoing, destination = each.outgoing, each.destination
     if outgoing.to is not None:
         return each
     to = outgoing.to_name if destination is None else destination.meta.name
-    why = bounds.why_no_message(to=to, name=step_rules.label_of(outgoing.message), near=True)
+    why = bounds.why_no_message(outgoing.message, to=to)
     return each if why is None else msgspec.structs.replace(each, destination=None, refused=why)
 
 
@@ -151,7 +150,7 @@ def build(
     opened: list[step_commit.OpenedWork] = []
     if done.wanted:
         works_wanted = [(wanted.intent, work_of(held.program, wanted)) for wanted in done.wanted.values()]
-        refused = {} if held.bounds is None else step_rules.refused(held.bounds, done.wanted.values())
+        refused = {} if held.bounds is None else held.bounds.refused(done.wanted.values())
         opened = [
             step_commit.OpenedWork(
                 intent, work, claims.claim(held.at, work, time_us) if work.state is _WAITING else None

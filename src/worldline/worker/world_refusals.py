@@ -18,7 +18,6 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import limits
 from worldline.codec import printable
-from worldline.features.proofs import job as proof_job
 from worldline.model import ids
 from worldline.runtime import facts as telemetry
 from worldline.runtime import placement
@@ -32,7 +31,7 @@ PAUSE_MOST_MS = 300_000
 LABELS_MAX = 16  # said with the heartbeat, so that other processes can see them: `refused:WORLD=WHY`
 LABEL_CHARACTERS_MAX = 300
 _LABELS_BYTES = (
-    limits.WORKER_LABELS_BYTES_MAX + LABELS_MAX * (4 * LABEL_CHARACTERS_MAX + 64) + proof_job.LABELS_BYTES_MAX
+    limits.WORKER_LABELS_BYTES_MAX + LABELS_MAX * (4 * LABEL_CHARACTERS_MAX + 64) + limits.JOB_LABELS_BYTES_MAX
 )
 assert _LABELS_BYTES < limits.VALUE_BYTES_MAX - 1_024
 
@@ -135,7 +134,7 @@ class Refusals:
     def labels(self) -> dict[str, str]:
         """The latest of them, as they are said with the heartbeat."""
         latest = list(self._refused.items())[-LABELS_MAX:]
-        return {label_of(at): known.why[:LABEL_CHARACTERS_MAX] for at, known in latest}
+        return {placement.refused_label(at): known.why[:LABEL_CHARACTERS_MAX] for at, known in latest}
 
     def look_again(self, now_us: int) -> bool:
         """Whether the pause of one of them has ended."""
@@ -163,7 +162,3 @@ def _ways_out(name: str) -> str:
         f"; see `worldline why {quoted}`; to have it tried at once, type "
         f"`worldline pause {quoted} && worldline resume {quoted}`"
     )
-
-
-def label_of(at: ids.Address) -> str:
-    return placement.REFUSED + at.world.hex()

@@ -11,24 +11,23 @@ import collections
 import functools
 import heapq
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from worldline.base import env as envs
 from worldline.base import errors, probes
 from worldline.codec import printable
-from worldline.features.compaction.job import Compactions
 from worldline.layers import leases
 from worldline.layers.history import saved_state
 from worldline.model import ids
 from worldline.model.settings import WorkerSettings
 from worldline.runtime import facts as telemetry
 from worldline.runtime import lease_calls as world_lease
+from worldline.runtime.holder_job import HolderJob
 from worldline.store import kv
 from worldline.worker import kernel_thread, state_saving
 from worldline.worker.held_world import NEVER_US, HeldWorld
 from worldline.worker.held_worlds import Holdings
-from worldline.worker.side_tasks import SideTasks
 
 log = printable.logger("worldline.worker")
 
@@ -55,7 +54,6 @@ class Keeper:
         *,
         dropped: WorldDropper,
         freed: Callable[[HeldWorld], None],
-        tasks: SideTasks,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
         self._engine = engine
@@ -64,7 +62,7 @@ class Keeper:
         self._kernel = kernel
         self._dropped = dropped
         self._freed = freed
-        self.compactions = Compactions(engine, env, settings, kernel.run, tasks=tasks, telemetry=telemetry)
+        self._jobs: Sequence[HolderJob] = ()
         self._telemetry = telemetry
         self._stopping = False
         self._snapshot_entries = settings.snapshot_entries
@@ -75,15 +73,24 @@ class Keeper:
         self._due: list[tuple[int, int, weakref.ref[HeldWorld]]] = []
         self._count = 0
 
+    def attach(self, jobs: Sequence[HolderJob]) -> None:
+        """Tell these of worlds that are taken or saved."""
+        self._jobs = jobs
+
     def stop(self) -> None:
         """Begin nothing more of a turn that is under way."""
         self._stopping = True
-        self.compactions.stop()
+        for job in self._jobs:
+            job.stop()
 
     def taken(self, held: HeldWorld) -> None:
-        """Watch a world that was taken, and see whether its journal wants compaction."""
+        """Watch a world that was taken, and let the jobs see whether there is something to do."""
         self.watch(held)
-        self.compactions.look(held)
+        self._look(held)
+
+    def _look(self, held: HeldWorld) -> None:
+        for job in self._jobs:
+            job.look(held)
 
     def watch(self, held: HeldWorld) -> None:
         """A world was taken, or has made steps: it may want something sooner than was known."""
@@ -154,13 +161,13 @@ class Keeper:
         try:
             await self._kernel.run(held.at, self._warn, held)
             compute = functools.partial(self._kernel.run, held.at)
-            outcome = await state_saving.save(self._engine, self._env, held, compute, self.compactions.policies)
+            outcome = await state_saving.save(self._engine, self._env, held, compute, self._jobs)
             if isinstance(outcome, kv.Ok):
                 held.saved(self._env.monotonic_us())
                 if held.cold is None and await self._is_large(held):
                     held.cool(asyncio.get_running_loop())
                 self._telemetry.tell(telemetry.BaselineSaved(held.at, held.baseline.size, held.saved_us - began_us))
-                self.compactions.look(held)
+                self._look(held)
             else:  # fenced, or an earlier save of ours that was not waited for: what is known of it is stale
                 self._dropped(held, again=not leases.fenced(outcome, held.lease))
         finally:

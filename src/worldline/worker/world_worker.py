@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from worldline.base import env as envs
 from worldline.base import errors
@@ -39,8 +40,11 @@ from worldline.runtime import (
     watchdog,
 )
 from worldline.runtime import facts as telemetry
+from worldline.runtime.holder_job import HolderJob
+from worldline.runtime.signed_receipts import ReceiptCheck
 from worldline.runtime.universes import universe_changes
 from worldline.runtime.universes.served_universes import Universes
+from worldline.runtime.world_bounds import StepRules
 from worldline.store import kv
 from worldline.worker import (
     crash_trials,
@@ -67,6 +71,8 @@ from worldline.worker.step_run import StepsDone
 
 log = printable.logger("worldline.worker")
 
+T = TypeVar("T")
+
 CYCLES_MAX = 4  # in flight at once, over different worlds: while one waits for its sync, others step
 UPKEEP_MS = 50  # between turns, if there is anything to do
 REST_MS = 500
@@ -77,7 +83,8 @@ class WorldWorker:
     def __init__(
         self, engine: kv.Engine, env: envs.Env, universes: Universes, programs: Sequence[Program],
         *, blobs: blob_layer.Of, live: live_hub.Hub, claims: step_batch.LocalClaims, settings: WorkerSettings,
-        worker: ids.WorkerId, is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
+        worker: ids.WorkerId, rules: StepRules | None, receipts: ReceiptCheck | None,
+        is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
         children: child_process.ChildProcesses, telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:  # fmt: skip
         self._engine, self._env, self._hub, self._settings, self._telemetry = engine, env, live, settings, telemetry
@@ -101,7 +108,7 @@ class WorldWorker:
         self._cycle = cycles.Cycle(
             engine, env, blobs=blobs, claims=claims, settings=settings, kernel=self._kernel, clock=self._clock,
             stepper=cycle_steps.Stepper(env, self._kernel, tried, settings), acted=self._acted, stuck=self._stuck,
-            telemetry=telemetry,
+            rules=rules, receipts=receipts, telemetry=telemetry,
         )  # fmt: skip
         guard = program_versions.VersionGuard(engine, others, worker, labels)
         self._taker = world_taking.Taker(
@@ -119,7 +126,7 @@ class WorldWorker:
         )  # fmt: skip
         self._keeper = world_upkeep.Keeper(
             engine, env, settings, self._kernel, dropped=self._holdings.drop, freed=self._holdings.freed,
-            tasks=self._tasks, telemetry=telemetry,
+            telemetry=telemetry,
         )  # fmt: skip
         self.on_taken = self._holdings.on_taken
         self.on_taken.append(self._keeper.taken)
@@ -155,6 +162,20 @@ class WorldWorker:
     def life(self) -> leases.HeartbeatRecord | None:
         """The heartbeat by which others see that this worker lives."""
         return self._heartbeat.life
+
+    def attach(self, jobs: Sequence[HolderJob]) -> None:
+        """Work side by side with jobs: they see the worlds that are held here, and the heartbeat says what they say."""
+        self._keeper.attach(jobs)
+        self.says += [job.labels for job in jobs]
+
+    @property
+    def tasks(self) -> side_tasks.SideTasks:
+        """What runs beside its turns."""
+        return self._tasks
+
+    async def compute(self, at: ids.Address, do: Callable[..., T], *args: Any) -> T:
+        """Run something about a world in the kernel's thread."""
+        return await self._kernel.run(at, do, *args)
 
     def _said(self) -> dict[str, str]:
         """What the heartbeat says of this worker and of its worlds."""

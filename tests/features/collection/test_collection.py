@@ -12,6 +12,7 @@ from tests import aging
 from tests.features.collection import collecting
 from tests.features.collection.test_collection_publishers import Put, program
 from tests.features.collection.test_collection_roots import KEPT, Desk
+from tests.features.compaction import compacting
 from tests.features.compaction.compacting import by_hand
 from tests.features.compaction.test_compaction_cuts import Budget, Dying
 from tests.kits.kit import Kit
@@ -342,7 +343,7 @@ async def test_worlds_that_live_are_collected_and_lose_nothing(kit: Kit) -> None
         await fork.send(Put("own" * 10_000))
         await world.run(app.workflows["answered"](50_000), timeout=30)
         host: Any = universe._connection.host
-        await host.worlds._keeper.compactions.compact(host.worlds.peek(await world._handle.address()), now=True)
+        await compacting.compactions(host).compact(host.worlds.peek(await world._handle.address()), now=True)
         report = await around.collect()
         assert report.swept.deleted.count > 0, "dropped snapshots"
         assert await around.missing() == []

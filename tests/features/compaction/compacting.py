@@ -11,6 +11,7 @@ from tests.kits.kit import Process
 from worldline.api.universe import Universe
 from worldline.codec import structs
 from worldline.features.compaction.compactor import CompactionResult
+from worldline.features.compaction.job import Compactions
 from worldline.keys import journal as journal_keys
 from worldline.keys import segments as segment_keys
 from worldline.keys import snapshots as snapshot_keys
@@ -92,9 +93,15 @@ async def busy(process: Process, app: wl.Program, *, rounds: int = 3, each: int 
     return world
 
 
+def compactions(host: Any) -> Any:
+    """The job that compacts in a process, by itself and by hand."""
+    [found] = [job for job in host.jobs if isinstance(job, Compactions)]
+    return found
+
+
 async def compact(process: Process, world: wl.World) -> CompactionResult:
     held = process.host.worlds.peek(await world._handle.address())
-    found: CompactionResult = await process.host.worlds._keeper.compactions.compact(held, now=True)
+    found: CompactionResult = await compactions(process.host).compact(held, now=True)
     return found
 
 

@@ -155,7 +155,7 @@ async def test_age_alone_is_enough(memory_kit: Kit) -> None:
     world = await compacting.busy(process, app)
     stored = await Stored.of(process.universe, world)
     held = process.host.worlds.peek(await world._handle.address())
-    assert (await process.host.worlds._keeper.compactions.compact(held)).segments == 0
+    assert (await compacting.compactions(process.host).compact(held)).segments == 0
     await memory_kit.jump(3_601)
     await world.send(Added("k0"))
     await world.snapshot()
@@ -179,7 +179,7 @@ async def test_forks_hold_it_back(kit: Kit) -> None:
     held = process.host.worlds.peek(await world._handle.address())
     process.host.worlds._searcher.is_due = lambda *_, **__: False  # no worker takes the fork
     fork = await client.universe.world("w").fork("f", at=saved[1] + 2)
-    done = await process.host.worlds._keeper.compactions.compact(held, now=True)
+    done = await compacting.compactions(process.host).compact(held, now=True)
     assert (done.height, done.held_back) == (saved[1], True)
     assert await stored.snapshots() == saved
     del process.host.worlds._searcher.is_due
@@ -193,7 +193,7 @@ async def test_forks_hold_it_back(kit: Kit) -> None:
     fork = process.universe.world("f")
     await fork.snapshot()
     await aio.until(unpinned)
-    done = await process.host.worlds._keeper.compactions.compact(held, now=True)
+    done = await compacting.compactions(process.host).compact(held, now=True)
     assert (done.height, done.held_back) == (saved[-1], False)
     assert await stored.snapshots() == [0, saved[-1]]
     assert (await compacting.compact(process, fork)).segments == 1
@@ -346,7 +346,7 @@ async def test_if_many_worlds_wait_it_does_not_rest(memory_kit: Kit, monkeypatch
     monkeypatch.setattr(segment_writer, "REST_SECONDS_MAX", rest)
     app = compacting.program()
     process = await memory_kit.process(app, settings=by_hand())
-    compactions = process.host.worlds._keeper.compactions
+    compactions = compacting.compactions(process.host)
     look = compactions.look
     compactions.look = lambda _: None
     worlds = [await process.universe.ensure(f"w{number}", app) for number in range(compaction_job.WAITING_MAX + 3)]

@@ -49,7 +49,7 @@ async def pass_by(process: Process) -> None:
 async def hosting(kit: Kit, app: wl.Program, **more: Any) -> Process:
     """A process that compacts nothing by itself."""
     process = await kit.process(app, settings=keeping(**more))
-    process.host.worlds._keeper.compactions.look = lambda _: None
+    compacting.compactions(process.host).look = lambda _: None
     return process
 
 

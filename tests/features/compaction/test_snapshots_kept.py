@@ -32,7 +32,7 @@ SLOW = {"snapshot_idle_ms": 10**9, "snapshot_ms": 10**9}  # saved by hand alone
 async def hosting(kit: Kit, app: wl.Program, **worker: Any) -> Process:
     wanted = SLOW | {"snapshots_kept": 1, "snapshots_kept_ms": HOUR_MS} | worker
     process = await kit.process(app, settings=kits.settings(worker=wanted))
-    process.host.worlds._keeper.compactions.look = lambda _: None  # nothing is compacted but by hand
+    compacting.compactions(process.host).look = lambda _: None  # nothing is compacted but by hand
     return process
 
 

@@ -389,7 +389,7 @@ async def test_code_that_does_something_else_gives_no_trace(lmdb_kit: Kit) -> No
 async def test_states_that_are_not_kept_are_said(lmdb_kit: Kit) -> None:
     shop = Shop()
     process = await lmdb_kit.process(shop.app, settings=compacting.by_hand())
-    process.host.worlds._keeper.compactions.look = lambda _: None
+    compacting.compactions(process.host).look = lambda _: None
     world = await process.universe.ensure("w", shop.app)
     for number in range(20):
         await world.act(Order.fill(number), key="o")

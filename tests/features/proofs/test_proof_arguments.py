@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from unittest import mock
 
 import worldline as wl
 from tests import aio
@@ -81,11 +82,10 @@ async def test_the_background_finds_it_too(kit: Kit) -> None:
     await process.close()
     process = await kit.process(app, settings=kits.settings(janitor={"prove_ms": 60_000}))
     world = process.universe.world("w")
-    background: proof_job.Proofs = process.host._proofs
-    held, background._worlds = background._worlds, list  # a proof that began before the event would begin at the start
-    await (await world.send(Go("ann"))).applied(20)
-    at = await world._handle.address()
-    background._worlds = held
+    [background] = [job for job in process.host.jobs if isinstance(job, proof_job.Proofs)]
+    with mock.patch.object(background, "_worlds", list):  # begun before the event, a proof would begin at the start
+        await (await world.send(Go("ann"))).applied(20)
+        at = await world._handle.address()
 
     async def diverged() -> bool:
         return at in background.diverged

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -25,11 +25,15 @@ from worldline.layers import blobs as blob_layer
 from worldline.model import ids
 from worldline.model.settings import JanitorSettings, Settings
 from worldline.observe import measures, sinks
-from worldline.runtime import daemon_threads, facts
+from worldline.runtime import facts, watchdog
+from worldline.runtime.holder_job import HolderContext, JobWorld
 from worldline.runtime.step_prover import Prover
 from worldline.store import memory_engine
+from worldline.worker import side_tasks
 
 ALWAYS = kits.settings(janitor={"prove_ms": 60_000})
+
+T = TypeVar("T")
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +75,7 @@ async def send(world: wl.World, *numbers: int) -> None:
 
 
 def found(process: Process) -> proof_job.Proofs:
-    made: proof_job.Proofs = process.host._proofs
+    [made] = [job for job in process.host.jobs if isinstance(job, proof_job.Proofs)]
     return made
 
 
@@ -180,7 +184,7 @@ async def test_with_a_budget_of_0_nothing_is_run_again(memory_kit: Kit) -> None:
     process = await memory_kit.process(app.program, settings=kits.settings(janitor={"prove_ms": 0}))
     world = await process.universe.ensure("w", app.program)
     await send(world, 1)
-    assert process.host._proofs is None
+    assert not any(isinstance(job, proof_job.Proofs) for job in process.host.jobs)
     assert [each.name for each in process.host.dump().roles] == ["world worker", "adapter worker", "timer worker"]
     await process.close()
 
@@ -316,24 +320,28 @@ class Clock(envs.FixedEnv):
         return self.now_us
 
 
-def budgeted(prove_ms: int, *, busy: Callable[[], bool] = lambda: False) -> tuple[proof_job.Proofs, Clock]:
+class Idle:
+    """A worker that holds no world. `cycles`: how many are under way all the time."""
+
+    def __init__(self, cycles: int) -> None:
+        self.held: list[JobWorld] = []
+        self.tasks = side_tasks.SideTasks(lambda: None)
+        self._cycles = cycles
+
+    def under_way(self) -> dict[int, watchdog.UnderWay]:
+        return {number: watchdog.UnderWay(0, []) for number in range(self._cycles)}
+
+    async def compute(self, at: ids.Address, do: Callable[..., T], *args: Any) -> T:
+        raise NotImplementedError
+
+
+def budgeted(prove_ms: int, *, cycles: int = 0) -> tuple[proof_job.Proofs, Clock]:
     env = Clock()
     engine: Any = memory_engine.MemoryEngine(env)
     blobs = blob_layer.Blobs(engine, Any, env, ids.UniverseId(bytes(16)))  # type: ignore[arg-type]
-    thread = daemon_threads.DaemonPool(1, "test")
-    made = proof_job.Proofs(
-        engine,
-        env,
-        lambda _: blobs,
-        [],
-        worlds=list,
-        busy=busy,
-        thread=thread,
-        prove_ms=prove_ms,
-        hang_ms=1_000,
-        telemetry=facts.NOTHING,
-    )
-    return made, env
+    settings = kits.settings(janitor={"prove_ms": prove_ms})
+    context = HolderContext(engine, env, lambda _: blobs, [], Idle(cycles), settings, facts.NOTHING)
+    return proof_job.Proofs(context), env
 
 
 async def test_a_slice_waits_until_the_budget_has_room_for_it() -> None:
@@ -350,7 +358,7 @@ async def test_a_slice_waits_until_the_budget_has_room_for_it() -> None:
 
 
 async def test_a_slice_waits_for_cycles_but_not_for_ever() -> None:
-    made, env = budgeted(60_000, busy=lambda: True)
+    made, env = budgeted(60_000, cycles=1)
     env.now_us += 1_000_000
     rests = [made._rest_ms() for _ in range(proof_job.BUSY_LOOKS_MAX + 2)]
     assert rests == [proof_job.BUSY_MS] * proof_job.BUSY_LOOKS_MAX + [0, proof_job.BUSY_MS]

@@ -83,13 +83,7 @@ def drop(batch: kv.Batch, lease: leases.Lease, expected: Expected, snapshots: Se
     """Delete the records of snapshots, at least one. Guard: they are there; none is ever made again."""
     assert snapshots
     _expect(batch, lease, expected)
-    _delete(batch, lease.at, snapshots)
-
-
-def drop_with(batch: kv.Batch, at: ids.Address, snapshots: Sequence[StoredSnapshot], *, pins_raw: bytes | None) -> None:
-    """The same in a batch that takes another snapshot: it fences, and expects the baseline and that no mark began."""
-    snapshot_layer.expect_pins(batch, at, pins_raw)
-    _delete(batch, at, snapshots)
+    snapshot_layer.drop(batch, lease.at, snapshots)
 
 
 def expire(
@@ -118,14 +112,7 @@ def expire(
     batch.put(
         keys.segment_key(at, end.height), keys.DROPPED.pack(journal.DroppedEntries(oldest[0].record.first_height, end))
     )
-    _delete(batch, at, snapshots)
-
-
-def _delete(batch: kv.Batch, at: ids.Address, snapshots: Sequence[StoredSnapshot]) -> None:
-    for each in snapshots:
-        key = snapshot_keys.snapshot_key(at, each.record.step)
-        batch.expect(key, each.raw)
-        batch.delete(key)
+    snapshot_layer.drop(batch, at, snapshots)
 
 
 def _expect(batch: kv.Batch, lease: leases.Lease, expected: Expected) -> None:

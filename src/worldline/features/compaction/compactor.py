@@ -37,6 +37,7 @@ from worldline.layers.history.saved_state import Compute
 from worldline.model import ids, journal
 from worldline.model.age import Age
 from worldline.model.snapshots import StateSnapshot
+from worldline.runtime.holder_job import SupersededSnapshots
 from worldline.store import kv, transact
 
 PAGE = 1_000  # of snapshots, and of pins
@@ -130,16 +131,6 @@ async def _first_us(engine: kv.Engine, at: ids.Address, above: int) -> int | Non
     page = (await engine.read(kv.Range(*journal_keys.frames(at, above=above), count_max=1))).page(0)
     entries = journals.decode(at, page.items, above=above)
     return entries[0].time_us if entries else None
-
-
-class SupersededSnapshots(msgspec.Struct, frozen=True):
-    """The snapshots that nothing needs any more once another one is the baseline; the count of pins, which the batch
-    that drops them expects; and how old the universe is, which is noted with the new one: 0 if that was not read.
-    """
-
-    snapshots: list[snapshots.StoredSnapshot] = []
-    pins_raw: bytes | None = None
-    age_us: int = 0
 
 
 async def superseded(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worldline.features.compaction.job import Compactions
 from worldline.runtime.feature import Feature
 
-COMPACTION = Feature(name="compaction")
+COMPACTION = Feature(name="compaction", holder_jobs=(Compactions,))

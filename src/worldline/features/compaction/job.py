@@ -9,21 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
 
-from worldline.base import env as envs
 from worldline.base import errors, grammar
 from worldline.codec import printable
 from worldline.features.compaction import compactor
 from worldline.features.compaction.universe_retention import Policies
-from worldline.layers import blobs as blob_layer
-from worldline.layers import leases
 from worldline.model import ids, journal
-from worldline.model.settings import WorkerSettings
 from worldline.model.snapshots import StateSnapshot
 from worldline.runtime import facts as telemetry
-from worldline.store import kv
+from worldline.runtime.holder_job import HolderContext, HolderJob, JobWorld, SupersededSnapshots
 
 log = printable.logger("worldline.compaction")
 
@@ -32,44 +26,16 @@ WAITING_MAX = 4  # worlds; with more of them, compaction does not rest
 KNOWN_MAX = 10_000  # worlds of which it is kept how far they are compacted
 
 
-class CompactionTarget(Protocol):
-    """A world that a worker holds, as far as it matters here."""
+class Compactions(HolderJob):
+    """Those of a worker."""
 
-    at: ids.Address
-    lost: bool
-    baseline: StateSnapshot
-    blobs: blob_layer.Blobs
-    lease: leases.Lease
-
-
-class TaskRunner(Protocol):
-    """What runs beside a worker's turns."""
-
-    def is_running(self, name: str) -> bool: ...
-
-    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None: ...
-
-
-class Compactions:
-    """Those of a worker. `run` calls a function about a world in the kernel's thread."""
-
-    def __init__(
-        self,
-        engine: kv.Engine,
-        env: envs.Env,
-        settings: WorkerSettings,
-        run: Callable[..., Any],
-        *,
-        tasks: TaskRunner,
-        telemetry: telemetry.Telemetry = telemetry.NOTHING,
-    ) -> None:
-        self._engine = engine
-        self._env = env
-        self._run = run
-        self._tasks = tasks
-        self._telemetry = telemetry
-        self.policies = Policies(engine, env, settings, hosts=True)
-        self._waiting: dict[ids.Address, CompactionTarget] = {}
+    def __init__(self, context: HolderContext) -> None:
+        self._engine = context.engine
+        self._env = context.env
+        self._worker = context.worker
+        self._telemetry = context.telemetry
+        self.policies = Policies(context.engine, context.env, context.settings.worker, hosts=True)
+        self._waiting: dict[ids.Address, JobWorld] = {}
         self._compacted: dict[ids.Address, int] = {}  # up to which height, as far as known
         self._ends: dict[bytes, journal.Head] = {}  # of segments that were not dropped yet
         self._stopping = False
@@ -80,19 +46,20 @@ class Compactions:
         return bool(self._waiting) and not self._stopping
 
     def stop(self) -> None:
-        """Begin nothing more; what is under way ends soon."""
         self._stopping = True
         self._waiting.clear()
 
-    def look(self, held: CompactionTarget) -> None:
-        """A world was acquired or saved: there may be something to compact."""
+    def look(self, held: JobWorld) -> None:
         if self._may_have_enough(held):
             # A world that waits already keeps its place, with the newest of what is known of it.
             self._waiting[held.at] = held
-            if self._is_due and not self._tasks.is_running(NAME):
-                self._tasks.start(NAME, self._turn())
+            if self._is_due and not self._worker.tasks.is_running(NAME):
+                self._worker.tasks.start(NAME, self._turn())
 
-    def _may_have_enough(self, held: CompactionTarget) -> bool:
+    async def superseded(self, at: ids.Address, taken: StateSnapshot) -> SupersededSnapshots:
+        return await compactor.superseded(self._engine, self.policies, at, taken)
+
+    def _may_have_enough(self, held: JobWorld) -> bool:
         """Whether to read what there is. It is also asked without the policy of the universe, which is read then."""
         policy = self.policies.recent(held.at.universe)
         above = held.baseline.height - self._compacted.get(held.at, 0)
@@ -106,7 +73,7 @@ class Compactions:
             if not held.lost:
                 await self._try(held)
 
-    async def _try(self, held: CompactionTarget) -> None:
+    async def _try(self, held: JobWorld) -> None:
         try:
             await self.policies.learn(held.at.universe)
             # Asked again: the first answer may have been given without the policy, which is known now.
@@ -121,16 +88,16 @@ class Compactions:
         except errors.Error as error:
             self._failed(held, error)
 
-    def _failed(self, held: CompactionTarget, error: errors.Error) -> None:
+    def _failed(self, held: JobWorld, error: errors.Error) -> None:
         log.error("world %s cannot be compacted: %s", held.at.world.hex(), error, extra=telemetry.about(held.at))
         self._telemetry.tell(telemetry.CompactFailed(held.at, str(error)))
 
-    async def compact(self, held: CompactionTarget, *, now: bool = False) -> compactor.CompactionResult:
+    async def compact(self, held: JobWorld, *, now: bool = False) -> compactor.CompactionResult:
         """Compact one world that is held here: if there is enough, or `now`. One at a time."""
         async with self._one:
             return await self._compact(held, now=now)
 
-    async def _compact(self, held: CompactionTarget, *, now: bool) -> compactor.CompactionResult:
+    async def _compact(self, held: JobWorld, *, now: bool) -> compactor.CompactionResult:
         began_us = self._env.monotonic_us()
         done = await compactor.Compactor(
             self._engine,
@@ -138,7 +105,7 @@ class Compactions:
             held.blobs,
             held.lease,
             policies=self.policies,
-            compute=functools.partial(self._run, held.at),
+            compute=functools.partial(self._worker.compute, held.at),
             is_over=lambda: self._stopping or held.lost,
             is_late=lambda: len(self._waiting) > WAITING_MAX,
             ends=self._ends,

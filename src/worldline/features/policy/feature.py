@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worldline.features.policy.step_rules import PolicyStepRules
 from worldline.runtime.feature import Feature
 
-POLICY = Feature(name="policy")
+POLICY = Feature(name="policy", step_rules=PolicyStepRules())

@@ -6,43 +6,69 @@ the world's own inbox, by the commit of the step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from worldline.base import failures
 from worldline.features.forks.pure import part as fork_part
+from worldline.features.policy import batches
 from worldline.kernel import run_requests, runs
 from worldline.kernel.authoring import message_calls
 from worldline.model import ids, inbox, payload, step_records
 from worldline.model.inbox import MessageMode, ReceiptStatus
 from worldline.model.policy import Bounds
 from worldline.model.work import WorkKind
+from worldline.runtime.world_bounds import StepRules, WorldBounds
+from worldline.store import kv
 
 _OWN = (message_calls.REPLY, fork_part.SHARE)  # what the runtime performs for itself
 
 
-def refused(bounds: Bounds, wanted: Iterable[step_records.WorkRequest]) -> dict[ids.IntentId, inbox.EffectReceipt]:
-    """The effects that the world may not use, with their answers. One that is parked from the beginning leaves a dry
-    fork only by a person's hand.
-    """
-    found: dict[ids.IntentId, inbox.EffectReceipt] = {}
-    for each in wanted:
-        if each.kind is not WorkKind.EFFECT or each.parked or each.name in _OWN:
-            continue
-        code, why = _why_not(bounds, each)
-        if why is not None:
-            failure = runs.failure(code, runs.storable(f"{why}; `worldline policy list` shows the rules"))
-            refusal = inbox.EffectReceipt(
-                each.intent, ReceiptStatus.ERROR, payload.inline(failure), 0, each.correlation
-            )
-            if each.correlation_id:
-                refusal = inbox.CorrelatedReceipt(**msgspec.structs.asdict(refusal), correlation_id=each.correlation_id)
-            found[each.intent] = refusal
-    return found
+class PolicyStepRules(StepRules):
+    """The rules of a universe, as the workers that run its worlds ask them."""
+
+    def reads(self, at: ids.Address) -> Sequence[kv.Request]:
+        return batches.reads(at)
+
+    def bounds(self, at: ids.Address, read: kv.ReadResult, *, program: str) -> PolicyBounds | None:
+        records = batches.PolicyRecords(at, read.value(0), read.value(1), read.page(2))
+        found = batches.bounds(records, program=program)
+        return None if found is None else PolicyBounds(found)
 
 
-def label_of(message: inbox.Message) -> str:
+class PolicyBounds(WorldBounds):
+    """What the rules let one world do."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+
+    def why_no_message(self, message: inbox.Message, *, to: str) -> str | None:
+        return self._bounds.why_no_message(to=to, name=_label_of(message), near=True)
+
+    def refused(self, wanted: Iterable[step_records.WorkRequest]) -> dict[ids.IntentId, inbox.EffectReceipt]:
+        """Name the effects that the world may not use, with their answers. One that is parked from the beginning leaves
+        a dry fork only by a person's hand.
+        """
+        found: dict[ids.IntentId, inbox.EffectReceipt] = {}
+        for each in wanted:
+            if each.kind is not WorkKind.EFFECT or each.parked or each.name in _OWN:
+                continue
+            code, why = _why_not(self._bounds, each)
+            if why is not None:
+                found[each.intent] = _refusal(each, code, why)
+        return found
+
+
+def _refusal(wanted: step_records.WorkRequest, code: str, why: str) -> inbox.EffectReceipt:
+    failure = runs.failure(code, runs.storable(f"{why}; `worldline policy list` shows the rules"))
+    refusal = inbox.EffectReceipt(wanted.intent, ReceiptStatus.ERROR, payload.inline(failure), 0, wanted.correlation)
+    if not wanted.correlation_id:
+        return refusal
+    return inbox.CorrelatedReceipt(**msgspec.structs.asdict(refusal), correlation_id=wanted.correlation_id)
+
+
+def _label_of(message: inbox.Message) -> str:
     """What a message is, as rules name it."""
     return f"inbox:{message.name}" if message.mode is MessageMode.INBOX else message.name
 

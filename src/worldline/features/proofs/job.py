@@ -18,24 +18,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 import msgspec
 
-from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.codec import printable
 from worldline.kernel import replay, user_errors
 from worldline.kernel.authoring.program import Program
-from worldline.layers import blobs as blob_layer
 from worldline.layers.history import journal_pages, saved_state, step_reader
 from worldline.model import ids, journal
+from worldline.runtime import daemon_threads, placement, role_loop, world_reader, world_restore
 from worldline.runtime import facts as telemetry
-from worldline.runtime import placement, world_reader, world_restore
+from worldline.runtime.holder_job import Divergence, HolderContext, HolderJob
 from worldline.runtime.personal import store_vault as vaults
 from worldline.runtime.step_prover import Cold, PersonalValuePlace, Prover
-from worldline.store import kv
+from worldline.worker import no_asyncio
 
 log = printable.logger("worldline.janitor")
 
@@ -54,7 +52,7 @@ REMEMBERED_MAX = 10_000  # worlds whose proved heights are kept
 FOUND_MAX = 1_000
 LABELS_MAX = 8  # said with the heartbeat: `diverged:WORLD=WHAT`
 LABEL_BYTES_MAX = 340
-LABELS_BYTES_MAX = LABELS_MAX * (LABEL_BYTES_MAX + 64)  # `worldline.worker.world_refusals` asserts that there is room
+assert LABELS_MAX * (LABEL_BYTES_MAX + 64) <= limits.JOB_LABELS_BYTES_MAX
 
 T = TypeVar("T")
 
@@ -66,15 +64,6 @@ class Candidate(msgspec.Struct, frozen=True):
     name: str
     program: Program
     height: int
-
-
-class Divergence(msgspec.Struct, frozen=True):
-    """Where a world's code did not do the same again."""
-
-    name: str
-    height: int
-    message: str
-    program_hash: bytes
 
 
 class _Visit:
@@ -118,36 +107,23 @@ class _Escaped(Exception):
     """Something other than an error of ours came out of the thread."""
 
 
-class Proofs:
-    """A role of its own. `worlds`: those that are held here; `busy`: whether cycles are under way."""
+class Proofs(HolderJob):
+    """A role of its own."""
 
-    def __init__(
-        self,
-        engine: kv.Engine,
-        env: envs.Env,
-        blobs: blob_layer.Of,
-        programs: Sequence[Program],
-        *,
-        worlds: Callable[[], Sequence[Candidate]],
-        busy: Callable[[], bool],
-        thread: Executor,
-        prove_ms: int,
-        hang_ms: int,
-        telemetry: telemetry.Telemetry,
-    ) -> None:
-        assert prove_ms > 0, "without a budget there are no proofs"
-        self._engine = engine
-        self._env = env
-        self._blobs = blobs
-        self._programs = {program.hash: program for program in programs}
-        self._worlds = worlds
-        self._busy = busy
-        self._thread = thread
-        self._prove_ms = prove_ms
-        self._hang_us = hang_ms * 1000
-        self._telemetry = telemetry
+    def __init__(self, context: HolderContext) -> None:
+        assert context.settings.janitor.prove_ms > 0, "without a budget there are no proofs"
+        self._engine = context.engine
+        self._env = context.env
+        self._blobs = context.blobs
+        self._programs = {program.hash: program for program in context.programs}
+        self._worker = context.worker
+        self._thread = daemon_threads.DaemonPool(1, "worldline-proofs", no_asyncio.refuse_asyncio)
+        self._prove_ms = context.settings.janitor.prove_ms
+        self._hang_us = context.settings.hang_ms * 1000
+        self._telemetry = context.telemetry
+        self.loop = role_loop.Loop("proofs", self.tick, context.env, wake=self.wake, telemetry=context.telemetry)
         self._woken = asyncio.Event()
-        self._began_us = env.monotonic_us()
+        self._began_us = context.env.monotonic_us()
         # So that the first slice begins when FIRST_US have been earned.
         self._spent_us = FIRST_US - SLICE_US
         self._looks = 0  # in a row that found cycles under way
@@ -161,10 +137,13 @@ class Proofs:
         self._told: dict[ids.Address, None] = {}  # worlds that cannot be proved here, and it was said
         self.diverged: dict[ids.Address, Divergence] = {}
 
+    def _worlds(self) -> list[Candidate]:
+        """Those that are held here, as they stand now."""
+        return [Candidate(each.at, each.name, each.program, each.head.height) for each in self._worker.held]
+
     def labels(self) -> dict[str, str]:
-        """The latest divergences, as they are said with the heartbeat."""
         latest = list(self.diverged.items())[-LABELS_MAX:]
-        return {placement.DIVERGED + at.world.hex(): _cut(each.message) for at, each in latest}
+        return {placement.diverged_label(at): _cut(each.message) for at, each in latest}
 
     def wake(self) -> None:
         self._woken.set()
@@ -220,7 +199,7 @@ class Proofs:
         if self._idle:
             self._idle = False
             return IDLE_MS
-        self._looks = self._looks + 1 if self._busy() else 0
+        self._looks = self._looks + 1 if self._worker.under_way() else 0
         # For a while only: in a process that is always busy, worlds are proved, too.
         if 0 < self._looks <= BUSY_LOOKS_MAX:
             return BUSY_MS
@@ -374,3 +353,8 @@ class Proofs:
                 self._visit, height, f"its code did not return for {seconds} s when it was run again at height {height}"
             )
         log.error("nothing more is proved in this process: the thread for it does not return")
+
+
+def proofs(context: HolderContext) -> Proofs | None:
+    """Worlds are proved where they are run, unless that is switched off."""
+    return Proofs(context) if context.settings.janitor.prove_ms else None

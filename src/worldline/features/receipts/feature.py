@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worldline.features.receipts.receipt_signature import Ed25519Receipts
 from worldline.runtime.feature import Feature
 
-RECEIPTS = Feature(name="receipts")
+RECEIPTS = Feature(name="receipts", receipts=Ed25519Receipts())

@@ -13,11 +13,12 @@ import msgspec
 
 from worldline.codec import digest, ed25519, structs
 from worldline.model import ids, inbox
+from worldline.runtime.signed_receipts import ReceiptCheck, ReceiptSigner, ReceiptSigning
 
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
 
 
-class Signer:
+class Signer(ReceiptSigner):
     """The key of a process that performs effects."""
 
     def __init__(self, private: bytes) -> None:
@@ -32,6 +33,27 @@ class Signer:
             **fields, correlation_id=inbox.correlation_id_of(receipt), key=self.public, signature=bytes(SIGNATURE_BYTES)
         )
         return msgspec.structs.replace(found, signature=ed25519.sign(self._private, _signed(at, found)))
+
+
+class TrustedKeys(ReceiptCheck):
+    """The keys that a process that runs worlds trusts."""
+
+    def __init__(self, trusted: Collection[bytes]) -> None:
+        assert trusted, "without keys nothing is checked"
+        self._trusted = trusted
+
+    def why_not(self, at: ids.Address, receipt: inbox.EffectReceipt) -> str:
+        return why_not(at, receipt, self._trusted)
+
+
+class Ed25519Receipts(ReceiptSigning):
+    """Signing and checking by keys of Ed25519."""
+
+    def signer(self, private: bytes) -> Signer:
+        return Signer(private)
+
+    def check(self, trusted: Collection[bytes]) -> TrustedKeys:
+        return TrustedKeys(trusted)
 
 
 def why_not(at: ids.Address, receipt: inbox.EffectReceipt, keys: Collection[bytes]) -> str:
