@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from worldline.base import env as envs
 from worldline.base import probes
-from worldline.features.copies import import_batches
+from worldline.keys import imports
 from worldline.keys import worlds as world_keys
 from worldline.layers import personal_records
 from worldline.layers.history import history_line
@@ -39,7 +39,7 @@ async def _without_first(engine: kv.Engine, universe: ids.UniverseId) -> list[id
         after = personal_records.decode_next(universe, page)
         if after is None:
             return found
-        read = await engine.read(kv.Get(world_keys.index_key(after)), import_batches.get(after))
+        read = await engine.read(kv.Get(world_keys.index_key(after)), kv.Get(imports.import_key(after)))
         if read.value(0) is None and read.value(1) is None:
             found.append(after)
 
