@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from worldline.base import env as envs
 from worldline.base import probes
+from worldline.features.erasure import batches
 from worldline.keys import imports
 from worldline.keys import worlds as world_keys
 from worldline.layers import personal_records
@@ -67,7 +68,7 @@ async def _drop(engine: kv.Engine, env: envs.Env, root: ids.Address) -> None:
             return transact.NothingToWrite(None)
         batch = kv.Batch()
         batch.expect(*page.items[0])  # a value has a salt of its own: it is never written again
-        personal_records.drop_lineage(batch, root)
+        batches.drop_lineage(batch, root)
         return transact.Write(batch, lambda _: None)
 
     await transact.run(engine, env, attempt)
