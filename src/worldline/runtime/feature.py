@@ -7,10 +7,22 @@ order. A field is empty where a feature has nothing to bring.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
+
+from worldline.runtime.janitor_job import JanitorContext, JanitorJob
+from worldline.runtime.store_context import JanitorRole, StoreContext
+
+MakeJanitorJob = Callable[[JanitorContext], JanitorJob]
+MakeStoreJob = Callable[[StoreContext], JanitorJob]
+MakeJanitorRole = Callable[[StoreContext], JanitorRole | None]
 
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
     """What one folder of `features/` brings. All but the name may be left out."""
 
     name: str
+    janitor_jobs: tuple[MakeJanitorJob, ...] = ()  # what it clears away in a universe
+    store_jobs: tuple[MakeStoreJob, ...] = ()  # and in the store as a whole
+    janitor_roles: tuple[MakeJanitorRole, ...] = ()  # loops beside the janitor; None where settings turn one off
