@@ -376,6 +376,17 @@ async def test_what_is_written_where_a_job_watches_wakes_the_janitor(memory_kit:
     await each.close()
 
 
+async def test_all_is_removed_when_each_job_that_watches_says_so(memory_kit: Kit) -> None:
+    process = await memory_kit.process()
+    told: list[str] = []
+    jobs = [Job("long", told, turns=3, watches=[b"x"]), Job("short", told, watches=[b"y"])]
+    context = context_of(process.universe._connection, JanitorSettings())
+    each = Janitor(context, jobs, dedupe_window_ms=WINDOW_MS)
+    assert [await each.remove() for _ in range(3)] == [False, False, True]
+    assert told == ["long", "short"] * 3, "one that has much to do keeps no other waiting"
+    await each.close()
+
+
 async def test_the_jobs_of_the_features_clear_imports_then_scrub_then_collect(memory_kit: Kit) -> None:
     """What is owed is overwritten before a collection, which takes long; deleted worlds wait for neither."""
     process = await memory_kit.process()
