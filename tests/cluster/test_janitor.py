@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,14 @@ import worldline as wl
 from tests import aging, aio
 from tests.kits import apart, fixtures, sums
 from tests.kits import kit as kits
+from tests.kits.janitors import WINDOW_MS, context_of, janitor_of
 from tests.kits.kit import Kit, Process
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.cluster import janitor as janitors
 from worldline.cluster.janitor import Janitor
 from worldline.features.copies import import_batches
+from worldline.features.deletion.universe_job import UniverseRemovalJob
 from worldline.host.process import Role
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import leases as lease_keys
@@ -29,12 +33,12 @@ from worldline.model import ids, inbox, payload
 from worldline.model.settings import JanitorSettings, WorkerSettings
 from worldline.model.work import WorkKind
 from worldline.observe import measures
-from worldline.runtime import death_witness, facts, operator_calls
+from worldline.runtime import death_witness, operator_calls
 from worldline.runtime import lease_calls as world_lease
+from worldline.runtime.janitor_job import JanitorJob
 from worldline.runtime.process_lock import Presence
 from worldline.store import kv, transact
 
-WINDOW_MS = 60_000
 LATER_SECONDS = 3 * WINDOW_MS / 1000
 
 
@@ -53,15 +57,8 @@ def program() -> wl.Program:
 
 
 def janitor(process: Process, *, meter: measures.Meter | None = None, **changes: int) -> Janitor:
-    universe = process.universe
-    return Janitor(
-        universe._connection.store.engine,
-        universe._connection.store.env,
-        universe._connection.id,
-        settings=JanitorSettings(**{"turn_ms": 1, "round_ms": 1, **changes}),
-        dedupe_window_ms=WINDOW_MS,
-        telemetry=facts.NOTHING if meter is None else facts.Telling([("meter", meter.tell)]),
-    )
+    settings = JanitorSettings(**{"turn_ms": 1, "round_ms": 1, "collect_ms": 0, **changes})
+    return janitor_of(process.universe._connection, settings, meter=meter)
 
 
 def counted(meter: measures.Meter) -> dict[str, float]:
@@ -144,14 +141,7 @@ async def test_ids_are_forgotten_on_postgresql_too(kit: Kit) -> None:
     at = await (await process.universe.create("w", program()))._handle.address()
     for number in range(10):
         assert not await enqueue(process, at, f"old {number}")
-    store = process.universe._connection.store
-    each = Janitor(
-        store.engine,
-        store.env,
-        process.universe._connection.id,
-        settings=JanitorSettings(round_ms=1),
-        dedupe_window_ms=1,
-    )
+    each = janitor_of(process.universe._connection, JanitorSettings(round_ms=1), dedupe_window_ms=1)
 
     async def gone() -> bool:
         await round_of(each)
@@ -280,15 +270,7 @@ async def test_chunks_of_abandoned_uploads_go(engine: str, tmp_path: Path, monke
         return len((await process.engine.read(chunks.uploads_range(connection.id, count_max=9))).page(0).items)
 
     meter = measures.Meter()
-    each = Janitor(
-        process.engine,
-        kit.env,
-        connection.id,
-        settings=JanitorSettings(turn_ms=1, round_ms=1),
-        dedupe_window_ms=WINDOW_MS,
-        blobs=connection.blobs,
-        telemetry=facts.Telling([("meter", meter.tell)]),
-    )
+    each = janitor(process, meter=meter)
     await kit.jump(10_000)
     await passes(kit, process, 3_500)
     await round_of(each)
@@ -317,6 +299,104 @@ async def test_ticks_go_on_from_round_to_round(memory_kit: Kit) -> None:
     await each.close()
 
 
+class Job(JanitorJob):
+    """Says when it has its turns, and needs some."""
+
+    def __init__(self, name: str, told: list[str], *, turns: int = 1, watches: Sequence[bytes] = ()) -> None:
+        self.name, self.told, self.watches, self.turns = name, told, watches, turns
+        self.left = turns
+
+    async def turn(self) -> bool:
+        self.told.append(self.name)
+        self.left = self.left - 1 or self.turns
+        self.rest_ms = None if self.left == self.turns else 77
+        return self.left == self.turns
+
+    async def close(self) -> None:
+        self.told.append(f"{self.name} closed")
+
+
+async def test_jobs_have_their_turns_in_order_at_the_end_of_a_round_and_those_that_watch_in_every_tick(
+    memory_kit: Kit,
+) -> None:
+    process = await memory_kit.process()
+    told: list[str] = []
+    jobs = [
+        Job("first", told),
+        Job("deleted", told, watches=[b"x"]),
+        Job("long", told, turns=3),
+        Job("last", told),
+    ]
+    settings = JanitorSettings(turn_ms=1, round_ms=1)
+    each = Janitor(context_of(process.universe._connection, settings), jobs, dedupe_window_ms=WINDOW_MS)
+    rests = [each.within_ms]
+    while not await each.turn():
+        rests.append(each.within_ms)
+    assert told == ["first", "long", "long", "long", "last"], "one after the other, each until it is done"
+    assert rests == [1, 1, 1, 77, 77]
+    assert await each.remove()
+    assert told.pop() == "deleted"
+    told.clear()
+    for _ in range(3):
+        await each.tick()
+    assert told == ["deleted", "deleted", "deleted", "first", "long"], "what was deleted does not wait for a round"
+    await each.close()
+    assert sorted(told[-4:]) == ["deleted closed", "first closed", "last closed", "long closed"]
+
+
+class Watching(Job):
+    """Says what its look has seen."""
+
+    def __init__(self, engine: kv.Engine, prefix: bytes, told: list[str]) -> None:
+        super().__init__(prefix.decode(), told, watches=[prefix])
+        self.engine = engine
+
+    async def turn(self) -> bool:
+        self.seen = (await self.engine.read()).seen
+        return await super().turn()
+
+
+@pytest.mark.parametrize("prefix", [b"first", b"second"])
+async def test_what_is_written_where_a_job_watches_wakes_the_janitor(memory_kit: Kit, prefix: bytes) -> None:
+    process = await memory_kit.process()
+    told: list[str] = []
+    jobs = [Watching(process.engine, each, told) for each in (b"first", b"second")]
+    context = context_of(process.universe._connection, JanitorSettings(round_ms=10**9))
+    each = Janitor(context, jobs, dedupe_window_ms=WINDOW_MS)
+    each._next_us += 10**15  # no round
+    resting = asyncio.get_running_loop().create_task(each.tick())
+    await asyncio.sleep(0.2)
+    assert told == ["first", "second"]
+    assert not resting.done()
+    batch = kv.Batch()
+    batch.absent(prefix)
+    batch.put(prefix, b"")
+    await process.engine.commit(batch)
+    await asyncio.wait_for(resting, 10)
+    await each.close()
+
+
+async def test_all_is_removed_when_each_job_that_watches_says_so(memory_kit: Kit) -> None:
+    process = await memory_kit.process()
+    told: list[str] = []
+    jobs = [Job("long", told, turns=3, watches=[b"x"]), Job("short", told, watches=[b"y"])]
+    context = context_of(process.universe._connection, JanitorSettings())
+    each = Janitor(context, jobs, dedupe_window_ms=WINDOW_MS)
+    assert [await each.remove() for _ in range(3)] == [False, False, True]
+    assert told == ["long", "short"] * 3, "one that has much to do keeps no other waiting"
+    await each.close()
+
+
+async def test_the_jobs_of_the_features_clear_imports_then_scrub_then_collect(memory_kit: Kit) -> None:
+    """What is owed is overwritten before a collection, which takes long; deleted worlds wait for neither."""
+    process = await memory_kit.process()
+    each = janitor(process)
+    assert [type(job).__name__ for job in each._in_rounds] == ["ImportSweepJob", "ScrubJob", "CollectionJob"]
+    assert [type(job).__name__ for job in each._at_once] == ["WorldRemovalJob"]
+    made = [make for feature in process.universe._connection.store.features for make in feature.store_jobs]
+    assert made == [UniverseRemovalJob]
+
+
 async def test_the_janitor_sweeps_what_killed_hosts_have_left_beside_the_store(lmdb_kit: Kit) -> None:
     """The lock file not before the worker's worlds are free, and of temporary files only old ones."""
     app = sums.program()
@@ -339,16 +419,13 @@ async def test_the_janitor_sweeps_what_killed_hosts_have_left_beside_the_store(l
     meter = measures.Meter()
 
     def janitor(*, proven: bool) -> Janitor:
-        return Janitor(
-            store.engine,
-            store.env,
-            looking.universe._connection.id,
-            settings=JanitorSettings(turn_ms=1, round_ms=1),
-            dedupe_window_ms=60_000,
+        return janitor_of(
+            looking.universe._connection,
+            JanitorSettings(turn_ms=1, round_ms=1),
+            meter=meter,
             is_dead=locks.is_dead if proven else lambda _: False,
             locks=locks,
             sweep_uploads=store.objects.sweep_temporary,  # type: ignore[attr-defined]
-            telemetry=facts.Telling([("meter", meter.tell)]),
         )
 
     async def a_round(each: Janitor) -> None:
@@ -380,14 +457,7 @@ async def test_imports_of_killed_processes_go(memory_kit: Kit) -> None:
     import_batches.advance(batch, begun)
     assert isinstance((await process.engine.commit(batch))[0], kv.Ok)
     meter = measures.Meter()
-    each = Janitor(
-        process.engine,
-        memory_kit.env,
-        universe,
-        settings=JanitorSettings(turn_ms=1, round_ms=1),
-        dedupe_window_ms=WINDOW_MS,
-        telemetry=facts.Telling([("meter", meter.tell)]),
-    )
+    each = janitor(process, meter=meter)
     await memory_kit.jump(100 * 3_600)
     await passes(memory_kit, process, 23 * 3_600)
     await round_of(each)

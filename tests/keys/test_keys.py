@@ -29,6 +29,7 @@ from worldline.keys import (
     age,
     cas,
     chunks,
+    imports,
     inbox,
     journal,
     leases,
@@ -53,6 +54,7 @@ MODULES = (
     age,
     cas,
     chunks,
+    imports,
     collection_keyspace,
     copy_keyspace,
     encryption_keyspace,
@@ -203,8 +205,8 @@ def build_again(name: str, parsed: Any) -> bytes:
             return collection_keyspace.condemned_key(UNIVERSE, of)
         case "chunks.chunk_number", number:
             return chunks.chunk_key(UNIVERSE, DIGEST, NONCE, number)
-        case "copy_keyspace.import_world", imported:
-            return copy_keyspace.import_key(imported)
+        case "imports.import_world", imported:
+            return imports.import_key(imported)
         case "chunks.upload_name", (of, nonce):
             return chunks.upload_key(UNIVERSE, of, nonce)
         case "personal_records.parse", (root, subject, value):

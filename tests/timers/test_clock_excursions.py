@@ -11,8 +11,8 @@ import worldline as wl
 from tests import aio
 from tests.kits import apart, fixtures
 from tests.kits import kit as kits
+from tests.kits.janitors import janitor_of
 from tests.kits.kit import Kit
-from worldline.cluster.janitor import Janitor
 from worldline.host.process import Role
 from worldline.model.journal import Kind
 from worldline.model.settings import JanitorSettings
@@ -169,11 +169,9 @@ async def test_a_janitor_whose_clock_is_ahead_forgets_no_id(movable: Kit) -> Non
     connection = process.universe._connection
     for jump in (26, 26, -52):
         await movable.jump(jump * HOUR_SECONDS)
-        janitor = Janitor(
-            connection.store.engine,
-            connection.store.env,
-            connection.id,
-            settings=JanitorSettings(turn_ms=1, round_ms=1),
+        janitor = janitor_of(
+            connection,
+            JanitorSettings(turn_ms=1, round_ms=1, collect_ms=0),
             dedupe_window_ms=24 * HOUR_SECONDS * 1_000,
         )
         while janitor.rounds < 3:

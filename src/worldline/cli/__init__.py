@@ -36,13 +36,13 @@ from worldline.features.collection import commands as collection_commands
 from worldline.features.copies import backup_commands
 from worldline.features.copies import commands as copy_commands
 from worldline.features.deletion import commands as deletion_commands
+from worldline.features.deletion import ledger_commands
 from worldline.features.diff import commands as diff_commands
 from worldline.features.domains import cell_repair_commands, trace_commands
 from worldline.features.domains import commands as act
 from worldline.features.domains import domain_commands as domain
 from worldline.features.encryption import commands as encryption_commands
 from worldline.features.erasure import commands as erasure_commands
-from worldline.features.erasure import ledger_commands
 from worldline.features.forks import commands as fork_commands
 from worldline.features.policy import commands as policy_commands
 from worldline.features.relay import commands as relay_commands

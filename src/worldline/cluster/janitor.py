@@ -1,11 +1,11 @@
 """The janitor: clears away what has had its time, in small turns.
 
-What deleted worlds have left is removed as soon as they are (`features/deletion`). Besides, a round goes through a
-universe once: the records of client ids whose window has passed, pointers into queues that no longer lead anywhere and
-that no adapter comes across, what dead workers have left, in the store (leases, chunks, imports) and beside it (lock
-files, temporary files of uploads), and, if it is time, a garbage collection (`features/collection`). Each turn looks at
-a bounded number of records, and each act is a commit of its own that expects what was read, so any number of janitors
-may run at once. Nothing depends on one: without it, things only take up room.
+A round goes through a universe once: the records of client ids whose window has passed, pointers into queues that no
+longer lead anywhere and that no adapter comes across, what dead workers have left, in the store (leases, chunks) and
+beside it (lock files, temporary files of uploads); then the jobs that features bring (`runtime/janitor_job.py`), such
+as a garbage collection. A job that watches keys does not wait for a round: what deleted worlds have left is removed as
+soon as they are. Each turn looks at a bounded number of records, and each act is a commit of its own that expects what
+was read, so any number of janitors may run at once. Nothing depends on one: without it, things only take up room.
 
 What has had its time is found by the age of the universe, which janitors count (`age_counter.py`), and by no clock.
 
@@ -16,30 +16,22 @@ Compaction and proofs are not done here: the process that holds a world does the
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
-from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.cluster import age_counter
 from worldline.codec import printable, tuples
-from worldline.features.collection.job import Collecting
-from worldline.features.copies import world_import
-from worldline.features.deletion import batches as deletion_batches
-from worldline.features.deletion import job as deletions
-from worldline.features.deletion import universe_batches
-from worldline.features.erasure import scrub_job
 from worldline.keys import work as work_keys
 from worldline.layers import age, leases, universes, worlds
-from worldline.layers import blobs as blob_layer
 from worldline.layers import inbox as inboxes
 from worldline.layers import work as works
 from worldline.model import ids
-from worldline.model.settings import JanitorSettings
 from worldline.runtime import dead_workers, death_witness, wakeup
 from worldline.runtime import facts as telemetry
+from worldline.runtime.janitor_job import JanitorContext, JanitorJob
 from worldline.store import kv, transact
 
 log = printable.logger("worldline.janitor")
@@ -78,43 +70,36 @@ def _behind(cursor: _Cursor | None, kind: telemetry.Clearable, start: bytes) -> 
 class Janitor:
     def __init__(
         self,
-        engine: kv.Engine,
-        env: envs.Env,
-        universe: ids.UniverseId,
+        context: JanitorContext,
+        jobs: Sequence[JanitorJob],
         *,
-        settings: JanitorSettings,
         dedupe_window_ms: int,
-        is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
         locks: ProcessLocks | None = None,
         sweep_uploads: Callable[[int], Awaitable[int]] | None = None,
-        blobs: blob_layer.Blobs | None = None,
-        remove_universes: Callable[[], Awaitable[bool]] | None = None,
-        telemetry: telemetry.Telemetry = telemetry.NOTHING,
-        worker: ids.WorkerId | None = None,
     ) -> None:
-        self._engine = engine
-        self._env = env
-        self._universe = universe
-        self._settings = settings
+        self._engine = engine = context.engine
+        self._env = env = context.env
+        self._universe = universe = context.universe
+        self._blobs = context.blobs
+        self._settings = context.settings
+        self._telemetry = context.telemetry
         self._window_us = dedupe_window_ms * 1000
-        self._telemetry = telemetry
         self._freer = dead_workers.Freer(
-            engine, env, lambda each: each == universe, death_witness.DeathWitness(env, is_dead), telemetry
+            engine,
+            env,
+            lambda each: each == universe,
+            death_witness.DeathWitness(env, context.is_dead),
+            context.telemetry,
         )
         self._age = age_counter.AgeCounter(
-            engine, env, universe, every_us=settings.round_ms * 1000 // age_counter.STORED_SHARE
+            engine, env, universe, every_us=context.settings.round_ms * 1000 // age_counter.STORED_SHARE
         )
         self._locks = locks
         self._sweep_uploads = sweep_uploads
-        self._blobs = blobs
-        self._remove_universes = remove_universes
-        self._collecting: Collecting | None = None
-        if blobs is not None:
-            self._collecting = Collecting(
-                engine, env, blobs, universe, settings=settings, telemetry=telemetry, worker=worker, is_dead=is_dead
-            )
-        self._removal = deletions.WorldRemoval(engine, env, universe, is_dead=is_dead)
-        self._watch = wakeup.Wakeup(engine, env, [deletion_batches.prefix(universe), universe_batches.prefix()])
+        self._at_once = [each for each in jobs if each.watches]
+        self._in_rounds = [each for each in jobs if not each.watches]
+        self._waiting: list[JanitorJob] = []  # those of this round that are not done, the one at work first
+        self._watch = wakeup.Wakeup(engine, env, [prefix for each in self._at_once for prefix in each.watches])
         self._next_us = env.monotonic_us()  # when this round goes on, or the next one begins
         self._after: ids.WorldId | None = None  # the last world of this round that was begun
         self._last = False  # no world of this round comes behind it
@@ -131,8 +116,8 @@ class Janitor:
         self._watch.wake()
 
     async def close(self) -> None:
-        if self._collecting is not None:
-            await self._collecting.close()
+        for each in (*self._at_once, *self._in_rounds):
+            await each.close()
         with contextlib.suppress(errors.StoreError):
             await self._age.look(store=True)  # processes that live shorter than a round count, too
         await self._watch.close()
@@ -153,17 +138,16 @@ class Janitor:
     @property
     def within_ms(self) -> int:
         """The rest between two turns of a round."""
-        collecting = self._collecting is not None and self._collecting.is_under_way
-        return self._settings.collect_rest_ms if collecting else self._settings.turn_ms
+        at_work = self._waiting[0].rest_ms if self._waiting else None
+        return self._settings.turn_ms if at_work is None else at_work
 
     async def remove(self) -> bool:
-        """Some of what deleted worlds and universes have left. Returns whether that was all."""
-        before = self._removal.removed
-        over = await self._removal.turn()
-        if self._remove_universes is not None:
-            over = await self._remove_universes() and over
-        self._watch.looked(self._removal.seen)
-        self._count("deleted", self._removal.removed - before)
+        """Give a turn to each job that watches: what was deleted does not wait. Returns whether that was all."""
+        over = True
+        for each in self._at_once:
+            over = await each.turn() and over
+        # The oldest look of all: whatever came after it is news to one of them.
+        self._watch.looked(min((each.seen for each in self._at_once), default=-1))
         return over
 
     async def turn(self) -> bool:
@@ -180,9 +164,12 @@ class Janitor:
             return False
         if not self._rest_done:
             await self._clear_rest()
+            self._waiting = list(self._in_rounds)
             self._rest_done = True
-        if self._collecting is not None and not await self._collecting.turn():
-            return False
+        while self._waiting:
+            if not await self._waiting[0].turn():
+                return False
+            del self._waiting[0]
         self._worlds_done = self._pointers_done = self._rest_done = False
         self.rounds += 1
         self._telemetry.tell(telemetry.JanitorRound(self._env.monotonic_us() - self._began_us))
@@ -190,25 +177,14 @@ class Janitor:
         return True
 
     async def _clear_rest(self) -> None:
-        """What takes few reads: leases of dead workers, held records, files, uploads."""
+        """Clear what takes few reads: leases of dead workers, held records, files, uploads."""
         self.cleared += await self._freer.of_the_dead()
         await self._drop_orphans()
         self._count("lock_files", await self._forget_locks())
         if self._sweep_uploads is not None:
             self._count("temporary_files", await self._sweep_uploads(self._env.wall_us() - UPLOAD_US_MAX))
-        if self._blobs is not None:
-            removed = await self._blobs.abandoned(period_us=UPLOAD_US_MAX, remove=True, uploads_max=UPLOADS_MAX)
-            self._count("uploads", removed)
-        self._count("imports", await world_import.sweep(self._engine, self._env, self._universe))
-        await self._scrub()
-
-    async def _scrub(self) -> None:
-        """What was erased is overwritten, if the engine has files of its own that hold it still."""
-        if not kv.can_scrub(self._engine) or not await scrub_job.is_owed(self._engine):
-            return
-        done = await scrub_job.scrub(self._engine, self._env)
-        if not done.complete:
-            log.warning("what was erased is not overwritten yet, %s", scrub_job.text(done))
+        removed = await self._blobs.abandoned(period_us=UPLOAD_US_MAX, remove=True, uploads_max=UPLOADS_MAX)
+        self._count("uploads", removed)
 
     async def _is_gone(self) -> bool:
         """Whether the universe was deleted: nothing is to be written in it any more."""

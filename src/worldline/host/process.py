@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import gc
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,9 +24,7 @@ from worldline.codec import ed25519
 from worldline.effects import builtin_effects, effect_worker, secret_sources
 from worldline.effects.egress import Egress
 from worldline.features.abroad import delivery_effects, peer_stores
-from worldline.features.deletion import universe_job as universe_deletions
 from worldline.features.forks import share_effect
-from worldline.features.quotas import job as quota_job
 from worldline.host import hang_watch
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
@@ -45,7 +43,9 @@ from worldline.runtime import (
 from worldline.runtime import facts as telemetry
 from worldline.runtime import watchdog as watchdogs
 from worldline.runtime.holder_job import HolderContext, HolderJob
+from worldline.runtime.janitor_job import JanitorContext, JanitorJob
 from worldline.runtime.signed_receipts import ReceiptCheck, ReceiptSigner, ReceiptSigning
+from worldline.runtime.store_context import JanitorRole, StoreContext
 from worldline.runtime.universes import universe_rounds, universe_scan
 from worldline.runtime.universes.served_universes import Universes
 from worldline.runtime.world_bounds import StepRules
@@ -116,7 +116,7 @@ class ProcessHost:
         self._janitor = self._make_janitor() if Role.JANITOR in roles else None
         counting = Role.JANITOR in roles and telemetry.counts and settings.janitor.backlog_ms > 0
         self._backlog = self._make_backlog() if counting else None
-        self._usage = self._make_usage() if Role.JANITOR in roles and settings.janitor.usage_ms > 0 else None
+        self._beside_janitor = self._make_janitor_roles() if Role.JANITOR in roles else []
         made = (
             ("world worker", self._worlds),
             ("adapter worker", self._adapter),
@@ -124,7 +124,7 @@ class ProcessHost:
             ("orchestrator", self._orchestrator),
             ("janitor", self._janitor),
             ("backlog", self._backlog),
-            ("quotas", self._usage),
+            *((each.name, each) for each in self._beside_janitor),
             ("universes", self._scan),
         )
         self._bugs: list[Exception] = []  # that have stopped a role
@@ -247,8 +247,10 @@ class ProcessHost:
 
     def _make_janitor(self) -> janitor.Janitor | universe_rounds.Rounds:
         settings = self._settings.janitor
+        context = self._store_context()
+        jobs = [make(context) for each in self._store.features for make in each.store_jobs]
         if self.universes.one is not None:
-            return self._janitor_of(self.universes.one, self._remove_universes())
+            return self._janitor_of(self.universes.one, jobs)
         return universe_rounds.Rounds(
             self._store.engine,
             self._store.env,
@@ -256,30 +258,43 @@ class ProcessHost:
             self._janitor_of,
             turn_ms=settings.turn_ms,
             round_ms=settings.round_ms,
-            beside=self._remove_universes(),
+            beside=jobs,
         )
 
-    def _remove_universes(self) -> Callable[[], Awaitable[bool]]:
-        bodies = store_opening.bodies_of(self._store)
-        return universe_deletions.UniverseRemoval(self._store.engine, self._store.env, bodies).turn
-
-    def _janitor_of(
-        self, universe: ids.UniverseId, remove: Callable[[], Awaitable[bool]] | None = None
-    ) -> janitor.Janitor:
-        return janitor.Janitor(
-            self._store.engine,
-            self._store.env,
-            universe,
+    def _store_context(self) -> StoreContext:
+        return StoreContext(
+            engine=self._store.engine,
+            env=self._store.env,
+            bodies=store_opening.bodies_of(self._store),
+            universes=self.universes,
             settings=self._settings.janitor,
-            dedupe_window_ms=self._settings.dedupe_window_ms,
+            telemetry=self.telemetry,
+        )
+
+    def _janitor_of(self, universe: ids.UniverseId, beside: Sequence[JanitorJob] = ()) -> janitor.Janitor:
+        context = JanitorContext(
+            engine=self._store.engine,
+            env=self._store.env,
+            universe=universe,
+            blobs=self.blobs(universe),
+            settings=self._settings.janitor,
             is_dead=self._is_dead(),
+            worker=None if self._worlds is None else self.worker,
+            telemetry=self.telemetry,
+        )
+        jobs = [make(context) for each in self._store.features for make in each.janitor_jobs]
+        return janitor.Janitor(
+            context,
+            [*jobs, *beside],
+            dedupe_window_ms=self._settings.dedupe_window_ms,
             locks=self._presence,
             sweep_uploads=store_opening.sweep_uploads(self._store.objects),
-            blobs=self.blobs(universe),
-            telemetry=self.telemetry,
-            remove_universes=remove,
-            worker=None if self._worlds is None else self.worker,
         )
+
+    def _make_janitor_roles(self) -> list[JanitorRole]:
+        context = self._store_context()
+        made = [make(context) for each in self._store.features for make in each.janitor_roles]
+        return [each for each in made if each is not None]
 
     def _make_backlog(self) -> backlog_count.Backlog | universe_rounds.Rounds:
         settings = self._settings.janitor
@@ -312,15 +327,6 @@ class ProcessHost:
         if self._store.hints is not None:
             self._store.hints.listeners.append(made.note)
         return made
-
-    def _make_usage(self) -> quota_job.UsageCounter:
-        return quota_job.UsageCounter(
-            self._store.engine,
-            self._store.env,
-            lambda: self.universes.all,
-            settings=self._settings.janitor,
-            telemetry=self.telemetry,
-        )
 
     def _make_jobs(self, worlds: world_worker.WorldWorker) -> tuple[HolderJob, ...]:
         """What features do for the worlds that are run here, beside their steps."""
@@ -458,7 +464,7 @@ class ProcessHost:
             self._orchestrator,
             self._janitor,
             self._backlog,
-            self._usage,
+            *self._beside_janitor,
             self._scan,
             *self.jobs,
         ):

@@ -1,7 +1,8 @@
-"""Personal values: writing them apart, reading them, erasing them.
+"""Personal values: writing them apart, reading them, and what is known of those that were erased.
 
 A lineage, a world with all its forks, has its values in one place, under the world that it began with: a fork has what
-it inherited, and what is erased is erased for all. Erasing deletes salt and value; a record says that it was done.
+it inherited, and what is erased is erased for all. Erasing deletes salt and value; a record says that it was done. The
+batches that erase are in `features/erasure/batches.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import msgspec
 
 from worldline.codec import sealed_token as tokens
 from worldline.codec.sealed_token import Token
-from worldline.features.erasure import batches as erasure_batches
-from worldline.features.erasure.records import ErasedKind
 from worldline.keys import personal_records, personal_subjects
 from worldline.layers.history.history_line import HistoryLine
 from worldline.model import ids
@@ -75,7 +74,7 @@ def unchanged(batch: kv.Batch, root: ids.Address, found: Iterable[SubjectRecord]
             continue
         if each.raw is None:
             batch.absent(key)
-            # From now on there is a record which an erasure changes: `_count` relies on that.
+            # From now on there is a record which an erasure changes: batches that erase rely on that.
             batch.put(key, personal_subjects.ERASURES.pack(NONE))
         else:
             batch.expect(key, each.raw)
@@ -108,38 +107,6 @@ def subject_range(root: ids.Address, subject: bytes, *, count_max: int, after: b
     return kv.Range(after + b"\x00" if after else begin, end, count_max=count_max)
 
 
-def erase_subject(batch: kv.Batch, root: ids.Address, was: SubjectRecord, *, time_us: int) -> Erasures:
-    """Delete all values of a subject. Guard: its record, as it was read. What is written at the same time may survive
-    (`store/kv.py`): the caller looks again.
-    """
-    batch.delete_range(*personal_records.values(root, was.subject))
-    erasure_batches.note(batch, ErasedKind.SUBJECT, root, subject=was.subject, time_us=time_us)
-    return _count(batch, root, was, time_us=time_us)
-
-
-def erase_values(
-    batch: kv.Batch, root: ids.Address, was: SubjectRecord, values: Sequence[bytes], *, time_us: int
-) -> Erasures:
-    """Delete these values of a subject. Guard: its record, as it was read."""
-    made = _count(batch, root, was, time_us=time_us)
-    erasure_batches.note(batch, ErasedKind.VALUES, root, subject=was.subject, values=values, time_us=time_us)
-    for value in values:
-        batch.delete(personal_records.value_key(root, was.subject, value))
-        # Says later that the value was erased: without it, a missing value is damage.
-        batch.put(personal_subjects.value_key(root, was.subject, value), personal_subjects.ERASURES.pack(made))
-    return made
-
-
-def _count(batch: kv.Batch, root: ids.Address, was: SubjectRecord, *, time_us: int) -> Erasures:
-    assert was.raw is not None, "a subject that has values has a record"
-    key = personal_subjects.subject_key(root, was.subject)
-    batch.expect(key, was.raw)
-    # The number makes the bytes new, so a step that read the record before (`unchanged`) conflicts.
-    made = Erasures(was.erasures.number + 1, time_us)
-    batch.put(key, personal_subjects.ERASURES.pack(made))
-    return made
-
-
 def drop(batch: kv.Batch, root: ids.Address, new: Iterable[New]) -> None:
     """Remove values that nothing refers to. Guards: each is there, under its own salt."""
     for each in new:
@@ -160,13 +127,6 @@ def next_lineage(universe: ids.UniverseId, *, after: ids.Address | None) -> kv.R
 def decode_next(universe: ids.UniverseId, page: kv.Page) -> ids.Address | None:
     """The lineage of such a page; None if there is no other."""
     return personal_records.parse(universe, page.items[0][0])[0] if page.items else None
-
-
-def drop_lineage(batch: kv.Batch, root: ids.Address) -> None:
-    """No world of it is left. Guard: the caller's."""
-    batch.delete_range(*personal_records.all_values(root))
-    batch.delete_range(*personal_subjects.records(root))
-    erasure_batches.owe_scrub(batch)
 
 
 def lineage_range(root: ids.Address, *, count_max: int) -> kv.Range:

@@ -7,11 +7,19 @@ order. A field is empty where a feature has nothing to bring.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from worldline.runtime.holder_job import MakeHolderJob
+from worldline.runtime.janitor_job import JanitorContext, JanitorJob
 from worldline.runtime.signed_receipts import ReceiptSigning
+from worldline.runtime.store_context import JanitorRole, StoreContext
 from worldline.runtime.world_bounds import StepRules
+
+MakeJanitorJob = Callable[[JanitorContext], JanitorJob]
+MakeStoreJob = Callable[[StoreContext], JanitorJob]
+MakeJanitorRole = Callable[[StoreContext], JanitorRole | None]
 
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,3 +29,6 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     holder_jobs: tuple[MakeHolderJob, ...] = ()  # beside the steps of the worlds that a process holds
     step_rules: StepRules | None = None  # what a step may not ask for; of one feature
     receipts: ReceiptSigning | None = None  # signing receipts of effects, and checking them; of one feature
+    janitor_jobs: tuple[MakeJanitorJob, ...] = ()  # what it clears away in a universe
+    store_jobs: tuple[MakeStoreJob, ...] = ()  # and in the store as a whole
+    janitor_roles: tuple[MakeJanitorRole, ...] = ()  # loops beside the janitor; None where settings turn one off

@@ -8,6 +8,7 @@ from tests import aging
 from tests.features.collection.test_collection import DATA
 from tests.features.collection.test_collection_publishers import program
 from tests.kits import kit as kits
+from tests.kits.janitors import janitor_of
 from tests.kits.kit import Kit
 from tests.layers.histories import LARGE
 from worldline.base import errors
@@ -16,22 +17,14 @@ from worldline.features.collection import batches as collection_batches
 from worldline.features.collection import collector
 from worldline.features.collection import job as collection_job
 from worldline.features.collection.collector import CollectionPass
+from worldline.features.collection.job import CollectionJob
 from worldline.model.settings import JanitorSettings
 from worldline.observe import measures
-from worldline.runtime import facts
 
 
 def janitor(process: kits.Process, meter: measures.Meter, **changes: int) -> Janitor:
-    opened = process.universe._connection
-    return Janitor(
-        opened.store.engine,
-        opened.store.env,
-        opened.id,
-        blobs=opened.blobs,
-        dedupe_window_ms=60_000,
-        settings=JanitorSettings(**{"turn_ms": 1, "round_ms": 1, "collect_rest_ms": 1, **changes}),
-        telemetry=facts.Telling([("meter", meter.tell)]),
-    )
+    settings = JanitorSettings(**{"turn_ms": 1, "round_ms": 1, "collect_rest_ms": 1, **changes})
+    return janitor_of(process.universe._connection, settings, meter=meter)
 
 
 async def rounds(each: Janitor, count: int = 1) -> None:
@@ -90,6 +83,7 @@ async def test_a_janitor_that_closes_leaves_no_mark(memory_kit: Kit, monkeypatch
     await process.universe.create("w", app)
     meter = measures.Meter()
     each = janitor(process, meter, collect_ms=1)
+    [job] = [one for one in each._in_rounds if isinstance(one, CollectionJob)]
     await memory_kit.jump(1)
     opened = process.universe._connection
 
@@ -99,8 +93,8 @@ async def test_a_janitor_that_closes_leaves_no_mark(memory_kit: Kit, monkeypatch
 
     for _ in range(100):
         await each.turn()
-        if each._collecting is not None and each._collecting._run is not None:
-            await each._collecting._run.turn()
+        if job._run is not None:
+            await job._run.turn()
         if await marking():
             break
     assert await marking()

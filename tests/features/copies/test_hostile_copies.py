@@ -22,12 +22,11 @@ from worldline.base import errors, limits
 from worldline.codec import canonical
 from worldline.features.copies import backup_calls, copy_bounds, file_blobs, history_check, pack_file
 from worldline.features.copies import calls as copy_calls
-from worldline.features.copies import keyspace as copy_keyspace
 from worldline.features.copies import records as copy_records
 from worldline.features.copies.world_file import Tag
 from worldline.inspect import verify
 from worldline.keys import cas as cas_keys
-from worldline.keys import space
+from worldline.keys import imports, space
 from worldline.model import ids
 from worldline.model.change import Change, Row
 from worldline.model.rows import Rows
@@ -286,7 +285,7 @@ async def test_a_file_that_changes_while_it_is_imported_makes_no_world(made: byt
 
     async with stores(tmp_path, "memory") as (there,):
         process = await there.process(wrap=Replacing)
-        markers = copy_keyspace.imports(process.universe._connection.id)
+        markers = imports.imports(process.universe._connection.id)
         with pytest.raises(errors.BadCopy, match="changed while it was imported"):
             await process.universe.import_world(file)
         assert [each async for each in process.universe.worlds()] == []

@@ -11,6 +11,7 @@ from tests.features.deletion import deleting
 from tests.features.deletion.deleting import SECRET, Note, Vault
 from tests.features.forks.forking import until
 from tests.kits import kit as kits
+from tests.kits.janitors import janitor_of
 from tests.kits.kit import Kit, Process
 from worldline.base import errors
 from worldline.client import world_changes as changes
@@ -38,9 +39,8 @@ async def plant(kit: Kit, process: Process, vault: Vault) -> wl.World:
 
 
 def janitor(process: Process, **changes: int) -> Janitor:
-    store = process.universe._connection.store
     settings = JanitorSettings(**{"turn_ms": 1, "round_ms": 1, **changes})
-    return Janitor(store.engine, store.env, process.universe._connection.id, settings=settings, dedupe_window_ms=60_000)
+    return janitor_of(process.universe._connection, settings)
 
 
 async def collected(process: Process) -> None:

@@ -16,13 +16,15 @@ from tests.features.deletion.test_deletion import janitor
 from tests.kits import kit as kits
 from tests.kits.kit import Kit, Process
 from worldline.base import errors, limits
-from worldline.features.deletion import universe_calls
+from worldline.features.deletion import universe_calls, universe_keyspace
 from worldline.features.deletion import universe_job as deletions
 from worldline.keys import cas as cas_keys
 from worldline.keys import space
 from worldline.layers import leases
 from worldline.model import ids
 from worldline.runtime import store_opening
+from worldline.runtime.universes import universe_scan
+from worldline.runtime.universes.served_universes import Universes
 from worldline.store import kv
 
 
@@ -114,6 +116,27 @@ async def test_it_may_be_cut_off_behind_every_write(
     assert await left(memory_kit, client.engine, universe) == []
     await client.close()
     await memory_kit.aclose()
+
+
+async def test_a_scan_of_all_universes_tells_of_one_that_was_deleted(memory_kit: Kit) -> None:
+    """Also when the hint of it was lost."""
+    client = await memory_kit.process()
+    told: list[ids.UniverseId | None] = []
+    universes = Universes(patterns=["*"])
+    universes.on_delete.append(told.append)
+    scan = universe_scan.Scan(client.engine, memory_kit.env, universes, scan_ms=1)
+    await scan.turn()
+    assert told == []
+    await memory_kit.process(universe="town")
+    gone = await deletions.begin(client.engine, memory_kit.env, "town", with_worlds=True, hosted=none_hosted)
+    await scan.turn()
+    assert told == [None]
+    scan.note([universe_keyspace.deletion_key(gone)])
+    assert told == [None, None]
+    await deletions.UniverseRemoval(client.engine, memory_kit.env, None).run()
+    await scan.turn()
+    assert told == [None, None]
+    await scan.close()
 
 
 class Meanwhile(kits.Around):

@@ -17,9 +17,9 @@ from tests.kits.people import SECRET
 from worldline.base import errors
 from worldline.codec import sealed_token as tokens
 from worldline.features.copies import backup_calls
-from worldline.features.deletion import ledger_replay, universe_calls
+from worldline.features.deletion import universe_calls
 from worldline.features.encryption.master_keys import AesGcm
-from worldline.features.erasure import key_destruction
+from worldline.features.erasure import key_destruction, ledger_entries
 from worldline.features.erasure import ledger_file as ledgers
 from worldline.features.erasure.records import ErasedKind, LedgerEntry
 from worldline.host.feature_list import FEATURES
@@ -94,7 +94,7 @@ async def test_what_was_erased_since_the_backup_is_erased_again(tmp_path: Path, 
     found = await mails(target)
     assert (SECRET in found["ada"], found["bob"]) == (False, "bob's mail")
     async with store_opening.store(str(target), create=False, features=FEATURES) as opened:
-        kinds = [each.kind for each in await ledger_replay.read_all(opened.engine)]
+        kinds = [each.kind for each in await ledger_entries.read_all(opened.engine)]
     assert {ErasedKind.SUBJECT, ErasedKind.WORLD, ErasedKind.UNIVERSE} == set(kinds), "later backups of it know it, too"
 
 
@@ -163,7 +163,7 @@ async def test_the_ledger_of_the_store_itself_is_applied(tmp_path: Path) -> None
     assert said.code == 0, said.err
     assert "NO LEDGER" not in said.out
     async with store_opening.store(str(store), create=False, features=FEATURES) as opened:
-        assert {each.kind for each in await ledger_replay.read_all(opened.engine)} >= {ErasedKind.UNIVERSE}
+        assert {each.kind for each in await ledger_entries.read_all(opened.engine)} >= {ErasedKind.UNIVERSE}
     assert SECRET.encode() not in (store / "data.mdb").read_bytes()
 
 
@@ -197,7 +197,7 @@ async def test_a_world_that_forks_need_is_left_and_said(tmp_path: Path, kept: Pa
     assert "not done: world" in said.out
     assert "type `worldline ledger apply` again" in said.out
     async with store_opening.store(str(target), create=False, features=FEATURES) as opened:
-        assert entry not in await ledger_replay.read_all(opened.engine), "it is looked at again"
+        assert entry not in await ledger_entries.read_all(opened.engine), "it is looked at again"
 
 
 @pytest.mark.parametrize(
@@ -232,4 +232,4 @@ def test_a_ledger_is_read_as_it_was_written(tmp_path: Path) -> None:
     ]
     ledgers.write(tmp_path / "ledger", entries)
     assert ledgers.read(tmp_path / "ledger") == entries
-    assert ledger_replay.merged(entries[2:], entries) == entries
+    assert ledger_entries.merged(entries[2:], entries) == entries

@@ -10,9 +10,9 @@ import worldline as wl
 from tests import aio
 from tests.cli.cli_kit import run
 from tests.kits import people
+from tests.kits.janitors import janitor_of
 from tests.kits.people import SECRET
 from worldline.base import env_os
-from worldline.cluster import janitor
 from worldline.features.collection import calls as collection_calls
 from worldline.features.deletion import calls as deletion_calls
 from worldline.features.encryption import keyspace as encryption_keyspace
@@ -42,9 +42,7 @@ async def test_personal_values_are_overwritten_by_the_janitor(tmp_path: Path) ->
         assert (await world.erase(key="ada")).values
         store = universe._connection.store
         assert await scrub_job.is_owed(store.engine)
-        tidy = janitor.Janitor(
-            store.engine, store.env, universe._connection.id, settings=settings(), dedupe_window_ms=10**9
-        )
+        tidy = janitor_of(universe._connection, settings(), dedupe_window_ms=10**9)
         while not await tidy.turn():
             pass
         assert SECRET.encode() not in raw(tmp_path)
@@ -122,9 +120,7 @@ async def test_a_copy_that_is_made_meanwhile_is_said_and_it_stays_owed(
         store = universe._connection.store
         frozen = await kv.freeze(store.engine)
         await world.erase(key="ada")
-        tidy = janitor.Janitor(
-            store.engine, store.env, universe._connection.id, settings=settings(), dedupe_window_ms=10**9
-        )
+        tidy = janitor_of(universe._connection, settings(), dedupe_window_ms=10**9)
         while not await tidy.turn():
             pass
         assert "type `worldline scrub`" in caplog.text

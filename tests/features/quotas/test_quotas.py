@@ -21,7 +21,8 @@ from worldline.inspect import why
 from worldline.keys import space
 from worldline.model.settings import PressureSettings
 from worldline.observe import measures
-from worldline.runtime.universes.served_universes import Served
+from worldline.runtime.store_context import StoreContext
+from worldline.runtime.universes.served_universes import Served, Universes
 from worldline.store import kv
 
 SETTINGS = replace(kits.SETTINGS, pressure=PressureSettings(sample_ms=0))
@@ -324,11 +325,20 @@ async def test_the_janitor_counts_what_is_bounded_and_says_so(memory_kit: Kit) -
     client = await memory_kit.process(settings=SETTINGS)
     other = await memory_kit.process(settings=SETTINGS, universe="other")
     await client.universe.create("w", app.program)
-    served = [Served(link(each).id, each.universe.name) for each in (client, other)]
+    universes = Universes(patterns=["*"])
+    universes.update(Served(link(each).id, each.universe.name) for each in (client, other))
     store = link(client).store
-    counter = quota_job.UsageCounter(
-        store.engine, store.env, lambda: served, settings=SETTINGS.janitor, telemetry=Telling(meter)
+    context = StoreContext(
+        engine=store.engine,
+        env=store.env,
+        bodies=None,
+        universes=universes,
+        settings=replace(SETTINGS.janitor, usage_ms=1),
+        telemetry=Telling(meter),
     )
+    assert quota_job.usage_counter(replace(context, settings=replace(SETTINGS.janitor, usage_ms=0))) is None
+    counter = quota_job.usage_counter(context)
+    assert counter is not None
     assert await counter.turn()
     assert (await client.universe.quota()).bytes is None, "without a quota nothing is counted"
     await client.universe.set_quota(bytes=100)

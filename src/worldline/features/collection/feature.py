@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worldline.features.collection.job import CollectionJob
 from worldline.runtime.feature import Feature
 
-COLLECTION = Feature(name="collection")
+COLLECTION = Feature(name="collection", janitor_jobs=(CollectionJob,))

@@ -6,7 +6,6 @@ universe that was never collected is, when it is old enough.
 
 from __future__ import annotations
 
-from worldline.base import env as envs
 from worldline.base import errors, grammar
 from worldline.codec import printable
 from worldline.features.collection import batches, mark_barrier
@@ -14,11 +13,9 @@ from worldline.features.collection.collector import CollectionPass, Overtaken
 from worldline.features.collection.mark_phase import Plain, Unreadable
 from worldline.features.erasure import scrub_job
 from worldline.keys import universes as universe_keys
-from worldline.layers import blobs as blob_layer
 from worldline.layers import universes
-from worldline.model import ids
-from worldline.model.settings import JanitorSettings
 from worldline.runtime import facts as telemetry
+from worldline.runtime.janitor_job import JanitorContext, JanitorJob
 from worldline.store import kv
 
 log = printable.logger("worldline.janitor")
@@ -26,36 +23,21 @@ log = printable.logger("worldline.janitor")
 COLLECT_TURN_US = 50_000  # of work, before it rests
 
 
-class Collecting:
+class CollectionJob(JanitorJob):
     """The collections of one janitor."""
 
-    def __init__(
-        self,
-        engine: kv.Engine,
-        env: envs.Env,
-        blobs: blob_layer.Blobs,
-        universe: ids.UniverseId,
-        *,
-        settings: JanitorSettings,
-        telemetry: telemetry.Telemetry,
-        worker: ids.WorkerId | None = None,
-        is_dead: mark_barrier.IsDead = mark_barrier.never_proven,
-    ) -> None:
-        self._engine = engine
-        self._env = env
-        self._blobs = blobs
-        self._universe = universe
-        self._settings = settings
-        self._telemetry = telemetry
-        self._worker = worker
-        self._is_dead = is_dead
+    def __init__(self, context: JanitorContext) -> None:
+        self._engine = context.engine
+        self._env = context.env
+        self._blobs = context.blobs
+        self._universe = context.universe
+        self._settings = context.settings
+        self._telemetry = context.telemetry
+        self._worker = context.worker
+        self._is_dead = context.is_dead
         self._plain = Plain()
         self._run: CollectionPass | None = None
         self._began_us = 0
-
-    @property
-    def is_under_way(self) -> bool:
-        return self._run is not None
 
     async def turn(self) -> bool:
         """Some of a collection, if it is time for one. Returns whether there is no more to do now."""
@@ -73,6 +55,8 @@ class Collecting:
                 worker=self._worker,
                 is_dead=self._is_dead,
             )
+            # Of its own, because compaction and deletion wait for the end of a mark.
+            self.rest_ms = self._settings.collect_rest_ms
         over = False
         try:
             over = await self._work(self._run)
@@ -80,14 +64,14 @@ class Collecting:
             self._failed(error)
             over = True
         if over:
-            self._run = None
+            self._run = self.rest_ms = None
         return over
 
     async def close(self) -> None:
         """Leave no mark behind that others wait for."""
         if self._run is not None:
             await self._run.give_up()
-            self._run = None
+            self._run = self.rest_ms = None
 
     async def _work(self, run: CollectionPass) -> bool:
         until_us = self._env.monotonic_us() + COLLECT_TURN_US

@@ -28,8 +28,8 @@ from worldline.features.copies import (
 )
 from worldline.features.copies.backup_records import BackedUniverse, BackupFile, BackupHead, FileKind
 from worldline.features.copies.world_export import Keep, Progress, no_progress
-from worldline.features.deletion import ledger_replay
 from worldline.features.encryption import keyspace as encryption_keyspace
+from worldline.features.erasure import ledger_entries
 from worldline.keys import cas as cas_keys
 from worldline.keys import keyspace_table, space
 from worldline.keys.keyspace_table import InBackup
@@ -201,7 +201,7 @@ class _Copy:
     async def _ledger(self) -> None:
         """What was erased before: a restore of this backup does again what came later."""
         writer = _Writer(FileKind.LEDGER, pack_file.PackKind.KEYS, ids.UniverseId(backup_folder.NO_UNIVERSE))
-        for entry in await ledger_replay.read_all(self._engine):
+        for entry in await ledger_entries.read_all(self._engine):
             writer.add(backup_folder.ERASURE, structs.encode(entry))
         if writer.count:
             await self._put(writer)

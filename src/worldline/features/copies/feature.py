@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worldline.features.copies.job import ImportSweepJob
 from worldline.runtime.feature import Feature
 
-COPIES = Feature(name="copies")
+COPIES = Feature(name="copies", janitor_jobs=(ImportSweepJob,))

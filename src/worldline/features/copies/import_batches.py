@@ -13,15 +13,14 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.codec import tuples
-from worldline.features.copies import dormant_worlds, records
-from worldline.features.copies import keyspace as keys
+from worldline.features.copies import dormant_worlds, keyspace, records
 from worldline.features.encryption import keyspace as encryption_keyspace
+from worldline.keys import imports, space
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import personal_records as sealed_keys
 from worldline.keys import personal_subjects as subject_keys
 from worldline.keys import segments as segment_keys
 from worldline.keys import snapshots as snapshot_keys
-from worldline.keys import space
 from worldline.layers import inbox as inboxes
 from worldline.layers import universes, worlds
 from worldline.model import ids, journal, snapshots
@@ -39,17 +38,17 @@ class Import(msgspec.Struct, frozen=True):
 
 def begin(batch: kv.Batch, at: ids.Address, *, token: bytes, source: str, time_us: int, age_us: int) -> Import:
     """Guard: the world's id was never used."""
-    raw = keys.COPYING.pack(records.Copying(token, source, time_us, age_us=age_us))
+    raw = keyspace.COPYING.pack(records.Copying(token, source, time_us, age_us=age_us))
     # The guard, and what makes two imports of one id conflict.
-    batch.absent(keys.import_key(at))
-    batch.put(keys.import_key(at), raw)
+    batch.absent(imports.import_key(at))
+    batch.put(imports.import_key(at), raw)
     return Import(at, raw, age_us)
 
 
 def advance(batch: kv.Batch, under_way: Import) -> Import:
     """What every batch of an import does. Guard: no batch was written since, and the import was not swept."""
-    key, record = keys.import_key(under_way.at), keys.COPYING.unpack(under_way.raw)
-    raw = keys.COPYING.pack(msgspec.structs.replace(record, batches=record.batches + 1))
+    key, record = imports.import_key(under_way.at), keyspace.COPYING.unpack(under_way.raw)
+    raw = keyspace.COPYING.pack(msgspec.structs.replace(record, batches=record.batches + 1))
     batch.expect(key, under_way.raw)
     batch.put(key, raw)
     return Import(under_way.at, raw, under_way.age_us)
@@ -130,8 +129,8 @@ def finish(
     that all its blobs were put at, or raised to.
     """
     universes.expect_generation(batch, under_way.at.universe, generation_raw)
-    batch.expect(keys.import_key(under_way.at), under_way.raw)
-    batch.delete(keys.import_key(under_way.at))
+    batch.expect(imports.import_key(under_way.at), under_way.raw)
+    batch.delete(imports.import_key(under_way.at))
     dormant_worlds.hold(batch, under_way.at, status=meta.status, source=source, time_us=time_us)
     archived = msgspec.structs.replace(meta, status=model.Status.ARCHIVED)
     baseline = msgspec.structs.replace(baseline, age_us=under_way.age_us)
@@ -146,25 +145,22 @@ def sweep(batch: kv.Batch, under_way: Import, found: Sequence[bytes]) -> Import:
         batch.delete(key)  # not expected: each batch of an import changes the marker, which is
     if found:
         return advance(batch, under_way)
-    batch.expect(keys.import_key(under_way.at), under_way.raw)
-    batch.delete(keys.import_key(under_way.at))
+    batch.expect(imports.import_key(under_way.at), under_way.raw)
+    batch.delete(imports.import_key(under_way.at))
     scope = encryption_keyspace.world_key(under_way.at)
     batch.delete(scope)  # nothing is sealed with it any more, and an import that goes on conflicts with the marker
     batch.delete(encryption_keyspace.seals_key(scope))
     return under_way
 
 
-def get(at: ids.Address) -> kv.Get:
-    """The marker of an import that is under way."""
-    return kv.Get(keys.import_key(at))
-
-
 def imports_range(universe: ids.UniverseId, *, count_max: int) -> kv.Range:
-    return kv.Range(*keys.imports(universe), count_max=count_max)
+    return kv.Range(*imports.imports(universe), count_max=count_max)
 
 
 def decode_imports(universe: ids.UniverseId, page: kv.Page) -> list[Import]:
-    return [Import(keys.import_world(universe, key), raw, keys.COPYING.unpack(raw).age_us) for key, raw in page.items]
+    return [
+        Import(imports.import_world(universe, key), raw, keyspace.COPYING.unpack(raw).age_us) for key, raw in page.items
+    ]
 
 
 def keys_ranges(at: ids.Address, *, count_max: int) -> list[kv.Range]:

@@ -33,7 +33,7 @@ from worldline.features.copies.backup_records import BackedUniverse, BackupHead,
 from worldline.features.copies.world_export import Progress, no_progress
 from worldline.features.copies.world_file import Tag
 from worldline.features.deletion import ledger_replay
-from worldline.features.erasure import scrub_job
+from worldline.features.erasure import ledger_entries, scrub_job
 from worldline.features.erasure.records import ErasedKind, LedgerEntry
 from worldline.keys import keyspace_table, space
 from worldline.keys import universes as universe_keys
@@ -116,8 +116,8 @@ class _Later(msgspec.Struct, frozen=True):
     async def of(
         cls, engine: kv.Engine, before: Sequence[LedgerEntry], head: BackupHead, given: Sequence[LedgerEntry] | None
     ) -> _Later:
-        own = await ledger_replay.read_all(engine)
-        known = ledger_replay.merged(before, own, given or ())
+        own = await ledger_entries.read_all(engine)
+        known = ledger_entries.merged(before, own, given or ())
         if (head.major, head.minor) >= _WITH_LEDGER:
             entries = [each for each in known if each not in before]  # by what they are: no clock decides
         else:
@@ -212,7 +212,7 @@ class _Restore:
         engine, env = self._target.engine, self._target.env
         applied = await ledger_replay.apply(engine, env, self._later.entries)
         before = [each for each in self._later.known if each not in self._later.entries]
-        await ledger_replay.add(engine, env, before if applied.left else self._later.known)
+        await ledger_entries.add(engine, env, before if applied.left else self._later.known)
         if self._later.entries:
             await self._turn.keep()  # renewed before it: a scrub may take a while
             await scrub_job.scrub(engine, env)

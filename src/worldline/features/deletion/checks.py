@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from worldline.features.deletion import ledger_replay
 from worldline.features.encryption import batches as encryption_batches
+from worldline.features.erasure import ledger_entries
 from worldline.features.erasure.records import ErasedKind
 from worldline.layers import worlds
 from worldline.model import ids
@@ -13,7 +13,7 @@ from worldline.store import kv
 async def names_with_key_put_back(engine: kv.Engine, universe: ids.UniverseId) -> list[str]:
     """Return the names of worlds whose key was destroyed, as the ledger says, and is there again."""
     found: list[str] = []
-    for each in await ledger_replay.read_all(engine):
+    for each in await ledger_entries.read_all(engine):
         if each.kind is not ErasedKind.KEY or each.universe != universe:
             continue
         at = ids.Address(universe, ids.WorldId(each.world))

@@ -24,6 +24,8 @@ from worldline.layers.history import history_line
 from worldline.model import ids
 from worldline.model import snapshots as snapshot
 from worldline.model import world_records as model
+from worldline.runtime import facts
+from worldline.runtime.janitor_job import JanitorContext, JanitorJob
 from worldline.store import kv, transact
 
 AT_ONCE = 16  # worlds that are removed in one go
@@ -241,3 +243,23 @@ class WorldRemoval:
         outcomes = await transact.commit(self._engine, self._env, *batches)
         self.finished += sum(isinstance(outcome, kv.Ok) for outcome in outcomes)
         self._empty = {}
+
+
+class WorldRemovalJob(JanitorJob):
+    """The janitor's part: what was deleted in its universe, at once."""
+
+    def __init__(self, context: JanitorContext) -> None:
+        self.watches = [deletion.prefix(context.universe)]
+        self._removal = WorldRemoval(context.engine, context.env, context.universe, is_dead=context.is_dead)
+        self._telemetry = context.telemetry
+
+    async def turn(self) -> bool:
+        before = self._removal.removed
+        over = await self._removal.turn()
+        self.seen = self._removal.seen
+        if self._removal.removed > before:
+            self._telemetry.tell(facts.Cleared("deleted", self._removal.removed - before))
+        return over
+
+    async def close(self) -> None:
+        """Nothing is left behind: each batch stands alone."""

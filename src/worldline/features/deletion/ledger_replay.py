@@ -1,4 +1,4 @@
-"""The ledger of erasures, read whole, and applied to a store that has again what was erased.
+"""The ledger of erasures, applied to a store that has again what was erased.
 
 A store that is made of a backup has all that was there when the backup was made. Every entry of a ledger that the
 backup's own ledger does not have is of an erasure that came later, and is done again: by comparing entries, not times,
@@ -8,7 +8,8 @@ under another key in the copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 
@@ -16,12 +17,12 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.features.deletion import job as deletions
 from worldline.features.erasure import batches as erasure_batches
+from worldline.features.erasure import ledger_entries, ledger_file, scrub_job
 from worldline.features.erasure.records import ErasedKind, LedgerEntry
 from worldline.layers import personal_records, universes
 from worldline.model import ids
+from worldline.runtime import store_opening
 from worldline.store import kv, transact
-
-PAGE = 500
 
 
 class ErasuresApplied(msgspec.Struct, frozen=True):
@@ -31,38 +32,16 @@ class ErasuresApplied(msgspec.Struct, frozen=True):
     left: list[str]
 
 
-async def read_all(engine: kv.Engine) -> list[LedgerEntry]:
-    """In the order of their times."""
-    found: list[LedgerEntry] = []
-    after = b""
-    while True:
-        page = (await engine.read(erasure_batches.page(after=after, count_max=PAGE))).page(0)
-        found += erasure_batches.decode(page.items)
-        if not page.more:
-            return found
-        after = page.items[-1][0]
-
-
-def merged(*ledgers: Iterable[LedgerEntry]) -> list[LedgerEntry]:
-    """Each entry once, in the order of their times."""
-    # Structs with lists have no hash, so entries are compared by their bytes.
-    every = {msgspec.msgpack.encode(entry): entry for each in ledgers for entry in each}
-    # Two of one microsecond have a fixed order, too
-    return [every[key] for key in sorted(every, key=lambda key: (every[key].time_us, key))]
-
-
-async def add(engine: kv.Engine, env: envs.Env, entries: Sequence[LedgerEntry]) -> int:
-    """Take up entries of another ledger, those that this one does not have. Returns how many these are."""
-    known = {msgspec.msgpack.encode(each): None for each in await read_all(engine)}
-    new = [each for each in merged(entries) if msgspec.msgpack.encode(each) not in known]
-    for entry in new:
-        batch = kv.Batch()
-        erasure_batches.add(batch, entry)
-        # The guard: an entry never changes, so its absence is all that there is to expect.
-        for key in batch.puts:
-            batch.absent(key)
-        await transact.commit(engine, env, batch)  # a conflict: another process has added it
-    return len(new)
+async def apply_file(store: store_opening.Store, path: Path) -> ErasuresApplied:
+    """Do again what a ledger says, in a store that was made of an older backup: entries that it does not know."""
+    known = {msgspec.msgpack.encode(each): None for each in await ledger_entries.read_all(store.engine)}
+    entries = ledger_file.read(path)
+    new = [each for each in entries if msgspec.msgpack.encode(each) not in known]
+    applied = await apply(store.engine, store.env, new)
+    if not applied.left:  # else they are looked at again the next time
+        await ledger_entries.add(store.engine, store.env, new)
+    await scrub_job.scrub(store.engine, store.env)
+    return applied
 
 
 async def apply(engine: kv.Engine, env: envs.Env, entries: Iterable[LedgerEntry]) -> ErasuresApplied:
@@ -114,9 +93,9 @@ async def _erase(engine: kv.Engine, env: envs.Env, root: ids.Address, entry: Led
             return transact.NothingToWrite(None)
         batch = kv.Batch()
         if values:
-            personal_records.erase_values(batch, root, was, entry.values, time_us=read.time_us)
+            erasure_batches.erase_values(batch, root, was, entry.values, time_us=read.time_us)
         else:
-            personal_records.erase_subject(batch, root, was, time_us=read.time_us)
+            erasure_batches.erase_subject(batch, root, was, time_us=read.time_us)
         return transact.Write(batch, lambda _: None)
 
     await transact.run(engine, env, attempt)

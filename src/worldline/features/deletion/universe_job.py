@@ -17,6 +17,8 @@ from worldline.features.deletion.universe_batches import DoomedUniverse
 from worldline.keys import cas as cas_keys
 from worldline.layers import leases, universes, worlds
 from worldline.model import ids
+from worldline.runtime.janitor_job import JanitorJob
+from worldline.runtime.store_context import StoreContext
 from worldline.store import kv, transact
 from worldline.store.objects import objects_interface as objects
 
@@ -125,6 +127,7 @@ class UniverseRemoval:
         self._env = env
         self._bodies = bodies
         self._only = only
+        self.seen = -1  # what the last look at the queue had seen
         self.removed = 0  # keys and objects, by this process
         self.refused: errors.InUse | None = None  # it is open again
 
@@ -154,8 +157,9 @@ class UniverseRemoval:
             return universe_batches.decode(
                 self._only, (await self._engine.read(universe_batches.get(self._only))).value(0)
             )
-        page = (await self._engine.read(universe_batches.unfinished(count_max=AT_ONCE))).page(0)
-        return next(iter(universe_batches.decode_unfinished(page)), None)
+        read = await self._engine.read(universe_batches.unfinished(count_max=AT_ONCE))
+        self.seen = read.seen
+        return next(iter(universe_batches.decode_unfinished(read.page(0))), None)
 
     async def _decide(self, doomed: DoomedUniverse) -> None:
         """No world is made in it any more. If one was made before, and is not to go, the universe is opened again."""
@@ -212,3 +216,19 @@ class UniverseRemoval:
         """Whether it was applied. Else another process has done it, and the next look sees how far."""
         [outcome] = await transact.commit(self._engine, self._env, batch)
         return isinstance(outcome, kv.Ok)
+
+
+class UniverseRemovalJob(JanitorJob):
+    """The janitor's part: universes of the store that were deleted, at once."""
+
+    def __init__(self, context: StoreContext) -> None:
+        self.watches = [universe_batches.prefix()]
+        self._removal = UniverseRemoval(context.engine, context.env, context.bodies)
+
+    async def turn(self) -> bool:
+        over = await self._removal.turn()
+        self.seen = self._removal.seen
+        return over
+
+    async def close(self) -> None:
+        """Nothing is left behind: each batch stands alone."""

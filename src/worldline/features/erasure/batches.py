@@ -1,4 +1,4 @@
-"""The ledger of erasures, and whether what was erased is overwritten: written by the batches that erase.
+"""Erasing personal values; the ledger of erasures; and whether what was erased is overwritten.
 
 A batch that erases notes it, so that there is no erasure without an entry, nor an entry without an erasure.
 """
@@ -13,7 +13,11 @@ from worldline.codec import tuples
 from worldline.features.erasure import keyspace as keys
 from worldline.features.erasure import scrub_keyspace
 from worldline.features.erasure.records import ErasedKind, LedgerEntry
+from worldline.keys import personal_records as value_keys
+from worldline.keys import personal_subjects as subject_keys
+from worldline.layers import personal_records
 from worldline.model import ids
+from worldline.model.personal_records import Erasures
 from worldline.store import kv
 
 
@@ -28,6 +32,52 @@ class Scrubs(msgspec.Struct, frozen=True):
     @property
     def is_owed(self) -> bool:
         return self.erasures != self.done
+
+
+# --- Personal values -------------------------------------------------------------------------------------------------
+
+
+def erase_subject(batch: kv.Batch, root: ids.Address, was: personal_records.SubjectRecord, *, time_us: int) -> Erasures:
+    """Delete all values of a subject. Guard: its record, as it was read. What is written at the same time may survive
+    (`store/kv.py`): the caller looks again.
+    """
+    batch.delete_range(*value_keys.values(root, was.subject))
+    note(batch, ErasedKind.SUBJECT, root, subject=was.subject, time_us=time_us)
+    return _count(batch, root, was, time_us=time_us)
+
+
+def erase_values(
+    batch: kv.Batch, root: ids.Address, was: personal_records.SubjectRecord, values: Sequence[bytes], *, time_us: int
+) -> Erasures:
+    """Delete these values of a subject. Guard: its record, as it was read."""
+    made = _count(batch, root, was, time_us=time_us)
+    note(batch, ErasedKind.VALUES, root, subject=was.subject, values=values, time_us=time_us)
+    for value in values:
+        batch.delete(value_keys.value_key(root, was.subject, value))
+        # Says later that the value was erased: without it, a missing value is damage.
+        batch.put(subject_keys.value_key(root, was.subject, value), subject_keys.ERASURES.pack(made))
+    return made
+
+
+def _count(batch: kv.Batch, root: ids.Address, was: personal_records.SubjectRecord, *, time_us: int) -> Erasures:
+    assert was.raw is not None, "a subject that has values has a record"
+    key = subject_keys.subject_key(root, was.subject)
+    batch.expect(key, was.raw)
+    # The number makes the bytes new, so a step that read the record before (`personal_records.unchanged`)
+    # conflicts.
+    made = Erasures(was.erasures.number + 1, time_us)
+    batch.put(key, subject_keys.ERASURES.pack(made))
+    return made
+
+
+def drop_lineage(batch: kv.Batch, root: ids.Address) -> None:
+    """No world of it is left. Guard: the caller's."""
+    batch.delete_range(*value_keys.all_values(root))
+    batch.delete_range(*subject_keys.records(root))
+    owe_scrub(batch)
+
+
+# --- The ledger ------------------------------------------------------------------------------------------------------
 
 
 def note(
@@ -51,12 +101,6 @@ def add(batch: kv.Batch, entry: LedgerEntry) -> None:
     batch.put(keys.entry_key(entry), keys.ENTRY.pack(entry))
 
 
-def owe_scrub(batch: kv.Batch) -> None:
-    """What this batch deletes is to be overwritten where the engine can."""
-    # A counter needs no read, so erasures of different worlds do not conflict over it.
-    batch.add(scrub_keyspace.COUNT, 1)
-
-
 def page(*, after: bytes = b"", count_max: int) -> kv.Range:
     begin, end = keys.entries()
     return kv.Range(tuples.successor(after) if after else begin, end, count_max=count_max)
@@ -64,6 +108,15 @@ def page(*, after: bytes = b"", count_max: int) -> kv.Range:
 
 def decode(items: Sequence[tuple[bytes, bytes]]) -> list[LedgerEntry]:
     return [keys.ENTRY.unpack(raw) for _, raw in items]
+
+
+# --- What is to be overwritten ---------------------------------------------------------------------------------------
+
+
+def owe_scrub(batch: kv.Batch) -> None:
+    """What this batch deletes is to be overwritten where the engine can."""
+    # A counter needs no read, so erasures of different worlds do not conflict over it.
+    batch.add(scrub_keyspace.COUNT, 1)
 
 
 def get_scrubs() -> tuple[kv.Get, kv.Get]:

@@ -15,7 +15,7 @@ from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
 from worldline.codec import sealed_token as tokens
 from worldline.codec import structs
-from worldline.features.erasure import ledger_file
+from worldline.features.erasure import batches, ledger_file
 from worldline.kernel import control_commands
 from worldline.layers import personal_records
 from worldline.layers.history import history_line
@@ -157,9 +157,9 @@ async def _erase_once(universe: Connection, root: ids.Address, wanted: _Wanted) 
             return transact.NothingToWrite(was.erasures)
         batch = kv.Batch()
         if wanted.values is None:
-            made = personal_records.erase_subject(batch, root, was, time_us=read.time_us)
+            made = batches.erase_subject(batch, root, was, time_us=read.time_us)
         else:
-            made = personal_records.erase_values(batch, root, was, wanted.values, time_us=read.time_us)
+            made = batches.erase_values(batch, root, was, wanted.values, time_us=read.time_us)
         return transact.Write(batch, lambda _: made)
 
     return await transact.run(engine, universe.store.env, attempt)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from worldline.base import env as envs
 from worldline.base import probes
-from worldline.features.copies import import_batches
+from worldline.features.erasure import batches
+from worldline.keys import imports
 from worldline.keys import worlds as world_keys
 from worldline.layers import personal_records
 from worldline.layers.history import history_line
@@ -39,7 +40,7 @@ async def _without_first(engine: kv.Engine, universe: ids.UniverseId) -> list[id
         after = personal_records.decode_next(universe, page)
         if after is None:
             return found
-        read = await engine.read(kv.Get(world_keys.index_key(after)), import_batches.get(after))
+        read = await engine.read(kv.Get(world_keys.index_key(after)), kv.Get(imports.import_key(after)))
         if read.value(0) is None and read.value(1) is None:
             found.append(after)
 
@@ -67,7 +68,7 @@ async def _drop(engine: kv.Engine, env: envs.Env, root: ids.Address) -> None:
             return transact.NothingToWrite(None)
         batch = kv.Batch()
         batch.expect(*page.items[0])  # a value has a salt of its own: it is never written again
-        personal_records.drop_lineage(batch, root)
+        batches.drop_lineage(batch, root)
         return transact.Write(batch, lambda _: None)
 
     await transact.run(engine, env, attempt)

@@ -20,7 +20,7 @@ from worldline.features.encryption import master_key_rotation
 from worldline.features.erasure import batches, calls
 from worldline.features.erasure import ledger_file as ledgers
 from worldline.features.erasure.records import ErasedKind
-from worldline.layers import personal_records, snapshots, worlds
+from worldline.layers import snapshots, worlds
 from worldline.layers.history import history_line
 from worldline.model import ids
 from worldline.model.world_records import Status
@@ -56,7 +56,7 @@ async def destroy_key(universe: Connection, at: ids.Address) -> bool:
             return transact.NothingToWrite(False)
         batches.note(batch, ErasedKind.KEY, at, time_us=read.time_us)
         if is_last:
-            personal_records.drop_lineage(batch, root)
+            batches.drop_lineage(batch, root)
         snapshots.expect_pins(batch, at, read.value(1))
         lineage = history_line.decode_lineage(read.value(3))
         if lineage is not None:  # it needs nothing of others any more; where it leaned is unknown afterwards

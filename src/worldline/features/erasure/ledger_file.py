@@ -13,8 +13,7 @@ from pathlib import Path
 import msgspec
 
 from worldline.base import errors, limits, private_files
-from worldline.features.deletion import ledger_replay
-from worldline.features.erasure import scrub_job
+from worldline.features.erasure import ledger_entries
 from worldline.features.erasure.records import ErasedKind, LedgerEntry
 from worldline.runtime import store_opening
 
@@ -86,7 +85,7 @@ def _entry(line: _Line) -> LedgerEntry:
 async def export(store: store_opening.Store, path: Path) -> int:
     """The store's ledger, with what the file has besides. Returns how many entries there are now."""
     # Also entries that this store does not have: the file may be of a store that was lost.
-    every = ledger_replay.merged(await ledger_replay.read_all(store.engine), _known(path))
+    every = ledger_entries.merged(await ledger_entries.read_all(store.engine), _known(path))
     write(path, every)
     return len(every)
 
@@ -95,15 +94,3 @@ async def keep(store: store_opening.Store) -> None:
     """After an erasure: write the file that the environment names, if it does."""
     if store.ledger:
         await export(store, Path(store.ledger))
-
-
-async def apply(store: store_opening.Store, path: Path) -> ledger_replay.ErasuresApplied:
-    """Do again what a ledger says, in a store that was made of an older backup: entries that it does not know."""
-    known = {msgspec.msgpack.encode(each): None for each in await ledger_replay.read_all(store.engine)}
-    entries = read(path)
-    new = [each for each in entries if msgspec.msgpack.encode(each) not in known]
-    applied = await ledger_replay.apply(store.engine, store.env, new)
-    if not applied.left:  # else they are looked at again the next time
-        await ledger_replay.add(store.engine, store.env, new)
-    await scrub_job.scrub(store.engine, store.env)
-    return applied

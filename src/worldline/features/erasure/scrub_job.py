@@ -3,8 +3,31 @@
 from __future__ import annotations
 
 from worldline.base import env as envs
+from worldline.codec import printable
 from worldline.features.erasure import batches
+from worldline.runtime.janitor_job import JanitorContext, JanitorJob
 from worldline.store import kv, transact
+
+log = printable.logger("worldline.janitor")
+
+
+class ScrubJob(JanitorJob):
+    """The janitor's part: what is owed, if the engine has files of its own that hold it still."""
+
+    def __init__(self, context: JanitorContext) -> None:
+        self._engine = context.engine
+        self._env = context.env
+
+    async def turn(self) -> bool:
+        if not kv.can_scrub(self._engine) or not await is_owed(self._engine):
+            return True
+        done = await scrub(self._engine, self._env)
+        if not done.complete:
+            log.warning("what was erased is not overwritten yet, %s", text(done))
+        return True  # also if it is owed still: it is tried again in the next round
+
+    async def close(self) -> None:
+        """Nothing is left behind: what was not finished is owed."""
 
 
 async def is_owed(engine: kv.Engine) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worldline.features.quotas.job import usage_counter
 from worldline.runtime.feature import Feature
 
-QUOTAS = Feature(name="quotas")
+QUOTAS = Feature(name="quotas", janitor_roles=(usage_counter,))

@@ -11,8 +11,6 @@ number of processes may count: of two that end at once, one publishes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.codec import printable, tuples
@@ -23,9 +21,9 @@ from worldline.keys.space import InUniverse, InWorld
 from worldline.layers import universes
 from worldline.model import ids
 from worldline.model import world_records as model
-from worldline.model.settings import JanitorSettings
 from worldline.runtime import facts as telemetry
 from worldline.runtime import wakeup
+from worldline.runtime.store_context import StoreContext
 from worldline.runtime.universes.served_universes import Served
 from worldline.store import kv, transact
 
@@ -123,24 +121,23 @@ async def count_now(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId) 
     return counted
 
 
+def usage_counter(context: StoreContext) -> UsageCounter | None:
+    """The role that counts; None if the settings turn it off."""
+    return UsageCounter(context) if context.settings.usage_ms > 0 else None
+
+
 class UsageCounter:
     """The role: counts one universe after the other, a page in a turn."""
 
-    def __init__(
-        self,
-        engine: kv.Engine,
-        env: envs.Env,
-        universes: Callable[[], Sequence[Served]],
-        *,
-        settings: JanitorSettings,
-        telemetry: telemetry.Telemetry = telemetry.NOTHING,
-    ) -> None:
-        self._engine = engine
-        self._env = env
-        self._universes = universes
-        self._settings = settings
-        self._telemetry = telemetry
-        self._watch = wakeup.Wakeup(engine, env, [])
+    name = "quotas"
+
+    def __init__(self, context: StoreContext) -> None:
+        self._engine = context.engine
+        self._env = context.env
+        self._universes = context.universes
+        self._settings = context.settings
+        self._telemetry = context.telemetry
+        self._watch = wakeup.Wakeup(context.engine, context.env, [])
         self._line: list[tuple[Served, model.QuotaRecord]] = []  # those that are still to be counted in this round
         self._walk: UsageWalk | None = None  # of the first of them
         self._before: bytes | None = None
@@ -178,7 +175,7 @@ class UsageCounter:
 
     async def _choose(self) -> None:
         """The universes with a quota, and those that had one when they were last counted."""
-        served = list(self._universes())
+        served = self._universes.all
         for start in range(0, len(served), QUOTAS_PAGE):
             part = served[start : start + QUOTAS_PAGE]
             read = await self._engine.read(*(batches.get(each.id) for each in part))

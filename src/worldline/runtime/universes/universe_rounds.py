@@ -7,12 +7,13 @@ minutes, one begins every two seconds.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from worldline.base import env as envs
 from worldline.model import ids
 from worldline.runtime import wakeup
+from worldline.runtime.janitor_job import JanitorJob
 from worldline.runtime.universes.served_universes import Universes
 from worldline.store import kv
 
@@ -34,8 +35,8 @@ class Rounding(Protocol):
 
 
 class Rounds:
-    """`make`: what goes round in a universe, made when its first round comes. `beside`: what is done for the store as a
-    whole with every turn; it says whether that was all.
+    """`make`: what goes round in a universe, made when its first round comes. `beside`: jobs for the store as a whole,
+    which have a turn with each of these.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Rounds:
         *,
         turn_ms: int,
         round_ms: int,
-        beside: Callable[[], Awaitable[bool]] | None = None,
+        beside: Sequence[JanitorJob] = (),
     ) -> None:
         self._universes = universes
         self._make = make
@@ -81,6 +82,8 @@ class Rounds:
         await self._watch.close()
         for each in [*self._made.values(), *self._leaving]:
             await each.close()
+        for job in self._beside:
+            await job.close()
 
     async def tick(self) -> None:
         """One turn, and a rest: a short one within a universe's round, a longer one after it."""
@@ -92,7 +95,9 @@ class Rounds:
 
     async def _remove(self) -> bool:
         """Some of what was deleted, wherever that was. Returns whether that was all."""
-        removed = True if self._beside is None else await self._beside()
+        removed = True
+        for each in self._beside:
+            removed = await each.turn() and removed
         for universe in list(self._urgent):
             # Before the removal: what is deleted while it runs makes the universe urgent again.
             del self._urgent[universe]

@@ -14,7 +14,7 @@ from collections.abc import Collection
 
 from worldline.base import env as envs
 from worldline.base import limits
-from worldline.features.deletion import universe_batches
+from worldline.codec import tuples
 from worldline.keys import space
 from worldline.layers import universes as layer
 from worldline.model import ids
@@ -31,7 +31,7 @@ _PART = slice(_ID.stop, _ID.stop + len(space.part(space.InUniverse.HINT)))
 _HINT = space.part(space.InUniverse.HINT)
 _DUE = space.part(space.InUniverse.DUE)
 _DELETED = space.part(space.InUniverse.DELETION)
-_UNIVERSES_DELETED = universe_batches.prefix()
+_UNIVERSES_DELETED = space.part(space.Root.STORE) + space.part(space.InStore.UNIVERSE_DELETION)
 _NAMES = layer.names_range(count_max=1).begin
 
 assert PAGE < limits.READ_REQUESTS_MAX
@@ -71,7 +71,7 @@ class Scan:
 
     async def _look_for_work(self) -> None:
         chosen = self._universes.known
-        deleted = universe_batches.unfinished(count_max=1)
+        deleted = kv.Range(*tuples.prefix_range(_UNIVERSES_DELETED), count_max=1)
         for start in range(0, max(1, len(chosen)), PAGE):
             part = chosen[start : start + PAGE]
             read = await self._engine.read(deleted, *(layer.waiting_range(each) for each in part))

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from worldline.base import grammar
-from worldline.features.erasure import ledger_file as ledgers
+from worldline.features.deletion import ledger_replay
+from worldline.features.erasure import ledger_file
 from worldline.terminal import command_session, output
 from worldline.terminal.command_session import CommandSession
 
@@ -23,7 +24,7 @@ async def export(desk: CommandSession, file: Path) -> None:
     `restore --ledger` needs it.
     """
     async with desk.open_store() as store:
-        count = await ledgers.export(store, file)
+        count = await ledger_file.export(store, file)
     desk.out.one({"file": str(file), "entries": count}, [f"{grammar.count(count, 'erasure')} in {file}"])
 
 
@@ -33,7 +34,7 @@ async def apply(desk: CommandSession, file: Path) -> int:
     """Erase again what a ledger says, in a store that was made of an older backup."""
     async with desk.open_store() as store:
         desk.confirm(f"Erase what {file} says was erased, for good?")
-        done = await ledgers.apply(store, file)
+        done = await ledger_replay.apply_file(store, file)
     desk.out.one(
         {"file": str(file), "applied": done.done, "left": done.left},
         [
