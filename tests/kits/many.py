@@ -19,6 +19,7 @@ from worldline.features.abroad import peer_stores
 from worldline.host import process
 from worldline.host.feature_list import FEATURES
 from worldline.layers import store_format as formats
+from worldline.model.roles import EMBEDDED, Role
 from worldline.model.settings import Settings
 from worldline.observe import sinks
 from worldline.runtime import facts, store_opening
@@ -62,7 +63,7 @@ async def serving(
     *programs: wl.Program,
     universes: Sequence[str] = ("*",),
     settings: Settings = kits.SETTINGS,
-    roles: Sequence[process.Role] = process.EMBEDDED,
+    roles: Sequence[Role] = EMBEDDED,
     wrap: Wrap = lambda engine: engine,
     hints: bool = True,
 ) -> AsyncIterator[Served]:

@@ -13,8 +13,8 @@ from tests.worker import test_search as kit
 from worldline.api.universe import Universe
 from worldline.client.connection import DEFAULT_UNIVERSE, Connection, find_universe
 from worldline.host.feature_list import FEATURES
-from worldline.host.process import Role
 from worldline.layers import store_format as formats
+from worldline.model.roles import Role
 from worldline.model.settings import JanitorSettings, Settings, WorkerSettings
 from worldline.runtime import store_opening
 from worldline.runtime.universes import world_sweep

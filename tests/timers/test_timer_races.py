@@ -14,12 +14,12 @@ from tests.kits.kit import Around, Kit
 from tests.timers.test_timers import Arm, Rang, program, timers, until_rung
 from worldline.api.universe import Universe
 from worldline.base import errors
-from worldline.host.process import Role
 from worldline.keys import work as work_keys
 from worldline.layers import leases
 from worldline.layers import work as works
 from worldline.model import ids, inbox
 from worldline.model.journal import Kind
+from worldline.model.roles import Role
 from worldline.runtime.universes.served_universes import Universes
 from worldline.store import kv
 from worldline.timers import timer_worker

@@ -24,6 +24,7 @@ from worldline.host.feature_list import FEATURES
 from worldline.kernel.authoring.program import Program
 from worldline.model import ids
 from worldline.model import settings as settings_model
+from worldline.model.roles import HOSTING, Role
 from worldline.model.settings import Settings
 from worldline.observe import sinks as observers
 from worldline.runtime import store_opening
@@ -111,7 +112,7 @@ async def prepared(
     programs: Sequence[Program],
     *,
     universes: Sequence[str],
-    roles: Sequence[process.Role],
+    roles: Sequence[Role],
     settings: Settings,
     objects: str | None = None,
     create: bool = True,
@@ -182,7 +183,7 @@ async def serve(
         url,
         hosted,
         universes=chosen,
-        roles=connection.HOSTING,
+        roles=HOSTING,
         settings=settings_model.given(settings),
         objects=objects,
         create=create,

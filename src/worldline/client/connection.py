@@ -25,6 +25,7 @@ from worldline.kernel.authoring.program import Program
 from worldline.layers import universes
 from worldline.model import ids
 from worldline.model import settings as settings_model
+from worldline.model.roles import EMBEDDED, HOSTING, Role
 from worldline.model.settings import Settings
 from worldline.observe import sinks as observers
 from worldline.runtime import daemon_threads, facts, store_opening
@@ -36,7 +37,6 @@ from worldline.worker.held_world import HeldWorld
 
 DEFAULT_UNIVERSE = "default"
 WARM_MAX = 64  # worlds that are read and not run here, whose states are kept for the next look
-HOSTING = (*process.EMBEDDED, process.Role.JANITOR)  # the roles of a process that hosts, unless it is part of a cluster
 
 
 class Connection:
@@ -50,7 +50,7 @@ class Connection:
         *,
         egress: Egress | None = None,
         observed: observers.Observed | None = None,
-        roles: Sequence[process.Role] = process.EMBEDDED,
+        roles: Sequence[Role] = EMBEDDED,
         watchdog: bool = False,
         peers: Mapping[str, str] | peer_stores.Peers | None = None,
         shared: process.ProcessHost | None = None,

@@ -9,7 +9,6 @@ releases its worlds and gives its claims back, so that the next host starts wher
 from __future__ import annotations
 
 import asyncio
-import enum
 import gc
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ from worldline.host import hang_watch
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
 from worldline.model import ids
+from worldline.model.roles import EMBEDDED, Role
 from worldline.model.settings import Settings
 from worldline.observe import dump as dumps
 from worldline.runtime import (
@@ -51,19 +51,7 @@ from worldline.runtime.universes.served_universes import Universes
 from worldline.timers import timer_worker
 from worldline.worker import held_world, no_asyncio, step_batch, world_worker
 
-
-class Role(enum.StrEnum):
-    WORLDS = "worlds"
-    ADAPTER = "adapter"
-    TIMERS = "timers"
-    ORCHESTRATOR = "orchestrator"
-    JANITOR = "janitor"
-
-
 COLLECT_AFTER = 20_000  # more objects than before, Python's collector looks for cycles
-
-EMBEDDED = (Role.WORLDS, Role.ADAPTER, Role.TIMERS)
-ALL = tuple(Role)
 
 
 class ProcessHost:

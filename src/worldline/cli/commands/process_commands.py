@@ -24,9 +24,9 @@ from worldline.cli.commands import input_commands
 from worldline.client import connection
 from worldline.effects.egress import Egress
 from worldline.host import process as hosts
-from worldline.host.process import Role
 from worldline.kernel.authoring.program import Program
 from worldline.model import ids
+from worldline.model.roles import ALL, Role
 from worldline.model.settings import ON_HANG, Settings
 from worldline.runtime import placement
 from worldline.runtime.universes import served_universes
@@ -200,7 +200,7 @@ async def janitor(desk: CommandSession, **options: Any) -> None:
 async def up(desk: CommandSession, *, targets: tuple[str, ...], allow: tuple[str, ...], **options: Any) -> None:
     """Run all roles in one process, for the programs in FILE."""
     programs = _load(desk, targets)  # before the store is opened: a slip in the file is said at once
-    await _serve(desk, "up", hosts.ALL, _settings(desk, **options), programs, egress=_egress(desk, targets, allow))
+    await _serve(desk, "up", ALL, _settings(desk, **options), programs, egress=_egress(desk, targets, allow))
 
 
 def _load(desk: CommandSession, targets: Sequence[str]) -> list[Program]:

@@ -20,11 +20,11 @@ from worldline.client.world_handle import Handle
 from worldline.features.abroad import peer_stores
 from worldline.host import process as hosts
 from worldline.host.feature_list import FEATURES
-from worldline.host.process import EMBEDDED, Role
 from worldline.kernel.authoring.program import Program
 from worldline.layers import store_format as formats
 from worldline.layers import universes
 from worldline.model import ids
+from worldline.model.roles import EMBEDDED, Role
 from worldline.runtime import operator_calls, store_opening
 from worldline.runtime.universes.served_universes import Universes
 from worldline.sim.faults import excursions, faulty_objects
