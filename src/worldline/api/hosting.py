@@ -17,7 +17,6 @@ from worldline.client import connection
 from worldline.client.connection import Connection
 from worldline.effects import secret_sources
 from worldline.effects.egress import Egress
-from worldline.features.abroad import peer_stores
 from worldline.features.encryption import codec_opening
 from worldline.host import ctrl_c, process
 from worldline.host.feature_list import FEATURES
@@ -27,7 +26,7 @@ from worldline.model import settings as settings_model
 from worldline.model.roles import HOSTING, Role
 from worldline.model.settings import Settings
 from worldline.observe import sinks as observers
-from worldline.runtime import store_opening
+from worldline.runtime import peer_stores, store_opening
 from worldline.runtime.universes import served_universes
 
 BLOBS_MAX = 4_096  # universes whose blobs are kept open

@@ -18,7 +18,6 @@ from worldline.base import errors
 from worldline.client import ask_order, backpressure, known_worlds
 from worldline.effects import secret_sources
 from worldline.effects.egress import Egress
-from worldline.features.abroad import peer_stores
 from worldline.features.encryption import codec_opening
 from worldline.host import ctrl_c, process
 from worldline.kernel.authoring.program import Program
@@ -28,7 +27,7 @@ from worldline.model import settings as settings_model
 from worldline.model.roles import EMBEDDED, HOSTING, Role
 from worldline.model.settings import Settings
 from worldline.observe import sinks as observers
-from worldline.runtime import daemon_threads, facts, store_opening
+from worldline.runtime import daemon_threads, facts, peer_stores, store_opening
 from worldline.runtime import world_reader as readers
 from worldline.runtime.universes import served_universes
 from worldline.store import kv, transact

@@ -22,7 +22,7 @@ from worldline.cluster import backlog_count, janitor, orchestrator
 from worldline.codec import ed25519
 from worldline.effects import builtin_effects, effect_worker, secret_sources
 from worldline.effects.egress import Egress
-from worldline.features.abroad import delivery_effects, peer_stores
+from worldline.features.abroad import delivery_effects
 from worldline.features.deletion import universe_job as universe_deletions
 from worldline.features.forks import share_effect
 from worldline.features.proofs import job as proof_job
@@ -38,6 +38,7 @@ from worldline.runtime import (
     child_process,
     daemon_threads,
     live_hub,
+    peer_stores,
     placement,
     process_lock,
     role_loop,

@@ -17,7 +17,6 @@ from worldline.api.universe import Universe
 from worldline.base import env as envs
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
-from worldline.features.abroad import peer_stores
 from worldline.host import process as hosts
 from worldline.host.feature_list import FEATURES
 from worldline.kernel.authoring.program import Program
@@ -25,7 +24,7 @@ from worldline.layers import store_format as formats
 from worldline.layers import universes
 from worldline.model import ids
 from worldline.model.roles import EMBEDDED, Role
-from worldline.runtime import operator_calls, store_opening
+from worldline.runtime import operator_calls, peer_stores, store_opening
 from worldline.runtime.universes.served_universes import Universes
 from worldline.sim.faults import excursions, faulty_objects
 from worldline.sim.faults.faulty_store import Faults, HostEngine
