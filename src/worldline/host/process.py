@@ -92,7 +92,9 @@ class ProcessHost:
         self._presence = process_lock.Presence(Path(store.url)) if store_opening.scheme(store.url) == "" else None
         self._scan = self._make_scan() if universes.one is None else None
         self._adapter = (
-            self._make_adapter(egress or Egress(), store_opening.secrets(secrets)) if Role.ADAPTER in roles else None
+            self._make_adapter(egress or Egress(), secret_sources.chosen(secrets, store_opening.variables()))
+            if Role.ADAPTER in roles
+            else None
         )
         self._worlds = self._make_worlds() if Role.WORLDS in roles else None
         self._timers = self._make_timers() if Role.TIMERS in roles else None

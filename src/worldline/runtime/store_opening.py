@@ -22,8 +22,7 @@ from pathlib import Path
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import env_os, errors, limits, private_files, secret
-from worldline.effects import secret_sources
+from worldline.base import env_os, errors, limits, private_files
 from worldline.features.encryption import codec_opening, sealed_engine, sealed_objects
 from worldline.features.encryption.cipher_interface import CipherVault
 from worldline.layers import store_format as formats
@@ -255,6 +254,11 @@ def setting_variables() -> dict[str, str]:
     }
 
 
+def variables() -> Mapping[str, str]:
+    """The environment of this process, each time as it is then: secrets of effects may be in it."""
+    return os.environ
+
+
 def environment(url: str) -> dict[str, str]:
     """The environment of a process that is to open this store. Not an argument: all users of a machine see those, and
     the URL may have a password in it.
@@ -359,8 +363,3 @@ def _objects_beside(url: str) -> str:
             return "memory://"
         case _:
             return "none://"
-
-
-def secrets(given: secret_sources.Given | None) -> secret.SecretSource:
-    """Where effects of this process have secrets from."""
-    return secret_sources.chosen(given, os.environ)
