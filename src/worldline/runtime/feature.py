@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import msgspec
 
+from worldline.runtime.store_wrapping import WrapStore
+
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
     """What one folder of `features/` brings. All but the name may be left out."""
 
     name: str
+    wrap_store: WrapStore | None = None  # encodes what is stored; one feature at most
