@@ -331,7 +331,7 @@ async def _one(
         create=True,
         metrics=desk.watch.metrics,
         peers=place.peers,
-        codec=place.codec(),
+        codec=desk.codec(),
         settings=settings,
     )
     async with opened as universe:
@@ -369,7 +369,7 @@ async def _many(
         egress=egress,
         metrics=desk.watch.metrics,
         peers=place.peers,
-        codec=place.codec(),
+        codec=desk.codec(),
         secrets=place.secrets,
     )
     async with opened as hosting:

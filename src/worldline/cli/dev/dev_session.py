@@ -58,7 +58,7 @@ class DevSession:
             egress=loaded.egress,
             sinks=self.show.listeners(),
             peers=place.peers,
-            codec=place.codec(),
+            codec=self._desk.codec(),
             secrets=place.secrets,
             settings=self._settings,
         )
