@@ -17,7 +17,6 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.base.secret import SecretSource
 from worldline.cluster import backlog_count, janitor, orchestrator
 from worldline.codec import ed25519
 from worldline.effects import builtin_effects, effect_worker, secret_sources
@@ -91,11 +90,7 @@ class ProcessHost:
         self._abandoned = False
         self._presence = process_lock.Presence(Path(store.url)) if store_opening.scheme(store.url) == "" else None
         self._scan = self._make_scan() if universes.one is None else None
-        self._adapter = (
-            self._make_adapter(egress or Egress(), secret_sources.chosen(secrets, store_opening.variables()))
-            if Role.ADAPTER in roles
-            else None
-        )
+        self._adapter = self._make_adapter(egress or Egress(), secrets) if Role.ADAPTER in roles else None
         self._worlds = self._make_worlds() if Role.WORLDS in roles else None
         self._timers = self._make_timers() if Role.TIMERS in roles else None
         if self._worlds is not None:
@@ -149,7 +144,7 @@ class ProcessHost:
         assert self._timers is not None, "no timers are fired in this process"
         return self._timers
 
-    def _make_adapter(self, egress: Egress, secrets: SecretSource) -> effect_worker.AdapterWorker:
+    def _make_adapter(self, egress: Egress, secrets: secret_sources.Given | None) -> effect_worker.AdapterWorker:
         return effect_worker.AdapterWorker(
             self._store.engine,
             self._store.env,
@@ -170,7 +165,7 @@ class ProcessHost:
                 ),
             ],
             telemetry=self.telemetry,
-            secrets=secrets,
+            secrets=secret_sources.chosen(secrets, store_opening.variables()),
         )
 
     def _make_worlds(self) -> world_worker.WorldWorker:

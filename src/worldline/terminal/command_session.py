@@ -100,18 +100,20 @@ class CommandSession:
             settings = msgspec.structs.replace(settings, host_wait_ms=0)  # 0 is no limit
         # A command that waits for long has to show why, which the log says.
         with quiet_logs("warning" if patient else "error"):
-            opened = connection.open(
+            opening_store = store_opening.store(
                 self.place.store,
-                universe=named,
-                objects=self.place.objects,
                 create=create,
-                programs=known,
-                peers=self.place.peers,
+                objects=self.place.objects,
+                cache=settings.cache,
                 codec=self.codec(),
-                settings=settings,
+                features=self.features,
             )
-            async with opened as found:
-                yield found
+            async with opening_store as store:
+                opened = connection.client(
+                    store, named, settings, create=create, programs=known, peers=self.place.peers
+                )
+                async with opened as found:
+                    yield found
 
     @asynccontextmanager
     async def open_store(

@@ -95,7 +95,7 @@ class Elsewhere:
 
     def reader(self, away: Away) -> Connection:
         """A universe as the simulation itself sees it, whatever the phase."""
-        link = Connection(self._calm(away.truth, away.bodies), away.universe, away.name, [], self._settings)
+        link = Connection(self._calm(away.truth, away.bodies), away.universe, away.name, self._settings)
         link.knows(offices.offices)
         return link
 

@@ -19,9 +19,9 @@ import click
 import msgspec
 
 from worldline.api import hosting as many
+from worldline.api import wiring
 from worldline.base import errors
 from worldline.cli.commands import input_commands
-from worldline.client import connection
 from worldline.effects.egress import Egress
 from worldline.host import process as hosts
 from worldline.kernel.authoring.program import Program
@@ -324,7 +324,7 @@ async def _one(
 ) -> AsyncIterator[tuple[hosts.ProcessHost, int | None]]:
     """A host of one universe, which is made if there is none; and where its metrics are."""
     place = desk.place
-    opened = connection.open(
+    opened = wiring.open(
         place.store,
         universe=place.universe,
         objects=place.objects,
