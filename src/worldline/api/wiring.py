@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
-from worldline.base import env as envs
 from worldline.base import errors
+from worldline.base.env import Env
 from worldline.client import connection
 from worldline.client.connection import Connection
 from worldline.effects import secret_sources
@@ -107,7 +107,7 @@ async def open(
     objects: str | None = None,
     create: bool | None = None,
     settings: Settings | None = None,
-    env: envs.Env | None = None,
+    env: Env | None = None,
     egress: Egress | None = None,
     sinks: observers.Sinks | None = None,
     metrics: str | None = None,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from worldline.layers import blobs as blob_layer
+from worldline.layers.blobs import Blobs
+from worldline.model import ids
 from worldline.runtime import facts, live_hub, peer_stores
 from worldline.worker import world_worker
 
@@ -24,14 +25,14 @@ class LocalHost(Protocol):
     def live(self) -> live_hub.Hub: ...
 
     @property
-    def blobs(self) -> blob_layer.Of: ...
-
-    @property
     def peers(self) -> peer_stores.Peers:
         """The host closes them."""
 
     @property
     def telemetry(self) -> facts.Telemetry: ...
+
+    def blobs(self, universe: ids.UniverseId, /) -> Blobs:
+        """Where the large values of a universe are."""
 
     def check(self) -> None:
         """Raise the bug that stopped a role, if one did."""

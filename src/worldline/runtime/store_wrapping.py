@@ -9,11 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from worldline.base import env as envs
+from worldline.base.env import Env
 from worldline.layers import store_format
 from worldline.store import kv
-from worldline.store.objects import cached_objects
-from worldline.store.objects import objects_interface as objects
+from worldline.store.objects import cached_objects, objects_interface
 
 
 class StoreCodec(Protocol):
@@ -30,7 +29,7 @@ class StoreWrapping(Protocol):
     def wrap_engine(self, bare: kv.Engine) -> kv.Engine:
         """The engine, with values that are encoded on their way in and decoded on their way out."""
 
-    def wrap_objects(self, bare: objects.Objects, engine: kv.Engine) -> objects.Objects:
+    def wrap_objects(self, bare: objects_interface.Objects, engine: kv.Engine) -> objects_interface.Objects:
         """The objects, likewise. `engine`: the bare one."""
 
     def cache_cipher(self) -> cached_objects.CacheSealer:
@@ -43,7 +42,7 @@ class WrapStore(Protocol):
     def marker(self, codec: StoreCodec | None) -> store_format.EncodingMarker:
         """What a store that is opened so says of itself; without a codec, it is plain. `BadInput` if it is no codec."""
 
-    async def wrapping(self, engine: kv.Engine, env: envs.Env, codec: StoreCodec) -> StoreWrapping:
+    async def wrapping(self, engine: kv.Engine, env: Env, codec: StoreCodec) -> StoreWrapping:
         """How the values of this store are encoded. Its marker was checked, and fits the codec."""
 
     def read_codec(self, path: Path) -> StoreCodec:

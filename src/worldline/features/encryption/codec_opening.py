@@ -24,7 +24,7 @@ from worldline.features.encryption.master_key_keyspace import Encryption, Master
 from worldline.features.encryption.master_keys import AesGcm
 from worldline.runtime.store_wrapping import StoreCodec
 from worldline.store import kv
-from worldline.store.objects import objects_interface as objects
+from worldline.store.objects import objects_interface
 
 AnyCodec = AesGcm | Codec
 
@@ -56,7 +56,7 @@ class SealedStore(msgspec.Struct, frozen=True):
     def wrap_engine(self, bare: kv.Engine) -> kv.Engine:
         return sealed_engine.SealedEngine(bare, self.vault)
 
-    def wrap_objects(self, bare: objects.Objects, engine: kv.Engine) -> objects.Objects:
+    def wrap_objects(self, bare: objects_interface.Objects, engine: kv.Engine) -> objects_interface.Objects:
         return sealed_objects.SealedObjects(bare, engine, self.vault)
 
     def cache_cipher(self) -> Cipher:
