@@ -30,6 +30,7 @@ from unittest import mock
 import msgspec
 
 import worldline as wl
+from worldline.api import wiring
 from worldline.client import connection
 from worldline.client.world_handle import Handle
 from worldline.layers.history import saved_state
@@ -118,7 +119,7 @@ def _child(name: str, url: str, *counts: int) -> dict[str, Any]:
 async def _snapshot(url: str, count: int) -> dict[str, Any]:
     """What the first snapshot of all cells writes, and what those after a few were touched do."""
     written: dict[str, dict[str, int]] = {}
-    async with connection.open(url, host=app, settings=_settings(snapshot_entries=NEVER)) as link:
+    async with wiring.open(url, host=app, settings=_settings(snapshot_entries=NEVER)) as link:
         world = await wl.Universe(link).ensure("w", app)
         await _put(world, range(count), "first")
         written["all"] = await _save(world)
@@ -134,7 +135,7 @@ async def _snapshot(url: str, count: int) -> dict[str, Any]:
 async def _memory(url: str, count: int) -> dict[str, Any]:
     """How many cells are in memory while many more than are allowed are touched."""
     most = misses = 0
-    async with connection.open(url, host=app, settings=_settings(cells_memory_max=MEMORY_BYTES)) as link:
+    async with wiring.open(url, host=app, settings=_settings(cells_memory_max=MEMORY_BYTES)) as link:
         world = wl.World(link, "w")
         draws = random.Random(1)
         for _ in range(MEMORY_TOUCHED // IN_FLIGHT):
@@ -159,7 +160,7 @@ async def _fill(url: str, count: int, every: int) -> dict[str, Any]:
     """Make the world, with snapshots as it grows."""
     began = time.monotonic()
     peak = _Peak()
-    async with connection.open(url, host=app, settings=_settings(snapshot_entries=every)) as link:
+    async with wiring.open(url, host=app, settings=_settings(snapshot_entries=every)) as link:
         world = await wl.Universe(link).ensure("w", app)
         await _put(world, range(count), "first")
         await world.snapshot()
@@ -179,11 +180,10 @@ async def _fill(url: str, count: int, every: int) -> dict[str, Any]:
 async def _keep(url: str, count: int) -> dict[str, Any]:
     """Take the world over and go on with it."""
     peak = _Peak()
-    async with connection.open(url, host=app) as link:
+    async with wiring.open(url, host=app) as link:
         world = wl.World(link, "w")
         held = await _held(link)
-        assert link.host is not None
-        restored_ms = link.host.worlds.restored_ms
+        restored_ms = wiring.host_of(link).worlds.restored_ms
         await _put(world, random.Random(2).sample(range(count), min(count, MILLION_TOUCHED)), "kept")
         written = await _save(world)
         cells, now = len(held.machine.cells), _now_mib()
@@ -200,16 +200,15 @@ async def _keep(url: str, count: int) -> dict[str, Any]:
 
 async def _restore(url: str, count: int) -> dict[str, Any]:
     """Restores of both worlds by turns. They have the same cells, and as many entries above their snapshots."""
-    async with connection.open(url, host=app, settings=_settings(snapshot_entries=NEVER)) as link:
+    async with wiring.open(url, host=app, settings=_settings(snapshot_entries=NEVER)) as link:
         for name, behind in (("short", SHORT), ("long", count)):
             world = await wl.Universe(link).ensure(name, app)
             await _put(world, [number % 100 for number in range(behind)], "behind")
             await world.snapshot()
             await _put(world, [number % 100 for number in range(TAIL)], "above")
-        assert link.host is not None
-        link.host.abandon()
+        wiring.host_of(link).abandon()
     seconds: dict[str, list[float]] = {"short": [], "long": []}
-    async with connection.open(url) as link:
+    async with wiring.open(url) as link:
         with ThreadPoolExecutor(1) as executor:
             for number in range(2 * ROUNDS):
                 name = ("short", "long")[(number + number // 2) % 2]
@@ -315,8 +314,7 @@ class _Peak:
 
 
 async def _held(link: connection.Connection) -> HeldWorld:
-    assert link.host is not None
-    held = await link.host.worlds.hold(await Handle(link, "w").address())
+    held = await wiring.host_of(link).worlds.hold(await Handle(link, "w").address())
     assert held is not None
     return held
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from worldline import flow
+from worldline.api import wiring
 from worldline.api.universe import Universe
 from worldline.base import env_os
 from worldline.bench import bench_workloads, domain_bench, flow_bench
-from worldline.client import connection
 
 Call = Callable[[int], Awaitable[object]]
 ENV = env_os.OsEnv()
@@ -84,7 +84,7 @@ async def sides(universe: Universe) -> dict[str, tuple[int, Call]]:
 async def run(seconds: float, turns: int) -> dict[str, Any]:
     found: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory(prefix="worldline-bench-") as temporary:
-        async with connection.open(f"{temporary}/u", host=[bench_workloads.app, domain_bench.app]) as link:
+        async with wiring.open(f"{temporary}/u", host=[bench_workloads.app, domain_bench.app]) as link:
             chosen = await sides(Universe(link))
             for number in range(turns + 1):
                 for name, (callers, call) in chosen.items():

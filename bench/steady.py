@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import worldline as wl
+from worldline.api import wiring
 from worldline.bench.bench_workloads import Added, EventCounter, app
 from worldline.client import connection
 from worldline.client.world_handle import Handle
@@ -75,7 +76,7 @@ def main() -> None:
 
 async def _fill(folder: str, events: int, count: int) -> dict[str, Any]:
     began = time.monotonic()
-    async with connection.open(folder, host=app, settings=settings(events // count // 10)) as link:
+    async with wiring.open(folder, host=app, settings=settings(events // count // 10)) as link:
         universe = wl.Universe(link)
         worlds = [await universe.ensure(f"w-{number}", app) for number in range(count)]
         sizes = [await _send(worlds, events // 10, link, folder)]
@@ -131,7 +132,7 @@ def _disk_bytes(folder: str) -> int:
 async def _restore(folder: str, count: int) -> dict[str, Any]:
     """Every world, in a process that has read none of them."""
     taken: list[float] = []
-    async with connection.open(folder) as link:
+    async with wiring.open(folder) as link:
         with ThreadPoolExecutor(1) as executor:
             for number in range(count):
                 at = await Handle(link, f"w-{number}").address()

@@ -24,6 +24,7 @@ import worldline as wl
 from tests.chaos import account, ledger
 from tests.chaos.linearizability import End, Kind, Op
 from worldline.api import open as opening
+from worldline.api import wiring
 from worldline.base import errors
 from worldline.model.settings import Settings, TimerSettings, WorkerSettings
 
@@ -127,8 +128,7 @@ async def _work(asked: argparse.Namespace, label: str) -> int:
             hosting = await opened.enter_async_context(
                 opening.open(asked.store, host=account.program, create=False, settings=SETTINGS)
             )
-            assert hosting._connection.host is not None
-            said["worker"] = hosting._connection.host.worker.hex()
+            said["worker"] = wiring.host_of(hosting._connection).worker.hex()
             doors[HOST_DOOR] = hosting.world(account.WORLD)
         asking = await opened.enter_async_context(opening.open(asked.store, settings=SETTINGS))
         doors[STORE_DOOR] = asking.world(account.WORLD)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.chaos import history
+from worldline.api import wiring
 from worldline.api.universe import Universe
 from worldline.base import env_os
 from worldline.client import connection
@@ -41,13 +42,21 @@ async def plain(url: str, objects: str, universe: Universe, *, knows: Sequence[P
 def _universe(
     store: store_opening.Store, found: ids.UniverseId, knows: Sequence[Program], hosts: Sequence[Program]
 ) -> Universe:
-    opened = connection.Connection(store, found, connection.DEFAULT_UNIVERSE, hosts, Settings())
+    opened = wiring.local_process(store, found, connection.DEFAULT_UNIVERSE, hosts, Settings())
     for program in knows:
-        opened.knows(program)
+        opened.link.knows(program)
     opened.start()
-    return Universe(opened)
+    return Universe(opened.link)
+
+
+async def end(universe: Universe) -> None:
+    """Close all but the store."""
+    link = universe._connection
+    if link.host is not None:
+        await wiring.host_of(link).close()
+    await link.close()
 
 
 async def close(universe: Universe) -> None:
-    await universe._connection.close()
+    await end(universe)
     await universe._connection.store.close()

@@ -32,7 +32,7 @@ async def told(folder: Path) -> Found:
     try:
         await scenario.drive(universe)
     finally:
-        await universe._connection.close()
+        await opening.end(universe)
     everything = await checkers.contents(universe._connection.store.engine)
     await universe._connection.store.close()
     return history.split(everything)

@@ -21,7 +21,6 @@ from worldline.cluster import janitor as janitors
 from worldline.cluster.janitor import Janitor
 from worldline.features.copies import import_batches
 from worldline.features.deletion.universe_job import UniverseRemovalJob
-from worldline.host.process import Role
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import leases as lease_keys
 from worldline.keys import space
@@ -30,6 +29,7 @@ from worldline.layers import cas, chunks, leases
 from worldline.layers import inbox as inboxes
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload
+from worldline.model.roles import Role
 from worldline.model.settings import JanitorSettings, WorkerSettings
 from worldline.model.work import WorkKind
 from worldline.observe import measures

@@ -17,8 +17,9 @@ from tests.kits import apart
 from tests.kits import kit as kits
 from tests.kits.kit import Kit
 from worldline.base import errors
-from worldline.host.process import ALL, EMBEDDED, ProcessHost, Role
+from worldline.host.process import ProcessHost
 from worldline.keys import inbox as inbox_keys
+from worldline.model.roles import ALL, EMBEDDED, Role
 from worldline.model.settings import JanitorSettings
 from worldline.model.work import WorkKind, WorkState
 from worldline.runtime.universes.served_universes import Universes

@@ -87,7 +87,7 @@ class Stored:
     def __init__(self, universe: Connection, worlds: dict[str, ids.Address], items: dict[bytes, bytes]) -> None:
         self.engine = Turned(universe.store.engine)
         store = msgspec.structs.replace(universe.store, engine=self.engine)
-        self.turned = Connection(store, universe.id, universe.name, [], universe.settings)
+        self.turned = Connection(store, universe.id, universe.name, universe.settings)
         self.worlds = worlds
         self.items = items
 

@@ -9,7 +9,8 @@ import worldline as wl
 from tests import aio
 from tests.kits import kit as kits
 from tests.kits.kit import Kit
-from worldline.host.process import ProcessHost, Role
+from worldline.host.process import ProcessHost
+from worldline.model.roles import Role
 from worldline.model.settings import Settings
 from worldline.runtime.universes.served_universes import Universes
 

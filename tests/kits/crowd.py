@@ -17,6 +17,7 @@ from typing import Any
 import worldline as wl
 from tests import aio
 from tests.kits.crashing import Counting
+from worldline.api import wiring
 from worldline.api.universe import Universe
 from worldline.base import env_os
 from worldline.client import connection
@@ -86,8 +87,8 @@ async def main(folder: Path, count: int, idle_seconds: float) -> dict[str, float
     )
     found = await connection.find_universe(store, "default", create=True)
     before = memory_bytes()
-    opened = connection.Connection(store, found, "default", [app], Settings())
-    universe = Universe(opened)
+    opened = wiring.local_process(store, found, "default", [app], Settings())
+    universe = Universe(opened.link)
     opened.start()
 
     async def create(number: int) -> None:
@@ -112,7 +113,7 @@ async def main(folder: Path, count: int, idle_seconds: float) -> dict[str, float
     state = await universe.world(f"w{count // 2}").state(Being)
     assert state.last == count // 2
     peak = memory_bytes()
-    await universe._connection.close()
+    await opened.close()
     await store.close()
     return {
         "created_s": created_s,

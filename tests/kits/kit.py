@@ -21,6 +21,7 @@ import msgspec
 
 import worldline as wl
 from tests.conformance import kits
+from worldline.api import wiring
 from worldline.api.universe import Universe
 from worldline.base import env_os, errors, limits
 from worldline.client import connection
@@ -163,8 +164,9 @@ class Ahead(Around):
 class Process:
     """A universe as one process has it."""
 
-    def __init__(self, universe: Universe, cut: Cut) -> None:
-        self.universe = universe
+    def __init__(self, local: wiring.LocalProcess, cut: Cut) -> None:
+        self.universe = Universe(local.link)
+        self._local = local
         self._cut = cut
         self._over = False
 
@@ -174,21 +176,22 @@ class Process:
 
     @property
     def host(self) -> Any:
-        assert self.universe._connection.host is not None
-        return self.universe._connection.host
+        assert self._local.host is not None
+        return self._local.host
 
     async def kill(self) -> None:
         """End it as kill -9 would."""
         self._cut.off = True
         self._over = True
-        host = self.universe._connection.host
+        host = self._local.host
         if host is not None:
             host.abandon()
             tasks = [loop._task for loop in host._loops if loop._task is not None]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        await _ended(self.universe)
+        with contextlib.suppress(errors.StoreError):  # it has no store to say goodbye to
+            await self._local.close()
         await self._cut.close()
 
     async def close(self) -> None:
@@ -196,14 +199,9 @@ class Process:
         if not self._over:
             self._over = True
             try:
-                await self.universe._connection.close()
+                await self._local.close()
             finally:
                 await self._cut.close()
-
-
-async def _ended(universe: Universe) -> None:
-    with contextlib.suppress(errors.StoreError):  # it has no store to say goodbye to
-        await universe._connection.close()
 
 
 class Kit:
@@ -248,7 +246,7 @@ class Kit:
         found = await connection.find_universe(bare, universe, create=True)
         cut = Cut(wrap(engine))
         store = store_opening.Store(self.url, cut, bare.objects, self.env, FEATURES, in_store_bytes_max=kept)
-        opened = connection.Connection(
+        opened = wiring.local_process(
             store,
             found,
             universe,
@@ -258,7 +256,7 @@ class Kit:
             watchdog=watchdog,
             peers=peers,
         )
-        process = Process(Universe(opened), cut)
+        process = Process(opened, cut)
         self._processes.append(process)
         opened.start()
         return process

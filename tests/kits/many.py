@@ -15,13 +15,13 @@ from tests.kits.kit import Cut, Kit, Wrap
 from worldline.api.hosting import Hosting
 from worldline.base import errors
 from worldline.client import connection
-from worldline.features.abroad import peer_stores
 from worldline.host import process
 from worldline.host.feature_list import FEATURES
 from worldline.layers import store_format as formats
+from worldline.model.roles import EMBEDDED, Role
 from worldline.model.settings import Settings
 from worldline.observe import sinks
-from worldline.runtime import facts, store_opening
+from worldline.runtime import facts, peer_stores, store_opening
 from worldline.runtime.universes.served_universes import Universes
 from worldline.store import kv
 
@@ -62,7 +62,7 @@ async def serving(
     *programs: wl.Program,
     universes: Sequence[str] = ("*",),
     settings: Settings = kits.SETTINGS,
-    roles: Sequence[process.Role] = process.EMBEDDED,
+    roles: Sequence[Role] = EMBEDDED,
     wrap: Wrap = lambda engine: engine,
     hints: bool = True,
 ) -> AsyncIterator[Served]:

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import parser
 
 import worldline as wl
+from worldline.api import wiring
 from worldline.model.settings import JanitorSettings, Settings
 from worldline.observe import measures, metric_list, prometheus
 from worldline.runtime import facts
@@ -90,8 +91,7 @@ async def test_the_backlog_is_counted_where_metrics_are_wanted(
 ) -> None:
     settings = Settings(janitor=JanitorSettings(backlog_ms=backlog_ms))
     async with wl.open("memory://", host=wl.Program("p"), settings=settings, sinks=sinks) as universe:
-        host = universe._connection.host
-        assert host is not None
+        host = wiring.host_of(universe._connection)
         assert ("backlog" in [role.name for role in host.dump().roles]) == counted
 
 

@@ -17,7 +17,7 @@ from tests import aio
 from tests.kits import kit as kits
 from tests.kits.kit import Kit, Process
 from worldline.host import process as hosts
-from worldline.host.process import Role
+from worldline.model.roles import Role
 from worldline.observe import sinks
 from worldline.observe import spans as tracing
 from worldline.runtime import facts

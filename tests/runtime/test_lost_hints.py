@@ -10,11 +10,13 @@ import pytest
 
 from tests.kits import sums
 from tests.worker import test_search as kit
+from worldline.api import wiring
 from worldline.api.universe import Universe
+from worldline.api.wiring import LocalProcess
 from worldline.client.connection import DEFAULT_UNIVERSE, Connection, find_universe
 from worldline.host.feature_list import FEATURES
-from worldline.host.process import Role
 from worldline.layers import store_format as formats
+from worldline.model.roles import Role
 from worldline.model.settings import JanitorSettings, Settings, WorkerSettings
 from worldline.runtime import store_opening
 from worldline.runtime.universes import world_sweep
@@ -44,13 +46,14 @@ def test_found_within_a_scan_however_many_worlds_there_are(monkeypatch: pytest.M
     loop = SimLoop("lost hints")
 
     async def main() -> tuple[list[int], float]:
-        universe, names = await hosting(loop)
+        process, names = await hosting(loop)
+        universe = Universe(process.link)
         await asyncio.sleep(3 * SCAN_MS / 1000)
         took = [await found_after(loop, universe, name) for name in (names[0], names[137], names[-1])]
         before, began_us = pages, loop.now_us
         await asyncio.sleep(10 * SCAN_MS / 1000)
         each_scan = (pages - before) / ((loop.now_us - began_us) / (SCAN_MS * 1000))
-        await universe._connection.close()
+        await process.close()
         return took, each_scan
 
     try:
@@ -61,21 +64,21 @@ def test_found_within_a_scan_however_many_worlds_there_are(monkeypatch: pytest.M
     assert 0.95 * WORLDS / PAGE <= each_scan <= 1.2 * WORLDS / PAGE
 
 
-async def hosting(loop: SimLoop) -> tuple[Universe, list[str]]:
+async def hosting(loop: SimLoop) -> tuple[LocalProcess, list[str]]:
     env = SimEnv(loop, "store")
     engine = await store_opening.open_engine("memory://", env, create=True)
     await formats.ensure(engine, env, create=True)
     store = store_opening.Store("memory://", engine, memory_objects.MemoryObjects(env), env, FEATURES)
     found = await find_universe(store, DEFAULT_UNIVERSE, create=True)
     app = sums.program()
-    client = Universe(Connection(store, found, DEFAULT_UNIVERSE, [], Settings()))
+    client = Universe(Connection(store, found, DEFAULT_UNIVERSE, Settings()))
     names = [f"w{number}" for number in range(WORLDS)]
     for name in names:
         await client.create(name, app)
     settings = Settings(worker=WorkerSettings(scan_ms=SCAN_MS), janitor=JanitorSettings(prove_ms=0))
-    connection = Connection(store, found, DEFAULT_UNIVERSE, [app], settings, roles=[Role.WORLDS])
-    connection.start()
-    return Universe(connection), names
+    process = wiring.local_process(store, found, DEFAULT_UNIVERSE, [app], settings, roles=[Role.WORLDS])
+    process.start()
+    return process, names
 
 
 async def found_after(loop: SimLoop, universe: Universe, name: str) -> int:

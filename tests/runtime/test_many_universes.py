@@ -16,14 +16,13 @@ from tests.kits import fixtures as roles_conftest
 from tests.kits import kit as kits
 from tests.kits.kit import Kit
 from tests.kits.many import Add, App, Counting, Counts, Served, Total, serving
-from worldline.client import connection
 from worldline.codec import tuples
 from worldline.features.deletion import universe_job as universe_deletions
-from worldline.host import process
 from worldline.keys import cas, space
 from worldline.keys import universes as universe_keys
 from worldline.layers import leases
 from worldline.model import ids
+from worldline.model.roles import ALL, EMBEDDED, HOSTING, Role
 from worldline.runtime import placement
 from worldline.runtime.universes import fair_turns
 from worldline.store import kv
@@ -82,7 +81,7 @@ async def test_another_process_takes_over(kit: Kit, killed: bool) -> None:
 
 async def test_two_processes_share_the_worlds_of_many_universes(lmdb_kit: Kit) -> None:
     app = App()
-    orchestrated = (*process.EMBEDDED, process.Role.ORCHESTRATOR)
+    orchestrated = (*EMBEDDED, Role.ORCHESTRATOR)
     async with serving(lmdb_kit, app.program) as one, serving(lmdb_kit, app.program, roles=orchestrated) as two:
         tenants = [await one.universe(f"t{number}") for number in range(10)]
         for tenant in tenants:
@@ -116,8 +115,8 @@ class Deaf(kits.Around):
 async def test_without_any_hint_all_goes_on_within_a_scan(kit: Kit) -> None:
     """Inputs of other processes, timers and effects of worlds that run elsewhere: nothing is heard, all is found."""
     app = App()
-    alone = (process.Role.ADAPTER, process.Role.TIMERS)
-    worlds = (process.Role.WORLDS,)
+    alone = (Role.ADAPTER, Role.TIMERS)
+    worlds = (Role.WORLDS,)
     async with (
         serving(kit, app.program, roles=worlds, wrap=Deaf, hints=False),
         serving(kit, app.program, roles=alone, wrap=Deaf, hints=False),
@@ -203,7 +202,7 @@ async def test_what_is_not_served_is_left_alone(memory_kit: Kit) -> None:
     prefix = space.universe(client.universe._connection.id)
     everything = kv.Range(prefix, prefix + b"\xff", count_max=10_000)
     before = (await client.engine.read(everything)).page(0).items
-    janitors = (*process.ALL,)
+    janitors = (*ALL,)
     async with serving(memory_kit, app.program, universes=("t*",), roles=janitors) as here:
         tenant = await here.universe("t1")
         await (await tenant.create("w", app.program)).send(Add(2))
@@ -264,7 +263,7 @@ async def idle(kit: Kit, app: App, count: int, scans: int) -> Counts:
         return counted[0]
 
     quick = kits.settings(worker={"idle_release_ms": 100, "lease_ttl_ms": 60_000, "heartbeat_ms": 30_000})
-    async with serving(kit, app.program, settings=quick, roles=connection.HOSTING, wrap=counting) as here:
+    async with serving(kit, app.program, settings=quick, roles=HOSTING, wrap=counting) as here:
         for number in range(count):
             tenant = await here.universe(f"t{number}")
             await (await tenant.create("w", app.program)).send(Add(1))
@@ -485,7 +484,7 @@ async def no_worker(states: Sequence[leases.LeaseState]) -> list[bool]:
 async def test_what_is_deleted_is_removed_in_every_universe(kit: Kit) -> None:
     """Worlds that other processes delete, and whole universes: the janitor of many does not wait for its next round."""
     app = App()
-    roles = (*process.EMBEDDED, process.Role.JANITOR)
+    roles = (*EMBEDDED, Role.JANITOR)
     slow = kits.settings(janitor={"round_ms": 3_600_000, "turn_ms": 50}, worker={"idle_release_ms": 100})
     async with serving(kit, app.program, settings=slow, roles=roles) as here:
         tenants = [await here.universe(f"t{number}") for number in range(4)]

@@ -13,8 +13,8 @@ from tests import aio
 from tests.kits import apart
 from tests.kits import kit as kits
 from tests.kits.kit import Kit
-from worldline.host.process import Role
 from worldline.inspect import why
+from worldline.model.roles import Role
 from worldline.model.traces import TraceSource
 from worldline.model.work import WorkState
 from worldline.runtime import traceback_reader

@@ -13,6 +13,7 @@ from tests.kits.kit import Kit
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.host import process
+from worldline.model.roles import ALL
 from worldline.observe import sinks
 from worldline.runtime import wakeup
 from worldline.runtime.universes.served_universes import Universes
@@ -162,7 +163,7 @@ async def test_every_role_rests_by_the_environment(memory_kit: Kit, served: str)
             [wl.Program("p")],
             blobs=lambda _: connection.blobs,
             settings=kits.settings(janitor={"prove_ms": 1_000}),
-            roles=process.ALL,
+            roles=ALL,
             telemetry=observed.telemetry,
             watchdog=True,
         )

@@ -63,7 +63,7 @@ def calmly(
 
     async def main() -> None:
         await calm.cluster.boot([audit.look])
-        opened = Connection(calm.cluster.calm(), calm.cluster.universe, "simulated", [], calm.cluster.settings)
+        opened = Connection(calm.cluster.calm(), calm.cluster.universe, "simulated", calm.cluster.settings)
         for program in programs.PROGRAMS:
             opened.knows(program)
         calm.universe = Universe(opened)

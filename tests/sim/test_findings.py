@@ -175,7 +175,7 @@ def test_a_world_that_is_taken_while_somebody_closes_it_is_taken_away_again(stat
         )
         closing = store_opening.Store("memory://", meddling, store.objects, store.env, FEATURES)  # type: ignore[arg-type]
         known = calm.universe._connection
-        universe = Universe(Connection(closing, known.id, "simulated", [], known.settings))
+        universe = Universe(Connection(closing, known.id, "simulated", known.settings))
         await close(universe.world("counter-0"), status)
         read = await store.engine.read(*leases.reads(at))
         assert leases.decode(at, *(read.value(index) for index in range(3))).holder is None

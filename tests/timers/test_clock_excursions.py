@@ -13,8 +13,8 @@ from tests.kits import apart, fixtures
 from tests.kits import kit as kits
 from tests.kits.janitors import janitor_of
 from tests.kits.kit import Kit
-from worldline.host.process import Role
 from worldline.model.journal import Kind
+from worldline.model.roles import Role
 from worldline.model.settings import JanitorSettings
 from worldline.store import kv
 

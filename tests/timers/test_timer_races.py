@@ -12,14 +12,15 @@ from tests.kits import apart
 from tests.kits import kit as kits
 from tests.kits.kit import Around, Kit
 from tests.timers.test_timers import Arm, Rang, program, timers, until_rung
+from worldline.api import wiring
 from worldline.api.universe import Universe
 from worldline.base import errors
-from worldline.host.process import Role
 from worldline.keys import work as work_keys
 from worldline.layers import leases
 from worldline.layers import work as works
 from worldline.model import ids, inbox
 from worldline.model.journal import Kind
+from worldline.model.roles import Role
 from worldline.runtime.universes.served_universes import Universes
 from worldline.store import kv
 from worldline.timers import timer_worker
@@ -39,12 +40,11 @@ async def test_timers_are_left_to_the_living_holder_of_their_world(kit: Kit) -> 
         await until_rung(world, app, 1)
         at = await world._handle.address()
         async with kit.hosting(app) as second:
-            assert second._connection.host is not None
             before = await epoch(first, at)
             for number in range(20):
                 await world.send(Arm([f"{number}a", f"{number}b"], 0.01 * number))
             await until_rung(world, app, 41)
-            assert second._connection.host.timers.fired == 0
+            assert wiring.host_of(second._connection).timers.fired == 0
             assert await epoch(first, at) == before
             assert all(not each.stamp for each in await kits.entries(world) if each.kind is Kind.TIMER_FIRED)
 
@@ -53,17 +53,15 @@ async def test_a_holder_that_does_not_fire_them_has_a_grace_only(kit: Kit) -> No
     app = program()
     async with kit.hosting(app) as first:
         world = await first.ensure("w", app)
-        assert first._connection.host is not None
         await next(
-            each for each in first._connection.host._loops if each.name == "timer worker"
+            each for each in wiring.host_of(first._connection)._loops if each.name == "timer worker"
         ).stop()  # as if it hung
         await world.send(Arm(["x", "y"], 0.1))
         async with kit.hosting(app) as second:
-            assert second._connection.host is not None
             assert len(await until_rung(world, app, 2)) == 2
             found = timers(await kits.entries(world))
             assert all(taken_us - due_us >= timer_worker.GRACE_US for due_us, taken_us in found)
-            assert second._connection.host.timers.fired == 2
+            assert wiring.host_of(second._connection).timers.fired == 2
 
 
 async def test_a_timer_process_fires_at_once_for_workers_that_do_not(kit: Kit) -> None:

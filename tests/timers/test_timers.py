@@ -10,6 +10,7 @@ import worldline as wl
 from tests import aio
 from tests.kits import kit as kits
 from tests.kits.kit import Kit
+from worldline.api import wiring
 from worldline.api.universe import Universe
 from worldline.kernel import user_values
 from worldline.keys import work as work_keys
@@ -173,17 +174,16 @@ async def test_nothing_fires_before_its_time(memory_kit: Kit) -> None:
     async with memory_kit.hosting(app) as universe:
         world = await universe.ensure("w", app)
         await world.send(Arm(["later"], 10))
-        assert universe._connection.host is not None
         for _ in range(20):
-            universe._connection.host.timers.wake()
+            wiring.host_of(universe._connection).timers.wake()
             await asyncio.sleep(0.01)
         assert await rung(world, app) == []
         await memory_kit.jump(9)
-        universe._connection.host.timers.wake()
+        wiring.host_of(universe._connection).timers.wake()
         await asyncio.sleep(0.1)
         assert await rung(world, app) == []
         await memory_kit.jump(1)
-        universe._connection.host.timers.wake()
+        wiring.host_of(universe._connection).timers.wake()
         assert await until_rung(world, app, 1) == ["later"]
 
 
@@ -275,8 +275,7 @@ async def test_timers_of_an_archived_world_are_in_nobodys_way(kit: Kit) -> None:
         assert len(await kits.opened(universe._connection.store.engine, await resting._handle.address())) == 5
         await resting.change(status=Status.ACTIVE)
         await kit.jump(10)
-        assert universe._connection.host is not None
-        universe._connection.host.timers.wake()
+        wiring.host_of(universe._connection).timers.wake()
         assert len(await until_rung(resting, app, 5)) == 5
 
 

@@ -23,6 +23,7 @@ from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
 from worldline.layers import work as works
 from worldline.model import ids, inbox, payload
+from worldline.model.roles import Role
 from worldline.runtime import placement
 from worldline.runtime.universes.served_universes import Universes
 from worldline.store import kv
@@ -161,7 +162,7 @@ async def test_worlds_whose_records_cannot_be_read_hide_no_others(memory_kit: Ki
         else:
             await change(engine, key)
         process = await memory_kit.process(app.program)
-        roles = (processes.Role.ORCHESTRATOR, processes.Role.JANITOR)
+        roles = (Role.ORCHESTRATOR, Role.JANITOR)
         opened = process.universe._connection
         beside = processes.ProcessHost(
             opened.store,

@@ -11,6 +11,7 @@ import worldline as wl
 from tests import aio
 from tests.kits import kit as kits
 from tests.kits.kit import Kit
+from worldline.api import wiring
 from worldline.base import errors
 from worldline.model.journal import Kind
 from worldline.store.objects import memory_objects as objects_memory
@@ -101,8 +102,7 @@ async def test_an_item_out_of_reach_holds_up_its_own_world_alone(memory_kit: Kit
             await aio.until(taken)
             for number in range(5):
                 await small.send(Put(str(number)))
-            assert universe._connection.host is not None
-            assert universe._connection.host._loops[0].last_error is None, "nobody had to pause for it"
+            assert wiring.host_of(universe._connection)._loops[0].last_error is None, "nobody had to pause for it"
             objects.down = False
 
             async def gone_on() -> bool:
@@ -149,8 +149,7 @@ async def test_a_world_whose_snapshot_is_out_of_reach_waits(memory_kit: Kit) -> 
             await aio.until(taken)
             with pytest.raises(errors.StoreUnavailable):
                 await large.send(Put("c"))
-            assert universe._connection.host is not None
-            assert universe._connection.host._loops[0].last_error is None
+            assert wiring.host_of(universe._connection)._loops[0].last_error is None
             objects.down = False
 
             async def back() -> bool:

@@ -13,6 +13,7 @@ from tests import aio
 from tests.kits import kit as kits
 from tests.kits.kit import Kit
 from tests.kits.sums import Add, program
+from worldline.api import wiring
 from worldline.api.universe import Universe
 from worldline.base import errors
 from worldline.client import door
@@ -449,8 +450,7 @@ async def test_worlds_of_a_dead_worker_are_freed(kit: Kit) -> None:
 
         async def only_us() -> bool:
             found = [lease_keys.worker_of(key) for key, _ in (await engine.read(kv.Range(*workers))).page(0).items]
-            assert universe._connection.host is not None
-            return [each for each in found if each is not None] == [universe._connection.host.worker]
+            return [each for each in found if each is not None] == [wiring.host_of(universe._connection).worker]
 
         await aio.until(only_us)
         for world in worlds[1:]:
@@ -494,8 +494,7 @@ async def test_a_damaged_world_is_in_nobodys_way(memory_kit: Kit) -> None:
         await good.send(Add(1))
         async with memory_kit.hosting(app) as universe:
             await until_total(universe.world("good"), app, 1)
-            assert universe._connection.host is not None
-            host = universe._connection.host
+            host = wiring.host_of(universe._connection)
 
             async def refused() -> bool:
                 return host.worlds.refusal(at) is not None

@@ -10,6 +10,7 @@ import functools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+from worldline.api import wiring
 from worldline.api.universe import Universe
 from worldline.base import env as envs
 from worldline.base import errors
@@ -17,16 +18,17 @@ from worldline.client import connection
 from worldline.client.connection import Connection
 from worldline.effects import secret_sources
 from worldline.effects.egress import Egress
-from worldline.features.abroad import peer_stores
 from worldline.features.encryption import codec_opening
 from worldline.host import ctrl_c, process
 from worldline.host.feature_list import FEATURES
 from worldline.kernel.authoring.program import Program
 from worldline.model import ids
 from worldline.model import settings as settings_model
+from worldline.model.roles import HOSTING, Role
 from worldline.model.settings import Settings
 from worldline.observe import sinks as observers
-from worldline.runtime import store_opening
+from worldline.runtime import peer_stores, store_opening
+from worldline.runtime.store_wrapping import StoreCodec
 from worldline.runtime.universes import served_universes
 
 BLOBS_MAX = 4_096  # universes whose blobs are kept open
@@ -77,7 +79,7 @@ class Hosting:
         opened = self._opened.get(found)
         if opened is None:
             await self.host.look_for_universes()
-            opened = Connection(self._store, found, name, [], self._settings, shared=self.host)
+            opened = Connection(self._store, found, name, self._settings, host=self.host)
             for program in self._programs:
                 opened.knows(program)
             await opened.pressure.begin()  # before the first input: the quota holds from there on
@@ -111,7 +113,7 @@ async def prepared(
     programs: Sequence[Program],
     *,
     universes: Sequence[str],
-    roles: Sequence[process.Role],
+    roles: Sequence[Role],
     settings: Settings,
     objects: str | None = None,
     create: bool = True,
@@ -120,7 +122,7 @@ async def prepared(
     sinks: observers.Sinks | None = None,
     metrics: str | None = None,
     peers: Mapping[str, str] | None = None,
-    codec: codec_opening.AnyCodec | None = None,
+    codec: StoreCodec | None = None,
     secrets: secret_sources.Given | None = None,
 ) -> AsyncIterator[Hosting]:
     """A host of these roles, which the caller starts and closes."""
@@ -174,7 +176,7 @@ async def serve(
     universes that there are, now and later. The other arguments are those of `worldline.open`.
     """
     # Checked before the store is opened, or a slip would make an empty store.
-    hosted = connection.programs_of(programs, "programs")
+    hosted = wiring.programs_of(programs, "programs")
     if not hosted:
         raise errors.BadInput("name the programs to host")
     chosen = served_universes.check_patterns(universes)
@@ -182,7 +184,7 @@ async def serve(
         url,
         hosted,
         universes=chosen,
-        roles=connection.HOSTING,
+        roles=HOSTING,
         settings=settings_model.given(settings),
         objects=objects,
         create=create,

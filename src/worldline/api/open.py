@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any
 
+from worldline.api import wiring
 from worldline.api.universe import Universe
 from worldline.base import env as envs
 from worldline.client import connection
@@ -70,7 +71,7 @@ def open(
     a folder with a file for each, a mapping, or a function of a name; without it, the environment
     (`WORLDLINE_SECRET_NAME`), and the folder that `WORLDLINE_SECRETS` names.
     """
-    opened = connection.open(
+    opened = wiring.open(
         url,
         host=host,
         programs=programs,

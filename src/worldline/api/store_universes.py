@@ -1,10 +1,11 @@
-"""The universes of a store: listing them and making one, without hosting or opening any."""
+"""The universes of a store: listing, making and deleting them, without hosting or opening any."""
 
 from __future__ import annotations
 
 import msgspec
 
 from worldline.base import env as envs
+from worldline.features.deletion import universe_calls
 from worldline.features.encryption import codec_opening
 from worldline.features.quotas import calls as quota_calls
 from worldline.features.quotas.calls import QuotaUse
@@ -39,6 +40,16 @@ async def create_universe(
     """Make a universe in a store. False if there is one of this name."""
     async with store_opening.store(url, create=False, objects=objects, codec=codec, features=FEATURES) as store:
         return await create(store, name)
+
+
+async def delete_universe(url: str, name: str, /, *, with_worlds: bool = False, objects: str | None = None) -> None:
+    """Delete a universe of a store with everything in it: nothing of it is left on return, and its name is free.
+
+    `InUse` if it has worlds, unless they go `with_worlds`, or if workers run some of them. `worldline.open` says what
+    the URL can be.
+    """
+    async with store_opening.store(url, create=False, objects=objects, features=FEATURES) as store:
+        await universe_calls.delete(store, name, with_worlds=with_worlds)
 
 
 async def listed(store: store_opening.Store, *, count: bool = False) -> list[UniverseInfo]:

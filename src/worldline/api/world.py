@@ -80,7 +80,7 @@ class World(Acts, Anchored):
     """A world, from outside."""
 
     def __init__(self, universe: Connection, name: str, *, program: str = "") -> None:
-        self._handle = Handle(universe, name, program)
+        super().__init__(Handle(universe, name, program))
         self._universe = universe
         self._taken: dict[str, None] = {}  # schemas of events of which it is known whether the program takes them
 

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from worldline.api import wiring
 from worldline.api.universe import Universe
 from worldline.base import env as envs
 from worldline.base import env_os, errors
 from worldline.bench import bench_targets, bench_workloads, cluster_bench, domain_bench, flow_bench, restore_bench
-from worldline.client import connection
 from worldline.runtime import store_opening
 from worldline.store import kv
 
@@ -80,7 +80,7 @@ def _place(url: str) -> dict[str, Any]:
 async def _run(url: str, wanted: list[str], seconds: float, progress: Progress) -> dict[str, Any]:
     env = env_os.OsEnv()
     figures: dict[str, Any] = {}
-    async with connection.open(url, host=[bench_workloads.app, domain_bench.app]) as link:
+    async with wiring.open(url, host=[bench_workloads.app, domain_bench.app]) as link:
         universe = Universe(link)
         for index, name in enumerate(wanted):
             progress(index, len(wanted) + 1, TITLES[name])

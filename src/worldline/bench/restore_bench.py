@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import worldline as wl
+from worldline.api import wiring
 from worldline.base import env_os
 from worldline.bench import bench_workloads
-from worldline.client import connection
 from worldline.client.world_handle import Handle
 from worldline.model.settings import Settings, WorkerSettings
 
@@ -24,17 +24,16 @@ NEVER = WorkerSettings(snapshot_entries=10**9, snapshot_ms=10**9)
 
 async def fill(url: str) -> None:
     """A world with the entries, killed without having been saved."""
-    async with connection.open(url, host=bench_workloads.app, settings=Settings(worker=NEVER)) as link:
+    async with wiring.open(url, host=bench_workloads.app, settings=Settings(worker=NEVER)) as link:
         world = await wl.Universe(link).ensure("e", bench_workloads.app)
         for _ in range(ENTRIES // 500):  # in lots: all at once would reach the bound on inputs that wait for one world
             await asyncio.gather(*(world.send(bench_workloads.Added(1)) for _ in range(500)))
-        assert link.host is not None
-        link.host.abandon()  # as a kill would leave it: a clean end would save the state
+        wiring.host_of(link).abandon()  # as a kill would leave it: a clean end would save the state
 
 
 async def measure(url: str) -> dict[str, float]:
     """Take the world over and say how long that took; then save it."""
-    async with connection.open(url, host=bench_workloads.app) as link:
+    async with wiring.open(url, host=bench_workloads.app) as link:
         world = wl.World(link, "e")
         assert link.host is not None
         held = await link.host.worlds.hold(await Handle(link, "e").address())

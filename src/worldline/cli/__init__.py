@@ -47,6 +47,7 @@ from worldline.features.forks import commands as fork_commands
 from worldline.features.policy import commands as policy_commands
 from worldline.features.relay import commands as relay_commands
 from worldline.features.shadow import commands as shadow_commands
+from worldline.host.feature_list import FEATURES
 from worldline.terminal import command_session, output
 
 for each in [*deletion_commands.UNIVERSE, *setting_commands.UNIVERSE]:
@@ -132,7 +133,8 @@ def main(args: Sequence[str] | None = None) -> int:
     # Looked for by hand: a command line that click cannot read has no parsed options.
     as_json = "--json" in given
     try:
-        answer = group.main(args=given, prog_name="worldline", standalone_mode=False)
+        line = command_session.CommandLine(FEATURES)
+        answer = group.main(args=given, prog_name="worldline", standalone_mode=False, obj=line)
     except click.exceptions.NoArgsIsHelpError as error:
         output.write(error.format_message())
         return output.USAGE

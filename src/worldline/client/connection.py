@@ -1,5 +1,5 @@
 """One universe of a store, as one process has it: the engine, the objects, the host if worlds run here, and what the
-process remembers of worlds it talks to.
+process remembers of worlds it talks to. It starts no host: `api/wiring.py` puts one beside it.
 
 This is the SDK's inner side. Users' programs get a `Universe` from `worldline.open`, which keeps its connection
 private. The project's own tools (command line, inspection, simulator, benchmarks) open a connection and use it
@@ -10,33 +10,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
-from typing import Any
+from contextlib import asynccontextmanager
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.client import ask_order, backpressure, known_worlds
-from worldline.effects import secret_sources
-from worldline.effects.egress import Egress
-from worldline.features.abroad import peer_stores
-from worldline.features.encryption import codec_opening
-from worldline.host import ctrl_c, process
+from worldline.client import ask_order, backpressure, known_worlds, local_host
 from worldline.kernel.authoring.program import Program
 from worldline.layers import universes
 from worldline.model import ids
-from worldline.model import settings as settings_model
 from worldline.model.settings import Settings
 from worldline.observe import sinks as observers
-from worldline.runtime import daemon_threads, facts, store_opening
+from worldline.runtime import daemon_threads, facts, peer_stores, store_opening
 from worldline.runtime import world_reader as readers
-from worldline.runtime.universes import served_universes
 from worldline.store import kv, transact
 from worldline.worker import no_asyncio
 from worldline.worker.held_world import HeldWorld
 
 DEFAULT_UNIVERSE = "default"
 WARM_MAX = 64  # worlds that are read and not run here, whose states are kept for the next look
-HOSTING = (*process.EMBEDDED, process.Role.JANITOR)  # the roles of a process that hosts, unless it is part of a cluster
 
 
 class Connection:
@@ -45,25 +36,24 @@ class Connection:
         store: store_opening.Store,
         universe: ids.UniverseId,
         name: str,
-        programs: Sequence[Program],
         settings: Settings,
         *,
-        egress: Egress | None = None,
+        host: local_host.LocalHost | None = None,
+        peers: peer_stores.Peers | None = None,
         observed: observers.Observed | None = None,
-        roles: Sequence[process.Role] = process.EMBEDDED,
-        watchdog: bool = False,
-        peers: Mapping[str, str] | peer_stores.Peers | None = None,
-        shared: process.ProcessHost | None = None,
-        secrets: secret_sources.Given | None = None,
     ) -> None:
-        """`shared`: a host that serves this universe among others. It is neither started nor closed from here."""
+        """`host`: one that serves this universe. It is neither started nor closed from here, and has peers of its own.
+        `peers`: closed with the connection, where there is no host.
+        """
         self.name = name
         self.id = universe
-        self.telemetry = facts.NOTHING if observed is None else observed.telemetry
-        if shared is not None:
-            self.telemetry = shared.telemetry
-        self.store = store = store if shared is not None else store_opening.told(store, self.telemetry)
-        # After `self.store`: only the store that tells its facts has reads that show in the metrics.
+        self.host = host
+        self.store = store
+        if host is None:
+            self.telemetry = facts.NOTHING if observed is None else observed.telemetry
+            self.blobs, self.peers = peer_stores.blobs_of(store, universe), peers or peer_stores.Peers(store)
+        else:
+            self.telemetry, self.blobs, self.peers = host.telemetry, host.blobs(universe), host.peers
         self.pressure = backpressure.Pressure(
             store.engine, store.env, universe, settings.pressure, telemetry=self.telemetry
         )
@@ -73,30 +63,7 @@ class Connection:
         self._began_wall_us = store.env.wall_us()
         self.levels_from(dict)
         self.settings = settings
-        self.blobs = peer_stores.blobs_of(store, universe) if shared is None else shared.blobs(universe)
-        if shared is not None:
-            self.peers = shared.peers
-        elif isinstance(peers, peer_stores.Peers):
-            self.peers = peers
-        else:
-            self.peers = peer_stores.Peers(store, peer_stores.check_urls(peers))
-        self.host = shared
-        self._shares_host = shared is not None
-        if programs and shared is None:
-            self.host = process.ProcessHost(
-                store,
-                served_universes.Universes.only(universe, name),
-                programs,
-                blobs=lambda _: self.blobs,
-                settings=settings,
-                egress=egress,
-                peers=self.peers,
-                telemetry=self.telemetry,
-                roles=roles,
-                watchdog=watchdog,
-                secrets=secrets,
-            )
-        self.programs = {program.name: program for program in programs}
+        self.programs: dict[str, Program] = {}
         self.executor = daemon_threads.DaemonPool(1, "worldline-reader", no_asyncio.refuse_asyncio)
         self._warm: dict[ids.Address, readers.WorldReader] = {}  # the last that were used, the latest last
         if self.host is not None and self.host.runs_worlds:
@@ -118,28 +85,21 @@ class Connection:
         levels = {} if self.host is None else self.host.levels()
         return levels | {"worldline_inputs_waiting": self.pressure.waiting}
 
-    def start(self) -> None:
-        if self.host is not None and not self._shares_host:
-            self.host.start()
-
     def wake(self) -> None:
         """Tell this process's own workers, if it has some, that a world may be ready."""
         if self.host is not None:
             self.host.worlds.wake()
 
     async def close(self) -> None:
-        try:
-            if self.host is not None and not self._shares_host:
-                await self.host.close()
-        finally:
-            if not self._shares_host:
-                await self.peers.close()  # a shared host closes its own peers: other universes still use them
-            if self.host is not None and self.host.runs_worlds:
-                with contextlib.suppress(ValueError):  # closed again, because the first time could not reach the store
-                    self.host.worlds.on_taken.remove(self._held_here)
-            for reader in self._warm.values():
-                reader.close()
-            self.executor.shutdown(wait=True)
+        """End the readers, and the peers where no host has them. The store stays open."""
+        if self.host is None:
+            await self.peers.close()
+        elif self.host.runs_worlds:
+            with contextlib.suppress(ValueError):  # closed again, because the first time could not reach the store
+                self.host.worlds.on_taken.remove(self._held_here)
+        for reader in self._warm.values():
+            reader.close()
+        self.executor.shutdown(wait=True)
 
     def knows(self, program: Program) -> None:
         """Read worlds of this program here. One that is known by the same name stays."""
@@ -177,72 +137,28 @@ def surroundings(store: store_opening.Store, began_wall_us: int) -> dict[str, fl
 
 
 @asynccontextmanager
-async def open(
-    url: str,
+async def client(
+    store: store_opening.Store,
+    name: str,
+    settings: Settings,
     *,
-    host: Program | Sequence[Program] = (),
-    programs: Program | Sequence[Program] = (),
-    universe: str = DEFAULT_UNIVERSE,
-    objects: str | None = None,
-    create: bool | None = None,
-    settings: Settings | None = None,
-    env: envs.Env | None = None,
-    egress: Egress | None = None,
-    sinks: observers.Sinks | None = None,
-    metrics: str | None = None,
+    create: bool = False,
+    programs: Sequence[Program] = (),
     peers: Mapping[str, str] | None = None,
-    codec: codec_opening.AnyCodec | None = None,
-    secrets: secret_sources.Given | None = None,
 ) -> AsyncIterator[Connection]:
-    """Open a store and one universe of it, and start the host if programs are hosted. `worldline.open` says more."""
-    from worldline.host.feature_list import FEATURES  # noqa: PLC0415 - until opening is composed in host
-
-    hosted, known = programs_of(host, "host"), programs_of(programs, "programs")
-    wanted = bool(hosted) if create is None else create
-    wanted_settings = settings_model.given(settings)
-    with observers.observed(sinks, metrics=metrics) as observed:
-        opening_store = store_opening.store(
-            url, create=wanted, objects=objects, env=env, cache=wanted_settings.cache, codec=codec, features=FEATURES
-        )
-        async with opening_store as store:
-            found = await find_universe(store, universe, create=wanted)
-            opened = Connection(
-                store,
-                found,
-                universe,
-                hosted,
-                wanted_settings,
-                egress=egress,
-                observed=observed,
-                roles=HOSTING,
-                watchdog=True,
-                peers=peers,
-                secrets=secrets,
-            )
-            for program in known:
-                opened.knows(program)
-            # Before the host starts: the first input must meet the quota, and a host may run worlds that send at once.
-            await opened.pressure.begin()
-            opened.start()
-            # A host finishes its steps after the first Ctrl+C, which may take long; without one there is nothing to
-            # finish.
-            with ctrl_c.second_ends() if hosted else nullcontext():
-                try:
-                    yield opened
-                finally:
-                    store.patience.end()
-                    await opened.close()
-
-
-def programs_of(given: Program | Sequence[Program], option: str) -> list[Program]:
-    """Return the programs that were given, as a list."""
-    if isinstance(given, Program):
-        return [given]
-    found: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
-    wrong = next((each for each in found if not isinstance(each, Program)), None)
-    if wrong is not None:
-        raise errors.BadInput(f"{option}= takes a Program or a list of them, not {wrong!r}")
-    return found
+    """A universe of an open store, for a process that hosts none of its worlds."""
+    with observers.observed() as observed:
+        found = await find_universe(store, name, create=create)
+        reached = peer_stores.Peers(store, peer_stores.check_urls(peers))
+        opened = Connection(store, found, name, settings, peers=reached, observed=observed)
+        for program in programs:
+            opened.knows(program)
+        await opened.pressure.begin()  # before the first input: the quota holds from there on
+        try:
+            yield opened
+        finally:
+            store.patience.end()
+            await opened.close()
 
 
 async def find_universe(store: store_opening.Store, name: str, *, create: bool) -> ids.UniverseId:

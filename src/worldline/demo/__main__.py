@@ -20,6 +20,7 @@ from rich.markup import escape
 
 import worldline as wl
 from worldline import bench
+from worldline.api import wiring
 from worldline.base import env_os, errors, grammar
 from worldline.client import connection
 from worldline.client.world_handle import Handle
@@ -92,7 +93,7 @@ class Figures(msgspec.Struct):
 async def story(folder: Path, outside: server.DemoServer) -> Figures:
     """Run everything in `folder`."""
     figures = Figures()
-    async with connection.open(str(folder), create=True, programs=PROGRAMS) as link:
+    async with wiring.open(str(folder), create=True, programs=PROGRAMS) as link:
         universe = wl.Universe(link)
         orders = await universe.ensure("orders", demo_program.shop)
         agent = await universe.ensure("agent", demo_program.agency)
@@ -212,7 +213,7 @@ async def flip_a_byte(link: connection.Connection) -> None:
 
 async def named(copy: Path) -> str:
     """What the proof says about a store in which one byte was flipped."""
-    async with connection.open(str(copy), programs=PROGRAMS) as link:
+    async with wiring.open(str(copy), programs=PROGRAMS) as link:
         await flip_a_byte(link)
         for name in ("orders", "agent"):
             try:

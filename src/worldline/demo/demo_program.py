@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import httpx
 
 import worldline as wl
-from worldline.client import connection
+from worldline.api import wiring
 from worldline.client.world_handle import Handle
 
 shop = wl.Program("shop")
@@ -108,7 +108,7 @@ async def plan_trip(city: str) -> str:
 async def work(folder: str, port: int) -> None:
     """Host both programs until killed or until standard input ends. Says on standard output what it has taken over."""
     Where.port = port
-    async with connection.open(folder, host=[shop, agency]) as link:
+    async with wiring.open(folder, host=[shop, agency]) as link:
         assert link.host is not None
         for name in ("orders", "agent"):
             held = await link.host.worlds.hold(await Handle(link, name).address())

@@ -9,7 +9,6 @@ releases its worlds and gives its claims back, so that the next host starts wher
 from __future__ import annotations
 
 import asyncio
-import enum
 import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,22 +17,23 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.base.secret import SecretSource
 from worldline.cluster import backlog_count, janitor, orchestrator
 from worldline.codec import ed25519
 from worldline.effects import builtin_effects, effect_worker, secret_sources
 from worldline.effects.egress import Egress
-from worldline.features.abroad import delivery_effects, peer_stores
+from worldline.features.abroad import delivery_effects
 from worldline.features.forks import share_effect
 from worldline.host import hang_watch
 from worldline.kernel.authoring.program import Program
 from worldline.layers import blobs as blob_layer
 from worldline.model import ids
+from worldline.model.roles import EMBEDDED, Role
 from worldline.model.settings import Settings
 from worldline.observe import dump as dumps
 from worldline.runtime import (
     child_process,
     live_hub,
+    peer_stores,
     placement,
     process_lock,
     role_loop,
@@ -52,19 +52,7 @@ from worldline.runtime.world_bounds import StepRules
 from worldline.timers import timer_worker
 from worldline.worker import no_asyncio, step_batch, world_worker
 
-
-class Role(enum.StrEnum):
-    WORLDS = "worlds"
-    ADAPTER = "adapter"
-    TIMERS = "timers"
-    ORCHESTRATOR = "orchestrator"
-    JANITOR = "janitor"
-
-
 COLLECT_AFTER = 20_000  # more objects than before, Python's collector looks for cycles
-
-EMBEDDED = (Role.WORLDS, Role.ADAPTER, Role.TIMERS)
-ALL = tuple(Role)
 
 
 class ProcessHost:
@@ -103,9 +91,7 @@ class ProcessHost:
         self._abandoned = False
         self._presence = process_lock.Presence(Path(store.url)) if store_opening.scheme(store.url) == "" else None
         self._scan = self._make_scan() if universes.one is None else None
-        self._adapter = (
-            self._make_adapter(egress or Egress(), store_opening.secrets(secrets)) if Role.ADAPTER in roles else None
-        )
+        self._adapter = self._make_adapter(egress or Egress(), secrets) if Role.ADAPTER in roles else None
         self._worlds = self._make_worlds() if Role.WORLDS in roles else None
         self._timers = self._make_timers() if Role.TIMERS in roles else None
         if self._worlds is not None:
@@ -159,7 +145,7 @@ class ProcessHost:
         assert self._timers is not None, "no timers are fired in this process"
         return self._timers
 
-    def _make_adapter(self, egress: Egress, secrets: SecretSource) -> effect_worker.AdapterWorker:
+    def _make_adapter(self, egress: Egress, secrets: secret_sources.Given | None) -> effect_worker.AdapterWorker:
         return effect_worker.AdapterWorker(
             self._store.engine,
             self._store.env,
@@ -181,7 +167,7 @@ class ProcessHost:
                 ),
             ],
             telemetry=self.telemetry,
-            secrets=secrets,
+            secrets=secret_sources.chosen(secrets, store_opening.variables()),
         )
 
     def _make_worlds(self) -> world_worker.WorldWorker:

@@ -12,10 +12,11 @@ older minor are read as they are.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from worldline.base import env as envs
 from worldline.base import errors
-from worldline.features.encryption import master_key_batches
-from worldline.features.encryption.master_key_keyspace import Encryption
+from worldline.codec import tuples
 from worldline.keys import schema, space
 from worldline.model import world_records
 from worldline.store import kv, transact
@@ -24,22 +25,52 @@ CURRENT = world_records.Schema(space.FORMAT_MAJOR, space.FORMAT_MINOR)
 # Every key there can be: none is empty, and no tuple's key starts with 0xff.
 _FIRST = b"\x00"
 _END = b"\xff"
+_ENCODING = tuples.pack((int(space.Root.STORE), int(space.InStore.ENCRYPTION)))
+
+
+class EncodingMarker(Protocol):
+    """The second marker of a store, which says what its values are encoded with. A plain store has none."""
+
+    def get(self) -> kv.Get: ...
+
+    def check(self, raw: bytes | None) -> None:
+        """Refuse a store that is encoded otherwise. `raw`: the marker as it was read."""
+
+    def create(self, batch: kv.Batch) -> None:
+        """Write the marker in the batch that makes the store. Guard: there is none yet."""
+
+
+class PlainMarker:
+    """Of stores that are opened where nothing can decode values: all that are encoded are refused."""
+
+    def get(self) -> kv.Get:
+        return kv.Get(_ENCODING)
+
+    def check(self, raw: bytes | None) -> None:
+        if raw is not None:
+            raise errors.CodecMismatch("this store is encoded; open it with the codec that it was made with")
+
+    def create(self, batch: kv.Batch) -> None:
+        """Write nothing: a plain store has no such marker."""
+
+
+PLAIN = PlainMarker()
 
 
 async def ensure(
-    engine: kv.Engine, env: envs.Env, *, create: bool, encoded: Encryption | None = None
+    engine: kv.Engine, env: envs.Env, *, create: bool, encoding: EncodingMarker = PLAIN
 ) -> world_records.Schema:
-    """The store's format, which this release speaks; written now if the store is new and `create` is set. `encoded`:
-    what its values are encoded with, if they are.
+    """The store's format, which this release speaks; written now if the store is new and `create` is set. `encoding`:
+    what its values are encoded with.
     """
 
     async def attempt() -> transact.NothingToWrite[world_records.Schema] | transact.Write[world_records.Schema]:
         # One snapshot: a store that another process is making now must not look like data without a marker.
-        read = await engine.read(kv.Get(schema.KEY), kv.Range(_FIRST, _END, count_max=1), master_key_batches.get())
+        read = await engine.read(kv.Get(schema.KEY), kv.Range(_FIRST, _END, count_max=1), encoding.get())
         raw = read.value(0)
         if raw is not None:
             found = check(raw)
-            master_key_batches.check(read.value(2), "" if encoded is None else encoded.codec)
+            encoding.check(read.value(2))
             return transact.NothingToWrite(found) if found == CURRENT else _raised(raw)
         if read.page(1).items:
             raise errors.StoreVersion(
@@ -51,8 +82,7 @@ async def ensure(
         batch = kv.Batch()
         batch.absent(schema.KEY)
         batch.put(schema.KEY, schema.VALUE.pack(CURRENT))
-        if encoded is not None:
-            master_key_batches.create(batch, encoded)
+        encoding.create(batch)
         return transact.Write(batch, lambda _: CURRENT)
 
     return await transact.run(engine, env, attempt)

@@ -1,7 +1,7 @@
 """What operators use: settings, quotas, policy, universes, keys, anchors, metrics and sinks, results of upkeep."""
 
 from worldline.api.hosting import Hosting
-from worldline.api.store_universes import UniverseInfo, create_universe, universes
+from worldline.api.store_universes import UniverseInfo, create_universe, delete_universe, universes
 from worldline.base.env import Env
 from worldline.base.secret import Secret
 from worldline.client.open_effects import OpenEffect
@@ -15,7 +15,6 @@ from worldline.features.anchors.anchor_signature import SigningKey
 from worldline.features.anchors.records import Anchor
 from worldline.features.collection.calls import Collected, Garbage
 from worldline.features.copies.world_export import Exported
-from worldline.features.deletion.universe_calls import delete_universe
 from worldline.features.domains.previews import Explained, Preview
 from worldline.features.domains.pure.job_trace import Trace, TraceEvent
 from worldline.features.encryption.cipher_interface import Codec, CodecContext

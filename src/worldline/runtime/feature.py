@@ -15,6 +15,7 @@ from worldline.runtime.holder_job import MakeHolderJob
 from worldline.runtime.janitor_job import JanitorContext, JanitorJob
 from worldline.runtime.signed_receipts import ReceiptSigning
 from worldline.runtime.store_context import JanitorRole, StoreContext
+from worldline.runtime.store_wrapping import WrapStore
 from worldline.runtime.world_bounds import StepRules
 
 MakeJanitorJob = Callable[[JanitorContext], JanitorJob]
@@ -32,3 +33,4 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     janitor_jobs: tuple[MakeJanitorJob, ...] = ()  # what it clears away in a universe
     store_jobs: tuple[MakeStoreJob, ...] = ()  # and in the store as a whole
     janitor_roles: tuple[MakeJanitorRole, ...] = ()  # loops beside the janitor; None where settings turn one off
+    wrap_store: WrapStore | None = None  # encodes what is stored; one feature at most

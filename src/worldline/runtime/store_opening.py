@@ -22,15 +22,13 @@ from pathlib import Path
 import msgspec
 
 from worldline.base import env as envs
-from worldline.base import env_os, errors, limits, private_files, secret
-from worldline.effects import secret_sources
-from worldline.features.encryption import codec_opening, sealed_engine, sealed_objects
-from worldline.features.encryption.cipher_interface import CipherVault
+from worldline.base import env_os, errors, limits, private_files
 from worldline.layers import store_format as formats
 from worldline.model import setting_names
 from worldline.model.settings import CacheSettings
 from worldline.runtime import child_process, facts, timed_store
 from worldline.runtime.feature import Feature
+from worldline.runtime.store_wrapping import StoreCodec, StoreWrapping, WrapStore
 from worldline.store import hints as wake_ups
 from worldline.store import kv, memory_engine, urls
 from worldline.store.lmdb import lmdb_driver
@@ -64,8 +62,8 @@ class Store(msgspec.Struct, frozen=True):
     cache: blob_cache.BlobCache | None = None
     in_store_bytes_max: int = 0  # blobs up to this size are kept in the store itself; 0: only those in their record
     objects_name: str = "memory"  # what the objects are kept in, as metrics name it
-    codec: codec_opening.AnyCodec | None = None  # what users' data is encoded with
-    vault: CipherVault | None = None  # and what seals with it
+    codec: StoreCodec | None = None  # what users' data is encoded with
+    wrapping: StoreWrapping | None = None  # and how
     patience: object_store.Patience = msgspec.field(default_factory=object_store.Patience)  # with objects
     ledger: str = ""  # a file that erasures are written to, besides
     hints: wake_ups.HintBoard | None = None  # keys that were written, if this process may listen to all
@@ -87,7 +85,7 @@ async def store(
     objects: str | None = None,
     env: envs.Env | None = None,
     cache: CacheSettings | None = None,
-    codec: codec_opening.AnyCodec | None = None,
+    codec: StoreCodec | None = None,
     features: tuple[Feature, ...],
 ) -> AsyncIterator[Store]:
     """`open_store`, closed at the end."""
@@ -105,20 +103,22 @@ async def open_store(
     objects: str | None = None,
     env: envs.Env | None = None,
     cache: CacheSettings | None = None,
-    codec: codec_opening.AnyCodec | None = None,
+    codec: StoreCodec | None = None,
     features: tuple[Feature, ...],
 ) -> Store:
     """Open the store a URL names, refuse one of another format or codec, and create one only if asked."""
     used = env or env_os.OsEnv()
-    encoded = None if codec is None else codec_opening.marker(codec)
+    wrap = wrap_of(features)
+    assert wrap is not None or codec is None, "no feature here encodes stores"
+    encoding = formats.PLAIN if wrap is None else wrap.marker(codec)
     engine = await open_engine(url, used, create=create)
     try:
-        await formats.ensure(engine, used, create=create, encoded=encoded)
-        vault = None if codec is None else await codec_opening.vault(engine, used, codec)
+        await formats.ensure(engine, used, create=create, encoding=encoding)
+        wrapping = None if wrap is None or codec is None else await wrap.wrapping(engine, used, codec)
         named = objects or _objects_named(url)
         where = named or _objects_beside(url)
         in_store_bytes_max = 0 if named and scheme(named) != "none" else limits.CHUNKED_BYTES_MAX
-        cached = await _open_cache(where, used, cache or CacheSettings(), vault)
+        cached = await _open_cache(where, used, cache or CacheSettings(), wrapping)
         patience = object_store.Patience()
         beside = None if named or scheme(url) else private_files.modes_in(Path(url))
         bodies = await open_objects(where, used, create=create, patience=patience, modes=beside)
@@ -136,22 +136,27 @@ async def open_store(
         in_store_bytes_max,
         scheme(where) or "folder",
         codec,
-        vault,
+        wrapping,
         patience,
         os.environ.get(LEDGER, ""),
         hints_of(engine),
     )
-    return opened if vault is None else _sealed(opened, vault)
+    return opened if wrapping is None else _wrapped(opened, wrapping)
+
+
+def wrap_of(features: tuple[Feature, ...]) -> WrapStore | None:
+    """What encodes stores, if one of these features does."""
+    return next((each.wrap_store for each in features if each.wrap_store is not None), None)
 
 
 def hints_of(engine: kv.Engine) -> wake_ups.HintBoard | None:
     return engine.hints if isinstance(engine, wake_ups.Hinting) else None
 
 
-def _sealed(store: Store, vault: CipherVault) -> Store:
-    """The store, with an engine and objects that seal what they are given."""
-    engine = sealed_engine.SealedEngine(store.engine, vault)
-    bodies = sealed_objects.SealedObjects(store.objects, store.engine, vault)
+def _wrapped(store: Store, wrapping: StoreWrapping) -> Store:
+    """The store, with an engine and objects that encode what they are given."""
+    engine = wrapping.wrap_engine(store.engine)
+    bodies = wrapping.wrap_objects(store.objects, store.engine)
     return msgspec.structs.replace(store, engine=engine, objects=bodies)
 
 
@@ -226,7 +231,7 @@ async def open_objects(
 
 
 async def _open_cache(
-    objects: str, env: envs.Env, wanted: CacheSettings, vault: CipherVault | None
+    objects: str, env: envs.Env, wanted: CacheSettings, wrapping: StoreWrapping | None
 ) -> blob_cache.BlobCache | None:
     """A cache of objects that are not on this machine, if a folder for it is named."""
     if scheme(objects) != "s3":
@@ -234,7 +239,7 @@ async def _open_cache(
     chosen = wanted if wanted.folder else _cache_of(os.environ, wanted)
     if not chosen.folder:
         return None
-    cipher = None if vault is None else vault.cache_cipher()
+    cipher = None if wrapping is None else wrapping.cache_cipher()
     return await blob_cache.open(Path(chosen.folder), env, bytes_max=chosen.bytes_max, cipher=cipher)
 
 
@@ -253,6 +258,11 @@ def setting_variables() -> dict[str, str]:
         for name, value in sorted(os.environ.items())
         if name.startswith(setting_names.VARIABLE) or name in (CACHE, CACHE_BYTES)
     }
+
+
+def variables() -> Mapping[str, str]:
+    """The environment of this process, each time as it is then: secrets of effects may be in it."""
+    return os.environ
 
 
 def environment(url: str) -> dict[str, str]:
@@ -330,7 +340,7 @@ def bodies_of(store: Store) -> object_store.Objects | None:
 def folder_of_objects(bodies: object_store.Objects) -> objects_folder.FolderObjects | None:
     """The objects if they are files: only there can uploads of killed processes leave temporary files."""
     kept = bodies
-    while isinstance(kept, timed_store.TimedObjects | sealed_objects.SealedObjects):
+    while isinstance(kept, object_store.AroundObjects):
         kept = kept.inner
     return kept if isinstance(kept, objects_folder.FolderObjects) else None
 
@@ -359,8 +369,3 @@ def _objects_beside(url: str) -> str:
             return "memory://"
         case _:
             return "none://"
-
-
-def secrets(given: secret_sources.Given | None) -> secret.SecretSource:
-    """Where effects of this process have secrets from."""
-    return secret_sources.chosen(given, os.environ)

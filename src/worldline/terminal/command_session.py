@@ -13,6 +13,7 @@ import shlex
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -31,6 +32,8 @@ from worldline.model import ids
 from worldline.model.work import WorkKind
 from worldline.observe import log_format
 from worldline.runtime import store_opening, world_holders
+from worldline.runtime.feature import Feature
+from worldline.runtime.store_wrapping import StoreCodec
 from worldline.runtime.universes import served_universes
 from worldline.store import urls
 from worldline.terminal import configuration, output, program_files, store_choice, suggest, watch_options
@@ -44,12 +47,21 @@ T = TypeVar("T")
 Function = Callable[..., Any]
 
 
+class CommandLine(msgspec.Struct, frozen=True):
+    """What the entry of the command line hands to every command."""
+
+    features: tuple[Feature, ...]
+
+
 class CommandSession:
     """One command at work: what it is about, and where its answer goes."""
 
-    def __init__(self, place: store_choice.StoreChoice, out: output.Out, *, yes: bool = False) -> None:
+    def __init__(
+        self, place: store_choice.StoreChoice, out: output.Out, *, features: tuple[Feature, ...], yes: bool = False
+    ) -> None:
         self.place = place
         self.out = out
+        self.features = features
         self.watch = watch_options.WatchOptions()  # for processes that go on and on
         self._yes = yes
 
@@ -88,28 +100,40 @@ class CommandSession:
             settings = msgspec.structs.replace(settings, host_wait_ms=0)  # 0 is no limit
         # A command that waits for long has to show why, which the log says.
         with quiet_logs("warning" if patient else "error"):
-            opened = connection.open(
+            opening_store = store_opening.store(
                 self.place.store,
-                universe=named,
-                objects=self.place.objects,
                 create=create,
-                programs=known,
-                peers=self.place.peers,
-                codec=self.place.codec(),
-                settings=settings,
+                objects=self.place.objects,
+                cache=settings.cache,
+                codec=self.codec(),
+                features=self.features,
             )
-            async with opened as found:
-                yield found
+            async with opening_store as store:
+                opened = connection.client(
+                    store, named, settings, create=create, programs=known, peers=self.place.peers
+                )
+                async with opened as found:
+                    yield found
 
     @asynccontextmanager
-    async def open_store(self) -> AsyncIterator[store_opening.Store]:
-        from worldline.host.feature_list import FEATURES  # noqa: PLC0415 - until opening is composed in host
-
-        codec = self.place.codec()
+    async def open_store(
+        self, url: str | None = None, *, objects: str | None = None, create: bool = False
+    ) -> AsyncIterator[store_opening.Store]:
+        """The store that the command is about, or another one with its objects."""
+        if url is None:
+            url, objects = self.place.store, self.place.objects
         async with store_opening.store(
-            self.place.store, create=False, objects=self.place.objects, codec=codec, features=FEATURES
+            url, create=create, objects=objects, codec=self.codec(), features=self.features
         ) as store:
             yield store
+
+    def codec(self) -> StoreCodec | None:
+        """Return what the store is encrypted with, by the key file that was named."""
+        if self.place.keys is None:
+            return None
+        wrap = store_opening.wrap_of(self.features)
+        assert wrap is not None, "no feature here reads key files"
+        return wrap.read_codec(Path(self.place.keys))
 
     async def universes(self) -> list[str]:
         """The one that was asked for, or all there are."""
@@ -319,7 +343,14 @@ def _wrapped(function: Function) -> Function:
         )
         place = msgspec.structs.replace(place, universes=several)
         quiet = bool(given.pop("quiet", False))
-        desk = CommandSession(place, output.Out(as_json=as_json, quiet=quiet), yes=bool(given.pop("yes", False)))
+        line = context.find_object(CommandLine)
+        assert line is not None, "the entry of the command line hands it on"
+        desk = CommandSession(
+            place,
+            output.Out(as_json=as_json, quiet=quiet),
+            features=line.features,
+            yes=bool(given.pop("yes", False)),
+        )
         answer = function(desk, **given)
         return asyncio.run(_main(answer)) if inspect.isawaitable(answer) else answer
 

@@ -50,6 +50,11 @@ def given(words: Sequence[str], data: str | None) -> Given:
     return Given(plain, named, None if data is None else read(data))
 
 
+def labels_of(words: Sequence[str]) -> dict[str, str]:
+    """Labels as they were typed: `name=value`, or a name alone."""
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
+
+
 def read(data: str) -> Any:
     """JSON: given right here, from a file (`@file.json`), or from stdin (`-`)."""
     if data == "-":

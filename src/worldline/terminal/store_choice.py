@@ -26,7 +26,6 @@ from typing import Any
 import msgspec
 
 from worldline.base import errors, limits
-from worldline.features.encryption.master_keys import AesGcm
 from worldline.model import setting_names
 from worldline.runtime import store_opening
 from worldline.store import urls
@@ -75,10 +74,6 @@ class StoreChoice(msgspec.Struct, frozen=True):
     def shown(self) -> str:
         """The store, for people."""
         return urls.shown(self.store)
-
-    def codec(self) -> AesGcm | None:
-        """Return what the store is encrypted with, by the key file that was named."""
-        return None if self.keys is None else AesGcm.from_file(self.keys)
 
 
 def choose(

@@ -10,9 +10,6 @@ from typing import Any
 import click
 import msgspec
 
-from worldline.codec import printable
-from worldline.host import process as hosts
-from worldline.observe import dump as dumps
 from worldline.observe import log_format
 from worldline.terminal import output
 
@@ -33,12 +30,6 @@ class WatchOptions(msgspec.Struct, frozen=True):
         # Through `output`, which lets nothing through that a terminal would act on, whatever user code logs.
         with log_format.written(self.form, lambda line: output.write(line, err=True), level=self.level, always=always):
             yield always
-
-
-def dump(host: hosts.ProcessHost) -> None:
-    """Say on stderr what a process is doing."""
-    found = msgspec.structs.replace(host.dump(), stacks=dumps.stacks())
-    output.write(printable.json({"dump": found}), err=True)
 
 
 def options(function: Function) -> Function:

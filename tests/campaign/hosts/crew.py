@@ -26,11 +26,11 @@ from tests.campaign.load import (
 )
 from worldline.base import limits
 from worldline.client.connection import Connection
-from worldline.features.abroad import peer_stores
-from worldline.host.process import Role
 from worldline.kernel.authoring.program import Program
 from worldline.model import ids
+from worldline.model.roles import Role
 from worldline.model.settings import Settings
+from worldline.runtime import peer_stores
 from worldline.runtime.store_opening import Store
 from worldline.sim.faults import faulty_objects
 from worldline.sim.faults.profiles import Profile

@@ -18,14 +18,13 @@ from worldline.api.universe import Universe
 from worldline.base import env as envs
 from worldline.client.connection import Connection
 from worldline.features.abroad import calls as abroad_calls
-from worldline.features.abroad import peer_stores
 from worldline.host.feature_list import FEATURES
-from worldline.host.process import EMBEDDED, Role
 from worldline.layers import store_format as formats
 from worldline.layers import universes
 from worldline.model import ids
+from worldline.model.roles import EMBEDDED, Role
 from worldline.model.settings import Settings
-from worldline.runtime import store_opening
+from worldline.runtime import peer_stores, store_opening
 from worldline.sim.faults.faulty_store import Faults, HostEngine
 from worldline.sim.hosts.machines import Away, ClusterMember
 from worldline.sim.hosts.remaining import Remaining
@@ -96,7 +95,7 @@ class Elsewhere:
 
     def reader(self, away: Away) -> Connection:
         """A universe as the simulation itself sees it, whatever the phase."""
-        link = Connection(self._calm(away.truth, away.bodies), away.universe, away.name, [], self._settings)
+        link = Connection(self._calm(away.truth, away.bodies), away.universe, away.name, self._settings)
         link.knows(offices.offices)
         return link
 

@@ -20,8 +20,8 @@ from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
 from worldline.flow_core.authoring.action_calls import event_of
-from worldline.host.process import EMBEDDED
 from worldline.kernel.authoring.program import Program
+from worldline.model.roles import EMBEDDED
 from worldline.model.settings import Settings
 from worldline.model.world_records import Status
 from worldline.sim.faults.faulty_store import Faults

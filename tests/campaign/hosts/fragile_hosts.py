@@ -14,8 +14,8 @@ import msgspec
 
 from tests.campaign.load import fragile, workloads
 from worldline.client.connection import Connection
-from worldline.host.process import EMBEDDED
 from worldline.kernel.authoring.program import Program
+from worldline.model.roles import EMBEDDED
 from worldline.model.settings import Settings
 from worldline.sim.faults.profiles import Profile
 from worldline.sim.hosts.machines import ClusterMember, Code

@@ -24,7 +24,7 @@ from tests.kits.kit import Kit, Process
 from worldline.client import dead_letters
 from worldline.client.connection import Connection
 from worldline.features.collection.collector import _Phase
-from worldline.host.process import ProcessHost, Role
+from worldline.host.process import ProcessHost
 from worldline.inspect import doctor, verify
 from worldline.keys import cas as cas_keys
 from worldline.keys import keyspace_table, space
@@ -32,6 +32,7 @@ from worldline.keys import work as work_keys
 from worldline.layers import blobs as blob_layer
 from worldline.layers import universes
 from worldline.model import ids
+from worldline.model.roles import Role
 from worldline.runtime.universes.served_universes import Universes
 from worldline.store import kv, transact
 

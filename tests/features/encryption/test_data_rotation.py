@@ -22,7 +22,7 @@ from worldline.store import kv
 
 
 def ring_of(universe: wl.Universe) -> KeyRing:
-    return master_key_rotation.ring_of(universe._connection.store.vault)
+    return master_key_rotation.ring_of(universe._connection.store)
 
 
 async def records(ring: KeyRing) -> dict[bytes, DataKey]:

@@ -66,6 +66,20 @@ async def test_a_store_is_opened_as_it_was_made(tmp_path: Path) -> None:
         await store_opening.open_store(str(sealed), codec=OtherCodec(), features=FEATURES)
 
 
+async def test_what_cannot_decode_an_encrypted_store_refuses_it(tmp_path: Path) -> None:
+    async with opened(tmp_path, host=app) as universe:
+        await universe.ensure("w", app)
+    without = tuple(each for each in FEATURES if each.wrap_store is None)
+    with pytest.raises(errors.CodecMismatch, match="this store is encoded; open it with the codec"):
+        await store_opening.open_store(str(tmp_path), features=without)
+    with pytest.raises(AssertionError, match="no feature here encodes stores"):
+        await store_opening.open_store(str(tmp_path), codec=codec(), features=without)
+
+
+def test_one_feature_encodes_stores() -> None:
+    assert [each.name for each in FEATURES if each.wrap_store is not None] == ["encryption"]
+
+
 async def test_keys_that_are_missing_or_wrong_are_named_before_anything_is_written(tmp_path: Path) -> None:
     async with opened(tmp_path, host=app) as universe:
         await universe.ensure("w", app)
@@ -237,7 +251,7 @@ async def test_keys_are_rotated_while_hosts_run(place: str) -> None:
     ):
         worlds = [await (first, second)[n % 2].ensure(f"w{n}", app) for n in range(6)]
         busy = asyncio.ensure_future(_write(first, second))
-        ring = master_key_rotation.ring_of(second._connection.store.vault)
+        ring = master_key_rotation.ring_of(second._connection.store)
         done = await master_key_rotation.rotate(ring)
         assert done.rewrapped >= 3
         await busy
@@ -248,7 +262,7 @@ async def test_keys_are_rotated_while_hosts_run(place: str) -> None:
         await (await late.send(Note("x"))).applied()
         assert "old" in [each.id for each in await master_key_rotation.in_use(ring)]
     async with opened(place, codec("new", "old", "new")) as universe:
-        done = await master_key_rotation.rotate(master_key_rotation.ring_of(universe._connection.store.vault))
+        done = await master_key_rotation.rotate(master_key_rotation.ring_of(universe._connection.store))
         assert (done.retired, done.kept) == (["old"], [])
     async with opened(place, codec("new"), programs=app) as universe:
         assert (await universe.world("late").state(Notes)).texts == ["x"]
@@ -269,7 +283,7 @@ async def test_a_key_that_wraps_something_new_is_not_retired(tmp_path: Path) -> 
         opened(tmp_path, codec("old", "old", "new"), host=app) as first,
         opened(tmp_path, codec("new", "old", "new")) as second,
     ):
-        ring = master_key_rotation.ring_of(second._connection.store.vault)
+        ring = master_key_rotation.ring_of(second._connection.store)
         wrapped_by = master_key_rotation._wrapped_by
 
         async def and_then(of: Any) -> Any:
@@ -291,7 +305,7 @@ async def test_a_key_that_is_retired_while_it_wraps_something_comes_back_into_us
         opened(tmp_path, codec("old", "old", "new"), create=True) as first,
         opened(tmp_path, codec("new", "old", "new")) as second,
     ):
-        maker, ring = [master_key_rotation.ring_of(each._connection.store.vault) for each in (first, second)]
+        maker, ring = [master_key_rotation.ring_of(each._connection.store) for each in (first, second)]
         maker.engine = between = RotatingFirst(maker.engine, ring)
         await first.ensure("late", app)
         assert between.retired == ["old"]
@@ -319,7 +333,7 @@ async def test_a_data_key_that_was_wrapped_anew_is_read_again(tmp_path: Path) ->
         world = await universe.ensure("w", app)
         await (await world.send(Note("1"))).applied()
         async with opened(tmp_path, codec("new", "old", "new")) as other:
-            await master_key_rotation.rotate(master_key_rotation.ring_of(other._connection.store.vault))
+            await master_key_rotation.rotate(master_key_rotation.ring_of(other._connection.store))
         await (await world.send(Note("2"))).applied()
         assert (await world.state(Notes)).texts == ["1", "2"]
 
@@ -348,7 +362,7 @@ async def test_a_rotation_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: 
         return await rewrap(*arguments)
 
     async with opened(tmp_path, codec("new", "old", "new")) as universe:
-        ring = master_key_rotation.ring_of(universe._connection.store.vault)
+        ring = master_key_rotation.ring_of(universe._connection.store)
         monkeypatch.setattr(master_key_rotation, "_rewrap", cut)
         with pytest.raises(errors.StoreUnavailable):
             await master_key_rotation.rotate(ring)
@@ -429,7 +443,7 @@ async def test_a_holder_of_an_erased_world_writes_nothing_more_and_its_other_wor
         doomed, spared = await holder.ensure("doomed", app), await holder.ensure("spared", app)
         await asyncio.gather(doomed.send(Note("1")), spared.send(Note("1")))
         at = await doomed._handle.address()
-        ring = master_key_rotation.ring_of(other._connection.store.vault)
+        ring = master_key_rotation.ring_of(other._connection.store)
         engine, _ = encrypted.inner(other._connection.store)
         batch, key = kv.Batch(), encryption_keyspace.world_key(at)
         raw = (await engine.read(kv.Get(key))).value(0)

@@ -13,6 +13,7 @@ import pytest
 import worldline as wl
 from tests import aio
 from tests.features.copies.test_world_files import CutOff
+from worldline.api import wiring
 from worldline.api.universe import Universe
 from worldline.base import errors, limits
 from worldline.client import connection
@@ -81,7 +82,7 @@ async def test_backups_of_encrypted_stores_are_encrypted(tmp_path: Path) -> None
     assert len(await backup_calls.verify(folder, codec=codec)) == 2
     async with store_opening.store(str(tmp_path / "there"), codec=codec, features=FEATURES) as store:
         await backup_calls.restore(folder, store, id=made.id)
-    async with connection.open(str(tmp_path / "there"), host=app, codec=codec) as opened:
+    async with wiring.open(str(tmp_path / "there"), host=app, codec=codec) as opened:
         released = await release_calls.release_all(opened)
         assert "vault" in [each.meta.name for each in released]
         world = Universe(opened).world("vault")
@@ -118,7 +119,7 @@ async def test_a_restore_into_an_encrypted_store_that_was_cut_off_is_made_again(
             async with store_opening.store(there, codec=codec, features=FEATURES) as store:
                 with contextlib.suppress(errors.Exists):  # only the answer to the last commit was lost
                     await backup_calls.restore(folder, store)
-        async with connection.open(there, host=app, codec=codec) as opened:
+        async with wiring.open(there, host=app, codec=codec) as opened:
             await release_calls.release_all(opened)
             world = Universe(opened).world("vault")
             assert (await world.head()).chain.hex() == chain
@@ -138,11 +139,11 @@ async def test_an_import_that_was_cut_off_leaves_no_key(tmp_path: Path, monkeypa
     seen: dict[str, None] = {}
     async with wl.open(str(tmp_path / "there"), host=app, codec=codec):
         pass  # made, with a universe
-    async with connection.open(str(tmp_path / "there"), codec=codec) as opened:
+    async with wiring.open(str(tmp_path / "there"), codec=codec) as opened:
         for commits in range(1, 100):
             before = await plain_keys(opened)
             store = msgspec.structs.replace(opened.store, engine=CutOff(opened.store.engine, commits, behind=True))
-            cut = connection.Connection(store, opened.id, opened.name, [], opened.settings)
+            cut = connection.Connection(store, opened.id, opened.name, opened.settings)
             with contextlib.suppress(errors.StoreFailed):
                 await Universe(cut).import_world(tmp_path / "vault.world", name="copy")
             if [meta.name async for meta in Universe(opened).worlds()]:

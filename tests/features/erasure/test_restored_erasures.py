@@ -17,7 +17,6 @@ from tests.kits.people import SECRET
 from worldline.base import errors
 from worldline.codec import sealed_token as tokens
 from worldline.features.copies import backup_calls
-from worldline.features.deletion import universe_calls
 from worldline.features.encryption.master_keys import AesGcm
 from worldline.features.erasure import key_destruction, ledger_entries
 from worldline.features.erasure import ledger_file as ledgers
@@ -51,7 +50,7 @@ async def stock(store: Path, folder: Path) -> None:
         await backup_calls.backup(universe._connection.store, str(folder))
         await world.erase(key="ada")
         await other.delete()
-    await universe_calls.delete_universe(str(store), "town", with_worlds=True)
+    await wl.ops.delete_universe(str(store), "town", with_worlds=True)
 
 
 @pytest.fixture
@@ -158,7 +157,7 @@ async def place_of(store: Path) -> tuple[bytes, bytes]:
 async def test_the_ledger_of_the_store_itself_is_applied(tmp_path: Path) -> None:
     store, folder = tmp_path / "store", tmp_path / "backups"
     await stock(store, folder)
-    await universe_calls.delete_universe(str(store), "default", with_worlds=True)
+    await wl.ops.delete_universe(str(store), "default", with_worlds=True)
     said = await cli("restore", folder, store)
     assert said.code == 0, said.err
     assert "NO LEDGER" not in said.out

@@ -60,7 +60,7 @@ async def test_the_key_of_an_erased_world_is_overwritten(tmp_path: Path) -> None
         await (await world.send(people.ada())).applied()
         at = await world._handle.address()
         store = universe._connection.store
-        assert store.vault is not None
+        assert store.wrapping is not None
         record = (await store.engine.read(kv.Get(encryption_keyspace.world_key(at)))).value(0)
         assert record is not None
         wrapped = encryption_keyspace.VALUE.unpack(record).wrapped

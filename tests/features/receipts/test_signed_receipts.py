@@ -18,12 +18,12 @@ from tests.kits.kit import Kit
 from worldline.base.env import FixedEnv
 from worldline.features.anchors import anchor_signature
 from worldline.features.receipts import receipt_signature
-from worldline.host.process import Role
 from worldline.inspect import verify
 from worldline.kernel import replay
 from worldline.model import ids, inbox, payload
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
+from worldline.model.roles import Role
 from worldline.model.settings import Settings
 
 

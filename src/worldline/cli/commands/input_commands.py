@@ -49,7 +49,7 @@ async def create(desk: CommandSession, world: str, name: str | None, labels: tup
     async with desk.open(create=True) as universe:
         program = _chosen(universe, name)
         # None: a seeded world keeps the labels of the world that it begins with.
-        given = labels_of(labels) if labels or seed is None else None
+        given = payloads.labels_of(labels) if labels or seed is None else None
         await Universe(universe).create(world, program, labels=given, seed=seed)
         at = await Handle(universe, world).address()
     said = {"name": world, "id": at.world.hex(), "program": program.name}
@@ -178,10 +178,6 @@ async def run(
         )
         result = await desk.answer(found, _result(found, wanted), timeout, waiting=waiting)
     desk.out.one(RunStatusRow(world, wanted.run, workflow, "finished", result), [_shown(result)])
-
-
-def labels_of(words: tuple[str, ...]) -> dict[str, str]:
-    return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
 def _shown(value: Any) -> str:

@@ -19,18 +19,28 @@ import click
 import msgspec
 
 from worldline.api import hosting as many
+from worldline.api import wiring
 from worldline.base import errors
-from worldline.cli.commands import input_commands
-from worldline.client import connection
+from worldline.codec import printable
 from worldline.effects.egress import Egress
 from worldline.host import process as hosts
-from worldline.host.process import Role
 from worldline.kernel.authoring.program import Program
 from worldline.model import ids
+from worldline.model.roles import ALL, Role
 from worldline.model.settings import ON_HANG, Settings
+from worldline.observe import dump as dumps
 from worldline.runtime import placement
 from worldline.runtime.universes import served_universes
-from worldline.terminal import command_session, configuration, program_files, shutdown, store_choice, watch_options
+from worldline.terminal import (
+    command_session,
+    configuration,
+    output,
+    payloads,
+    program_files,
+    shutdown,
+    store_choice,
+    watch_options,
+)
 from worldline.terminal.command_session import CommandSession
 
 POLL_SECONDS = 0.25
@@ -200,7 +210,7 @@ async def janitor(desk: CommandSession, **options: Any) -> None:
 async def up(desk: CommandSession, *, targets: tuple[str, ...], allow: tuple[str, ...], **options: Any) -> None:
     """Run all roles in one process, for the programs in FILE."""
     programs = _load(desk, targets)  # before the store is opened: a slip in the file is said at once
-    await _serve(desk, "up", hosts.ALL, _settings(desk, **options), programs, egress=_egress(desk, targets, allow))
+    await _serve(desk, "up", ALL, _settings(desk, **options), programs, egress=_egress(desk, targets, allow))
 
 
 def _load(desk: CommandSession, targets: Sequence[str]) -> list[Program]:
@@ -264,7 +274,7 @@ def _settings(
 
 def _labels(configured: dict[str, str], name: str | None, labels: tuple[str, ...]) -> dict[str, str]:
     """The labels of a worker: those of its settings, and those of the command line. Its name is one of them."""
-    said = {**configured, **input_commands.labels_of(labels)}
+    said = {**configured, **payloads.labels_of(labels)}
     for label, value in said.items():
         # A label that the worker sets itself must say what is true of it.
         if placement.reserved(ids.check_name(label, "a label's name")):
@@ -305,7 +315,7 @@ async def _serve(
             host.start()
             ending.watch(host.doing)
             # In the loop, not in a handler of Python's own: a dump reads state that is changed on the loop.
-            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, watch_options.dump, host)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _dump, host)
             try:
                 await _until_stopped(desk, record, host, programs, ending.asked)
             finally:
@@ -324,14 +334,14 @@ async def _one(
 ) -> AsyncIterator[tuple[hosts.ProcessHost, int | None]]:
     """A host of one universe, which is made if there is none; and where its metrics are."""
     place = desk.place
-    opened = connection.open(
+    opened = wiring.open(
         place.store,
         universe=place.universe,
         objects=place.objects,
         create=True,
         metrics=desk.watch.metrics,
         peers=place.peers,
-        codec=place.codec(),
+        codec=desk.codec(),
         settings=settings,
     )
     async with opened as universe:
@@ -369,7 +379,7 @@ async def _many(
         egress=egress,
         metrics=desk.watch.metrics,
         peers=place.peers,
-        codec=place.codec(),
+        codec=desk.codec(),
         secrets=place.secrets,
     )
     async with opened as hosting:
@@ -378,6 +388,12 @@ async def _many(
 
 def _say_ending(desk: CommandSession, what: str, detail: str) -> None:
     desk.out.note(f"[{what}] {detail}")
+
+
+def _dump(host: hosts.ProcessHost) -> None:
+    """Say on stderr what a process is doing."""
+    found = msgspec.structs.replace(host.dump(), stacks=dumps.stacks())
+    output.write(printable.json({"dump": found}), err=True)
 
 
 async def _until_stopped(

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+from worldline.api import wiring
 from worldline.api.universe import Universe
 from worldline.base import errors, grammar
 from worldline.cli.dev import dev_output as dev_show
-from worldline.client import connection
 from worldline.client.connection import Connection
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.execution import divergence_report
@@ -50,7 +50,7 @@ class DevSession:
         """Host these programs until they change or all is over. Returns what to host next."""
         place = self._desk.place
         self.show.mute(muted=bool(before))  # a reload releases and takes every world, which is no news line by line
-        opened = connection.open(
+        opened = wiring.open(
             place.store,
             host=loaded.programs,
             universe=place.universe,
@@ -58,13 +58,12 @@ class DevSession:
             egress=loaded.egress,
             sinks=self.show.listeners(),
             peers=place.peers,
-            codec=place.codec(),
+            codec=self._desk.codec(),
             secrets=place.secrets,
             settings=self._settings,
         )
         async with opened as universe:
-            assert universe.host is not None
-            self.shutdown.watch(universe.host.doing)
+            self.shutdown.watch(wiring.host_of(universe).doing)
             async with self.show.showing(universe):
                 await self._begin(universe, loaded, before)
                 self.show.mute(muted=False)

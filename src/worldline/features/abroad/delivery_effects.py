@@ -16,7 +16,6 @@ while: its run waits, its world does not, and the owner's own inputs keep the re
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
 import msgspec
@@ -38,19 +37,13 @@ from worldline.model import ids, inbox
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
 from worldline.model.settings import PressureSettings
 from worldline.model.world_records import TAKES_INPUT
+from worldline.runtime.peer_stores import PeerUniverse
 from worldline.store import kv, transact
 
 CONCURRENCY = 128
 _PERSONAL = "a wl.Personal stays in its universe; send what the other side may keep as a plain value"
 TIMEOUT_SECONDS = 60  # of one attempt
 RETRY = Retry(attempts=None, initial_delay=0.2, max_delay=60.0)
-
-
-class PeerUniverse(msgspec.Struct, frozen=True):
-    """A store that messages can be brought to: the engine, and where the large values of a universe are."""
-
-    engine: kv.Engine
-    blobs: Callable[[ids.UniverseId], blob_layer.Blobs]
 
 
 class ReachableStores(Protocol):

@@ -15,11 +15,12 @@ from worldline.features.copies.backup_check import Checked
 from worldline.features.copies.backup_writer import Made
 from worldline.features.copies.store_restore import RestoredStore
 from worldline.features.copies.world_export import Progress, no_progress
-from worldline.features.encryption import codec_opening, sealed_backup_files
+from worldline.features.encryption import sealed_backup_files
 from worldline.features.erasure import ledger_file as ledgers
 from worldline.layers import blobs as blob_layer
 from worldline.model import ids
 from worldline.runtime import store_opening
+from worldline.runtime.store_wrapping import StoreCodec
 
 
 class BackupListing(msgspec.Struct, frozen=True):
@@ -82,7 +83,7 @@ async def verify(
     folder: str,
     *,
     id: str = "",
-    codec: codec_opening.AnyCodec | None = None,
+    codec: StoreCodec | None = None,
     progress: Progress = no_progress,
     bytes_max: int | None = None,
 ) -> list[Checked]:
@@ -95,7 +96,7 @@ async def verify(
         ]
 
 
-async def list_all(folder: str, *, codec: codec_opening.AnyCodec | None = None) -> list[BackupListing]:
+async def list_all(folder: str, *, codec: StoreCodec | None = None) -> list[BackupListing]:
     """The backups of a folder, the oldest first."""
     async with opened(folder, codec=codec) as found:
         manifests = [await found.manifest(each) for each in await found.ids()]
@@ -114,7 +115,7 @@ async def list_all(folder: str, *, codec: codec_opening.AnyCodec | None = None) 
 
 @asynccontextmanager
 async def opened(
-    folder: str, *, create: bool = False, codec: codec_opening.AnyCodec | None = None
+    folder: str, *, create: bool = False, codec: StoreCodec | None = None
 ) -> AsyncIterator[backup_folder.BackupFolder]:
     """The backups of a folder. `codec`: of the store that they are of, if that is encrypted."""
     bodies = await store_opening.open_objects(folder, env_os.OsEnv(), create=create)

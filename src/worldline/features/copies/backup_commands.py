@@ -11,7 +11,6 @@ from worldline.base import errors, grammar
 from worldline.features.copies import backup_calls
 from worldline.features.copies.commands import BYTES_MAX
 from worldline.inspect import entry_text
-from worldline.runtime import store_opening
 from worldline.store import urls
 from worldline.terminal import command_session, output
 from worldline.terminal.command_session import CommandSession
@@ -45,11 +44,7 @@ async def create(desk: CommandSession, places: tuple[str, ...], keep: int | None
     url = places[0] if len(places) > 1 else desk.place.store
     # The objects of the options belong to the store of the options; one that is named here has its own.
     objects = None if len(places) > 1 else desk.place.objects
-    from worldline.host.feature_list import FEATURES  # noqa: PLC0415 - until opening is composed in host
-
-    async with store_opening.store(
-        url, create=False, objects=objects, codec=desk.place.codec(), features=FEATURES
-    ) as store:
+    async with desk.open_store(url, objects=objects) as store:
         with desk.out.progress("backing up") as progress:
             made = await backup_calls.backup(store, places[-1], universes=names, keep=keep or 0, progress=progress)
     said = {**msgspec.to_builtins(made), "folder": places[-1]}
@@ -68,7 +63,7 @@ async def list_(desk: CommandSession, folder: str, limit: int) -> None:
     """List the backups of a folder, the oldest first."""
     found = [
         BackupRow(each.id, entry_text.when(each.time_us), ", ".join(each.universes), each.keys, each.blobs, each.size)
-        for each in await backup_calls.list_all(folder, codec=desk.place.codec())
+        for each in await backup_calls.list_all(folder, codec=desk.codec())
     ]
     columns = {"ID": "id", "TIME": "time", "UNIVERSES": "universes", "KEYS": "keys", "BLOBS": "blobs", "BYTES": "size"}
     desk.out.many(found[-limit:], columns, none=f"no backups in {folder}")
@@ -81,9 +76,7 @@ async def list_(desk: CommandSession, folder: str, limit: int) -> None:
 async def verify(desk: CommandSession, folder: str, id: str, bytes_max: int | None) -> None:
     """Check every byte of backups, without a store."""
     with desk.out.progress("verifying") as progress:
-        found = await backup_calls.verify(
-            folder, id=id, codec=desk.place.codec(), progress=progress, bytes_max=bytes_max
-        )
+        found = await backup_calls.verify(folder, id=id, codec=desk.codec(), progress=progress, bytes_max=bytes_max)
     for each in found:
         said = {**msgspec.to_builtins(each), "holds": True}
         held = f"{grammar.count(each.keys, 'key')}, {grammar.count(each.blobs, 'blob')}"
@@ -113,11 +106,7 @@ async def restore(
     and the keys that those of the backed-up store have, and two copies must not both act.
     """
     objects = desk.place.objects if desk.place.objects_given else None
-    from worldline.host.feature_list import FEATURES  # noqa: PLC0415 - until opening is composed in host
-
-    async with store_opening.store(
-        target, create=True, objects=objects, codec=desk.place.codec(), features=FEATURES
-    ) as store:
+    async with desk.open_store(target, objects=objects, create=True) as store:
         with desk.out.progress("restoring") as progress:
             made = await backup_calls.restore(
                 folder, store, id=id, live=live, ledger=ledger, progress=progress, bytes_max=bytes_max

@@ -11,18 +11,6 @@ from worldline.model import ids
 from worldline.runtime import store_opening, world_holders
 
 
-async def delete_universe(url: str, name: str, /, *, with_worlds: bool = False, objects: str | None = None) -> None:
-    """Delete a universe of a store with everything in it: nothing of it is left on return, and its name is free.
-
-    `InUse` if it has worlds, unless they go `with_worlds`, or if workers run some of them. `worldline.open` says what
-    the URL can be.
-    """
-    from worldline.host.feature_list import FEATURES  # noqa: PLC0415 - until opening is composed in host
-
-    async with store_opening.store(url, create=False, objects=objects, features=FEATURES) as store:
-        await delete(store, name, with_worlds=with_worlds)
-
-
 async def delete(
     store: store_opening.Store, name: str, *, with_worlds: bool, progress: Callable[[int], None] = lambda _: None
 ) -> None:

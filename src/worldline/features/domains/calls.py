@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from worldline.base import errors
 from worldline.client import time_limits
-from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
 from worldline.codec import digest, structs
 from worldline.features.domains import halted_acts, previews, stored_trace
@@ -30,8 +29,8 @@ S = TypeVar("S")
 class Acts:
     """What of a world concerns its flow domains."""
 
-    _handle: Handle
-    _universe: Connection
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
 
     async def act(
         self, act: Act[S], /, *, key: str = "", id: str | None = None, timeout: Seconds | None = None
@@ -46,7 +45,7 @@ class Acts:
         checked(act)
         if id is not None:
             ids.check_chosen(id, "an intent's id")
-        intent = id or self._universe.store.env.random_bytes(16).hex()
+        intent = id or self._handle.universe.store.env.random_bytes(16).hex()
         schema, data = event_of(act, key=key, id=intent, named=id is not None)
         if timeout is None:
             return await self._acted(act, await self._submitted(schema, data, key, id, intent), key)
@@ -131,7 +130,7 @@ class Acts:
         return await stored_trace.trace(self._handle, wanted, above=above, up_to=up_to)
 
     def _now_us(self) -> int:
-        return self._universe.store.env.wall_us()
+        return self._handle.universe.store.env.wall_us()
 
 
 async def snapshot_at(world: Handle, domain: Any, key: str, *, at: int | None) -> flow_records.Snapshot:

@@ -9,10 +9,9 @@ from typing import Any
 import click
 import msgspec
 
-from worldline.api.world import World
 from worldline.base import errors
 from worldline.client.world_handle import Handle
-from worldline.features.domains import previews
+from worldline.features.domains import calls, previews
 from worldline.flow_core import flow_records
 from worldline.flow_core.authoring.document_domain import Document
 from worldline.flow_core.authoring.domain_class import Act
@@ -63,7 +62,7 @@ async def act(
         handle = await desk.world(universe, world)
         domain, name = await _named(handle, action, unseen=not preview)
         called: Act[dict[str, Any]] = Act(domain, name, _fields(payloads.given(fields, data)))
-        found = World(universe, world)
+        found = calls.Acts(handle)
         if preview:
             would = await found.preview(called, key=key)
             shown = ActOutcome(

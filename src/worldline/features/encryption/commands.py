@@ -41,7 +41,7 @@ def new_key(desk: CommandSession, file: Path, key_id: str) -> None:
 async def keys(desk: CommandSession, limit: int) -> None:
     """Show which master keys an encrypted store was written with."""
     async with desk.open_store() as store:
-        found = await master_key_rotation.in_use(master_key_rotation.ring_of(store.vault))
+        found = await master_key_rotation.in_use(master_key_rotation.ring_of(store))
     columns = {"KEY": "id", "DATA KEYS": "data_keys", "CURRENT": "current"}
     desk.out.many(found[:limit], columns, none="no keys are in use")
 
@@ -58,7 +58,7 @@ async def rotate_keys(desk: CommandSession, data: bool) -> int:
     """
     anew: data_key_rotation.DataRotated | None = None
     async with desk.open_store() as store:
-        ring = master_key_rotation.ring_of(store.vault)
+        ring = master_key_rotation.ring_of(store)
         done = await master_key_rotation.rotate(ring)
         if data:
             with desk.out.progress("values") as progress:

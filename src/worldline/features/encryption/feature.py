@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worldline.features.encryption import codec_opening
 from worldline.runtime.feature import Feature
 
-ENCRYPTION = Feature(name="encryption")
+ENCRYPTION = Feature(name="encryption", wrap_store=codec_opening.SEALING)

@@ -13,10 +13,11 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from worldline.base import errors
-from worldline.features.encryption import batches, master_key_batches
+from worldline.features.encryption import batches, codec_opening, master_key_batches
 from worldline.features.encryption.key_ring import KeyRing
 from worldline.keys import universes as universe_keys
 from worldline.model import ids
+from worldline.runtime import store_opening
 from worldline.store import kv, transact
 
 
@@ -144,8 +145,9 @@ async def _of(ring: KeyRing, universe: ids.UniverseId, *, paced: bool) -> AsyncI
             await ring.env.sleep((ring.env.monotonic_us() - began_us) / 1_000_000)
 
 
-def ring_of(vault: object) -> KeyRing:
+def ring_of(store: store_opening.Store) -> KeyRing:
     """The keys of a store that is encrypted by `AesGcm`."""
+    vault = store.wrapping.vault if isinstance(store.wrapping, codec_opening.SealedStore) else None
     if not isinstance(vault, KeyRing):
         raise errors.CodecMismatch("this store has no keys of its own: it is plain, or encoded with a user's codec")
     return vault

@@ -13,6 +13,7 @@ from worldline.base import errors
 from worldline.features.encryption import aes_gcm, codec_opening, user_codec
 from worldline.features.encryption.cipher_interface import Cipher, CodecContext
 from worldline.features.encryption.master_keys import AesGcm
+from worldline.runtime.store_wrapping import StoreCodec
 from worldline.store.objects import objects_interface as objects
 
 MAGIC = b"\x89WLS\x01"
@@ -23,9 +24,9 @@ class SealedFiles:
     the other way round.
     """
 
-    def __init__(self, inner: objects.Objects, codec: codec_opening.AnyCodec | None) -> None:
+    def __init__(self, inner: objects.Objects, codec: StoreCodec | None) -> None:
         self._inner = inner
-        self._codec = codec
+        self._codec = None if codec is None else codec_opening.known(codec)
         self.list = inner.list
         self.delete = inner.delete
         self.close = inner.close

@@ -30,7 +30,7 @@ from worldline.store import kv, transact
 
 async def destroy_key(universe: Connection, at: ids.Address) -> bool:
     """Returns whether this call did it. `Closed` while forks need the world's history."""
-    master_key_rotation.ring_of(universe.store.vault)  # refuses a store that has none
+    master_key_rotation.ring_of(universe.store)  # refuses a store that has none
     read = await universe.store.engine.read(worlds.get(at), snapshots.pins_range(at, count_max=limits.DATA_KEYS_PAGE))
     # Checked before the world is archived: a refusal must leave it as it was.
     await _check_pins(universe, at, read.page(1))

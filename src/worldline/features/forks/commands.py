@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from worldline.base import errors
-from worldline.cli.commands import input_commands
 from worldline.client import snapshot_calls
 from worldline.client.world_handle import Handle
 from worldline.features.forks import calls as forks
@@ -64,7 +63,7 @@ async def fork(
             effects=effects,
             live=live,
             script=rules,
-            labels=input_commands.labels_of(labels) if labels else None,
+            labels=payloads.labels_of(labels) if labels else None,
             universe=universe,
             before=before,
         )

@@ -228,7 +228,7 @@ async def at_end(cluster: Cluster, audit: Audit, left: list[str], born: fork_che
 
 def reader(cluster: Cluster, store: store_opening.Store) -> Connection:
     """A universe that hosts nothing and knows every program."""
-    universe = Connection(store, cluster.universe, UNIVERSE, [], cluster.settings)
+    universe = Connection(store, cluster.universe, UNIVERSE, cluster.settings)
     known = [*cluster.programs, *cluster.company.edited, *cluster.company.mended]
     universe.programs.update({program.name: program for program in known})
     return universe
@@ -236,7 +236,7 @@ def reader(cluster: Cluster, store: store_opening.Store) -> Connection:
 
 def stranger(cluster: Cluster) -> Connection:
     """A universe that hosts nothing and knows no program."""
-    return Connection(cluster.calm(), cluster.universe, UNIVERSE, [], cluster.settings)
+    return Connection(cluster.calm(), cluster.universe, UNIVERSE, cluster.settings)
 
 
 async def contents(engine: kv.Engine) -> dict[bytes, bytes]:

@@ -1,6 +1,6 @@
 """A cluster in one process: hosts that run the real roles, clients on hosts of their own, one store, one seed.
 
-Hosts are put together as `client.connection` puts them together, on an engine that misbehaves. A host that dies is
+Hosts are put together as `api.wiring` puts them together, on an engine that misbehaves. A host that dies is
 started again after a while, with empty memory and the same name. Phases: boot (calm), chaos, heal (every
 host, or only a core while the rest stays dead), quiesce (until nothing is left to do, within a bound of virtual time).
 """
@@ -13,19 +13,19 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from worldline.api import wiring
 from worldline.api.universe import Universe
 from worldline.base import env as envs
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
-from worldline.features.abroad import peer_stores
 from worldline.host import process as hosts
 from worldline.host.feature_list import FEATURES
-from worldline.host.process import EMBEDDED, Role
 from worldline.kernel.authoring.program import Program
 from worldline.layers import store_format as formats
 from worldline.layers import universes
 from worldline.model import ids
-from worldline.runtime import operator_calls, store_opening
+from worldline.model.roles import EMBEDDED, Role
+from worldline.runtime import operator_calls, peer_stores, store_opening
 from worldline.runtime.universes.served_universes import Universes
 from worldline.sim.faults import excursions, faulty_objects
 from worldline.sim.faults.faulty_store import Faults, HostEngine
@@ -125,7 +125,7 @@ class Cluster:
         universes.create(batch, self.universe, name=UNIVERSE, time_us=self.env.wall_us())
         await calm.engine.commit(batch)
         by_name = {program.name: program for program in [*self.programs, *self.company.edited]}
-        self.admin = Connection(calm, self.universe, UNIVERSE, [], self.settings)
+        self.admin = Connection(calm, self.universe, UNIVERSE, self.settings)
         for name, program in self.company.worlds:
             await Universe(self.admin).create(name, by_name[program])
             self.addresses[name] = await Handle(self.admin, name).address()
@@ -196,7 +196,8 @@ class Cluster:
             assert member.host is not None
             hosted, settings = [member.code.version_of(member.host)], member.code.settings
         id, name = (self.universe, UNIVERSE) if member.away is None else (member.away.universe, member.away.name)
-        universe = Connection(store, id, name, hosted, settings, peers=reached)
+        process = wiring.local_process(store, id, name, hosted, settings, peers=reached)
+        universe = process.link
         if member.runs and not hosted:
             alone = hosts.ProcessHost(
                 store,
@@ -209,10 +210,10 @@ class Cluster:
             )
             member.watch(lambda: alone.failed)
             alone.start()
-        if universe.host is not None:
-            host = universe.host
+        if process.host is not None:
+            host = process.host
             member.watch(lambda: host.failed)
-        universe.start()
+        process.start()
         member.join(universe)
         try:
             await member.main(universe)

@@ -9,11 +9,11 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
 from worldline.client.connection import Connection
-from worldline.features.abroad import peer_stores
-from worldline.host.process import Role
 from worldline.kernel.authoring.program import Program
 from worldline.model import ids
+from worldline.model.roles import Role
 from worldline.model.settings import Settings
+from worldline.runtime import peer_stores
 from worldline.runtime.store_opening import Store
 from worldline.sim.hosts.machines import ClusterMember
 from worldline.sim.load.history import Called, ClientOp

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from worldline.client.connection import Connection
-from worldline.host.process import Role
+from worldline.model.roles import Role
 from worldline.sim.hosts.cluster import Cluster, serve
 from worldline.sim.hosts.company import Company
 from worldline.sim.hosts.machines import ClusterMember

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from worldline.client.connection import Connection
-from worldline.host.process import Role
 from worldline.kernel.authoring.program import Program
 from worldline.model import ids
+from worldline.model.roles import Role
 from worldline.model.settings import Settings
 from worldline.sim.faults.faulty_store import HostEngine
 from worldline.sim.runtime.sim_env import SimEnv

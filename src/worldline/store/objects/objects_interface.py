@@ -14,7 +14,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -49,6 +49,15 @@ class Objects(Protocol):
         """Gone on return; deleting what is not there is fine."""
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class AroundObjects(Protocol):
+    """Objects that pass calls on to others, timed or encoded."""
+
+    @property
+    def inner(self) -> Objects:
+        """The others."""
 
 
 def is_name(name: str) -> bool:

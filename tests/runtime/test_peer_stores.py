@@ -10,9 +10,8 @@ import pytest
 
 import worldline as wl
 from worldline.base import env_os, errors
-from worldline.features.abroad import peer_stores
 from worldline.host.feature_list import FEATURES
-from worldline.runtime import store_opening
+from worldline.runtime import peer_stores, store_opening
 
 
 class Opening:

@@ -10,16 +10,25 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+import msgspec
+
 from worldline.base import errors
-from worldline.features.abroad import delivery_effects
 from worldline.kernel.authoring import message_calls
 from worldline.layers import blobs as blob_layer
 from worldline.model import ids
 from worldline.runtime import store_opening
+from worldline.store import kv
 
 OWN = ""
 
 Opening = Callable[[str], Coroutine[Any, Any, store_opening.Store]]
+
+
+class PeerUniverse(msgspec.Struct, frozen=True):
+    """A store that messages can be brought to: the engine, and where the large values of a universe are."""
+
+    engine: kv.Engine
+    blobs: blob_layer.Of
 
 
 class Peers:
@@ -38,10 +47,10 @@ class Peers:
     def names(self) -> list[str]:
         return list(self._urls)
 
-    async def find(self, name: str) -> delivery_effects.PeerUniverse:
+    async def find(self, name: str) -> PeerUniverse:
         """`NotFound` if there is no store of this name; `StoreError` if it cannot be opened now."""
         store = self._own if name == OWN else await self._open(name)
-        return delivery_effects.PeerUniverse(store.engine, lambda universe: blobs_of(store, universe))
+        return PeerUniverse(store.engine, lambda universe: blobs_of(store, universe))
 
     async def _open(self, name: str) -> store_opening.Store:
         if name not in self._urls:
@@ -71,7 +80,7 @@ class Peers:
                 raise
             return await store_opening.open_store(url, create=False, env=self._own.env, features=self._own.features)
 
-    async def lost(self, name: str, place: delivery_effects.PeerUniverse) -> None:
+    async def lost(self, name: str, place: PeerUniverse) -> None:
         """A store has failed permanently in this process: open it again the next time.
 
         Several messages find that out at once. A store that was opened since then is left alone.
