@@ -80,7 +80,7 @@ class Hosting:
             opened = Connection(self._store, found, name, [], self._settings, shared=self.host)
             for program in self._programs:
                 opened.knows(program)
-            await opened.pressure.begin()  # before the first input: the quota holds from there on
+            await opened.pressure.begin()  # before the first input: bounds hold from there on
             self._opened[found] = opened
         return Universe(opened)
 

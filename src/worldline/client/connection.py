@@ -64,9 +64,7 @@ class Connection:
             self.telemetry = shared.telemetry
         self.store = store = store if shared is not None else store_opening.told(store, self.telemetry)
         # After `self.store`: only the store that tells its facts has reads that show in the metrics.
-        self.pressure = backpressure.Pressure(
-            store.engine, store.env, universe, settings.pressure, telemetry=self.telemetry
-        )
+        self.pressure = backpressure.Pressure(store, universe, settings.pressure, telemetry=self.telemetry)
         self.recent = known_worlds.Recent(store.env)
         self.arrivals = ask_order.Arrivals()
         self._observed = observed
@@ -221,7 +219,7 @@ async def open(
             )
             for program in known:
                 opened.knows(program)
-            # Before the host starts: the first input must meet the quota, and a host may run worlds that send at once.
+            # Before the host starts: the first input must meet the bounds, and a host may run worlds that send at once.
             await opened.pressure.begin()
             opened.start()
             # A host finishes its steps after the first Ctrl+C, which may take long; without one there is nothing to

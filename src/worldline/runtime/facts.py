@@ -52,7 +52,7 @@ class InputRefused(msgspec.Struct, frozen=True, gc=False):
     """An input from outside was refused, because there is too much to do already, or the universe has all it may."""
 
     at: ids.Address
-    why: Why
+    why: str  # one of `Why`, or the word of a feature that refuses (`universe_admission.InputBounds`)
     retry_after_us: int
 
 

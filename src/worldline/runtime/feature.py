@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import msgspec
 
+from worldline.runtime.universe_admission import Admission
+
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
     """What one folder of `features/` brings. All but the name may be left out."""
 
     name: str
+    admissions: tuple[Admission, ...] = ()  # whether a universe takes more from outside

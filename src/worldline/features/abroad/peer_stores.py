@@ -41,7 +41,7 @@ class Peers:
     async def find(self, name: str) -> delivery_effects.PeerUniverse:
         """`NotFound` if there is no store of this name; `StoreError` if it cannot be opened now."""
         store = self._own if name == OWN else await self._open(name)
-        return delivery_effects.PeerUniverse(store.engine, lambda universe: blobs_of(store, universe))
+        return delivery_effects.PeerUniverse(store.engine, lambda universe: blobs_of(store, universe), store.admissions)
 
     async def _open(self, name: str) -> store_opening.Store:
         if name not in self._urls:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worldline.features.quotas.admission import QuotaAdmission
 from worldline.runtime.feature import Feature
 
-QUOTAS = Feature(name="quotas")
+QUOTAS = Feature(name="quotas", admissions=(QuotaAdmission(),))
