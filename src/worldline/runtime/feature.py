@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from worldline.runtime.universe_admission import Admission
+from worldline.runtime.world_change_interface import RenameWatch, StatusGuard
 
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,3 +18,5 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     admissions: tuple[Admission, ...] = ()  # whether a universe takes more from outside
+    status_guards: tuple[StatusGuard, ...] = ()  # what goes with another status of a world, or is against it
+    rename_watches: tuple[RenameWatch, ...] = ()  # what follows when a world has another name

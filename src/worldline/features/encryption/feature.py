@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worldline.features.encryption.kept_key_guard import KeptKeyGuard
 from worldline.runtime.feature import Feature
 
-ENCRYPTION = Feature(name="encryption")
+ENCRYPTION = Feature(name="encryption", status_guards=(KeptKeyGuard(),))
