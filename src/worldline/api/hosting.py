@@ -124,7 +124,7 @@ async def prepared(
     secrets: secret_sources.Given | None = None,
 ) -> AsyncIterator[Hosting]:
     """A host of these roles, which the caller starts and closes."""
-    with observers.observed(sinks, metrics=metrics) as observed:
+    with observers.observed(sinks, metrics=metrics, features=FEATURES) as observed:
         async with store_opening.store(
             url, create=create, objects=objects, env=env, cache=settings.cache, codec=codec, features=FEATURES
         ) as opened:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from worldline.runtime.metric_table import MetricTable
 from worldline.runtime.universe_admission import Admission
 from worldline.runtime.world_change_interface import RenameWatch, StatusGuard
 
@@ -20,3 +21,4 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     admissions: tuple[Admission, ...] = ()  # whether a universe takes more from outside
     status_guards: tuple[StatusGuard, ...] = ()  # what goes with another status of a world, or is against it
     rename_watches: tuple[RenameWatch, ...] = ()  # what follows when a world has another name
+    measures: MetricTable = MetricTable()  # metrics of its own; it tells them as `facts.LevelsMeasured`

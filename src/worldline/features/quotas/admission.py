@@ -16,13 +16,12 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, probes
-from worldline.features.quotas import batches, job, records, world_count
+from worldline.features.quotas import batches, job, quota_metrics, records, world_count
 from worldline.kernel.authoring import message_calls
 from worldline.model import ids
 from worldline.runtime.universe_admission import NewWorld, RefusedMessage
 from worldline.store import kv
 
-WHY = "quota"  # in facts of refused inputs, and in their metric
 _ADVICE = {
     "worlds": "delete worlds",
     "bytes": "delete worlds or wait until old entries are dropped, and it is counted again",
@@ -36,7 +35,7 @@ class QuotaBounds(msgspec.Struct, frozen=True):
 
     quota: records.QuotaRecord
     usage: records.Usage | None
-    why: ClassVar[str] = WHY
+    why: ClassVar[str] = quota_metrics.REFUSED
 
     @property
     def effects_max(self) -> int | None:

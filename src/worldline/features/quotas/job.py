@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.codec import printable, tuples
-from worldline.features.quotas import batches, records, world_count
+from worldline.features.quotas import batches, quota_metrics, records, world_count
 from worldline.keys import cas as cas_keys
 from worldline.keys import keyspace_table, space
 from worldline.keys.space import InUniverse, InWorld
@@ -191,11 +191,7 @@ class UsageCounter:
                     self._line.append((each, quota))
 
     def _tell(self, served: Served, quota: records.QuotaRecord, counted: records.Usage) -> None:
-        used = {"worlds": counted.worlds, "effects": counted.effects, "pins": counted.pins}
-        if counted.bytes is not None:
-            used["bytes"] = counted.bytes
-        bounds = {name: getattr(quota, name) for name in errors.QUOTA_NAMES}
-        self._telemetry.tell(telemetry.UsageCounted(served.name, used, bounds))
+        self._telemetry.tell(quota_metrics.usage_counted(served.name, counted, quota))
         if quota == records.UNBOUNDED:
             self._told.pop(served.id, None)
         else:
