@@ -16,6 +16,7 @@ from worldline.features.erasure import keyspace as erasure_keyspace
 from worldline.features.erasure import records as ledger_model
 from worldline.features.erasure import scrub_keyspace
 from worldline.features.quotas import keyspace as quota_keyspace
+from worldline.features.quotas import records as quota_records
 from worldline.keys import (
     age,
     cas,
@@ -195,13 +196,13 @@ VALUES: list[tuple[str, space.ValueKind, space.ValueCodec[Any], Any]] = [
         "quotas",
         space.ValueKind.QUOTAS,
         quota_keyspace.QUOTAS,
-        world_model.Quotas(2, world_model.QuotaRecord(10, None, 300, 0), 7, None, 4),
+        quota_records.Quotas(2, quota_records.QuotaRecord(10, None, 300, 0), 7, None, 4),
     ),
     (
         "quota change",
         space.ValueKind.QUOTA_CHANGE,
         quota_keyspace.QUOTA_CHANGE,
-        world_model.QuotaChangeRecord(2, world_model.QuotaRecord(10, None, 300, 0), TIME_US),
+        quota_records.QuotaChangeRecord(2, quota_records.QuotaRecord(10, None, 300, 0), TIME_US),
     ),
     (
         "settings",
@@ -209,7 +210,7 @@ VALUES: list[tuple[str, space.ValueKind, space.ValueCodec[Any], Any]] = [
         universe_settings.SETTINGS,
         UniverseSettings(2, {"pressure.inbox_items_max": "50"}, {"worker.segment_changes": "true"}, TIME_US),
     ),
-    ("usage", space.ValueKind.USAGE, quota_keyspace.USAGE, world_model.Usage(3, 70_000, 2, 1, TIME_US, TIME_US + 1)),
+    ("usage", space.ValueKind.USAGE, quota_keyspace.USAGE, quota_records.Usage(3, 70_000, 2, 1, TIME_US, TIME_US + 1)),
     ("scrub", space.ValueKind.SCRUB, scrub_keyspace.RECORD, scrub_keyspace.ScrubRecord(3, TIME_US)),
     ("erasure", space.ValueKind.LEDGER, erasure_keyspace.ENTRY, ERASURE),
     ("deletion", space.ValueKind.DELETION, deletion_keyspace.DELETION, deletion_keyspace.DeletionRecord(TIME_US, 300)),

@@ -7,8 +7,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from worldline.host.feature_list import FEATURES
 from worldline.observe import metric_list
 
+METRICS = metric_list.table(FEATURES)
 FUNCTIONS = (
     "absent",
     "changes",
@@ -73,26 +75,26 @@ def read(text: str) -> Found:
 def labels_of(metric: str) -> tuple[str, ...]:
     name, part = split(metric)
     le = ("le",) if part == "_bucket" else ()
-    return (*metric_list.METRICS[name].labels, *le, *TARGET_LABELS)
+    return (*METRICS.metrics[name].labels, *le, *TARGET_LABELS)
 
 
 def split(metric: str) -> tuple[str, str]:
     """A histogram's name and the part of it that is named; any other metric's name alone."""
     for part in PARTS:
         name = metric.removesuffix(part)
-        if metric.endswith(part) and name in metric_list.METRICS and metric_list.METRICS[name].kind == "histogram":
+        if metric.endswith(part) and name in METRICS.metrics and METRICS.metrics[name].kind == "histogram":
             return name, part
     return metric, ""
 
 
 def _metric(word: str, tokens: list[tuple[str, str]], index: int) -> str:
     name, part = split(word)
-    _need(name in metric_list.METRICS, f"there is no metric {word}")
-    metric = metric_list.METRICS[name]
+    _need(name in METRICS.metrics, f"there is no metric {word}")
+    metric = METRICS.metrics[name]
     _need(bool(part) == (metric.kind == "histogram"), f"{word}: of a histogram, name _bucket, _sum or _count")
     for label, operator, values in _matchers(tokens, index + 1):
         _need(label in labels_of(word), f"{word} has no label {label}")
-        known = metric_list.VALUES.get((name, label))
+        known = METRICS.values.get((name, label))
         for value in values.split("|") if operator in ("=~", "!~") else [values]:
             free = value.startswith("$") or known is None
             _need(free or value in (known or ()), f"{word}: {label} is never {value!r}")

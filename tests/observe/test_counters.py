@@ -58,7 +58,7 @@ def program() -> wl.Program:
 
 async def test_counters_are_read_and_set_back(memory_kit: Kit) -> None:
     app, counters = program(), wl.ops.Counters()
-    with sinks.observed(wl.ops.Sinks(metrics=counters)) as observed:
+    with sinks.observed(wl.ops.Sinks(metrics=counters), features=()) as observed:
         async with memory_kit.hosting(app, observed=observed) as universe:
             world = await universe.ensure("w", app)
             assert await world.run(app.workflows["go"]("a"), timeout=20) == "a"
@@ -79,7 +79,7 @@ async def test_counters_are_read_and_set_back(memory_kit: Kit) -> None:
 async def test_dispositions_are_told(memory_kit: Kit) -> None:
     app = program()
     disposed: list[wl.ops.Disposed] = []
-    with sinks.observed(wl.ops.Sinks(disposed=disposed.append)) as observed:
+    with sinks.observed(wl.ops.Sinks(disposed=disposed.append), features=()) as observed:
         async with memory_kit.hosting(app, observed=observed) as universe:
             world = await universe.ensure("w", app)
             assert await world.run(app.workflows["go"]("a"), timeout=20) == "a"
@@ -98,7 +98,7 @@ async def test_dispositions_are_told(memory_kit: Kit) -> None:
 async def test_the_life_of_a_host_is_told(memory_kit: Kit) -> None:
     app = program()
     told: list[wl.ops.HostEvent] = []
-    with sinks.observed(wl.ops.Sinks(host=told.append)) as observed:
+    with sinks.observed(wl.ops.Sinks(host=told.append), features=()) as observed:
         process = await memory_kit.process(app, observed=observed)
         universe = process.universe
         world = await universe.ensure("w", app)
@@ -113,7 +113,7 @@ async def test_the_life_of_a_host_is_told(memory_kit: Kit) -> None:
 async def told_of(kit: Kit, app: wl.Program, **options: Any) -> AsyncIterator[tuple[Process, list[wl.ops.HostEvent]]]:
     """A host with a world "w" that it holds, and what it tells of its life."""
     told: list[wl.ops.HostEvent] = []
-    with sinks.observed(wl.ops.Sinks(host=told.append)) as observed:
+    with sinks.observed(wl.ops.Sinks(host=told.append), features=()) as observed:
         process = await kit.process(app, observed=observed, **options)
         try:
             world = await process.universe.ensure("w", app)

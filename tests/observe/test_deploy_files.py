@@ -17,7 +17,6 @@ import worldline as wl
 from tests import aio
 from tests.observe import promql, rule_file
 from worldline.model.settings import JanitorSettings, Settings
-from worldline.observe import metric_list
 
 ROOT = Path(__file__).parents[2]
 RULES = rule_file.read((ROOT / "deploy" / "prometheus" / "worldline.rules.yaml").read_text())
@@ -219,11 +218,11 @@ async def test_a_real_process_offers_all_that_is_named(tmp_path: Path) -> None:
     named |= {name for _, expression, _ in TARGETS for name in promql.read(filled(expression)).metrics}
     assert [name for name in named if promql.split(name)[0] not in found] == []
     for name, samples in found.items():
-        assert promql.split(name)[0] in metric_list.METRICS
+        assert promql.split(name)[0] in promql.METRICS.metrics
         for labels in samples:
             assert set(labels) == set(promql.labels_of(name)) - set(promql.TARGET_LABELS), name
             for label, value in labels.items():
-                assert value in metric_list.VALUES.get((promql.split(name)[0], label), (value,)), f"{name}: {label}"
+                assert value in promql.METRICS.values.get((promql.split(name)[0], label), (value,)), f"{name}: {label}"
     assert {"universe": "default", "status": "active"} in found["worldline_backlog_worlds"]
     assert {"engine": "lmdb"} in found["worldline_store_read_seconds_count"]
     assert {"engine": "folder", "call": "put"} in found["worldline_object_bytes_total"]

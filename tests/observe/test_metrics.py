@@ -13,9 +13,12 @@ from prometheus_client import parser
 
 import worldline as wl
 from worldline.api import wiring
+from worldline.host.feature_list import FEATURES
 from worldline.model.settings import JanitorSettings, Settings
 from worldline.observe import measures, metric_list, prometheus
 from worldline.runtime import facts
+from worldline.runtime.feature import Feature
+from worldline.runtime.metric_table import MetricTable, gauge
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -107,11 +110,35 @@ def test_a_sink_is_given_gauges_too() -> None:
 
 
 def test_values_of_labels_are_of_labels_that_there_are() -> None:
-    for name, label in metric_list.VALUES:
-        assert label in metric_list.METRICS[name].labels
-    assert metric_list.beginnings("worldline_steps_total") == [()]
-    assert metric_list.beginnings("worldline_effects_opened_total") == [], "effects have any names"
-    assert ("fenced",) in metric_list.beginnings("worldline_worlds_dropped_total")
+    table = metric_list.table(FEATURES)
+    for name, label in table.values:
+        assert label in table.metrics[name].labels
+    assert table.beginnings("worldline_steps_total") == [()]
+    assert table.beginnings("worldline_effects_opened_total") == [], "effects have any names"
+    assert ("fenced",) in table.beginnings("worldline_worlds_dropped_total")
+
+
+def test_metrics_of_features_are_added_to_those_of_the_core() -> None:
+    more = MetricTable(
+        {"worldline_rocks": gauge("Rocks.", "size")}, {("worldline_inputs_refused_total", "why"): ("rocks",)}
+    )
+    table = metric_list.table([Feature(name="a"), Feature(name="b", measures=more)])
+    assert table.metrics.keys() - metric_list.METRICS.keys() == {"worldline_rocks"}
+    refusals = table.beginnings("worldline_inputs_refused_total")
+    assert refusals == [("inbox",), ("effects",), ("world",), ("process",), ("rocks",)]
+    given: list[wl.ops.Measure] = []
+    measures.Meter(given.append, table=table).tell(facts.LevelsMeasured([facts.Level("worldline_rocks", 3, ("big",))]))
+    assert given == [measures.Measure("worldline_rocks", "gauge", 3, {"size": "big"})]
+    with pytest.raises(AssertionError, match="declared twice: worldline_rocks"):
+        metric_list.table([Feature(name="b", measures=more), Feature(name="c", measures=more)])
+
+
+async def test_a_process_offers_metrics_of_features(tmp_path: Path) -> None:
+    """Also before anything was refused: a rise from nothing is seen as one."""
+    async with wl.open(str(tmp_path), create=True, metrics="127.0.0.1:0") as universe:
+        assert universe.metrics_port is not None
+        found = await asyncio.to_thread(scrape, universe.metrics_port)
+    assert found["worldline_inputs_refused_total|why=quota"] == 0
 
 
 async def test_open_takes_an_address_and_says_if_it_is_taken(tmp_path: Path) -> None:
@@ -165,10 +192,10 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 
 def test_the_page_explains_every_metric_and_no_other() -> None:
     listed = re.findall(r"^\| `(worldline_\w+)`", PAGE.read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(metric_list.METRICS)
+    assert sorted(listed) == sorted(metric_list.table(FEATURES).metrics)
 
 
 def test_names_follow_the_custom() -> None:
-    for name, metric in metric_list.METRICS.items():
+    for name, metric in metric_list.table(FEATURES).metrics.items():
         assert name.endswith("_total") == (metric.kind == "counter"), name
         assert metric.help.endswith("."), name

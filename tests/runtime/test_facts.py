@@ -192,7 +192,7 @@ async def test_sinks_that_raise_hurt_no_world(kit: Kit, caplog: pytest.LogCaptur
 
     app = program()
     caplog.set_level(logging.WARNING, logger="worldline.telemetry")
-    with sinks.observed(wl.ops.Sinks(metrics=explode, log=explode, replay=cancel)) as observed:
+    with sinks.observed(wl.ops.Sinks(metrics=explode, log=explode, replay=cancel), features=()) as observed:
         async with kit.hosting(app, observed=observed) as universe:
             found = await live(universe, app)
             await kits.prove(universe.world("w"), app)
@@ -206,7 +206,7 @@ async def test_sinks_that_raise_hurt_no_world(kit: Kit, caplog: pytest.LogCaptur
 async def test_what_the_replay_hook_gets_can_be_replayed(kit: Kit) -> None:
     captured: list[wl.ops.Journaled] = []
     app = program()
-    with sinks.observed(wl.ops.Sinks(replay=captured.append)) as observed:
+    with sinks.observed(wl.ops.Sinks(replay=captured.append), features=()) as observed:
         async with kit.hosting(app, settings=PATIENT, observed=observed) as universe:
             found = await live(universe, app)
             head = await universe.world("w").head()
@@ -225,7 +225,7 @@ async def test_what_the_replay_hook_gets_can_be_replayed(kit: Kit) -> None:
 async def test_the_log_sink_gets_what_operators_want_to_know(memory_kit: Kit) -> None:
     notices: list[wl.ops.Notice] = []
     app = program()
-    with sinks.observed(wl.ops.Sinks(log=notices.append)) as observed:
+    with sinks.observed(wl.ops.Sinks(log=notices.append), features=()) as observed:
         async with memory_kit.hosting(app, settings=PATIENT, observed=observed) as universe:
             await live(universe, app)
             at = await universe.world("w")._handle.address()
@@ -242,7 +242,7 @@ async def test_the_log_sink_gets_what_operators_want_to_know(memory_kit: Kit) ->
 
 async def test_the_metrics_sink_gets_every_measurement(memory_kit: Kit) -> None:
     measures: list[wl.ops.Measure] = []
-    with sinks.observed(wl.ops.Sinks(metrics=measures.append)) as observed:
+    with sinks.observed(wl.ops.Sinks(metrics=measures.append), features=()) as observed:
         async with memory_kit.hosting(counting, settings=PATIENT, observed=observed) as universe:
             world = await universe.ensure("w", counting)
             for _ in range(5):
@@ -270,5 +270,5 @@ def test_labels_without_end_are_counted_together() -> None:
 def test_nobody_listening_costs_no_facts() -> None:
     assert not telemetry.NOTHING.on
     assert not telemetry.Telling([]).on
-    with sinks.observed() as observed:
+    with sinks.observed(features=()) as observed:
         assert not observed.telemetry.on

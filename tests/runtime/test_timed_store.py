@@ -140,10 +140,10 @@ async def test_without_metrics_nothing_stands_between() -> None:
         "memory://", memory_engine.MemoryEngine(env), objects_memory.MemoryObjects(env), env, FEATURES
     )
     assert store_opening.told(store, facts.NOTHING) is store
-    with sinks.observed(sinks.Sinks(log=lambda _: None, replay=lambda _: None)) as logging_only:
+    with sinks.observed(sinks.Sinks(log=lambda _: None, replay=lambda _: None), features=()) as logging_only:
         assert logging_only.telemetry.on
         assert store_opening.told(store, logging_only.telemetry) is store
-    with sinks.observed(sinks.Sinks(metrics=lambda _: None)) as measuring:
+    with sinks.observed(sinks.Sinks(metrics=lambda _: None), features=()) as measuring:
         assert store_opening.told(store, measuring.telemetry).engine is not store.engine
 
 

@@ -156,7 +156,7 @@ async def test_every_role_rests_by_the_environment(memory_kit: Kit, served: str)
     memory_kit.env = env = Hasty()
     connection = (await memory_kit.process()).universe._connection
     one, many = Universes.only(connection.id), Universes(patterns=["*"])
-    with sinks.observed(wl.ops.Sinks(metrics=lambda _: None)) as observed:
+    with sinks.observed(wl.ops.Sinks(metrics=lambda _: None), features=()) as observed:
         host = process.ProcessHost(
             connection.store,
             one if served == "one universe" else many,

@@ -82,7 +82,7 @@ class Hosting:
             opened = Connection(self._store, found, name, self._settings, host=self.host)
             for program in self._programs:
                 opened.knows(program)
-            await opened.pressure.begin()  # before the first input: the quota holds from there on
+            await opened.pressure.begin()  # before the first input: bounds hold from there on
             self._opened[found] = opened
         return Universe(opened)
 
@@ -126,7 +126,7 @@ async def prepared(
     secrets: secret_sources.Given | None = None,
 ) -> AsyncIterator[Hosting]:
     """A host of these roles, which the caller starts and closes."""
-    with observers.observed(sinks, metrics=metrics) as observed:
+    with observers.observed(sinks, metrics=metrics, features=FEATURES) as observed:
         async with store_opening.store(
             url, create=create, objects=objects, env=env, cache=settings.cache, codec=codec, features=FEATURES
         ) as opened:

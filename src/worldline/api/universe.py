@@ -24,7 +24,6 @@ from worldline.features.copies import calls as copy_calls
 from worldline.features.forks import calls as forks
 from worldline.features.policy import calls as policy_calls
 from worldline.features.policy.calls import PolicyChange, Rule, RuleScope, RuleVerb
-from worldline.features.quotas import admission
 from worldline.features.quotas import calls as quota_calls
 from worldline.features.quotas.calls import QuotaChange, QuotaUse
 from worldline.kernel import state_rows as kernel_snapshots
@@ -37,6 +36,8 @@ from worldline.model import ids
 from worldline.model import journal as journals
 from worldline.model import snapshots as snapshot_model
 from worldline.model.world_records import Status, WorldMeta
+from worldline.runtime import universe_admission
+from worldline.runtime.universe_admission import NewWorld
 from worldline.store import kv, transact, urls
 
 
@@ -106,14 +107,19 @@ class Universe:
         async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
             generation = universes.get_generation(universe)
             read = await store.engine.read(
-                worlds.get_name(universe, name), generation, *admission.reads(universe), universes.get_meta(universe)
+                worlds.get_name(universe, name),
+                generation,
+                universes.get_meta(universe),
+                *universe_admission.reads(store.admissions, universe),
             )
             if read.value(0) is not None:
                 return transact.NothingToWrite(False)
             batch = kv.Batch()
             # The universe may be deleted at this moment, and nothing may be made in it then.
-            universes.expect_there(batch, universe, read.value(4))
-            await admission.check(store.engine, batch, universe, read.value(2), read.value(3))
+            universes.expect_there(batch, universe, read.value(2))
+            await universe_admission.admit(
+                store.admissions, NewWorld(universe), batch, read, first=3, engine=store.engine, env=store.env
+            )
             number = universes.decode_generation(read.value(1))
             # A collection that begins now would not know of these blobs: the batch conflicts, and they are put under
             # the next.

@@ -119,7 +119,7 @@ async def open(
     hosted, known = programs_of(host, "host"), programs_of(programs, "programs")
     wanted = bool(hosted) if create is None else create
     wanted_settings = settings_model.given(settings)
-    with observers.observed(sinks, metrics=metrics) as observed:
+    with observers.observed(sinks, metrics=metrics, features=FEATURES) as observed:
         opening_store = store_opening.store(
             url, create=wanted, objects=objects, env=env, cache=wanted_settings.cache, codec=codec, features=FEATURES
         )

@@ -12,9 +12,9 @@ import shlex
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
+from worldline.api import cell_reads
 from worldline.base import errors
 from worldline.client import (
-    cell_reads,
     client_desk,
     dead_letters,
     door,

@@ -57,17 +57,23 @@ Bugs are not in this tree: they are assertions, and the role that runs into one 
 
 from __future__ import annotations
 
+from worldline.base import exit_codes
+
 
 class Error(Exception):
     """Base of everything raised on purpose. `code` is stable; the message is for people."""
 
     code = "error"
+    exit_code = exit_codes.NEGATIVE  # of a command that ends with it
+    http_status = 500  # of a request that ends with it; 500: it is a fault of the server
 
 
 class BadInput(Error):
     """A caller passed something that cannot be taken: the message says what, and what is taken."""
 
     code = "bad_input"
+    exit_code = exit_codes.USAGE
+    http_status = 400
 
 
 class ReservedName(BadInput):
@@ -132,6 +138,8 @@ class IdReused(BadInput):
     """An id stands for another input already: choose a new one, or send the same again."""
 
     code = "id_reused"
+    exit_code = exit_codes.REFUSED
+    http_status = 409
 
     def __init__(self, client_id: str) -> None:
         super().__init__(f"id {client_id!r} was used before with another payload; use a new id")
@@ -148,12 +156,14 @@ class IdReused(BadInput):
 
 class Lost(Error):
     code = "lost"
+    exit_code = exit_codes.REFUSED
 
 
 class Conflicted(Lost):
     """Another writer was faster. Read again, and try again."""
 
     code = "conflicted"
+    http_status = 503
 
 
 class Fenced(Lost):
@@ -164,6 +174,8 @@ class NotFound(Lost):
     """What was named is not there."""
 
     code = "not_found"
+    exit_code = exit_codes.NOT_FOUND
+    http_status = 404
 
 
 class NotRetained(NotFound):
@@ -186,6 +198,7 @@ class Closed(Lost):
     """A world or connection takes nothing: it is closed, paused or archived."""
 
     code = "closed"
+    http_status = 409
 
 
 class InUse(Lost):
@@ -208,6 +221,8 @@ class StoreError(Error):
     """The store could not do what was asked; the cause is kept."""
 
     code = "store_error"
+    exit_code = exit_codes.STORE
+    http_status = 503
 
 
 class StoreUnavailable(StoreError):
@@ -318,6 +333,7 @@ class NotHosted(Error):
     """No process has run the world for too long to go on waiting. What was sent is durable: do not send it again."""
 
     code = "not_hosted"
+    exit_code = exit_codes.TIMEOUT
 
 
 class RunBlocked(Error):
@@ -326,6 +342,7 @@ class RunBlocked(Error):
     """
 
     code = "run_blocked"
+    exit_code = exit_codes.REFUSED
 
     def __init__(self, run: str, world: str, why: str, *, report: str = "") -> None:
         super().__init__(f"run {run!r} of world {world!r} waits for a person: {why}")
@@ -356,6 +373,8 @@ class Overloaded(Error):
     """Nothing was taken. `retry_after` is in seconds, and an estimate."""
 
     code = "overloaded"
+    exit_code = exit_codes.REFUSED
+    http_status = 503
 
     def __init__(self, why: str, *, retry_after: float) -> None:
         super().__init__(f"{why}; try again in {retry_after:.1f} s")
@@ -366,6 +385,8 @@ class QuotaExceeded(Error):
     """Nothing was taken. `quota`: which, as `worldline universe quota` names it; `used` of `limit`."""
 
     code = "quota_exceeded"
+    exit_code = exit_codes.REFUSED
+    http_status = 503
 
     def __init__(self, quota: str, *, used: int, limit: int, advice: str) -> None:
         raised = f"raise the quota with `worldline universe quota --{quota} N`"
@@ -382,6 +403,7 @@ class Corrupt(Error):
     """Stored bytes are not what was written."""
 
     code = "corrupt"
+    exit_code = exit_codes.STORE
 
 
 class BadCopy(Corrupt):

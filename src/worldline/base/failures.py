@@ -10,7 +10,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any, Final
 
-from worldline.base import errors
+from worldline.base import errors, exit_codes
 
 
 class CancelKind(enum.IntEnum):
@@ -57,6 +57,7 @@ class Refused(errors.Error):
     """
 
     code = "refused"
+    exit_code = exit_codes.REFUSED
 
     def __init__(self, message: str = "", *, data: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)

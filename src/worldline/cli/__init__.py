@@ -45,12 +45,13 @@ from worldline.features.encryption import commands as encryption_commands
 from worldline.features.erasure import commands as erasure_commands
 from worldline.features.forks import commands as fork_commands
 from worldline.features.policy import commands as policy_commands
+from worldline.features.quotas import commands as quota_commands
 from worldline.features.relay import commands as relay_commands
 from worldline.features.shadow import commands as shadow_commands
 from worldline.host.feature_list import FEATURES
 from worldline.terminal import command_session, output
 
-for each in [*deletion_commands.UNIVERSE, *setting_commands.UNIVERSE]:
+for each in [*deletion_commands.UNIVERSE, *quota_commands.UNIVERSE, *setting_commands.UNIVERSE]:
     universe_commands.GROUP.add_command(each)
 
 SECTIONS = {

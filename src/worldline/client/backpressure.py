@@ -6,13 +6,13 @@ over to worlds of this process and wait for their step. Inputs that are in the b
 requests and new runs. Messages between worlds, receipts, timers and all other control pass, or a full system could not
 reduce its backlog.
 
-The same inputs are refused, with `QuotaExceeded`, while the universe has more bytes stored or more open effects than
-its quota allows (`features/quotas/batches.py`).
+The same inputs are refused while a feature allows the universe no more of them (`runtime/universe_admission.py`), with
+that feature's error.
 
 Estimates are sampled from the store, never read for every input: the inbox's with a read that happens anyway, once per
-sample period or number of inputs; the effects', and the quota, after an input was taken, once per sample period, less
-often the more effects there are. Between samples a process counts what it adds to an inbox itself. So several processes
-may exceed a bound by a part of it each.
+sample period or number of inputs; the effects', and what features allow, after an input was taken, once per sample
+period, less often the more effects there are. Between samples a process counts what it adds to an inbox itself. So
+several processes may exceed a bound by a part of it each.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from typing import NoReturn
 
 import msgspec
 
-from worldline.base import env as envs
 from worldline.base import errors, grammar
-from worldline.features.quotas import admission
-from worldline.features.quotas import batches as quota_batches
 from worldline.kernel import control_commands
 from worldline.layers import inbox as inboxes
 from worldline.layers import universe_settings
-from worldline.model import ids, inbox, world_records
+from worldline.model import ids, inbox
 from worldline.model.settings import PressureSettings
 from worldline.runtime import facts as telemetry
+from worldline.runtime import open_effect_count, store_opening, universe_admission
+from worldline.runtime.universe_admission import InputBounds
 from worldline.store import kv
 from worldline.worker.held_world import HeldWorld
 
@@ -52,25 +51,25 @@ class Depth(msgspec.Struct):
 class Pressure:
     def __init__(
         self,
-        engine: kv.Engine,
-        env: envs.Env,
+        store: store_opening.Store,
         universe: ids.UniverseId,
         settings: PressureSettings,
         *,
         telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:
-        self._engine = engine
-        self._env = env
+        self._engine = store.engine
+        self._env = store.env
+        self._admissions = store.admissions
         self._universe = universe
         self._own = settings
         self._settings = settings  # but for those that are stored with the universe
         self._telemetry = telemetry
         self._inboxes: dict[ids.Address, Depth] = {}
         self._effects = 0
-        self._quota = world_records.UNBOUNDED
-        self._usage: world_records.Usage | None = None
-        self._begun = False  # the quota was looked at
-        self._full = False  # by what is known, the universe has too many open effects, or all that it may have
+        self._bounds: list[InputBounds] = []  # what features allow
+        self._begun = False  # that was looked at
+        self._closed = False  # by what is known, a feature takes no input at all
+        self._full = False  # or the universe has too many open effects for the next one
         self._sampled_us: int | None = None  # when this was last looked at
         self._sample_again_us = 0
         self.waiting = 0  # inputs that were handed over to worlds of this process
@@ -140,19 +139,18 @@ class Pressure:
             raise self._refuse(at, "inbox", why, self._settings.sample_ms * 1000)
         known.added += 1  # before the commit: inputs on their way count, or a burst would pass unseen
 
-    # --- The effects of the universe, and its quota ---------------------------------------------------------------
+    # --- The effects of the universe, and what features allow -------------------------------------------------
 
     async def begin(self) -> None:
-        """Know the quota from the first input on."""
-        read = await self._engine.read(*admission.reads(self._universe), universe_settings.get(self._universe))
-        self._note(read.value(0), read.value(1), read.value(2))
+        """Know what features allow from the first input on."""
+        self._note(await self._look())
 
     def doubtful(self, item: inbox.Item) -> bool:
         """Whether the universe has too much for such an input, by what is known."""
         return self._full and is_refusable(item)
 
     async def check(self, at: ids.Address, item: inbox.Item, *, sure: bool = False) -> None:
-        """Refuse the input if the universe has too many open effects or all that it may have, by what is known.
+        """Refuse the input if the universe has too many open effects or a feature takes none, by what is known.
 
         An input that passes does not wait for a look: inputs that were given one after the other must not overtake
         each other. `sure`: except for the first input of a process, which may be its only one.
@@ -166,30 +164,24 @@ class Pressure:
             self._refuse_full(at)
 
     async def check_body(self, at: ids.Address) -> None:
-        """Refuse an input before its large payload is stored, if the universe has all the bytes that it may have."""
-        if self._over_bytes or not self._begun:
+        """Refuse an input before its large payload is stored, if a feature takes none at all."""
+        if self._closed or not self._begun:
             await self.begin()
-        if self._over_bytes:
+        if self._closed:
             self._refuse_full(at)
 
-    @property
-    def _over_bytes(self) -> bool:
-        bound, used = self._quota.bytes, None if self._usage is None else self._usage.bytes
-        return bound is not None and used is not None and used >= bound
-
     def _refuse_full(self, at: ids.Address) -> NoReturn:
-        try:
-            # The quota first: `QuotaExceeded` has no time after which to try again, as waiting alone does not help.
-            admission.check_bytes(self._quota, self._usage)
-            admission.check_effects(self._quota, self._effects)
-        except errors.QuotaExceeded:
-            self._telemetry.tell(telemetry.InputRefused(at, "quota", 0))
-            raise
+        # Features first: their errors have no time after which to try again, as waiting alone does not help.
+        for bounds in self._bounds:
+            refused = bounds.refuse_input(effects=self._effects)
+            if refused is not None:
+                self._telemetry.tell(telemetry.InputRefused(at, bounds.why, 0))
+                raise refused
         why = f"{grammar.clause(self._effects, 'effect', 'is', 'are')} open in this universe, or more"
         raise self._refuse(at, "effects", why, self._settings.sample_ms * 1000)
 
     def stale(self, item: inbox.Item) -> bool:
-        """Whether it is time to look at the open effects and the quota again."""
+        """Whether it is time to look again at the open effects, and at what features allow."""
         if self._sampled_us is not None and self._env.monotonic_us() < self._sample_again_us:
             return False
         return is_refusable(item)
@@ -201,27 +193,30 @@ class Pressure:
         self._sampled_us = self._env.monotonic_us()  # inputs that come during the read use the last sample
         self._plan_sample()  # also if the read fails: an unreachable store is not asked with every input
         try:
-            read = await self._engine.read(*admission.reads(self._universe), universe_settings.get(self._universe))
-            self._note(read.value(0), read.value(1), read.value(2))
+            self._note(await self._look())
             # Counting stops at the lowest bound: what is above it changes nothing of the judgement.
-            bounds = [each for each in (self._settings.open_effects_max, self._quota.effects) if each]
+            of_features = [each.effects_max for each in self._bounds]
+            bounds = [each for each in (self._settings.open_effects_max, *of_features) if each]
             self._effects = await self._count_effects(min(bounds)) if bounds else 0
             self._judge()
             self._plan_sample()
         except errors.StoreError:
             return  # the last sample stays; the input itself reports that the store cannot be reached
 
-    def _note(self, quota: bytes | None, usage: bytes | None, stored: bytes | None) -> None:
+    async def _look(self) -> kv.ReadResult:
+        admission_reads = universe_admission.reads(self._admissions, self._universe)
+        return await self._engine.read(universe_settings.get(self._universe), *admission_reads)
+
+    def _note(self, read: kv.ReadResult) -> None:
         self._begun = True
-        self._settings = universe_settings.decode(self._universe, stored).pressure(self._own)
-        self._quota = quota_batches.decode(self._universe, quota).quota
-        self._usage = quota_batches.decode_usage(usage)
+        self._settings = universe_settings.decode(self._universe, read.value(0)).pressure(self._own)
+        self._bounds = universe_admission.bounds(self._admissions, self._universe, read, first=1)
         self._judge()
 
     def _judge(self) -> None:
-        bound, quota = self._settings.open_effects_max, self._quota.effects
-        crowded = 0 < bound <= self._effects or (quota is not None and self._effects >= quota)
-        self._full = crowded or self._over_bytes
+        self._closed = any(each.refuse_input() is not None for each in self._bounds)
+        crowded = 0 < self._settings.open_effects_max <= self._effects
+        self._full = crowded or any(each.refuse_input(effects=self._effects) is not None for each in self._bounds)
 
     def _plan_sample(self) -> None:
         """The more effects there are, the less often they are counted."""
@@ -230,7 +225,7 @@ class Pressure:
         self._sample_again_us = self._sampled_us + self._settings.sample_ms * 1000 * max(1, self._effects // PAGE)
 
     async def _count_effects(self, bound: int) -> int:
-        return await admission.count_effects(self._engine, self._universe, count_max=bound)
+        return await open_effect_count.count(self._engine, self._universe, count_max=bound)
 
     def _refuse(self, at: ids.Address, why: telemetry.Why, message: str, after_us: int) -> errors.Overloaded:
         """The error to raise. The time is drawn, so that callers refused together do not retry together."""

@@ -54,9 +54,7 @@ class Connection:
             self.blobs, self.peers = peer_stores.blobs_of(store, universe), peers or peer_stores.Peers(store)
         else:
             self.telemetry, self.blobs, self.peers = host.telemetry, host.blobs(universe), host.peers
-        self.pressure = backpressure.Pressure(
-            store.engine, store.env, universe, settings.pressure, telemetry=self.telemetry
-        )
+        self.pressure = backpressure.Pressure(store, universe, settings.pressure, telemetry=self.telemetry)
         self.recent = known_worlds.Recent(store.env)
         self.arrivals = ask_order.Arrivals()
         self._observed = observed
@@ -147,13 +145,13 @@ async def client(
     peers: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Connection]:
     """A universe of an open store, for a process that hosts none of its worlds."""
-    with observers.observed() as observed:
+    with observers.observed(features=store.features) as observed:
         found = await find_universe(store, name, create=create)
         reached = peer_stores.Peers(store, peer_stores.check_urls(peers))
         opened = Connection(store, found, name, settings, peers=reached, observed=observed)
         for program in programs:
             opened.knows(program)
-        await opened.pressure.begin()  # before the first input: the quota holds from there on
+        await opened.pressure.begin()  # before the first input: bounds hold from there on
         try:
             yield opened
         finally:

@@ -6,17 +6,15 @@ step. One that may run again gets a ready hint, so that a worker takes it. Delet
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client.connection import Connection
-from worldline.features.copies import dormant_worlds
-from worldline.features.encryption import batches as encryption_batches
-from worldline.features.policy import calls as policy_calls
 from worldline.layers import leases, ready, trial, worlds
 from worldline.model import ids
 from worldline.model.world_records import Status
+from worldline.runtime.world_change_interface import StatusGuard
 from worldline.store import kv, transact
 
 
@@ -33,18 +31,18 @@ async def change(
         raise errors.BadInput("a world is deleted by delete(), not by a change of its status")
     check_labels(labels)
     engine, env = universe.store.engine, universe.store.env
+    guards = [] if status is None else [each for feature in universe.store.features for each in feature.status_guards]
 
     async def attempt() -> transact.Write[worlds.WorldRecord]:
-        read = await engine.read(worlds.get(at), *leases.reads(at), dormant_worlds.get(at), encryption_batches.get(at))
+        of_guards = [each for guard in guards for each in guard.reads(at)]
+        read = await engine.read(worlds.get(at), *leases.reads(at), *of_guards)
         world = worlds.decode(at, read.value(0))
-        if status is Status.ACTIVE:
-            # A world without its data key could not read its own state.
-            encryption_batches.check_kept(at, read.value(5))
-        state = leases.decode(at, read.value(1), read.value(2), read.value(3))
         batch = kv.Batch()
-        changed = worlds.change(batch, world, status=status, labels=labels)
         if status is not None:
-            dormant_worlds.forget(batch, at, read.value(4))
+            # First: why a world can never run again is said before why it cannot just now.
+            _follow(guards, batch, at, status, read, first=4)
+        state = leases.decode(at, read.value(1), read.value(2), read.value(3))
+        changed = worlds.change(batch, world, status=status, labels=labels)
         if status is not None:
             trial.clear(batch, at)  # a person has decided: a quarantine is over, or does not end by itself any more
         if status is Status.ACTIVE:
@@ -57,6 +55,16 @@ async def change(
         # Before the commit: the holder in this process releases the world itself, instead of learning it from a fence.
         await universe.host.worlds.forget(at)
     return await transact.run(engine, env, attempt)
+
+
+def _follow(
+    guards: Sequence[StatusGuard], batch: kv.Batch, at: ids.Address, status: Status, read: kv.ReadResult, *, first: int
+) -> None:
+    """Have each guard add what goes with the status, by the answers to its own reads."""
+    for each in guards:
+        behind = first + len(each.reads(at))
+        each.follow(batch, at, status, [read.value(index) for index in range(first, behind)])
+        first = behind
 
 
 def check_status(status: object) -> None:
@@ -101,8 +109,10 @@ async def rename(universe: Connection, at: ids.Address, name: str) -> None:
         return transact.Write(batch, lambda _: None)
 
     await transact.run(engine, universe.store.env, attempt)
-    # After the rename is durable: rules match worlds by the name that they have.
-    await policy_calls.renamed(universe, at)
+    # After the rename is durable: whatever goes by names reads the one that the world has now.
+    for feature in universe.store.features:
+        for watch in feature.rename_watches:
+            await watch.renamed(engine, universe.store.env, at)
 
 
 async def free(universe: Connection, name: str) -> None:

@@ -99,8 +99,7 @@ class Handle:
     async def command(self, name: str, wanted: object) -> tuple[bytes, int]:
         """Give a control input and wait for its answer. Returns it with the height at which it stands."""
         data = structs.encode(wanted)
-        # Only a new run asks for work; every other command must pass while a quota is full, since it may free what
-        # fills it.
+        # Only a new run asks for work; every other command must pass in a full universe: it may free what fills that.
         carried = await (self.carry if name == control_commands.RUN else self.universe.blobs.carry)(data)
         correlation = self.universe.store.env.random_bytes(16).hex()
         item = inbox.Control(name, carried, correlation)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from worldline.observe import metric_list
 from worldline.observe.measures import Measure
+from worldline.runtime.metric_table import MetricKind
 
 _Series = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -20,7 +20,7 @@ class Counted(msgspec.Struct, frozen=True):
     """
 
     name: str
-    kind: metric_list.MetricKind
+    kind: MetricKind
     labels: dict[str, str]
     value: float
     count: int

@@ -1,6 +1,6 @@
 """Metrics: what facts add up to, as counters, histograms and gauges in memory.
 
-`metric_list.METRICS` is the whole list. A meter only counts; `prometheus.py` offers the counts, and a user's metrics
+`metric_list.table` has the whole list. A meter only counts; `prometheus.py` offers the counts, and a user's metrics
 sink gets each measurement as it is made. Levels (how many worlds are held now) are not counted but read when metrics
 are scraped; the backlog is a gauge that keeps its value until it is measured again.
 
@@ -9,7 +9,6 @@ Everything is updated on the event loop; a reader in another thread may be one u
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,8 +20,8 @@ from worldline.keys import keyspace_table
 from worldline.model.journal import INPUTS, Kind
 from worldline.model.work import WorkKind
 from worldline.observe import metric_list
-from worldline.observe.metric_list import METRICS
 from worldline.runtime import facts
+from worldline.runtime.metric_table import MetricKind, MetricTable
 from worldline.store import kv
 
 SERIES_MAX = 1_000  # of one metric; label values that come after that are counted as OTHER
@@ -34,7 +33,7 @@ class Measure(msgspec.Struct, frozen=True, gc=False):
     """One measurement, for a metrics sink: how much to add, what was observed, or what a gauge is now."""
 
     name: str
-    kind: metric_list.MetricKind
+    kind: MetricKind
     value: float
     labels: dict[str, str]
 
@@ -62,10 +61,13 @@ class Histogram:
 
 
 class Meter:
-    """Counts facts. `sink` gets every measurement besides; the caller of `tell` catches what it raises."""
+    """Counts facts. `sink` gets every measurement besides; the caller of `tell` catches what it raises. `table`: the
+    metrics that there are.
+    """
 
-    def __init__(self, sink: Callable[[Measure], None] | None = None) -> None:
+    def __init__(self, sink: Callable[[Measure], None] | None = None, *, table: MetricTable = metric_list.CORE) -> None:
         self._sink = sink
+        self.table = table
         self.opened: dict[bytes, tuple[str, int]] = {}  # effects by intent: name, and when they were asked for
         self._known: dict[str, int] = {}  # series of each metric
         self.counters: dict[Series, float] = {}
@@ -91,31 +93,37 @@ class Meter:
         series = self._series(name, labels, self.counters)
         self.counters[series] = self.counters.get(series, 0) + by
         if self._sink is not None:
-            self._sink(_measure(series, by))
+            self._sink(self._measure(series, by))
 
     def observe(self, name: str, value: float, *labels: str) -> None:
         series = self._series(name, labels, self.histograms)
         found = self.histograms.get(series)
         if found is None:
-            found = self.histograms[series] = Histogram(METRICS[name].bounds)
+            found = self.histograms[series] = Histogram(self.table.metrics[name].bounds)
         found.observe(value)
         if self._sink is not None:
-            self._sink(_measure(series, value))
+            self._sink(self._measure(series, value))
 
     def set(self, name: str, value: float, *labels: str) -> None:
         series = self._series(name, labels, self.gauges)
         self.gauges[series] = value
         if self._sink is not None:
-            self._sink(_measure(series, value))
+            self._sink(self._measure(series, value))
 
     def value(self, name: str, *labels: str) -> float:
         """The value of a counter or a gauge, or how often a histogram was given one."""
-        if METRICS[name].kind == "gauge":
+        kind = self.table.metrics[name].kind
+        if kind == "gauge":
             return self.gauges.get((name, labels), 0)
-        if METRICS[name].kind == "histogram":
+        if kind == "histogram":
             found = self.histograms.get((name, labels))
             return 0 if found is None else found.count
         return self.counters.get((name, labels), 0)
+
+    def _measure(self, series: Series, value: float) -> Measure:
+        name, labels = series
+        metric = self.table.metrics[name]
+        return Measure(name, metric.kind, value, dict(zip(metric.labels, labels, strict=True)))
 
     def _series(self, name: str, labels: tuple[str, ...], known: Mapping[Series, Any]) -> Series:
         """A metric with its labels; with others in their place if there are too many already."""
@@ -362,12 +370,9 @@ def _due_counted(meter: Meter, fact: facts.DueCounted) -> None:
     meter.set("worldline_backlog_measured_timestamp_seconds", _seconds(fact.wall_us), fact.universe, "due")
 
 
-def _usage_counted(meter: Meter, fact: facts.UsageCounted) -> None:
-    for name, count in fact.used.items():
-        meter.set("worldline_quota_used", count, fact.universe, name)
-    for name, limit in fact.limits.items():
-        # A graph needs a number, also where there is no limit.
-        meter.set("worldline_quota_limit", math.inf if limit is None else limit, fact.universe, name)
+def _levels_measured(meter: Meter, fact: facts.LevelsMeasured) -> None:
+    for each in fact.levels:
+        meter.set(each.metric, each.value, *each.labels)
 
 
 # --- The store and the process ----------------------------------------------------------------------------------
@@ -472,7 +477,7 @@ _MEASURES: dict[type[facts.Fact], Callable[[Meter, Any], None]] = {
     facts.WorldsCounted: _worlds_counted,
     facts.OpenCounted: _open_counted,
     facts.DueCounted: _due_counted,
-    facts.UsageCounted: _usage_counted,
+    facts.LevelsMeasured: _levels_measured,
     facts.StoreRead: _store_read,
     facts.CommitAnswered: _stored,
     facts.StoreCallFailed: _store_failed,
@@ -483,12 +488,6 @@ _MEASURES: dict[type[facts.Fact], Callable[[Meter, Any], None]] = {
     facts.Troubled: _troubled,
     facts.HostChanged: _not_counted,
 }
-
-
-def _measure(series: Series, value: float) -> Measure:
-    name, labels = series
-    metric = METRICS[name]
-    return Measure(name, metric.kind, value, dict(zip(metric.labels, labels, strict=True)))
 
 
 def _seconds(us: int) -> float:

@@ -13,7 +13,8 @@ import prometheus_client
 from prometheus_client import core, registry
 
 from worldline.base import errors
-from worldline.observe import measures, metric_list
+from worldline.observe import measures
+from worldline.runtime.metric_table import Metric
 
 LOCAL = "127.0.0.1"
 
@@ -34,17 +35,17 @@ class MeterCollector(registry.Collector):
         gauges = dict(meter.gauges)
         for name, level in meter.levels().items():
             gauges[name, ()] = level
-        for name, metric in metric_list.METRICS.items():
+        for name, metric in meter.table.metrics.items():
             match metric.kind:
                 case "counter":
-                    yield _counter(name, metric, counters)
+                    yield _counter(name, metric, counters, meter.table.beginnings(name))
                 case "histogram":
                     yield _histogram(name, metric, histograms)
                 case "gauge":
                     yield _gauge(name, metric, gauges)
 
 
-def _gauge(name: str, metric: metric_list.Metric, gauges: dict[measures.Series, float]) -> core.GaugeMetricFamily:
+def _gauge(name: str, metric: Metric, gauges: dict[measures.Series, float]) -> core.GaugeMetricFamily:
     family = core.GaugeMetricFamily(name, metric.help, labels=metric.labels)
     found = [(labels, value) for (of, labels), value in gauges.items() if of == name]
     # A gauge that vanishes looks like a process that is gone.
@@ -55,10 +56,12 @@ def _gauge(name: str, metric: metric_list.Metric, gauges: dict[measures.Series, 
     return family
 
 
-def _counter(name: str, metric: metric_list.Metric, counters: dict[measures.Series, float]) -> core.CounterMetricFamily:
+def _counter(
+    name: str, metric: Metric, counters: dict[measures.Series, float], beginnings: list[tuple[str, ...]]
+) -> core.CounterMetricFamily:
     family = core.CounterMetricFamily(name.removesuffix("_total"), metric.help, labels=metric.labels)
     # From the beginning, so that an alarm on its rate has something to start from.
-    found: dict[tuple[str, ...], float] = dict.fromkeys(metric_list.beginnings(name), 0)
+    found: dict[tuple[str, ...], float] = dict.fromkeys(beginnings, 0)
     found |= {labels: value for (of, labels), value in counters.items() if of == name}
     for labels, value in found.items():
         family.add_metric(labels, value)
@@ -66,7 +69,7 @@ def _counter(name: str, metric: metric_list.Metric, counters: dict[measures.Seri
 
 
 def _histogram(
-    name: str, metric: metric_list.Metric, histograms: dict[measures.Series, measures.Histogram]
+    name: str, metric: Metric, histograms: dict[measures.Series, measures.Histogram]
 ) -> core.HistogramMetricFamily:
     family = core.HistogramMetricFamily(name, metric.help, labels=metric.labels)
     for (of, labels), histogram in histograms.items():

@@ -15,7 +15,7 @@ counted (`worldline_sink_errors_total`) and logged once; no world notices.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeVar
 
@@ -24,8 +24,10 @@ import msgspec
 from worldline.base import errors, grammar
 from worldline.kernel import replay as replays
 from worldline.model import ids, journal
-from worldline.observe import measures
+from worldline.observe import measures, metric_list
 from worldline.runtime import facts
+from worldline.runtime.feature import Feature
+from worldline.runtime.metric_table import MetricTable
 
 T = TypeVar("T")
 
@@ -124,14 +126,16 @@ class Observed:
 
 
 @contextmanager
-def observed(sinks: Sinks | None = None, *, metrics: str | None = None) -> Iterator[Observed]:
+def observed(
+    sinks: Sinks | None = None, *, metrics: str | None = None, features: Sequence[Feature]
+) -> Iterator[Observed]:
     """Put together what listens. `metrics`: HOST:PORT where Prometheus finds them, as long as the block lasts."""
-    wanted = sinks or Sinks()
-    listeners = _sinks(wanted)
+    wanted, table = sinks or Sinks(), metric_list.table(features)
+    listeners = _sinks(wanted, table)
     tracing = _tracing()
     if tracing is not None:
         listeners.append(("spans", tracing))
-    meter = None if metrics is None else measures.Meter()
+    meter = None if metrics is None else measures.Meter(table=table)
     if meter is not None:
         listeners.append(("prometheus", meter.tell))
     # Facts about each store call cost on the hot path: they are told only if something counts them.
@@ -144,11 +148,11 @@ def observed(sinks: Sinks | None = None, *, metrics: str | None = None) -> Itera
         yield Observed(telling, meter, port=port)
 
 
-def _sinks(sinks: Sinks) -> list[tuple[str, facts.Listener]]:
+def _sinks(sinks: Sinks, table: MetricTable) -> list[tuple[str, facts.Listener]]:
     listeners: list[tuple[str, facts.Listener]] = []
     if sinks.metrics is not None:
         # A meter of its own: a user's sink that raises must not keep Prometheus from its counts.
-        listeners.append(("metrics", measures.Meter(sinks.metrics).tell))
+        listeners.append(("metrics", measures.Meter(sinks.metrics, table=table).tell))
     if sinks.log is not None:
         listeners.append(("log", _each(notices, sinks.log)))
     if sinks.replay is not None:

@@ -45,14 +45,14 @@ class Entered(msgspec.Struct, frozen=True, gc=False):
     ended_wall_us: int
 
 
-Why = Literal["inbox", "effects", "world", "process", "quota"]
+Why = Literal["inbox", "effects", "world", "process"]
 
 
 class InputRefused(msgspec.Struct, frozen=True, gc=False):
     """An input from outside was refused, because there is too much to do already, or the universe has all it may."""
 
     at: ids.Address
-    why: Why
+    why: str  # one of `Why`, or the word of a feature that refuses (`universe_admission.InputBounds`)
     retry_after_us: int
 
 
@@ -399,12 +399,21 @@ class DueCounted(msgspec.Struct, frozen=True):
     overdue_age_us: dict[str, int]  # of what is due for longest
 
 
-class UsageCounted(msgspec.Struct, frozen=True):
-    """What a universe has was counted, because its quota bounds some of it. By quota; a limit of None is no bound."""
+# --- What features measure -----------------------------------------------------------------------------------------
 
-    universe: str
-    used: dict[str, int]
-    limits: dict[str, int | None]
+
+class Level(msgspec.Struct, frozen=True, gc=False):
+    """What a gauge is now. `labels`: their values, in the order in which the metric declares them."""
+
+    metric: str
+    value: float
+    labels: tuple[str, ...]
+
+
+class LevelsMeasured(msgspec.Struct, frozen=True):
+    """A feature has measured something: gauges that it declares (`Feature.measures`)."""
+
+    levels: Sequence[Level]
 
 
 # --- The process -----------------------------------------------------------------------------------------------
@@ -515,7 +524,7 @@ Fact = (
     | WorldsCounted
     | OpenCounted
     | DueCounted
-    | UsageCounted
+    | LevelsMeasured
     | StoreRead
     | CommitAnswered
     | StoreCallFailed

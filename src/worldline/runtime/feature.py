@@ -13,10 +13,13 @@ import msgspec
 
 from worldline.runtime.holder_job import MakeHolderJob
 from worldline.runtime.janitor_job import JanitorContext, JanitorJob
+from worldline.runtime.metric_table import MetricTable
 from worldline.runtime.signed_receipts import ReceiptSigning
 from worldline.runtime.store_context import JanitorRole, StoreContext
 from worldline.runtime.store_wrapping import WrapStore
+from worldline.runtime.universe_admission import Admission
 from worldline.runtime.world_bounds import StepRules
+from worldline.runtime.world_change_interface import RenameWatch, StatusGuard
 
 MakeJanitorJob = Callable[[JanitorContext], JanitorJob]
 MakeStoreJob = Callable[[StoreContext], JanitorJob]
@@ -34,3 +37,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     store_jobs: tuple[MakeStoreJob, ...] = ()  # and in the store as a whole
     janitor_roles: tuple[MakeJanitorRole, ...] = ()  # loops beside the janitor; None where settings turn one off
     wrap_store: WrapStore | None = None  # encodes what is stored; one feature at most
+    admissions: tuple[Admission, ...] = ()  # whether a universe takes more from outside
+    status_guards: tuple[StatusGuard, ...] = ()  # what goes with another status of a world, or is against it
+    rename_watches: tuple[RenameWatch, ...] = ()  # what follows when a world has another name
+    measures: MetricTable = MetricTable()  # metrics of its own; it tells them as `facts.LevelsMeasured`

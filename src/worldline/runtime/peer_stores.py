@@ -17,6 +17,7 @@ from worldline.kernel.authoring import message_calls
 from worldline.layers import blobs as blob_layer
 from worldline.model import ids
 from worldline.runtime import store_opening
+from worldline.runtime.universe_admission import Admission
 from worldline.store import kv
 
 OWN = ""
@@ -25,10 +26,13 @@ Opening = Callable[[str], Coroutine[Any, Any, store_opening.Store]]
 
 
 class PeerUniverse(msgspec.Struct, frozen=True):
-    """A store that messages can be brought to: the engine, and where the large values of a universe are."""
+    """A store that messages can be brought to: the engine, where the large values of a universe are, and what decides
+    whether a universe takes more from outside.
+    """
 
     engine: kv.Engine
     blobs: blob_layer.Of
+    admissions: tuple[Admission, ...]
 
 
 class Peers:
@@ -50,7 +54,7 @@ class Peers:
     async def find(self, name: str) -> PeerUniverse:
         """`NotFound` if there is no store of this name; `StoreError` if it cannot be opened now."""
         store = self._own if name == OWN else await self._open(name)
-        return PeerUniverse(store.engine, lambda universe: blobs_of(store, universe))
+        return PeerUniverse(store.engine, lambda universe: blobs_of(store, universe), store.admissions)
 
     async def _open(self, name: str) -> store_opening.Store:
         if name not in self._urls:

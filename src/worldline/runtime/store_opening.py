@@ -29,6 +29,7 @@ from worldline.model.settings import CacheSettings
 from worldline.runtime import child_process, facts, timed_store
 from worldline.runtime.feature import Feature
 from worldline.runtime.store_wrapping import StoreCodec, StoreWrapping, WrapStore
+from worldline.runtime.universe_admission import Admission
 from worldline.store import hints as wake_ups
 from worldline.store import kv, memory_engine, urls
 from worldline.store.lmdb import lmdb_driver
@@ -71,6 +72,11 @@ class Store(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"Store({urls.shown(self.url)!r})"
+
+    @property
+    def admissions(self) -> tuple[Admission, ...]:
+        """What decides whether a universe of this store takes more from outside."""
+        return tuple(each for feature in self.features for each in feature.admissions)
 
     async def close(self) -> None:
         await self.objects.close()

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from worldline.base import env_os, errors, failures
+from worldline.base import env_os, errors, exit_codes, failures
 from worldline.codec import printable
 from worldline.inspect import entry_text
 from worldline.store import urls
@@ -27,17 +27,9 @@ CELL_CHARACTERS_MAX = 200
 ERROR_CHARACTERS_MAX = 4_000
 SECONDS_OF_MINUTE = 60
 
-NEGATIVE, USAGE, NOT_FOUND, REFUSED, STORE, TIMEOUT, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
-
-_CODES: list[tuple[tuple[type[BaseException], ...], int]] = [
-    ((errors.IdReused,), REFUSED),  # before BadInput, which it is too: the first that fits counts
-    ((errors.BadInput,), USAGE),
-    ((errors.NotFound,), NOT_FOUND),
-    ((errors.Lost, failures.Refused, errors.Overloaded, errors.QuotaExceeded, errors.RunBlocked), REFUSED),
-    ((errors.StoreError, errors.Corrupt), STORE),
-    ((failures.Failed, failures.Diverged), NEGATIVE),
-    ((TimeoutError, errors.NotHosted), TIMEOUT),
-]
+# As commands name them, beside what they write.
+NEGATIVE, USAGE, NOT_FOUND, REFUSED = exit_codes.NEGATIVE, exit_codes.USAGE, exit_codes.NOT_FOUND, exit_codes.REFUSED
+STORE, TIMEOUT, INTERRUPTED = exit_codes.STORE, exit_codes.TIMEOUT, exit_codes.INTERRUPTED
 
 _HINTS: list[tuple[type[BaseException], str]] = [
     (errors.StoreMissing, "create one with `worldline dev FILE` or `worldline init`, or name another with --store"),
@@ -54,15 +46,14 @@ class Declined(errors.Error):
     """A person was asked and said no, or could not be asked."""
 
     code = "declined"
+    exit_code = REFUSED
 
 
 def exit_code(error: BaseException) -> int:
-    if isinstance(error, Declined):
-        return REFUSED
-    for kinds, code in _CODES:
-        if isinstance(error, kinds):
-            return code
-    return NEGATIVE
+    """What the process ends with: as the error says, if it is one of ours."""
+    if isinstance(error, errors.Error):
+        return error.exit_code
+    return TIMEOUT if isinstance(error, TimeoutError) else NEGATIVE
 
 
 def complain(error: BaseException, *, as_json: bool, hint: str = "") -> int:

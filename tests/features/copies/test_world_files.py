@@ -18,7 +18,7 @@ from tests.kits import fixtures, kit, people
 from worldline.base import errors, limits
 from worldline.codec import canonical
 from worldline.features.collection import batches as collection_batches
-from worldline.features.copies import pack_file, world_import
+from worldline.features.copies import pack_file, release_calls, world_import
 from worldline.features.copies.world_file import Tag
 from worldline.inspect import doctor, verify
 from worldline.keys import age as age_keys
@@ -216,6 +216,21 @@ async def test_a_quota_counts_what_is_imported(tmp_path: Path) -> None:
         with pytest.raises(wl.errors.QuotaExceeded):
             await process.universe.import_world(file, name="one more")
         assert await contents(process.engine, process.universe._connection.id) == before
+
+
+async def test_a_copy_that_was_resumed_by_hand_does_not_wait_any_more(tmp_path: Path) -> None:
+    file = tmp_path / "alice.world"
+    async with stores(tmp_path, "memory", "memory") as (here, there):
+        await exported(here, file)
+        process = await there.process()
+        world = await process.universe.import_world(file)
+        link = process.universe._connection
+        assert [name for _, name, _ in await release_calls.held_copies(link)] == [world.name]
+        await world.resume()
+        await world.archive()
+        assert await release_calls.held_copies(link) == []
+        assert await release_calls.release_all(link) == []
+        assert (await world.describe()).status is wl.Status.ARCHIVED
 
 
 # --- Files that are none ---------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ first answer; the same name with anything else asked for is refused.
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any
 
 import msgspec
@@ -160,19 +161,21 @@ async def test_calls_at_once_make_one_world(kit: Kit) -> None:
     async with kit.hosting(shop.program) as universe:
         world = await template(universe, shop)
         at, connection = await world._handle.address(), universe._connection
-        given = (connection.store.engine, connection.store.env, connection.blobs, at)
-        wanted = fork_commit.ForkRequest("fork", None, ForkPolicy.DROP, live=False, script=[], labels=None)
-        made = await asyncio.gather(*(fork_commit.world_fork(*given, wanted) for _ in range(5)))
-        planted = await asyncio.gather(
-            *(fork_commit.world_create_from_seed(*given, name="seeded", program="shop", at=1) for _ in range(5))
+        store, blobs = connection.store, connection.blobs
+        fork = functools.partial(fork_commit.world_fork, store.engine, store.env, blobs, admissions=store.admissions)
+        seed = functools.partial(
+            fork_commit.world_create_from_seed, store.engine, store.env, blobs, at, admissions=store.admissions
         )
+        wanted = fork_commit.ForkRequest("fork", None, ForkPolicy.DROP, live=False, script=[], labels=None)
+        made = await asyncio.gather(*(fork(at, wanted) for _ in range(5)))
+        planted = await asyncio.gather(*(seed(name="seeded", program="shop", at=1) for _ in range(5)))
         assert (len({*made}), len({*planted})) == (1, 1)
         assert sorted([each.name async for each in universe.worlds()]) == ["alice", "fork", "seeded"]
         with pytest.raises(wl.BadInput, match="one of program 'shop', not 'other'"):
-            await fork_commit.world_create_from_seed(*given, name="x", program="other")
+            await seed(name="x", program="other")
         unknown = ids.Address(at.universe, ids.WorldId(b"n" * 16))
         with pytest.raises(wl.NotFound):
-            await fork_commit.world_fork(*given[:3], unknown, msgspec.structs.replace(wanted, name="other"))
+            await fork(unknown, msgspec.structs.replace(wanted, name="other"))
 
 
 async def test_a_fork_reads_little_wherever_it_begins(memory_kit: Kit) -> None:

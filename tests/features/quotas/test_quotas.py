@@ -17,10 +17,11 @@ from tests.kits.kit import Kit, Process
 from worldline.client.connection import Connection
 from worldline.features.quotas import batches as layer
 from worldline.features.quotas import job as quota_job
+from worldline.host.feature_list import FEATURES
 from worldline.inspect import why
 from worldline.keys import space
 from worldline.model.settings import PressureSettings
-from worldline.observe import measures
+from worldline.observe import measures, metric_list
 from worldline.runtime.store_context import StoreContext
 from worldline.runtime.universes.served_universes import Served, Universes
 from worldline.store import kv
@@ -321,7 +322,7 @@ async def test_a_count_finds_what_there_is(kit: Kit, monkeypatch: pytest.MonkeyP
 
 async def test_the_janitor_counts_what_is_bounded_and_says_so(memory_kit: Kit) -> None:
     app = App()
-    meter = measures.Meter()
+    meter = measures.Meter(table=metric_list.table(FEATURES))
     client = await memory_kit.process(settings=SETTINGS)
     other = await memory_kit.process(settings=SETTINGS, universe="other")
     await client.universe.create("w", app.program)

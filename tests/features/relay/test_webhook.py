@@ -544,6 +544,9 @@ def test_a_bug_is_a_status_too_and_goes_to_the_log(monkeypatch: pytest.MonkeyPat
         (wl.errors.Closed("archived"), 409),
         (wl.NotFound("no world"), 404),
         (errors.Conflicted("busy"), 503),
+        (errors.QuotaExceeded("worlds", used=1, limit=1, advice="delete some"), 503),
+        (errors.IdReused("x"), 409),
+        (errors.ValueTooLarge("long"), 400),
     ],
 )
 def test_what_keeps_a_value_out(raised: Exception, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -556,6 +559,21 @@ def test_what_keeps_a_value_out(raised: Exception, status: int, monkeypatch: pyt
             assert await statuses(served, request()) == [status]
 
     aio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "retry_after"),
+    [
+        (wl.errors.StoreError("secret place"), "the store is out of reach, or too busy", 1),
+        (wl.Overloaded("1,000 waiting inputs", retry_after=3.7), "the world has too much to do", 3),
+        (errors.QuotaExceeded("worlds", used=1, limit=1, advice="delete some"), "its quota is 1", 10),
+    ],
+)
+def test_what_is_said_when_it_may_be_tried_again(raised: errors.Error, error: str, retry_after: int) -> None:
+    answer = webhook._refused(raised).answer
+    assert (answer.status, answer.retry_after) == (503, retry_after)
+    assert error in answer.body["error"]
+    assert "secret" not in answer.body["error"]
 
 
 # --- Settings ----------------------------------------------------------------------------------------------------

@@ -1,20 +1,17 @@
-"""The universes of a store: list, create; what one may have: quota; who may send messages to its worlds: allow, deny,
-allowed. Each change of a quota and of what is allowed is kept.
+"""The universes of a store: list, create; who may send messages to its worlds: allow, deny, allowed. Each change of
+what is allowed is kept.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import click
-import msgspec
 
 from worldline.api import store_universes
-from worldline.base import errors
 from worldline.features.abroad import calls as abroad_calls
-from worldline.features.quotas import calls as quota_calls
+from worldline.features.quotas import commands as quota_commands
 from worldline.inspect.entry_text import rfc3339, when
 from worldline.terminal import command_session, output
 from worldline.terminal.command_session import CommandSession
@@ -96,7 +93,7 @@ def _fields(what: abroad_calls.Allowed) -> dict[str, str]:
     }
 
 
-# --- Which there are, and what they may have --------------------------------------------------------------------------
+# --- Which there are -----------------------------------------------------------------------------------------------
 
 
 @command_session.command("list", many=True)
@@ -135,89 +132,15 @@ async def create(desk: CommandSession, *, name: str) -> int:
     return 0 if made else output.NEGATIVE  # an answer, and no error: a script may create what is there already
 
 
-def _amount(text: str) -> int | None:
-    """A number, with K, M, G or T behind it for powers of 1024; or `none`."""
-    found = _AMOUNT.fullmatch(text.strip().lower())
-    if found is None:
-        raise errors.BadInput(f"{text!r} is no quota; use a number like 500 or 20G, or none")
-    if found["none"]:
-        return None
-    scale: int = 1024 ** " kmgt".index(found["unit"] or " ")  # powers of 1024, as disks and memory are counted
-    return int(found["number"]) * scale
-
-
-# Bounded: `int` refuses a number of thousands of digits with an error of its own.
-_AMOUNT = re.compile(r"(?P<none>none)|(?P<number>[0-9]{1,30})(?P<unit>[kmgt]?)b?")
-
-
-def _quotas(function: Function) -> Function:
-    for name, what in (
-        ("pins", "Forks that pin a snapshot of the world they come from."),
-        ("effects", "Open effects."),
-        ("bytes", "Bytes stored; K, M, G and T are powers of 1024."),
-        ("worlds", "Worlds."),
-    ):
-        function = click.option(f"--{name}", metavar="N|none", help=what)(function)
-    return function
-
-
-@command_session.command("quota")
-@_quotas
-@click.option("--count", is_flag=True, help="Count the bytes now: reads all of the universe.")
-@click.option("--log", "shows_changes", is_flag=True, help="What the quota was from when on, the newest first.")
-async def quota(desk: CommandSession, *, count: bool, shows_changes: bool, **given: str | None) -> None:
-    """Show what the universe has and may have, or change what it may have.
-
-    Beyond its quota, what comes from outside and asks for more is refused; what runs already goes on.
-    """
-    wanted = {name: _amount(value) for name, value in given.items() if value is not None}
-    async with desk.open(programs=[]) as universe:
-        if shows_changes:
-            _show_changes(desk, await quota_calls.changes(universe))
-            return
-        changed = await quota_calls.change(universe, **wanted) if wanted else False
-        found = await quota_calls.use(universe.store, universe.id, count=count)
-    lines = [f"{name:8} {_of(found, name)}" for name in errors.QUOTA_NAMES]
-    if found.counted_us is not None:
-        lines.append(f"bytes were counted at {rfc3339(when(found.counted_us))}")
-    lines += [f"over its quota of {name}: what asks for more is refused" for name in found.exceeded]
-    desk.out.one({"universe": universe.name, **_use(found), "changed": changed}, lines)
-
-
-def _show_changes(desk: CommandSession, found: list[quota_calls.QuotaChange]) -> None:
-    rows = [
-        {"change": each.change, "time": rfc3339(when(each.time_us)), **msgspec.structs.asdict(each.quota)}
-        for each in found
-    ]
-    columns = {"CHANGE": "change", "TIME": "time", **{name.upper(): name for name in errors.QUOTA_NAMES}}
-    desk.out.many(rows, columns, none="this universe never had a quota", key="change")
-
-
-def _use(found: quota_calls.QuotaUse) -> dict[str, Any]:
-    return {
-        **{name: getattr(found, name) for name in errors.QUOTA_NAMES},
-        "quota": msgspec.structs.asdict(found.quota),
-        "counted": None if found.counted_us is None else rfc3339(when(found.counted_us)),
-        "exceeded": found.exceeded,
-    }
-
-
 def _row(each: store_universes.UniverseInfo) -> dict[str, Any]:
-    bounded = [name for name in errors.QUOTA_NAMES if getattr(each.use.quota, name) is not None]
-    uses = ", ".join(f"{name} {_of(each.use, name)}" for name in bounded) or "-"
-    created = rfc3339(when(each.created_us))
-    return {"name": each.name, "id": each.id, "created": created, **_use(each.use), "uses": uses}
-
-
-def _of(found: quota_calls.QuotaUse, name: str) -> str:
-    used, limit = getattr(found, name), getattr(found.quota, name)
-    return f"{'not counted' if used is None else used} of {'any number' if limit is None else limit}"
+    used = {**quota_commands.shown(each.use), "uses": quota_commands.uses(each.use)}
+    return {"name": each.name, "id": each.id, "created": rfc3339(when(each.created_us)), **used}
 
 
 # `worldline universe ...`; other files add their commands to it.
 GROUP = click.Group(
     "universe",
-    commands=[list_universes, create, quota, allow, deny, allowed],
+    commands=[list_universes, create, allow, deny, allowed],
     help="What universes have and may have, and who may send to one.",
 )
 COMMANDS: list[click.Command] = [GROUP]

@@ -16,6 +16,7 @@ while: its run waits, its world does not, and the owner's own inputs keep the re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
 
 import msgspec
@@ -25,8 +26,6 @@ from worldline.base import errors, failures, grammar, probes
 from worldline.codec import sealed_token
 from worldline.effects import attempt as attempts
 from worldline.effects import parking
-from worldline.features.quotas import admission
-from worldline.features.quotas import batches as quota_batches
 from worldline.kernel import runs
 from worldline.kernel.authoring import message_calls as calls
 from worldline.kernel.authoring.calls import Effect, Retry
@@ -37,7 +36,9 @@ from worldline.model import ids, inbox
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
 from worldline.model.settings import PressureSettings
 from worldline.model.world_records import TAKES_INPUT
+from worldline.runtime import universe_admission
 from worldline.runtime.peer_stores import PeerUniverse
+from worldline.runtime.universe_admission import InputBounds
 from worldline.store import kv, transact
 
 CONCURRENCY = 128
@@ -189,12 +190,13 @@ class Carrier:
                 _check_allowed(granted, letter, letter.world)
                 _refuse(calls.UNDELIVERABLE, f"message to {to!r}: no such world")
             found[:] = [at]
+            share = _share_reads(bounds, at, message)
             read = await engine.read(
                 worlds.get(at),
                 messages.get_seen(at, message),
                 *grants,
-                *admission.reads(universe),
-                *_share_reads(bounds, at, message),
+                *share,
+                *universe_admission.reads(place.admissions, universe),
             )
             seen = read.value(1)
             if seen is not None:  # whatever has changed since: it is there
@@ -207,9 +209,11 @@ class Carrier:
                 _refuse(calls.UNDELIVERABLE, f"message to {to!r}: {why_not}")
             # Within a universe, messages are not from outside, and no quota refuses them.
             if universe != message.from_universe:
-                _check_quota(universe, letter, read.value(4), read.value(5))
-                if bounds.inbox_items_max:
-                    _check_share(bounds, at, letter, read.page(6), read.time_us)
+                _check_admitted(
+                    letter, universe_admission.bounds(place.admissions, universe, read, first=4 + len(share))
+                )
+                if share:
+                    _check_share(bounds, at, letter, read.page(4), read.time_us)
             if messages.is_too_old(sent_us=letter.sent_us, time_us=read.time_us, window_us=self._window_us):
                 why = "it was on its way for so long that whether it was taken before cannot be known"
                 _refuse(calls.EXPIRED, f"message to {to!r}: {why}")
@@ -315,12 +319,12 @@ def _check_allowed(allowed: universes.Granted, letter: MessageInTransit, world: 
         _refuse(calls.NOT_ALLOWED, f"message to {letter.to!r}: {who} may not send {label} there")
 
 
-def _check_quota(universe: ids.UniverseId, letter: MessageInTransit, quota: bytes | None, usage: bytes | None) -> None:
+def _check_admitted(letter: MessageInTransit, allowed: Sequence[InputBounds]) -> None:
     """For the universe that it goes to, a message from another one comes from outside."""
-    try:
-        admission.check_message(quota_batches.decode(universe, quota).quota, quota_batches.decode_usage(usage))
-    except errors.QuotaExceeded as error:
-        _refuse(calls.OVER_QUOTA, f"message to {letter.to!r}: that universe is over its quota of {error.quota}")
+    for bounds in allowed:
+        refused = bounds.refuse_message()
+        if refused is not None:
+            _refuse(refused.code, f"message to {letter.to!r}: {refused.why}")
 
 
 def _share_reads(bounds: PressureSettings, at: ids.Address, message: inbox.Message) -> list[kv.Range]:

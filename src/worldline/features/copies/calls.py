@@ -71,7 +71,7 @@ async def import_world(
         with _opened(file) as opened:
             world, data = world_file_check.header(opened, str(file))
             importer = world_import.Importer(
-                store.engine, store.env, universe.blobs, universe.id, asked, world=world, data=data, keep=keep
+                store, universe.blobs, universe.id, asked, world=world, data=data, keep=keep
             )
             made = await importer.made_before()
             # Asked before the long check, and not for a file that was imported before.

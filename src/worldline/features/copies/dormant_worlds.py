@@ -6,6 +6,8 @@ says what it was before, and becomes when it is released; without the record, an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from worldline.features.copies import dormant_keyspace as keys
 from worldline.features.copies import records
 from worldline.layers import worlds
@@ -43,3 +45,15 @@ def forget(batch: kv.Batch, at: ids.Address, raw: bytes | None) -> None:
     if raw is not None:
         batch.expect(keys.held_key(at), raw)
         batch.delete(keys.held_key(at))
+
+
+class DormantCopyGuard:
+    """A copy that a person has given another status is no copy that waits (`StatusGuard`)."""
+
+    def reads(self, at: ids.Address) -> list[kv.Get]:
+        return [get(at)]
+
+    def follow(self, batch: kv.Batch, at: ids.Address, status: Status, read: Sequence[bytes | None]) -> None:
+        """Forget what it was before, whatever it becomes."""
+        del status
+        forget(batch, at, read[0])

@@ -25,14 +25,13 @@ from worldline.features.copies import records as copies
 from worldline.features.copies.file_keys import FileKeys
 from worldline.features.copies.world_file import Tag
 from worldline.features.copies.world_file_check import CheckedFile
-from worldline.features.quotas import admission
-from worldline.features.quotas import batches as quota_batches
-from worldline.features.quotas import job as quota_job
 from worldline.layers import age, cas, universes, worlds
 from worldline.layers import blobs as blob_layer
 from worldline.layers.history import history_line
 from worldline.model import ids
 from worldline.model import world_records as model
+from worldline.runtime import store_opening, universe_admission
+from worldline.runtime.universe_admission import NewWorld
 from worldline.store import kv, transact
 
 SWEEP_PAGE = 1_000
@@ -53,8 +52,7 @@ class Importer:
 
     def __init__(
         self,
-        engine: kv.Engine,
-        env: envs.Env,
+        store: store_opening.Store,
         blobs: blob_layer.Blobs,
         universe: ids.UniverseId,
         asked: ImportRequest,
@@ -64,10 +62,11 @@ class Importer:
         keep: world_export.Keep | None = None,
     ) -> None:
         self._keep = keep
-        self._engine = engine
-        self._env = env
+        self._engine = store.engine
+        self._env = store.env
+        self._admissions = store.admissions
         self._blobs = blobs
-        self._at = ids.Address(universe, ids.WorldId(envs.new_id(env)))
+        self._at = ids.Address(universe, ids.WorldId(envs.new_id(store.env)))
         self._asked = asked
         self._world = world
         self._name = asked.name or world.name
@@ -95,17 +94,16 @@ class Importer:
         return at
 
     async def admit(self, size: int = 0) -> None:
-        """`QuotaExceeded` if the universe may not have one world more, of this size. Its bytes are counted now: what
-        was counted last may be older than another import.
-        """
+        """Raises if the universe may not have one world more, of this size."""
         universe = self._at.universe
-        read = await self._engine.read(*admission.reads(universe))
-        await admission.check(self._engine, kv.Batch(), universe, read.value(0), read.value(1))
-        quota = quota_batches.decode(universe, read.value(0)).quota
-        if quota.bytes is not None and size:
-            used = (await quota_job.count_now(self._engine, self._env, universe)).bytes or 0
-            if used + size > quota.bytes:
-                raise admission.exceeded("bytes", used=used + size, limit=quota.bytes)
+        read = await self._engine.read(*universe_admission.reads(self._admissions, universe))
+        # Nothing is made yet, so the batch is thrown away.
+        await self._admitted(kv.Batch(), NewWorld(universe, bytes=size), read, first=0)
+
+    async def _admitted(self, batch: kv.Batch, world: NewWorld, read: kv.ReadResult, *, first: int) -> None:
+        await universe_admission.admit(
+            self._admissions, world, batch, read, first=first, engine=self._engine, env=self._env
+        )
 
     async def read(self, reader: pack_file.PackReader, checked: CheckedFile) -> ids.Address:
         """Make the world of a file that was checked. `BadCopy` if it is not that file any more."""
@@ -217,9 +215,10 @@ class Importer:
             )
             batch = kv.Batch()
             universe = self._at.universe
-            read = await self._engine.read(universes.get_meta(universe), *admission.reads(universe))
+            admission_reads = universe_admission.reads(self._admissions, universe)
+            read = await self._engine.read(universes.get_meta(universe), *admission_reads)
             universes.expect_there(batch, universe, read.value(0))
-            await admission.check(self._engine, batch, universe, read.value(1), read.value(2))
+            await self._admitted(batch, NewWorld(universe), read, first=1)
             import_batches.finish(
                 batch,
                 under_way,

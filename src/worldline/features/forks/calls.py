@@ -86,7 +86,10 @@ async def fork(source: Handle, asked: Callable[[str], ForkRequest]) -> ids.Addre
         if known is None:
             raise
         return known
-    made = await fork_commit.world_fork(store.engine, store.env, universe.blobs, await source.address(), asked(program))
+    at = await source.address()
+    made = await fork_commit.world_fork(
+        store.engine, store.env, universe.blobs, at, asked(program), admissions=store.admissions
+    )
     universe.wake()
     return made
 
@@ -124,6 +127,7 @@ async def create_from_seed(
         program=program,
         at=at,
         labels=None if labels is None else dict(labels),
+        admissions=store.admissions,
     )
     universe.wake()
     return made

@@ -19,7 +19,6 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.codec import canonical, digest
-from worldline.features.quotas import admission
 from worldline.kernel import replay, user_values
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas, ready, universes, worlds
@@ -29,7 +28,8 @@ from worldline.layers.history import history_line, journal_pages, saved_state
 from worldline.model import ids, inbox, journal
 from worldline.model import world_records as model
 from worldline.model.journal import Kind
-from worldline.runtime import world_reader, world_restore
+from worldline.runtime import universe_admission, world_reader, world_restore
+from worldline.runtime.universe_admission import Admission, NewWorld
 from worldline.store import kv, transact
 
 REACH_BYTES = 4_096  # of one page of them
@@ -62,9 +62,17 @@ class ForkRequest(msgspec.Struct, frozen=True):
 
 
 async def world_fork(
-    engine: kv.Engine, env: envs.Env, blobs: blob_layer.Blobs, parent: ids.Address, asked: ForkRequest
+    engine: kv.Engine,
+    env: envs.Env,
+    blobs: blob_layer.Blobs,
+    parent: ids.Address,
+    asked: ForkRequest,
+    *,
+    admissions: Sequence[Admission],
 ) -> ids.Address:
-    """Make the fork. Returns its address. `Exists` if the name is in use for something else."""
+    """Make the fork. Returns its address. `Exists` if the name is in use for something else. `admissions`: what decides
+    whether its universe takes one more.
+    """
     request = asked.digest(parent)
     script = canonical.encode(list(asked.script)) if asked.script else b""
     at = ids.Address(parent.universe, ids.WorldId(envs.new_id(env)))  # once: each attempt makes the same world
@@ -75,8 +83,8 @@ async def world_fork(
             worlds.get(parent),
             journals.get_head(parent),
             history_line.get(parent),
-            *admission.reads(at.universe),
             universes.get_meta(at.universe),
+            *universe_admission.reads(admissions, at.universe),
         )
         # The name decides whether this call was made before.
         known = worlds.named(at.universe, read.value(0))
@@ -122,8 +130,9 @@ async def world_fork(
             generation.expect(batch)
         owners = await _owners(engine, world, snapshot_layer.leaned_on(at.universe, lineage, start.saved.record.height))
         worlds.fork(batch, world, at, meta=meta, lineage=lineage, head=head, baseline=start.saved.record, owners=owners)
-        universes.expect_there(batch, at.universe, read.value(6))  # in one that is closed meanwhile, no world is made
-        await admission.check(engine, batch, at.universe, read.value(4), read.value(5), pins=True)
+        universes.expect_there(batch, at.universe, read.value(4))  # in one that is closed meanwhile, no world is made
+        wanted = NewWorld(at.universe, pins=True)
+        await universe_admission.admit(admissions, wanted, batch, read, first=5, engine=engine, env=env)
         snapshot_layer.pin(batch, start.owner, start.saved, lineage, at.world, frames=start.frames)
         ready.leave(batch, at, priority=ready.NORMAL)  # its first step decides about the work that was open
         return transact.Write(batch, lambda _: at)
@@ -141,13 +150,14 @@ async def world_create_from_seed(
     program: str,
     at: int | None = None,
     labels: dict[str, str] | None = None,
+    admissions: Sequence[Admission],
 ) -> ids.Address:
     """A world that begins where another one is, or was at a height: a live fork. What is open there is dropped."""
     meta = worlds.decode(seed, (await engine.read(worlds.get(seed))).value(0)).meta
     if meta.program != program:
         raise errors.BadInput(f"world {meta.name!r} is one of program {meta.program!r}, not {program!r}")
     asked = ForkRequest(name, at, model.ForkPolicy.DROP, live=True, script=[], labels=labels)
-    return await world_fork(engine, env, blobs, seed, asked)
+    return await world_fork(engine, env, blobs, seed, asked, admissions=admissions)
 
 
 async def _made_before(engine: kv.Engine, at: ids.Address, name: str, request: bytes) -> ids.Address:

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.client import name_patterns
 from worldline.client.connection import Connection
@@ -89,7 +90,7 @@ async def drop_rule(universe: Connection, number: int) -> Rule:
 
 async def rules(universe: Connection) -> list[Rule]:
     """The rules, in the order in which they were added."""
-    return [_rule(each) for each in (await _record(universe)).grants.rules]
+    return [_rule(each) for each in (await _record(universe.store.engine, universe.id)).grants.rules]
 
 
 async def why_not(
@@ -147,20 +148,20 @@ async def _change(universe: Connection, change: Callable[[kv.Batch, universes.Gr
     return changed
 
 
-async def renamed(universe: Connection, at: ids.Address) -> None:
-    """A world has another name, so other rules may be about it. Read after the rename is stored: a rule that is added
-    later finds the new name, and one that was added before is seen here.
-    """
-    record = (await _record(universe)).grants
-    if record.rules:
-        await operator_calls.fence_holders(universe.store.engine, universe.store.env, universe.id, only=at)
+class PolicyRenames:
+    """A world with another name may be one that other rules are about (`RenameWatch`)."""
+
+    async def renamed(self, engine: kv.Engine, env: envs.Env, at: ids.Address) -> None:
+        """Have its holder read the rules again. They are read after the rename is stored: a rule that is added later
+        finds the new name, and one that was added before is seen here.
+        """
+        if (await _record(engine, at.universe)).grants.rules:
+            await operator_calls.fence_holders(engine, env, at.universe, only=at)
 
 
-async def _record(universe: Connection) -> universes.Granted:
-    read = await universe.store.engine.read(
-        universes.get_grants(universe.id), universes.newest_grant_change(universe.id)
-    )
-    return universes.decode_grants(universe.id, read.value(0), read.page(1))
+async def _record(engine: kv.Engine, universe: ids.UniverseId) -> universes.Granted:
+    read = await engine.read(universes.get_grants(universe), universes.newest_grant_change(universe))
+    return universes.decode_grants(universe, read.value(0), read.page(1))
 
 
 # --- What callers give and see ----------------------------------------------------------------------------------------

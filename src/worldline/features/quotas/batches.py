@@ -13,22 +13,22 @@ from __future__ import annotations
 import msgspec
 
 from worldline.features.quotas import keyspace as keys
+from worldline.features.quotas import records
 from worldline.model import ids
-from worldline.model import world_records as model
 from worldline.store import kv
 
-_NONE = model.Quotas(0, model.UNBOUNDED)
+_NONE = records.Quotas(0, records.UNBOUNDED)
 
 
 class Quoted(msgspec.Struct, frozen=True):
     """The quota of a universe as it was read. `raw` is None if it has never had one."""
 
     universe: ids.UniverseId
-    record: model.Quotas
+    record: records.Quotas
     raw: bytes | None
 
     @property
-    def quota(self) -> model.QuotaRecord:
+    def quota(self) -> records.QuotaRecord:
         return self.record.quota
 
 
@@ -45,18 +45,18 @@ def get_usage(universe: ids.UniverseId) -> kv.Get:
     return kv.Get(keys.usage_key(universe))
 
 
-def decode_usage(raw: bytes | None) -> model.Usage | None:
+def decode_usage(raw: bytes | None) -> records.Usage | None:
     """What was last counted, or None if nothing was."""
     return keys.USAGE.get(raw)
 
 
-def change(batch: kv.Batch, known: Quoted, wanted: model.QuotaRecord, *, time_us: int) -> None:
+def change(batch: kv.Batch, known: Quoted, wanted: records.QuotaRecord, *, time_us: int) -> None:
     """Another quota. Guard: the record as it was read. Worlds and pins are counted again by the next that is made."""
     number = known.record.changes + 1
-    _replace(batch, known, model.Quotas(number, wanted))
+    _replace(batch, known, records.Quotas(number, wanted))
     # In the same batch: the log has every quota that was in force.
     batch.append(
-        keys.log_prefix(known.universe), keys.QUOTA_CHANGE.pack(model.QuotaChangeRecord(number, wanted, time_us))
+        keys.log_prefix(known.universe), keys.QUOTA_CHANGE.pack(records.QuotaChangeRecord(number, wanted, time_us))
     )
 
 
@@ -69,7 +69,7 @@ def count_on(batch: kv.Batch, known: Quoted, *, worlds: int | None, pins: int | 
     _replace(batch, known, msgspec.structs.replace(known.record, worlds=worlds, pins=pins, made=made))
 
 
-def _replace(batch: kv.Batch, known: Quoted, record: model.Quotas) -> None:
+def _replace(batch: kv.Batch, known: Quoted, record: records.Quotas) -> None:
     key = keys.quotas_key(known.universe)
     if known.raw is None:
         batch.absent(key)
@@ -78,7 +78,7 @@ def _replace(batch: kv.Batch, known: Quoted, record: model.Quotas) -> None:
     batch.put(key, keys.QUOTAS.pack(record))
 
 
-def publish(batch: kv.Batch, universe: ids.UniverseId, before: bytes | None, counted: model.Usage) -> None:
+def publish(batch: kv.Batch, universe: ids.UniverseId, before: bytes | None, counted: records.Usage) -> None:
     """Say what was counted. Guard: what was said before."""
     key = keys.usage_key(universe)
     if before is None:
@@ -94,5 +94,5 @@ def log_range(universe: ids.UniverseId, *, count_max: int) -> kv.Range:
     return kv.Range(begin, end, count_max=count_max, reverse=True)
 
 
-def decode_log(page: kv.Page) -> list[model.QuotaChangeRecord]:
+def decode_log(page: kv.Page) -> list[records.QuotaChangeRecord]:
     return [keys.QUOTA_CHANGE.unpack(raw) for _, raw in page.items]

@@ -8,10 +8,9 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.client.connection import Connection
-from worldline.features.quotas import admission, batches, job
+from worldline.features.quotas import batches, job, records, world_count
 from worldline.model import ids
-from worldline.model import world_records as model
-from worldline.runtime import store_opening
+from worldline.runtime import open_effect_count, store_opening
 from worldline.store import kv, transact
 
 # A value of its own, because None means without bound.
@@ -86,14 +85,14 @@ async def use(store: store_opening.Store, universe: ids.UniverseId, *, count: bo
     if count:
         # First, so that the answer below shows what was counted now.
         await job.count_now(engine, store.env, universe)
-    read = await engine.read(*admission.reads(universe))
+    read = await engine.read(batches.get(universe), batches.get_usage(universe))
     counted = batches.decode_usage(read.value(1))
     known = counted is not None and counted.bytes is not None
     return QuotaUse(
-        await admission.count_worlds(engine, universe),
+        await world_count.count_worlds(engine, universe),
         None if counted is None else counted.bytes,
-        await admission.count_effects(engine, universe),
-        await admission.count_pins(engine, universe),
+        await open_effect_count.count(engine, universe),
+        await world_count.count_pins(engine, universe),
         _shown(batches.decode(universe, read.value(0)).quota),
         counted.time_us if counted is not None and known else None,
     )
@@ -106,7 +105,7 @@ async def changes(universe: Connection) -> list[QuotaChange]:
     return [QuotaChange(each.change, _shown(each.quota), each.time_us) for each in found]
 
 
-def _shown(quota: model.QuotaRecord) -> Quota:
+def _shown(quota: records.QuotaRecord) -> Quota:
     return Quota(quota.worlds, quota.bytes, quota.effects, quota.pins)
 
 

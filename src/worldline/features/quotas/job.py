@@ -14,15 +14,13 @@ from __future__ import annotations
 from worldline.base import env as envs
 from worldline.base import errors, limits
 from worldline.codec import printable, tuples
-from worldline.features.quotas import admission, batches
+from worldline.features.quotas import batches, quota_metrics, records, world_count
 from worldline.keys import cas as cas_keys
 from worldline.keys import keyspace_table, space
 from worldline.keys.space import InUniverse, InWorld
 from worldline.layers import universes
 from worldline.model import ids
-from worldline.model import world_records as model
-from worldline.runtime import facts as telemetry
-from worldline.runtime import wakeup
+from worldline.runtime import open_effect_count, wakeup
 from worldline.runtime.store_context import StoreContext
 from worldline.runtime.universes.served_universes import Served
 from worldline.store import kv, transact
@@ -51,7 +49,7 @@ class UsageWalk:
         self._bytes = self._worlds = 0
         self._forks: dict[bytes, None] = {}
 
-    async def turn(self) -> model.Usage | None:
+    async def turn(self) -> records.Usage | None:
         """The next page. Returns what was counted, if that was the last."""
         if not self._bytes_too:
             return await self._cheap()
@@ -64,8 +62,8 @@ class UsageWalk:
         if page.more:
             self._start = tuples.successor(page.items[-1][0])
             return None
-        effects = await admission.count_effects(self._engine, self._universe)
-        return model.Usage(self._worlds, self._bytes, effects, len(self._forks), self._began_us, read.time_us)
+        effects = await open_effect_count.count(self._engine, self._universe)
+        return records.Usage(self._worlds, self._bytes, effects, len(self._forks), self._began_us, read.time_us)
 
     def _add(self, key: bytes, value: bytes) -> None:
         row = keyspace_table.of(key)
@@ -80,13 +78,13 @@ class UsageWalk:
                 case (int(), tuples.Uuid(fork)):  # a pin, and not their count
                     self._forks[fork] = None
 
-    async def _cheap(self) -> model.Usage:
+    async def _cheap(self) -> records.Usage:
         """All but the bytes, which are not bounded."""
         began_us = (await self._engine.read()).time_us
-        worlds = await admission.count_worlds(self._engine, self._universe)
-        pins = await admission.count_pins(self._engine, self._universe)
-        effects = await admission.count_effects(self._engine, self._universe)
-        return model.Usage(worlds, None, effects, pins, began_us, (await self._engine.read()).time_us)
+        worlds = await world_count.count_worlds(self._engine, self._universe)
+        pins = await world_count.count_pins(self._engine, self._universe)
+        effects = await open_effect_count.count(self._engine, self._universe)
+        return records.Usage(worlds, None, effects, pins, began_us, (await self._engine.read()).time_us)
 
 
 def _object_bytes(raw: bytes) -> int:
@@ -99,7 +97,7 @@ def _object_bytes(raw: bytes) -> int:
 
 
 async def publish(
-    engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, before: bytes | None, counted: model.Usage
+    engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, before: bytes | None, counted: records.Usage
 ) -> None:
     """Say what was counted, unless another process has said something since `before` was read."""
     batch = kv.Batch()
@@ -111,7 +109,7 @@ async def publish(
     await transact.commit(engine, env, batch)
 
 
-async def count_now(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId) -> model.Usage:
+async def count_now(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId) -> records.Usage:
     """Count all of a universe at once, and publish it."""
     before = (await engine.read(batches.get_usage(universe))).value(0)
     walk = UsageWalk(engine, universe)
@@ -138,7 +136,7 @@ class UsageCounter:
         self._settings = context.settings
         self._telemetry = context.telemetry
         self._watch = wakeup.Wakeup(context.engine, context.env, [])
-        self._line: list[tuple[Served, model.QuotaRecord]] = []  # those that are still to be counted in this round
+        self._line: list[tuple[Served, records.QuotaRecord]] = []  # those that are still to be counted in this round
         self._walk: UsageWalk | None = None  # of the first of them
         self._before: bytes | None = None
         self._told: dict[ids.UniverseId, None] = {}  # those of which metrics say that they are bounded
@@ -185,16 +183,12 @@ class UsageCounter:
                 except errors.Corrupt as error:  # the others can be counted all the same
                     log.warning("the quota of universe %s cannot be read: %s", each.name, error)
                     continue
-                if quota != model.UNBOUNDED or each.id in self._told:
+                if quota != records.UNBOUNDED or each.id in self._told:
                     self._line.append((each, quota))
 
-    def _tell(self, served: Served, quota: model.QuotaRecord, counted: model.Usage) -> None:
-        used = {"worlds": counted.worlds, "effects": counted.effects, "pins": counted.pins}
-        if counted.bytes is not None:
-            used["bytes"] = counted.bytes
-        bounds = {name: getattr(quota, name) for name in errors.QUOTA_NAMES}
-        self._telemetry.tell(telemetry.UsageCounted(served.name, used, bounds))
-        if quota == model.UNBOUNDED:
+    def _tell(self, served: Served, quota: records.QuotaRecord, counted: records.Usage) -> None:
+        self._telemetry.tell(quota_metrics.usage_counted(served.name, counted, quota))
+        if quota == records.UNBOUNDED:
             self._told.pop(served.id, None)
         else:
             self._told[served.id] = None

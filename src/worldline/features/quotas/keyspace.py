@@ -13,18 +13,18 @@ from __future__ import annotations
 
 from worldline.base import limits
 from worldline.codec import tuples
+from worldline.features.quotas import records
 from worldline.keys import space
 from worldline.model import ids
-from worldline.model import world_records as model
 
 _QUOTAS = space.part(space.InUniverse.QUOTAS) + tuples.pack((0,))
 _USAGE = space.part(space.InUniverse.QUOTAS) + tuples.pack((1,))
 _LOG = space.part(space.InUniverse.QUOTA_LOG)
 _STAMP = b"\x33"  # the tuple layer's type code of a stamp, which the engine completes
 
-QUOTAS = space.ValueCodec(space.ValueKind.QUOTAS, model.Quotas)
-QUOTA_CHANGE = space.ValueCodec(space.ValueKind.QUOTA_CHANGE, model.QuotaChangeRecord)
-USAGE = space.ValueCodec(space.ValueKind.USAGE, model.Usage)
+QUOTAS = space.ValueCodec(space.ValueKind.QUOTAS, records.Quotas)
+QUOTA_CHANGE = space.ValueCodec(space.ValueKind.QUOTA_CHANGE, records.QuotaChangeRecord)
+USAGE = space.ValueCodec(space.ValueKind.USAGE, records.Usage)
 
 
 def quotas_key(of: ids.UniverseId) -> bytes:

@@ -34,6 +34,7 @@ from worldline.base import errors, limits
 from worldline.features.relay import inlet, sender_limits, webhook_signature
 
 TAKEN, TAKEN_BEFORE = 202, 200
+FAULT, UNAVAILABLE = 500, 503
 FORWARDED = "x-forwarded-for"
 REASONS = {
     200: "OK",
@@ -221,20 +222,26 @@ class Webhook:
             sending = await self._goes.put(value, id=id)
         except webhook_signature.Unsigned as error:
             raise _Refused(401, str(error)) from error
-        except errors.Overloaded as busy:
-            raise _Refused(503, "the world has too much to do", retry_after=max(1, int(busy.retry_after))) from busy
-        except (errors.IdReused, errors.Closed) as error:
-            raise _Refused(409, str(error)) from error
-        except errors.NotFound as error:
-            raise _Refused(404, str(error)) from error
-        except (errors.BadInput, errors.EncodeError, webhook_signature.Malformed) as error:
+        except webhook_signature.Malformed as error:
             raise _Refused(400, str(error)) from error
-        except errors.QuotaExceeded as error:
-            raise _Refused(503, str(error), retry_after=limits.WEBHOOK_SECONDS) from error
-        except (errors.StoreError, errors.Conflicted) as error:
-            raise _Refused(503, "the store is out of reach, or too busy", retry_after=1) from error
+        except errors.Error as error:
+            if error.http_status == FAULT:
+                raise  # a bug, which goes on to the loop's log
+            raise _refused(error) from error
         said = {"id": sending.id, "stamp": sending.stamp.hex(), "already_enqueued": sending.repeated}
         return WebhookAnswer(TAKEN_BEFORE if sending.repeated else TAKEN, said)
+
+
+def _refused(error: errors.Error) -> _Refused:
+    """The answer to a request that was not taken. Of the world's load and of the store, senders learn nothing more."""
+    match error:
+        case errors.Overloaded():
+            why, retry_after = "the world has too much to do", max(1, int(error.retry_after))
+        case errors.StoreError() | errors.Conflicted():
+            why, retry_after = "the store is out of reach, or too busy", 1
+        case _:
+            why, retry_after = str(error), limits.WEBHOOK_SECONDS if error.http_status == UNAVAILABLE else 0
+    return _Refused(error.http_status, why, retry_after=retry_after)
 
 
 def _proxy(text: str) -> str:
