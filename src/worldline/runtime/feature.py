@@ -7,10 +7,20 @@ order. A field is empty where a feature has nothing to bring.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
+
+from worldline.runtime.feature_checks import HistoryCheck, RecordReaders, UniverseCheck
+from worldline.runtime.feature_reasons import FeatureReasons
 
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
     """What one folder of `features/` brings. All but the name may be left out."""
 
     name: str
+    checks: tuple[UniverseCheck, ...] = ()  # of `doctor`
+    readers: tuple[RecordReaders, ...] = ()  # of the records that `doctor` reads
+    history_checks: tuple[HistoryCheck, ...] = ()  # of `verify`
+    reasons: tuple[FeatureReasons, ...] = ()  # of `why`
+    commands: Mapping[str, str] = {}  # words to type, and where the command stands: imported when it is asked for

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from worldline.features.deletion import checks, universe_keyspace
+from worldline.keys.space import InStore
 from worldline.runtime.feature import Feature
+from worldline.runtime.feature_checks import RecordReaders
 
-DELETION = Feature(name="deletion")
+DELETION = Feature(
+    name="deletion",
+    checks=(checks.UnfinishedDeletions(), checks.ErasedKeys()),
+    readers=(RecordReaders(InStore.UNIVERSE_DELETION, (universe_keyspace.DELETION,)),),
+    reasons=(checks.DeletionReasons(),),
+    commands={
+        "delete": "worldline.features.deletion.commands:delete",
+        "universe delete": "worldline.features.deletion.commands:delete_universe",
+    },
+)

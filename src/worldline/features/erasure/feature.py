@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+from worldline.features.erasure import keyspace, scrub_keyspace
+from worldline.keys.space import InStore
 from worldline.runtime.feature import Feature
+from worldline.runtime.feature_checks import RecordReaders
 
-ERASURE = Feature(name="erasure")
+ERASURE = Feature(
+    name="erasure",
+    readers=(
+        RecordReaders(InStore.SCRUBS, (scrub_keyspace.RECORD,), counters=(scrub_keyspace.COUNT,)),
+        RecordReaders(InStore.LEDGER, (keyspace.ENTRY,)),
+    ),
+    commands={
+        "erase": "worldline.features.erasure.commands:erase",
+        "scrub": "worldline.features.erasure.commands:scrub",
+        "ledger": "worldline.features.erasure.ledger_commands:ledger",
+    },
+)

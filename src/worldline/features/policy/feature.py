@@ -4,4 +4,9 @@ from __future__ import annotations
 
 from worldline.runtime.feature import Feature
 
-POLICY = Feature(name="policy")
+POLICY = Feature(
+    name="policy",
+    commands={
+        "policy": "worldline.features.policy.commands:GROUP",
+    },
+)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from worldline.features.receipts import checks
 from worldline.runtime.feature import Feature
 
-RECEIPTS = Feature(name="receipts")
+RECEIPTS = Feature(
+    name="receipts",
+    history_checks=(checks.SignatureCheck(),),
+)
