@@ -13,8 +13,11 @@ import msgspec
 
 from worldline.api import store_universes
 from worldline.base import errors
+from worldline.cli.commands import setting_commands
+from worldline.cli.commands.feature_commands import GroupCommands
 from worldline.features.abroad import calls as abroad_calls
 from worldline.features.quotas import calls as quota_calls
+from worldline.features.quotas.quota_use import QuotaUse
 from worldline.inspect.entry_text import rfc3339, when
 from worldline.terminal import command_session, output
 from worldline.terminal.command_session import CommandSession
@@ -193,7 +196,7 @@ def _show_changes(desk: CommandSession, found: list[quota_calls.QuotaChange]) ->
     desk.out.many(rows, columns, none="this universe never had a quota", key="change")
 
 
-def _use(found: quota_calls.QuotaUse) -> dict[str, Any]:
+def _use(found: QuotaUse) -> dict[str, Any]:
     return {
         **{name: getattr(found, name) for name in errors.QUOTA_NAMES},
         "quota": msgspec.structs.asdict(found.quota),
@@ -209,15 +212,16 @@ def _row(each: store_universes.UniverseInfo) -> dict[str, Any]:
     return {"name": each.name, "id": each.id, "created": created, **_use(each.use), "uses": uses}
 
 
-def _of(found: quota_calls.QuotaUse, name: str) -> str:
+def _of(found: QuotaUse, name: str) -> str:
     used, limit = getattr(found, name), getattr(found.quota, name)
     return f"{'not counted' if used is None else used} of {'any number' if limit is None else limit}"
 
 
-# `worldline universe ...`; other files add their commands to it.
 GROUP = click.Group(
     "universe",
-    commands=[list_universes, create, quota, allow, deny, allowed],
+    commands=GroupCommands(
+        [list_universes, create, quota, allow, deny, allowed, *setting_commands.UNIVERSE], group="universe"
+    ),
     help="What universes have and may have, and who may send to one.",
 )
 COMMANDS: list[click.Command] = [GROUP]

@@ -69,7 +69,3 @@ async def delete_universe(desk: CommandSession, *, name: str, with_worlds: bool)
                 store, name, with_worlds=with_worlds, progress=lambda removed: progress(removed, removed)
             )
     desk.out.one({"universe": name, "deleted": True}, [f"universe {name!r} is deleted; nothing of it is left"])
-
-
-COMMANDS: list[click.Command] = [delete]
-UNIVERSE: list[click.Command] = [delete_universe]  # in the group `universe`
