@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.arch.trees import ROOT, SOURCE, dotted, name_of, nodes_of, sources, tree_of
+from worldline.host.feature_list import FEATURES
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600
@@ -269,7 +270,9 @@ def imports(path: Path) -> list[str]:
 
 def test_every_module_is_imported_by_something() -> None:
     """A module nobody imports is dead, unless it is an entry point."""
-    entries = ("testing/plugin.py", "demo/demo_program.py")  # by pytest, and as a process of its own
+    entries = ["testing/plugin.py", "demo/demo_program.py"]  # by pytest, and as a process of its own
+    places = [place.partition(":")[0] for feature in FEATURES for place in feature.commands.values()]
+    entries += [f"{place.removeprefix('worldline.').replace('.', '/')}.py" for place in places]  # when run
     importing = {name_of(path): imports(path) for path in sources()}
     outside = [
         line for folder in ("tests", "bench") for path in (ROOT / folder).rglob("*.py") for line in imports(path)

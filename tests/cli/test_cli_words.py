@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.cli.cli_kit import SHOP, run, with_universe
 from worldline import Universe, cli
+from worldline.host.feature_list import FEATURES
 from worldline.terminal import suggest
 
 MEANT = [
@@ -101,6 +103,29 @@ def test_help_is_in_groups() -> None:
     assert "..." not in shown.partition("Look at worlds:")[2], "no sentence is cut"
     listed = re.findall(r"^  ([a-z][a-z-]*)(?:, [a-z]+)?  ", shown, re.MULTILINE)
     assert sorted(listed) == sorted(name for name in cli.COMMANDS if name not in cli.ALIASES)
+
+
+def test_commands_of_features_are_called_as_they_are_listed() -> None:
+    brought = [(words, place) for feature in FEATURES for words, place in feature.commands.items()]
+    assert len({words for words, _ in brought}) == len(brought), "two features have one word"
+    for words, _ in brought:
+        command: click.Command = cli.group
+        for word in words.split():
+            assert isinstance(command, click.Group)
+            assert word in command.commands
+            command = command.commands[word]
+            assert command.name == word
+    assert "universe delete" in dict(brought)
+
+
+def test_a_command_of_a_feature_is_imported_when_it_is_asked_for() -> None:
+    code = (
+        "import sys; from worldline import cli\n"
+        "for use in (lambda: 'relay' in cli.COMMANDS and len(cli.COMMANDS), lambda: cli.COMMANDS['relay']):\n"
+        "    assert use(); print('worldline.features.relay.commands' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["False", "True"]
 
 
 def test_commands_start_without_what_they_do_not_need() -> None:

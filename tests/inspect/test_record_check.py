@@ -16,6 +16,7 @@ from worldline.features.erasure import batches as erasure_batches
 from worldline.features.erasure import keyspace as ledger_keys
 from worldline.features.erasure import scrub_keyspace
 from worldline.features.erasure.records import ErasedKind
+from worldline.host.feature_list import FEATURES
 from worldline.inspect import doctor, record_check
 from worldline.keys import keyspace_table, space
 from worldline.keys.keyspace_table import Keyspace
@@ -133,7 +134,12 @@ def test_a_record_of_another_kind_is_refused() -> None:
     key = next(build() for name, build, _ in KEYS if name == "quota_keyspace.quotas_key")
     row = keyspace_table.of(key)
     assert row is not None
+    readers = record_check.readers_of(row, FEATURES)
     with pytest.raises(errors.DecodeError):
-        record_check._read(
-            key, frame.wrap(space.ValueKind.NAME, b""), record_check._IN_UNIVERSE[space.InUniverse.QUOTAS]
-        )
+        record_check._read(row, frame.wrap(space.ValueKind.NAME, b""), readers)
+
+
+def test_no_keyspace_is_without_a_reader_and_each_is_brought_by_its_owner() -> None:
+    named = [(each.owner, repr(each.place)) for each in keyspace_table.KEYSPACES if record_check.CHECK in each.checks]
+    owners = [("core", record_check.CORE), *((each.name, each.readers) for each in FEATURES)]
+    assert sorted(named) == sorted((owner, repr(each.place)) for owner, brought in owners for each in brought)

@@ -8,7 +8,7 @@ from worldline.base import env as envs
 from worldline.features.deletion import universe_calls
 from worldline.features.encryption import codec_opening
 from worldline.features.quotas import calls as quota_calls
-from worldline.features.quotas.calls import QuotaUse
+from worldline.features.quotas.quota_use import QuotaUse
 from worldline.host.feature_list import FEATURES
 from worldline.layers import universes as layer
 from worldline.model import ids

@@ -25,7 +25,8 @@ from worldline.features.forks import calls as forks
 from worldline.features.policy import calls as policy_calls
 from worldline.features.policy.calls import PolicyChange, Rule, RuleScope, RuleVerb
 from worldline.features.quotas import calls as quota_calls
-from worldline.features.quotas.calls import QuotaChange, QuotaUse
+from worldline.features.quotas.calls import QuotaChange
+from worldline.features.quotas.quota_use import QuotaUse
 from worldline.kernel import state_rows as kernel_snapshots
 from worldline.kernel.authoring.calls import Seconds
 from worldline.kernel.authoring.program import Program

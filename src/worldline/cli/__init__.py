@@ -31,69 +31,42 @@ from worldline.cli.commands import (
     work_commands,
     worker_list,
 )
-from worldline.features.anchors import commands as anchor_commands
-from worldline.features.collection import commands as collection_commands
-from worldline.features.copies import backup_commands
-from worldline.features.copies import commands as copy_commands
-from worldline.features.deletion import commands as deletion_commands
-from worldline.features.deletion import ledger_commands
-from worldline.features.diff import commands as diff_commands
-from worldline.features.domains import cell_repair_commands, trace_commands
-from worldline.features.domains import commands as act
-from worldline.features.domains import domain_commands as domain
-from worldline.features.encryption import commands as encryption_commands
-from worldline.features.erasure import commands as erasure_commands
-from worldline.features.forks import commands as fork_commands
-from worldline.features.policy import commands as policy_commands
-from worldline.features.quotas import commands as quota_commands
-from worldline.features.relay import commands as relay_commands
-from worldline.features.shadow import commands as shadow_commands
+from worldline.cli.commands.feature_commands import GroupCommands
 from worldline.host.feature_list import FEATURES
 from worldline.terminal import command_session, output
 
-for each in [*deletion_commands.UNIVERSE, *quota_commands.UNIVERSE, *setting_commands.UNIVERSE]:
-    universe_commands.GROUP.add_command(each)
-
+# The help has them in this order, those of features among those of the core.
 SECTIONS = {
-    "Look at worlds": [
+    "Look at worlds": "list show why state journal follow snapshots diff runs effect timer dead schedule trace",
+    "Talk to worlds": "create send ask run act explain relay",
+    "Tend worlds": "pause resume archive label compact ref delete fork tree revert lease universe policy upgrade erase "
+    "scrub abandon patch",
+    "Copy worlds and stores": "export import backup restore ledger",
+    "Keep a store": "gc new-key keys rotate-keys",
+    "Run programs and roles": "init dev worker adapter orchestrator janitor up settings",
+    "Check and measure": "replay prove verify check doctor bench anchor domain simulate",
+}
+ALIASES = {"log": "journal"}
+COMMANDS = GroupCommands(
+    [
         *reading_commands.COMMANDS,
-        *diff_commands.COMMANDS,
         *work_commands.COMMANDS,
         *schedule_commands.COMMANDS,
-        *trace_commands.COMMANDS,
-    ],
-    "Talk to worlds": [*input_commands.COMMANDS, *act.COMMANDS, *relay_commands.COMMANDS],
-    "Tend worlds": [
+        *input_commands.COMMANDS,
         *status_commands.COMMANDS,
-        *deletion_commands.COMMANDS,
-        *fork_commands.COMMANDS,
         *worker_list.LEASES,
         *universe_commands.COMMANDS,
-        *policy_commands.COMMANDS,
-        *shadow_commands.COMMANDS,
-        *erasure_commands.COMMANDS,
-        *cell_repair_commands.COMMANDS,
-    ],
-    "Copy worlds and stores": [*copy_commands.COMMANDS, *backup_commands.COMMANDS, *ledger_commands.COMMANDS],
-    "Keep a store": [*collection_commands.COMMANDS, *encryption_commands.COMMANDS],
-    "Run programs and roles": [
         *project_commands.COMMANDS,
         *dev_command.COMMANDS,
         *worker_list.COMMANDS,
         *process_commands.COMMANDS,
         *setting_commands.COMMANDS,
-    ],
-    "Check and measure": [
         *check_commands.COMMANDS,
-        *anchor_commands.COMMANDS,
-        *domain.COMMANDS,
         *simulate_command.COMMANDS,
-    ],
-}
-ALIASES = {"log": "journal"}
-COMMANDS = {str(each.name): each for commands in SECTIONS.values() for each in commands}
+    ]
+)
 # The same object, so an alias cannot come to differ.
-COMMANDS |= {alias: COMMANDS[name] for alias, name in ALIASES.items()}
+COMMANDS.update({alias: COMMANDS[name] for alias, name in ALIASES.items()})
 
 
 class Sections(click.Group):
@@ -101,18 +74,17 @@ class Sections(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
-        also = {name: alias for alias, name in ALIASES.items()}
-        wide = max(len(_title(each, also)) for each in self.commands.values())
-        for title, commands in SECTIONS.items():
+        wide = max(len(_title(name)) for name in self.commands)
+        for title, names in SECTIONS.items():
             room = formatter.width - wide - 6
-            rows = [(_title(each, also).ljust(wide), each.get_short_help_str(room)) for each in commands]
+            there = {name: self.commands[name] for name in names.split() if name in self.commands}
+            rows = [(_title(name).ljust(wide), each.get_short_help_str(room)) for name, each in there.items()]
             with formatter.section(title):
                 formatter.write_dl(rows)
 
 
-def _title(command: click.Command, also: dict[str, str]) -> str:
-    name = str(command.name)
-    return f"{name}, {also[name]}" if name in also else name
+def _title(name: str) -> str:
+    return ", ".join([name, *(alias for alias, meant in ALIASES.items() if meant == name)])
 
 
 @click.group(

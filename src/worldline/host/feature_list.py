@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from worldline.features.abroad.feature import ABROAD
+from worldline.features.anchors.feature import ANCHORS
 from worldline.features.collection.feature import COLLECTION
 from worldline.features.compaction.feature import COMPACTION
 from worldline.features.copies.feature import COPIES
 from worldline.features.deletion.feature import DELETION
+from worldline.features.diff.feature import DIFF
 from worldline.features.domains.feature import DOMAINS
 from worldline.features.encryption.feature import ENCRYPTION
 from worldline.features.erasure.feature import ERASURE
@@ -15,6 +17,8 @@ from worldline.features.policy.feature import POLICY
 from worldline.features.proofs.feature import PROOFS
 from worldline.features.quotas.feature import QUOTAS
 from worldline.features.receipts.feature import RECEIPTS
+from worldline.features.relay.feature import RELAY
+from worldline.features.shadow.feature import SHADOW
 from worldline.runtime.feature import Feature
 
 FEATURES: tuple[Feature, ...] = (
@@ -31,4 +35,8 @@ FEATURES: tuple[Feature, ...] = (
     FORKS,
     DOMAINS,
     ABROAD,
+    ANCHORS,
+    DIFF,
+    RELAY,
+    SHADOW,
 )

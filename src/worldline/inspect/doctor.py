@@ -13,7 +13,6 @@ Queues can be repaired, stored history cannot.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
@@ -22,9 +21,6 @@ from worldline.base import errors
 from worldline.client import listing
 from worldline.client.connection import Connection
 from worldline.cluster import janitor
-from worldline.features.deletion import calls as deletion_calls
-from worldline.features.deletion import checks as deletion_checks
-from worldline.features.deletion import job as deletions
 from worldline.inspect import queue_check, record_check, store_queries, verify
 from worldline.kernel import user_values
 from worldline.keys import cas as cas_keys
@@ -37,6 +33,7 @@ from worldline.model import ids, journal
 from worldline.model import world_records as world_model
 from worldline.model.journal import Kind
 from worldline.runtime import hint_scan, quarantine, store_opening, world_reader, world_restore
+from worldline.runtime.feature_checks import UniverseCheck, UniverseExam
 from worldline.runtime.universes.served_universes import Universes
 from worldline.store import kv, transact
 
@@ -94,18 +91,13 @@ async def examine(
         await doctor.world(at, raw)
     # After the worlds: their damage is named with the world, which says more than a key of a queue.
     await doctor.records(store_too=store_too)
-    for check in (
-        doctor.open_keys,
-        doctor.due_keys,
-        doctor.ready_keys,
-        doctor.uploads,
-        doctor.deletions,
-        doctor.erased_keys,
-    ):
+    for check in (doctor.open_keys, doctor.due_keys, doctor.ready_keys, doctor.uploads):
         try:
             await check()
         except errors.Corrupt as error:  # the others are made all the same
             doctor.not_made(check.__name__.replace("_", " "), error)
+    for each in (check for feature in universe.store.features for check in feature.checks):
+        await doctor.feature_check(each)
     progress(len(found), len(found), "")
     return doctor.report
 
@@ -307,21 +299,6 @@ class Doctor:
         if self._repair:
             self.report.uploads_cleaned += await folder.sweep_temporary(before_us, under=under)
 
-    # --- Worlds that were deleted --------------------------------------------------------------------------------
-
-    async def deletions(self) -> None:
-        """What is still to be removed, also of worlds that an earlier release has deleted."""
-        left = [each async for each in deletion_calls.forgotten(self._universe)]
-        if self._repair:
-            for at in left:
-                await deletion_calls.queue(self._universe, at)
-        queued = await deletion_calls.count(self._universe)
-        self.report.deletions = queued if self._repair else queued + len(left)
-        if self._repair and self.report.deletions:
-            removal = deletions.WorldRemoval(self._engine, self._universe.store.env, self._universe.id)
-            await removal.run()
-            self.report.deletions_finished = removal.finished
-
     # --- Records that nothing else reads -------------------------------------------------------------------------
 
     async def records(self, *, store_too: bool) -> None:
@@ -338,14 +315,19 @@ class Doctor:
         async for each in faults:
             self._find(world, "damaged", each.what, advice=RESTORE)
 
-    # --- Worlds that were erased ---------------------------------------------------------------------------------
+    # --- What features look at -----------------------------------------------------------------------------------
 
-    async def erased_keys(self) -> None:
-        """Name worlds whose key was destroyed and put back."""
-        with contextlib.suppress(errors.Corrupt):  # a damaged ledger is named with the records of the store
-            for name in await deletion_checks.names_with_key_put_back(self._engine, self._universe.id):
-                what = "its key was destroyed, and is there again: it was put back, and the world can be read"
-                self._find(name, "key_put_back", what, advice=f"worldline erase {name} --all")
+    async def feature_check(self, check: UniverseCheck) -> None:
+        store = self._universe.store
+        exam = UniverseExam(store.engine, store.env, self._universe.id, self._repair)
+        try:
+            await check.look(exam)
+        except errors.Corrupt as error:
+            self.not_made(check.what, error)
+        for each in exam.findings:
+            self._find(each.world, each.kind, each.what, advice=each.advice)
+        self.report.deletions += exam.deletions
+        self.report.deletions_finished += exam.deletions_finished
 
     # --- What all of them use ------------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from worldline.base import errors, grammar
 from worldline.client import dead_letters, listing
 from worldline.client import world_names as refs
 from worldline.client.connection import Connection
-from worldline.features.compaction import batches as compaction_batches
 from worldline.inspect import entry_text
 from worldline.inspect.entry_text import rfc3339, when
 from worldline.keys import inbox as inbox_keys
@@ -26,7 +25,7 @@ from worldline.layers import inbox as inboxes
 from worldline.layers import journal as journals
 from worldline.layers import leases, snapshots, trial, worlds
 from worldline.layers import work as works
-from worldline.layers.history import history_line, journal_pages
+from worldline.layers.history import history_line, journal_pages, segment_index
 from worldline.model import ids
 from worldline.model import world_records as world_model
 from worldline.model.leases import CrashTrial
@@ -267,8 +266,8 @@ async def show_world(universe: Connection, at: ids.Address, *, option: str = "")
 async def _compacted(universe: Connection, at: ids.Address) -> dict[str, Any]:
     """Return how far a world is compacted."""
     engine = universe.store.engine
-    read = await engine.read(compaction_batches.last_range(at), history_line.get(at))
-    last = compaction_batches.decode_last(at, read.page(0))
+    read = await engine.read(segment_index.last_range(at), history_line.get(at))
+    last = segment_index.decode_last(at, read.page(0))
     line = history_line.decode(at, read.value(1))
     kept = {"entries_above": (await journal_pages.kept(engine, line)).above}
     if last is None:

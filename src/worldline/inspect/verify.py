@@ -14,8 +14,6 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.client.connection import Connection
-from worldline.features.encryption import batches as encryption_batches
-from worldline.features.receipts import checks as receipt_checks
 from worldline.layers import journal as journals
 from worldline.layers import personal_records
 from worldline.layers import snapshots as snapshot_layer
@@ -265,8 +263,10 @@ async def verify(
     `KeyDestroyed` if the whole world was erased. Signatures of receipts are checked where there are some;
     `receipt_keys`: one of these must have signed the receipt of every effect.
     """
+    checks = [each for feature in universe.store.features for each in feature.history_checks]
     # First: an erased world's bytes cannot be read, which is no damage.
-    encryption_batches.check_kept(at, (await universe.store.engine.read(encryption_batches.get(at))).value(0))
+    for each in checks:
+        await each.begin(universe.store.engine, at)
     # Before everything else: what a running world writes after this is above it, and not judged.
     top = await head(universe, at)
     line = await _whole_line(universe, at)
@@ -276,20 +276,21 @@ async def verify(
     begin = await _begin(universe, line, kept)
     walk = VerifyWalk(universe, line, begin, top, kept=wanted)
     personal = value_check.TokenHeights()
-    receipts = receipt_checks.Receipts(line, receipt_keys)
+    begun = (each.steps(line, receipt_keys) for each in checks)
+    step_checks = [each for each in begun if each is not None]
     async for steps in walk.steps(progress):
         for step in steps:
-            wrong = receipts.see(step)
-            if wrong:
-                raise Damaged(step[0].height, wrong)
+            for check in step_checks:
+                if wrong := check.see(step):
+                    raise Damaged(step[0].height, wrong)
             check_record(wanted.get(step[-1].height), step[-1])
             personal.see(step[0].height, [entry.payload for entry in step])
         # Large payloads are known by page only, so a wrong value in one is named with the page's first height.
         personal.see(steps[0][0].height if steps else 1, walk.loaded.values())
     await _check_personal(universe, line, personal, walk.rows, top.height)
     known: dict[bytes, None] = {}  # snapshots share nodes: each is read once
-    for each in kept:
-        await _check_nodes(universe, each, known, walk.rows)
+    for record in kept:
+        await _check_nodes(universe, record, known, walk.rows)
     blobs = walk.blobs + len(known)
     return Verified(
         top.height,
@@ -304,7 +305,7 @@ async def verify(
         begin.height,
         len(personal),
         personal.erased,
-        receipts.signed,
+        sum(each.signed for each in step_checks),
     )
 
 

@@ -8,6 +8,7 @@ is never reported as one that only waits.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -16,9 +17,6 @@ from worldline.base import errors, grammar
 from worldline.client import dead_letters, listing
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
-from worldline.features.copies import dormant_worlds
-from worldline.features.domains import checks as domain_checks
-from worldline.features.quotas import calls as quota_calls
 from worldline.inspect import block_times, repair_advice, store_queries
 from worldline.inspect.entry_text import when
 from worldline.kernel import run_operations
@@ -28,37 +26,19 @@ from worldline.kernel.rows.row_records import ENDED, Op, Record, RunStatus
 from worldline.kernel.run_operations import OpKind
 from worldline.layers import inbox as inboxes
 from worldline.layers import work as works
-from worldline.model import ids, row_keys
+from worldline.model import ids
 from worldline.model.traces import StepTraces, TraceSource
 from worldline.model.work import WorkKind, WorkState
 from worldline.model.world_records import Status, WorldMeta
 from worldline.runtime import daemon_threads, quarantine, traceback_reader, worker_labels, world_holders
+from worldline.runtime.feature_reasons import AskedWorld, FeatureReasons, Reason
 from worldline.worker import no_asyncio
 
 OPEN_SHOWN_MAX = 100
 DEAD_SHOWN_MAX = 10
 FAILED_SHOWN_MAX = 3
-CELLS_SHOWN_MAX = 20
-QUEUED_SHOWN_MAX = 5
 LINES_MAX = 8  # of what waits for a person, where runs are listed
 CODE_SECONDS_MAX = 5.0  # for a workflow's code that is run again to see which arguments it passes
-
-
-class Reason(msgspec.Struct, frozen=True):
-    """One thing that a world waits for. `stuck`: it stays so until a person acts."""
-
-    kind: str
-    what: str
-    stuck: bool = False
-    run: str = ""
-    since: datetime | None = None
-    until: datetime | None = None  # the next attempt, or the time a timer fires
-    error: str = ""
-    command: str = ""
-    trace: str = ""  # where in its code it failed last
-    ways: list[str] = []  # every command that helps, the mildest first, if there is more than one
-    cell: str = ""  # of a flow domain
-    intent: str = ""  # of a flow domain, that is on its way
 
 
 class WaitingRun(msgspec.Struct, frozen=True):
@@ -107,8 +87,10 @@ async def why(world: Handle, *, option: str = "") -> Why:
     meta = (await world.describe()).meta
     head = await world.head()
     opened = [each async for each in store_queries.open_work(universe, at)]
-    asking = WhyQuestion(universe, shlex.quote(meta.name), option)
-    found = await _status(asking, at, meta.status)
+    engine = universe.store.engine
+    asking = WhyQuestion(engine, at, shlex.quote(meta.name), option, universe)
+    reasons = [each for feature in universe.store.features for each in feature.reasons]
+    found = await _status(asking, reasons, at, meta.status)
     unread = await store_queries.count(universe, inboxes.read_range(at, count_max=1_000))
     machine, fault, note = await _machine(asking, world)
     if meta.status is Status.ACTIVE:
@@ -116,15 +98,17 @@ async def why(world: Handle, *, option: str = "") -> Why:
         # What keeps workers from running it explains why none does, so only one of the two is said.
         found += await _running(asking, at, fault) or await _not_hosted(asking, at, meta, unread, opened)
         found += await _assigned(asking, at, unread)
-    kept = await traceback_reader.of_world(universe.store.engine, at)
-    found += await _unproved(asking, at) + await _dead(asking, at, kept) + await _quota(asking)
-    required: dict[ids.IntentId, domain_checks.Required] = {}
+    kept = await traceback_reader.of_world(engine, at)
+    found += await _unproved(asking, at) + await _dead(asking, at, kept)
+    for each in reasons:
+        found += await each.of_universe(asking)
+    effects: Mapping[ids.IntentId, Reason] = {each.intent: _open(asking, each) for each in opened[:OPEN_SHOWN_MAX]}
     if machine is not None:
-        found += await _runs(asking, world, machine) + _cells(asking, machine)
-        required = domain_checks.required(machine)
-    for each in opened[:OPEN_SHOWN_MAX]:
-        reason = _open(asking, each)
-        found.append(_of_intent(asking, reason, required[each.intent]) if each.intent in required else reason)
+        found += await _runs(asking, world, machine)
+        for each in reasons:
+            found += each.of_state(asking, machine)
+            effects = each.of_effects(asking, machine, effects)
+    found += effects.values()
     if unread:
         found.append(Reason("inbox", f"{grammar.count(unread, 'unread input')}"))
     found.sort(key=lambda each: not each.stuck)  # stable: within both halves the order of the questions above remains
@@ -142,30 +126,10 @@ def for_a_person(found: Why) -> list[str]:
     return [*lines, f"{more} more: see `worldline why {shlex.quote(found.world)}`"] if more > 0 else lines
 
 
-class WhyQuestion(msgspec.Struct, frozen=True):
-    """The world that is asked about, and how commands about it are written. `name`: as a shell takes it."""
+class WhyQuestion(AskedWorld, frozen=True):
+    """What `why` is asked, with the universe of the world."""
 
     universe: Connection
-    name: str
-    option: str
-
-    def command(self, text: str) -> str:
-        return f"worldline {text}{self.option}"
-
-
-_REFUSED = {"worlds": "no world can be made", "pins": "no fork can be made"}
-
-
-async def _quota(asking: WhyQuestion) -> list[Reason]:
-    """Say what this universe has too much of: what runs continues, what asks for more is refused."""
-    use = await quota_calls.use(asking.universe.store, asking.universe.id)
-    found: list[Reason] = []
-    for name in use.exceeded:
-        what = f"{getattr(use, name)} {errors.QUOTA_NAMES[name]}, its quota is {getattr(use.quota, name)}"
-        refused = _REFUSED.get(name, "inputs from outside are refused")
-        command = asking.command(f"universe quota --{name} N")
-        found.append(Reason("quota", f"the universe has {what}: {refused}", True, command=command))
-    return found
 
 
 async def _machine(asking: WhyQuestion, world: Handle) -> tuple[Machine | None, list[Reason], str]:
@@ -185,7 +149,9 @@ async def _machine(asking: WhyQuestion, world: Handle) -> tuple[Machine | None, 
         return None, [fault], f"its state cannot be read: {error}"
 
 
-async def _status(asking: WhyQuestion, at: ids.Address, status: Status) -> list[Reason]:
+async def _status(
+    asking: WhyQuestion, reasons: Sequence[FeatureReasons], at: ids.Address, status: Status
+) -> list[Reason]:
     if status is Status.ACTIVE:
         return []
     name = status.name.lower()
@@ -196,11 +162,10 @@ async def _status(asking: WhyQuestion, at: ids.Address, status: Status) -> list[
         again = quarantine.when(found, now_us=now_us) if found.until_us else "fix the cause, then resume it"
         what = f"it is quarantined: {quarantine.reason(found)}; {again}"
         return [Reason("quarantined", what, True, command=asking.command(f"resume {asking.name}"))]
-    copy = dormant_worlds.decode((await asking.universe.store.engine.read(dormant_worlds.get(at))).value(0))
-    said = f"it is {name}"
-    if copy is not None:
-        said = f"it is a copy, made of {copy.source}, and does nothing until it is resumed: no other copy must run then"
-    return [Reason(name, said, True, command=asking.command(f"resume {asking.name}"))]
+    said = ""
+    for each in reasons:
+        said = said or await each.of_status(asking)
+    return [Reason(name, said or f"it is {name}", True, command=asking.command(f"resume {asking.name}"))]
 
 
 async def _trial(asking: WhyQuestion, at: ids.Address) -> list[Reason]:
@@ -348,82 +313,6 @@ def _open(asking: WhyQuestion, opened: works.Open) -> Reason:
             return Reason("retrying", what, False, run, since, due, work.error, retry, work.trace)
         case _:
             return Reason("effect", f"{name}, not tried yet", False, run, since, due)
-
-
-# --- Flow domains ----------------------------------------------------------------------------------------------
-
-
-def _cells(asking: WhyQuestion, machine: Machine) -> list[Reason]:
-    """Name cells that make no progress, and intents that wait in their queues."""
-    every = domain_checks.waiting(machine)
-    # Those that need a person first, or the cut could hide them.
-    every.sort(key=lambda each: not (each.fatal or each.blocked or not each.is_declared))
-    found = [_cell(asking, each) for each in every[:CELLS_SHOWN_MAX]]
-    if len(every) > CELLS_SHOWN_MAX:
-        # What is cut off may still need a person, and that must show.
-        stuck = any(each.fatal or each.blocked for each in every[CELLS_SHOWN_MAX:])
-        found.append(
-            Reason("cells", (f"{grammar.count(len(every) - CELLS_SHOWN_MAX, 'more cell')} of flow domains"), stuck)
-        )
-    return found
-
-
-def _cell(asking: WhyQuestion, cell: domain_checks.WaitingCell) -> Reason:
-    ids_queued = [each.id for each in cell.queue]
-    waits = f"{len(ids_queued)} {'intent waits' if len(ids_queued) == 1 else 'intents wait'}"
-    abandon = [_abandon(asking, cell.domain, cell.key, each) for each in ids_queued[:QUEUED_SHOWN_MAX]]
-    if cell.fatal:
-        ways = [
-            asking.command(f"trace {asking.name} --domain {cell.domain}{_key(cell.key)}"),
-            asking.command(f"revert {asking.name} --to HEIGHT"),
-        ]
-        what = f"{cell.name} takes nothing any more; the state before it did can be gone back to"
-        return Reason(
-            "fatal", what, True, since=cell.since, error=cell.fatal, command=ways[0], ways=ways, cell=cell.name
-        )
-    if cell.blocked:
-        ways = [
-            asking.command("dev FILE"),
-            asking.command(f"patch {asking.name} {cell.domain} PATH=VALUE{_key(cell.key)}"),
-            *abandon,
-        ]
-        what = f"{cell.name} is blocked: its data does not fit the document of now; patch it, or host one that fits"
-        what += f"; {waits}" if ids_queued else ""
-        return Reason(
-            "unfit", what, True, since=cell.since, error=cell.blocked, command=ways[0], ways=ways, cell=cell.name
-        )
-    named = ", ".join(f"{each.id} ({each.action})" for each in cell.queue[:QUEUED_SHOWN_MAX])
-    more = ", ..." if len(cell.queue) > QUEUED_SHOWN_MAX else ""
-    if not cell.is_declared:
-        ways = [asking.command("dev FILE"), *abandon]
-        what = f"{cell.name}: the program declares no {cell.domain} now; {waits}: {named}{more}"
-        return Reason("undeclared", what, True, command=ways[0], ways=ways, cell=cell.name)
-    before = ", ".join(cell.on_its_way)
-    what = f"{cell.name}: {waits} for the end of {before}: {named}{more}"
-    command = _abandon(asking, cell.domain, cell.key, cell.on_its_way[0]) if cell.on_its_way else ""
-    return Reason("queued", what, command=command, cell=cell.name)
-
-
-def _of_intent(asking: WhyQuestion, reason: Reason, required: domain_checks.Required) -> Reason:
-    """The reason of an effect that an intent waits for."""
-    abandon = _abandon(asking, required.domain, required.key, required.intent)
-    ways = [*(reason.ways or ([reason.command] if reason.command else [])), abandon]
-    return msgspec.structs.replace(
-        reason,
-        what=f"{required.text} waits for {reason.what}",
-        command=reason.command or abandon,
-        ways=ways,
-        cell=row_keys.cell_name(required.domain, required.key),
-        intent=required.intent,
-    )
-
-
-def _abandon(asking: WhyQuestion, domain: str, key: str, intent: str) -> str:
-    return asking.command(f"abandon {asking.name} {domain} {shlex.quote(intent)}{_key(key)}")
-
-
-def _key(key: str) -> str:
-    return f" --key {shlex.quote(key)}" if key else ""
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ the two, because a world id alone names nothing.
 from __future__ import annotations
 
 import functools
+import re
 import struct
 from hashlib import sha256
 from typing import Final, NewType
@@ -30,6 +31,8 @@ _ID_LENGTH: Final = digest.counted(bytes(limits.ID_BYTES))[: digest.LENGTH_BYTES
 _INTENT: Final = digest.counted(b"intent") + _ID_LENGTH
 _WHEN: Final = struct.Struct(">QQQI")
 
+_WHOLE_ID: Final = re.compile(rf"[0-9a-f]{{{2 * limits.ID_BYTES}}}")
+
 MESSAGE_PREFIX = "message:"  # of the ids under which messages from other worlds are taken
 ENVELOPE: Final = "Envelope"  # the event that a message for an inbox is taken as
 # What means something to the runtime: answers of worlds (`worldline/reply`), effects that every host performs
@@ -42,6 +45,11 @@ class Address(msgspec.Struct, frozen=True, order=True):
 
     universe: UniverseId
     world: WorldId
+
+
+def address_by_id(universe: UniverseId, text: str) -> Address | None:
+    """The world that a whole id names; None if this is none. A deleted one has nothing else to be named by."""
+    return Address(universe, WorldId(bytes.fromhex(text))) if _WHOLE_ID.fullmatch(text) else None
 
 
 def check_id(value: bytes, what: str) -> bytes:

@@ -21,7 +21,8 @@ from worldline.features.encryption.cipher_interface import Codec, CodecContext
 from worldline.features.encryption.master_keys import AesGcm
 from worldline.features.erasure.calls import Erasure
 from worldline.features.policy.calls import PolicyChange, Rule
-from worldline.features.quotas.calls import Quota, QuotaChange, QuotaUse
+from worldline.features.quotas.calls import QuotaChange
+from worldline.features.quotas.quota_use import Quota, QuotaUse
 from worldline.features.shadow.pure.shadow_report import ShadowReport
 from worldline.model.settings import (
     AdapterSettings,

@@ -7,10 +7,12 @@ order. A field is empty where a feature has nothing to bring.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
+from worldline.runtime.feature_checks import HistoryCheck, RecordReaders, UniverseCheck
+from worldline.runtime.feature_reasons import FeatureReasons
 from worldline.runtime.holder_job import MakeHolderJob
 from worldline.runtime.janitor_job import JanitorContext, JanitorJob
 from worldline.runtime.metric_table import MetricTable
@@ -41,3 +43,8 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     status_guards: tuple[StatusGuard, ...] = ()  # what goes with another status of a world, or is against it
     rename_watches: tuple[RenameWatch, ...] = ()  # what follows when a world has another name
     measures: MetricTable = MetricTable()  # metrics of its own; it tells them as `facts.LevelsMeasured`
+    checks: tuple[UniverseCheck, ...] = ()  # of `doctor`
+    readers: tuple[RecordReaders, ...] = ()  # of the records that `doctor` reads
+    history_checks: tuple[HistoryCheck, ...] = ()  # of `verify`
+    reasons: tuple[FeatureReasons, ...] = ()  # of `why`
+    commands: Mapping[str, str] = {}  # words to type, and where the command stands: imported when it is asked for

@@ -24,7 +24,6 @@ from worldline.client import connection, no_host
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
 from worldline.codec import printable
-from worldline.features.deletion import calls as deletion_calls
 from worldline.inspect import store_queries
 from worldline.kernel.authoring.program import Program
 from worldline.layers import work as works
@@ -158,9 +157,9 @@ class CommandSession:
             await found.address()
         except errors.NotFound as error:
             # A deleted world has no name any more, so only its id can lead to what happened to it.
-            at = deletion_calls.by_id(universe, name)
-            deleted = None if at is None else await deletion_calls.describe(universe, at)
-            raise errors.NotFound(deleted or f"{error}{await suggest.worlds(universe, name)}") from error
+            at = ids.address_by_id(universe.id, name)
+            gone = "" if at is None else await _what_became_of(universe.store, at)
+            raise errors.NotFound(gone or f"{error}{await suggest.worlds(universe, name)}") from error
         return found
 
     async def address(self, universe: Connection, name: str) -> ids.Address:
@@ -197,6 +196,14 @@ class CommandSession:
             if not waiting:
                 raise
             raise type(error)(f"{error}; {waiting}") from error
+
+
+async def _what_became_of(store: store_opening.Store, at: ids.Address) -> str:
+    """Say what became of a world that is not there, if a feature knows."""
+    for reasons in (each for feature in store.features for each in feature.reasons):
+        if said := await reasons.of_missing(store.engine, at):
+            return said
+    return ""
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import pytest
 
 from tests.layers import scenario
 from tests.layers.histories import AT
-from worldline.base import errors
 from worldline.features.compaction import batches as compaction_batches
 from worldline.keys import journal as journal_keys
 from worldline.keys import leases as lease_keys
@@ -15,6 +14,7 @@ from worldline.keys import segments as keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.keys import universes as universe_keys
 from worldline.layers import leases, universes
+from worldline.layers.history import segment_index
 from worldline.layers.snapshots import StoredSnapshot
 from worldline.model import blobs
 from worldline.model.journal import DroppedEntries, Head, Segment
@@ -26,7 +26,7 @@ FIRST = Segment(1, 7, 1, 3, bytes(32), 100, False)
 SECOND = Segment(8, 9, 4, 5, bytes(32), 100, False)
 GENERATION = universe_keys.GENERATION.pack(blobs.Generation(4))
 UNMARKED = universes.GenerationRecord(AT.universe, GENERATION)
-LAST = compaction_batches.Indexed(FIRST, keys.SEGMENT.pack(FIRST))
+LAST = segment_index.Indexed(FIRST, keys.SEGMENT.pack(FIRST))
 
 
 @pytest.mark.parametrize("pins", [None, kv.counter_add(None, 3)])
@@ -82,11 +82,11 @@ def test_snapshots_are_dropped_as_they_were_read() -> None:
 
 def test_the_oldest_segments_are_dropped() -> None:
     """One record stands for them, with the head that the chain goes on from. Snapshots below go with them."""
-    before = compaction_batches.Indexed(
+    before = segment_index.Indexed(
         gone := DroppedEntries(1, Head(1, 3, bytes(32), bytes(32), 5)), keys.DROPPED.pack(gone)
     )
-    first = compaction_batches.Indexed(record := Segment(4, 7, 2, 3, bytes(32), 100, False), keys.SEGMENT.pack(record))
-    second = compaction_batches.Indexed(SECOND, keys.SEGMENT.pack(SECOND))
+    first = segment_index.Indexed(record := Segment(4, 7, 2, 3, bytes(32), 100, False), keys.SEGMENT.pack(record))
+    second = segment_index.Indexed(SECOND, keys.SEGMENT.pack(SECOND))
     end = Head(5, 9, b"c" * 32, b"s" * 32, 77)
     saved = StoredSnapshot(StateSnapshot(3, 7, bytes(32), bytes(32), 1, b"", 0), b"raw")
     batch = kv.Batch()
@@ -113,13 +113,3 @@ def test_the_oldest_segments_are_dropped() -> None:
     at_end = StoredSnapshot(StateSnapshot(5, 9, bytes(32), bytes(32), 1, b"", 0), b"raw")
     with pytest.raises(AssertionError, match="states above stay"):
         compaction_batches.expire(kv.Batch(), LEASE, expected, [second], end, snapshots=[at_end])
-
-
-def test_the_last_segment() -> None:
-    page = kv.Page([(keys.segment_key(AT, 7), LAST.raw)], more=False, stable=kv.ZERO_STAMP)
-    assert compaction_batches.decode_last(AT, page) == LAST
-    assert compaction_batches.decode_last(AT, kv.Page([], more=False, stable=kv.ZERO_STAMP)) is None
-    with pytest.raises(errors.DecodeError, match="filed elsewhere"):
-        compaction_batches.decode_last(
-            AT, kv.Page([(keys.segment_key(AT, 8), LAST.raw)], more=False, stable=kv.ZERO_STAMP)
-        )

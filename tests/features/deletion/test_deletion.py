@@ -19,6 +19,7 @@ from worldline.cluster.janitor import Janitor
 from worldline.features.collection import collector
 from worldline.features.deletion import batches as deletion_batches
 from worldline.features.deletion import calls as deletions
+from worldline.features.deletion import checks
 from worldline.inspect import doctor
 from worldline.keys import leases as lease_keys
 from worldline.keys import worlds as world_keys
@@ -98,7 +99,7 @@ async def test_without_waiting_the_janitor_of_any_process_removes_it(memory_kit:
         await world.describe()
     [unfinished] = await deletions.unfinished(connection)
     assert (unfinished.id, unfinished.removed) == (at.world.hex(), 0)
-    assert f"{at.world.hex()} is deleted, 0 keys" in (await deletions.describe(connection, at) or "")
+    assert f"{at.world.hex()} is deleted, 0 keys" in (await checks.describe(connection.store.engine, at) or "")
     assert await deleting.left(process.engine, at)
     cleaner = await memory_kit.process(universe=connection.name)  # of another process
     each = janitor(cleaner)
@@ -106,7 +107,7 @@ async def test_without_waiting_the_janitor_of_any_process_removes_it(memory_kit:
         pass
     assert await deleting.left(process.engine, at) == []
     assert await deletions.unfinished(connection) == []
-    assert "nothing of it is left" in (await deletions.describe(connection, at) or "")
+    assert "nothing of it is left" in (await checks.describe(connection.store.engine, at) or "")
     for one in (process, cleaner):
         await one.close()
     await memory_kit.aclose()

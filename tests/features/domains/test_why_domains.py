@@ -15,9 +15,10 @@ from tests import aio
 from tests.features.domains.shop import Order, Shop, break_clearing, without_charge
 from tests.kits.kit import Kit
 from worldline import cli, flow
+from worldline.features.domains import checks
 from worldline.inspect import why
-from worldline.inspect.why import Reason
 from worldline.model.work import WorkState
+from worldline.runtime.feature_reasons import Reason
 
 
 def check_command(text: str) -> None:
@@ -78,7 +79,7 @@ async def test_an_intent_says_which_effect_it_waits_for_and_how_it_is_ended(memo
         ]
         tasks += [await submitted(world, Order.fill(number), f"f{number}") for number in range(7)]
         [queued] = await reasons(world, "queued")
-        named = ", ".join(f"f{number} (fill)" for number in range(why.QUEUED_SHOWN_MAX))
+        named = ", ".join(f"f{number} (fill)" for number in range(checks.QUEUED_SHOWN_MAX))
         assert queued.what == f"Order['o 7']: 7 intents wait for the end of try 1: {named}, ..."
         assert (queued.stuck, queued.command) == (False, abandon)
         await world.abandon(Order, "try 1", key="o 7")

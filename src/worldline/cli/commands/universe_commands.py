@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from worldline.api import store_universes
+from worldline.cli.commands import setting_commands
+from worldline.cli.commands.feature_commands import GroupCommands
 from worldline.features.abroad import calls as abroad_calls
 from worldline.features.quotas import commands as quota_commands
 from worldline.inspect.entry_text import rfc3339, when
@@ -137,10 +139,11 @@ def _row(each: store_universes.UniverseInfo) -> dict[str, Any]:
     return {"name": each.name, "id": each.id, "created": rfc3339(when(each.created_us)), **used}
 
 
-# `worldline universe ...`; other files add their commands to it.
 GROUP = click.Group(
     "universe",
-    commands=[list_universes, create, allow, deny, allowed],
+    commands=GroupCommands(
+        [list_universes, create, allow, deny, allowed, *setting_commands.UNIVERSE], group="universe"
+    ),
     help="What universes have and may have, and who may send to one.",
 )
 COMMANDS: list[click.Command] = [GROUP]

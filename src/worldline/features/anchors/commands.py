@@ -135,6 +135,3 @@ def of_world(found: Sequence[Anchor], at: Any, name: str, file: Path) -> list[An
         others = ", ".join(dict.fromkeys(msgspec.json.encode(each.name).decode() for each in found[:8])) or "nothing"
         raise errors.BadInput(f"{file} has no anchor of {name!r} with the id {at.world.hex()}, but of {others}")
     return own
-
-
-COMMANDS: list[click.Command] = [anchor]

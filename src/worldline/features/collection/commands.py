@@ -63,6 +63,3 @@ def _line(garbage: Garbage, verb: str, why: str) -> list[str]:
     if not garbage.count:
         return []
     return [f"{garbage.count} of {garbage.bytes} bytes {verb}: {why}", *(f"  {each}" for each in garbage.examples)]
-
-
-COMMANDS: list[click.Command] = [gc]

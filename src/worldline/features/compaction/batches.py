@@ -13,14 +13,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from worldline.base import errors
 from worldline.keys import journal as journal_keys
 from worldline.keys import segments as keys
 from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import leases, universes
 from worldline.layers import snapshots as snapshot_layer
+from worldline.layers.history import segment_index
 from worldline.layers.snapshots import StoredSnapshot
-from worldline.model import ids, journal
+from worldline.model import journal
 from worldline.store import kv
 
 
@@ -32,38 +32,13 @@ class Expected(msgspec.Struct, frozen=True):
     unmarked: universes.GenerationRecord
 
 
-class Indexed(msgspec.Struct, frozen=True):
-    """A segment of a world, as it was read; or what stands for those that were dropped."""
-
-    record: journal.Segment | journal.DroppedEntries
-    raw: bytes
-
-
-def last_range(at: ids.Address) -> kv.Range:
-    begin, end = keys.segments(at)
-    return kv.Range(begin, end, count_max=1, reverse=True)
-
-
-def first_range(at: ids.Address, *, count_max: int) -> kv.Range:
-    return kv.Range(*keys.segments(at), count_max=count_max)
-
-
-def decode(at: ids.Address, page: kv.Page) -> list[Indexed]:
-    found: list[Indexed] = []
-    for key, raw in page.items:
-        record = keys.unpack(raw)
-        if keys.segment_height(at, key) != record.last_height:
-            raise errors.DecodeError(f"the segment up to height {record.last_height} is filed elsewhere")
-        found.append(Indexed(record, raw))
-    return found
-
-
-def decode_last(at: ids.Address, page: kv.Page) -> Indexed | None:
-    return next(iter(decode(at, page)), None)
-
-
 def move(
-    batch: kv.Batch, lease: leases.Lease, expected: Expected, record: journal.Segment, *, last: Indexed | None
+    batch: kv.Batch,
+    lease: leases.Lease,
+    expected: Expected,
+    record: journal.Segment,
+    *,
+    last: segment_index.Indexed | None,
 ) -> None:
     """Index a segment that follows the last one, and delete its frames. Guard: there is none up to its height yet."""
     at = lease.at
@@ -90,7 +65,7 @@ def expire(
     batch: kv.Batch,
     lease: leases.Lease,
     expected: Expected,
-    oldest: Sequence[Indexed],
+    oldest: Sequence[segment_index.Indexed],
     end: journal.Head,
     *,
     snapshots: Sequence[StoredSnapshot],

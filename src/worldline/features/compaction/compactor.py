@@ -32,7 +32,7 @@ from worldline.keys import snapshots as snapshot_keys
 from worldline.layers import age, leases, snapshots, universe_settings, universes
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
-from worldline.layers.history import history_line
+from worldline.layers.history import history_line, segment_index
 from worldline.layers.history.saved_state import Compute
 from worldline.model import ids, journal
 from worldline.model.age import Age
@@ -65,7 +65,7 @@ class Survey(msgspec.Struct, frozen=True):
 
     known: KnownPast
     expected: batches.Expected
-    last: batches.Indexed | None
+    last: segment_index.Indexed | None
     line: history_line.HistoryLine
     forked: journal.Head | None  # of a fork: the head that its own journal begins behind
     epoch_raw: bytes | None
@@ -82,7 +82,7 @@ async def survey(engine: kv.Engine, at: ids.Address, unmarked: bytes | None = No
         snapshots.get_baseline(at),
         snapshots.get_pin_count(at),
         history_line.get(at),
-        batches.last_range(at),
+        segment_index.last_range(at),
         leases.reads(at)[0],
         age.get(at.universe),
         universe_settings.get(at.universe),
@@ -93,7 +93,7 @@ async def survey(engine: kv.Engine, at: ids.Address, unmarked: bytes | None = No
     assert baseline_raw is not None
     lineage = history_line.decode_lineage(read.value(2))
     line = history_line.line_of(at, lineage)
-    last = batches.decode_last(at, read.page(3))
+    last = segment_index.decode_last(at, read.page(3))
     # Later pages are read after the count of pins: a pin that comes between changes it, and the batch conflicts.
     saved = [each async for page in _pages(engine, pages[0], read.page(7)) for each in snapshots.decode(at, page)]
     pinned = [

@@ -16,7 +16,7 @@ from worldline.features.compaction import batches, retention_rules
 from worldline.features.compaction.retention_rules import KnownPast, RetentionPolicy
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases
-from worldline.layers.history import journal_pages
+from worldline.layers.history import journal_pages, segment_index
 from worldline.model import ids, journal
 from worldline.model.age import Age
 from worldline.store import kv, transact
@@ -50,7 +50,7 @@ class Ends:
 class Oldest(msgspec.Struct, frozen=True):
     """The records that go, and the head that they end with."""
 
-    records: list[batches.Indexed]
+    records: list[segment_index.Indexed]
     end: journal.Head
 
     @property
@@ -64,10 +64,10 @@ async def oldest(
     engine: kv.Engine, ends: Ends, at: ids.Address, known: KnownPast, policy: RetentionPolicy, *, now: Age
 ) -> Oldest | None:
     """What may be dropped now of a world's index, bounded."""
-    page = (await engine.read(batches.first_range(at, count_max=SEGMENTS_MAX))).page(0)
-    records: list[batches.Indexed] = []
+    page = (await engine.read(segment_index.first_range(at, count_max=SEGMENTS_MAX))).page(0)
+    records: list[segment_index.Indexed] = []
     end = None
-    for each in batches.decode(at, page):
+    for each in segment_index.decode(at, page):
         if isinstance(each.record, journal.Segment):
             # What goes must be a beginning of the history, so the first that stays ends the search.
             if not retention_rules.may_expire(known, each.record, policy):

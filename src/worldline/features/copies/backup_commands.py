@@ -142,5 +142,3 @@ backup = Backup(
     commands=[create, list_, verify],
     help="Back up a store, or list and check backups.\n\n`backup [STORE] FOLDER` is `backup create [STORE] FOLDER`.",
 )
-
-COMMANDS: list[click.Command] = [backup, restore]

@@ -88,6 +88,3 @@ def _told(made: Contents) -> str:
         f"{made.name} up to height {made.height}, {grammar.count(made.snapshots, 'snapshot')}, "
         f"{grammar.count(made.blobs, 'blob')}"
     )
-
-
-COMMANDS: list[click.Command] = [export, import_]

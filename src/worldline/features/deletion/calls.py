@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import msgspec
 
-from worldline.base import errors, grammar
-from worldline.client import listing, no_host
+from worldline.base import errors
+from worldline.client import no_host
 from worldline.client.connection import Connection
 from worldline.features.deletion import batches
 from worldline.features.deletion import job as deletions
-from worldline.features.deletion import keyspace as deletion_keys
 from worldline.features.erasure import ledger_file, scrub_job
-from worldline.layers import snapshots, worlds
+from worldline.layers import snapshots
 from worldline.model import ids
 from worldline.runtime import world_holders
-from worldline.store import kv, transact
 
 FORKS_WAIT_MS = 1_000
 PAGE = 500
-_ID = re.compile(r"[0-9a-f]{32}")
 
 Progress = Callable[[int], None]
 
@@ -93,62 +88,3 @@ async def unfinished(universe: Connection, *, limit: int = PAGE) -> list[Deletio
     read = await universe.store.engine.read(batches.unfinished(universe.id, count_max=limit))
     found = batches.decode_unfinished(universe.id, read.page(0))
     return [Deletion(each.at.world.hex(), each.record.since_us, each.record.removed) for each in found]
-
-
-async def count(universe: Connection) -> int:
-    """How many deletions are not finished."""
-    begin, end = deletion_keys.deletions(universe.id)
-    return len([key async for key, _ in listing.items(universe, kv.Range(begin, end))])
-
-
-async def forgotten(universe: Connection) -> AsyncIterator[ids.Address]:
-    """Deleted worlds that have something left and are not queued: an earlier release has deleted them."""
-    engine = universe.store.engine
-    at: ids.Address | None = None
-    while True:
-        after = None if at is None else at.world
-        at = batches.decode_next(universe.id, (await engine.read(batches.next_world(universe.id, after=after))).page(0))
-        if at is None:
-            return
-        read = await engine.read(worlds.get(at), batches.get(at), *batches.reads(at))
-        with contextlib.suppress(errors.Corrupt):  # that was found with the world itself
-            is_queued = read.value(1) is not None
-            if worlds.is_deleted(read.value(0)) and not is_queued and (read.page(2).items or read.page(3).items):
-                yield at
-
-
-async def queue(universe: Connection, at: ids.Address) -> None:
-    """Have such a world removed."""
-    engine = universe.store.engine
-
-    async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
-        read = await engine.read(worlds.get(at), batches.get(at))
-        if read.value(1) is not None:  # another process has queued it
-            return transact.NothingToWrite(None)
-        batch = kv.Batch()
-        batches.queue(batch, at, meta_raw=read.value(0) or b"", time_us=read.time_us)
-        return transact.Write(batch, lambda _: None)
-
-    await transact.run(engine, universe.store.env, attempt)
-
-
-def by_id(universe: Connection, text: str) -> ids.Address | None:
-    """The world that a whole id names; None if this is none. A deleted one has nothing else to be named by."""
-    if _ID.fullmatch(text) is None:
-        return None
-    return ids.Address(universe.id, ids.WorldId(bytes.fromhex(text)))
-
-
-async def describe(universe: Connection, at: ids.Address) -> str | None:
-    """What is to be said of a world that is deleted; None if it is not."""
-    read = await universe.store.engine.read(worlds.get(at), batches.get(at))
-    if not worlds.is_deleted(read.value(0)):
-        return None
-    left = batches.decode(at, read.value(1))
-    if left is None:
-        return f"world {at.world.hex()} is deleted, and nothing of it is left"
-    removed = grammar.count(left.record.removed, "key")
-    return (
-        f"world {at.world.hex()} is deleted, {removed} of it removed so far; the janitor of "
-        f"any process that hosts worlds removes the rest, or `worldline delete {at.world.hex()} --wait`"
-    )

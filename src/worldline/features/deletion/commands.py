@@ -6,7 +6,7 @@ import click
 
 from worldline.base import errors
 from worldline.client.connection import Connection
-from worldline.features.deletion import calls, universe_calls
+from worldline.features.deletion import calls, checks, universe_calls
 from worldline.model import ids
 from worldline.terminal import command_session
 from worldline.terminal.command_session import CommandSession
@@ -24,7 +24,7 @@ async def delete(desk: CommandSession, world: str, wait: bool, after_forks: bool
     async with desk.open(programs=[]) as universe:
         at = await _address(desk, universe, world)
         # One that was deleted before needs no question: there is nothing left to decide.
-        if not (deleted := await calls.describe(universe, at)):
+        if not (deleted := await checks.describe(universe.store.engine, at)):
             desk.confirm(f"Delete world {world!r} and its whole history?")
         with desk.out.progress("keys removed") as progress:
             await calls.delete(
@@ -48,8 +48,8 @@ async def _address(desk: CommandSession, universe: Connection, world: str) -> id
     try:
         return await desk.address(universe, world)
     except errors.NotFound:
-        at = calls.by_id(universe, world)
-        if at is None or await calls.describe(universe, at) is None:
+        at = ids.address_by_id(universe.id, world)
+        if at is None or await checks.describe(universe.store.engine, at) is None:
             raise
         return at
 
@@ -69,7 +69,3 @@ async def delete_universe(desk: CommandSession, *, name: str, with_worlds: bool)
                 store, name, with_worlds=with_worlds, progress=lambda removed: progress(removed, removed)
             )
     desk.out.one({"universe": name, "deleted": True}, [f"universe {name!r} is deleted; nothing of it is left"])
-
-
-COMMANDS: list[click.Command] = [delete]
-UNIVERSE: list[click.Command] = [delete_universe]  # in the group `universe`

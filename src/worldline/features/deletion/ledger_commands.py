@@ -46,5 +46,3 @@ async def apply(desk: CommandSession, file: Path) -> int:
 
 
 ledger = click.Group("ledger", commands=[export, apply], help="What was erased, as a file.")
-
-COMMANDS: list[click.Command] = [ledger]

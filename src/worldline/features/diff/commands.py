@@ -179,6 +179,3 @@ class _Cut:
         text = entry_text.canonical_text(value)
         short = len(text) <= TEXT_CHARACTERS_MAX or self._every
         return text if short else f"{text[: TEXT_CHARACTERS_MAX - 3]}..."
-
-
-COMMANDS: list[click.Command] = [diff]

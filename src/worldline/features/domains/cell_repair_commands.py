@@ -86,6 +86,3 @@ def _set(text: str) -> patches.Patch:
 async def _snapshot(world: Handle, domain: str, key: str, at: int | None) -> flow_records.Snapshot | None:
     data = await world.cell(domain, key, at=at)
     return None if data is None else domain_cell.decode(data)[1]
-
-
-COMMANDS: list[click.Command] = [abandon, patch]

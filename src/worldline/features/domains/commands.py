@@ -161,6 +161,3 @@ def _lines(shown: ActOutcome) -> list[str]:
 def state_lines(state: dict[str, Any]) -> list[str]:
     """The data of a cell, a line for each field."""
     return [f"  {name} = {msgspec.json.encode(value).decode()}" for name, value in sorted(state.items())]
-
-
-COMMANDS: list[click.Command] = [act, explain]

@@ -90,8 +90,6 @@ def _tools(found: Compiled, shape: str, file: Path | None) -> dict[str, Any]:
     return {"tools": said.documents, "unavailable": said.unavailable}
 
 
-COMMANDS: list[click.Command] = [
-    click.Group(
-        "domain", commands=[show, validate, export], help="Flow domains: show, validate, export. Needs no store."
-    )
-]
+GROUP = click.Group(
+    "domain", commands=[show, validate, export], help="Flow domains: show, validate, export. Needs no store."
+)

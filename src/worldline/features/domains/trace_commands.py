@@ -85,6 +85,3 @@ def _node(node: dict[str, Any]) -> str:
 def _value(value: Any) -> str:
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return text if len(text) <= _VALUE_CHARACTERS_MAX else f"{text[:_VALUE_CHARACTERS_MAX]}..."
-
-
-COMMANDS: list[click.Command] = [trace]

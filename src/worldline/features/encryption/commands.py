@@ -75,6 +75,3 @@ async def rotate_keys(desk: CommandSession, data: bool) -> int:
         lines.append(f"{changed}, {grammar.count(anew.values, 'value')} sealed anew")
     desk.out.one(said, lines)
     return output.NEGATIVE if done.kept else 0
-
-
-COMMANDS = [new_key, keys, rotate_keys]

@@ -90,6 +90,3 @@ def _left(scrubbed: kv.Scrubbed) -> list[str]:
 
 def _text(plan: erasing.Erasure) -> str:
     return f"{grammar.count(plan.values, 'personal value')} in {', '.join(plan.worlds)}"
-
-
-COMMANDS: list[click.Command] = [erase, scrub]

@@ -143,6 +143,3 @@ async def tree(desk: CommandSession, world: str | None) -> None:
         desk.out.note("no worlds here; make one with `worldline create NAME`")
     for line in trees.drawn(found):
         desk.out.line(line)
-
-
-COMMANDS: list[click.Command] = [fork, tree, revert]

@@ -4,4 +4,11 @@ from __future__ import annotations
 
 from worldline.runtime.feature import Feature
 
-FORKS = Feature(name="forks")
+FORKS = Feature(
+    name="forks",
+    commands={
+        "fork": "worldline.features.forks.commands:fork",
+        "tree": "worldline.features.forks.commands:tree",
+        "revert": "worldline.features.forks.commands:revert",
+    },
+)

@@ -119,4 +119,3 @@ def _said(rule: calls.Rule) -> str:
 GROUP = click.Group(
     "policy", commands=[deny, only, drop, list_rules, check], help="What worlds of a universe may send and use."
 )
-COMMANDS: list[click.Command] = [GROUP]

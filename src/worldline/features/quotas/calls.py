@@ -8,41 +8,14 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.client.connection import Connection
-from worldline.features.quotas import batches, job, records, world_count
+from worldline.features.quotas import batches, job, quota_use
+from worldline.features.quotas.quota_use import Quota, QuotaUse
 from worldline.model import ids
-from worldline.runtime import open_effect_count, store_opening
+from worldline.runtime import store_opening
 from worldline.store import kv, transact
 
 # A value of its own, because None means without bound.
 KEEP: Any = "keep"  # this bound stays as it is
-
-
-class Quota(msgspec.Struct, frozen=True):
-    """What a universe may have. None: without bound."""
-
-    worlds: int | None = None
-    bytes: int | None = None
-    effects: int | None = None
-    pins: int | None = None
-
-
-class QuotaUse(msgspec.Struct, frozen=True):
-    """What a universe has, and what it may have. `bytes` is as it was last counted, at `counted_us` by the store's
-    clock, and None if it never was; the rest is as it is now.
-    """
-
-    worlds: int
-    bytes: int | None
-    effects: int
-    pins: int
-    quota: Quota
-    counted_us: int | None
-
-    @property
-    def exceeded(self) -> list[str]:
-        """The quotas that are used up: inputs from outside, or new worlds and forks, are refused."""
-        pairs = [(name, getattr(self, name), getattr(self.quota, name)) for name in errors.QUOTA_NAMES]
-        return [name for name, used, limit in pairs if used is not None and limit is not None and used >= limit]
 
 
 class QuotaChange(msgspec.Struct, frozen=True):
@@ -85,28 +58,14 @@ async def use(store: store_opening.Store, universe: ids.UniverseId, *, count: bo
     if count:
         # First, so that the answer below shows what was counted now.
         await job.count_now(engine, store.env, universe)
-    read = await engine.read(batches.get(universe), batches.get_usage(universe))
-    counted = batches.decode_usage(read.value(1))
-    known = counted is not None and counted.bytes is not None
-    return QuotaUse(
-        await world_count.count_worlds(engine, universe),
-        None if counted is None else counted.bytes,
-        await open_effect_count.count(engine, universe),
-        await world_count.count_pins(engine, universe),
-        _shown(batches.decode(universe, read.value(0)).quota),
-        counted.time_us if counted is not None and known else None,
-    )
+    return await quota_use.read(engine, universe)
 
 
 async def changes(universe: Connection) -> list[QuotaChange]:
     """The last changes, the newest first."""
     wanted = batches.log_range(universe.id, count_max=limits.QUOTA_CHANGES_SHOWN_MAX)
     found = batches.decode_log((await universe.store.engine.read(wanted)).page(0))
-    return [QuotaChange(each.change, _shown(each.quota), each.time_us) for each in found]
-
-
-def _shown(quota: records.QuotaRecord) -> Quota:
-    return Quota(quota.worlds, quota.bytes, quota.effects, quota.pins)
+    return [QuotaChange(each.change, quota_use.quota_of(each.quota), each.time_us) for each in found]
 
 
 def _checked(name: str, value: Any) -> int | None:

@@ -11,6 +11,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.features.quotas import calls
+from worldline.features.quotas.quota_use import QuotaUse
 from worldline.inspect.entry_text import rfc3339, when
 from worldline.terminal import command_session
 from worldline.terminal.command_session import CommandSession
@@ -61,7 +62,7 @@ def _show_changes(desk: CommandSession, found: list[calls.QuotaChange]) -> None:
     desk.out.many(rows, columns, none="this universe never had a quota", key="change")
 
 
-def shown(found: calls.QuotaUse) -> dict[str, Any]:
+def shown(found: QuotaUse) -> dict[str, Any]:
     """What a universe has, as `--json` shows it."""
     return {
         **{name: getattr(found, name) for name in errors.QUOTA_NAMES},
@@ -71,13 +72,13 @@ def shown(found: calls.QuotaUse) -> dict[str, Any]:
     }
 
 
-def uses(found: calls.QuotaUse) -> str:
+def uses(found: QuotaUse) -> str:
     """How much is used of each quota that there is, in a cell of a table."""
     bounded = [name for name in errors.QUOTA_NAMES if getattr(found.quota, name) is not None]
     return ", ".join(f"{name} {_used_of(found, name)}" for name in bounded) or "-"
 
 
-def _used_of(found: calls.QuotaUse, name: str) -> str:
+def _used_of(found: QuotaUse, name: str) -> str:
     used, limit = getattr(found, name), getattr(found.quota, name)
     return f"{'not counted' if used is None else used} of {'any number' if limit is None else limit}"
 
@@ -95,6 +96,3 @@ def _amount(text: str) -> int | None:
 
 # Bounded: `int` refuses a number of thousands of digits with an error of its own.
 _AMOUNT = re.compile(r"(?P<none>none)|(?P<number>[0-9]{1,30})(?P<unit>[kmgt]?)b?")
-
-
-UNIVERSE: list[click.Command] = [quota]  # in the group `universe`

@@ -11,6 +11,12 @@ from worldline.kernel.authoring import message_calls
 from worldline.layers.history import history_line
 from worldline.model import ids, inbox, journal
 from worldline.model.journal import Kind
+from worldline.runtime.feature_checks import HistoryCheck, StepCheck
+
+
+class SignatureCheck(HistoryCheck):
+    def steps(self, line: history_line.HistoryLine, receipt_keys: Collection[bytes]) -> StepCheck:
+        return Receipts(line, receipt_keys)
 
 
 class Receipts:

@@ -239,6 +239,3 @@ async def _webhook(
     said = ", ".join(f"{number} {what}" for what, number in counted.items())
     desk.out.one({"stopped": "relay", **counted}, [said])
     return 0
-
-
-COMMANDS: list[click.Command] = [relay]

@@ -120,6 +120,3 @@ async def _move(desk: CommandSession, universe: Connection, name: str, programs:
     what = f"goes to worker {worker}" if changed else "has this code already, or is on its way"
     desk.out.one(said, [f"{name} {what}"])
     return 0
-
-
-COMMANDS: list[click.Command] = [upgrade]
