@@ -15,7 +15,7 @@ from worldline.features.policy.feature import POLICY
 from worldline.features.proofs.feature import PROOFS
 from worldline.features.quotas.feature import QUOTAS
 from worldline.features.receipts.feature import RECEIPTS
-from worldline.runtime.feature import Feature
+from worldline.runtime.feature import Feature, parts_of
 
 FEATURES: tuple[Feature, ...] = (
     QUOTAS,
@@ -32,3 +32,5 @@ FEATURES: tuple[Feature, ...] = (
     DOMAINS,
     ABROAD,
 )
+
+PARTS = parts_of(FEATURES)  # for machines that no store is behind: of tests, and of journals in files

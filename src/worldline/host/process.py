@@ -46,6 +46,7 @@ from worldline.runtime import (
 )
 from worldline.runtime import facts as telemetry
 from worldline.runtime import watchdog as watchdogs
+from worldline.runtime.feature import parts_of
 from worldline.runtime.universes import universe_rounds, universe_scan
 from worldline.runtime.universes.served_universes import Universes
 from worldline.timers import timer_worker
@@ -190,6 +191,7 @@ class ProcessHost:
             self._store.env,
             self.universes,
             self._programs,
+            parts=parts_of(self._store.features),
             blobs=self.blobs,
             live=self.live,
             claims=claims,
@@ -315,6 +317,7 @@ class ProcessHost:
             thread=daemon_threads.DaemonPool(1, "worldline-proofs", no_asyncio.refuse_asyncio),
             prove_ms=self._settings.janitor.prove_ms,
             hang_ms=self._settings.hang_ms,
+            parts=parts_of(self._store.features),
             telemetry=self.telemetry,
         )
         worlds.says.append(made.labels)

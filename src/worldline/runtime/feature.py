@@ -7,10 +7,25 @@ order. A field is empty where a feature has nothing to bring.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
+
+from worldline.kernel.parts import BranchPart, DomainsPart, Parts
 
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
     """What one folder of `features/` brings. All but the name may be left out."""
 
     name: str
+    branch_part: BranchPart | None = None  # what worlds do in a step that are forks, or go back; one feature has it
+    domains_part: DomainsPart | None = None  # what flow domains do in a step; one feature has it
+
+
+def parts_of(features: Iterable[Feature]) -> Parts:
+    """Put together what steps are given."""
+    every = list(features)
+    branch = [each.branch_part for each in every if each.branch_part is not None]
+    domains = [each.domains_part for each in every if each.domains_part is not None]
+    assert len(branch) == len(domains) == 1, "any stored world may need each part, and of two one would be left out"
+    return Parts.of(branch[0], domains[0])

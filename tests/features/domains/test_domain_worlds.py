@@ -20,6 +20,7 @@ from worldline.features.domains.pure import domain_cell
 from worldline.features.domains.pure import part as domain_part
 from worldline.features.domains.pure.requirements import AnsweredRequirement
 from worldline.flow_core.exporting import tools as exporting
+from worldline.host.feature_list import PARTS
 from worldline.kernel import replay, runs
 from worldline.kernel.machine import Machine
 from worldline.model import inbox, payload
@@ -104,7 +105,7 @@ def test_the_total_timeout_of_what_is_required_comes_from_the_state() -> None:
         assert pending.deadline_us - pending.due_us == 60_000_000
         alone = Machine(wl.Program.without_code(shop.app.hash))
         for entries in replay.steps(world.life.filled()):
-            replay.check(alone, entries, world.address, world.life.load)
+            replay.check(alone, entries, world.address, world.life.load, PARTS)
         assert alone.work.open == world.machine.work.open
 
 

@@ -20,6 +20,7 @@ from tests.kits.sums import Add
 from worldline.base import env as envs
 from worldline.features.proofs import job as proof_job
 from worldline.features.proofs import row_proof
+from worldline.host.feature_list import PARTS
 from worldline.inspect import why
 from worldline.layers import blobs as blob_layer
 from worldline.model import ids
@@ -331,6 +332,7 @@ def budgeted(prove_ms: int, *, busy: Callable[[], bool] = lambda: False) -> tupl
         thread=thread,
         prove_ms=prove_ms,
         hang_ms=1_000,
+        parts=PARTS,
         telemetry=facts.NOTHING,
     )
     return made, env

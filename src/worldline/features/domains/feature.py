@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worldline.features.domains.pure import part
 from worldline.runtime.feature import Feature
 
-DOMAINS = Feature(name="domains")
+DOMAINS = Feature(name="domains", domains_part=part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worldline.features.forks.pure import part
 from worldline.runtime.feature import Feature
 
-FORKS = Feature(name="forks")
+FORKS = Feature(name="forks", branch_part=part)

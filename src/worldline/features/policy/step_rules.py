@@ -11,15 +11,14 @@ from collections.abc import Iterable
 import msgspec
 
 from worldline.base import failures
-from worldline.features.forks.pure import part as fork_part
-from worldline.kernel import run_requests, runs
+from worldline.kernel import part_inputs, run_requests, runs
 from worldline.kernel.authoring import message_calls
 from worldline.model import ids, inbox, payload, step_records
 from worldline.model.inbox import MessageMode, ReceiptStatus
 from worldline.model.policy import Bounds
 from worldline.model.work import WorkKind
 
-_OWN = (message_calls.REPLY, fork_part.SHARE)  # what the runtime performs for itself
+_OWN = (message_calls.REPLY, part_inputs.SHARE)  # what the runtime performs for itself
 
 
 def refused(bounds: Bounds, wanted: Iterable[step_records.WorkRequest]) -> dict[ids.IntentId, inbox.EffectReceipt]:

@@ -28,6 +28,7 @@ from worldline.base import errors, limits
 from worldline.codec import printable
 from worldline.kernel import replay, user_errors
 from worldline.kernel.authoring.program import Program
+from worldline.kernel.parts import Parts
 from worldline.layers import blobs as blob_layer
 from worldline.layers.history import journal_pages, saved_state, step_reader
 from worldline.model import ids, journal
@@ -133,6 +134,7 @@ class Proofs:
         thread: Executor,
         prove_ms: int,
         hang_ms: int,
+        parts: Parts,
         telemetry: telemetry.Telemetry,
     ) -> None:
         assert prove_ms > 0, "without a budget there are no proofs"
@@ -145,6 +147,7 @@ class Proofs:
         self._thread = thread
         self._prove_ms = prove_ms
         self._hang_us = hang_ms * 1000
+        self._parts = parts
         self._telemetry = telemetry
         self._woken = asyncio.Event()
         self._began_us = env.monotonic_us()
@@ -275,7 +278,7 @@ class Proofs:
         pages = journal_pages.Pages(self._engine, blobs, line, above=head.height)
         vault = await vaults.vault_of(self._engine, self._env, line)
         sealed = PersonalValuePlace(vault, await vault.has_erased())
-        prover = Prover(line, self._programs, head, rows, folded_to=first, cold=cold, sealed=sealed)
+        prover = Prover(line, self._programs, head, rows, folded_to=first, cold=cold, sealed=sealed, parts=self._parts)
         return _Visit(each, pages, prover)
 
     async def _go_on(self, visit: _Visit) -> None:
