@@ -22,7 +22,7 @@ from worldline.inspect import why as reasons
 from worldline.kernel import control_commands, run_repair, user_values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.machine import Machine
-from worldline.kernel.parts import DomainsPart, Parts
+from worldline.kernel.parts import DomainsPart, StepParts
 from worldline.layers import inbox as inboxes
 from worldline.model import ids, inbox, step_records
 from worldline.model.journal import Kind
@@ -46,7 +46,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch, when: When, escape: Callable[[], B
     whole = kernel_step.step
 
     def broken(
-        machine: Machine, given: step_records.Input, context: step_records.StepContext, parts: Parts
+        machine: Machine, given: step_records.Input, context: step_records.StepContext, parts: StepParts
     ) -> step_records.Stepped:
         if when(given):
             raise escape()

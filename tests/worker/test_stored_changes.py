@@ -16,7 +16,7 @@ from tests.worker.test_budgets import drained, fill
 from worldline.base import limits
 from worldline.kernel import step as kernel_step
 from worldline.kernel.machine import Machine
-from worldline.kernel.parts import Parts
+from worldline.kernel.parts import StepParts
 from worldline.keys import cas as cas_keys
 from worldline.keys import journal as journal_keys
 from worldline.layers.history import history_line, step_reader
@@ -54,7 +54,7 @@ class Changing:
         self.rows: dict[bytes, Row] = {}
 
     def step(
-        self, machine: Machine, given: step_records.Input, context: step_records.StepContext, parts: Parts
+        self, machine: Machine, given: step_records.Input, context: step_records.StepContext, parts: StepParts
     ) -> step_records.Stepped:
         self.states.setdefault(context.step - 1, machine.state)
         stepped = kernel_step.step(machine, given, context, parts)

@@ -25,7 +25,7 @@ from worldline.kernel import machine as state
 from worldline.kernel.event_dispatch import Answer
 from worldline.kernel.execution import coroutines
 from worldline.kernel.machine import Machine
-from worldline.kernel.parts import Command, Parts
+from worldline.kernel.parts import Command, StepParts
 from worldline.kernel.rows.row_records import ENDED, Parked, Pending, RunStatus
 from worldline.kernel.run_operations import OpKind
 from worldline.kernel.runs import LiveRun
@@ -120,7 +120,7 @@ class RunStanding(msgspec.Struct, frozen=True, array_like=True):
 _CANCEL_NAMES = ", ".join(kind.name.lower() for kind in CANCELS)
 
 
-def take(machine: Machine, item: inbox.Control, data: bytes, parts: Parts, *, trusted: bool = False) -> str:
+def take(machine: Machine, item: inbox.Control, data: bytes, parts: StepParts, *, trusted: bool = False) -> str:
     """Do what a command says. `trusted`: run no user code, not even to see whether arguments fit."""
     known = _COMMANDS.get(item.command) or parts.commands.get(item.command)
     handler = _start_unseen if trusted and item.command == RUN else known
@@ -342,7 +342,7 @@ def _answer_effect(machine: Machine, data: bytes) -> bytes:
     return user_values.NONE
 
 
-# Those of the parts stand in `Parts.commands`.
+# Those of the parts stand in `StepParts.commands`.
 _COMMANDS: dict[str, Command] = {
     RUN: _run,
     CANCEL: _cancel,

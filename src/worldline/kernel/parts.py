@@ -73,7 +73,7 @@ class BranchPart(Protocol):
         """Decide the fate of open work that was inherited, as far as this step has room."""
 
 
-class Parts(msgspec.Struct, frozen=True):
+class StepParts(msgspec.Struct, frozen=True):
     """Both, and their control commands: `control_commands.py` has those of the kernel itself."""
 
     branch: BranchPart
@@ -81,6 +81,6 @@ class Parts(msgspec.Struct, frozen=True):
     commands: Mapping[str, Command]
 
     @staticmethod
-    def of(branch: BranchPart, domains: DomainsPart) -> Parts:
+    def of(branch: BranchPart, domains: DomainsPart) -> StepParts:
         """Put the two together."""
-        return Parts(branch, domains, {**branch.commands(domains), **domains.commands()})
+        return StepParts(branch, domains, {**branch.commands(domains), **domains.commands()})

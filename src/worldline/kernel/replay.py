@@ -18,7 +18,7 @@ from worldline.kernel import poison, user_values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.execution import divergence_report
 from worldline.kernel.machine import Blocked, Machine
-from worldline.kernel.parts import Parts
+from worldline.kernel.parts import StepParts
 from worldline.model import ids, inbox, journal, payload, step_records
 from worldline.model.journal import Kind
 
@@ -125,14 +125,14 @@ def secret_of(entries: Sequence[journal.JournalEntry | journal.EntryDraft]) -> b
 
 
 def again(
-    machine: Machine, entries: Sequence[journal.JournalEntry], address: ids.Address, load: Load, parts: Parts
+    machine: Machine, entries: Sequence[journal.JournalEntry], address: ids.Address, load: Load, parts: StepParts
 ) -> CodeDifference | None:
     """Replay one step. Returns the first difference, if there is one."""
     return compare(entries, stepped_again(machine, entries, address, load, parts))
 
 
 def stepped_again(
-    machine: Machine, entries: Sequence[journal.JournalEntry], address: ids.Address, load: Load, parts: Parts
+    machine: Machine, entries: Sequence[journal.JournalEntry], address: ids.Address, load: Load, parts: StepParts
 ) -> step_records.Stepped:
     """Give a step's input to the machine once more."""
     given = msgspec.structs.replace(input_of(entries, load), blocks=blocks_of(entries))
@@ -168,7 +168,7 @@ def compare(entries: Sequence[journal.JournalEntry], stepped: step_records.Stepp
 
 
 def check(
-    machine: Machine, entries: Sequence[journal.JournalEntry], address: ids.Address, load: Load, parts: Parts
+    machine: Machine, entries: Sequence[journal.JournalEntry], address: ids.Address, load: Load, parts: StepParts
 ) -> None:
     """Replay one step. `Diverged` if there is a difference."""
     difference = again(machine, entries, address, load, parts)

@@ -25,7 +25,7 @@ from worldline.kernel.authoring import message_calls
 from worldline.kernel.execution import tracebacks
 from worldline.kernel.execution.step_desk import StepDesk
 from worldline.kernel.machine import Machine
-from worldline.kernel.parts import Parts
+from worldline.kernel.parts import StepParts
 from worldline.kernel.personal import personal_value
 from worldline.kernel.rows.row_records import Outcome
 from worldline.model import ids, inbox, payload
@@ -39,7 +39,7 @@ _TIMER, _MESSAGE = WorkKind.TIMER, WorkKind.MESSAGE
 _CONTROL = Kind.CONTROL
 
 
-def step(machine: Machine, given: steps.Input, context: steps.StepContext, parts: Parts) -> steps.Stepped:
+def step(machine: Machine, given: steps.Input, context: steps.StepContext, parts: StepParts) -> steps.Stepped:
     """`CannotStep` if this process, and not the code, prevented the step. After that, and after any other exception,
     the machine is spoilt: the caller drops it, and journals nothing. `parts`: what is called for forks and for flow
     domains, where the world has any.
@@ -54,7 +54,7 @@ def step(machine: Machine, given: steps.Input, context: steps.StepContext, parts
         raise errors.CannotStep("the process has no memory left for this step", lasting=False) from error
 
 
-def _step_at_desk(machine: Machine, given: steps.Input, context: steps.StepContext, parts: Parts) -> steps.Stepped:
+def _step_at_desk(machine: Machine, given: steps.Input, context: steps.StepContext, parts: StepParts) -> steps.Stepped:
     """Where there may be personal values."""
     outside = personal_value.desk.set(StepDesk(machine))
     try:
@@ -63,7 +63,7 @@ def _step_at_desk(machine: Machine, given: steps.Input, context: steps.StepConte
         personal_value.desk.reset(outside)
 
 
-def _step(machine: Machine, given: steps.Input, context: steps.StepContext, parts: Parts) -> steps.Stepped:
+def _step(machine: Machine, given: steps.Input, context: steps.StepContext, parts: StepParts) -> steps.Stepped:
     now = machine.begin_step(context, given)
     letter = None
     if given.item is None:
@@ -107,7 +107,7 @@ def _step(machine: Machine, given: steps.Input, context: steps.StepContext, part
     )
 
 
-def _go_on(machine: Machine, given: steps.Input, parts: Parts) -> tuple[str, steps.BuriedEvent | None]:
+def _go_on(machine: Machine, given: steps.Input, parts: StepParts) -> tuple[str, steps.BuriedEvent | None]:
     """Take an input, and do all that can be done then. Returns why it is a dead letter, and which, if it is one."""
     now = machine.now
     dead, letter = "", None
@@ -146,7 +146,7 @@ def _is_witness(item: inbox.Item) -> bool:
     return isinstance(item, inbox.Control) and item.command == state_witness.WITNESS
 
 
-def _witness(machine: Machine, given: steps.Input, parts: Parts) -> str:
+def _witness(machine: Machine, given: steps.Input, parts: StepParts) -> str:
     """A step that says what the state is, and does nothing else: whatever an earlier step left for the next waits."""
     item = given.item
     assert isinstance(item, inbox.Control)
@@ -156,7 +156,7 @@ def _witness(machine: Machine, given: steps.Input, parts: Parts) -> str:
     return control_commands.take(machine, item, given.data, parts)
 
 
-def _take(machine: Machine, given: steps.Input, parts: Parts) -> str:
+def _take(machine: Machine, given: steps.Input, parts: StepParts) -> str:
     """Dispatch an input. Returns why it could not be taken, or nothing."""
     item, data = given.item, given.data
     if isinstance(item, inbox.InboxEvent):
@@ -185,7 +185,7 @@ def _take(machine: Machine, given: steps.Input, parts: Parts) -> str:
     return dead
 
 
-def _settle(machine: Machine, given: steps.Input, why: str, parts: Parts) -> tuple[str, steps.BuriedEvent | None]:
+def _settle(machine: Machine, given: steps.Input, why: str, parts: StepParts) -> tuple[str, steps.BuriedEvent | None]:
     """Dispatch an input that must not reach user code. Returns why it is a dead letter, and which, if it is one."""
     item = given.item
     assert item is not None
@@ -213,7 +213,7 @@ def _settle(machine: Machine, given: steps.Input, why: str, parts: Parts) -> tup
     return why, steps.BuriedEvent(inbox.InboxEvent(schema, payload.EMPTY), event)
 
 
-def _receipt(machine: Machine, item: inbox.EffectReceipt, data: bytes, parts: Parts) -> str:
+def _receipt(machine: Machine, item: inbox.EffectReceipt, data: bytes, parts: StepParts) -> str:
     intent = ids.IntentId(item.intent)
     pending = machine.work.find_open(intent)
     if pending is None or pending.kind is _TIMER:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from worldline.kernel.parts import BranchPart, DomainsPart, Parts
+from worldline.kernel.parts import BranchPart, DomainsPart, StepParts
 
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,10 +22,10 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     domains_part: DomainsPart | None = None  # what flow domains do in a step; one feature has it
 
 
-def parts_of(features: Iterable[Feature]) -> Parts:
+def parts_of(features: Iterable[Feature]) -> StepParts:
     """Put together what steps are given."""
     every = list(features)
     branch = [each.branch_part for each in every if each.branch_part is not None]
     domains = [each.domains_part for each in every if each.domains_part is not None]
     assert len(branch) == len(domains) == 1, "any stored world may need each part, and of two one would be left out"
-    return Parts.of(branch[0], domains[0])
+    return StepParts.of(branch[0], domains[0])

@@ -34,7 +34,7 @@ from worldline.codec import canonical, structs
 from worldline.kernel import control_commands, part_inputs, replay, state_rows
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.machine import Machine
-from worldline.kernel.parts import Parts
+from worldline.kernel.parts import StepParts
 from worldline.kernel.personal.vault_interface import Vault
 from worldline.kernel.replay import CodeDifference
 from worldline.layers import blobs as blob_layer
@@ -102,7 +102,7 @@ class Prover:
         folded_to: int = 0,
         cold: Cold | None = None,
         sealed: PersonalValuePlace,
-        parts: Parts,
+        parts: StepParts,
     ) -> None:
         assert not (saved and cold), "a snapshot is compared with all rows"
         self._cold = cold

@@ -30,7 +30,7 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.kernel.machine import Machine
-from worldline.kernel.parts import Parts
+from worldline.kernel.parts import StepParts
 from worldline.layers import blobs as blob_layer
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready
@@ -129,7 +129,7 @@ class HeldWorld:
         name: str,
         now_us: int,
         entropy: envs.Entropy,
-        parts: Parts,
+        parts: StepParts,
     ) -> None:
         self.at = lease.at
         self.entropy = entropy  # of the process that holds it

@@ -10,7 +10,7 @@ from worldline.base import errors, probes
 from worldline.codec import printable
 from worldline.kernel import halts
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.parts import Parts
+from worldline.kernel.parts import StepParts
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases, ready, step_commit, trial, worlds
 from worldline.model import ids
@@ -39,7 +39,7 @@ class Taker:
         env: envs.Env,
         programs: Sequence[Program],
         *,
-        parts: Parts,
+        parts: StepParts,
         blobs: blob_layer.Of,
         kernel: kernel_thread.KernelThread,
         clock: StoreClock,

@@ -23,7 +23,7 @@ from worldline.base import errors
 from worldline.codec import printable
 from worldline.kernel import control_commands
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.parts import Parts
+from worldline.kernel.parts import StepParts
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases, ready
 from worldline.model import ids
@@ -77,7 +77,7 @@ LONG_AGO_US = -(2**62)
 class WorldWorker:
     def __init__(
         self, engine: kv.Engine, env: envs.Env, universes: Universes, programs: Sequence[Program],
-        *, parts: Parts, blobs: blob_layer.Of, live: live_hub.Hub, claims: step_batch.LocalClaims,
+        *, parts: StepParts, blobs: blob_layer.Of, live: live_hub.Hub, claims: step_batch.LocalClaims,
         settings: WorkerSettings, worker: ids.WorkerId, is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
         children: child_process.ChildProcesses, telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:  # fmt: skip

@@ -15,7 +15,7 @@ from worldline.flow_core import jobs
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring.program import RESERVED
 from worldline.kernel.machine import Machine
-from worldline.kernel.parts import Parts
+from worldline.kernel.parts import StepParts
 from worldline.kernel.rows.row_records import Outcome
 from worldline.keys import work as work_keys
 from worldline.model import ids, inbox
@@ -23,7 +23,7 @@ from worldline.model.work import WorkKind
 from worldline.sim.runtime import keyspaces
 from worldline.store import kv
 
-_Receipt = Callable[[Machine, inbox.EffectReceipt, bytes, Parts], str]
+_Receipt = Callable[[Machine, inbox.EffectReceipt, bytes, StepParts], str]
 
 
 @contextlib.contextmanager
@@ -54,7 +54,7 @@ def _taking_late(real: _Receipt) -> _Receipt:
     """An outcome is taken by its cell, whether its effect is still open or not."""
     targets: dict[bytes, str] = {}
 
-    def receipt(machine: Machine, item: inbox.EffectReceipt, data: bytes, parts: Parts) -> str:
+    def receipt(machine: Machine, item: inbox.EffectReceipt, data: bytes, parts: StepParts) -> str:
         pending = machine.work.find_open(ids.IntentId(item.intent))
         if pending is not None and pending.event:
             targets[item.intent] = pending.event

@@ -28,7 +28,7 @@ from worldline.base import errors, limits
 from worldline.codec import printable
 from worldline.kernel import replay, user_errors
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.parts import Parts
+from worldline.kernel.parts import StepParts
 from worldline.layers import blobs as blob_layer
 from worldline.layers.history import journal_pages, saved_state, step_reader
 from worldline.model import ids, journal
@@ -134,7 +134,7 @@ class Proofs:
         thread: Executor,
         prove_ms: int,
         hang_ms: int,
-        parts: Parts,
+        parts: StepParts,
         telemetry: telemetry.Telemetry,
     ) -> None:
         assert prove_ms > 0, "without a budget there are no proofs"

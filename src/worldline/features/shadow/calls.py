@@ -18,7 +18,7 @@ from worldline.features.shadow.pure.recording import Recording
 from worldline.features.shadow.pure.shadow_report import ShadowReport
 from worldline.kernel import user_errors
 from worldline.kernel.authoring.program import Program
-from worldline.kernel.parts import Parts
+from worldline.kernel.parts import StepParts
 from worldline.kernel.personal.vault_interface import Vault
 from worldline.layers import blobs as blob_layer
 from worldline.layers import worlds
@@ -42,7 +42,7 @@ async def try_out(
     world: worlds.WorldRecord,
     program: Program,
     *,
-    parts: Parts,
+    parts: StepParts,
     last: int | None = None,
     or_fewer: bool = False,
     step_us: int | None = None,
@@ -82,7 +82,7 @@ async def try_out(
 
 
 def _tried(
-    executor: KernelExecutor, program: Program, recording: Recording, parts: Parts, vault: Vault
+    executor: KernelExecutor, program: Program, recording: Recording, parts: StepParts, vault: Vault
 ) -> ShadowReport:
     """In the thread."""
     try:

@@ -27,7 +27,7 @@ from worldline.kernel import control_commands, event_dispatch, run_repair, state
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.machine import RunFinished
-from worldline.kernel.parts import Parts
+from worldline.kernel.parts import StepParts
 from worldline.kernel.personal.vault_interface import Vault
 from worldline.model import ids, inbox, payload, row_keys
 from worldline.model import step_records as steps
@@ -58,7 +58,7 @@ class Endless(errors.Error):
 class ShadowMachine:
     """What came of it is in the attributes. `place`: the recorded step and height where it is now."""
 
-    def __init__(self, program: Program, recording: Recording, vault: Vault, parts: Parts) -> None:
+    def __init__(self, program: Program, recording: Recording, vault: Vault, parts: StepParts) -> None:
         before = recording.before
         self._recording = recording
         self._parts = parts

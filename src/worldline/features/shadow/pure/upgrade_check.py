@@ -25,7 +25,7 @@ from worldline.kernel.authoring import reducers
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.execution import coroutines, divergence_report
 from worldline.kernel.machine import Machine, RunFinished
-from worldline.kernel.parts import Parts
+from worldline.kernel.parts import StepParts
 from worldline.kernel.personal.vault_interface import TrialVault, Vault, in_memory
 from worldline.kernel.rows.row_records import ENDED, JournaledFailure, Record, RunStatus
 from worldline.kernel.runs import LiveRun
@@ -40,7 +40,7 @@ _KIND_OF = {step_requests.EFFECT: "effects", step_requests.TIMER: "timers", step
 
 
 def would_differ(
-    program: Program, recording: Recording, begin: Begin, parts: Parts, vault: Vault | None = None
+    program: Program, recording: Recording, begin: Begin, parts: StepParts, vault: Vault | None = None
 ) -> ShadowReport:
     """Try a program on a recording. `begin` is told before each part that runs user code. `vault`: where the world's
     personal values are.
