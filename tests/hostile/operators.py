@@ -25,7 +25,8 @@ from worldline.base import errors
 from worldline.codec import structs
 from worldline.features.domains.pure import part as domain_part
 from worldline.features.forks.pure import revert_step
-from worldline.kernel import control_commands, run_repair, user_values
+from worldline.host.feature_list import PARTS
+from worldline.kernel import control_commands, part_inputs, run_repair, user_values
 from worldline.kernel.rows.row_records import ENDED
 from worldline.kernel.runs import LiveRun
 from worldline.model import inbox, payload
@@ -115,7 +116,7 @@ class Operator:
                 problem = self._one(world)
                 if problem:
                     return [f"{problem} after {self.done[-8:]}"]
-                if self._forged and self.done[-1].startswith(revert_step.REVERT):
+                if self._forged and self.done[-1].startswith(part_inputs.REVERT):
                     return []  # it was taken: nothing is known any more of what belongs together
                 if self._draws.random() < FORKS:
                     world = self._forked(world)
@@ -134,7 +135,7 @@ class Operator:
             place = traceback.extract_tb(error.__traceback__)[-1]
             return f"{name}: {type(error).__name__} at {place.filename}:{place.lineno}"
         self.done.append(name)
-        if self._forged and name.startswith(revert_step.REVERT):
+        if self._forged and name.startswith(part_inputs.REVERT):
             return ""  # it was taken, and may have left a run without its start: the stage refuses to go on with it
         pings = world.state(Answering).pings
         return "" if world.ask(Ping()) == pings + 1 else f"{name}: the next input was not taken"
@@ -185,7 +186,7 @@ class Operator:
             send(control_commands.GIVE_UP, control_commands.GiveUp(intent, "enough")),
             send(control_commands.PARK, control_commands.ParkEffect(intent, 1, "by hand")),
             send(control_commands.RETRY, control_commands.RetryEffect(intent)),
-            send(revert_step.REVERT, self._revert(world)),
+            send(part_inputs.REVERT, self._revert(world)),
             send(domain_part.ABANDON, domain_part.AbandonIntent("Note", "", draws.choice(INTENTS))),
             send(
                 domain_part.PATCH,
@@ -209,7 +210,7 @@ class Operator:
             return None
         return self._draws.choice(sorts[self._draws.choice(list(sorts))])
 
-    def _revert(self, world: testing.TestWorld) -> revert_step.Revert:
+    def _revert(self, world: testing.TestWorld) -> part_inputs.Revert:
         """To a state that was, or to one that never was."""
         draws, now = self._draws, revert_step._rows_of(world.machine)
         step, height, then = draws.choice(self._states or [(world.head.step, world.head.height, now)])
@@ -222,14 +223,15 @@ class Operator:
                 [[key], [key, b"", b""], [key, user_values.dump([1]), b""], [b"x"], [], [key, *rest, b""]]
             )
             rows[draws.randrange(len(rows))] = wrong
-        return revert_step.Revert(
+        return part_inputs.Revert(
             world.head.step, step, height, draws.choice([*ForkPolicy, ForkPolicy.DROP, ForkPolicy.REISSUE]), rows
         )
 
     def _bytes(self, world: testing.TestWorld) -> None:
         """A command with bytes that nothing wrote."""
         draws = self._draws
-        name = draws.choice([each for each in control_commands._COMMANDS if each not in control_commands.OF_WORKERS])
+        names = [*control_commands._COMMANDS, *PARTS.commands]
+        name = draws.choice([each for each in names if each not in control_commands.OF_WORKERS])
         data = draws.choice(
             [draws.randbytes(12), user_values.dump([1, 2]), structs.encode(run_repair.RetryRun("r0")), b""]
         )

@@ -9,7 +9,7 @@ from tests.hostile import making, operators
 from worldline import testing
 from worldline.base import errors, failures
 from worldline.features.forks.pure import revert_step
-from worldline.kernel import user_values
+from worldline.kernel import part_inputs, user_values
 from worldline.model import row_keys
 from worldline.model.world_records import ForkPolicy
 
@@ -44,10 +44,10 @@ def test_a_revert_that_is_refused_changes_nothing(kind: bytes, wrong: bytes) -> 
         before = revert_step._rows_of(world.machine)
         key = next(each for each in before if each.startswith(kind))
         opened = list(world.machine.work.open)
-        wanted = revert_step.Revert(world.head.step, 1, 1, ForkPolicy.DROP, [[key, wrong, b""]])
+        wanted = part_inputs.Revert(world.head.step, 1, 1, ForkPolicy.DROP, [[key, wrong, b""]])
         if kind not in (row_keys.RUN_COUNT, row_keys.WORK_COUNT) or wrong != user_values.dump([1]):
             with pytest.raises((errors.Error, failures.RunFailed)):
-                world.command(revert_step.REVERT, wanted)
+                world.command(part_inputs.REVERT, wanted)
             assert opened
             assert list(world.machine.work.open) == opened
         world.ask(making.Ping())

@@ -20,6 +20,7 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.codec import structs
+from worldline.host.feature_list import PARTS
 from worldline.kernel import control_commands
 from worldline.kernel import step as kernel_step
 from worldline.kernel.machine import Machine, RunFinished
@@ -210,7 +211,7 @@ def run_of(call: wl.Call[Any]) -> JournaledFailure:
     machine = Machine(app)
     wanted = structs.encode(control_commands.StartRun("r", call.target.name, call.pack(), b"s" * 16, named=True))
     item = inbox.Control(control_commands.RUN, payload.inline(wanted), "c")
-    stepped = kernel_step.step(machine, step_records.Input(item, wanted), step_records.StepContext(HOME, 1, 1))
+    stepped = kernel_step.step(machine, step_records.Input(item, wanted), step_records.StepContext(HOME, 1, 1), PARTS)
     machine.close()
     ended = next(draft for draft in stepped.drafts if draft.kind is Kind.RUN_FINISHED)
     return structs.decode(JournaledFailure, structs.decode(RunFinished, ended.payload).data)

@@ -17,6 +17,7 @@ import worldline as wl
 from worldline import testing
 from worldline.base import errors
 from worldline.codec import structs
+from worldline.host.feature_list import PARTS
 from worldline.kernel import context, control_commands, schedules, state_rows, user_values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring import schedule_spec
@@ -150,23 +151,23 @@ def test_a_full_memory_is_no_failure_of_the_code(place: str) -> None:
     *before, last = PLACES[place]
     machine = Machine(app)
     for each in before:
-        kernel_step.step(machine, *each)
+        kernel_step.step(machine, *each, PARTS)
     parts = state_rows.save(machine)
     lacking[0] = True
     with pytest.raises(errors.CannotStep) as caught:
-        kernel_step.step(machine, *last)
+        kernel_step.step(machine, *last, PARTS)
     assert not caught.value.lasting
     lacking[0] = False
     never = state_rows.load(app, parts, HOME)
     again = state_rows.load(app, parts, HOME)
-    drafts = kernel_step.step(again, *last).drafts
-    assert drafts == kernel_step.step(never, *last).drafts
+    drafts = kernel_step.step(again, *last, PARTS).drafts
+    assert drafts == kernel_step.step(never, *last, PARTS).drafts
     assert not any(b"MemoryError" in draft.payload for draft in drafts)
 
 
 def test_trying_a_program_is_abandoned_too() -> None:
     machine = Machine(app)
-    kernel_step.step(machine, *start(plain(), 1))
+    kernel_step.step(machine, *start(plain(), 1), PARTS)
     machine.runs["r"].cool()
     lacking[0] = True
     with pytest.raises(errors.CannotStep):
@@ -228,8 +229,8 @@ def test_an_unknown_zone_is_refused_where_it_is_declared(zone: str) -> None:
     with pytest.raises(errors.UnknownZone):
         schedule_spec.spec_of(Tick(1), every=None, cron="0 9 * * *", tz=zone)
     machine = Machine(zoned)
-    assert "UnknownZone" in kernel_step.step(machine, *event(Put(zone), 1)).dead
-    assert kernel_step.step(machine, *event(Tick(1), 2)).dead == ""
+    assert "UnknownZone" in kernel_step.step(machine, *event(Put(zone), 1), PARTS).dead
+    assert kernel_step.step(machine, *event(Tick(1), 2), PARTS).dead == ""
 
 
 def test_a_step_that_needs_a_zone_this_process_lacks(no_zones: Callable[[], None]) -> None:
@@ -237,7 +238,7 @@ def test_a_step_that_needs_a_zone_this_process_lacks(no_zones: Callable[[], None
     spec = schedule_spec.spec_of(Tick(1), every=None, cron="0 9 * * *", tz="Europe/Lisbon")
     command = structs.encode(schedules.ScheduleChange("s", spec))
     put = step_records.Input(inbox.Control(control_commands.SCHEDULE, payload.inline(command), "c"), command)
-    [timer] = kernel_step.step(machine, put, step_records.StepContext(HOME, 1, 1)).wanted
+    [timer] = kernel_step.step(machine, put, step_records.StepContext(HOME, 1, 1), PARTS).wanted
     parts = state_rows.save(machine)
     fired = step_records.Input(inbox.TimerFired(timer.intent, timer.due_us), b"")
     no_zones()
@@ -247,11 +248,11 @@ def test_a_step_that_needs_a_zone_this_process_lacks(no_zones: Callable[[], None
         (Machine(zoned), event(Put("Europe/Lisbon"), 1)),
     ]:
         with pytest.raises(errors.CannotStep, match="Europe/Lisbon") as caught:
-            kernel_step.step(held, *given)
+            kernel_step.step(held, *given, PARTS)
         assert caught.value.lasting
     # What needs no zone goes on here, and the schedule where there is one.
     other = state_rows.load(zoned, parts, HOME)
-    assert kernel_step.step(other, *event(Tick(1), 2)).dead == ""
+    assert kernel_step.step(other, *event(Tick(1), 2), PARTS).dead == ""
 
 
 interrupting = wl.Program("interrupting")
@@ -266,5 +267,5 @@ def test_an_interrupt_ends_a_test_and_fails_a_run_in_a_host() -> None:
     with testing.world(interrupting) as world, pytest.raises(KeyboardInterrupt):
         world.run(interrupts())
     assert not context.interruptible.get()
-    stepped = kernel_step.step(Machine(interrupting), *start(interrupts(), 1))
+    stepped = kernel_step.step(Machine(interrupting), *start(interrupts(), 1), PARTS)
     assert any(b"KeyboardInterrupt" in draft.payload for draft in stepped.drafts)

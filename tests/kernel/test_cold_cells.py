@@ -16,6 +16,7 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.base import errors
+from worldline.host.feature_list import PARTS
 from worldline.kernel import replay, state_rows, user_values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.machine import Machine
@@ -144,7 +145,7 @@ def test_cells_dropped_at_random_make_no_difference(seed: int) -> None:
             machine.close()
             others = [(key, row) for key, row in rows.items() if not key.startswith(row_keys.CELL)]
             machine = state_rows.machine_of(app, head.state, others, exported.at, fetch=fetch)
-        replay.check(machine, entries, exported.at, load)
+        replay.check(machine, entries, exported.at, load, PARTS)
         head = step_reader.fold(head, [stored], rows, exported.blobs)
         assert machine.state == head.state
         for key in list(machine.cells):
@@ -168,9 +169,9 @@ def test_the_cells_used_longest_ago_are_dropped() -> None:
     rows = Rows()
     machine = Machine(app, fetch=From(rows))
     for number in range(100):
-        stepped = kernel_step.step(machine, given(Put(f"k{number}", "x" * 500)), at(number + 1))
+        stepped = kernel_step.step(machine, given(Put(f"k{number}", "x" * 500)), at(number + 1), PARTS)
         rows.apply(stepped.changes)
-    rows.apply(kernel_step.step(machine, given(Put("k0", "again")), at(101)).changes)
+    rows.apply(kernel_step.step(machine, given(Put("k0", "again")), at(101), PARTS).changes)
     assert len(machine.cells) == 101
     assert machine.cells.cool(20_000) > 80
     assert ("Cell", "k0") in machine.cells  # used last
@@ -249,7 +250,7 @@ def test_what_is_no_part_of_a_value_is_not_counted() -> None:
 
 def test_a_machine_with_all_its_cells_drops_none() -> None:
     machine = Machine(app)
-    kernel_step.step(machine, given(Put("k", "x")), at(1))
+    kernel_step.step(machine, given(Put("k", "x")), at(1), PARTS)
     assert machine.cells.cool(0) == 0
     assert machine.cells.are_all
 
@@ -263,14 +264,14 @@ def test_a_cell_that_cannot_be_fetched_fails_the_step_and_nothing_is_journaled()
 
     for event in (Put("k", "x"), Break("k")):
         with pytest.raises(errors.CannotRead, match="the store is away"):
-            kernel_step.step(Machine(app, fetch=Away(Rows())), given(event), at(1))
+            kernel_step.step(Machine(app, fetch=Away(Rows())), given(event), at(1), PARTS)
 
 
 def test_a_copy_has_the_same_cells_in_memory_and_fetches_the_others() -> None:
     rows = Rows()
     machine = Machine(app, fetch=From(rows))
     for number, key in enumerate(("a", "b"), 1):
-        rows.apply(kernel_step.step(machine, given(Put(key, "x")), at(number)).changes)
+        rows.apply(kernel_step.step(machine, given(Put(key, "x")), at(number), PARTS).changes)
     del machine.cells["Cell", "a"]
     copy = state_rows.copy_of(machine, HOME)
     assert list(copy.cells) == sorted(machine.cells)

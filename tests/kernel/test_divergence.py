@@ -12,6 +12,7 @@ import pytest
 import worldline as wl
 from tests.kernel import shop
 from worldline import testing
+from worldline.host.feature_list import PARTS
 from worldline.kernel import replay
 from worldline.kernel.machine import Machine
 from worldline.kernel.rows.row_records import RunStatus
@@ -293,15 +294,15 @@ def test_prove_names_the_first_difference() -> None:
 
     machine = Machine(other)
     steps = list(replay.steps(entries))
-    assert replay.again(machine, steps[0], world.address, lambda carried: carried.inline or b"") is None
-    found = replay.again(machine, steps[1], world.address, lambda carried: carried.inline or b"")
+    assert replay.again(machine, steps[0], world.address, lambda carried: carried.inline or b"", PARTS) is None
+    found = replay.again(machine, steps[1], world.address, lambda carried: carried.inline or b"", PARTS)
     assert found is not None
     assert (found.height, found.step) == (5, 2)
     assert "timer_set" in found.journal
     assert "5000000" in found.journal
     assert "6000000" in found.code
     with pytest.raises(wl.errors.Diverged, match="does not do what the journal says, at height"):
-        replay.check(Machine(other), steps[1], world.address, lambda carried: carried.inline or b"")
+        replay.check(Machine(other), steps[1], world.address, lambda carried: carried.inline or b"", PARTS)
 
 
 def test_replay_compares_missing_and_extra_entries_and_the_state() -> None:
@@ -312,7 +313,7 @@ def test_replay_compares_missing_and_extra_entries_and_the_state() -> None:
         home = world.address
 
     def again(entries: list[Any]) -> replay.CodeDifference | None:
-        return replay.again(Machine(shop.app), entries, home, lambda carried: carried.inline or b"")
+        return replay.again(Machine(shop.app), entries, home, lambda carried: carried.inline or b"", PARTS)
 
     assert again(first) is None
     extra = again([*first, *second])

@@ -8,6 +8,7 @@ import worldline as wl
 from worldline import testing
 from worldline.base import limits
 from worldline.codec import structs
+from worldline.host.feature_list import PARTS
 from worldline.kernel import control_commands, state_rows, user_values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.machine import Machine
@@ -55,21 +56,21 @@ def carry_on(machine: Machine, number: int) -> list[step_records.Stepped]:
     stepped = []
     while machine.unfinished:
         number += 1
-        stepped.append(kernel_step.step(machine, *control(control_commands.CONTINUE, b"", number)))
+        stepped.append(kernel_step.step(machine, *control(control_commands.CONTINUE, b"", number), PARTS))
     return stepped
 
 
 def test_what_is_held_back_leaves_under_a_program_without_it() -> None:
     machine = Machine(program(renamed=False))
     wanted = control_commands.StartRun("r", "many", user_values.dump({}), b"s" * 16, named=True)
-    kernel_step.step(machine, *control(control_commands.RUN, structs.encode(wanted), 1))
+    kernel_step.step(machine, *control(control_commands.RUN, structs.encode(wanted), 1), PARTS)
     parts = state_rows.save(machine)
     assert len(machine.work.unsent) == COUNT - limits.STEP_EFFECTS_MAX
 
     changed = state_rows.load(program(renamed=True), parts, HOME)
     assert "journal: effect 'fetch_it'" in control_commands.misfits(changed, HOME)["r"]
     change = structs.encode(control_commands.ChangeProgram(b"a" * 32, b"b" * 32))
-    stepped = [kernel_step.step(changed, *control(control_commands.PROGRAM, change, 2)), *carry_on(changed, 2)]
+    stepped = [kernel_step.step(changed, *control(control_commands.PROGRAM, change, 2), PARTS), *carry_on(changed, 2)]
     left = [each for one in stepped for each in one.wanted]
     assert [each.name for each in left] == ["fetch_it"] * (COUNT - limits.STEP_EFFECTS_MAX)
     assert {each.deadline_us for each in left} == {0}  # no declaration is known here that would set one
@@ -83,13 +84,14 @@ def test_what_is_held_back_leaves_under_a_program_without_it() -> None:
         *control(
             control_commands.PROGRAM, structs.encode(control_commands.ChangeProgram(b"b" * 32, b"a" * 32)), number
         ),
+        PARTS,
     )
     for intent in list(back.work.open):
         number += 1
         answer = user_values.dump(1)
         receipt = inbox.EffectReceipt(intent, ReceiptStatus.OK, payload.inline(answer), 1)
         last = kernel_step.step(
-            back, step_records.Input(receipt, answer), step_records.StepContext(HOME, number, number)
+            back, step_records.Input(receipt, answer), step_records.StepContext(HOME, number, number), PARTS
         )
     assert [each.kind for each in last.drafts][-1] is Kind.RUN_FINISHED
 

@@ -14,6 +14,7 @@ import pytest
 import worldline as wl
 from worldline import testing
 from worldline.base import errors
+from worldline.host.feature_list import PARTS
 from worldline.kernel import context, user_errors
 from worldline.kernel import step as kernel_step
 from worldline.kernel.machine import Machine
@@ -418,7 +419,7 @@ def test_keys_of_cells(name: str) -> None:
     for number in (1, 2):
         item = inbox.InboxEvent("Keyed", payload.inline(data))
         stepped = kernel_step.step(
-            machine, step_records.Input(item, data), step_records.StepContext(home, number, number)
+            machine, step_records.Input(item, data), step_records.StepContext(home, number, number), PARTS
         )
         assert (stepped.dead == "") is taken
     assert len(machine.cells) == taken

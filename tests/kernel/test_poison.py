@@ -8,6 +8,7 @@ import pytest
 
 import worldline as wl
 from worldline.codec import structs
+from worldline.host.feature_list import PARTS
 from worldline.kernel import control_commands, replay, schedules, user_values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring import schedule_spec
@@ -105,12 +106,14 @@ class World:
     def give(self, item: inbox.Item, data: bytes = b"", *, poison: str = "", time_us: int = 0) -> step_records.Stepped:
         time_us = max(self.head.time_us, time_us)
         given = step_records.Input(item, data, poison=poison)
-        stepped = kernel_step.step(self.machine, given, step_records.StepContext(HOME, self.head.step + 1, time_us))
+        stepped = kernel_step.step(
+            self.machine, given, step_records.StepContext(HOME, self.head.step + 1, time_us), PARTS
+        )
         sealed = journals.seal(self.head, stepped.drafts, stepped.changes, state=stepped.state, time_us=time_us)
         self.head = sealed.after
         self.entries += sealed.entries
         before = len(RAN)
-        replay.check(self.again, sealed.entries, HOME, lambda _: data)
+        replay.check(self.again, sealed.entries, HOME, lambda _: data, PARTS)
         if poison:
             assert RAN[before:] == [], "the replay ran user code"
         return stepped

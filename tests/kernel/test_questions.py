@@ -10,8 +10,8 @@ import pytest
 
 import worldline as wl
 from worldline.codec import structs
-from worldline.features.forks.pure import part as fork_part
-from worldline.kernel import control_commands, event_dispatch, replay, state_rows, user_values
+from worldline.host.feature_list import PARTS
+from worldline.kernel import control_commands, event_dispatch, part_inputs, replay, state_rows, user_values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring import message_calls
 from worldline.kernel.machine import Machine
@@ -92,7 +92,7 @@ def life_replays(life: Life) -> None:
     """From the journal alone, without the entropy that there was."""
     machine = Machine(life.program, strict=True)
     for entries in replay.steps(life.entries):
-        replay.check(machine, entries, life.at, life.load)
+        replay.check(machine, entries, life.at, life.load, PARTS)
 
 
 def test_the_world_that_was_asked_answers() -> None:
@@ -174,7 +174,7 @@ def old_step(machine: Machine) -> steps.Stepped:
     """A question as it was asked then."""
     data = structs.encode(control_commands.StartRun("old", "transfer", transfer(5).pack(), b"s" * 32, named=True))
     given = steps.Input(inbox.Control(control_commands.RUN, payload.inline(data)), data)
-    return kernel_step.step(machine, given, steps.StepContext(HERE, 1, 1))
+    return kernel_step.step(machine, given, steps.StepContext(HERE, 1, 1), PARTS)
 
 
 def test_an_old_journal_replays_and_its_question_keeps_its_name() -> None:
@@ -239,9 +239,9 @@ def begin(child: Life, parent: Life, policy: ForkPolicy) -> list[steps.Stepped]:
     """The first steps of a fork."""
     start = parent.head
     said = structs.encode(
-        fork_part.ForkBeginning(child.at.world, parent.at.world, "p", start.step, start.height, policy, live=True)
+        part_inputs.ForkBeginning(child.at.world, parent.at.world, "p", start.step, start.height, policy, live=True)
     )
-    found = [child.step(inbox.Control(fork_part.FORKED, child.carry(said)), said, time_us=start.time_us)]
+    found = [child.step(inbox.Control(part_inputs.FORKED, child.carry(said)), said, time_us=start.time_us)]
     while child.machine.unfinished:
         found.append(
             child.step(inbox.Control(control_commands.CONTINUE, payload.EMPTY), b"", time_us=child.head.time_us)

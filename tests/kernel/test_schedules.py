@@ -11,6 +11,7 @@ import pytest
 import worldline as wl
 from worldline.base import errors, limits
 from worldline.codec import structs
+from worldline.host.feature_list import PARTS
 from worldline.kernel import control_commands, replay, schedules, state_rows, user_values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring import schedule_spec
@@ -215,7 +216,7 @@ class Life:
     def give(self, item: inbox.Item, data: bytes = b"") -> step_records.Stepped:
         given = step_records.Input(item, data)
         stepped = kernel_step.step(
-            self.machine, given, step_records.StepContext(HOME, self.head.step + 1, self.time_us)
+            self.machine, given, step_records.StepContext(HOME, self.head.step + 1, self.time_us), PARTS
         )
         sealed = journals.seal(self.head, stepped.drafts, stepped.changes, state=stepped.state, time_us=self.time_us)
         self.head = sealed.after
@@ -275,7 +276,7 @@ class Life:
         """The journal's inputs give the same entries, the same digests and the same snapshot once more."""
         twin = Machine(self.app, strict=True)
         for entries in self.steps:
-            assert replay.again(twin, entries, HOME, lambda carried: carried.inline or b"") is None
+            assert replay.again(twin, entries, HOME, lambda carried: carried.inline or b"", PARTS) is None
         assert state_rows.save(twin) == state_rows.save(self.machine)
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 
 import worldline as wl
 from worldline import testing
+from worldline.host.feature_list import PARTS
 from worldline.kernel import step as kernel_step
 from worldline.kernel import user_values
 from worldline.kernel.execution import coroutines
@@ -86,6 +87,7 @@ def measure() -> int:
         machine,
         step_records.Input(inbox.InboxEvent("Deep", payload.inline(data)), data),
         step_records.StepContext(HOME, 1, 1),
+        PARTS,
     )
     found: int = machine.cells["Depths", ""].value.n
     return found

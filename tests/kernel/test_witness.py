@@ -12,8 +12,8 @@ from tests.kernel.test_cold_cells import From
 from worldline import testing
 from worldline.base import limits
 from worldline.codec import structs
-from worldline.features.forks.pure import revert_step
-from worldline.kernel import control_commands, schedules, state_rows, state_witness, user_values
+from worldline.host.feature_list import PARTS
+from worldline.kernel import control_commands, part_inputs, schedules, state_rows, state_witness, user_values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring import schedule_spec
 from worldline.kernel.event_dispatch import Answer
@@ -110,15 +110,17 @@ def test_nothing_else_goes_on_in_that_step() -> None:
     call = many(limits.STEP_EFFECTS_MAX + 5)
     call.awaited = True
     start = control_commands.StartRun("r", "many", call.pack(), bytes(16), named=True)
-    kernel_step.step(machine, control(control_commands.RUN, structs.encode(start)), at(1))
+    kernel_step.step(machine, control(control_commands.RUN, structs.encode(start)), at(1), PARTS)
     assert machine.unfinished
     rows, before = state_rows.rows_of(machine), root(machine)
-    stepped = kernel_step.step(machine, asking(), at(2))
+    stepped = kernel_step.step(machine, asking(), at(2), PARTS)
     assert said(stepped.drafts) == state_witness.WitnessedRoot(1, before)
     assert (stepped.changes, stepped.wanted, state_rows.rows_of(machine)) == ([], [], rows)
     assert machine.unfinished
     data = b""
-    kernel_step.step(machine, step_records.Input(inbox.Control(control_commands.CONTINUE, payload.EMPTY), data), at(3))
+    kernel_step.step(
+        machine, step_records.Input(inbox.Control(control_commands.CONTINUE, payload.EMPTY), data), at(3), PARTS
+    )
     assert not machine.work.unsent.items
     machine.close()
 
@@ -127,21 +129,21 @@ def test_a_clock_that_was_set_back_changes_no_schedule_yet() -> None:
     machine = Machine(app)
     spec = schedule_spec.spec_of(Put("k"), every=3_600, cron=None, tz=None)
     kernel_step.step(
-        machine, control(control_commands.SCHEDULE, structs.encode(schedules.ScheduleChange("s", spec))), at(10)
+        machine, control(control_commands.SCHEDULE, structs.encode(schedules.ScheduleChange("s", spec))), at(10), PARTS
     )
     before = root(machine)
     behind_us = 9_000 * SECOND_US
-    stepped = kernel_step.step(machine, asking(), at(11, behind_us))
+    stepped = kernel_step.step(machine, asking(), at(11, behind_us), PARTS)
     assert [draft.kind for draft in stepped.drafts] == [Kind.CONTROL, Kind.CLOCK, Kind.WITNESSED, Kind.ANSWERED]
     assert (said(stepped.drafts).root, stepped.changes) == (before, [])
-    after = kernel_step.step(machine, put("k"), at(12, behind_us))
+    after = kernel_step.step(machine, put("k"), at(12, behind_us), PARTS)
     assert Kind.TIMER_CANCELLED in [draft.kind for draft in after.drafts], "the next step sets the timer anew"
 
 
 def test_one_that_processes_die_of_is_refused() -> None:
     """As in a world whose rows are too many for a step."""
     machine = Machine(app)
-    stepped = kernel_step.step(machine, asking(poison="3 processes died of it"), at(1))
+    stepped = kernel_step.step(machine, asking(poison="3 processes died of it"), at(1), PARTS)
     kinds = [Kind.CONTROL, Kind.POISON, Kind.UNDECODABLE_INPUT, Kind.ANSWERED]
     assert [draft.kind for draft in stepped.drafts] == kinds
     assert not structs.decode(Answer, stepped.drafts[-1].payload).ok
@@ -150,7 +152,7 @@ def test_one_that_processes_die_of_is_refused() -> None:
 
 
 def test_a_command_that_cannot_be_read_is_refused() -> None:
-    stepped = kernel_step.step(Machine(app), control(state_witness.WITNESS, b"\x01"), at(1))
+    stepped = kernel_step.step(Machine(app), control(state_witness.WITNESS, b"\x01"), at(1), PARTS)
     assert [draft.kind for draft in stepped.drafts] == [Kind.CONTROL, Kind.ANSWERED]
     assert not structs.decode(Answer, stepped.drafts[-1].payload).ok
 
@@ -165,7 +167,7 @@ def test_cells_that_are_not_in_memory(durable: bool) -> None:
     def both(given: step_records.Input) -> list[Any]:
         nonlocal number
         number += 1
-        stepped = [kernel_step.step(each, given, at(number)) for each in (machine, all_here)]
+        stepped = [kernel_step.step(each, given, at(number), PARTS) for each in (machine, all_here)]
         assert stepped[0].drafts == stepped[1].drafts
         return stepped
 
@@ -187,7 +189,7 @@ def test_cells_that_a_revert_removed_are_gone_before_that_is_durable() -> None:
     machine = Machine(app, fetch=From(rows))
     givens = [put("a", "1"), put("b", "1"), back(2, "b"), asking(), back(4, "c"), asking(), put("b", "2"), asking()]
     for number, given in enumerate(givens, 1):
-        cold, warm = (kernel_step.step(each, given, at(number)) for each in (machine, all_here))
+        cold, warm = (kernel_step.step(each, given, at(number), PARTS) for each in (machine, all_here))
         assert (cold.drafts, cold.state) == (warm.drafts, warm.state), number
         if number <= 2:
             rows.apply(cold.changes)
@@ -219,7 +221,7 @@ def test_with_all_cells_in_memory_the_trie_is_told_what_is_not_durable(monkeypat
         put("b", "2"),
     ]
     for number, given in enumerate([*givens, asking(), put("b", "3"), asking()], 1):
-        by_trie, by_rows = (kernel_step.step(each, given, at(number)) for each in (machine, other))
+        by_trie, by_rows = (kernel_step.step(each, given, at(number), PARTS) for each in (machine, other))
         assert (by_trie.drafts, by_trie.state) == (by_rows.drafts, by_rows.state), number
         if number <= 2:
             rows.apply(by_trie.changes)
@@ -243,5 +245,5 @@ def test_cells_that_go_together_are_found_among_all_rows() -> None:
 
 def back(since: int, key: str) -> step_records.Input:
     """To a state without this cell."""
-    wanted = revert_step.Revert(since, 1, 1, ForkPolicy.DROP, [[row_keys.cell("Cell", key)]])
-    return control(revert_step.REVERT, structs.encode(wanted))
+    wanted = part_inputs.Revert(since, 1, 1, ForkPolicy.DROP, [[row_keys.cell("Cell", key)]])
+    return control(part_inputs.REVERT, structs.encode(wanted))

@@ -17,6 +17,7 @@ from typing import Any
 
 import worldline as wl
 from tests.kits.kit import Process
+from worldline.host.feature_list import PARTS
 from worldline.kernel import replay, state_rows
 from worldline.kernel.machine import Machine
 from worldline.model import ids, journal, payload
@@ -242,7 +243,7 @@ class Model:
                 rows = state_rows.rows_of(machine)
                 machine.close()
                 machine = state_rows.machine_of(app, self.heads[-1].state, rows, owner.at)
-            replay.check(machine, step, owner.at, load)
+            replay.check(machine, step, owner.at, load, PARTS)
             last = step[-1]
             self.heads.append(journal.Head(last.step, last.height, last.chain, last.state, last.time_us))
             self.rows.append(dict(state_rows.rows_of(machine)))

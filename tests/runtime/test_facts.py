@@ -18,6 +18,7 @@ from tests.kits.child import app as counting
 from tests.kits.kit import Kit
 from tests.kits.pausing import Pausing
 from worldline.client import world_answers
+from worldline.host.feature_list import PARTS
 from worldline.kernel import replay as replays
 from worldline.kernel.machine import Machine
 from worldline.model.journal import JournalEntry, Kind
@@ -217,7 +218,7 @@ async def test_what_the_replay_hook_gets_can_be_replayed(kit: Kit) -> None:
     machine = Machine(app)
     for each in captured:
         with loopless.loopless():
-            replays.check(machine, each.entries, at, lambda carried: carried.inline or b"")
+            replays.check(machine, each.entries, at, lambda carried: carried.inline or b"", PARTS)
     assert machine.state == head.state
     machine.close()
 

@@ -16,9 +16,9 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
-from worldline.features.domains.pure import part as domain_part
 from worldline.features.proofs import calls as proof_calls
 from worldline.host.feature_list import FEATURES
+from worldline.kernel import part_inputs
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases
 from worldline.model import ids
@@ -213,7 +213,7 @@ class Holding:
         self.held = asyncio.Event()
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
-        if any(domain_part.DOMAINS.encode() in put.value for batch in batches for put in batch.puts.values()):
+        if any(part_inputs.DOMAINS.encode() in put.value for batch in batches for put in batch.puts.values()):
             self.held.set()
             await asyncio.get_running_loop().create_future()
         return await self._commit(*batches)

@@ -17,6 +17,7 @@ import worldline as wl
 from tests import options
 from tests.kernel import test_random_programs as programs
 from worldline import testing
+from worldline.host.feature_list import PARTS
 from worldline.kernel import replay, state_rows
 from worldline.kernel.machine import Machine
 from worldline.testing import fork_following, stage
@@ -42,7 +43,7 @@ def check(fork: Life) -> None:
             parts, at = state_rows.save(machine), owner
             machine.close()
             machine = state_rows.load(fork.program, parts, at, strict=True)
-        replay.check(machine, entries, at, fork.load)
+        replay.check(machine, entries, at, fork.load, PARTS)
     assert state_rows.save(machine) == state_rows.save(fork.machine)
     assert (machine.state, fork.entries[-1].chain) == (fork.head.state, fork.head.chain)
     machine.close()

@@ -21,6 +21,7 @@ from worldline.kernel import control_commands, user_values
 from worldline.kernel import state_rows as kernel_snapshots
 from worldline.kernel import step as kernel_step
 from worldline.kernel.machine import Machine
+from worldline.kernel.parts import StepParts
 from worldline.model import ids, inbox, payload, step_records
 from worldline.model.change import Row
 from worldline.model.world_records import Status
@@ -107,10 +108,12 @@ def broken_step(monkeypatch: pytest.MonkeyPatch, escape: Callable[[], BaseExcept
     """The kernel itself breaks on one kind of input."""
     whole = kernel_step.step
 
-    def broken(machine: Machine, given: step_records.Input, context: step_records.StepContext) -> step_records.Stepped:
+    def broken(
+        machine: Machine, given: step_records.Input, context: step_records.StepContext, parts: StepParts
+    ) -> step_records.Stepped:
         if is_poison(given.item):
             raise escape()
-        return whole(machine, given, context)
+        return whole(machine, given, context, parts)
 
     monkeypatch.setattr(kernel_step, "step", broken)
 

@@ -22,6 +22,7 @@ from worldline.inspect import why as reasons
 from worldline.kernel import control_commands, run_repair, user_values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.machine import Machine
+from worldline.kernel.parts import DomainsPart, StepParts
 from worldline.layers import inbox as inboxes
 from worldline.model import ids, inbox, step_records
 from worldline.model.journal import Kind
@@ -44,10 +45,12 @@ def breaking(monkeypatch: pytest.MonkeyPatch, when: When, escape: Callable[[], B
     """The kernel raises in its steps over such inputs."""
     whole = kernel_step.step
 
-    def broken(machine: Machine, given: step_records.Input, context: step_records.StepContext) -> step_records.Stepped:
+    def broken(
+        machine: Machine, given: step_records.Input, context: step_records.StepContext, parts: StepParts
+    ) -> step_records.Stepped:
         if when(given):
             raise escape()
-        return whole(machine, given, context)
+        return whole(machine, given, context, parts)
 
     monkeypatch.setattr(kernel_step, "step", broken)
 
@@ -265,7 +268,7 @@ async def test_what_a_fork_cannot_settle_never_blocks_the_next_input(
     async def sleeps() -> None:
         await wl.sleep(3_600)
 
-    def broken(machine: Machine) -> None:
+    def broken(machine: Machine, domains: DomainsPart) -> None:
         raise KeyError("no such row")
 
     host, world, _ = await hosted(memory_kit, app)

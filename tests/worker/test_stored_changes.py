@@ -16,6 +16,7 @@ from tests.worker.test_budgets import drained, fill
 from worldline.base import limits
 from worldline.kernel import step as kernel_step
 from worldline.kernel.machine import Machine
+from worldline.kernel.parts import StepParts
 from worldline.keys import cas as cas_keys
 from worldline.keys import journal as journal_keys
 from worldline.layers.history import history_line, step_reader
@@ -53,10 +54,10 @@ class Changing:
         self.rows: dict[bytes, Row] = {}
 
     def step(
-        self, machine: Machine, given: step_records.Input, context: step_records.StepContext
+        self, machine: Machine, given: step_records.Input, context: step_records.StepContext, parts: StepParts
     ) -> step_records.Stepped:
         self.states.setdefault(context.step - 1, machine.state)
-        stepped = kernel_step.step(machine, given, context)
+        stepped = kernel_step.step(machine, given, context, parts)
         changes = [change.put(b"\x00%06d" % context.step, Row(noise(15_000, context.step), b"placed"))]
         if context.step % 10 == 0:
             before = self.rows.get(b"\x01large")

@@ -67,6 +67,7 @@ from worldline.model import journal as journals
 from worldline.model.journal import Kind
 from worldline.model.work import WorkState
 from worldline.model.world_records import Lineage, Status, WorldMeta
+from worldline.runtime.feature import parts_of
 from worldline.runtime.live_hub import Chunk
 
 log = printable.logger("worldline")
@@ -424,7 +425,9 @@ class World(Acts, Anchored):
         """
         store = self._universe.store
         described = await self._handle.describe()
-        return await shadow_calls.try_out(store.engine, self._universe.blobs, store.env, described, program, last=last)
+        return await shadow_calls.try_out(
+            store.engine, self._universe.blobs, store.env, described, program, parts=parts_of(store.features), last=last
+        )
 
     async def snapshot(self) -> int:
         """Save the state now, as the new baseline. Returns its step. Only where the world is hosted."""

@@ -28,7 +28,7 @@ from worldline.effects import attempt as attempts
 from worldline.effects import attempt_log, effect_answers, open_resources, parking, rate_limit, suspects
 from worldline.effects.attempt import AttemptResult
 from worldline.effects.retry_policy import RetryPolicy, policy_of
-from worldline.features.forks.pure import part as fork_part
+from worldline.kernel import part_inputs
 from worldline.kernel import run_requests as kernel_work
 from worldline.kernel.authoring import message_calls
 from worldline.kernel.authoring.calls import Effect, Options
@@ -495,7 +495,7 @@ class Performer:
 
 
 Slot = rate_limit.Slot
-_LEAVES_DRY = (fork_part.SHARE, message_calls.REPLY)  # what a dry fork was asked for, it answers
+_LEAVES_DRY = (part_inputs.SHARE, message_calls.REPLY)  # what a dry fork was asked for, it answers
 _OK = ReceiptStatus.OK
 
 

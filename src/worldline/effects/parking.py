@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from worldline.base import errors
 from worldline.codec import structs
-from worldline.features.forks.pure import part as fork_part
-from worldline.kernel import control_commands
+from worldline.kernel import control_commands, part_inputs
 from worldline.layers import inbox as inboxes
 from worldline.layers import ready, worlds
 from worldline.layers import work as works
@@ -45,7 +44,7 @@ def set_aside(batch: kv.Batch, world: worlds.WorldRecord, opened: works.Open, *,
 
 def retry(batch: kv.Batch, world: worlds.WorldRecord, opened: works.Open, *, now_us: int) -> None:
     """Try a parked effect again, now. Nothing leaves a dry fork: there it can only be answered."""
-    if world.meta.dry and opened.work.name != fork_part.SHARE:
+    if world.meta.dry and opened.work.name != part_inputs.SHARE:
         raise errors.Closed(
             f"world {world.meta.name!r} is a dry fork, and nothing leaves it: answer the effect, with "
             f"`worldline effect answer {opened.intent.hex()[:12]} VALUE`, or fork with live=True"

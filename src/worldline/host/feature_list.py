@@ -19,7 +19,7 @@ from worldline.features.quotas.feature import QUOTAS
 from worldline.features.receipts.feature import RECEIPTS
 from worldline.features.relay.feature import RELAY
 from worldline.features.shadow.feature import SHADOW
-from worldline.runtime.feature import Feature
+from worldline.runtime.feature import Feature, parts_of
 
 FEATURES: tuple[Feature, ...] = (
     QUOTAS,
@@ -40,3 +40,5 @@ FEATURES: tuple[Feature, ...] = (
     RELAY,
     SHADOW,
 )
+
+PARTS = parts_of(FEATURES)  # for machines that no store is behind: of tests, and of journals in files

@@ -42,6 +42,7 @@ from worldline.runtime import (
 )
 from worldline.runtime import facts as telemetry
 from worldline.runtime import watchdog as watchdogs
+from worldline.runtime.feature import parts_of
 from worldline.runtime.holder_job import HolderContext, HolderJob
 from worldline.runtime.janitor_job import JanitorContext, JanitorJob
 from worldline.runtime.signed_receipts import ReceiptCheck, ReceiptSigner, ReceiptSigning
@@ -178,6 +179,7 @@ class ProcessHost:
             self._store.env,
             self.universes,
             self._programs,
+            parts=parts_of(self._store.features),
             blobs=self.blobs,
             live=self.live,
             claims=claims,
@@ -321,6 +323,7 @@ class ProcessHost:
             self._store.env,
             self.blobs,
             self._programs,
+            parts_of(self._store.features),
             worlds,
             self._settings,
             self.telemetry,

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from worldline.base import errors, failures
 from worldline.base.failures import CancelKind
 from worldline.codec import structs
-from worldline.features.domains.pure import part as domain_part
-from worldline.features.forks.pure import part as fork_part
-from worldline.features.forks.pure import revert_step
 from worldline.kernel import (
     event_dispatch,
     halts,
+    part_inputs,
     run_repair,
     run_requests,
     runs,
@@ -28,6 +25,7 @@ from worldline.kernel import machine as state
 from worldline.kernel.event_dispatch import Answer
 from worldline.kernel.execution import coroutines
 from worldline.kernel.machine import Machine
+from worldline.kernel.parts import Command, StepParts
 from worldline.kernel.rows.row_records import ENDED, Parked, Pending, RunStatus
 from worldline.kernel.run_operations import OpKind
 from worldline.kernel.runs import LiveRun
@@ -51,7 +49,7 @@ ERASE = "erase"  # personal values were erased
 CONTINUED = inbox.Control(CONTINUE, payload.EMPTY)  # the input of such a step
 
 # given by the worker that runs the world, never by the inbox
-OF_WORKERS = (PROGRAM, fork_part.FORKED, domain_part.DOMAINS)
+OF_WORKERS = (PROGRAM, part_inputs.FORKED, part_inputs.DOMAINS)
 
 SLEEPS = ("sleep", "sleep_until")
 
@@ -122,9 +120,10 @@ class RunStanding(msgspec.Struct, frozen=True, array_like=True):
 _CANCEL_NAMES = ", ".join(kind.name.lower() for kind in CANCELS)
 
 
-def take(machine: Machine, item: inbox.Control, data: bytes, *, trusted: bool = False) -> str:
+def take(machine: Machine, item: inbox.Control, data: bytes, parts: StepParts, *, trusted: bool = False) -> str:
     """Do what a command says. `trusted`: run no user code, not even to see whether arguments fit."""
-    handler = _start_unseen if trusted and item.command == RUN else _COMMANDS.get(item.command)
+    known = _COMMANDS.get(item.command) or parts.commands.get(item.command)
+    handler = _start_unseen if trusted and item.command == RUN else known
     if handler is None:
         reason = f"no command {item.command!r}"
         machine.draft(Kind.UNDECODABLE_INPUT, user_values.dump([reason]))
@@ -132,7 +131,10 @@ def take(machine: Machine, item: inbox.Control, data: bytes, *, trusted: bool = 
     try:
         if item.command in OF_WORKERS and machine.now.drafts[0].stamp:  # every input of a producer has one
             raise errors.Closed("the worker that runs the world says this; no producer can send it")
-        answer = Answer(True, handler(machine, data))
+        answered = handler(machine, data)
+        if machine.domains.answered:  # by hand: what the outcome leads to comes before the answer to the person
+            parts.domains.take_answered(machine)
+        answer = Answer(True, answered)
     except errors.CannotStep:
         raise  # no answer: this process alone cannot make the step
     except errors.Error as error:
@@ -340,7 +342,8 @@ def _answer_effect(machine: Machine, data: bytes) -> bytes:
     return user_values.NONE
 
 
-_COMMANDS: dict[str, Any] = {
+# Those of the parts stand in `StepParts.commands`.
+_COMMANDS: dict[str, Command] = {
     RUN: _run,
     CANCEL: _cancel,
     SCHEDULE: _schedule,
@@ -348,8 +351,6 @@ _COMMANDS: dict[str, Any] = {
     PROGRAM: _program,
     GIVE_UP: _give_up,
     CONTINUE: _continue,
-    fork_part.FORKED: fork_part.forked,
-    revert_step.REVERT: revert_step.revert,
     state_witness.WITNESS: state_witness.witness,
     PARK: _park,
     RETRY: _retry,
@@ -359,5 +360,4 @@ _COMMANDS: dict[str, Any] = {
     run_repair.TERMINATE: _on_run(run_repair.terminate),
     run_repair.ANSWER: _on_run(run_repair.answer),
     run_repair.ANSWER_EFFECT: _answer_effect,
-    **domain_part.COMMANDS,
 }

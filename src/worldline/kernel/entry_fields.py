@@ -14,9 +14,16 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.codec import canonical, sealed_token, structs
-from worldline.features.forks.pure import part as fork_part
-from worldline.features.forks.pure import revert_step
-from worldline.kernel import control_commands, poison, run_repair, run_requests, schedules, state_witness, user_values
+from worldline.kernel import (
+    control_commands,
+    part_inputs,
+    poison,
+    run_repair,
+    run_requests,
+    schedules,
+    state_witness,
+    user_values,
+)
 from worldline.kernel.event_dispatch import Answer
 from worldline.kernel.execution import divergence_report
 from worldline.kernel.machine import Blocked, RunFinished
@@ -157,8 +164,8 @@ def _command(command: str, carried: payload.Payload) -> Fields:
         return _erased(data)
     if command == control_commands.PROGRAM:
         return _program_changed(data)
-    if command == fork_part.FORKED:
-        begins = structs.decode(fork_part.ForkBeginning, data)
+    if command == part_inputs.FORKED:
+        begins = structs.decode(part_inputs.ForkBeginning, data)
         policy, answers = begins.policy.name.lower(), len(begins.script)
         return {
             "of": begins.parent,
@@ -167,8 +174,8 @@ def _command(command: str, carried: payload.Payload) -> Fields:
             "live": begins.live,
             "script": answers,
         }
-    if command == revert_step.REVERT:
-        back = structs.decode(revert_step.Revert, data)
+    if command == part_inputs.REVERT:
+        back = structs.decode(part_inputs.Revert, data)
         return {"to_step": back.step, "to_height": back.height, "rows": len(back.rows)}
     if command in _WAYS_OUT:
         said: Fields = msgspec.structs.asdict(structs.decode(_WAYS_OUT[command], data))

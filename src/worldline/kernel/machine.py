@@ -21,13 +21,13 @@ from typing import Any
 import msgspec
 
 from worldline.base import errors, limits
-from worldline.features.domains.pure.domain_rows import Domains
-from worldline.features.forks.pure.branch_rows import Branch, ScriptRule
 from worldline.kernel import runs, user_values
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.personal.vault_interface import Vault, in_memory
+from worldline.kernel.rows.branch_rows import Branch, ScriptRule
 from worldline.kernel.rows.cells import Cells, Fetch
 from worldline.kernel.rows.current_step import CurrentStep
+from worldline.kernel.rows.domain_rows import Domains
 from worldline.kernel.rows.open_work import OpenWork
 from worldline.kernel.rows.origin import OriginRows
 from worldline.kernel.rows.row_ledger import RecordQueue, RowLedger, Write, Written

@@ -18,6 +18,7 @@ from worldline.kernel import poison, user_values
 from worldline.kernel import step as kernel_step
 from worldline.kernel.execution import divergence_report
 from worldline.kernel.machine import Blocked, Machine
+from worldline.kernel.parts import StepParts
 from worldline.model import ids, inbox, journal, payload, step_records
 from worldline.model.journal import Kind
 
@@ -124,20 +125,20 @@ def secret_of(entries: Sequence[journal.JournalEntry | journal.EntryDraft]) -> b
 
 
 def again(
-    machine: Machine, entries: Sequence[journal.JournalEntry], address: ids.Address, load: Load
+    machine: Machine, entries: Sequence[journal.JournalEntry], address: ids.Address, load: Load, parts: StepParts
 ) -> CodeDifference | None:
     """Replay one step. Returns the first difference, if there is one."""
-    return compare(entries, stepped_again(machine, entries, address, load))
+    return compare(entries, stepped_again(machine, entries, address, load, parts))
 
 
 def stepped_again(
-    machine: Machine, entries: Sequence[journal.JournalEntry], address: ids.Address, load: Load
+    machine: Machine, entries: Sequence[journal.JournalEntry], address: ids.Address, load: Load, parts: StepParts
 ) -> step_records.Stepped:
     """Give a step's input to the machine once more."""
     given = msgspec.structs.replace(input_of(entries, load), blocks=blocks_of(entries))
     machine.begin_replay()
     try:
-        return kernel_step.step(machine, given, context_of(entries, address))
+        return kernel_step.step(machine, given, context_of(entries, address), parts)
     finally:
         machine.end_replay()
 
@@ -166,9 +167,11 @@ def compare(entries: Sequence[journal.JournalEntry], stepped: step_records.Stepp
     return None
 
 
-def check(machine: Machine, entries: Sequence[journal.JournalEntry], address: ids.Address, load: Load) -> None:
+def check(
+    machine: Machine, entries: Sequence[journal.JournalEntry], address: ids.Address, load: Load, parts: StepParts
+) -> None:
     """Replay one step. `Diverged` if there is a difference."""
-    difference = again(machine, entries, address, load)
+    difference = again(machine, entries, address, load, parts)
     if difference is not None:
         raise failures.Diverged(f"the code does not do what the journal says, {difference}")
 

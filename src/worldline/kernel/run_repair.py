@@ -32,7 +32,6 @@ import msgspec
 from worldline.base import errors, grammar, limits
 from worldline.base.failures import CancelKind
 from worldline.codec import canonical, structs
-from worldline.features.domains.pure import part as domain_part
 from worldline.kernel import run_driver, run_requests, runs, user_values
 from worldline.kernel.execution import divergence_report
 from worldline.kernel.machine import Machine
@@ -217,8 +216,7 @@ def answer_effect(machine: Machine, data: bytes) -> None:
     outcome = _effect_outcome(machine, pending, wanted)
     machine.work.give_up(pending)
     if pending.event:
-        domain_part.fulfil(machine, pending.event, outcome)
-        domain_part.take_answered(machine)
+        machine.domains.answer(pending.event, outcome)
         return
     run_requests.arrive(machine, pending.run, pending.op, outcome)
 

@@ -15,13 +15,13 @@ from typing import Any
 from worldline.base import errors
 from worldline.base.failures import CancelKind
 from worldline.codec import canonical, digest, structs
-from worldline.features.domains.pure.domain_rows import DomainRow
-from worldline.features.forks.pure.branch_rows import Branch, Owner, rule_of
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.schedule_spec import Spec
 from worldline.kernel.machine import Machine
 from worldline.kernel.rows import row_ledger
+from worldline.kernel.rows.branch_rows import Branch, Owner, rule_of
 from worldline.kernel.rows.cells import Fetch
+from worldline.kernel.rows.domain_rows import DomainRow
 from worldline.kernel.rows.row_records import (
     OWN_WORK,
     UNREAD,

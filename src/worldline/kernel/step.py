@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from worldline.base import errors
 from worldline.codec import structs
-from worldline.features.domains.pure import part as domain_part
-from worldline.features.forks.pure import part as fork_part
 from worldline.kernel import (
     control_commands,
     event_dispatch,
+    part_inputs,
     poison,
     run_driver,
     run_requests,
@@ -26,6 +25,7 @@ from worldline.kernel.authoring import message_calls
 from worldline.kernel.execution import tracebacks
 from worldline.kernel.execution.step_desk import StepDesk
 from worldline.kernel.machine import Machine
+from worldline.kernel.parts import StepParts
 from worldline.kernel.personal import personal_value
 from worldline.kernel.rows.row_records import Outcome
 from worldline.model import ids, inbox, payload
@@ -39,28 +39,31 @@ _TIMER, _MESSAGE = WorkKind.TIMER, WorkKind.MESSAGE
 _CONTROL = Kind.CONTROL
 
 
-def step(machine: Machine, given: steps.Input, context: steps.StepContext) -> steps.Stepped:
+def step(machine: Machine, given: steps.Input, context: steps.StepContext, parts: StepParts) -> steps.Stepped:
     """`CannotStep` if this process, and not the code, prevented the step. After that, and after any other exception,
-    the machine is spoilt: the caller drops it, and journals nothing.
+    the machine is spoilt: the caller drops it, and journals nothing. `parts`: what is called for forks and for flow
+    domains, where the world has any.
     """
     try:
         # Most processes have no personal values, and save the desk.
-        return _step_at_desk(machine, given, context) if personal_value.use.seen else _step(machine, given, context)
+        if personal_value.use.seen:
+            return _step_at_desk(machine, given, context, parts)
+        return _step(machine, given, context, parts)
     # The guards around user code let it pass (`user_errors.let_pass`), so it gets here.
     except MemoryError as error:
         raise errors.CannotStep("the process has no memory left for this step", lasting=False) from error
 
 
-def _step_at_desk(machine: Machine, given: steps.Input, context: steps.StepContext) -> steps.Stepped:
+def _step_at_desk(machine: Machine, given: steps.Input, context: steps.StepContext, parts: StepParts) -> steps.Stepped:
     """Where there may be personal values."""
     outside = personal_value.desk.set(StepDesk(machine))
     try:
-        return _step(machine, given, context)
+        return _step(machine, given, context, parts)
     finally:
         personal_value.desk.reset(outside)
 
 
-def _step(machine: Machine, given: steps.Input, context: steps.StepContext) -> steps.Stepped:
+def _step(machine: Machine, given: steps.Input, context: steps.StepContext, parts: StepParts) -> steps.Stepped:
     now = machine.begin_step(context, given)
     letter = None
     if given.item is None:
@@ -81,9 +84,9 @@ def _step(machine: Machine, given: steps.Input, context: steps.StepContext) -> s
         if context.behind_us:
             machine.draft(Kind.CLOCK, user_values.dump(context.behind_us))
         if kind is _CONTROL and _is_witness(given.item):
-            dead = _witness(machine, given)
+            dead = _witness(machine, given, parts)
         else:
-            dead, letter = _go_on(machine, given)
+            dead, letter = _go_on(machine, given, parts)
     changes, covered, plain = machine.end_step()
     return steps.Stepped(
         now.drafts,
@@ -104,7 +107,7 @@ def _step(machine: Machine, given: steps.Input, context: steps.StepContext) -> s
     )
 
 
-def _go_on(machine: Machine, given: steps.Input) -> tuple[str, steps.BuriedEvent | None]:
+def _go_on(machine: Machine, given: steps.Input, parts: StepParts) -> tuple[str, steps.BuriedEvent | None]:
     """Take an input, and do all that can be done then. Returns why it is a dead letter, and which, if it is one."""
     now = machine.now
     dead, letter = "", None
@@ -116,21 +119,23 @@ def _go_on(machine: Machine, given: steps.Input) -> tuple[str, steps.BuriedEvent
         schedules.clock_set_back(machine)
     if given.poison:
         poison.draft(machine, given.poison)
-        dead, letter = _settle(machine, given, given.poison)
+        dead, letter = _settle(machine, given, given.poison, parts)
     else:
         if machine.later.items:
             # First in line: they were ready before this input came.
             machine.resume_later()
-        dead = _take(machine, given)
+        dead = _take(machine, given, parts)
         if machine.branch is not None and machine.branch.unsettled and not now.reverted:
-            fork_part.settle_inherited(machine)
+            parts.branch.settle_inherited(machine, parts.domains)
         # Again and again: what runs ask for can make other runs ready, and what is held back too.
         while now.ready or machine.domains.wanted or (machine.work.unsent.items and now.has_room):
             run_driver.drain(machine)
-            domain_part.take_wanted(machine)
+            if machine.domains.wanted:
+                parts.domains.take_wanted(machine)
             if machine.work.unsent.items:
                 run_requests.send_held_back(machine)
-                domain_part.take_answered(machine)
+                if machine.domains.answered:
+                    parts.domains.take_answered(machine)
     # Last, so that what was given up takes no room from new work.
     if machine.work.closing.items:
         machine.work.close_given_up()
@@ -141,17 +146,17 @@ def _is_witness(item: inbox.Item) -> bool:
     return isinstance(item, inbox.Control) and item.command == state_witness.WITNESS
 
 
-def _witness(machine: Machine, given: steps.Input) -> str:
+def _witness(machine: Machine, given: steps.Input, parts: StepParts) -> str:
     """A step that says what the state is, and does nothing else: whatever an earlier step left for the next waits."""
     item = given.item
     assert isinstance(item, inbox.Control)
     if given.poison:
         poison.draft(machine, given.poison)
         return poison.reject(machine, given.poison, correlation=item.correlation)
-    return control_commands.take(machine, item, given.data)
+    return control_commands.take(machine, item, given.data, parts)
 
 
-def _take(machine: Machine, given: steps.Input) -> str:
+def _take(machine: Machine, given: steps.Input, parts: StepParts) -> str:
     """Dispatch an input. Returns why it could not be taken, or nothing."""
     item, data = given.item, given.data
     if isinstance(item, inbox.InboxEvent):
@@ -159,28 +164,28 @@ def _take(machine: Machine, given: steps.Input) -> str:
         if type(item) is not inbox.InboxEvent:
             machine.now.correlated(inbox.correlation_id_of(item))
         if item.schema in machine.domains.actions:
-            return domain_part.event(machine, item, data)
+            return parts.domains.event(machine, item, data)
         return event_dispatch.take(machine, item.schema, data, to=item.to, correlation=item.correlation)
     if isinstance(item, inbox.EffectReceipt):
         if given.trace or given.tried:
             _keep_trace(machine, item, given)
-        return _receipt(machine, item, data)
+        return _receipt(machine, item, data, parts)
     if isinstance(item, inbox.TimerFired):
         _fired(machine, item)
         event_dispatch.drain_raised(machine)
         return ""
     if isinstance(item, inbox.Message):
         if item.name in machine.domains.actions and item.mode is MessageMode.TYPED:
-            return domain_part.message(machine, item, data)
+            return parts.domains.message(machine, item, data)
         return event_dispatch.message(machine, item, data)
     assert item is not None, "what cannot be decoded is journaled as it is"
-    dead = control_commands.take(machine, item, data)
+    dead = control_commands.take(machine, item, data, parts)
     if machine.now.raised:  # by a schedule that was triggered
         event_dispatch.drain_raised(machine)
     return dead
 
 
-def _settle(machine: Machine, given: steps.Input, why: str) -> tuple[str, steps.BuriedEvent | None]:
+def _settle(machine: Machine, given: steps.Input, why: str, parts: StepParts) -> tuple[str, steps.BuriedEvent | None]:
     """Dispatch an input that must not reach user code. Returns why it is a dead letter, and which, if it is one."""
     item = given.item
     assert item is not None
@@ -191,13 +196,13 @@ def _settle(machine: Machine, given: steps.Input, why: str) -> tuple[str, steps.
     if isinstance(item, inbox.TimerFired):
         _fired(machine, item)
     elif not isinstance(item, inbox.Control):
-        _take(machine, given)
+        _take(machine, given, parts)
     elif item.command == control_commands.CONTINUE:
         poison.go_on(machine, why)
     elif item.command == control_commands.SCHEDULE:  # what it schedules is decoded by user code
         return poison.reject(machine, why, correlation=item.correlation), None
     else:
-        control_commands.take(machine, item, given.data, trusted=True)
+        control_commands.take(machine, item, given.data, parts, trusted=True)
     poison.block(machine, why)
     raised = machine.now.raised
     if not raised:
@@ -208,7 +213,7 @@ def _settle(machine: Machine, given: steps.Input, why: str) -> tuple[str, steps.
     return why, steps.BuriedEvent(inbox.InboxEvent(schema, payload.EMPTY), event)
 
 
-def _receipt(machine: Machine, item: inbox.EffectReceipt, data: bytes) -> str:
+def _receipt(machine: Machine, item: inbox.EffectReceipt, data: bytes, parts: StepParts) -> str:
     intent = ids.IntentId(item.intent)
     pending = machine.work.find_open(intent)
     if pending is None or pending.kind is _TIMER:
@@ -218,11 +223,11 @@ def _receipt(machine: Machine, item: inbox.EffectReceipt, data: bytes) -> str:
     if pending.kind is _MESSAGE:
         data = _posted(item, data, machine.now.drafts[0].stamp)  # the input's
     outcome = Outcome(item.status, data)
-    if pending.name == fork_part.SHARE:
-        outcome = fork_part.shared(outcome)
+    if pending.name == part_inputs.SHARE:
+        outcome = part_inputs.shared(outcome)
     if pending.event:
-        domain_part.fulfil(machine, pending.event, outcome)
-        domain_part.take_answered(machine)
+        parts.domains.fulfil(machine, pending.event, outcome)
+        parts.domains.take_answered(machine)
         return ""
     run_requests.arrive(machine, pending.run, pending.op, outcome)
     return ""

@@ -7,10 +7,11 @@ order. A field is empty where a feature has nothing to bring.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from worldline.kernel.parts import BranchPart, DomainsPart, StepParts
 from worldline.runtime.feature_checks import HistoryCheck, RecordReaders, UniverseCheck
 from worldline.runtime.feature_reasons import FeatureReasons
 from worldline.runtime.holder_job import MakeHolderJob
@@ -48,3 +49,14 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     history_checks: tuple[HistoryCheck, ...] = ()  # of `verify`
     reasons: tuple[FeatureReasons, ...] = ()  # of `why`
     commands: Mapping[str, str] = {}  # words to type, and where the command stands: imported when it is asked for
+    branch_part: BranchPart | None = None  # what worlds do in a step that are forks, or go back; one feature has it
+    domains_part: DomainsPart | None = None  # what flow domains do in a step; one feature has it
+
+
+def parts_of(features: Iterable[Feature]) -> StepParts:
+    """Put together what steps are given."""
+    every = list(features)
+    branch = [each.branch_part for each in every if each.branch_part is not None]
+    domains = [each.domains_part for each in every if each.domains_part is not None]
+    assert len(branch) == len(domains) == 1, "any stored world may need each part, and of two one would be left out"
+    return StepParts.of(branch[0], domains[0])

@@ -15,6 +15,7 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.kernel.authoring.program import Program
+from worldline.kernel.parts import StepParts
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases
 from worldline.layers.snapshots import StoredSnapshot
@@ -73,6 +74,7 @@ class HolderContext(msgspec.Struct, frozen=True):
     env: envs.Env
     blobs: blob_layer.Of
     programs: Sequence[Program]
+    parts: StepParts
     worker: JobWorker
     settings: Settings
     telemetry: facts.Telemetry

@@ -31,11 +31,10 @@ import msgspec
 
 from worldline.base import errors, probes
 from worldline.codec import canonical, structs
-from worldline.features.domains.pure import part as domain_part
-from worldline.features.forks.pure import part as fork_part
-from worldline.kernel import control_commands, replay, state_rows
+from worldline.kernel import control_commands, part_inputs, replay, state_rows
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.machine import Machine
+from worldline.kernel.parts import StepParts
 from worldline.kernel.personal.vault_interface import Vault
 from worldline.kernel.replay import CodeDifference
 from worldline.layers import blobs as blob_layer
@@ -103,10 +102,12 @@ class Prover:
         folded_to: int = 0,
         cold: Cold | None = None,
         sealed: PersonalValuePlace,
+        parts: StepParts,
     ) -> None:
         assert not (saved and cold), "a snapshot is compared with all rows"
         self._cold = cold
         self._sealed = sealed
+        self._parts = parts
         self._line = line
         self._at = line.identity(head.height + 1)  # the world whose steps are run: intents are named by it
         self._programs = programs
@@ -199,10 +200,10 @@ class Prover:
         done nothing, that it begins as a fork, or that its program has changed, needs no code either.
         """
         given = replay.input_of(entries, functools.partial(_load, loaded))
-        if isinstance(given.item, inbox.Control) and given.item.command == domain_part.DOMAINS:
-            return structs.decode(domain_part.DomainDeclarations, given.data).alone
+        if isinstance(given.item, inbox.Control) and given.item.command == part_inputs.DOMAINS:
+            return structs.decode(part_inputs.DomainDeclarations, given.data).alone
         begins = isinstance(given.item, inbox.Control) and given.item.command in (
-            fork_part.FORKED,
+            part_inputs.FORKED,
             control_commands.PROGRAM,
         )
         if begins and all(key in _BLANK or key.startswith(row_keys.SCRIPT) for key, _ in self._rows.items()):
@@ -239,7 +240,7 @@ class Prover:
         loaded: dict[bytes, bytes],
     ) -> None:
         try:
-            stepped = replay.stepped_again(machine, entries, self._at, functools.partial(_load, loaded))
+            stepped = replay.stepped_again(machine, entries, self._at, functools.partial(_load, loaded), self._parts)
         except errors.ErasedValue:
             probes.hit("proof.erased-step")
             self.close()

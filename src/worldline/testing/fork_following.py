@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from worldline.codec import canonical, structs
-from worldline.features.forks.pure.part import FORKED, ForkBeginning
 from worldline.kernel import control_commands, event_dispatch, replay, run_repair
 from worldline.kernel.machine import Machine
+from worldline.kernel.part_inputs import FORKED, ForkBeginning
 from worldline.kernel.rows.row_records import Pending
 from worldline.model import ids, inbox, journal, payload
 from worldline.model.inbox import ReceiptStatus

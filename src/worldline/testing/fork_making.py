@@ -14,11 +14,11 @@ from worldline.effects import attempt as attempts
 from worldline.features.forks import calls as forks
 from worldline.features.forks import fork_commit as cluster_forks
 from worldline.features.forks import script_rules
-from worldline.features.forks.pure.branch_rows import ScriptRule
-from worldline.features.forks.pure.part import ForkBeginning
 from worldline.kernel import run_requests, runs
 from worldline.kernel.authoring import scripts
 from worldline.kernel.machine import Machine
+from worldline.kernel.part_inputs import ForkBeginning
+from worldline.kernel.rows.branch_rows import ScriptRule
 from worldline.kernel.rows.row_records import Op
 from worldline.kernel.run_operations import OpKind
 from worldline.model import journal

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from worldline.base import errors
+from worldline.host.feature_list import PARTS
 from worldline.kernel import replay as replays
 from worldline.kernel import state_rows
 from worldline.kernel.authoring.program import Program
@@ -35,7 +36,7 @@ def replay(path: str | Path, program: Program, /) -> int:
     try:
         for entries in replays.steps(exported.filled()):
             with loopless.loopless():
-                replays.check(machine, entries, exported.at, load)
+                replays.check(machine, entries, exported.at, load, PARTS)
             count += 1
     finally:
         machine.close()

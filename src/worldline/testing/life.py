@@ -15,6 +15,7 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import errors, failures
 from worldline.codec import digest
+from worldline.host.feature_list import PARTS
 from worldline.kernel import control_commands, replay, state_rows
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring.program import Program
@@ -136,7 +137,7 @@ class Life:
         self, machine: Machine, given: steps.Input, context: steps.StepContext
     ) -> tuple[steps.Stepped, journals.SealedSteps]:
         with loopless.loopless():
-            stepped = kernel_step.step(machine, given, context)
+            stepped = kernel_step.step(machine, given, context, PARTS)
         sealed = journals.seal(
             self.head,
             stepped.drafts,
@@ -297,7 +298,7 @@ class Life:
     def check(self, machine: Machine, entries: list[journal.JournalEntry]) -> None:
         """Run a step again. `Diverged` if it does not come out as it is journaled."""
         with loopless.loopless():
-            replay.check(machine, entries, self.at, self.load)
+            replay.check(machine, entries, self.at, self.load, PARTS)
 
     def _start(self) -> Machine:
         return state_rows.load(self.program, self.baseline.parts, self.at, strict=self._strict)

@@ -20,11 +20,9 @@ from worldline.base.secret import KNOWN
 from worldline.codec import structs
 from worldline.effects import attempt as attempts
 from worldline.effects import retry_policy as policies
-from worldline.features.domains.pure import declaration_news
 from worldline.features.domains.pure import part as domain_part
 from worldline.features.forks import parent_answers
-from worldline.features.forks.pure import part as fork_part
-from worldline.kernel import control_commands, failure_data, replay, runs, user_values
+from worldline.kernel import control_commands, failure_data, part_inputs, replay, runs, user_values
 from worldline.kernel import run_requests as work
 from worldline.kernel.authoring import message_calls, scripts
 from worldline.kernel.authoring.calls import Effect
@@ -122,20 +120,20 @@ class Stage:
         self.declare(actor)
         return actor
 
-    def fork(self, name: str, life: Life, reading: scripts.ScriptProgress, said: fork_part.ForkBeginning) -> Actor:
+    def fork(self, name: str, life: Life, reading: scripts.ScriptProgress, said: part_inputs.ForkBeginning) -> Actor:
         """A world that begins as a fork. Its first step says so, as in a store. It draws nothing that others would."""
         actor = self._add(Actor(name, life, reading, Random(name)))
         data = structs.encode(said)
-        stepped = self.step(actor, inbox.Control(fork_part.FORKED, life.carry(data)), data)
+        stepped = self.step(actor, inbox.Control(part_inputs.FORKED, life.carry(data)), data)
         assert not stepped.dead, stepped.dead
         return actor
 
     def declare(self, actor: Actor) -> None:
         """Give a world the flow domains of its program, as the worker that holds it would."""
-        news = declaration_news.news(actor.life.machine, actor.life.program)
+        news = domain_part.news(actor.life.machine, actor.life.program)
         if news is not None:
             data = structs.encode(news)
-            stepped = self.step(actor, inbox.Control(domain_part.DOMAINS, actor.life.carry(data)), data)
+            stepped = self.step(actor, inbox.Control(part_inputs.DOMAINS, actor.life.carry(data)), data)
             assert not stepped.dead, stepped.dead
 
     def _add(self, actor: Actor) -> Actor:
@@ -219,7 +217,7 @@ class Stage:
         actor.asked[wanted.intent] = asked = StagedWork(wanted)
         if wanted.kind is WorkKind.TIMER:
             self._at(wanted.due_us, lambda: self._fire(actor, asked))
-        elif wanted.name == fork_part.SHARE:
+        elif wanted.name == part_inputs.SHARE:
             self._at(wanted.due_us, lambda: self._look(actor, asked))
         elif wanted.name in (message_calls.SEND, message_calls.REPLY) and not wanted.parked:
             self._at(wanted.due_us, lambda: self._carry(actor, asked))

@@ -6,10 +6,7 @@ from __future__ import annotations
 
 from worldline.base import grammar
 from worldline.codec import printable, structs
-from worldline.features.domains.pure import declaration_news
-from worldline.features.domains.pure import part as domain_part
-from worldline.features.forks.pure import part as fork_part
-from worldline.kernel import control_commands, halts
+from worldline.kernel import control_commands, halts, part_inputs
 from worldline.layers import worlds
 from worldline.layers.history import history_line
 from worldline.model import inbox, payload
@@ -38,10 +35,10 @@ async def begin_fork(cycle: Cycle, held: HeldWorld) -> None:
     )
     elsewhere = owner.universe != held.at.universe
     said = structs.encode(
-        fork_part.ImportBeginning(*fields, owner.universe) if elsewhere else fork_part.ForkBeginning(*fields)
+        part_inputs.ImportBeginning(*fields, owner.universe) if elsewhere else part_inputs.ForkBeginning(*fields)
     )
     # Carried: a script may be too large to stand in the entry itself.
-    item = inbox.Control(fork_part.FORKED, await held.blobs.carry(said))
+    item = inbox.Control(part_inputs.FORKED, await held.blobs.carry(said))
     await cycle.take_alone(held, WaitingInput(item, said))
     log.info("world %r begins as a fork of %r at height %d", held.name, lineage.parent_name, lineage.height)
 
@@ -70,9 +67,9 @@ async def declare_domains(cycle: Cycle, held: HeldWorld) -> None:
     """Give the world the documents of its program's flow domains, where it does not have them: as an input, so that the
     journal is enough to run them again.
     """
-    news = declaration_news.news(held.machine, held.program)
+    news = held.parts.domains.news(held.machine, held.program)
     if news is not None:
         said = structs.encode(news)
         await cycle.take_alone(
-            held, WaitingInput(inbox.Control(domain_part.DOMAINS, await held.blobs.carry(said)), said)
+            held, WaitingInput(inbox.Control(part_inputs.DOMAINS, await held.blobs.carry(said)), said)
         )

@@ -29,8 +29,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from worldline.base import env as envs
-from worldline.kernel.authoring.program import Program
 from worldline.kernel.machine import Machine
+from worldline.kernel.parts import StepParts
 from worldline.layers import blobs as blob_layer
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready
@@ -106,6 +106,7 @@ class HeldWorld:
         "mark",
         "name",
         "on_trial",
+        "parts",
         "program",
         "save_again_us",
         "saved_us",
@@ -121,7 +122,6 @@ class HeldWorld:
 
     def __init__(
         self,
-        program: Program,
         lease: leases.Lease,
         blobs: blob_layer.Blobs,
         restored: world_restore.RestoredWorld,
@@ -129,11 +129,13 @@ class HeldWorld:
         name: str,
         now_us: int,
         entropy: envs.Entropy,
+        parts: StepParts,
     ) -> None:
         self.at = lease.at
         self.entropy = entropy  # of the process that holds it
         self.name = name  # for logs and metrics
-        self.program = program
+        self.parts = parts  # what its steps are given, for forks and flow domains
+        self.program = restored.machine.program
         self.lease = lease
         self.blobs = blobs
         self.state = _IDLE

@@ -239,7 +239,7 @@ def _step(
     logical_us = max(head.time_us, held.baseline.time_us, time_us, due_us)
     behind_us = logical_us - time_us if logical_us - time_us >= BEHIND_US_MIN else 0
     stepped = kernel_step.step(
-        held.machine, given, step_records.StepContext(held.at, number, logical_us, behind_us, held.entropy)
+        held.machine, given, step_records.StepContext(held.at, number, logical_us, behind_us, held.entropy), held.parts
     )
     sealed = journals.seal(
         head,

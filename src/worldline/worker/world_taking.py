@@ -10,6 +10,7 @@ from worldline.base import errors, probes
 from worldline.codec import printable
 from worldline.kernel import halts
 from worldline.kernel.authoring.program import Program
+from worldline.kernel.parts import StepParts
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases, ready, step_commit, trial, worlds
 from worldline.model import ids
@@ -38,6 +39,7 @@ class Taker:
         env: envs.Env,
         programs: Sequence[Program],
         *,
+        parts: StepParts,
         blobs: blob_layer.Of,
         kernel: kernel_thread.KernelThread,
         clock: StoreClock,
@@ -52,6 +54,7 @@ class Taker:
         self._env = env
         self._entropy = envs.Entropy(env)
         self._programs = {program.name: program for program in programs}
+        self._parts = parts
         self._blobs = blobs
         self._kernel = kernel
         self._clock = clock
@@ -155,13 +158,13 @@ class Taker:
         with self._in_thread(world.at):
             restored = await self._cycle.build(material, program)
             held = HeldWorld(
-                program,
                 lease,
                 self._blobs(lease.at.universe),
                 restored,
                 name=world.meta.name,
                 now_us=self._env.monotonic_us(),
                 entropy=self._entropy,
+                parts=self._parts,
             )
             await self._trials.restored(held)
         return held

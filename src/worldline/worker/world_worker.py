@@ -24,6 +24,7 @@ from worldline.base import errors
 from worldline.codec import printable
 from worldline.kernel import control_commands
 from worldline.kernel.authoring.program import Program
+from worldline.kernel.parts import StepParts
 from worldline.layers import blobs as blob_layer
 from worldline.layers import leases, ready
 from worldline.model import ids
@@ -82,8 +83,8 @@ LONG_AGO_US = -(2**62)
 class WorldWorker:
     def __init__(
         self, engine: kv.Engine, env: envs.Env, universes: Universes, programs: Sequence[Program],
-        *, blobs: blob_layer.Of, live: live_hub.Hub, claims: step_batch.LocalClaims, settings: WorkerSettings,
-        worker: ids.WorkerId, rules: StepRules | None, receipts: ReceiptCheck | None,
+        *, parts: StepParts, blobs: blob_layer.Of, live: live_hub.Hub, claims: step_batch.LocalClaims,
+        settings: WorkerSettings, worker: ids.WorkerId, rules: StepRules | None, receipts: ReceiptCheck | None,
         is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
         children: child_process.ChildProcesses, telemetry: telemetry.Telemetry = telemetry.NOTHING,
     ) -> None:  # fmt: skip
@@ -112,7 +113,7 @@ class WorldWorker:
         )  # fmt: skip
         guard = program_versions.VersionGuard(engine, others, worker, labels)
         self._taker = world_taking.Taker(
-            engine, env, programs, blobs=blobs, kernel=self._kernel, clock=self._clock, cycle=self._cycle,
+            engine, env, programs, parts=parts, blobs=blobs, kernel=self._kernel, clock=self._clock, cycle=self._cycle,
             guard=guard, living=self._heartbeat.living, refusals=self._refusals, trials=tried, telemetry=telemetry,
         )  # fmt: skip
         hints = hint_scan.HintScan(engine, env, universes)

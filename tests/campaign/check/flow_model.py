@@ -19,10 +19,9 @@ from tests.campaign.load import clerks, flow_domains
 from tests.campaign.load.flow_domains import CELL_BYTES_MAX, FIRST, PARTS, SECOND, STRICT
 from worldline.codec import canonical, structs
 from worldline.features.domains.pure import part as domain_part
-from worldline.features.forks.pure import part as fork_part
 from worldline.flow_core.authoring.action_calls import IntentAnswer, IntentEvent
 from worldline.flow_core.authoring.document_domain import schema_of
-from worldline.kernel import run_repair, user_values
+from worldline.kernel import part_inputs, run_repair, user_values
 from worldline.kernel import run_requests as kernel_work
 from worldline.kernel.event_dispatch import Answer
 from worldline.kernel.machine import RunFinished
@@ -392,8 +391,8 @@ class Model:
 
     def _command(self, command: str, data: bytes) -> None:
         match command:
-            case domain_part.DOMAINS:
-                given = structs.decode(domain_part.DomainDeclarations, data).domains
+            case part_inputs.DOMAINS:
+                given = structs.decode(part_inputs.DomainDeclarations, data).domains
                 self._declared = {name: _VERSIONS.get(each.hash, FIRST) for name, each in given.items()}
                 for name in self.cells:
                     self._go_on(name)
@@ -463,7 +462,7 @@ class Model:
     def _requested(self, at: ids.Address, entry: journal.JournalEntry) -> None:
         ordinal, effect, _, _, params, _ = user_values.load(tuple[int, str, str, int, bytes, int], _payload(entry))
         work = ids.intent_id(at, step=entry.step, ordinal=ordinal, kind=effect, params=params)
-        if effect == fork_part.SHARE:
+        if effect == part_inputs.SHARE:
             arguments, _ = kernel_work.unpack_effect(params)
             name, label = self._asked[user_values.load(dict[str, Any], arguments)["intent"]]
             self._shared[work] = None

@@ -12,8 +12,7 @@ from worldline.api.world import World
 from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.codec import structs
-from worldline.features.forks.pure import part as fork_part
-from worldline.kernel import user_values
+from worldline.kernel import part_inputs, user_values
 from worldline.kernel.machine import Machine
 from worldline.kernel.rows.row_records import Pending, RunStatus
 from worldline.kernel.run_operations import OpKind
@@ -88,7 +87,7 @@ class ForkEnds:
 
     async def _is_parked_there(self, universe: Connection, born: Born, pending: Pending) -> bool:
         """Whether what is shared is parked in the world that it is shared with."""
-        if pending.name != fork_part.SHARE:
+        if pending.name != part_inputs.SHARE:
             return False
         wanted = remaining.shared(pending.params)
         owner = self._forks.born.get(ids.Address(born.at.universe, ids.WorldId(wanted["world"])))
@@ -106,7 +105,7 @@ class ForkEnds:
         for entry in own:
             if entry.kind is Kind.EFFECT_REQUESTED:
                 ordinal, name, _, _, params, _ = user_values.load(tuple[int, str, str, int, bytes, int], entry.payload)
-                if name == fork_part.SHARE:
+                if name == part_inputs.SHARE:
                     intent = ids.intent_id(born.at, step=entry.step, ordinal=ordinal, kind=name, params=params)
                     wanted[intent] = remaining.shared(params)
         asked = [each["intent"] for each in wanted.values()]

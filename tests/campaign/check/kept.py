@@ -12,7 +12,7 @@ from tests.campaign.load import hostile, programs, sketches, workloads
 from worldline.api.world import World
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
-from worldline.features.forks.pure import part as fork_part
+from worldline.kernel import part_inputs
 from worldline.keys import work as work_keys
 from worldline.model.work import WorkState
 from worldline.sim.check.audit import Audit
@@ -122,5 +122,5 @@ def _queue_is_derived(kept: Kept, audit: Audit) -> None:
     """
     for key, value in kept.contents.items():
         work = work_keys.WORK.unpack(value) if keyspaces.place(key).what == "open" else None
-        if work is not None and work.state is not WorkState.PARKED and work.name != fork_part.SHARE:
+        if work is not None and work.state is not WorkState.PARKED and work.name != part_inputs.SHARE:
             audit.broken("E2", "work is open in a world that has nothing to do")

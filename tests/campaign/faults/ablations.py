@@ -21,6 +21,7 @@ from worldline.codec import digest, tuples
 from worldline.kernel import step as kernel_step
 from worldline.kernel import user_errors
 from worldline.kernel.machine import Machine
+from worldline.kernel.parts import StepParts
 from worldline.kernel.runs import LiveRun
 from worldline.keys import leases as lease_keys
 from worldline.layers.history import step_reader
@@ -481,11 +482,11 @@ def _unscoped(real: Callable[..., ids.IntentId]) -> Callable[..., ids.IntentId]:
     return unscoped
 
 
-def _taking_all(real: Callable[[Machine, inbox.EffectReceipt, bytes], str]) -> Callable[..., str]:
+def _taking_all(real: Callable[[Machine, inbox.EffectReceipt, bytes, StepParts], str]) -> Callable[..., str]:
     """An answer is an answer, asked for or not."""
 
-    def receipt(machine: Machine, item: inbox.EffectReceipt, data: bytes) -> str:
-        return real(machine, item, data) if ids.IntentId(item.intent) in machine.work.open else ""
+    def receipt(machine: Machine, item: inbox.EffectReceipt, data: bytes, parts: StepParts) -> str:
+        return real(machine, item, data, parts) if ids.IntentId(item.intent) in machine.work.open else ""
 
     return receipt
 

@@ -11,11 +11,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from unittest import mock
 
-from worldline.features.domains.pure import part as domain_part
 from worldline.flow_core import jobs
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring.program import RESERVED
 from worldline.kernel.machine import Machine
+from worldline.kernel.parts import StepParts
 from worldline.kernel.rows.row_records import Outcome
 from worldline.keys import work as work_keys
 from worldline.model import ids, inbox
@@ -23,7 +23,7 @@ from worldline.model.work import WorkKind
 from worldline.sim.runtime import keyspaces
 from worldline.store import kv
 
-_Receipt = Callable[[Machine, inbox.EffectReceipt, bytes], str]
+_Receipt = Callable[[Machine, inbox.EffectReceipt, bytes, StepParts], str]
 
 
 @contextlib.contextmanager
@@ -54,13 +54,13 @@ def _taking_late(real: _Receipt) -> _Receipt:
     """An outcome is taken by its cell, whether its effect is still open or not."""
     targets: dict[bytes, str] = {}
 
-    def receipt(machine: Machine, item: inbox.EffectReceipt, data: bytes) -> str:
+    def receipt(machine: Machine, item: inbox.EffectReceipt, data: bytes, parts: StepParts) -> str:
         pending = machine.work.find_open(ids.IntentId(item.intent))
         if pending is not None and pending.event:
             targets[item.intent] = pending.event
-        dead = real(machine, item, data)
+        dead = real(machine, item, data, parts)
         if pending is None and item.intent in targets:
-            domain_part.fulfil(machine, targets[item.intent], Outcome(item.status, data))
+            parts.domains.fulfil(machine, targets[item.intent], Outcome(item.status, data))
         return dead
 
     return receipt

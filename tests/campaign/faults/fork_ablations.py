@@ -10,9 +10,9 @@ from unittest import mock
 from worldline.features.compaction import segment_writer
 from worldline.features.deletion import batches as deletion_batches
 from worldline.features.forks import share_effect
-from worldline.features.forks.pure.branch_rows import Branch
 from worldline.kernel import run_requests as kernel_work
 from worldline.kernel.authoring.calls import Effect
+from worldline.kernel.rows.branch_rows import Branch
 from worldline.kernel.rows.row_records import Outcome
 from worldline.keys import lineage as lineage_keys
 from worldline.layers import blobs as blob_layer

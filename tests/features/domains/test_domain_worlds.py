@@ -20,7 +20,8 @@ from worldline.features.domains.pure import domain_cell
 from worldline.features.domains.pure import part as domain_part
 from worldline.features.domains.pure.requirements import AnsweredRequirement
 from worldline.flow_core.exporting import tools as exporting
-from worldline.kernel import replay, runs
+from worldline.host.feature_list import PARTS
+from worldline.kernel import replay, run_repair, runs
 from worldline.kernel.machine import Machine
 from worldline.model import inbox, payload
 from worldline.model import step_records as steps
@@ -104,7 +105,7 @@ def test_the_total_timeout_of_what_is_required_comes_from_the_state() -> None:
         assert pending.deadline_us - pending.due_us == 60_000_000
         alone = Machine(wl.Program.without_code(shop.app.hash))
         for entries in replay.steps(world.life.filled()):
-            replay.check(alone, entries, world.address, world.life.load)
+            replay.check(alone, entries, world.address, world.life.load, PARTS)
         assert alone.work.open == world.machine.work.open
 
 
@@ -219,6 +220,24 @@ def test_an_outcome_of_what_is_not_pending_is_journaled_as_stale() -> None:
         ]
         world.machine.end_step()
         assert world.snapshot(Order, "o") == before
+
+
+def test_what_a_persons_answer_leads_to_comes_before_the_answer_to_the_person() -> None:
+    shop = Shop()
+    with opened(shop, wl.Script.never()) as world:
+        world.act(Order.fill(5), key="o")
+        world.submit(Order.pay("tok"), key="o", id="a")
+        world.submit(Order.fill(7), key="o", id="b")
+        [intent] = world.machine.work.open
+        height = world.head.height
+        world.command(
+            run_repair.ANSWER_EFFECT, run_repair.AnswerEffect(intent, canonical.encode("by hand"), running=True)
+        )
+        assert (world.state(Order, "o").receipt, world.state(Order, "o").cents) == ("by hand", 7)
+        control, *derived = [each for each in world.journal() if each.height > height]
+        assert control.kind is Kind.CONTROL
+        assert [each.kind for each in derived] == [Kind.EFFECT_CANCELLED, *[Kind.ANSWERED] * 3]
+        assert derived[-1].correlation == control.correlation
 
 
 def test_patches_come_from_outside_while_an_intent_is_on_its_way() -> None:

@@ -19,12 +19,11 @@ from tests.kits.kit import Kit
 from worldline import flow, testing
 from worldline.base import limits
 from worldline.codec import canonical, structs
-from worldline.features.domains.pure import declaration_news
 from worldline.features.domains.pure import part as domain_part
 from worldline.features.proofs import calls as proof_calls
 from worldline.flow_core import flow_records as flow_snapshots
 from worldline.inspect import doctor
-from worldline.kernel import state_rows, user_values
+from worldline.kernel import part_inputs, state_rows, user_values
 from worldline.kernel.authoring.calls import Signature
 from worldline.kernel.rows.row_records import Parked, Pending
 from worldline.layers.history import step_reader
@@ -318,18 +317,18 @@ def test_rows_of_worlds_without_such_effects_are_as_they_were() -> None:
         assert row is not None
         found: Any = canonical.decode(row.meaning)
         assert len(found) == 4
-    older = structs.decode(domain_part.DomainDeclarations, canonical.encode([{}, {}, True, {}]))
-    assert older == domain_part.DomainDeclarations({}, {}, True, {}, [])
+    older = structs.decode(part_inputs.DomainDeclarations, canonical.encode([{}, {}, True, {}]))
+    assert older == part_inputs.DomainDeclarations({}, {}, True, {}, [])
 
 
 def test_a_world_is_told_if_that_alone_has_changed() -> None:
     with testing.world(Looking(needs=False).app) as world:
-        told = declaration_news.news(world.machine, Looking().app)
+        told = domain_part.news(world.machine, Looking().app)
         assert told is not None
         assert (told.documents, told.snapshots) == ({}, ["look"])
         world.adopt(Looking().app)
         assert world.machine.domains.snapshots == ["look"]
-        assert declaration_news.news(world.machine, Looking().app) is None
+        assert domain_part.news(world.machine, Looking().app) is None
 
 
 @pytest.mark.parametrize("parked", [None, Parked(3, "down")])

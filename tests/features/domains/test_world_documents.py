@@ -13,7 +13,7 @@ from tests.features.domains.shop_worlds import opened, waiting
 from worldline import flow, testing
 from worldline.base import errors
 from worldline.codec import structs
-from worldline.features.domains.pure import declaration_news
+from worldline.features.domains.pure import part as domain_part
 from worldline.kernel.event_dispatch import Answer
 from worldline.model.journal import Kind
 
@@ -177,8 +177,8 @@ def test_a_domain_that_the_program_has_no_more_takes_nothing() -> None:
 def test_a_world_is_told_only_what_it_does_not_have() -> None:
     shop = Shop()
     with opened(shop) as world:
-        assert declaration_news.news(world.machine, shop.app) is None
-        told = declaration_news.news(world.machine, Shop(2).app)
+        assert domain_part.news(world.machine, shop.app) is None
+        told = domain_part.news(world.machine, Shop(2).app)
         assert told is not None
         assert (len(told.documents), sorted(told.domains), told.alone) == (1, ["Order", "Todos"], True)
     with testing.world(wl.Program("none")) as world:

@@ -23,11 +23,10 @@ from tests.features.forks.everything_open import (
 from worldline import testing
 from worldline.base import limits
 from worldline.codec import structs
-from worldline.features.domains.pure import part as domain_part
-from worldline.features.forks.pure import part as fork_part
-from worldline.features.forks.pure.part import ForkBeginning
-from worldline.kernel import control_commands, run_repair, user_values
+from worldline.host.feature_list import PARTS
+from worldline.kernel import control_commands, part_inputs, run_repair, user_values
 from worldline.kernel import step as kernel_step
+from worldline.kernel.part_inputs import ForkBeginning
 from worldline.kernel.rows.row_records import RunStatus
 from worldline.model import ids, inbox, payload, step_records
 from worldline.model.journal import Kind
@@ -146,7 +145,7 @@ def test_only_the_first_step_of_a_fork_says_that_it_is_one(change: dict[str, Any
         fields = {name: getattr(said, name) for name in said.__struct_fields__} | change
         data = structs.encode(ForkBeginning(**fields))
         before = world.machine.rows
-        stepped = world.step(inbox.Control(fork_part.FORKED, payload.inline(data)), data)
+        stepped = world.step(inbox.Control(part_inputs.FORKED, payload.inline(data)), data)
         assert "forked: " in stepped.dead
         assert world.machine.branch is None
         assert not world.machine.unfinished
@@ -163,9 +162,11 @@ def test_what_only_a_worker_says_is_refused_from_a_producer(command: str, correl
         at, head = world.address, world.head
         machine = world.machine
         said = {
-            fork_part.FORKED: ForkBeginning(at.world, b"o" * 16, "test", head.step, head.height, ForkPolicy.DROP, True),
+            part_inputs.FORKED: ForkBeginning(
+                at.world, b"o" * 16, "test", head.step, head.height, ForkPolicy.DROP, True
+            ),
             control_commands.PROGRAM: control_commands.ChangeProgram(app.hash, b"p" * 32),
-            domain_part.DOMAINS: domain_part.DomainDeclarations({}, {}, True, {}),
+            part_inputs.DOMAINS: part_inputs.DomainDeclarations({}, {}, True, {}),
         }
         data = structs.encode(said[command])
         item = inbox.Control(command, payload.inline(data), correlation)
@@ -173,6 +174,7 @@ def test_what_only_a_worker_says_is_refused_from_a_producer(command: str, correl
             machine,
             step_records.Input(item, data, b"s" * 12),
             step_records.StepContext(at, head.step + 1, head.time_us),
+            PARTS,
         )
         refusal = Kind.ANSWERED if correlation else Kind.UNDECODABLE_INPUT
         assert [each.kind for each in stepped.drafts] == [Kind.CONTROL, refusal]
@@ -199,9 +201,9 @@ def test_a_poisoned_first_step_and_poisoned_steps_behind_it() -> None:
             nonlocal number
             number += 1
             given = step_records.Input(item, data, poison=poison)
-            return kernel_step.step(machine, given, step_records.StepContext(made.at, number, made.head.time_us))
+            return kernel_step.step(machine, given, step_records.StepContext(made.at, number, made.head.time_us), PARTS)
 
-        take(inbox.Control(fork_part.FORKED, payload.inline(data)), data, "died of it")
+        take(inbox.Control(part_inputs.FORKED, payload.inline(data)), data, "died of it")
         assert machine.branch is not None
         assert machine.branch.unsettled
         go_on = inbox.Control(control_commands.CONTINUE, payload.EMPTY)
@@ -209,7 +211,7 @@ def test_a_poisoned_first_step_and_poisoned_steps_behind_it() -> None:
         wanted: list[step_records.WorkRequest] = []
         while machine.unfinished:
             wanted += take(go_on, b"").wanted
-        assert [each.name for each in wanted] == [fork_part.SHARE] * COUNT
+        assert [each.name for each in wanted] == [part_inputs.SHARE] * COUNT
         assert {each.kind for each in machine.work.open.values()} == {WorkKind.EFFECT}
         assert machine.runs["r"].record.status is RunStatus.RUNNING
         assert isinstance(made.at, ids.Address)

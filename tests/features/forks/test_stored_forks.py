@@ -16,8 +16,8 @@ from worldline import testing
 from worldline.base import errors
 from worldline.client.world_handle import Handle
 from worldline.effects import parking
-from worldline.features.forks.pure.part import FORKED, ForkBeginning
 from worldline.inspect import journal_export, store_queries
+from worldline.kernel.part_inputs import FORKED, ForkBeginning
 from worldline.keys import lineage as lineage_keys
 from worldline.layers import snapshots as snapshot_layer
 from worldline.model.journal import Kind

@@ -20,6 +20,7 @@ from tests.kits.sums import Add
 from worldline.base import env as envs
 from worldline.features.proofs import job as proof_job
 from worldline.features.proofs import row_proof
+from worldline.host.feature_list import PARTS
 from worldline.inspect import why
 from worldline.layers import blobs as blob_layer
 from worldline.model import ids
@@ -340,7 +341,7 @@ def budgeted(prove_ms: int, *, cycles: int = 0) -> tuple[proof_job.Proofs, Clock
     engine: Any = memory_engine.MemoryEngine(env)
     blobs = blob_layer.Blobs(engine, Any, env, ids.UniverseId(bytes(16)))  # type: ignore[arg-type]
     settings = kits.settings(janitor={"prove_ms": prove_ms})
-    context = HolderContext(engine, env, lambda _: blobs, [], Idle(cycles), settings, facts.NOTHING)
+    context = HolderContext(engine, env, lambda _: blobs, [], PARTS, Idle(cycles), settings, facts.NOTHING)
     return proof_job.Proofs(context), env
 
 

@@ -8,6 +8,7 @@ from worldline.features.shadow import step_window
 from worldline.features.shadow.pure import upgrade_check
 from worldline.features.shadow.pure.recording import Recording
 from worldline.features.shadow.pure.shadow_report import ShadowReport
+from worldline.host.feature_list import PARTS
 from worldline.kernel import state_rows
 from worldline.layers.history import step_reader
 from worldline.model.rows import Rows
@@ -29,4 +30,4 @@ def recording(world: testing.TestWorld, last: int | None = None) -> Recording:
 
 def shadow(world: testing.TestWorld, program: wl.Program, last: int | None = None) -> ShadowReport:
     with loopless.loopless():
-        return upgrade_check.would_differ(program, recording(world, last), lambda: None)
+        return upgrade_check.would_differ(program, recording(world, last), lambda: None, PARTS)

@@ -15,6 +15,7 @@ from tests.kits.kit import Kit
 from worldline.base import errors
 from worldline.features.shadow import calls as shadow_calls
 from worldline.features.shadow import step_window
+from worldline.host.feature_list import PARTS
 from worldline.keys import snapshots as snapshot_keys
 from worldline.store import kv
 
@@ -131,7 +132,8 @@ async def test_nothing_is_written_and_nothing_is_called(kit: Kit) -> None:
     assert len(before) > 10
     described = await world._handle.describe()
     blobs = client.universe._connection.blobs
-    await shadow_calls.try_out(Unwritten(engine), blobs, kit.env, described, program(double))  # type: ignore[arg-type]
+    unwritten: Any = Unwritten(engine)
+    await shadow_calls.try_out(unwritten, blobs, kit.env, described, program(double), parts=PARTS)
     assert (unchanged.differs, unchanged.stopped) == (False, "")
     assert (unchanged.steps, unchanged.last_step) == ((await world.head()).step,) * 2
     assert {kind for kind, count in changed.counts.items() if count} == {"effects", "cells", "runs"}
@@ -242,7 +244,13 @@ async def test_code_that_hangs_is_said_and_left(
         described = await world._handle.describe()
         connection = universe._connection
         found = await shadow_calls.try_out(
-            connection.store.engine, connection.blobs, memory_kit.env, described, program(reaction), step_us=300_000
+            connection.store.engine,
+            connection.blobs,
+            memory_kit.env,
+            described,
+            program(reaction),
+            parts=PARTS,
+            step_us=300_000,
         )
         assert f"it was in {place} (test_stored_shadow.py" in found.stopped
         assert found.differs

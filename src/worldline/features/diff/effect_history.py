@@ -20,8 +20,7 @@ from worldline.base import errors, limits
 from worldline.codec import canonical, digest, structs
 from worldline.features.diff.open_effect_rows import Get, OpenEffectRow, Place, asked, touched
 from worldline.features.diff.records import EffectSide
-from worldline.features.forks.pure import part as fork_part
-from worldline.kernel import replay, run_repair, run_requests, user_values
+from worldline.kernel import part_inputs, replay, run_repair, run_requests, user_values
 from worldline.kernel.rows.row_records import JournaledFailure, Outcome
 from worldline.kernel.run_operations import OpKind
 from worldline.layers.history.row_overlay import Overlay
@@ -148,7 +147,7 @@ class Effects:
 
     def _add(self, seen: SeenEffect, key: Key, name: str, params: bytes) -> None:
         """It is asked for under this name."""
-        seen.ask(key, shared=name == fork_part.SHARE)
+        seen.ask(key, shared=name == part_inputs.SHARE)
         self._by_key[key] = seen
         # The rows do not say which of these worlds asked, so its intent in each of them leads to it.
         for world in self._worlds:
@@ -248,7 +247,7 @@ def _received(receipt: inbox.EffectReceipt, *, shared: bool) -> tuple[str, Any]:
     if data is None:
         return status.name.lower(), {"sha256": (receipt.payload.ref or b"").hex(), "size": receipt.payload.size}
     outcome = Outcome(status, data)
-    return _outcome(fork_part.shared(outcome) if shared else outcome)
+    return _outcome(part_inputs.shared(outcome) if shared else outcome)
 
 
 def _outcome(outcome: Outcome) -> tuple[str, Any]:

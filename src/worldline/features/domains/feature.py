@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from worldline.features.domains import checks
+from worldline.features.domains.pure import part
 from worldline.runtime.feature import Feature
 
 DOMAINS = Feature(
     name="domains",
+    domains_part=part,
     reasons=(checks.DomainReasons(),),
     commands={
         "trace": "worldline.features.domains.trace_commands:trace",

@@ -21,6 +21,7 @@ from worldline.layers import worlds
 from worldline.layers.history import history_line, journal_pages, saved_state, step_reader
 from worldline.model import row_keys, snapshots
 from worldline.runtime import world_reader, world_restore
+from worldline.runtime.feature import parts_of
 from worldline.runtime.personal import store_vault as vaults
 from worldline.runtime.step_prover import Cold, PersonalValuePlace, Prover
 
@@ -52,6 +53,7 @@ async def trace(
         folded_to=above,
         cold=Cold.of(universe.blobs, base, CELLS_BYTES_MAX) if base.cold else None,
         sealed=PersonalValuePlace(vault, await vault.has_erased()),
+        parts=parts_of(universe.store.features),
     )
     recorder = TraceRecorder(wanted, above=above)
     try:

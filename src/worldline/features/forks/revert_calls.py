@@ -14,7 +14,7 @@ import msgspec
 from worldline.base import errors, failures
 from worldline.client.world_handle import Handle
 from worldline.features.forks.pure import revert_step
-from worldline.kernel import user_values
+from worldline.kernel import part_inputs, user_values
 from worldline.layers.history.row_overlay import Overlay
 from worldline.model import journal
 from worldline.model.journal import Kind
@@ -66,7 +66,7 @@ async def revert_to(world: Handle, to: object, effects: object) -> Reverted:
         wanted = await _compare(world, to, policy)
         left = await left_since(world, wanted.height)
         try:
-            _, height = await world.command(revert_step.REVERT, wanted)
+            _, height = await world.command(part_inputs.REVERT, wanted)
         except failures.RunFailed as error:
             # The refusal comes back as data from the journal, so it is known by its code.
             if error.code != revert_step.Moved.code:
@@ -80,13 +80,13 @@ async def revert_to(world: Handle, to: object, effects: object) -> Reverted:
     )
 
 
-async def _compare(world: Handle, to: int, policy: ForkPolicy) -> revert_step.Revert:
+async def _compare(world: Handle, to: int, policy: ForkPolicy) -> part_inputs.Revert:
     """The rows that differ between the world's head and the last step end at or below a height."""
     then = await world.past(to)
     now = await world.past((await world.head()).height)
     keys = await then.fetch_unlike(now)
     changed = await then.run(different, keys, then.rows, now.rows)
-    return revert_step.Revert(now.head.step, then.head.step, then.head.height, policy, changed)
+    return part_inputs.Revert(now.head.step, then.head.step, then.head.height, policy, changed)
 
 
 def different(keys: Sequence[bytes], then: Overlay, now: Overlay) -> list[list[bytes]]:

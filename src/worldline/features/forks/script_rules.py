@@ -18,10 +18,10 @@ from typing import Any, TypeAlias
 
 from worldline.base import errors
 from worldline.codec import canonical
-from worldline.features.forks.pure.branch_rows import RULES_MAX, ScriptRule
 from worldline.kernel import failure_data, runs, user_values
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.scripts import Later, Script
+from worldline.kernel.rows.branch_rows import RULES_MAX, ScriptRule
 from worldline.model.inbox import ReceiptStatus
 
 Given: TypeAlias = "Script | Iterable[Mapping[str, Any]]"

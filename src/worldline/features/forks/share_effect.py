@@ -13,7 +13,7 @@ from typing import Any
 from worldline.base import errors, probes
 from worldline.effects import attempt as attempts
 from worldline.features.forks import parent_answers
-from worldline.features.forks.pure import part
+from worldline.kernel import part_inputs
 from worldline.kernel.authoring.calls import Effect, Retry
 from worldline.layers import blobs as blob_layer
 from worldline.layers import journal as journals
@@ -46,7 +46,7 @@ def _asking() -> ids.UniverseId:
 def share(
     engine: kv.Engine, blobs_of: blob_layer.Of, asking: Callable[[], ids.UniverseId] = _asking
 ) -> Effect[..., list[Any]]:
-    """`part.SHARE`, performed by reading the parent's journal. `asking`: the universe of the fork and its parent."""
+    """`SHARE`, performed by reading the parent's journal. `asking`: the universe of the fork and its parent."""
     looked: dict[bytes, int] = {}  # by intent: up to where there is no answer
 
     async def look(shared: parent_answers.SharedWork, at: ids.Address, above: int, up_to: int) -> list[Any] | None:
@@ -97,7 +97,7 @@ def share(
 
     return Effect(
         answer,
-        part.SHARE,
+        part_inputs.SHARE,
         {},
         timeout=None,
         concurrency=CONCURRENCY,

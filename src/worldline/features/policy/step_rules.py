@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from worldline.base import failures
-from worldline.features.forks.pure import part as fork_part
 from worldline.features.policy import batches
-from worldline.kernel import run_requests, runs
+from worldline.kernel import part_inputs, run_requests, runs
 from worldline.kernel.authoring import message_calls
 from worldline.model import ids, inbox, payload, step_records
 from worldline.model.inbox import MessageMode, ReceiptStatus
@@ -22,7 +21,7 @@ from worldline.model.work import WorkKind
 from worldline.runtime.world_bounds import StepRules, WorldBounds
 from worldline.store import kv
 
-_OWN = (message_calls.REPLY, fork_part.SHARE)  # what the runtime performs for itself
+_OWN = (message_calls.REPLY, part_inputs.SHARE)  # what the runtime performs for itself
 
 
 class PolicyStepRules(StepRules):

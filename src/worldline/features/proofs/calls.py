@@ -30,6 +30,7 @@ from worldline.model import journal
 from worldline.model import snapshots as snapshot
 from worldline.model.rows import Rows
 from worldline.runtime import world_reader, world_restore
+from worldline.runtime.feature import parts_of
 from worldline.runtime.personal import store_vault as vaults
 from worldline.runtime.step_prover import PersonalValuePlace, Prover, Span, differing_row
 
@@ -98,7 +99,8 @@ async def prove(
     saved = {each.height: each for each in kept}
     vault = await vaults.vault_of(universe.store.engine, universe.store.env, line)
     sealed = PersonalValuePlace(vault, await vault.has_erased())
-    prover = Prover(line, loaded, *await _standing(universe, start), saved=saved, sealed=sealed)
+    parts = parts_of(universe.store.features)
+    prover = Prover(line, loaded, *await _standing(universe, start), saved=saved, sealed=sealed, parts=parts)
     try:
         walk = verify.VerifyWalk(universe, line, start, top, kept=saved)
         async for steps in walk.steps(progress):

@@ -116,6 +116,7 @@ class Proofs(HolderJob):
         self._env = context.env
         self._blobs = context.blobs
         self._programs = {program.hash: program for program in context.programs}
+        self._parts = context.parts
         self._worker = context.worker
         self._thread = daemon_threads.DaemonPool(1, "worldline-proofs", no_asyncio.refuse_asyncio)
         self._prove_ms = context.settings.janitor.prove_ms
@@ -254,7 +255,7 @@ class Proofs(HolderJob):
         pages = journal_pages.Pages(self._engine, blobs, line, above=head.height)
         vault = await vaults.vault_of(self._engine, self._env, line)
         sealed = PersonalValuePlace(vault, await vault.has_erased())
-        prover = Prover(line, self._programs, head, rows, folded_to=first, cold=cold, sealed=sealed)
+        prover = Prover(line, self._programs, head, rows, folded_to=first, cold=cold, sealed=sealed, parts=self._parts)
         return _Visit(each, pages, prover)
 
     async def _go_on(self, visit: _Visit) -> None:

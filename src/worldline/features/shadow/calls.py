@@ -18,6 +18,7 @@ from worldline.features.shadow.pure.recording import Recording
 from worldline.features.shadow.pure.shadow_report import ShadowReport
 from worldline.kernel import user_errors
 from worldline.kernel.authoring.program import Program
+from worldline.kernel.parts import StepParts
 from worldline.kernel.personal.vault_interface import Vault
 from worldline.layers import blobs as blob_layer
 from worldline.layers import worlds
@@ -41,6 +42,7 @@ async def try_out(
     world: worlds.WorldRecord,
     program: Program,
     *,
+    parts: StepParts,
     last: int | None = None,
     or_fewer: bool = False,
     step_us: int | None = None,
@@ -64,7 +66,9 @@ async def try_out(
         recording = await _wait(executor, executor.submit(stored.recording), env, step_us)
         try:
             vault = await vaults.vault_of(engine, env, await world_reader.line_of(engine, world.at))
-            return await _wait(executor, executor.submit(_tried, executor, program, recording, vault), env, step_us)
+            return await _wait(
+                executor, executor.submit(_tried, executor, program, recording, parts, vault), env, step_us
+            )
         except KernelOverdue as overdue:
             return _hung(program, recording, overdue.place, step_us)
     finally:
@@ -77,10 +81,12 @@ async def try_out(
         executor.shutdown(wait=False)
 
 
-def _tried(executor: KernelExecutor, program: Program, recording: Recording, vault: Vault) -> ShadowReport:
+def _tried(
+    executor: KernelExecutor, program: Program, recording: Recording, parts: StepParts, vault: Vault
+) -> ShadowReport:
     """In the thread."""
     try:
-        return upgrade_check.would_differ(program, recording, executor.begin_part, vault)
+        return upgrade_check.would_differ(program, recording, executor.begin_part, parts, vault)
     except Exception:
         raise
     # The code may call `sys.exit`: that ends the trial, and not this process.

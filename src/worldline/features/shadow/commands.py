@@ -13,6 +13,7 @@ from worldline.features.shadow import calls, report_text
 from worldline.inspect import store_queries
 from worldline.kernel.authoring.program import Program
 from worldline.runtime import death_witness, placement, program_versions, world_holders
+from worldline.runtime.feature import parts_of
 from worldline.terminal import command_session, output, program_files, suggest
 from worldline.terminal.command_session import CommandSession
 
@@ -102,7 +103,14 @@ async def _try(
     store = universe.store
     with desk.out.progress(f"trying {name}"):
         report = await calls.try_out(
-            store.engine, universe.blobs, store.env, described, program, last=last, or_fewer=or_fewer
+            store.engine,
+            universe.blobs,
+            store.env,
+            described,
+            program,
+            parts=parts_of(store.features),
+            last=last,
+            or_fewer=or_fewer,
         )
     desk.out.one(report_text.data(name, report), report_text.lines(name, report))
     return output.NEGATIVE if report.differs else 0

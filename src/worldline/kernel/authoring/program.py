@@ -13,12 +13,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, ParamSpec, TypeVar, overload
 
 from worldline.base import errors, grammar
-from worldline.features.domains.pure import domain_declaration
 from worldline.flow_core.authoring.document_domain import Document
 from worldline.flow_core.authoring.domain_class import Domain
 from worldline.flow_core.core import Effects
 from worldline.kernel import user_values
-from worldline.kernel.authoring import http_call, reducers, resources, stored_types
+from worldline.kernel.authoring import domain_declaration, http_call, reducers, resources, stored_types
 from worldline.kernel.authoring.calls import Effect, Retry, Seconds, Workflow, check_function, to_us
 from worldline.kernel.authoring.resources import Resource
 from worldline.kernel.code import fingerprint, interests, source

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from worldline.features.forks.pure import part as fork_part
-from worldline.kernel import user_values
+from worldline.kernel import part_inputs, user_values
 from worldline.keys import work as work_keys
 from worldline.keys import worlds as world_keys
 from worldline.model import ids
@@ -76,7 +75,7 @@ class Remaining:
         work = work_keys.WORK.unpack(raw)
         if self._excursions is None or self._excursions.is_excused(key, work):
             return self._excursions is not None
-        if work.name != fork_part.SHARE:
+        if work.name != part_inputs.SHARE:
             return False
         wanted = shared(work.params.inline or b"")
         owner = ids.Address(at.universe, ids.WorldId(wanted["world"]))
@@ -108,7 +107,7 @@ class Remaining:
         work = work_keys.WORK.unpack(raw)
         if work.state is WorkState.PARKED and self._is_dry(at):
             return False  # for a person
-        if work.name == fork_part.SHARE and self._is_of_dry(at, work):
+        if work.name == part_inputs.SHARE and self._is_of_dry(at, work):
             return False  # for what may be parked there; `sim/check/fork_checks.py` says whether it is
         if not self._own:
             return True
@@ -123,7 +122,7 @@ class Remaining:
 
 
 def shared(params: bytes) -> dict[str, Any]:
-    """Return what a fork shares with the world that it comes from: the arguments of `fork_part.SHARE`."""
+    """Return what a fork shares with the world that it comes from: the arguments of `part_inputs.SHARE`."""
     arguments, _ = user_values.load(tuple[bytes, bytes], params)
     found: dict[str, Any] = user_values.load(dict[str, Any], arguments)
     return found

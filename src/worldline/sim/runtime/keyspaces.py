@@ -11,7 +11,7 @@ import msgspec
 
 from worldline.base import errors
 from worldline.codec import structs, tuples
-from worldline.features.forks.pure import part as fork_part
+from worldline.kernel import part_inputs
 from worldline.keys import inbox as inbox_keys
 from worldline.keys import journal, keyspace_table, space, work
 from worldline.model import ids, inbox
@@ -30,7 +30,7 @@ class KeyPurpose(msgspec.Struct, frozen=True):
     rest: tuple[tuples.Item, ...] = ()
 
 
-_FORKED = fork_part.FORKED.encode()
+_FORKED = part_inputs.FORKED.encode()
 METAS = ("world_meta", "universe_meta")
 
 
@@ -128,7 +128,7 @@ def _begins_fork(put: kv.Put) -> bool:
     if entry.kind is not Kind.CONTROL or entry.blob:  # the first input of a fork is small
         return False
     item: inbox.Item = structs.decode(inbox.Item, entry.payload)  # type: ignore[arg-type]
-    return isinstance(item, inbox.Control) and item.command == fork_part.FORKED
+    return isinstance(item, inbox.Control) and item.command == part_inputs.FORKED
 
 
 def _work(raw: bytes) -> str:

@@ -17,21 +17,22 @@ from worldline.codec import canonical, structs
 from worldline.features.domains.pure import domain_cell, requirements
 from worldline.features.domains.pure.cell_turn import CellTurn
 from worldline.features.domains.pure.domain_cell import IntentWaiter, WaitingIntent
-from worldline.features.domains.pure.domain_rows import DomainRow
 from worldline.features.domains.pure.intent_ends import EndAnswers, tell
 from worldline.features.domains.pure.requirements import AnsweredRequirement
 from worldline.flow_core import flow_records, jobs, patches
 from worldline.flow_core import js_values as flow_values
 from worldline.flow_core.authoring.action_calls import IntentEvent
-from worldline.kernel import runs, user_values
+from worldline.kernel import part_inputs, runs, user_values
+from worldline.kernel.authoring.program import Program
 from worldline.kernel.event_dispatch import Answer
 from worldline.kernel.machine import Machine
+from worldline.kernel.parts import Command
+from worldline.kernel.rows.domain_rows import DomainRow
 from worldline.kernel.rows.row_records import JournaledFailure, Outcome
 from worldline.model import inbox
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 
-DOMAINS = "domains"  # given by the worker that holds the world, never by the inbox
 ENV = "domains_env"
 PATCH = "domain_patch"
 ABANDON = "domain_abandon"
@@ -41,18 +42,6 @@ _CODES = {
     ReceiptStatus.CANCELLED: jobs.EFFECT_CANCELLED,
     ReceiptStatus.ERROR: jobs.EFFECT_EXECUTION_FAILED,
 }
-
-
-class DomainDeclarations(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a program declares. `documents`: those that the world does not have yet, by hash; `snapshots`: the effects
-    that are given the snapshot of the cell that asks for them.
-    """
-
-    domains: dict[str, DomainRow]
-    documents: dict[str, bytes]
-    alone: bool
-    deadlines: dict[str, int]
-    snapshots: list[str] = []
 
 
 class SetEnv(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -196,43 +185,51 @@ def _fulfilment(head: flow_records.Snapshot, to: AnsweredRequirement, outcome: O
 
 # --- Going back ------------------------------------------------------------------------------------------------------
 
-Cells = dict[tuple[str, str], domain_cell.DomainCell]
+
+class WaitingCells(msgspec.Struct, frozen=True):
+    """Cells of flow domains, as they were kept before the world went back."""
+
+    cells: dict[tuple[str, str], domain_cell.DomainCell]
+
+    def went_back(self, machine: Machine, height: int) -> None:
+        """The world has become what it was. Callers that wait for an intent which was not there then are told so; runs
+        went back with it. What waited in a cell then resumes, if its document of now fits.
+        """
+        after = waiting(machine, list(self.cells)).cells
+        why = f"the world was reverted to height {height}, where there was no such intent; send it again under a new id"
+        gone = EndAnswers(Answer(False, runs.failure("reverted", why)))
+        for name, known in self.cells.items():
+            there = after.get(name, domain_cell.DomainCell()).owed
+            for id, owed in known.owed.items():
+                for each in owed:
+                    if each not in there.get(id, []) and not each.run and each.is_asked_of(machine.now.context.address):
+                        tell(machine, each, gone)
+        for name in after:
+            CellTurn(machine, *name).finish()
+        take_answered(machine)
 
 
-def waiting(machine: Machine, names: Sequence[tuple[str, str]]) -> Cells:
+def waiting(machine: Machine, names: Sequence[tuple[str, str]]) -> WaitingCells:
     """Those of these cells that are cells of flow domains, as they are kept now."""
-    found: Cells = {}
+    found: dict[tuple[str, str], domain_cell.DomainCell] = {}
     for name in names:
         cell = machine.cells.get(name)
         if cell is not None and name[0] in machine.domains.current:
             found[name] = domain_cell.decode(cell.data)[0]
-    return found
-
-
-def went_back(machine: Machine, before: Cells, height: int) -> None:
-    """The world has become what it was. Callers that wait for an intent which was not there then are told so; runs went
-    back with it. What waited in a cell then resumes, if its document of now fits.
-    """
-    after = waiting(machine, list(before))
-    why = f"the world was reverted to height {height}, where there was no such intent; send it again under a new id"
-    gone = EndAnswers(Answer(False, runs.failure("reverted", why)))
-    for name, known in before.items():
-        there = after.get(name, domain_cell.DomainCell()).owed
-        for id, owed in known.owed.items():
-            for each in owed:
-                if each not in there.get(id, []) and not each.run and each.is_asked_of(machine.now.context.address):
-                    tell(machine, each, gone)
-    for name in after:
-        CellTurn(machine, *name).finish()
-    take_answered(machine)
+    return WaitingCells(found)
 
 
 # --- Commands --------------------------------------------------------------------------------------------------------
 
 
+def commands() -> dict[str, Command]:
+    """Return the control commands of flow domains."""
+    return {part_inputs.DOMAINS: declare, ENV: set_env, PATCH: patch, ABANDON: abandon}
+
+
 def declare(machine: Machine, data: bytes) -> bytes:
     """The documents of the program. Cells that were blocked are tried again; others move when they are idle."""
-    wanted = structs.decode(DomainDeclarations, data)
+    wanted = structs.decode(part_inputs.DomainDeclarations, data)
     machine.domains.declared(
         wanted.domains, wanted.documents, alone=wanted.alone, deadlines=wanted.deadlines, snapshots=wanted.snapshots
     )
@@ -280,4 +277,26 @@ def abandon(machine: Machine, data: bytes) -> bytes:
     return user_values.NONE
 
 
-COMMANDS: dict[str, Any] = {DOMAINS: declare, ENV: set_env, PATCH: patch, ABANDON: abandon}
+# --- What a program declares -----------------------------------------------------------------------------------------
+
+
+def news(machine: Machine, program: Program) -> part_inputs.DomainDeclarations | None:
+    """What a program declares, where the world does not have it already; None if it has all of it, or never had a flow
+    domain.
+    """
+    known = machine.domains
+    if not program.domains and not known.had:
+        return None
+    made = part_inputs.DomainDeclarations(
+        {name: DomainRow(each.hash, each.keyed, each.parallel, each.actions) for name, each in program.domains.items()},
+        # The world keeps a document that it was given, under its hash
+        {each.hash: each.raw for each in program.domains.values() if each.hash not in known.documents},
+        alone=not program.workflows and not program.reducers,
+        deadlines={
+            name: each.total_timeout_us for name, each in program.effects.items() if each.total_timeout_us is not None
+        },
+        snapshots=sorted(name for name, each in program.effects.items() if each.signature.snapshot is not None),
+    )
+    has = known.current, known.alone, known.deadlines, known.snapshots
+    same = has == (made.domains, made.alone, made.deadlines, made.snapshots)
+    return None if same and not made.documents else made

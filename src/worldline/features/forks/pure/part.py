@@ -27,17 +27,16 @@ decided by the next ones.
 
 from __future__ import annotations
 
-from typing import Final
-
-import msgspec
+import functools
 
 from worldline.base import errors, probes
 from worldline.codec import canonical, digest, structs
-from worldline.features.domains.pure import part as domain_part
-from worldline.features.forks.pure.branch_rows import RULES_MAX, Branch, Owner, rule_of
-from worldline.kernel import run_requests, runs, user_values
+from worldline.features.forks.pure import revert_step
+from worldline.kernel import part_inputs, run_requests, runs, user_values
 from worldline.kernel.authoring import message_calls
 from worldline.kernel.machine import Machine
+from worldline.kernel.parts import Command, DomainsPart
+from worldline.kernel.rows.branch_rows import RULES_MAX, Branch, Owner, rule_of
 from worldline.kernel.rows.row_records import DeferredOperation, Op, Outcome, Pending
 from worldline.kernel.run_operations import OpKind
 from worldline.model import ids
@@ -45,32 +44,15 @@ from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import WorkKind
 from worldline.model.world_records import ForkPolicy
 
-FORKED: Final = "forked"
-SHARE: Final = "worldline.share"  # the effect that finds the parent's answer
 
-
-class ForkBeginning(msgspec.Struct, frozen=True, array_like=True):
-    """A world begins as a fork. `owner`: the world in whose journal the fork begins, at the end of `step`."""
-
-    fork: bytes
-    owner: bytes
-    parent: str  # its name
-    step: int
-    height: int
-    policy: ForkPolicy
-    live: bool
-    script: list[bytes] = []  # rules, each canonical bytes
-
-
-class ImportBeginning(ForkBeginning, frozen=True, array_like=True):
-    """The same where the steps before were made in another universe: the owner's."""
-
-    universe: bytes = b""
+def commands(domains: DomainsPart) -> dict[str, Command]:
+    """Return the control commands of forks."""
+    return {part_inputs.FORKED: forked, part_inputs.REVERT: functools.partial(revert_step.revert, domains=domains)}
 
 
 def forked(machine: Machine, data: bytes) -> bytes:
     """Begin as a fork. Only the first step of one does this."""
-    wanted = structs.decode(ImportBeginning, data)
+    wanted = structs.decode(part_inputs.ImportBeginning, data)
     context = machine.now.context
     if wanted.fork != context.address.world or wanted.owner == wanted.fork or wanted.step + 1 != context.step:
         raise errors.Closed("only the first step of a fork says that it is one")
@@ -98,7 +80,7 @@ def forked(machine: Machine, data: bytes) -> bytes:
     return user_values.NONE
 
 
-def settle_inherited(machine: Machine) -> None:
+def settle_inherited(machine: Machine, domains: DomainsPart) -> None:
     """Decide the fate of inherited work, as far as this step has room. Runs that have got an answer continue later."""
     branch, now = machine.branch, machine.now
     assert branch is not None
@@ -106,14 +88,14 @@ def settle_inherited(machine: Machine) -> None:
     for pending in inherited:
         if not now.has_room:
             break
-        _settle(machine, branch, pending)
+        _settle(machine, branch, pending, domains)
     # No `break`: there was room for all of it.
     else:
         branch.settled()
     machine.continue_later()
 
 
-def _settle(machine: Machine, branch: Branch, pending: Pending) -> None:
+def _settle(machine: Machine, branch: Branch, pending: Pending, domains: DomainsPart) -> None:
     if pending.kind is WorkKind.TIMER:
         machine.work.rename(pending)
         if pending.run:
@@ -121,7 +103,7 @@ def _settle(machine: Machine, branch: Branch, pending: Pending) -> None:
         return
     machine.work.disown(pending)
     if pending.event:
-        _settle_requirement(machine, branch, pending)
+        _settle_requirement(machine, branch, pending, domains)
         return
     run = machine.runs.get(pending.run)
     if run is None or not run.live:
@@ -141,15 +123,15 @@ def _settle(machine: Machine, branch: Branch, pending: Pending) -> None:
             _answer(machine, pending, runs.failed("cancelled", _why(machine, branch), status=ReceiptStatus.CANCELLED))
 
 
-def _settle_requirement(machine: Machine, branch: Branch, pending: Pending) -> None:
+def _settle_requirement(machine: Machine, branch: Branch, pending: Pending, domains: DomainsPart) -> None:
     """What a flow domain requires gets an outcome, or is asked for under a name of the fork. What the parent itself has
     shared is looked up in the cell: the effect, and not the look for another world's answer.
     """
     outcome: Outcome | None = None
     name, params = pending.name, pending.params
-    if name == SHARE and branch.policy is not ForkPolicy.SHARE:
+    if name == part_inputs.SHARE and branch.policy is not ForkPolicy.SHARE:
         probes.hit("fork.shared-requirement")
-        name, params = domain_part.required(machine, pending.event)
+        name, params = domains.required(machine, pending.event)
     if branch.policy is ForkPolicy.REISSUE:
         due_us = machine.now.context.store_us
         # Its snapshot goes with it, if the effect was asked for with one.
@@ -162,8 +144,8 @@ def _settle_requirement(machine: Machine, branch: Branch, pending: Pending) -> N
             outcome = _scripted(branch, OpKind.EFFECT, name, params)
         outcome = outcome or runs.failed("cancelled", _why(machine, branch), status=ReceiptStatus.CANCELLED)
         run_requests.scripted(machine, "", -1, Op(OpKind.EFFECT, name, params), outcome)
-        domain_part.fulfil(machine, pending.event, outcome)
-    domain_part.take_answered(machine)
+        domains.fulfil(machine, pending.event, outcome)
+    domains.take_answered(machine)
 
 
 def _why(machine: Machine, branch: Branch) -> str:
@@ -193,8 +175,8 @@ def _share(machine: Machine, branch: Branch, pending: Pending) -> None:
     """Ask for the answer that the parent gets. If the parent itself shares it, ask for what the parent asks for."""
     shared = machine.work.want(
         WorkKind.EFFECT,
-        SHARE,
-        pending.params if pending.name == SHARE else _shared_work(machine, branch, pending),
+        part_inputs.SHARE,
+        pending.params if pending.name == part_inputs.SHARE else _shared_work(machine, branch, pending),
         due_us=machine.now.context.store_us,
         deadline_us=0,
         run=pending.run,
@@ -216,11 +198,3 @@ def _shared_work(machine: Machine, branch: Branch, pending: Pending) -> bytes:
         "above": owner.height,
     }
     return user_values.pack([user_values.dump(arguments), b""])
-
-
-def shared(outcome: Outcome) -> Outcome:
-    """The parent's answer, out of the one that the effect `SHARE` gave."""
-    if outcome.status is not ReceiptStatus.OK:
-        return outcome
-    status, data = user_values.load(tuple[int, bytes], outcome.data)
-    return Outcome(ReceiptStatus(status), data)

@@ -13,36 +13,20 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from worldline.base import errors
 from worldline.codec import canonical, digest, structs
-from worldline.features.domains.pure import part as domain_part
-from worldline.features.forks.pure.branch_rows import Branch, Owner
-from worldline.kernel import state_rows, user_values
+from worldline.kernel import part_inputs, state_rows, user_values
 from worldline.kernel.machine import Machine
+from worldline.kernel.parts import DomainsPart
 from worldline.kernel.rows import row_ledger
+from worldline.kernel.rows.branch_rows import Branch, Owner
 from worldline.model import row_keys as keys
 from worldline.model.change import Row
 from worldline.model.journal import Kind
 from worldline.model.world_records import ForkPolicy
 
-REVERT: Final = "revert"
-
 _COUNTS: Final = (keys.RUN_COUNT, keys.WORK_COUNT)
 _DECLARED: Final = (keys.DOMAINS, keys.DOMAIN, keys.DOCUMENT)  # like the program, they do not go back
-
-
-class Revert(msgspec.Struct, frozen=True, array_like=True):
-    """`since`: the step at whose end the rows were compared. `rows`: [key, meaning, placement], or [key] for one that
-    there was none of.
-    """
-
-    since: int
-    step: int
-    height: int
-    policy: ForkPolicy
-    rows: list[list[bytes]]
 
 
 class Moved(errors.Error):
@@ -51,8 +35,8 @@ class Moved(errors.Error):
     code = "moved_on"
 
 
-def revert(machine: Machine, data: bytes) -> bytes:
-    wanted = structs.decode(Revert, data)
+def revert(machine: Machine, data: bytes, domains: DomainsPart) -> bytes:
+    wanted = structs.decode(part_inputs.Revert, data)
     context = machine.now.context
     if wanted.since != context.step - 1:
         raise Moved(f"the world has moved on to step {context.step - 1}: look again at what differs")
@@ -66,7 +50,7 @@ def revert(machine: Machine, data: bytes) -> bytes:
             reducer, name = keys.parse(key).texts
             machine.find_cell((reducer, name))  # into memory, if it is not there
             changed.append((reducer, name))
-    waiting = domain_part.waiting(machine, changed)
+    waiting = domains.waiting(machine, changed)
     before = _rows_of(machine)
     rows = _rows_then(before, wanted.rows)
     branch, gone = machine.branch, machine.cells.all_gone()
@@ -100,7 +84,7 @@ def revert(machine: Machine, data: bytes) -> bytes:
     machine.origin.salted(salt)
     _note(machine, before)
     machine.draft(Kind.REVERTED, user_values.dump([wanted.step, wanted.height]))
-    domain_part.went_back(machine, waiting, wanted.height)
+    waiting.went_back(machine, wanted.height)
     return user_values.NONE
 
 

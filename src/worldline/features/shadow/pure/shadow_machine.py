@@ -27,6 +27,7 @@ from worldline.kernel import control_commands, event_dispatch, run_repair, state
 from worldline.kernel import step as kernel_step
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.machine import RunFinished
+from worldline.kernel.parts import StepParts
 from worldline.kernel.personal.vault_interface import Vault
 from worldline.model import ids, inbox, payload, row_keys
 from worldline.model import step_records as steps
@@ -57,9 +58,10 @@ class Endless(errors.Error):
 class ShadowMachine:
     """What came of it is in the attributes. `place`: the recorded step and height where it is now."""
 
-    def __init__(self, program: Program, recording: Recording, vault: Vault) -> None:
+    def __init__(self, program: Program, recording: Recording, vault: Vault, parts: StepParts) -> None:
         before = recording.before
         self._recording = recording
+        self._parts = parts
         self.script = ShadowScript(recording.steps)
         self.machine = state_rows.machine_of(program, before.state, recording.rows_before.items(), recording.at)
         self.machine.keep_in(vault)
@@ -227,7 +229,7 @@ class ShadowMachine:
         self._time_us = time_us
         context = steps.StepContext(self._recording.at, self._step, time_us, behind_us)
         self._incarnations.takes(given)
-        stepped = kernel_step.step(self.machine, given, context)
+        stepped = kernel_step.step(self.machine, given, context, self._parts)
         step, height = self.place
         found = step_requests.asks(
             stepped.drafts,

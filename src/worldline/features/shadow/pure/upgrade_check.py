@@ -25,6 +25,7 @@ from worldline.kernel.authoring import reducers
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.execution import coroutines, divergence_report
 from worldline.kernel.machine import Machine, RunFinished
+from worldline.kernel.parts import StepParts
 from worldline.kernel.personal.vault_interface import TrialVault, Vault, in_memory
 from worldline.kernel.rows.row_records import ENDED, JournaledFailure, Record, RunStatus
 from worldline.kernel.runs import LiveRun
@@ -38,7 +39,9 @@ _NOT_STARTED = "not started"
 _KIND_OF = {step_requests.EFFECT: "effects", step_requests.TIMER: "timers", step_requests.MESSAGE: "messages"}
 
 
-def would_differ(program: Program, recording: Recording, begin: Begin, vault: Vault | None = None) -> ShadowReport:
+def would_differ(
+    program: Program, recording: Recording, begin: Begin, parts: StepParts, vault: Vault | None = None
+) -> ShadowReport:
     """Try a program on a recording. `begin` is told before each part that runs user code. `vault`: where the world's
     personal values are.
     """
@@ -47,7 +50,7 @@ def would_differ(program: Program, recording: Recording, begin: Begin, vault: Va
     head = state_rows.machine_of(program, after.state, recording.rows_after.items(), recording.at)
     try:
         head.keep_in(kept)
-        trial = ShadowMachine(program, recording, kept)
+        trial = ShadowMachine(program, recording, kept, parts)
     # Whatever it was: the machine would stay open.
     except BaseException:
         head.close()

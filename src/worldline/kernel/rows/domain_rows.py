@@ -70,7 +70,7 @@ class Domains:
         self.snapshots: list[str] = []  # effects that are given the snapshot of the cell that asks for them
         self.env: dict[str, Any] = {}
         self.blocked: dict[tuple[str, str], None] = {}
-        self.answered: list[tuple[str, Outcome]] = []  # by a fork's script, in this step
+        self.answered: list[tuple[str, Outcome]] = []  # by a fork's script or by hand, in this step
         self.wanted: deque[DeferredOperation] = deque()  # intents of this world's runs, in this step
 
     def rows(self) -> Iterator[tuple[bytes, Write]]:
@@ -150,7 +150,7 @@ class Domains:
             self._note()
 
     def answer(self, target: str, outcome: Outcome) -> None:
-        """A fork's script has answered a requirement: it is processed later in this step."""
+        """A fork's script, or a person, has answered a requirement: it is processed later in this step."""
         self.answered.append((target, outcome))
 
     def take_answered(self) -> list[tuple[str, Outcome]]:
