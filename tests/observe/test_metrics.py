@@ -18,7 +18,7 @@ from worldline.model.settings import JanitorSettings, Settings
 from worldline.observe import measures, metric_list, prometheus
 from worldline.runtime import facts
 from worldline.runtime.feature import Feature
-from worldline.runtime.metric_table import MetricTable, gauge
+from worldline.runtime.metric_table import Level, MetricTable, gauge
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -127,7 +127,7 @@ def test_metrics_of_features_are_added_to_those_of_the_core() -> None:
     refusals = table.beginnings("worldline_inputs_refused_total")
     assert refusals == [("inbox",), ("effects",), ("world",), ("process",), ("rocks",)]
     given: list[wl.ops.Measure] = []
-    measures.Meter(given.append, table=table).tell(facts.LevelsMeasured([facts.Level("worldline_rocks", 3, ("big",))]))
+    measures.Meter(given.append, table=table).tell(facts.LevelsMeasured([Level("worldline_rocks", 3, ("big",))]))
     assert given == [measures.Measure("worldline_rocks", "gauge", 3, {"size": "big"})]
     with pytest.raises(AssertionError, match="declared twice: worldline_rocks"):
         metric_list.table([Feature(name="b", measures=more), Feature(name="c", measures=more)])

@@ -25,6 +25,7 @@ from worldline.layers import work as works
 from worldline.model import ids, inbox, journal
 from worldline.model import step_records as step
 from worldline.model.inbox import ReceiptStatus
+from worldline.runtime import metric_table
 from worldline.store import kv
 
 log = printable.logger("worldline.telemetry")
@@ -399,21 +400,10 @@ class DueCounted(msgspec.Struct, frozen=True):
     overdue_age_us: dict[str, int]  # of what is due for longest
 
 
-# --- What features measure -----------------------------------------------------------------------------------------
-
-
-class Level(msgspec.Struct, frozen=True, gc=False):
-    """What a gauge is now. `labels`: their values, in the order in which the metric declares them."""
-
-    metric: str
-    value: float
-    labels: tuple[str, ...]
-
-
 class LevelsMeasured(msgspec.Struct, frozen=True):
     """A feature has measured something: gauges that it declares (`Feature.measures`)."""
 
-    levels: Sequence[Level]
+    levels: Sequence[metric_table.Level]
 
 
 # --- The process -----------------------------------------------------------------------------------------------

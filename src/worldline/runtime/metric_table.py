@@ -37,6 +37,14 @@ def gauge(help: str, *labels: str, optional: bool = False) -> Metric:
     return Metric("gauge", help, labels, optional=optional)
 
 
+class Level(msgspec.Struct, frozen=True, gc=False):
+    """What a gauge is now. `labels`: their values, in the order in which the metric declares them."""
+
+    metric: str
+    value: float
+    labels: tuple[str, ...]
+
+
 class MetricTable(msgspec.Struct, frozen=True):
     """Metrics by name. `values`: of a metric and one of its labels, the values that are known beforehand; a feature may
     have more of them for a metric of the core.

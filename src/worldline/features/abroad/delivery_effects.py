@@ -207,7 +207,7 @@ class Carrier:
             why_not = messages.check_destination(world)
             if world is None or why_not is not None:
                 _refuse(calls.UNDELIVERABLE, f"message to {to!r}: {why_not}")
-            # Within a universe, messages are not from outside, and no quota refuses them.
+            # Within a universe, messages are not from outside, and nothing refuses them.
             if universe != message.from_universe:
                 _check_admitted(
                     letter, universe_admission.bounds(place.admissions, universe, read, first=4 + len(share))

@@ -113,15 +113,7 @@ async def world_fork(
             head.time_us,
             start.saved.record.root,
         )
-        meta = msgspec.structs.replace(
-            world.meta,
-            name=asked.name,
-            status=model.Status.ACTIVE,
-            created_us=read.time_us,
-            revision=0,
-            labels=world.meta.labels if asked.labels is None else asked.labels,
-            dry=not asked.live,
-        )
+        meta = _meta(world.meta, asked, created_us=read.time_us)
         batch = kv.Batch()
         if script:
             # Read before the blob is put, as publishers must: a collection may begin between the two.
@@ -138,6 +130,19 @@ async def world_fork(
         return transact.Write(batch, lambda _: at)
 
     return await transact.run(engine, env, attempt)
+
+
+def _meta(parent: model.WorldMeta, asked: ForkRequest, *, created_us: int) -> model.WorldMeta:
+    """What the fork is; its program is that of its parent."""
+    return msgspec.structs.replace(
+        parent,
+        name=asked.name,
+        status=model.Status.ACTIVE,
+        created_us=created_us,
+        revision=0,
+        labels=parent.labels if asked.labels is None else asked.labels,
+        dry=not asked.live,
+    )
 
 
 async def world_create_from_seed(

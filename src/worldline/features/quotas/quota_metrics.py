@@ -6,8 +6,8 @@ import math
 
 from worldline.base import errors
 from worldline.features.quotas import records
-from worldline.runtime.facts import Level, LevelsMeasured
-from worldline.runtime.metric_table import MetricTable, gauge
+from worldline.runtime.facts import LevelsMeasured
+from worldline.runtime.metric_table import Level, MetricTable, gauge
 
 USED, LIMIT = "worldline_quota_used", "worldline_quota_limit"
 REFUSED = "quota"  # why an input was refused
