@@ -19,7 +19,7 @@ from typing import Any
 
 from worldline import flow
 from worldline.api import wiring
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import env_os
 from worldline.bench import bench_workloads, domain_bench, flow_bench
 

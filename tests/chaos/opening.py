@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tests.chaos import history
 from worldline.api import wiring
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import env_os
 from worldline.client import connection
 from worldline.host.feature_list import FEATURES

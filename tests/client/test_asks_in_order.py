@@ -14,7 +14,7 @@ from tests import aio
 from tests.client.test_input_order import Note, Notes, app
 from tests.kits import kit as kits
 from tests.kits.kit import Around, Kit
-from worldline.client import ask_order, door
+from worldline.client import ask_order, send_door
 from worldline.model import ids, inbox, payload
 from worldline.store import kv
 from worldline.worker.held_world import HeldWorld
@@ -131,7 +131,7 @@ async def test_inputs_to_a_world_that_is_being_taken_come_in_order(memory_kit: K
         here = host.world("w")
         connection = host._connection
         at = await here._handle.address()
-        known, hold = door.hosted, asyncio.Event()
+        known, hold = send_door.hosted, asyncio.Event()
 
         async def late(universe: Any, of: ids.Address) -> HeldWorld | None:
             found = await known(universe, of)
@@ -139,7 +139,7 @@ async def test_inputs_to_a_world_that_is_being_taken_come_in_order(memory_kit: K
             return found
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(door, "hosted", late)
+            patch.setattr(send_door, "hosted", late)
             asking = asyncio.ensure_future(here.ask(Notes()))
             await until(lambda: connection.host.worlds.peek(at) is not None)  # type: ignore[union-attr]
             sending = asyncio.ensure_future(here.send(Note(0)))
@@ -153,11 +153,11 @@ async def test_inputs_to_a_world_that_is_being_taken_come_in_order(memory_kit: K
 
 async def test_what_was_lost_on_its_way_is_not_overtaken(memory_kit: Kit) -> None:
     """Both were handed over, and the process lost the world. The ask comes back later, and is taken first."""
-    real, lost, hold = door._hand_over, list[inbox.Item](), asyncio.Event()
+    real, lost, hold = send_door._hand_over, list[inbox.Item](), asyncio.Event()
 
     async def losing(
         universe: Any, held: HeldWorld, handover: Any, done: Any, place: ask_order.AskPlace | None
-    ) -> door.Sending | None:
+    ) -> send_door.Sending | None:
         if handover.item not in lost:
             lost.append(handover.item)
             assert place is not None
@@ -172,7 +172,7 @@ async def test_what_was_lost_on_its_way_is_not_overtaken(memory_kit: Kit) -> Non
         here = await host.ensure("w", app)
         await here.ask(Notes())
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(door, "_hand_over", losing)
+            patch.setattr(send_door, "_hand_over", losing)
             asking = asyncio.ensure_future(here.ask(Notes()))
             sending = asyncio.ensure_future(here.send(Note(0)))
             await until(lambda: len(lost) == 2)

@@ -14,7 +14,7 @@ from tests import aio
 from tests.kits import kit as kits
 from tests.kits.kit import Kit
 from tests.kits.pausing import Pausing
-from worldline.client import door, world_answers
+from worldline.client import send_door, world_answers
 from worldline.effects import claimed_effect as perform
 from worldline.kernel import runs, user_values
 from worldline.model import ids, inbox, payload
@@ -418,7 +418,7 @@ async def test_receipts_nobody_waits_for_are_ignored(kit: Kit) -> None:
             inbox.TimerFired(timer.intent, timer.work.due_us - 1),
         ]
         for item in items:
-            sending = await door.enqueue(universe._connection, at, item)
+            sending = await send_door.enqueue(universe._connection, at, item)
             await world_answers.taken(universe._connection, sending)
         after = await world.head()
         assert (after.state, after.step) == (before.state, before.step + len(items))
@@ -439,7 +439,9 @@ async def test_an_answer_that_comes_twice_is_taken_once(kit: Kit) -> None:
         at, engine = await world._handle.address(), universe._connection.store.engine
         [effect] = await kits.opened(engine, at)
         answer = payload.inline(user_values.dump("in time"))
-        await door.enqueue(universe._connection, at, inbox.EffectReceipt(effect.intent, ReceiptStatus.OK, answer, 1))
+        await send_door.enqueue(
+            universe._connection, at, inbox.EffectReceipt(effect.intent, ReceiptStatus.OK, answer, 1)
+        )
         assert await run.result(20) == "in time"
         state = (await world.head()).state
         outside.let(1)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import worldline as wl
-from worldline.client import door
+from worldline.client import send_door
 from worldline.model.settings import Settings, WorkerSettings
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +116,7 @@ async def _obey(universe: wl.Universe, verb: str, name: str) -> str:
     world = await universe.ensure(name, app)
     assert universe._connection.host is not None
     if verb == "hold":
-        held = await door.hosted(universe._connection, await world._handle.address())
+        held = await send_door.hosted(universe._connection, await world._handle.address())
         return "no" if held is None else str(held.lease.epoch)
     if verb == "holds":
         return str(universe._connection.host.worlds.holds(await world._handle.address()))

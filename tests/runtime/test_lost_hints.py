@@ -11,7 +11,7 @@ import pytest
 from tests.kits import sums
 from tests.worker import test_search as kit
 from worldline.api import wiring
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.api.wiring import LocalProcess
 from worldline.client.connection import DEFAULT_UNIVERSE, Connection, find_universe
 from worldline.host.feature_list import FEATURES

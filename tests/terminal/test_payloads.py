@@ -19,7 +19,7 @@ from worldline.inspect import entry_text
 from worldline.kernel import entry_fields, user_values
 from worldline.model import journal
 from worldline.model.journal import Kind
-from worldline.terminal import output, payloads
+from worldline.terminal import output, payload_words
 
 
 class Colour(enum.Enum):
@@ -48,13 +48,13 @@ TYPED: list[tuple[Any, str, Any]] = [
 
 @pytest.mark.parametrize(("kind", "text", "expected"), TYPED, ids=[f"{row[0]}-{row[1]}" for row in TYPED])
 def test_text_becomes_what_its_type_says(kind: Any, text: str, expected: Any) -> None:
-    assert payloads.typed(kind, text) == expected
+    assert payload_words.typed(kind, text) == expected
 
 
 @pytest.mark.parametrize(("kind", "text"), [(int, "five"), (bool, "maybe"), (list[int], "1"), (Colour, "blue")])
 def test_text_that_is_not_of_its_type(kind: Any, text: str) -> None:
     with pytest.raises(errors.DecodeError):
-        payloads.typed(kind, text)
+        payload_words.typed(kind, text)
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def test_text_that_is_not_of_its_type(kind: Any, text: str) -> None:
     [("5", 5), ("5.5", 5.5), ("true", True), ("null", None), ('"5"', "5"), ("bob", "bob"), ("[1]", [1]), ("", "")],
 )
 def test_without_a_type_json_is_tried(text: str, expected: Any) -> None:
-    assert payloads.loose(text) == expected
+    assert payload_words.loose(text) == expected
 
 
 def test_words_are_split_at_the_first_equals_sign() -> None:
-    found = payloads.given(["a=b=c", "plain", "not-a-name=x"], None)
+    found = payload_words.given(["a=b=c", "plain", "not-a-name=x"], None)
     assert (found.named, found.words) == ({"a": "b=c"}, ["plain", "not-a-name=x"])
 
 
@@ -92,16 +92,16 @@ def test_events_of_a_pydantic_model_and_a_struct() -> None:
         def struct(self, event: Struct) -> None: ...
 
     for schema in ("Model", "Struct"):
-        data = payloads.event(program, schema, payloads.given(["name=5"], None))
+        data = payload_words.event(program, schema, payload_words.given(["name=5"], None))
         assert user_values.load(dict[str, Any], data)["name"] == "5"
         with pytest.raises(errors.BadInput, match="has no field 'nome'"):
-            payloads.event(program, schema, payloads.given(["nome=5"], None))
+            payload_words.event(program, schema, payload_words.given(["nome=5"], None))
 
 
 def test_the_answer_of_a_request() -> None:
-    assert payloads.answer(shop.app, "Withdraw") is int
-    assert payloads.answer(shop.app, "Deposited") is Any
-    assert payloads.answer(None, "Withdraw") is Any
+    assert payload_words.answer(shop.app, "Withdraw") is int
+    assert payload_words.answer(shop.app, "Deposited") is Any
+    assert payload_words.answer(None, "Withdraw") is Any
 
 
 # --- Entries ---------------------------------------------------------------------------------------------------------

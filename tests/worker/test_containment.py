@@ -16,7 +16,7 @@ from tests import aio
 from tests.kits import kit as kits
 from tests.kits.kit import Kit, Process
 from worldline.base import errors
-from worldline.client import door
+from worldline.client import send_door
 from worldline.kernel import control_commands, user_values
 from worldline.kernel import state_rows as kernel_snapshots
 from worldline.kernel import step as kernel_step
@@ -27,7 +27,7 @@ from worldline.model.change import Row
 from worldline.model.world_records import Status
 from worldline.observe import measures, sinks
 from worldline.runtime import facts, world_holders, world_restore
-from worldline.worker import step_batch, step_losses, world_refusals
+from worldline.worker import step_contents, step_losses, world_refusals
 from worldline.worker.waiting_input import WaitingInput
 
 
@@ -153,7 +153,7 @@ async def test_what_is_logged_of_an_exception_can_be_written_anywhere(
     bad = await process.universe.ensure("w", app)
     broken_step(monkeypatch, lambda: ValueError("\udcff"))
     at = await bad._handle.address()
-    await door.enqueue(process.universe._connection, at, event("Poison", Poison()))
+    await send_door.enqueue(process.universe._connection, at, event("Poison", Poison()))
     await until_refused(process, at)
     assert "in broken" in caplog.text.encode().decode()
     assert "\\udcff" in caplog.text
@@ -171,7 +171,7 @@ async def test_a_step_that_breaks_on_an_input_from_the_inbox_stops_its_world_alo
     broken_step(monkeypatch, escape)
     at = await bad._handle.address()
     for item in (event("Add", Add(1)), event("Poison", Poison()), event("Add", Add(2))):
-        await door.enqueue(process.universe._connection, at, item)
+        await send_door.enqueue(process.universe._connection, at, item)
     assert "cannot be made" in await until_refused(process, at)
     await well(process, *others)
     assert meter.value("worldline_worlds_refused_total", "step") >= 1
@@ -242,15 +242,15 @@ async def test_a_batch_that_cannot_be_built_stops_its_world_alone(
     bad, other = await process.universe.ensure("bad", app), await process.universe.ensure("other", app)
     await well(process, bad, other)
     at = await bad._handle.address()
-    whole = step_batch.build
+    whole = step_contents.build
 
-    def broken(hosted: Any, *args: Any, **options: Any) -> step_batch.Built:
+    def broken(hosted: Any, *args: Any, **options: Any) -> step_contents.Built:
         if hosted.at == at:
             raise error
         return whole(hosted, *args, **options)
 
-    monkeypatch.setattr(step_batch, "build", broken)
-    await door.enqueue(process.universe._connection, at, event("Add", Add(1)))
+    monkeypatch.setattr(step_contents, "build", broken)
+    await send_door.enqueue(process.universe._connection, at, event("Add", Add(1)))
     await until_refused(process, at)
     await well(process, other)
     monkeypatch.undo()
@@ -291,7 +291,7 @@ async def test_a_restore_that_breaks_stops_its_world_alone(
     async with memory_kit.hosting() as client:
         bad, _ = await client.create("bad", app), await client.create("other", app)
         at = await bad._handle.address()
-        await door.enqueue(client._connection, at, event("Add", Add(1)))
+        await send_door.enqueue(client._connection, at, event("Add", Add(1)))
         whole = world_restore.build
 
         def broken(material: world_restore.Material, *args: Any) -> world_restore.RestoredWorld:
@@ -327,7 +327,7 @@ async def test_a_change_of_code_that_cannot_be_adopted_stops_its_world_alone(
 
     monkeypatch.setitem(control_commands._COMMANDS, control_commands.PROGRAM, broken)
     process = await memory_kit.process(program(factor=10))
-    await door.enqueue(process.universe._connection, at, event("Add", Add(1)))
+    await send_door.enqueue(process.universe._connection, at, event("Add", Add(1)))
     await until_refused(process, at)
     assert await process.universe.world("other").ask(Add(1), timeout=10) == 11
     assert process.host.failed is None
@@ -410,7 +410,7 @@ async def test_what_this_process_lacks_for_too_long_is_for_another(
     await well(first, world)
     at = await world._handle.address()
     broken_step(monkeypatch, MemoryError)
-    await door.enqueue(first.universe._connection, at, event("Poison", Poison()))
+    await send_door.enqueue(first.universe._connection, at, event("Poison", Poison()))
     await until_refused(first, at)
 
     async def free() -> bool:
@@ -439,13 +439,13 @@ async def test_what_this_process_will_always_lack_is_for_another_at_once(
     await well(first, world, other)
     at = await world._handle.address()
     broken_step(monkeypatch, lambda: errors.CannotStep("no such time zone", lasting=True))
-    await door.enqueue(first.universe._connection, at, event("Poison", Poison()))
+    await send_door.enqueue(first.universe._connection, at, event("Poison", Poison()))
     assert "no such time zone" in await until_refused(first, at)
     monkeypatch.undo()
     takes = []
     monkeypatch.setattr(first.host.worlds._holdings, "_take", lambda at: takes.append(at))
     for number in range(20):
-        await door.enqueue(first.universe._connection, at, event("Add", Add(number)))
+        await send_door.enqueue(first.universe._connection, at, event("Add", Add(number)))
         await well(first, other)
     assert takes == []
     second = await memory_kit.process(app)
@@ -474,9 +474,9 @@ async def test_three_workers_do_not_pass_a_poisoned_world_round(
         return tries[-1]
 
     monkeypatch.setattr(world_refusals.Refusals, "refuse", counted)
-    await door.enqueue(processes[0].universe._connection, at, event("Poison", Poison()))
+    await send_door.enqueue(processes[0].universe._connection, at, event("Poison", Poison()))
     for number in range(50):
-        await door.enqueue(processes[number % 3].universe._connection, at, event("Add", Add(1)))
+        await send_door.enqueue(processes[number % 3].universe._connection, at, event("Add", Add(1)))
         await asyncio.sleep(0.02)
 
     async def all_taken() -> bool:
@@ -500,7 +500,7 @@ async def test_a_person_has_a_refused_world_tried_at_once(memory_kit: Kit, monke
     await well(process, world)
     at = await world._handle.address()
     broken_step(monkeypatch, lambda: errors.CannotStep("no such time zone", lasting=True))
-    await door.enqueue(process.universe._connection, at, event("Poison", Poison()))
+    await send_door.enqueue(process.universe._connection, at, event("Poison", Poison()))
     await until_refused(process, at)
     monkeypatch.undo()
     await asyncio.sleep(0.5)  # it has been looked at since

@@ -15,7 +15,7 @@ from tests.kits import kit as kits
 from tests.kits import sums
 from tests.kits.kit import Kit, Process
 from tests.kits.sums import AddUp
-from worldline.client import door
+from worldline.client import send_door
 from worldline.host import process as processes
 from worldline.kernel import user_values
 from worldline.keys import leases as lease_keys
@@ -144,7 +144,7 @@ async def test_worlds_whose_records_cannot_be_read_hide_no_others(memory_kit: Ki
         engine = client._connection.store.engine
         for number, world in enumerate(worlds):
             at = await world._handle.address()
-            await door.enqueue(
+            await send_door.enqueue(
                 client._connection, at, inbox.InboxEvent("AddUp", payload.inline(user_values.dump(AddUp(number))))
             )
         bad = await worlds[1]._handle.address()

@@ -13,7 +13,7 @@ from tests.kits import kit as kits
 from tests.kits.kit import Kit
 from tests.kits.sums import Add, program
 from tests.worker.test_search import enqueue_silently
-from worldline.client import door
+from worldline.client import send_door
 from worldline.inspect import queue_check
 from worldline.kernel import user_values
 from worldline.keys import ready as ready_keys
@@ -50,9 +50,9 @@ async def test_the_most_urgent_worlds_are_taken_first(memory_kit: Kit) -> None:
     urgent = await (await client.create("urgent", app))._handle.address()
     await kits.leave_hint(client, later, priority=ready.LATER)
     for at in normal:
-        await door.enqueue(client._connection, at, event())
-    await door.enqueue(client._connection, urgent, event())
-    await door.enqueue(client._connection, urgent, event("asked"))
+        await send_door.enqueue(client._connection, at, event())
+    await send_door.enqueue(client._connection, urgent, event())
+    await send_door.enqueue(client._connection, urgent, event("asked"))
     process = await memory_kit.process(app)
     order = _watch_takes(process.host.worlds)
 
@@ -86,7 +86,7 @@ async def test_a_hint_of_any_priority_is_one(memory_kit: Kit, correlation: str) 
     client = (await memory_kit.process()).universe
     client._connection.programs[app.name] = app
     at = await (await client.create("w", app))._handle.address()
-    await door.enqueue(client._connection, at, event(correlation))
+    await send_door.enqueue(client._connection, at, event(correlation))
     assert await queue_check.faults(client._connection, at, app.name, kits.scan(client)) == []
     for begin, end in cli_kit.derived(client._connection.id):
         for key, raw in (await client._connection.store.engine.read(kv.Range(begin, end))).page(0).items:

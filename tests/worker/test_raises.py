@@ -28,7 +28,7 @@ from worldline.model import ids, inbox, step_records
 from worldline.model.journal import Kind
 from worldline.observe import measures, sinks
 from worldline.runtime import facts
-from worldline.worker import step_batch, world_refusals
+from worldline.worker import step_contents, world_refusals
 
 BUDGET = 3
 FIRST_MS = 20
@@ -240,14 +240,14 @@ async def test_what_a_full_step_has_left_never_blocks_the_next_input(
 
 async def test_a_step_that_cannot_be_stored_is_not_taken(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     app = sums.program()
-    whole = step_batch.build
+    whole = step_contents.build
 
-    def broken(held: Any, done: Any, *args: Any, **options: Any) -> step_batch.Built:
+    def broken(held: Any, done: Any, *args: Any, **options: Any) -> step_contents.Built:
         if any(entry.kind is Kind.EVENT and b"Trap" in entry.payload for entry in done.entries):
             raise AssertionError("a batch that breaks a rule")
         return whole(held, done, *args, **options)
 
-    monkeypatch.setattr(step_batch, "build", broken)
+    monkeypatch.setattr(step_contents, "build", broken)
     host, world, at = await hosted(memory_kit, app)
     await world.send(sums.Trap(7))
     assert await world.ask(AddUp(2), timeout=20) == 2

@@ -14,9 +14,9 @@ from tests.kits import kit as kits
 from tests.kits.kit import Kit
 from tests.kits.sums import Add, program
 from worldline.api import wiring
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import errors
-from worldline.client import door
+from worldline.client import send_door
 from worldline.kernel import user_values
 from worldline.keys import leases as lease_keys
 from worldline.keys import snapshots as snapshot_keys
@@ -490,7 +490,9 @@ async def test_a_damaged_world_is_in_nobodys_way(memory_kit: Kit) -> None:
         batch.expect(snapshot_keys.baseline_key(at), raw)
         batch.put(snapshot_keys.baseline_key(at), raw[:-1] + bytes([raw[-1] ^ 1]))
         assert isinstance((await client._connection.store.engine.commit(batch))[0], kv.Ok)
-        await door.enqueue(client._connection, at, inbox.InboxEvent("Add", payload.inline(user_values.dump(Add(1)))))
+        await send_door.enqueue(
+            client._connection, at, inbox.InboxEvent("Add", payload.inline(user_values.dump(Add(1))))
+        )
         await good.send(Add(1))
         async with memory_kit.hosting(app) as universe:
             await until_total(universe.world("good"), app, 1)

@@ -10,7 +10,7 @@ from tests.kits import kit as kits
 from tests.kits import sums
 from tests.kits.kit import Kit
 from tests.kits.sums import AddUp, Trap
-from worldline.client import door
+from worldline.client import send_door
 from worldline.inspect import why as reasons
 from worldline.kernel import user_values
 from worldline.layers import leases
@@ -39,7 +39,7 @@ async def test_the_worlds_beside_one_that_does_not_return_are_run_elsewhere(kit:
     bad, at = worlds[0], await worlds[0]._handle.address()
     try:
         item = inbox.InboxEvent("Trap", payload.inline(user_values.dump(Trap(100))))
-        await door.enqueue(first.universe._connection, at, item)
+        await send_door.enqueue(first.universe._connection, at, item)
         await asyncio.to_thread(app.inside.wait, 20)
         asked = [asyncio.ensure_future(world.ask(AddUp(1), timeout=60)) for world in worlds[1:]]  # in the thread's line
         second = await kit.process(app.program)
@@ -91,7 +91,7 @@ async def test_worlds_that_wait_to_be_brought_back_are_given_up(memory_kit: Kit)
     assert await bad.ask(AddUp(1), timeout=10) == 2
     try:
         item = inbox.InboxEvent("Trap", payload.inline(user_values.dump(Trap(100))))
-        await door.enqueue(first.universe._connection, await bad._handle.address(), item)
+        await send_door.enqueue(first.universe._connection, await bad._handle.address(), item)
         await asyncio.to_thread(app.inside.wait, 20)
         others = [first.universe.world(name) for name in ("w1", "w2")]
         asked = [asyncio.ensure_future(world.ask(AddUp(1), timeout=60)) for world in others]

@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from worldline.base import errors, failures
-from worldline.client import attempt_reads, client_desk, door, halted_runs, listing, time_limits, world_answers
+from worldline.client import attempt_reads, client_desk, halted_runs, listing, send_door, time_limits, world_answers
 from worldline.client.connection import Connection
 from worldline.client.halted_runs import OnBlocked
 from worldline.client.world_handle import Handle
@@ -32,7 +32,7 @@ R_co = TypeVar("R_co", covariant=True)
 class Sent:
     """An event that is durably on its way."""
 
-    def __init__(self, universe: Connection, sending: door.Sending, *, world: str = "", event: str = "") -> None:
+    def __init__(self, universe: Connection, sending: send_door.Sending, *, world: str = "", event: str = "") -> None:
         self._universe = universe
         self._sending = sending
         self._world = world

@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from worldline.base import errors, failures
-from worldline.client import door, no_host
+from worldline.client import no_host, send_door
 from worldline.client.connection import Connection
 from worldline.codec import canonical, structs
 from worldline.kernel.event_dispatch import Answer
@@ -59,7 +59,7 @@ class TakenInput(msgspec.Struct, frozen=True):
     letter: str = ""
 
 
-async def taken(universe: Connection, sending: door.Sending) -> TakenInput:
+async def taken(universe: Connection, sending: send_door.Sending) -> TakenInput:
     """Wait until an input is journaled, and return where. An event's own failure stands right behind it."""
     if sending.applied is not None:
         return TakenInput(sending.applied.height, sending.applied.dead, handed_stamp(sending.applied).hex())
@@ -101,7 +101,7 @@ async def ask(
     """
     # Asked for before the input is delivered: the answer may be told before `deliver` returns.
     with expecting(universe, at, Kind.ANSWERED, correlation) as expected:
-        sending = await door.deliver(universe, at, item, data, client_id=client_id)
+        sending = await send_door.deliver(universe, at, item, data, client_id=client_id)
         with Durable():
             if sending.applied is not None:  # taken just now, so its answer has been told or will be
                 since = sending.since - 1
@@ -118,7 +118,7 @@ async def ask(
     raise error
 
 
-async def _since(universe: Connection, sending: door.Sending, client_id: bytes | str | None) -> int:
+async def _since(universe: Connection, sending: send_door.Sending, client_id: bytes | str | None) -> int:
     """The height above which an input is looked for. One that was sent before may have been taken long ago:
     `NotRetained` if that can have been in entries that are not kept any more.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from worldline.base import errors
-from worldline.client import door, world_answers
+from worldline.client import send_door, world_answers
 from worldline.client.connection import Connection
 from worldline.codec import canonical, structs
 from worldline.kernel import control_commands, event_dispatch
@@ -53,7 +53,7 @@ class Handle:
 
     async def send(
         self, schema: str, data: bytes, *, to: str | None = None, id: str | None = None, correlation_id: str = ""
-    ) -> door.Sending:
+    ) -> send_door.Sending:
         """Send an event. Durable on return."""
         if id is not None:
             ids.check_client_id(id)
@@ -64,7 +64,7 @@ class Handle:
         if correlation_id:
             # A record of its own: an event without the id keeps the bytes that it always had.
             item = inbox.CorrelatedEvent(schema, carried, to or "", correlation_id=correlation_id)
-        return await door.deliver(self.universe, self._at or await self.address(), item, data, client_id=id)
+        return await send_door.deliver(self.universe, self._at or await self.address(), item, data, client_id=id)
 
     async def ask(self, schema: str, data: bytes, *, id: str | None = None, correlation_id: str = "") -> bytes:
         """Send a request and wait for its answer."""

@@ -35,7 +35,7 @@ from worldline.runtime.signed_receipts import ReceiptSigner
 from worldline.runtime.universes import fair_turns, look_times
 from worldline.runtime.universes.served_universes import Universes
 from worldline.store import kv, transact
-from worldline.worker import step_batch
+from worldline.worker import step_contents
 from worldline.worker.held_world import HeldWorld
 from worldline.worker.step_run import StepsDone
 from worldline.worker.world_worker import WorldWorker
@@ -47,7 +47,7 @@ PLACES_AT_ONCE = 1_000  # queues looked at in one read
 ANSWER_SECONDS = 3.0  # for answers that are on their way when the worker closes
 
 
-class AdapterWorker(step_batch.LocalClaims):
+class AdapterWorker(step_contents.LocalClaims):
     def __init__(
         self,
         engine: kv.Engine,
@@ -146,7 +146,7 @@ class AdapterWorker(step_batch.LocalClaims):
                 slot.close()
         self._look_where_starved()
 
-    def _on_act(self, hosted: HeldWorld, done: StepsDone, built: step_batch.Built) -> None:
+    def _on_act(self, hosted: HeldWorld, done: StepsDone, built: step_contents.Built) -> None:
         for opened in built.claimed:
             slot = self._promised.pop(opened.work.token)
             if self._closing:

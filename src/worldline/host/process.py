@@ -51,7 +51,7 @@ from worldline.runtime.universes import universe_rounds, universe_scan
 from worldline.runtime.universes.served_universes import Universes
 from worldline.runtime.world_bounds import StepRules
 from worldline.timers import timer_worker
-from worldline.worker import no_asyncio, step_batch, world_worker
+from worldline.worker import no_asyncio, step_contents, world_worker
 
 COLLECT_AFTER = 20_000  # more objects than before, Python's collector looks for cycles
 
@@ -173,7 +173,7 @@ class ProcessHost:
 
     def _make_worlds(self) -> world_worker.WorldWorker:
         """Without an adapter beside it, effects are left in their queues for the adapters of other processes."""
-        claims = step_batch.LocalClaims() if self._adapter is None else self._adapter
+        claims = step_contents.LocalClaims() if self._adapter is None else self._adapter
         return world_worker.WorldWorker(
             self._store.engine,
             self._store.env,

@@ -42,7 +42,7 @@ from worldline.runtime import death_witness, hint_scan, world_holders
 from worldline.runtime import lease_calls as world_lease
 from worldline.runtime.universes.served_universes import Universes
 from worldline.store import kv, transact
-from worldline.worker import step_batch
+from worldline.worker import step_contents
 
 LOOKS_MAX = 20
 BATCHES_MAX = 64
@@ -361,7 +361,7 @@ class Restoring(msgspec.Struct, frozen=True):
         elif wrong.wanted is None:
             return None
         else:
-            work = _as_parked(step_batch.work_of(self.program, wrong.wanted), wrong.parked)
+            work = _as_parked(step_contents.work_of(self.program, wrong.wanted), wrong.parked)
             if wrong.authority is not None:
                 # The stored record still says which queue it was in, so this needs no declaration in the code.
                 work = msgspec.structs.replace(work, queue=wrong.authority.work.queue)

@@ -29,7 +29,7 @@ from worldline.base import errors, limits
 from worldline.model import setting_names
 from worldline.runtime import store_opening
 from worldline.store import urls
-from worldline.terminal import file_trust, payloads, program_files, suggest
+from worldline.terminal import file_trust, payload_words, program_files, suggest
 
 FILE = "worldline.toml"
 DEFAULT_STORE = ".worldline"
@@ -135,7 +135,7 @@ def _here() -> Path:
 
 
 def read(file: Path) -> Project:
-    data = payloads.read_bytes(file, limits.TOML_BYTES_MAX)
+    data = payload_words.read_bytes(file, limits.TOML_BYTES_MAX)
     if len(data) > limits.TOML_BYTES_MAX:  # the parser would build all of it in memory
         raise errors.TooLarge(str(file), size=len(data), limit=limits.TOML_BYTES_MAX)
     try:

@@ -28,7 +28,7 @@ from worldline.runtime import placement, queue_names, wakeup
 from worldline.runtime.universes import look_times as looks
 from worldline.runtime.universes.served_universes import Universes
 from worldline.store import kv, transact
-from worldline.worker import step_batch
+from worldline.worker import step_contents
 from worldline.worker.held_world import HeldWorld
 from worldline.worker.step_run import StepsDone
 from worldline.worker.waiting_input import WaitingInput
@@ -115,7 +115,7 @@ class TimerWorker:
         gone = self._active.pop(universe, None)
         self._fired += 0 if gone is None else gone.fired
 
-    def _on_act(self, hosted: HeldWorld, done: StepsDone, built: step_batch.Built) -> None:
+    def _on_act(self, hosted: HeldWorld, done: StepsDone, built: step_contents.Built) -> None:
         """A timer set in this process that is due before all we know of: do not oversleep it."""
         del built
         for wanted in done.wanted.values():

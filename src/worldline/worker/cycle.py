@@ -36,7 +36,7 @@ from worldline.runtime.personal import store_vault as vaults
 from worldline.runtime.signed_receipts import ReceiptCheck
 from worldline.runtime.world_bounds import StepRules
 from worldline.store import kv, transact
-from worldline.worker import cycle_steps, inbox_read, kernel_thread, step_batch
+from worldline.worker import cycle_steps, inbox_read, kernel_thread, step_contents
 from worldline.worker.held_world import HeldWorld
 from worldline.worker.step_run import StepsDone
 from worldline.worker.store_clock import StoreClock
@@ -47,7 +47,7 @@ log = printable.logger("worldline.worker")
 
 ABANDONED = TurnStage.ABANDONED
 
-Acted = Callable[[HeldWorld, StepsDone, step_batch.Built], None]
+Acted = Callable[[HeldWorld, StepsDone, step_contents.Built], None]
 
 
 class Cycle:
@@ -59,7 +59,7 @@ class Cycle:
         env: envs.Env,
         *,
         blobs: blob_layer.Of,
-        claims: step_batch.LocalClaims,
+        claims: step_contents.LocalClaims,
         settings: WorkerSettings,
         kernel: kernel_thread.KernelThread,
         stepper: cycle_steps.Stepper,
@@ -222,21 +222,23 @@ class Cycle:
     async def _build(self, worked: Worked, time_us: int) -> None:
         """The batch of a world whose steps have large payloads, or send something."""
         held, done = worked.turn.held, worked.done
-        routes = await step_batch.route(self._engine, self._env, held, done)
-        generation = await step_batch.put_large(held, done)
+        routes = await step_contents.route(self._engine, self._env, held, done)
+        generation = await step_contents.put_large(held, done)
         self._built(worked, time_us, routes, generation)
 
     def _built(
         self,
         worked: Worked,
         time_us: int,
-        routes: Sequence[step_batch.Route] = (),
+        routes: Sequence[step_contents.Route] = (),
         generation: universes.GenerationRecord | None = None,
     ) -> None:
         turn, done = worked.turn, worked.done
         hints = turn.superfluous(done) if turn.hints else ()
         worked.with_batch(
-            step_batch.build(turn.held, done, routes, self._claims, time_us=time_us, hints=hints, generation=generation)
+            step_contents.build(
+                turn.held, done, routes, self._claims, time_us=time_us, hints=hints, generation=generation
+            )
         )
 
     async def _commit_all(self, worked: list[Worked]) -> list[transact.Certain | Exception]:
@@ -294,7 +296,7 @@ class Cycle:
             self._tell(turn, done, built)
         self._acted(held, done, built)
 
-    def _tell(self, turn: WorldTurn, done: StepsDone, built: step_batch.Built) -> None:
+    def _tell(self, turn: WorldTurn, done: StepsDone, built: step_contents.Built) -> None:
         now_us = self._env.monotonic_us()
         waited = [now_us - handover.since_us for handover, _ in done.handed if handover.since_us]
         read = len(done.taken) + sum(1 for each in done.buried if not was_handed(each.unread.stamp))
@@ -373,9 +375,11 @@ class Cycle:
         """
         time_us = self._clock.now_us()
         done = await self._stepper.take_alone(held, handover, time_us)
-        routes = await step_batch.route(self._engine, self._env, held, done)
-        generation = await step_batch.put_large(held, done)
-        built = step_batch.build(held, done, routes, step_batch.LocalClaims(), time_us=time_us, generation=generation)
+        routes = await step_contents.route(self._engine, self._env, held, done)
+        generation = await step_contents.put_large(held, done)
+        built = step_contents.build(
+            held, done, routes, step_contents.LocalClaims(), time_us=time_us, generation=generation
+        )
         if changing is not None:
             worlds.change(built.batch, changing, program=(held.program.name, held.program.hash))
             # Adopting the code has tried blocked runs again. If none is left, no worker with other code is looked for.

@@ -11,9 +11,9 @@ from worldline.layers import leases
 from worldline.model.leases import CrashTrial
 from worldline.runtime import lease_calls as world_lease
 from worldline.store import kv
-from worldline.worker import held_worlds as holdings
 from worldline.worker import step_losses
 from worldline.worker import world_refusals as refusals
+from worldline.worker import world_register as holdings
 from worldline.worker.cycle import Cycle
 from worldline.worker.held_world import HeldWorld
 from worldline.worker.side_tasks import SideTasks

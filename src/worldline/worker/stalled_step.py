@@ -25,9 +25,9 @@ from worldline.model import ids
 from worldline.runtime import lease_calls as world_lease
 from worldline.store import kv
 from worldline.worker.cycle import Cycle
-from worldline.worker.held_worlds import Holdings
 from worldline.worker.kernel_thread import Doing, KernelThread
 from worldline.worker.world_refusals import Refusals
+from worldline.worker.world_register import Holdings
 from worldline.worker.world_search import Searcher
 from worldline.worker.world_taking import Taker
 

@@ -42,8 +42,8 @@ from worldline.store import kv
 from worldline.worker import kernel_thread, step_losses
 from worldline.worker import world_refusals as refusals
 from worldline.worker.held_world import HeldWorld
-from worldline.worker.held_worlds import Holdings
 from worldline.worker.store_clock import StoreClock
+from worldline.worker.world_register import Holdings
 
 log = printable.logger("worldline.worker")
 

@@ -29,7 +29,7 @@ from worldline.layers import work as works
 from worldline.model import inbox, step_records
 from worldline.store import kv
 from worldline.worker.held_world import HeldWorld
-from worldline.worker.step_batch import Built
+from worldline.worker.step_contents import Built
 from worldline.worker.step_run import StepsDone
 from worldline.worker.waiting_input import Deferred, Repeated, Superseded, WaitingInput, was_handed
 

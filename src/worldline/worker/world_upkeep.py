@@ -27,7 +27,7 @@ from worldline.runtime.holder_job import HolderJob
 from worldline.store import kv
 from worldline.worker import kernel_thread, state_saving
 from worldline.worker.held_world import NEVER_US, HeldWorld
-from worldline.worker.held_worlds import Holdings
+from worldline.worker.world_register import Holdings
 
 log = printable.logger("worldline.worker")
 

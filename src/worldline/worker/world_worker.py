@@ -52,16 +52,16 @@ from worldline.worker import (
     cycle_runner,
     cycle_steps,
     heartbeat,
-    held_worlds,
     kernel_executor,
     kernel_thread,
     side_tasks,
     stalled_step,
-    step_batch,
+    step_contents,
     step_log,
     step_losses,
     store_clock,
     world_refusals,
+    world_register,
     world_search,
     world_taking,
     world_upkeep,
@@ -83,7 +83,7 @@ LONG_AGO_US = -(2**62)
 class WorldWorker:
     def __init__(
         self, engine: kv.Engine, env: envs.Env, universes: Universes, programs: Sequence[Program],
-        *, parts: StepParts, blobs: blob_layer.Of, live: live_hub.Hub, claims: step_batch.LocalClaims,
+        *, parts: StepParts, blobs: blob_layer.Of, live: live_hub.Hub, claims: step_contents.LocalClaims,
         settings: WorkerSettings, worker: ids.WorkerId, rules: StepRules | None, receipts: ReceiptCheck | None,
         is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
         children: child_process.ChildProcesses, telemetry: telemetry.Telemetry = telemetry.NOTHING,
@@ -117,7 +117,7 @@ class WorldWorker:
             guard=guard, living=self._heartbeat.living, refusals=self._refusals, trials=tried, telemetry=telemetry,
         )  # fmt: skip
         hints = hint_scan.HintScan(engine, env, universes)
-        worlds = self._holdings = held_worlds.Holdings(
+        worlds = self._holdings = world_register.Holdings(
             env, take=self._taker.take, refusals=self._refusals, kernel=self._kernel, live=live,
             hints=hints, wake=self._watch.wake, lost=tried.lost, telemetry=telemetry,
         )  # fmt: skip
@@ -146,7 +146,7 @@ class WorldWorker:
             start=self._tasks.start, engine=engine,
         )  # fmt: skip
         self.peek, self.hand_over, self.hand_to = worlds.peek, worlds.hand_over, worlds.hand_to
-        self.on_act: list[Callable[[HeldWorld, StepsDone, step_batch.Built], None]] = []
+        self.on_act: list[Callable[[HeldWorld, StepsDone, step_contents.Built], None]] = []
         self.steps, self._tended_us = 0, LONG_AGO_US
 
     # --- For the rest of the process --------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class WorldWorker:
 
     # --- After a commit ---------------------------------------------------------------------------------------
 
-    def _acted(self, held: HeldWorld, done: StepsDone, built: step_batch.Built) -> None:
+    def _acted(self, held: HeldWorld, done: StepsDone, built: step_contents.Built) -> None:
         self.steps += done.steps
         self._refusals.forgive(held.at)
         # one that is still being taken may make another step: see `world_taking.py`

@@ -21,7 +21,7 @@ from tests.features.abroad.test_messages_away import placed
 from tests.kits import fixtures
 from tests.kits import kit as kits
 from tests.kits.kit import Kit, Process
-from worldline.client import door
+from worldline.client import send_door
 from worldline.codec import structs
 from worldline.kernel import control_commands
 from worldline.layers import journal as journals
@@ -106,7 +106,7 @@ class Side:
         handle = self.client.world(world)._handle
         wanted = control_commands.StartRun(run_id, call.target.name, call.pack(), bytes(16), named=True)
         item = inbox.Control(control_commands.RUN, payload.inline(structs.encode(wanted)))
-        await door.enqueue(handle.universe, await handle.address(), item, client_id=run_id)
+        await send_door.enqueue(handle.universe, await handle.address(), item, client_id=run_id)
 
     @property
     def worlds(self) -> list[wl.World]:

@@ -18,7 +18,7 @@ from tests.kits.fixtures import kit, lmdb_kit
 from tests.kits.kit import Kit
 from worldline import flow, testing
 from worldline.base import limits
-from worldline.client import door
+from worldline.client import send_door
 from worldline.codec import canonical
 from worldline.features.domains import stored_trace
 from worldline.features.domains.pure import cell_documents
@@ -427,7 +427,7 @@ async def test_a_late_success_after_a_timeout_is_dropped_journaled_and_traced(lm
         before = await world._handle.cell("Order", "o"), (await world.head()).height
         answer = payload.inline(user_values.dump("5 from tok"))
         at = await world._handle.address()
-        await door.enqueue(universe._connection, at, inbox.EffectReceipt(effect, ReceiptStatus.OK, answer, 1))
+        await send_door.enqueue(universe._connection, at, inbox.EffectReceipt(effect, ReceiptStatus.OK, answer, 1))
         await world.act(Order.fill(1), key="other")  # behind it in the inbox
         late = await world.journal(above=before[1])
         assert [each.kind for each in late[:2]] == [Kind.EFFECT_RESULT, Kind.LATE_ANSWER]

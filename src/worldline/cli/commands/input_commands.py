@@ -7,9 +7,9 @@ from typing import Any
 import click
 import msgspec
 
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import errors
-from worldline.client import client_desk, door, world_answers
+from worldline.client import client_desk, send_door, world_answers
 from worldline.client import run_handle as runs
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
@@ -20,7 +20,7 @@ from worldline.kernel import runs as kernel_runs
 from worldline.kernel.authoring.program import Program
 from worldline.layers import worlds
 from worldline.model import ids, inbox
-from worldline.terminal import command_session, output, payloads, suggest
+from worldline.terminal import command_session, output, payload_words, suggest
 from worldline.terminal.command_session import CommandSession
 
 CORRELATION = click.option(
@@ -49,7 +49,7 @@ async def create(desk: CommandSession, world: str, name: str | None, labels: tup
     async with desk.open(create=True) as universe:
         program = _chosen(universe, name)
         # None: a seeded world keeps the labels of the world that it begins with.
-        given = payloads.labels_of(labels) if labels or seed is None else None
+        given = payload_words.labels_of(labels) if labels or seed is None else None
         await Universe(universe).create(world, program, labels=given, seed=seed)
         at = await Handle(universe, world).address()
     said = {"name": world, "id": at.world.hex(), "program": program.name}
@@ -87,7 +87,7 @@ async def send(
         found = await desk.world(universe, world)
         program = await _program(universe, found)
         # Before it is sent: a slip is answered here, and not by a dead letter.
-        body = payloads.event(program, event, payloads.given(fields, data))
+        body = payload_words.event(program, event, payload_words.given(fields, data))
         sent = await found.send(event, body, to=to, id=client_id, correlation_id=ids.check_correlation(correlation))
         said: dict[str, Any] = {"world": world, "event": event, "sent": True}
         if not waits:  # durable is what `send` promises; whether the world takes it may take long
@@ -127,8 +127,8 @@ async def ask(
     async with desk.open() as universe:
         found = await desk.world(universe, world)
         program = await _program(universe, found)
-        payloads.check_request(program, request)
-        body = payloads.event(program, request, payloads.given(fields, data))
+        payload_words.check_request(program, request)
+        body = payload_words.event(program, request, payload_words.given(fields, data))
         asked = found.ask(request, body, id=client_id, correlation_id=ids.check_correlation(correlation))
         answer = entry_text.plain(await client_desk.plain(found, await desk.answer(found, asked, timeout)))
     said = {"world": world, "request": request, "answer": answer}
@@ -165,7 +165,7 @@ async def run(
     async with desk.open(patient=True) as universe:
         found = await desk.world(universe, world)
         program = await _program(universe, found)
-        packed = payloads.arguments(program, workflow, payloads.given(arguments, data))
+        packed = payload_words.arguments(program, workflow, payload_words.given(arguments, data))
         wanted = _start(universe, workflow, packed, run_id, correlation)
         if detach:
             await _enqueue(found, wanted)  # without a host: the run starts when one comes
@@ -225,7 +225,7 @@ async def _enqueue(world: Handle, wanted: control_commands.StartRun) -> None:
     at = await world.address()
     worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0))
     # Into the inbox, and without waiting for an answer: this process hosts nothing, and the run is to start without it.
-    await door.enqueue(universe, at, item, data=data)
+    await send_door.enqueue(universe, at, item, data=data)
 
 
 async def _result(world: Handle, wanted: control_commands.StartRun) -> Any:

@@ -35,7 +35,7 @@ from worldline.terminal import (
     command_session,
     configuration,
     output,
-    payloads,
+    payload_words,
     program_files,
     shutdown,
     store_choice,
@@ -274,7 +274,7 @@ def _settings(
 
 def _labels(configured: dict[str, str], name: str | None, labels: tuple[str, ...]) -> dict[str, str]:
     """The labels of a worker: those of its settings, and those of the command line. Its name is one of them."""
-    said = {**configured, **payloads.labels_of(labels)}
+    said = {**configured, **payload_words.labels_of(labels)}
     for label, value in said.items():
         # A label that the worker sets itself must say what is true of it.
         if placement.reserved(ids.check_name(label, "a label's name")):

@@ -15,7 +15,7 @@ from worldline.kernel.execution import divergence_report
 from worldline.kernel.rows.row_records import Record, RunStatus
 from worldline.kernel.run_operations import OpKind
 from worldline.model.work import WorkKind
-from worldline.terminal import command_session, payloads
+from worldline.terminal import command_session, payload_words
 from worldline.terminal.command_session import CommandSession
 
 START = "start"
@@ -176,7 +176,7 @@ def _data(kind: Any, value: str | None, error: str | None) -> bytes:
     if value is None:  # an effect that returns nothing is answered with nothing
         return user_values.NONE
     try:
-        return user_values.dump(payloads.typed(kind, value))
+        return user_values.dump(payload_words.typed(kind, value))
     except errors.DecodeError as wrong:
         raise errors.BadInput(f"the answer: {wrong}") from wrong
 

@@ -12,7 +12,7 @@ from worldline.features.copies import release_calls
 from worldline.inspect import store_queries
 from worldline.model import setting_names
 from worldline.model.world_records import Status
-from worldline.terminal import command_session, payloads
+from worldline.terminal import command_session, payload_words
 from worldline.terminal.command_session import CommandSession
 
 HEIGHTS_SHOWN = 8
@@ -72,7 +72,7 @@ async def label(desk: CommandSession, world: str, labels: tuple[str, ...]) -> No
             if word.endswith("-") and "=" not in word:  # a value may end in a minus
                 wanted.pop(word[:-1], None)
             else:
-                wanted |= payloads.labels_of((word,))
+                wanted |= payload_words.labels_of((word,))
         changed = await world_changes.change(universe, await found.address(), labels=wanted)
     shown = " ".join(f"{name}={value}" if value else name for name, value in sorted(changed.meta.labels.items()))
     desk.out.one({"name": world, "labels": changed.meta.labels}, [shown or "no labels"])

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from worldline.api import wiring
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import errors, grammar
 from worldline.cli.dev import dev_output as dev_show
 from worldline.client.connection import Connection

@@ -8,8 +8,8 @@ from typing import Any
 from worldline.base import errors
 from worldline.flow_core import validation
 from worldline.flow_core.authoring import domain_class
-from worldline.flow_core.compiled import Compiled
-from worldline.terminal import payloads, program_files
+from worldline.flow_core.compiled_document import Compiled
+from worldline.terminal import payload_words, program_files
 
 NAMED = "order.json, shop.py:Order or package.module:Order"
 
@@ -33,4 +33,4 @@ def compiled(target: str) -> Compiled:
 
 def read(path: Path) -> Any:
     """The value in a JSON file."""
-    return payloads.read_file(path, advice=f"; name a domain as {NAMED}")
+    return payload_words.read_file(path, advice=f"; name a domain as {NAMED}")

@@ -15,7 +15,7 @@ from worldline.features.domains import calls, previews
 from worldline.flow_core import flow_records
 from worldline.flow_core.authoring.document_domain import Document
 from worldline.flow_core.authoring.domain_class import Act
-from worldline.terminal import command_session, output, payloads
+from worldline.terminal import command_session, output, payload_words
 from worldline.terminal.command_session import CommandSession
 
 _DATA = click.option("--data", metavar="JSON|@FILE|-", help="The input as JSON: here, from a file, or from stdin.")
@@ -61,7 +61,7 @@ async def act(
     async with desk.open() as universe:
         handle = await desk.world(universe, world)
         domain, name = await _named(handle, action, unseen=not preview)
-        called: Act[dict[str, Any]] = Act(domain, name, _fields(payloads.given(fields, data)))
+        called: Act[dict[str, Any]] = Act(domain, name, _fields(payload_words.given(fields, data)))
         found = calls.Acts(handle)
         if preview:
             would = await found.preview(called, key=key)
@@ -135,7 +135,7 @@ def _known(documents: dict[str, bytes]) -> str:
     return f"there are {', '.join(sorted(found))}"
 
 
-def _fields(given: payloads.Given) -> Any:
+def _fields(given: payload_words.Given) -> Any:
     if given.words:
         raise errors.BadInput(f"{given.words[0]!r}: give fields by name, as in card=tok, or --data")
     return given.data if given.data is not None else {field: json_or_text(text) for field, text in given.named.items()}
@@ -143,7 +143,7 @@ def _fields(given: payloads.Given) -> Any:
 
 def json_or_text(text: str) -> Any:
     """JSON, or else a text."""
-    return payloads.loose(text)
+    return payload_words.loose(text)
 
 
 def _plain(error: flow_records.ErrorValue | None) -> Any:

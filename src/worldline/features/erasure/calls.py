@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from worldline.base import errors, limits
-from worldline.client import door, listing
+from worldline.client import listing, send_door
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
 from worldline.codec import sealed_token as tokens
@@ -171,4 +171,4 @@ async def _tell(universe: Connection, at: ids.Address, erased: Erase) -> None:
     item = inbox.Control(control_commands.ERASE, payload.inline(data))
     # Made of the number of the erasure: told twice, the world takes it once.
     known = f"erase {erased.subject.hex()} {erased.number}"
-    await door.enqueue(universe, at, item, client_id=known, data=data)
+    await send_door.enqueue(universe, at, item, client_id=known, data=data)

@@ -15,7 +15,7 @@ from worldline.features.forks import calls as forks
 from worldline.features.forks import lineage_tree as trees
 from worldline.features.forks import revert_calls as reverts
 from worldline.layers.history import history_line
-from worldline.terminal import command_session, payloads
+from worldline.terminal import command_session, payload_words
 from worldline.terminal.command_session import CommandSession
 
 LEFT_SHOWN = 10
@@ -63,7 +63,7 @@ async def fork(
             effects=effects,
             live=live,
             script=rules,
-            labels=payloads.labels_of(labels) if labels else None,
+            labels=payload_words.labels_of(labels) if labels else None,
             universe=universe,
             before=before,
         )
@@ -118,7 +118,7 @@ async def revert(desk: CommandSession, *, world: str, to: int, effects: str, tim
 
 
 def _read(file: Path) -> Any:
-    found = payloads.read_file(file)
+    found = payload_words.read_file(file)
     if not isinstance(found, list):
         raise errors.BadInput(f'{file} has no list of rules: [{{"effect": "charge", "answer": "ch_1"}}]')
     return found

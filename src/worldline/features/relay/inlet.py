@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from worldline.base import errors
-from worldline.client import door
+from worldline.client import send_door
 from worldline.client.world_handle import Handle
 from worldline.codec import outside_json
 from worldline.kernel import event_dispatch, user_values
 from worldline.kernel.authoring.program import Program
-from worldline.terminal import payloads
+from worldline.terminal import payload_words
 
 
 class Inlet(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class Inlet(msgspec.Struct, frozen=True):
     event: str | None
     program: Program | None
 
-    async def put(self, value: Any, *, id: str | None, headers: Mapping[str, str] | None = None) -> door.Sending:
+    async def put(self, value: Any, *, id: str | None, headers: Mapping[str, str] | None = None) -> send_door.Sending:
         schema, data = self._packed(value, headers)
         return await self.world.send(schema, data, id=id)
 
@@ -37,7 +37,7 @@ class Inlet(msgspec.Struct, frozen=True):
             return event_dispatch.sealed(self.inbox, user_values.dump(value), headers)
         if not isinstance(value, dict):
             raise errors.BadInput(f"the fields of {self.event} are an object, not {type(value).__name__}")
-        return self.event, payloads.event(self.program, self.event, payloads.Given([], {}, value))
+        return self.event, payload_words.event(self.program, self.event, payload_words.Given([], {}, value))
 
 
 def decoded(data: bytes, what: str) -> Any:

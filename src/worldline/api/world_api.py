@@ -17,11 +17,11 @@ from worldline.base import errors
 from worldline.client import (
     client_desk,
     dead_letters,
-    door,
     halted_runs,
     journal_entry,
     listing,
     open_effects,
+    send_door,
     time_limits,
     world_answers,
     world_changes,
@@ -244,7 +244,7 @@ class World(Acts, Anchored):
             schema = envelopes.ENVELOPE
             write = functools.partial(_envelope, inbox, event, headers)
 
-        def deliver(data: bytes) -> Awaitable[door.Sending]:
+        def deliver(data: bytes) -> Awaitable[send_door.Sending]:
             return self._handle.send(schema, data, to=to, id=id, correlation_id=correlation_id)
 
         try:
@@ -431,7 +431,7 @@ class World(Acts, Anchored):
 
     async def snapshot(self) -> int:
         """Save the state now, as the new baseline. Returns its step. Only where the world is hosted."""
-        held = await door.hosted(self._universe, await self._handle.address())
+        held = await send_door.hosted(self._universe, await self._handle.address())
         # The state is in the memory of the holder: no other process can save it.
         if held is None or self._universe.host is None:
             raise errors.Closed("a snapshot is taken by the process that hosts the world; open it with host=")
