@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from worldline import flow
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import env_os
 from worldline.bench import bench_workloads, domain_bench, flow_bench
 from worldline.client import connection

@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 
 import worldline as wl
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.layers.history import history_line
 from worldline.model.settings import Settings, WorkerSettings
 from worldline.runtime import world_reader

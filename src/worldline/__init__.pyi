@@ -6,8 +6,8 @@
 from worldline import errors, flow, ops
 from worldline.api.hosting import serve
 from worldline.api.open import open
-from worldline.api.universe import Universe
-from worldline.api.world import World
+from worldline.api.universe_api import Universe
+from worldline.api.world_api import World
 from worldline.base.errors import BadInput, Error, Exists, NotFound, NotHosted, Overloaded, StoreUncertain
 from worldline.base.failures import (
     CancelKind,

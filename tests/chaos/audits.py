@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tests.chaos import history, opening
 from tests.chaos.processes import Crew
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.inspect import doctor
 from worldline.kernel.authoring.program import Program
 from worldline.keys import leases as lease_keys

@@ -23,7 +23,7 @@ from tests.chaos.processes import Crew, Nursery, Process
 from tests.servers.postgres import Server
 from tests.servers.proxy import Proxy
 from tests.store import postgres_kit
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.layers import leases
 
 HOSTS = ("host-1", "host-2")

@@ -20,7 +20,7 @@ from tests.campaign.check import kept
 from tests.campaign.load import programs, workloads
 from tests.chaos import audits, ledger, opening
 from tests.chaos.processes import Crew, Nursery, Process
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases
 from worldline.layers import work as works

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tests.chaos.processes import Process
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.layers import leases
 from worldline.model import ids
 

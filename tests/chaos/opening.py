@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.chaos import history
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import env_os
 from worldline.client import connection
 from worldline.host.feature_list import FEATURES

@@ -27,7 +27,7 @@ from tests.kits import kit as kits
 from tests.kits import scenario
 from tests.servers import postgres
 from tests.store import postgres_kit
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.codec import digest
 from worldline.features.proofs import calls as proof_calls
 from worldline.inspect import doctor

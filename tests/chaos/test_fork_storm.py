@@ -12,7 +12,7 @@ from tests import options
 from tests.chaos.forker import Forker, Took
 from tests.servers import postgres
 from tests.store import postgres_kit
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.client.world_handle import Handle
 from worldline.keys import lineage as lineage_keys
 from worldline.layers import snapshots as snapshot_layer

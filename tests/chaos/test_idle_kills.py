@@ -18,7 +18,7 @@ from tests.chaos.processes import Crew, Nursery, Process
 from tests.kits import kit as kits
 from tests.servers import postgres
 from tests.store import postgres_kit
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.inspect import why
 from worldline.layers import trial as trials
 from worldline.model import ids

@@ -21,7 +21,7 @@ from tests.chaos.processes import ROOT
 from tests.cli import cli_kit
 from tests.servers import postgres
 from tests.store import postgres_kit
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.features.collection import batches as collection_batches
 from worldline.features.collection import mark_barrier
 from worldline.runtime import world_holders

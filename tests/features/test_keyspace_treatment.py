@@ -9,7 +9,7 @@ from tests.features.copies.backing_up import bare
 from tests.features.copies.test_world_files import stores
 from tests.features.deletion import deleting
 from tests.kits import kit
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.features.copies import backup_calls
 from worldline.features.deletion import calls as deletion_calls
 from worldline.keys import keyspace_table, space

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from worldline.flow_core import compiled, document_schema, flow_records, validation
+from worldline.flow_core import compiled_document, document_schema, flow_records, validation
 
 Expr = dict[str, Any]
 
@@ -72,15 +72,19 @@ def document(actions: dict[str, Any], fields: dict[str, Any] | None = None, comp
     )
 
 
-def loaded(actions: dict[str, Any], fields: dict[str, Any] | None = None, computed: Any = None) -> compiled.Compiled:
+def loaded(
+    actions: dict[str, Any], fields: dict[str, Any] | None = None, computed: Any = None
+) -> compiled_document.Compiled:
     return validation.load(document(actions, fields, computed))
 
 
-def unchecked(actions: dict[str, Any], fields: dict[str, Any] | None = None, computed: Any = None) -> compiled.Compiled:
+def unchecked(
+    actions: dict[str, Any], fields: dict[str, Any] | None = None, computed: Any = None
+) -> compiled_document.Compiled:
     return validation.load_unchecked(document(actions, fields, computed))
 
 
-def first(domain: compiled.Compiled, data: Any = None, now: int = 0) -> flow_records.Snapshot:
+def first(domain: compiled_document.Compiled, data: Any = None, now: int = 0) -> flow_records.Snapshot:
     """A first snapshot: the defaults, and what is given."""
     context = flow_records.JobContext(now=now, random_seed="initial")
     return flow_records.created({**document_schema.defaults(domain.schema), **(data or {})}, domain.hash, context)

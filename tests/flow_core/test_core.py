@@ -24,7 +24,7 @@ from tests.flow_core.documents import (
 )
 from worldline.base import limits
 from worldline.flow_core import (
-    compiled,
+    compiled_document,
     core,
     document_schema,
     faults,
@@ -47,7 +47,7 @@ ANY = {
 }
 
 
-def compute(domain: compiled.Compiled, action: str = "go", data: Any = None, **options: Any) -> core.Computed:
+def compute(domain: compiled_document.Compiled, action: str = "go", data: Any = None, **options: Any) -> core.Computed:
     given = options.pop("input", js_values.MISSING)
     snapshot = options.pop("snapshot", None) or first(domain, data)
     with_core: core.Core = options.pop("core", CORE)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.flow_core.documents import HALT, field, first, get, lit, loaded, op, put, unchecked
 from worldline.base import limits
-from worldline.flow_core import compiled, computed, core, faults, flow_records, jobs, js_values
+from worldline.flow_core import compiled_document, computed, core, faults, flow_records, jobs, js_values
 from worldline.flow_core.expressions.scope import EvalScope
 
 CORE = core.Core()
@@ -22,7 +22,7 @@ COMPUTED = {
 }
 
 
-def domain() -> compiled.Compiled:
+def domain() -> compiled_document.Compiled:
     return loaded({"go": put("count", op("add", get("count"), lit(1)))}, FIELDS, computed=COMPUTED)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import worldline as wl
 from tests import aio
 from tests.kits.crashing import Counting
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import env_os
 from worldline.client import connection
 from worldline.host.feature_list import FEATURES

@@ -21,7 +21,7 @@ import msgspec
 
 import worldline as wl
 from tests.conformance import kits
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import env_os, errors, limits
 from worldline.client import connection
 from worldline.client.run_handle import Run

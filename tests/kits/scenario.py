@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import worldline as wl
 from tests import aio
 from tests.kits import kit as kits
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 
 outside: dict[str, list[str]] = {}
 

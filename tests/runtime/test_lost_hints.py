@@ -10,7 +10,7 @@ import pytest
 
 from tests.kits import sums
 from tests.worker import test_search as kit
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.client.connection import DEFAULT_UNIVERSE, Connection, find_universe
 from worldline.host.feature_list import FEATURES
 from worldline.host.process import Role

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from tests.campaign.hosts import crew
 from tests.campaign.load import programs, workloads
-from worldline.api.universe import Universe
-from worldline.api.world import World
+from worldline.api.universe_api import Universe
+from worldline.api.world_api import World
 from worldline.client.connection import Connection
 from worldline.model.settings import Settings
 from worldline.sim.check.audit import Audit

@@ -11,7 +11,7 @@ import worldline as wl
 from tests.campaign.hosts import crew
 from tests.campaign.load import flow_domains, programs
 from tests.sim import kit
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client.connection import Connection

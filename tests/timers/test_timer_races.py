@@ -12,7 +12,7 @@ from tests.kits import apart
 from tests.kits import kit as kits
 from tests.kits.kit import Around, Kit
 from tests.timers.test_timers import Arm, Rang, program, timers, until_rung
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import errors
 from worldline.host.process import Role
 from worldline.keys import work as work_keys

@@ -10,7 +10,7 @@ import worldline as wl
 from tests import aio
 from tests.kits import kit as kits
 from tests.kits.kit import Kit
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.kernel import user_values
 from worldline.keys import work as work_keys
 from worldline.layers import work as works

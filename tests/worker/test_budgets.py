@@ -14,7 +14,7 @@ from tests import aio
 from tests.kits import kit as kits
 from tests.kits.crashing import Counting
 from tests.kits.kit import Kit
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import errors, limits
 from worldline.kernel import user_values
 from worldline.keys import journal as journal_keys

@@ -6,7 +6,7 @@ import asyncio
 
 from tests.kits import kit as kits
 from tests.kits import scenario
-from worldline.api.world import World
+from worldline.api.world_api import World
 from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle

@@ -18,7 +18,7 @@ from tests.kits import fixtures
 from tests.kits import kit as kits
 from tests.kits.crashing import DEATHS, Crashing
 from tests.kits.kit import Kit
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import errors
 from worldline.client import listing
 from worldline.features.proofs import calls as proof_calls

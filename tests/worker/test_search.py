@@ -13,7 +13,7 @@ from tests import aio
 from tests.kits import kit as kits
 from tests.kits.kit import Kit
 from tests.kits.sums import Add, program
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import errors
 from worldline.client import door
 from worldline.kernel import user_values

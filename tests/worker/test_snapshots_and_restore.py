@@ -15,7 +15,7 @@ from tests import aio
 from tests.kits import kit as kits
 from tests.kits.crashing import Counting
 from tests.kits.kit import Kit
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.kernel import user_values
 from worldline.keys import leases as lease_keys
 from worldline.layers import inbox as inboxes

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any
 
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import env as envs
 from worldline.client import connection
 from worldline.effects import secret_sources

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import env as envs
 from worldline.base import env_os, errors
 from worldline.bench import bench_targets, bench_workloads, cluster_bench, domain_bench, flow_bench, restore_bench

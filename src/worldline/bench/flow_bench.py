@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from worldline.base import env as envs
-from worldline.flow_core import compiled, core, document_schema, flow_nodes, flow_records, validation
+from worldline.flow_core import compiled_document, core, document_schema, flow_nodes, flow_records, validation
 from worldline.flow_core.expressions import compiler
 from worldline.flow_core.expressions.scope import EvalScope
 
@@ -64,7 +64,7 @@ def run(env: envs.Env) -> dict[str, Any]:
     }
 
 
-class Unswitched(compiled.Compiled):
+class Unswitched(compiled_document.Compiled):
     """A document whose nodes have no switch for traces: they are never traced."""
 
     def __init__(self, document: dict[str, Any]) -> None:
@@ -123,7 +123,9 @@ def _nodes_per_s(env: envs.Env) -> int:
     return round(10 * _TOTAL_NODES / us * 1_000_000)
 
 
-def _computes(env: envs.Env, domain: compiled.Compiled, unswitched: compiled.Compiled) -> dict[str, Any]:
+def _computes(
+    env: envs.Env, domain: compiled_document.Compiled, unswitched: compiled_document.Compiled
+) -> dict[str, Any]:
     traced, untraced = core.Core(), core.Core(trace=False)
     us = _best(
         env,
@@ -143,7 +145,7 @@ def _computes(env: envs.Env, domain: compiled.Compiled, unswitched: compiled.Com
     }
 
 
-def _work(with_core: core.Core, domain: compiled.Compiled, action: str) -> Callable[[], object]:
+def _work(with_core: core.Core, domain: compiled_document.Compiled, action: str) -> Callable[[], object]:
     intent, context = flow_records.Intent(action, "i"), flow_records.JobContext(now=1_000)
     first = core.created(domain, {}, context)
 
@@ -155,7 +157,7 @@ def _work(with_core: core.Core, domain: compiled.Compiled, action: str) -> Calla
     return work
 
 
-def _cells(env: envs.Env, domain: compiled.Compiled) -> dict[str, Any]:
+def _cells(env: envs.Env, domain: compiled_document.Compiled) -> dict[str, Any]:
     """Microseconds of one compute, and of writing and reading the snapshot, by its size."""
     found: dict[str, Any] = {}
     intent, context, untraced = (

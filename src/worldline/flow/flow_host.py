@@ -27,7 +27,7 @@ from worldline.flow import host_events, mailbox
 from worldline.flow_core import compute_trace, flow_records, hashing, jobs, js_values, patches, validation
 from worldline.flow_core import core as cores
 from worldline.flow_core.authoring import domain_class
-from worldline.flow_core.compiled import Compiled
+from worldline.flow_core.compiled_document import Compiled
 
 _log = printable.logger("worldline.flow")
 _LOGGED = ("effect:fulfill:drop", "effect:fulfill:error", "job:error", "fatal:escalate", "runner:kick:failed")

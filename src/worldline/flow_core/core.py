@@ -32,7 +32,7 @@ from worldline.flow_core import (
     patches,
     value_paths,
 )
-from worldline.flow_core.compiled import Compiled
+from worldline.flow_core.compiled_document import Compiled
 from worldline.flow_core.document_schema import defaults
 from worldline.flow_core.expressions import compiler, lookups, reasons
 from worldline.flow_core.expressions.scope import EvalScope, Run

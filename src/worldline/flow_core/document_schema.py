@@ -1,7 +1,7 @@
 """Schema documents: their shape, checked by msgspec. The raw document is kept beside it, for it is what is hashed.
 
 A document is data: it can be journaled, sent and shown. `read` refuses what has the wrong shape; what a document means
-is checked in `validation.py`, and it is made ready to run in `compiled.py`.
+is checked in `validation.py`, and it is made ready to run in `compiled_document.py`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ import msgspec
 
 from worldline.base import limits, probes
 from worldline.flow_core import compute_trace, faults, flow_records, hashing, js_values, patches, slots, value_paths
-from worldline.flow_core.compiled import Compiled
+from worldline.flow_core.compiled_document import Compiled
 from worldline.flow_core.core import Computed
 from worldline.flow_core.expressions import dates
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from worldline.flow_core import compiled, computed, document_schema, faults, fields, hashing, value_paths
+from worldline.flow_core import compiled_document, computed, document_schema, faults, fields, hashing, value_paths
 from worldline.flow_core.expressions import shapes
 
 _LOOP = ("$item", "$index", "$array")
@@ -35,7 +35,7 @@ def validate(document: object) -> list[faults.Problem]:
     return [*_hash(document, parsed), *_computed(parsed), *_actions(parsed), *_cycles(parsed), *_calls(parsed)]
 
 
-def load(document: object) -> compiled.Compiled:
+def load(document: object) -> compiled_document.Compiled:
     """Make a document ready to run. Raises `faults.SchemaRefused` with everything that is wrong."""
     problems = validate(document)
     if problems:
@@ -43,13 +43,13 @@ def load(document: object) -> compiled.Compiled:
     return load_unchecked(document)
 
 
-def load_unchecked(document: object) -> compiled.Compiled:
+def load_unchecked(document: object) -> compiled_document.Compiled:
     """Only the shape is looked at: what else is wrong becomes an error value when it is met."""
     parsed, problems = document_schema.read(document)
     if parsed is None:
         raise faults.SchemaRefused(tuple(problems))
     assert isinstance(document, Mapping)
-    return compiled.Compiled(document, parsed)
+    return compiled_document.Compiled(document, parsed)
 
 
 def _hash(document: Mapping[str, Any], parsed: document_schema.DomainSchema) -> Iterator[faults.Problem]:

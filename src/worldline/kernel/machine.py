@@ -28,8 +28,8 @@ from worldline.kernel.authoring.program import Program
 from worldline.kernel.personal.vault_interface import Vault, in_memory
 from worldline.kernel.rows.cells import Cells, Fetch
 from worldline.kernel.rows.current_step import CurrentStep
-from worldline.kernel.rows.open_work import OpenWork
 from worldline.kernel.rows.origin import OriginRows
+from worldline.kernel.rows.pending_work import OpenWork
 from worldline.kernel.rows.row_ledger import RecordQueue, RowLedger, Write, Written
 from worldline.kernel.rows.row_records import Cell, Record, RunId, RunStatus, Schedule
 from worldline.kernel.run_operations import OpKind

@@ -15,7 +15,7 @@ from worldline import flow
 from worldline.base import errors
 from worldline.flow_core import core, document_schema, faults, fields, flow_records, jobs, js_values, value_paths
 from worldline.flow_core.analysis import reads
-from worldline.flow_core.compiled import Compiled
+from worldline.flow_core.compiled_document import Compiled
 from worldline.flow_core.exporting import tools
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.scripts import Script

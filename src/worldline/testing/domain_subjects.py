@@ -21,7 +21,7 @@ from worldline.features.domains.pure.requirements import TARGETS
 from worldline.flow_core import flow_records, jobs, js_values, patches
 from worldline.flow_core.analysis import reads
 from worldline.flow_core.authoring.document_domain import name_of
-from worldline.flow_core.compiled import Compiled
+from worldline.flow_core.compiled_document import Compiled
 from worldline.kernel import user_values as stored
 from worldline.kernel.authoring.calls import Effect
 from worldline.kernel.authoring.program import Program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.scripts import Script
 

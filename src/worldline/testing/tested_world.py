@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from worldline.api.world import Effects
+from worldline.api.world_api import Effects
 from worldline.base import errors, failures
 from worldline.client import journal_entry, world_answers
 from worldline.client.journal_entry import Entry

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tests.campaign.hosts import crew as crews
 from tests.campaign.load import offices
-from worldline.api.world import World
+from worldline.api.world_api import World
 from worldline.base import errors
 from worldline.base.failures import Diverged
 from worldline.sim.check import checkers, message_checks

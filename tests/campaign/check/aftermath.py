@@ -12,7 +12,7 @@ import asyncio
 
 from tests.campaign.hosts import crew as crews
 from tests.campaign.load import fragile, workloads
-from worldline.api.world import World
+from worldline.api.world_api import World
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
 from worldline.kernel import user_values

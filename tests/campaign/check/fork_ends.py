@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.campaign.load import forks
-from worldline.api.world import World
+from worldline.api.world_api import World
 from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.codec import structs

@@ -9,7 +9,7 @@ from collections import Counter
 import msgspec
 
 from tests.campaign.load import hostile, programs, sketches, workloads
-from worldline.api.world import World
+from worldline.api.world_api import World
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
 from worldline.features.forks.pure import part as fork_part

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.campaign.load import programs, workloads
-from worldline.api.world import World
+from worldline.api.world_api import World
 from worldline.client.connection import Connection
 from worldline.keys import journal as journal_keys
 from worldline.sim.check.audit import Audit

@@ -36,7 +36,7 @@ from worldline.sim.faults import faulty_objects
 from worldline.sim.faults.profiles import Profile
 from worldline.sim.hosts.cluster import LAG_SECONDS, Cluster, serve
 from worldline.sim.hosts.company import Company, Find, Main
-from worldline.sim.hosts.machines import Away, ClusterMember, hosting
+from worldline.sim.hosts.sim_machines import Away, ClusterMember, hosting
 from worldline.sim.load.history import Called, ClientOp
 from worldline.sim.load.scenarios import UNIVERSE
 from worldline.sim.runtime.sim_env import SimEnv

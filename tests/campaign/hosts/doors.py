@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from tests.campaign.load import workloads
 from worldline.client.connection import Connection
-from worldline.sim.hosts.machines import ClusterMember
+from worldline.sim.hosts.sim_machines import ClusterMember
 from worldline.sim.load.history import ClientOp, ClientOutcome, History
 from worldline.sim.runtime.sim_loop import SimLoop
 

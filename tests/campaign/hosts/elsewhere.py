@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from tests.campaign.load import offices
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import env as envs
 from worldline.client.connection import Connection
 from worldline.features.abroad import calls as abroad_calls
@@ -27,8 +27,8 @@ from worldline.model import ids
 from worldline.model.settings import Settings
 from worldline.runtime import store_opening
 from worldline.sim.faults.faulty_store import Faults, HostEngine
-from worldline.sim.hosts.machines import Away, ClusterMember
 from worldline.sim.hosts.remaining import Remaining
+from worldline.sim.hosts.sim_machines import Away, ClusterMember
 from worldline.sim.load.history import History
 from worldline.sim.runtime.sim_env import SimEnv
 from worldline.sim.runtime.sim_loop import SimLoop, SimMachine

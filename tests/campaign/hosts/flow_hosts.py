@@ -15,7 +15,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from tests.campaign.load import flow_domains, workloads
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
@@ -26,7 +26,7 @@ from worldline.model.settings import Settings
 from worldline.model.world_records import Status
 from worldline.sim.faults.faulty_store import Faults
 from worldline.sim.faults.profiles import Profile
-from worldline.sim.hosts.machines import ClusterMember, Code, hosting
+from worldline.sim.hosts.sim_machines import ClusterMember, Code, hosting
 from worldline.sim.runtime.sim_loop import SimMachine
 
 DEPLOYMENT_SECONDS = (2.0, 8.0)

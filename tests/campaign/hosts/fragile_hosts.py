@@ -18,7 +18,7 @@ from worldline.host.process import EMBEDDED
 from worldline.kernel.authoring.program import Program
 from worldline.model.settings import Settings
 from worldline.sim.faults.profiles import Profile
-from worldline.sim.hosts.machines import ClusterMember, Code
+from worldline.sim.hosts.sim_machines import ClusterMember, Code
 from worldline.sim.runtime.sim_loop import SimMachine
 
 CRASHES_MAX = 1_000  # as good as no budget

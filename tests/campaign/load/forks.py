@@ -16,7 +16,7 @@ from typing import Any
 
 import worldline as wl
 from tests.campaign.load.programs import EFFECT_SECONDS, OUTSIDE, PATIENT
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import limits
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import worldline as wl
 from tests.campaign.load.programs import EFFECT_SECONDS, OUTSIDE, PATIENT
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.client.connection import Connection
 from worldline.sim.load.history import ClientOp
 

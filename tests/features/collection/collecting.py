@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.features.collection import references

@@ -18,7 +18,7 @@ from tests.kits.kit import Kit
 from tests.layers import engines
 from tests.layers.histories import LARGE, noise
 from tests.layers.scenario import UNIVERSE
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import errors, limits
 from worldline.features.collection import batches as collection_batches
 from worldline.features.collection.collector import CollectionPass, _Phase

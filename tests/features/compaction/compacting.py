@@ -8,7 +8,7 @@ from typing import Any
 import worldline as wl
 from tests.kits import kit as kits
 from tests.kits.kit import Process
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.codec import structs
 from worldline.features.compaction.compactor import CompactionResult
 from worldline.keys import journal as journal_keys

@@ -18,7 +18,7 @@ from tests.features.copies.backing_up import bare
 from tests.features.copies.test_world_files import Add, Total, app, calls, quiet, stores, work
 from tests.features.copies.test_world_files import nap as nap_workflow
 from tests.kits import kit
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import errors
 from worldline.client import world_changes
 from worldline.features.copies import backup_calls, backup_writer, release_calls

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.cli import cli_kit
 from tests.cli.cli_kit import run
 from tests.features.deletion import deleting
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.model import ids
 
 

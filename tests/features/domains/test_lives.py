@@ -27,7 +27,7 @@ from tests.kits.crashing import DEATHS, Crashing, Fate
 from tests.kits.fixtures import ENGINES
 from tests.kits.kit import Kit
 from worldline import flow
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import errors, limits
 from worldline.features.domains import calls as domain_calls
 from worldline.features.domains.pure import cell_turn, domain_cell

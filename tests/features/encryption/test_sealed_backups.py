@@ -13,7 +13,7 @@ import pytest
 import worldline as wl
 from tests import aio
 from tests.features.copies.test_world_files import CutOff
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import errors, limits
 from worldline.client import connection
 from worldline.features.copies import backup_calls, copy_lease_job, release_calls, world_import

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import errors
 from worldline.client import client_desk, door, world_answers
 from worldline.client import run_handle as runs

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import errors, grammar
 from worldline.cli.dev import dev_output as dev_show
 from worldline.client import connection

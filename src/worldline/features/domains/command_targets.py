@@ -8,7 +8,7 @@ from typing import Any
 from worldline.base import errors
 from worldline.flow_core import validation
 from worldline.flow_core.authoring import domain_class
-from worldline.flow_core.compiled import Compiled
+from worldline.flow_core.compiled_document import Compiled
 from worldline.terminal import payloads, program_files
 
 NAMED = "order.json, shop.py:Order or package.module:Order"

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from worldline.api.world import World
+from worldline.api.world_api import World
 from worldline.base import errors
 from worldline.client.world_handle import Handle
 from worldline.features.domains import previews

@@ -11,7 +11,7 @@ import msgspec
 from worldline.base import errors
 from worldline.features.domains import command_targets
 from worldline.flow_core import core, document_schema, faults, fields, flow_records, validation
-from worldline.flow_core.compiled import Compiled
+from worldline.flow_core.compiled_document import Compiled
 from worldline.flow_core.exporting import json_schema, mermaid, openapi, outline, tools
 from worldline.terminal import command_session, output
 from worldline.terminal.command_session import CommandSession

@@ -13,7 +13,7 @@ from worldline.flow_core import flow_records, hashing
 from worldline.flow_core.authoring.action_calls import input_of
 from worldline.flow_core.authoring.document_domain import name_of
 from worldline.flow_core.authoring.domain_class import Act, Action
-from worldline.flow_core.compiled import Compiled
+from worldline.flow_core.compiled_document import Compiled
 from worldline.flow_core.exporting import tools as exporting
 from worldline.kernel.machine import Machine
 from worldline.model import row_keys

@@ -22,7 +22,7 @@ import msgspec
 
 from worldline.flow_core import document_schema, fields, flow_nodes, value_paths
 from worldline.flow_core.analysis import reads
-from worldline.flow_core.compiled import Compiled
+from worldline.flow_core.compiled_document import Compiled
 from worldline.flow_core.expressions import shapes
 
 UNGUARDED: Final = "unguarded"

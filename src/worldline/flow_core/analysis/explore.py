@@ -32,7 +32,7 @@ from worldline.flow_core import (
 )
 from worldline.flow_core.analysis import reads, samples
 from worldline.flow_core.authoring import domain_class
-from worldline.flow_core.compiled import Compiled
+from worldline.flow_core.compiled_document import Compiled
 
 STATES_MAX: Final = 1_000
 DEPTH_MAX: Final = 12

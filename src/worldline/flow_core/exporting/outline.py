@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from worldline.flow_core import document_schema
 from worldline.flow_core.analysis import reads
-from worldline.flow_core.compiled import Compiled
+from worldline.flow_core.compiled_document import Compiled
 from worldline.flow_core.expressions import reasons
 
 

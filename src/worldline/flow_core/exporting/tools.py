@@ -25,7 +25,7 @@ from worldline.base import errors
 from worldline.flow_core import core, flow_records, js_values
 from worldline.flow_core import document_schema as schema
 from worldline.flow_core.analysis import reads
-from worldline.flow_core.compiled import Compiled
+from worldline.flow_core.compiled_document import Compiled
 from worldline.flow_core.exporting import json_schema
 
 Shape = Literal["openai", "anthropic", "mcp"]

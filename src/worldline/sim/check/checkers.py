@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import errors, limits
 from worldline.base.failures import Diverged
 from worldline.client.connection import Connection

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import env as envs
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
@@ -34,8 +34,8 @@ from worldline.sim.faults.profiles import Profile
 from worldline.sim.hosts import remaining
 from worldline.sim.hosts.children import SimChildren
 from worldline.sim.hosts.company import Company
-from worldline.sim.hosts.machines import ClusterMember
 from worldline.sim.hosts.mishaps import Mishaps
+from worldline.sim.hosts.sim_machines import ClusterMember
 from worldline.sim.load import history
 from worldline.sim.load.scenarios import UNIVERSE
 from worldline.sim.runtime.sim_env import SimEnv

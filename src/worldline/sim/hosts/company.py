@@ -15,7 +15,7 @@ from worldline.kernel.authoring.program import Program
 from worldline.model import ids
 from worldline.model.settings import Settings
 from worldline.runtime.store_opening import Store
-from worldline.sim.hosts.machines import ClusterMember
+from worldline.sim.hosts.sim_machines import ClusterMember
 from worldline.sim.load.history import Called, ClientOp
 from worldline.sim.load.scenarios import PATIENCE_SECONDS
 from worldline.sim.runtime.sim_env import SimEnv

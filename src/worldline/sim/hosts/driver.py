@@ -9,7 +9,7 @@ from worldline.client.connection import Connection
 from worldline.host.process import Role
 from worldline.sim.hosts.cluster import Cluster, serve
 from worldline.sim.hosts.company import Company
-from worldline.sim.hosts.machines import ClusterMember
+from worldline.sim.hosts.sim_machines import ClusterMember
 from worldline.sim.load import scenarios
 
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from worldline.sim.faults.faulty_store import Faults
-from worldline.sim.hosts.machines import ClusterMember
+from worldline.sim.hosts.sim_machines import ClusterMember
 from worldline.sim.runtime.sim_loop import SimLoop, SimMachine
 from worldline.sim.runtime.truth import Truth
 

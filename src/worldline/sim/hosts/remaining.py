@@ -17,7 +17,7 @@ from worldline.model import ids
 from worldline.model.work import Work, WorkKind, WorkState
 from worldline.model.world_records import Status, WorldMeta
 from worldline.sim.faults.excursions import Excursions
-from worldline.sim.hosts.machines import ClusterMember
+from worldline.sim.hosts.sim_machines import ClusterMember
 from worldline.sim.load.history import ClientOp, History
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.truth import Truth

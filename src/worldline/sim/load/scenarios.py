@@ -22,7 +22,7 @@ from unittest import mock
 
 import msgspec
 
-from worldline.api.universe import Universe
+from worldline.api.universe_api import Universe
 from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.effects import attempt, open_resources

@@ -12,7 +12,7 @@ from worldline.base import errors
 from worldline.flow_core import core as cores
 from worldline.flow_core import document_schema, faults, fields, flow_records, jobs, patches, validation
 from worldline.flow_core import js_values as flow_values
-from worldline.flow_core.compiled import Compiled
+from worldline.flow_core.compiled_document import Compiled
 from worldline.kernel.machine import Machine
 
 

@@ -21,7 +21,7 @@ from worldline.features.domains.pure.intent_ends import EndAnswers
 from worldline.features.domains.pure.snapshot_packing import CellPacker
 from worldline.flow_core import core as cores
 from worldline.flow_core import flow_records, jobs, patches, slots
-from worldline.flow_core.compiled import Compiled
+from worldline.flow_core.compiled_document import Compiled
 from worldline.kernel import runs
 from worldline.kernel.event_dispatch import Answer
 from worldline.kernel.execution import stack

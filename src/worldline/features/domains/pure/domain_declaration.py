@@ -13,7 +13,7 @@ from worldline.flow_core.analysis import document_lint, reads
 from worldline.flow_core.authoring import document_domain
 from worldline.flow_core.authoring.document_domain import Document
 from worldline.flow_core.authoring.domain_class import Domain
-from worldline.flow_core.compiled import Compiled
+from worldline.flow_core.compiled_document import Compiled
 from worldline.kernel.authoring import reducers
 from worldline.model import ids
 

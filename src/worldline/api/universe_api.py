@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from typing import Literal
 
-from worldline.api.world import World
+from worldline.api.world_api import World
 from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client import dead_letters, listing, setting_calls, world_changes, world_names
