@@ -169,9 +169,9 @@ class World(Acts, Anchored):
             correlation_id=ids.check_correlation(correlation),
         )
 
-    async def _start(self, wanted: control_commands.StartRun) -> tuple[control_commands.RunStanding, int]:
+    async def _start(self, request: control_commands.StartRun) -> tuple[control_commands.RunStanding, int]:
         # A run that has not ended when the answer is given ends behind it.
-        data, since = await self._handle.command(control_commands.RUN, wanted)
+        data, since = await self._handle.command(control_commands.RUN, request)
         return structs.decode(control_commands.RunStanding, data), since
 
     async def attach(self, run_id: str, /) -> Run[Any]:
@@ -520,8 +520,8 @@ class World(Acts, Anchored):
         await world_changes.change(self._universe, await self._handle.address(), status=status, labels=labels)
 
 
-def _origin(wanted: control_commands.StartRun) -> bytes:
-    return runs.origin(wanted.workflow, wanted.args)
+def _origin(request: control_commands.StartRun) -> bytes:
+    return runs.origin(request.workflow, request.args)
 
 
 def _envelope(inbox: str, event: object, headers: Mapping[str, str] | None) -> bytes:

@@ -148,13 +148,13 @@ async def run_within(
 
 
 def _run_alone(
-    outcome: Future[Any], initializer: Callable[[], None], do: Callable[..., Any], given: tuple[Any, ...]
+    outcome: Future[Any], initializer: Callable[[], None], do: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
     quelled = quell()
     initializer()
     outcome.set_running_or_notify_cancel()
     try:
-        outcome.set_result(do(*given))
+        outcome.set_result(do(*arguments))
     except BaseException as error:  # noqa: BLE001 - it belongs to the caller that waits for it
         # First of all: an interrupt may be raised at every other instruction.
         quelled()

@@ -172,13 +172,13 @@ async def drop(engine: kv.Engine, env: envs.Env, root: ids.Address, new: Sequenc
 
 
 async def read(
-    engine: kv.Engine, root: ids.Address, found: Sequence[Token]
+    engine: kv.Engine, root: ids.Address, tokens_read: Sequence[Token]
 ) -> tuple[dict[bytes, bytes | None], list[personal_records.SubjectRecord]]:
     """The values of these tokens, each checked, and their subjects, as they were not later than the values."""
     opened: dict[bytes, bytes | None] = {}
     subjects: dict[bytes, personal_records.SubjectRecord] = {}
-    for start in range(0, len(found), limits.PERSONAL_PAGE):
-        part = found[start : start + limits.PERSONAL_PAGE]
+    for start in range(0, len(tokens_read), limits.PERSONAL_PAGE):
+        part = tokens_read[start : start + limits.PERSONAL_PAGE]
         wanted = [each for each in dict.fromkeys(each.subject for each in part) if each not in subjects]
         requests = [personal_records.get(root, each.subject, each.value) for each in part]
         answers = await engine.read(*requests, *(personal_records.get_subject(root, each) for each in wanted))

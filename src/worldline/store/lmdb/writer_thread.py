@@ -51,8 +51,8 @@ class CommitCall(msgspec.Struct, eq=False):
     def answer(self, outcomes: list[kv.Outcome]) -> None:
         self.outcomes = outcomes
 
-    def done(self, found: object) -> None:
-        self.found = found
+    def done(self, result: object) -> None:
+        self.found = result
 
     def refuse(self, error: errors.Error) -> None:
         self.error = error
