@@ -323,10 +323,6 @@ def quarantined(trial: CrashTrial, *, until_us: int, verdict: str) -> CrashTrial
     )
 
 
-def is_quarantined(trial: CrashTrial | None) -> bool:
-    return trial is not None and trial.until_us > 0
-
-
 def is_over(trial: CrashTrial | None, *, now_us: int, longest_us: int) -> bool:
     """Whether the time of a quarantine is over. One that would last longer than any does was written by a clock that
     was ahead.

@@ -55,6 +55,7 @@ class DaemonPool(Executor):
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = (
             queue.SimpleQueue()
         )
+        # Around the count of idle threads: without it two jobs could take one thread for theirs, and start no other.
         self._lock = threading.Lock()
         self._idle = 0  # threads that wait for a job, less the jobs that wait for a thread
         self._threads: list[threading.Thread] = []

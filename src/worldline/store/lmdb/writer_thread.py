@@ -158,7 +158,7 @@ class WriterThread:
         self._bell = bell.Bell()
         self._stopping = False
         self._inboxes: tuple[Inbox, ...] = ()
-        self._inboxes_lock = threading.Lock()
+        self._inboxes_lock = threading.Lock()  # event loops come and go while the writer thread delivers answers
         # A daemon: an interpreter that ends does not wait for a store that was never closed.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
