@@ -1,4 +1,4 @@
-"""The adapter worker: claims due effects, performs them, and answers their worlds.
+"""The effect worker: claims due effects, performs them, and answers their worlds.
 
 An effect is tried at least once and answered exactly once. A claim is a token and a time; it is renewed while the
 function runs, and a worker that loses it can change nothing any more (`perform`). No more is claimed than
@@ -46,7 +46,7 @@ PLACES_AT_ONCE = 1_000  # queues looked at in one read
 ANSWER_SECONDS = 3.0  # for answers that are on their way when the worker closes
 
 
-class AdapterWorker(step_batch.LocalClaims):
+class EffectWorker(step_batch.LocalClaims):
     def __init__(
         self,
         engine: kv.Engine,

@@ -8,7 +8,7 @@ succeeded by another can change nothing any more.
 
     open --> WAITING --claim--> CLAIMED --settle--> SETTLED --close--> gone
                 ^                |  | renew (stays CLAIMED, later due)
-                |   back_off     |  | due passes: claimable again by any adapter, no reaper
+                |   back_off     |  | due passes: claimable again by any effect worker, no reaper
                 +----------------+  |
                 ^                   +--park--> PARKED --retry--> WAITING
                 +------------------------------------------------+
@@ -23,8 +23,8 @@ Moves are rewrites of the due time: a claim is "due again at the end of my time"
 scans for expired claims. A pointer that does not match its authority is garbage, deleted by any reader. Timers
 are never claimed: their due time is when they fire, and firing is one commit.
 
-Everything here but `open_work` and `close` is done by adapters and timer workers, who expect the world's meta when they
-append to its inbox; `open_work` and `close` belong to the world's own step.
+Everything here but `open_work` and `close` is done by effect workers and timer workers, who expect the world's meta
+when they append to its inbox; `open_work` and `close` belong to the world's own step.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def open_work(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, record: wo
     """Ask for an effect or a timer, in the step that journals it. An effect may be parked from the beginning."""
     _check_new(record)
     batch.put(keys.open_key(at, intent), keys.WORK.pack(record))
-    # Parked work has no pointer, so that no adapter finds it.
+    # Parked work has no pointer, so that no effect worker finds it.
     if record.state is _WAITING:
         _point(batch, at, intent, record)
 
@@ -85,7 +85,7 @@ def open_claimed(
     token: ids.Token,
     until_us: int,
 ) -> Open:
-    """Ask for an effect and hand it to a co-located adapter in the same commit."""
+    """Ask for an effect and hand it to a co-located effect worker in the same commit."""
     _check_new(record)
     assert record.kind is _EFFECT, "a timer is not claimed"
     claimed = msgspec.structs.replace(
@@ -104,7 +104,7 @@ def open_claimed(
 
 def open_refused(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, record: work.Work) -> None:
     """Note an effect that the policy of its universe refuses, in the step that asks for it: it is settled from the
-    beginning, and no adapter sees it. The caller appends the receipt in the same batch.
+    beginning, and no effect worker sees it. The caller appends the receipt in the same batch.
     """
     _check_new(record)
     batch.put(keys.open_key(at, intent), keys.WORK.pack(msgspec.structs.replace(record, state=SETTLED)))
@@ -135,7 +135,7 @@ def next_range(universe: ids.UniverseId, *, queue: str, count_max: int = 1) -> k
 
 
 def effects_ranges(universe: ids.UniverseId, *, timers: str, count_max: int) -> list[kv.Range]:
-    """The pointers of all queues but the timers': of effects that wait for an adapter, or are with one."""
+    """The pointers of all queues but the timers': of effects that wait for an effect worker, or are with one."""
     begin, end = keys.due_all(universe)
     first, last = tuples.prefix_range(keys.queue_prefix(universe, timers))
     return [kv.Range(begin, first, count_max=count_max), kv.Range(last, end, count_max=count_max)]
@@ -360,7 +360,7 @@ def retry(batch: kv.Batch, parked: Open, *, due_us: int) -> Open:
 def set_aside(batch: kv.Batch, opened: Open, *, now_us: int, error: str) -> Open:
     """Park an effect by hand, before it is tried again. Guard: the authority as it was read.
 
-    One that an adapter is working on is refused: parking it would not stop the attempt.
+    One that an effect worker is working on is refused: parking it would not stop the attempt.
     """
     assert opened.work.kind is WorkKind.EFFECT, "a timer is not parked"
     if _is_at_work(opened, now_us) or opened.work.state not in CLAIMABLE:
@@ -525,7 +525,7 @@ def repair(
 
 
 def _is_at_work(opened: Open, now_us: int) -> bool:
-    """Whether an adapter has a claim that has not expired."""
+    """Whether an effect worker has a claim that has not expired."""
     return opened.work.state is _CLAIMED and opened.work.due_us > now_us
 
 
