@@ -40,6 +40,8 @@ SLOTS = (
 # One noun in these three is one concept: its record, its keys, its batches.
 TOGETHER = ("model", "keys", "layers")
 ARGUMENTS_MAX = 7  # of a constructor
+# As names of parameters they say where a value came from, and not what it is.
+SAY_NOTHING = ("found", "given", "wanted", "before")
 ENDINGS = (
     "ings",
     "ing",
@@ -81,6 +83,7 @@ class Figures:
             lambda: [0, 0]
         )  # by folder: comments, lines of code
         self.constructors: list[str] = []
+        self.parameters: list[str] = []
         self.classes: dict[str, list[str]] = collections.defaultdict(list)
         self.files: dict[str, list[str]] = collections.defaultdict(list)
         for path in sorted(package.rglob("*.py")):
@@ -104,6 +107,8 @@ class Figures:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 self.functions += 1
                 self.short += (node.end_lineno or node.lineno) - node.lineno < 4
+                every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+                self.parameters += [f"{name}:{each.lineno} {each.arg}" for each in every if each.arg in SAY_NOTHING]
                 if node.name == "__init__":
                     arguments = len(node.args.args) + len(node.args.kwonlyargs) - 1
                     if arguments > ARGUMENTS_MAX:
@@ -142,6 +147,7 @@ class Figures:
             "fmt: skip": self.skips,
             "import aliases": self.aliases,
             "constructors of more than 7 arguments": len(self.constructors),
+            "parameters named found, given, wanted, before": len(self.parameters),
             "functions of four lines or fewer, %": round(100 * self.short / self.functions),
         }
 
@@ -153,6 +159,8 @@ class Figures:
             yield f"exchangeable: {', '.join(names)}"
         for each in self.constructors:
             yield f"constructor {each}"
+        for each in self.parameters:
+            yield f"parameter {each}"
 
 
 def count_comments(text: str) -> tuple[int, int]:

@@ -195,7 +195,7 @@ def test_an_old_question_is_answered_beside_a_new_one() -> None:
     stepped = old_step(machine)
     old = stepped.outgoing[0]
     head = journal.Head(1, len(stepped.drafts), bytes(32), machine.state, 1)
-    life = Life(app, HERE, before=Life(app, HERE), start=WorldStanding(head, state_rows.save(machine)))
+    life = Life(app, HERE, parent=Life(app, HERE), start=WorldStanding(head, state_rows.save(machine)))
     new, question = asked(life)
     machine = state_rows.load(app, state_rows.save(life.machine), HERE)
     assert sorted(machine.work.open) == sorted([old.intent, new.intent])
@@ -212,7 +212,7 @@ def test_an_old_question_is_answered_beside_a_new_one() -> None:
 def test_a_fork_draws_its_own(policy: ForkPolicy) -> None:
     parent = Life(app, HERE)
     outgoing, _ = asked(parent)
-    child = Life(app, OTHER, before=parent, start=parent.standing_at(parent.head.height))
+    child = Life(app, OTHER, parent=parent, start=parent.standing_at(parent.head.height))
     found = begin(child, parent, policy)
     sent = [each for step in found for each in step.outgoing]
     wanted = [each for step in found for each in step.wanted]
@@ -229,7 +229,7 @@ def test_a_fork_draws_its_own(policy: ForkPolicy) -> None:
     asked(child, "later")
     assert replay.secret_of(child.entries[parent.head.height :])
     assert replay.secret_of(child.entries[parent.head.height :]) != replay.secret_of(parent.entries)
-    grandchild = Life(app, at(4), before=child, start=child.standing_at(child.head.height))
+    grandchild = Life(app, at(4), parent=child, start=child.standing_at(child.head.height))
     begin(grandchild, child, ForkPolicy.DROP)
     drawn = user_values.load(list[Any], dict(state_rows.rows_of(grandchild.machine))[keys.QUESTIONS].placement)
     assert replay.secret_of(parent.entries) not in drawn[1], "no open question needs it"

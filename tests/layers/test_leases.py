@@ -30,7 +30,7 @@ def beat(
     leases.heartbeat(
         batch,
         scenario.worker_id(worker),
-        before=before,
+        last=before,
         incarnation=incarnation(life),
         now_us=store.time_us,
         ttl_us=TTL_US,
@@ -351,7 +351,7 @@ def test_incarnation_is_an_id(life: bytes) -> None:
         leases.heartbeat(
             kv.Batch(),
             scenario.worker_id(1),
-            before=None,
+            last=None,
             incarnation=ids.Incarnation(life),
             now_us=1,
             ttl_us=1,
@@ -367,7 +367,7 @@ def test_life_sign_lasts_some_time() -> None:
             leases.heartbeat(
                 kv.Batch(),
                 scenario.worker_id(1),
-                before=None,
+                last=None,
                 incarnation=life,
                 now_us=1,
                 ttl_us=ttl_us,

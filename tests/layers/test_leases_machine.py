@@ -281,7 +281,7 @@ class Leases(stateful.RuleBasedStateMachine):
         return leases.heartbeat(
             batch,
             scenario.worker_id(worker),
-            before=before,
+            last=before,
             incarnation=incarnation,
             now_us=self.store.time_us,
             ttl_us=TTL_US,

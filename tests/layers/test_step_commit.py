@@ -392,7 +392,7 @@ async def take(engine: kv.Engine, env: envs.Env) -> leases.Lease:
     life = leases.heartbeat(
         batch,
         scenario.worker_id(1),
-        before=None,
+        last=None,
         incarnation=ids.Incarnation(scenario.ident("life", 1)),
         now_us=env.wall_us(),
         ttl_us=test_leases.TTL_US,

@@ -134,14 +134,14 @@ def test_who_is_kept_is_bounded() -> None:
 def test_deaths_are_those_of_one_input_at_one_head() -> None:
     before = CrashTrial(5, 7, NOTHING, GIVEN, 2)
     for step, given, deaths in [(7, GIVEN, 2), (7, b"?" * 32, 0), (8, GIVEN, 0)]:
-        marked = trial.mark(kv.Batch(), HELD, before, step=step, given=given)
+        marked = trial.mark(kv.Batch(), HELD, before, step=step, input_digest=given)
         assert marked == CrashTrial(5, step, STEP, given, deaths, 0, MY_WORKER, ME)
-        counted = trial.hold_against(kv.Batch(), HELD, marked, step=step, given=given)
+        counted = trial.hold_against(kv.Batch(), HELD, marked, step=step, input_digest=given)
         assert counted == CrashTrial(5, step, NOTHING, given, deaths + 1, 0, MY_WORKER, ME)
 
 
 def test_code_that_has_returned_is_not_blamed_for_what_comes_then() -> None:
-    marked = trial.mark(kv.Batch(), HELD, None, step=7, given=GIVEN)
+    marked = trial.mark(kv.Batch(), HELD, None, step=7, input_digest=GIVEN)
     found = after(trial.returned(kv.Batch(), HELD, marked))
     assert found is not None
     assert (found.step_deaths, found.blamed) == (0, [])

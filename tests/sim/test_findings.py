@@ -130,7 +130,7 @@ async def worker(engine: kv.Engine, env: envs.Env) -> leases.HeartbeatRecord:
     life = leases.heartbeat(
         batch,
         ids.WorkerId(envs.new_id(env)),
-        before=None,
+        last=None,
         incarnation=ids.Incarnation(envs.new_id(env)),
         now_us=now_us,
         ttl_us=10_000_000,

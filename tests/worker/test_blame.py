@@ -222,7 +222,7 @@ class ComesBack(kits.Around):
             leases.heartbeat(
                 batch,
                 self._worker,
-                before=before,
+                last=before,
                 incarnation=ids.Incarnation(self._back.incarnation),
                 now_us=now_us,
                 ttl_us=self._back.ttl_us,

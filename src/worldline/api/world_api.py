@@ -58,7 +58,6 @@ from worldline.kernel.authoring import call_checks, schedule_spec
 from worldline.kernel.authoring.calls import Call, Request, Seconds
 from worldline.kernel.authoring.program import Program
 from worldline.kernel.authoring.reducers import check_request
-from worldline.kernel.personal.personal_value import NoDesk
 from worldline.kernel.rows.row_records import RunStatus
 from worldline.kernel.schedules import Scheduled
 from worldline.layers.history import history_line
@@ -159,11 +158,9 @@ class World(Acts, Anchored):
             ids.check_chosen(id, "a run's id")
         env = self._universe.store.env
         run_id = id or env.random_bytes(8).hex()
-        try:
-            args = call.pack_checked()
-        # It holds personal values, which need the store: only then is it written a second time, with them kept apart.
-        except NoDesk:
-            args = await client_desk.through(self._handle, call.pack_checked, client_desk.as_it_is, id=f"run {run_id}")
+        args = await client_desk.deliver_sealed(
+            self._handle, call.pack_checked, client_desk.as_it_is, id=f"run {run_id}"
+        )
         return control_commands.start_run(
             run_id,
             call.target.name,
@@ -173,9 +170,9 @@ class World(Acts, Anchored):
             correlation_id=ids.check_correlation(correlation),
         )
 
-    async def _start(self, wanted: control_commands.StartRun) -> tuple[control_commands.RunStanding, int]:
+    async def _start(self, request: control_commands.StartRun) -> tuple[control_commands.RunStanding, int]:
         # A run that has not ended when the answer is given ends behind it.
-        data, since = await self._handle.command(control_commands.RUN, wanted)
+        data, since = await self._handle.command(control_commands.RUN, request)
         return structs.decode(control_commands.RunStanding, data), since
 
     async def attach(self, run_id: str, /) -> Run[Any]:
@@ -247,10 +244,7 @@ class World(Acts, Anchored):
         def deliver(data: bytes) -> Awaitable[send_door.Sending]:
             return self._handle.send(schema, data, to=to, id=id, correlation_id=correlation_id)
 
-        try:
-            sending = await deliver(write())  # the plain way first: an event without personal values costs nothing more
-        except NoDesk:
-            sending = await client_desk.through(self._handle, write, deliver, id=id)
+        sending = await client_desk.deliver_sealed(self._handle, write, deliver, id=id)
         # Looked at once for each event: a send must not read the program each time.
         if (schema if inbox is None else f"inbox:{inbox}") not in self._taken:
             await self._warn_if_untaken(schema, inbox)
@@ -300,10 +294,7 @@ class World(Acts, Anchored):
             return time_limits.of_request(self._handle, schema, id, limit)
 
         async with time_limits.Within(timeout, late):
-            try:
-                data = await deliver(write())
-            except NoDesk:
-                data = await client_desk.through(self._handle, write, deliver, id=id)
+            data = await client_desk.deliver_sealed(self._handle, write, deliver, id=id)
             answer: R = await client_desk.opened(self._handle, data, lambda: call_checks.answer_of(type(request), data))
         return answer
 
@@ -532,8 +523,8 @@ class World(Acts, Anchored):
         await world_changes.change(self._universe, await self._handle.address(), status=status, labels=labels)
 
 
-def _origin(wanted: control_commands.StartRun) -> bytes:
-    return runs.origin(wanted.workflow, wanted.args)
+def _origin(request: control_commands.StartRun) -> bytes:
+    return runs.origin(request.workflow, request.args)
 
 
 def _envelope(inbox: str, event: object, headers: Mapping[str, str] | None) -> bytes:

@@ -307,9 +307,9 @@ class CannotRead(CannotStep):
 
     code = "cannot_read"
 
-    def __init__(self, why: str, *, wanted: bytes = b"") -> None:
+    def __init__(self, why: str, *, request: bytes = b"") -> None:
         super().__init__(why, lasting=False)
-        self.wanted = wanted  # in a child process: what its parent could read for it (`runtime/cold_cells.py`)
+        self.wanted = request  # in a child process: what its parent could read for it (`runtime/cold_cells.py`)
 
 
 class ErasedValue(CannotStep):

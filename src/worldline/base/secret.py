@@ -64,7 +64,7 @@ class KnownSecrets:
         self._names: dict[str, str] = {}  # by value, in the order in which they were read
         self._forms: tuple[tuple[str, str], ...] = ()  # what may stand in a text, the longest first; and whose it is
         self._bytes: tuple[tuple[bytes, str], ...] = ()  # the same, encoded
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # secrets are read in the threads of effects, and texts are made in any
 
     def __bool__(self) -> bool:
         return bool(self._forms)

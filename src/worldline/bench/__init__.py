@@ -77,13 +77,13 @@ def _place(url: str) -> dict[str, Any]:
     return {"store": "lmdb" if store_opening.scheme(url) == "" else store_opening.scheme(url), "machine": machine}
 
 
-async def _run(url: str, wanted: list[str], seconds: float, progress: Progress) -> dict[str, Any]:
+async def _run(url: str, names: list[str], seconds: float, progress: Progress) -> dict[str, Any]:
     env = env_os.OsEnv()
     figures: dict[str, Any] = {}
     async with wiring.open(url, host=[bench_workloads.app, domain_bench.app]) as link:
         universe = Universe(link)
-        for index, name in enumerate(wanted):
-            progress(index, len(wanted) + 1, TITLES[name])
+        for index, name in enumerate(names):
+            progress(index, len(names) + 1, TITLES[name])
             if name == "A":
                 figures[name] = await bench_workloads.many_worlds(universe, env, seconds)
             elif name in ("B1", "B64"):

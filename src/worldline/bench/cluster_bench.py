@@ -121,9 +121,9 @@ async def _round(members: list[RoleProcess], worlds: list[wl.World], env: envs.E
     }
 
 
-def _since(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:
+def _since(earlier: dict[str, float], now: dict[str, float]) -> dict[str, float]:
     """Return what counters have counted meanwhile."""
-    return {name: value - before.get(name, 0.0) for name, value in now.items()}
+    return {name: value - earlier.get(name, 0.0) for name, value in now.items()}
 
 
 # --- Processes -----------------------------------------------------------------------------------------------------

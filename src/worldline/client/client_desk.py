@@ -1,4 +1,6 @@
-"""What clients send and read, if there are personal values in it. Everything else never comes here."""
+"""What clients send and read, with the personal values in it: the one place where they are sealed outside of worlds and
+effects.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,32 @@ from typing import Any, TypeVar
 from worldline.base import errors
 from worldline.client.world_handle import Handle
 from worldline.codec import canonical, digest, sealed_token
+from worldline.kernel.personal import personal_value
 from worldline.runtime.personal import outside_desk
 
 T = TypeVar("T")
 
 
-async def through(
+def deliver_sealed(
     world: Handle, write: Callable[[], bytes], deliver: Callable[[bytes], Awaitable[T]], *, id: str | None
-) -> T:
+) -> Awaitable[T]:
     """Keep the personal values in what is written apart, and deliver the rest. `id`: under which it is known when it is
     sent again. What is refused leaves nothing.
     """
+    # A process that never had a personal value cannot send one: its inputs are written once, at no desk.
+    if not personal_value.use.seen:
+        return deliver(write())
+    looking = outside_desk.LookingDesk()
+    data = outside_desk.written_at(looking, write)
+    if not looking.has_sealed:
+        return deliver(data)
+    return _sealed(world, write, deliver, id)
+
+
+async def _sealed(
+    world: Handle, write: Callable[[], bytes], deliver: Callable[[bytes], Awaitable[T]], id: str | None
+) -> T:
+    # Written a second time, with real tokens: only what has personal values reads the store before it is delivered.
     store = world.universe.store
     at = await world.address()
     root = await outside_desk.root_of(store.engine, at)

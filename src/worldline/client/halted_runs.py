@@ -138,8 +138,8 @@ class RunWatch:
         if found is not None and self._is_late():
             raise errors.RunBlocked(self._run, self._world.name, self._text(found), report=found.why)
 
-    def _text(self, found: Halt) -> str:
-        return found.text(self._world.name, option=urls.option("store", self._world.universe.store.url))
+    def _text(self, halt: Halt) -> str:
+        return halt.text(self._world.name, option=urls.option("store", self._world.universe.store.url))
 
 
 def parks(entry: journal.JournalEntry) -> bool:

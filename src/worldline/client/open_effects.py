@@ -120,8 +120,8 @@ async def _opened(world: Handle) -> list[works.Open]:
     return sorted(chosen, key=lambda each: (each.work.opened_us, each.work.step, each.work.ordinal), reverse=True)
 
 
-async def _shown(world: Handle, found: list[works.Open]) -> list[OpenEffect]:
-    return [OpenEffect(world, each, await _arguments(world, each)) for each in found]
+async def _shown(world: Handle, opened: list[works.Open]) -> list[OpenEffect]:
+    return [OpenEffect(world, each, await _arguments(world, each)) for each in opened]
 
 
 async def _arguments(world: Handle, opened: works.Open) -> Any:

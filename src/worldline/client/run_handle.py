@@ -64,13 +64,13 @@ class Sent:
             raise self._unhandled(found)
         return found.height
 
-    def _unhandled(self, found: world_answers.TakenInput) -> errors.Unhandled:
+    def _unhandled(self, taken: world_answers.TakenInput) -> errors.Unhandled:
         option = urls.option("store", self._universe.store.url)
-        which = f"{shlex.quote(self._world)} {found.letter}{option}"
+        which = f"{shlex.quote(self._world)} {taken.letter}{option}"
         return errors.Unhandled(
-            f"world {self._world!r} did not take {self._event}: {' '.join(found.dead.split())}; it is a dead letter: "
+            f"world {self._world!r} did not take {self._event}: {' '.join(taken.dead.split())}; it is a dead letter: "
             f"when the cause is mended, type `worldline dead retry {which}`",
-            height=found.height,
+            height=taken.height,
         )
 
     def __repr__(self) -> str:
@@ -168,8 +168,8 @@ class Run(Generic[R_co]):
         data = b"" if error is not None else user_values.dump(value)
         await self._change(run_repair.ANSWER, run_repair.AnswerRun(self.id, op, data, error))
 
-    async def _change(self, command: str, wanted: object) -> None:
-        data, self._since = await self._world.command(command, wanted)
+    async def _change(self, command: str, arguments: object) -> None:
+        data, self._since = await self._world.command(command, arguments)
         self._standing = structs.decode(control_commands.RunStanding, data)
 
     def __await__(self) -> Generator[Any, Any, R_co]:

@@ -39,16 +39,16 @@ async def stored(universe: Connection) -> list[UniverseSetting]:
     ]
 
 
-async def choose(universe: Connection, wanted: Mapping[str, Any]) -> bool:
+async def choose(universe: Connection, values: Mapping[str, Any]) -> bool:
     """Choose these; None: a setting of each process again. False if it was so already."""
-    texts = {name: None if value is None else setting_names.text_of(value) for name, value in wanted.items()}
+    texts = {name: None if value is None else setting_names.text_of(value) for name, value in values.items()}
     engine = universe.store.engine
 
     async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
         read = await engine.read(universe_settings.get(universe.id))
         known = universe_settings.decode(universe.id, read.value(0))
         # Inside the attempt: whether values fit together depends on those that are stored at this moment.
-        _check(universe, wanted, known)
+        _check(universe, values, known)
         batch = kv.Batch()
         if not universe_settings.choose(batch, known, texts, time_us=read.time_us):
             return transact.NothingToWrite(False)
@@ -57,18 +57,18 @@ async def choose(universe: Connection, wanted: Mapping[str, Any]) -> bool:
     return await transact.run(engine, universe.store.env, attempt)
 
 
-def _check(universe: Connection, wanted: Mapping[str, Any], known: universe_settings.UniverseSettingsRecord) -> None:
+def _check(universe: Connection, values: Mapping[str, Any], known: universe_settings.UniverseSettingsRecord) -> None:
     """Refuse a name that is not for a universe, and values that no process could work with."""
-    for name in wanted:
+    for name in values:
         if name not in setting_names.OF_UNIVERSE:
             raise errors.BadInput(refusal(name))
     kept = {
         name: setting_names.value_of(name, text)
         for name, text in known.record.values.items()
-        if name in setting_names.OF_UNIVERSE and name not in wanted
+        if name in setting_names.OF_UNIVERSE and name not in values
     }
     # Together with those that stay: each value may be right by itself, and no process could work with all of them.
-    setting_names.made(kept | {name: value for name, value in wanted.items() if value is not None}, universe.settings)
+    setting_names.made(kept | {name: value for name, value in values.items() if value is not None}, universe.settings)
 
 
 def refusal(name: str) -> str:

@@ -341,8 +341,8 @@ async def _both(
                 yield live
 
 
-async def payload_of(universe: Connection, found: journal.JournalEntry) -> bytes:
-    return await universe.blobs.get(found.blob) if found.blob else found.payload
+async def payload_of(universe: Connection, entry: journal.JournalEntry) -> bytes:
+    return await universe.blobs.get(entry.blob) if entry.blob else entry.payload
 
 
 def error_of(why: JournaledFailure) -> errors.Error:

@@ -96,9 +96,9 @@ class Handle:
         at = self._at or await self.address()
         return await world_answers.ask(self.universe, at, item, data, correlation, client_id=id, halts=halts)
 
-    async def command(self, name: str, wanted: object) -> tuple[bytes, int]:
+    async def command(self, name: str, arguments: object) -> tuple[bytes, int]:
         """Give a control input and wait for its answer. Returns it with the height at which it stands."""
-        data = structs.encode(wanted)
+        data = structs.encode(arguments)
         # Only a new run asks for work; every other command must pass in a full universe: it may free what fills that.
         carried = await (self.carry if name == control_commands.RUN else self.universe.blobs.carry)(data)
         correlation = self.universe.store.env.random_bytes(16).hex()

@@ -68,27 +68,27 @@ class _TooManyError(Exception):
     pass
 
 
-def _compare(path: Path, left: Any, right: Any, found: list[Field]) -> None:
+def _compare(path: Path, left: Any, right: Any, differences: list[Field]) -> None:
     if type(left) is type(right) is dict:
-        _compare_maps(path, left, right, found)
+        _compare_maps(path, left, right, differences)
     elif type(left) is type(right) is list:
-        _compare_lists(path, left, right, found)
+        _compare_lists(path, left, right, differences)
     elif type(left) is not type(right) or not same(left, right):
-        _add(found, Field(path, "changed", left, right))
+        _add(differences, Field(path, "changed", left, right))
 
 
-def _compare_maps(path: Path, left: dict[str, Any], right: dict[str, Any], found: list[Field]) -> None:
+def _compare_maps(path: Path, left: dict[str, Any], right: dict[str, Any], differences: list[Field]) -> None:
     # Sorted, so that two values always give one list, whatever the order of their keys is.
     for key in sorted({**left, **right}):
         if key not in right:
-            _add(found, Field((*path, key), "removed", left=left[key]))
+            _add(differences, Field((*path, key), "removed", left=left[key]))
         elif key not in left:
-            _add(found, Field((*path, key), "added", right=right[key]))
+            _add(differences, Field((*path, key), "added", right=right[key]))
         else:
-            _compare((*path, key), left[key], right[key], found)
+            _compare((*path, key), left[key], right[key], differences)
 
 
-def _compare_lists(path: Path, left: list[Any], right: list[Any], found: list[Field]) -> None:
+def _compare_lists(path: Path, left: list[Any], right: list[Any], differences: list[Field]) -> None:
     shorter = min(len(left), len(right))
     first = 0
     while first < shorter and same(left[first], right[first]):
@@ -99,14 +99,14 @@ def _compare_lists(path: Path, left: list[Any], right: list[Any], found: list[Fi
         behind += 1
     end = shorter - behind
     for place in range(first, end):
-        _compare((*path, place), left[place], right[place], found)
+        _compare((*path, place), left[place], right[place], differences)
     for place in range(end, len(left) - behind):
-        _add(found, Field((*path, place), "removed", left=left[place]))
+        _add(differences, Field((*path, place), "removed", left=left[place]))
     for place in range(end, len(right) - behind):
-        _add(found, Field((*path, place), "added", right=right[place]))
+        _add(differences, Field((*path, place), "added", right=right[place]))
 
 
-def _add(found: list[Field], field: Field) -> None:
-    if len(found) >= FIELDS_MAX:
+def _add(differences: list[Field], field: Field) -> None:
+    if len(differences) >= FIELDS_MAX:
         raise _TooManyError
-    found.append(field)
+    differences.append(field)

@@ -88,14 +88,14 @@ def _refuse_short(data: bytes) -> NoReturn:
     raise errors.DecodeError(f"not a frame: truncated to {len(data)} bytes")
 
 
-def _refuse_format(found: int, data: bytes) -> NoReturn:
+def _refuse_format(format_byte: int, data: bytes) -> NoReturn:
     if isinstance(data, UnreadableBytes):
         raise data.why
-    if found & 0xF0 == SEALED_MAGIC:
+    if format_byte & 0xF0 == SEALED_MAGIC:
         raise errors.DecodeError("a sealed value: it was read without the keys of its store")
-    if found & 0xF0 != _MAGIC:
-        raise errors.DecodeError(f"not a frame: magic {found & 0xF0:#04x} in place of {_MAGIC:#04x}")
-    raise errors.DecodeError(f"a frame of version {found & 0x0F}; this release reads version {_VERSION}")
+    if format_byte & 0xF0 != _MAGIC:
+        raise errors.DecodeError(f"not a frame: magic {format_byte & 0xF0:#04x} in place of {_MAGIC:#04x}")
+    raise errors.DecodeError(f"a frame of version {format_byte & 0x0F}; this release reads version {_VERSION}")
 
 
 def join(chunks: Sequence[bytes], head: bytes = b"") -> bytes:

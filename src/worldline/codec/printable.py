@@ -69,8 +69,8 @@ class _Shown(logging.Filter):
 _SHOWN: Final = _Shown()
 
 
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code <= _BYTE_MAX else f"\\u{code:04x}" if code <= _PLANE_MAX else f"\\U{code:08x}"
 
 
@@ -83,5 +83,5 @@ def _without_surrogates(value: Any) -> Any:
     return [_without_surrogates(each) for each in value] if isinstance(value, list) else value
 
 
-def _escape_in_json(found: re.Match[str]) -> str:
-    return json_of_python.dumps(found[0])[1:-1] if found[0] != "\x7f" else "\\u007f"
+def _escape_in_json(match: re.Match[str]) -> str:
+    return json_of_python.dumps(match[0])[1:-1] if match[0] != "\x7f" else "\\u007f"

@@ -33,7 +33,7 @@ from worldline.model.journal import JournalEntry, Kind
 from worldline.store import kv
 
 console = Console(highlight=False)
-lock = threading.Lock()
+lock = threading.Lock()  # the server's threads write lines, too
 BENCH_SECONDS = 5.0
 PROGRAMS = [demo_program.shop, demo_program.agency]
 

@@ -20,7 +20,7 @@ class DemoServer:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # each request has a thread; a key that was answered must be seen by the next
         self.requests: list[tuple[str, str, int]] = []
         self.parcels: dict[str, str] = {}
         self.charges: dict[str, str] = {}

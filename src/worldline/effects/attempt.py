@@ -53,7 +53,7 @@ class Attempt:
         self.claim = claim  # for built-in effects: whose effect it is
         self.number = number
         self._emit = emit
-        self.stopped = stopped  # whether the adapter has ended it; else only its own code can have cancelled it
+        self.stopped = stopped  # whether the effect worker has ended it; else only its own code can have cancelled it
         self.cancelled = False
 
     def emit(self, chunk: Any) -> None:
@@ -144,7 +144,9 @@ async def run(
 
 
 async def _take_back(task: asyncio.Task[Any], this: Attempt) -> None:
-    """The effect has cancelled the task that it runs in, which is the adapter's: what follows must not be cut short."""
+    """The effect has cancelled the task that it runs in, which is the effect worker's: what follows must not be cut
+    short.
+    """
     # All of them: `asyncio.timeout` compares how many requests are left, so none may be.
     while task.cancelling():
         task.uncancel()
@@ -166,7 +168,7 @@ async def _judged(
     resources: Resources,
     desk: CollectingDesk | None,
 ) -> AttemptResult:
-    """How the call ends, as data. Raises only if the adapter itself has cancelled it."""
+    """How the call ends, as data. Raises only if the effect worker itself has cancelled it."""
     timeout_us = policy.timeout_us
     try:
         # Inside the `try`: a resource that cannot be opened is a failure of this attempt.

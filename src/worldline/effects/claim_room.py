@@ -1,4 +1,4 @@
-"""How much more an adapter worker may claim: by the limits of each kind, by what the process performs at once, and in a
+"""How much more an effect worker may claim: by the limits of each kind, by what the process performs at once, and in a
 process that serves many universes by what is fair between them (`runtime/universes/fair_turns.py`).
 
 No kind takes all places. Some are reserved, and divided by the number of kinds: that much of each kind can always be

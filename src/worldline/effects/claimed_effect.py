@@ -69,7 +69,7 @@ class ClaimedEffect:
         self.lost = False
         self._beside = False  # something else runs that its process may die of: it is not alone any more
         self.desk: CollectingDesk | None = None  # of the personal values that it is given, and returns
-        self.stopped = False  # the adapter has ended the attempt
+        self.stopped = False  # the effect worker has ended the attempt
 
     def cancel(self) -> None:
         """End the attempt. It is told apart from one that cancels the task it runs in."""

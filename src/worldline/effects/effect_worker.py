@@ -1,4 +1,4 @@
-"""The adapter worker: claims due effects, performs them, and answers their worlds.
+"""The effect worker: claims due effects, performs them, and answers their worlds.
 
 An effect is tried at least once and answered exactly once. A claim is a token and a time; it is renewed while the
 function runs, and a worker that loses it can change nothing any more (`perform`). No more is claimed than
@@ -47,7 +47,7 @@ PLACES_AT_ONCE = 1_000  # queues looked at in one read
 ANSWER_SECONDS = 3.0  # for answers that are on their way when the worker closes
 
 
-class AdapterWorker(step_contents.LocalClaims):
+class EffectWorker(step_contents.LocalClaims):
     def __init__(
         self,
         engine: kv.Engine,
@@ -258,17 +258,17 @@ class AdapterWorker(step_contents.LocalClaims):
             self._room.satisfied(kind, universe)
         return done
 
-    async def _claim_all(self, kind: EffectKind, found: list[works.DuePointer]) -> int:
+    async def _claim_all(self, kind: EffectKind, due_pointers: list[works.DuePointer]) -> int:
         read = await self._engine.read(
-            *(works.get(each.pointer.at, each.pointer.intent) for each in found),
-            *(worlds.get(each.pointer.at) for each in found),
+            *(works.get(each.pointer.at, each.pointer.intent) for each in due_pointers),
+            *(worlds.get(each.pointer.at) for each in due_pointers),
         )
         batches: list[kv.Batch] = []
         claims: list[works.Open | None] = []
-        for index, each in enumerate(found):
+        for index, each in enumerate(due_pointers):
             batch = kv.Batch()
             try:
-                raws = read.value(index), read.value(len(found) + index)
+                raws = read.value(index), read.value(len(due_pointers) + index)
                 wanted, claim = self._try_claim(batch, kind, each, raws, read.time_us)
             except errors.Corrupt as error:  # the others can be performed all the same
                 log.warning("effect %s cannot be read: %s", each.pointer.intent.hex(), error)
@@ -285,16 +285,16 @@ class AdapterWorker(step_contents.LocalClaims):
         self,
         batch: kv.Batch,
         kind: EffectKind,
-        found: works.DuePointer,
+        due: works.DuePointer,
         raws: tuple[bytes | None, bytes | None],
         now_us: int,
     ) -> tuple[bool, works.Open | None]:
         """Whether something is to be done about it, and the claim, if that is to claim it. `raws`: the work as it was
         read, and its world.
         """
-        authority = works.decode(found.pointer.at, found.pointer.intent, raws[0])
-        if not works.matches(found, authority):
-            works.discard(batch, found, authority)
+        authority = works.decode(due.pointer.at, due.pointer.intent, raws[0])
+        if not works.matches(due, authority):
+            works.discard(batch, due, authority)
             return True, None
         assert authority is not None
         # Still performed here, though its claim has run out: a second attempt beside it would do the work twice.

@@ -79,18 +79,18 @@ class Function(msgspec.Struct, frozen=True):
         return f"the function that wl.open(secrets=) was given has none of the name {name!r}"
 
 
-def chosen(given: Given | None, variables: Mapping[str, str]) -> SecretSource:
+def chosen(source: Given | None, variables: Mapping[str, str]) -> SecretSource:
     """What `wl.open(secrets=)` was given. A folder is looked into behind the environment."""
-    if given is None:
+    if source is None:
         named = variables.get(FOLDER)
         return Environment(variables, Path(named) if named else None)
-    if isinstance(given, str | Path):
-        return Environment(variables, Path(given))
-    if isinstance(given, Mapping):
-        return Table({secret_reading.check_name(name): value for name, value in given.items()})
-    if callable(given):
-        return Function(given)
-    raise errors.BadInput(f"secrets= is a folder, a mapping, or a function of a name, not {type(given).__name__}")
+    if isinstance(source, str | Path):
+        return Environment(variables, Path(source))
+    if isinstance(source, Mapping):
+        return Table({secret_reading.check_name(name): value for name, value in source.items()})
+    if callable(source):
+        return Function(source)
+    raise errors.BadInput(f"secrets= is a folder, a mapping, or a function of a name, not {type(source).__name__}")
 
 
 def _variable(name: str) -> str:

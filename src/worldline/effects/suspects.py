@@ -59,28 +59,28 @@ class Suspects:
 
     # --- Claims -----------------------------------------------------------------------------------------------
 
-    def holds_back(self, found: works.Open) -> bool:
+    def holds_back(self, opened: works.Open) -> bool:
         """Whether this effect is not to be claimed now."""
-        if not works.is_suspect(found):
+        if not works.is_suspect(opened):
             return False
         if self._is_free():
             # One may be claimed now, and the others wait from here on for that one.
             self._since_us.clear()
             return False
         now_us = self._env.monotonic_us()
-        lasts_us = HELD_BACK_US * min(max(1, found.work.died), HELD_BACK_TIMES_MAX)
-        if now_us - self._since_us.setdefault(found.intent, now_us) >= lasts_us:
+        lasts_us = HELD_BACK_US * min(max(1, opened.work.died), HELD_BACK_TIMES_MAX)
+        if now_us - self._since_us.setdefault(opened.intent, now_us) >= lasts_us:
             return False
         probes.hit("effects.held-back")
         return True
 
-    def take(self, found: works.Open) -> bool:
+    def take(self, opened: works.Open) -> bool:
         """One is claimed now. Whether it is alone."""
-        if not works.is_suspect(found):
+        if not works.is_suspect(opened):
             return False
         alone = self._is_free()
-        self._since_us.pop(found.intent, None)
-        self._performed[found.intent] = None
+        self._since_us.pop(opened.intent, None)
+        self._performed[opened.intent] = None
         return alone
 
     def leave(self, intent: ids.IntentId) -> None:

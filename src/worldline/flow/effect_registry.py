@@ -110,7 +110,7 @@ def call(requirement: flow_records.Requirement, head: flow_records.Snapshot) -> 
 async def perform(
     registered: Registered | None,
     requirement: flow_records.Requirement,
-    given: EffectCall,
+    call: EffectCall,
     env: envs.Env,
     settle: Settle,
 ) -> None:
@@ -120,7 +120,7 @@ async def perform(
         _log.warning("%s, for intent %s: call host.register first", said, requirement.intent_id)
         return settle(_failed(requirement, faults.UNKNOWN_EFFECT, said))
     for attempt in range(registered.retries + 1):
-        work = asyncio.ensure_future(_attempt(registered.handler, requirement, given))
+        work = asyncio.ensure_future(_attempt(registered.handler, requirement, call))
         # The environment's clock, which tests and simulations replace.
         limit = asyncio.ensure_future(env.sleep(registered.timeout_ms / 1_000))
         try:
@@ -155,9 +155,9 @@ def _settled(work: asyncio.Future[jobs.FulfillEffect], requirement: flow_records
     return work.result()
 
 
-async def _attempt(handler: Handler, requirement: flow_records.Requirement, given: EffectCall) -> jobs.FulfillEffect:
+async def _attempt(handler: Handler, requirement: flow_records.Requirement, call: EffectCall) -> jobs.FulfillEffect:
     try:
-        found = handler(given)
+        found = handler(call)
         result = await found if inspect.isawaitable(found) else found
     except Exception as error:  # noqa: BLE001 - a user's handler: whatever it raises is the effect's outcome
         _log.warning(

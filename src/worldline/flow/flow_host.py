@@ -205,22 +205,22 @@ class Host:
         # Shielded, because a caller that is cancelled must not end the wait of others.
         return _own(await asyncio.shield(future))
 
-    def patch(self, given: list[patches.Patch], *, source: str, key: str = DEFAULT_KEY) -> None:
+    def patch(self, patch_list: list[patches.Patch], *, source: str, key: str = DEFAULT_KEY) -> None:
         """Apply patches from outside, as a job of their own. Raises `patches.BadPatch` before it is one."""
         self._check_open()
-        self._enqueue(key, jobs.ApplyPatches(jobs.from_handler(given), source))
+        self._enqueue(key, jobs.ApplyPatches(jobs.from_handler(patch_list), source))
 
-    def inject(self, requirement_id: str, given: object, *, key: str = DEFAULT_KEY) -> None:
+    def inject(self, requirement_id: str, result: object, *, key: str = DEFAULT_KEY) -> None:
         """Take the outcome of an effect that was performed elsewhere: patches, or a `jobs.Failure`."""
         self._check_open()
         intent_id = next(
             (each.intent_id for each in self._entry(key).head.system.pending_requirements if each.id == requirement_id),
             "",
         )
-        if isinstance(given, jobs.Failure):
-            self._enqueue(key, jobs.FulfillEffect(intent_id, requirement_id, (), given))
+        if isinstance(result, jobs.Failure):
+            self._enqueue(key, jobs.FulfillEffect(intent_id, requirement_id, (), result))
         else:
-            self._enqueue(key, jobs.fulfilled(intent_id, requirement_id, given))
+            self._enqueue(key, jobs.fulfilled(intent_id, requirement_id, result))
 
     def cancel(self, requirement_id: str, *, key: str = DEFAULT_KEY) -> None:
         """Wait for an effect no longer: cancelled is its outcome."""

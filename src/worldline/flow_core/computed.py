@@ -65,21 +65,21 @@ class Evaluation:
         self._last: tuple[list[Any], dict[str, Any], int] | None = None  # the fields, the values, what they cost
 
     def run(
-        self, snapshot: flow_records.Snapshot, data: dict[str, Any], given: Any, meter: js_values.EvaluationMeter
+        self, snapshot: flow_records.Snapshot, data: dict[str, Any], action_input: Any, meter: js_values.EvaluationMeter
     ) -> dict[str, Any]:
         """All of them, of this data and this input; the rest is the snapshot's. Raises `ComputedFailed`. Remembered
         ones cost as much as others, and fail as others do.
         """
         # They depend on the intent or the time as well, so nothing of them can be kept.
         if self._fields is None:
-            return self._evaluated(replace(snapshot, data=data, input=given), meter)
+            return self._evaluated(replace(snapshot, data=data, input=action_input), meter)
         read = [data.get(name, js_values.MISSING) for name in self._fields]
         last = self._last
         if last is not None and meter.can_spend(last[2]) and all(map(is_, read, last[0])):
             meter.spend(last[2])
             return last[1].copy()  # the snapshot gets its own
         begun = meter.work
-        found = self._evaluated(replace(snapshot, data=data, input=given), meter)
+        found = self._evaluated(replace(snapshot, data=data, input=action_input), meter)
         if not any(type(each) in _CONTAINERS for each in found.values()):
             # The cost is kept too, so that the same document reaches the limit at the same place.
             self._last = read, found.copy(), meter.work - begun

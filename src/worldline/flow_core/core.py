@@ -110,13 +110,13 @@ class Core:
         self,
         schema: Compiled,
         snapshot: flow_records.Snapshot,
-        given: Sequence[patches.Patch],
+        patch_list: Sequence[patches.Patch],
         context: flow_records.JobContext,
     ) -> flow_records.Snapshot:
         """Return the snapshot after patches, with its computed values."""
         data, system = snapshot.data, snapshot.system
         refused: list[flow_records.ErrorValue] = []
-        for patch in patches.concrete(given):
+        for patch in patches.concrete(patch_list):
             try:
                 # Hosts clear requirements by a patch, so that it is in the same apply as the tombstone.
                 if patch.path == patches.CLEAR and patch.op == "set":
@@ -247,7 +247,7 @@ class Core:
     def _ended(
         self,
         schema: Compiled,
-        before: flow_records.Snapshot,
+        old: flow_records.Snapshot,
         intent: flow_records.Intent,
         flow: flow_nodes.FlowRun,
         closing: Sequence[patches.Patch],
@@ -257,18 +257,18 @@ class Core:
         requirements = tuple(flow.requirements) if status == "pending" else ()
         data, given = flow.scope.data, intent.input
         try:
-            derived = schema.evaluation().run(before, data, given, flow.scope.meter)
+            derived = schema.evaluation().run(old, data, given, flow.scope.meter)
         except (faults.Fault, computed.ComputedFailed) as fault:
             # A snapshot without computed values is no ground to perform effects on.
             derived, status, requirements = {}, "error", ()
             error = _error(fault, intent.type, context)
         action = intent.type if status == "pending" else None
-        system = _system(before, error, status=_STATUS[status], pending=requirements, action=action)
-        current = flow_records.Snapshot(data, derived, system, before.meta, given)
+        system = _system(old, error, status=_STATUS[status], pending=requirements, action=action)
+        current = flow_records.Snapshot(data, derived, system, old.meta, given)
         after = _settled(current, system, context, () if status == "pending" else closing)
         graph = None
         if flow.recorder is not None:
-            graph = _graph(flow.recorder.root, flow.recorder.nodes, intent, before, context, ended=_TERMINATED[status])
+            graph = _graph(flow.recorder.root, flow.recorder.nodes, intent, old, context, ended=_TERMINATED[status])
         return Computed(status, after, requirements, graph)
 
 
@@ -333,7 +333,7 @@ def _require(condition: Run, scope: EvalScope, action: str) -> None:
 
 
 def _system(
-    before: flow_records.Snapshot,
+    old: flow_records.Snapshot,
     error: flow_records.ErrorValue | None,
     *,
     status: str,
@@ -341,7 +341,7 @@ def _system(
     action: str | None = None,
 ) -> flow_records.System:
     """`system` after a compute: its error or none, and the last errors."""
-    errors = before.system.errors if error is None else flow_records.kept((*before.system.errors, error))
+    errors = old.system.errors if error is None else flow_records.kept((*old.system.errors, error))
     if status == "idle" and error is None and not errors and not pending and action is None:
         return flow_records.IDLE  # as mostly: one for all cells
     return flow_records.System(status, error, errors, pending, action)
@@ -366,7 +366,7 @@ def _graph(
     root: str,
     recorded: dict[str, compute_trace.TraceNode],
     intent: flow_records.Intent,
-    before: flow_records.Snapshot,
+    old: flow_records.Snapshot,
     context: flow_records.JobContext,
     *,
     ended: str,
@@ -376,18 +376,18 @@ def _graph(
         root=root,
         nodes=recorded,
         intent=said,
-        base_version=before.meta.version,
-        result_version=before.meta.version + 1,
+        base_version=old.meta.version,
+        result_version=old.meta.version + 1,
         duration=context.duration_ms,
         terminated_by=ended,
     )
 
 
 def _error(
-    found: faults.Fault | computed.ComputedFailed, action: str, context: flow_records.JobContext
+    failure: faults.Fault | computed.ComputedFailed, action: str, context: flow_records.JobContext
 ) -> flow_records.ErrorValue:
-    fault = found.fault if isinstance(found, computed.ComputedFailed) else found
-    where = found.key if isinstance(found, computed.ComputedFailed) else ""  # of an early error: no node was run
+    fault = failure.fault if isinstance(failure, computed.ComputedFailed) else failure
+    where = failure.key if isinstance(failure, computed.ComputedFailed) else ""  # of an early error: no node was run
     return flow_records.ErrorValue(
         code=fault.code,
         message=fault.message,

@@ -1,7 +1,7 @@
 """Schema documents: their shape, checked by msgspec. The raw document is kept beside it, for it is what is hashed.
 
 A document is data: it can be journaled, sent and shown. `read` refuses what has the wrong shape; what a document means
-is checked in `validation.py`, and it is made ready to run in `compiled.py`.
+is checked in `validation.py`, and it is made ready to run in `compiled_document.py`.
 """
 
 from __future__ import annotations
@@ -182,18 +182,18 @@ def _part(holder: Mapping[str, Any], name: str, kind: Any, where: str, problems:
 
 
 def _entries(
-    inner: Mapping[str, Any] | None, kind: Any, into: dict[str, Any], found: Parts, *, part: str, where: str
+    inner: Mapping[str, Any] | None, kind: Any, into: dict[str, Any], parts: Parts, *, part: str, where: str
 ) -> None:
     """The members of a part, each by itself."""
     if inner is None:
         return
-    found.read[part] = None
+    parts.read[part] = None
     for name in inner:
-        entry = _part(inner, name, kind, f"{where}.{name}", found.problems)
+        entry = _part(inner, name, kind, f"{where}.{name}", parts.problems)
         if entry is not None:
             into[name] = entry
         else:
-            found.read.pop(part, None)  # it is not empty, whatever is left of it
+            parts.read.pop(part, None)  # it is not empty, whatever is left of it
 
 
 def _too_large(document: object) -> str:

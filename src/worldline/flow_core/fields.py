@@ -59,13 +59,13 @@ def takes_null(spec: document_schema.FieldSpec) -> bool:
 
 
 def misfit(
-    spec: document_schema.FieldSpec, value: Any, where: str, *, partial: bool = False, given: bool = False
+    spec: document_schema.FieldSpec, value: Any, where: str, *, partial: bool = False, is_input: bool = False
 ) -> str:
-    """Why a value does not fit a field; empty if it does. `partial`: required members may be missing; `given`: it is an
-    input, where what is required is not null.
+    """Why a value does not fit a field; empty if it does. `partial`: required members may be missing; `is_input`: it is
+    an input, where what is required is not null.
     """
     if value is None:
-        return "" if not given or takes_null(spec) else f"{where} is required, and null is no value for it"
+        return "" if not is_input or takes_null(spec) else f"{where} is required, and null is no value for it"
     kind = spec.type
     if value is js_values.MISSING:
         return f"Value is required at {where}"
@@ -77,10 +77,10 @@ def misfit(
         if not isinstance(spec.fields, dict):
             return ""
         if found == "object":
-            return _members(spec.fields, value, where, partial=partial, given=given)
+            return _members(spec.fields, value, where, partial=partial, is_input=is_input)
     elif found == kind:
         if kind == "array" and isinstance(spec.items, document_schema.FieldSpec):
-            each = (misfit(spec.items, item, f"{where}.{at}", given=given) for at, item in enumerate(value))
+            each = (misfit(spec.items, item, f"{where}.{at}", is_input=is_input) for at, item in enumerate(value))
             return next((wrong for wrong in each if wrong), "")
         if kind == "number" and not math.isfinite(value):
             return f"{where} must be a finite number"
@@ -89,7 +89,12 @@ def misfit(
 
 
 def _members(
-    fields: Mapping[str, document_schema.FieldSpec], value: Mapping[str, Any], where: str, *, partial: bool, given: bool
+    fields: Mapping[str, document_schema.FieldSpec],
+    value: Mapping[str, Any],
+    where: str,
+    *,
+    partial: bool,
+    is_input: bool,
 ) -> str:
     # Refused, because no path of the document could read it.
     for name in value:
@@ -100,7 +105,7 @@ def _members(
             if spec.required and not partial:
                 return f"{where} needs the field {name!r}"
             continue
-        if wrong := misfit(spec, value[name], f"{where}.{name}", given=given):
+        if wrong := misfit(spec, value[name], f"{where}.{name}", is_input=is_input):
             return wrong
     return ""
 
@@ -113,4 +118,4 @@ def input_misfit(spec: document_schema.FieldSpec | Any, value: Any) -> str:
     given = {} if value is js_values.MISSING or value is None else value
     if type(given) is not dict:
         return f"input must be an object, not {js_values.kind_of(given)}"
-    return _members(spec.fields, given, "input", partial=False, given=True)
+    return _members(spec.fields, given, "input", partial=False, is_input=True)

@@ -124,8 +124,8 @@ def _quoted(value: str, *, strict: bool) -> str:
     return '"' + _ESCAPED.sub(_escape, value) + '"'
 
 
-def _escape(found: re.Match[str]) -> str:
-    return _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}"
+def _escape(match: re.Match[str]) -> str:
+    return _SHORT.get(match[0]) or f"\\u{ord(match[0]):04x}"
 
 
 def _sha256(text: str) -> str:

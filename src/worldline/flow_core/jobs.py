@@ -132,7 +132,7 @@ class CoreCalls(Protocol):
         self,
         schema: Compiled,
         snapshot: flow_records.Snapshot,
-        given: Sequence[patches.Patch],
+        patch_list: Sequence[patches.Patch],
         context: flow_records.JobContext,
     ) -> flow_records.Snapshot: ...
 
@@ -265,10 +265,10 @@ def resumed(head: flow_records.Snapshot, domain: DomainRuntime, context: flow_re
     return JobOutcome(head, tuple(jobs), tuple(effects))
 
 
-def fulfilled(intent_id: str, requirement_id: str, given: object) -> FulfillEffect:
+def fulfilled(intent_id: str, requirement_id: str, result: object) -> FulfillEffect:
     """Return the job over what a handler gave. What is no patch is a failure already, so the job is always data."""
     try:
-        return FulfillEffect(intent_id, requirement_id, from_handler(given))
+        return FulfillEffect(intent_id, requirement_id, from_handler(result))
     except patches.BadPatch as refused:
         return FulfillEffect(intent_id, requirement_id, (), Failure(EFFECT_APPLY_FAILED, str(refused)))
 
@@ -308,9 +308,9 @@ def refused_again(head: flow_records.Snapshot, intent_id: str) -> flow_records.R
     return next((each for each in own_pending(head, intent_id) if slots.is_failed(head, intent_id, each.id)), None)
 
 
-def from_handler(given: object) -> patches.Concrete:
+def from_handler(result: object) -> patches.Concrete:
     """Return the patches of a handler: concrete, and of the domain's own data."""
-    found = patches.concrete(given)
+    found = patches.concrete(result)
     for each in found:
         root = value_paths.split(each.path)[0]
         if root in patches.RESERVED or root == flow_records.HOST:
@@ -516,9 +516,9 @@ class _Turn:
                 jobs.append(_restored(job.intent_id, each.id, kept))
         return JobOutcome(self._head, tuple(jobs))
 
-    def _apply(self, given: Sequence[patches.Patch], source: str) -> None:
-        self._head = self._domain.core.apply(self._domain.schema, self._head, given, self._context)
-        self._emit("core:apply", source=source, patchCount=len(given))
+    def _apply(self, patch_list: Sequence[patches.Patch], source: str) -> None:
+        self._head = self._domain.core.apply(self._domain.schema, self._head, patch_list, self._context)
+        self._emit("core:apply", source=source, patchCount=len(patch_list))
 
 
 def _kept(job: FulfillEffect) -> dict[str, Any]:

@@ -54,36 +54,36 @@ def merge(path: str, value: Mapping[str, Any]) -> Patch:
     return Patch(op="merge", path=path, value=value)
 
 
-def concrete(given: object) -> Concrete:
+def concrete(patch_list: object) -> Concrete:
     """Patches as callers give them, as records or as JSON, checked and copied. Raises `BadPatch`."""
     # Checked before: most jobs hand on what they have made themselves.
-    if type(given) is Concrete:
-        return given
-    if not isinstance(given, list | tuple):
-        raise BadPatch(f"patches are a list, not {type(given).__name__}")
-    if len(given) > limits.FLOW_PATCHES_MAX:
-        raise BadPatch(f"{len(given)} patches; the limit is {limits.FLOW_PATCHES_MAX}")
-    return Concrete([_concrete(each) for each in given])
+    if type(patch_list) is Concrete:
+        return patch_list
+    if not isinstance(patch_list, list | tuple):
+        raise BadPatch(f"patches are a list, not {type(patch_list).__name__}")
+    if len(patch_list) > limits.FLOW_PATCHES_MAX:
+        raise BadPatch(f"{len(patch_list)} patches; the limit is {limits.FLOW_PATCHES_MAX}")
+    return Concrete([_concrete(each) for each in patch_list])
 
 
-def _concrete(given: object) -> Patch:
-    if not isinstance(given, Patch):
-        if not isinstance(given, Mapping):
-            raise BadPatch(f"a patch is an object with op and path, not {type(given).__name__}")
-        given = Patch(given.get("op", ""), given.get("path", ""), given.get("value", js_values.MISSING))
-    if given.op not in document_schema.OPS:
-        raise BadPatch(f"no patch has the op {given.op!r}; there are {', '.join(document_schema.OPS)}")
-    path: object = given.path
+def _concrete(patch: object) -> Patch:
+    if not isinstance(patch, Patch):
+        if not isinstance(patch, Mapping):
+            raise BadPatch(f"a patch is an object with op and path, not {type(patch).__name__}")
+        patch = Patch(patch.get("op", ""), patch.get("path", ""), patch.get("value", js_values.MISSING))
+    if patch.op not in document_schema.OPS:
+        raise BadPatch(f"no patch has the op {patch.op!r}; there are {', '.join(document_schema.OPS)}")
+    path: object = patch.path
     if not isinstance(path, str) or not path:
         raise BadPatch(f"the path of a patch is a text, not {path!r}")
-    if js_values.FORBIDDEN_KEY in value_paths.split(given.path):
+    if js_values.FORBIDDEN_KEY in value_paths.split(patch.path):
         raise BadPatch(f"no path may name {js_values.FORBIDDEN_KEY}")
-    if given.op == "unset":
-        return Patch("unset", given.path)
-    if given.value is js_values.MISSING:
-        raise BadPatch(f"{given.op} of {given.path} needs a value")
+    if patch.op == "unset":
+        return Patch("unset", patch.path)
+    if patch.value is js_values.MISSING:
+        raise BadPatch(f"{patch.op} of {patch.path} needs a value")
     try:
-        return Patch(given.op, given.path, js_values.from_outside(given.value, given.path))
+        return Patch(patch.op, patch.path, js_values.from_outside(patch.value, patch.path))
     except faults.NotJson as refused:
         raise BadPatch(str(refused)) from None
 

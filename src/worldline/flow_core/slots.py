@@ -96,9 +96,9 @@ def settled(head: flow_records.Snapshot, intent_id: str, requirement_id: str) ->
     return made
 
 
-def error(head: flow_records.Snapshot, found: dict[str, Any]) -> patches.Concrete:
+def error(head: flow_records.Snapshot, host_error: dict[str, Any]) -> patches.Concrete:
     """Return the patches that record an error of the host."""
     before = own(head).get("errors")
     # Only the last ones: they are in every snapshot from here on.
-    errors = [*(before if isinstance(before, list) else []), found][-limits.FLOW_ERRORS_MAX :]
-    return patches.Concrete((patches.set_(_path("lastError"), found), patches.set_(_path("errors"), errors)))
+    errors = [*(before if isinstance(before, list) else []), host_error][-limits.FLOW_ERRORS_MAX :]
+    return patches.Concrete((patches.set_(_path("lastError"), host_error), patches.set_(_path("errors"), errors)))

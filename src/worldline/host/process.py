@@ -137,7 +137,7 @@ class ProcessHost:
         return self._worlds
 
     @property
-    def adapter(self) -> effect_worker.AdapterWorker:
+    def adapter(self) -> effect_worker.EffectWorker:
         assert self._adapter is not None, "no effects are performed in this process"
         return self._adapter
 
@@ -146,8 +146,8 @@ class ProcessHost:
         assert self._timers is not None, "no timers are fired in this process"
         return self._timers
 
-    def _make_adapter(self, egress: Egress, secrets: secret_sources.Given | None) -> effect_worker.AdapterWorker:
-        return effect_worker.AdapterWorker(
+    def _make_adapter(self, egress: Egress, secrets: secret_sources.Given | None) -> effect_worker.EffectWorker:
+        return effect_worker.EffectWorker(
             self._store.engine,
             self._store.env,
             self.universes,

@@ -69,15 +69,15 @@ def grown(since: AgeAnchor, *, monotonic_us: int, time_us: int) -> int:
     return since.age_us + min(max(0, agreed_us), STEP_US_MAX)
 
 
-def advance(batch: kv.Batch, found: AgeRecord, since: AgeAnchor, to_us: int) -> AgeRecord:
+def advance(batch: kv.Batch, record: AgeRecord, since: AgeAnchor, to_us: int) -> AgeRecord:
     """Let the universe be as old as was counted from an anchor. Guard: the age as it was read, which rises."""
-    assert to_us > found.age.age_us, "an age only rises"
+    assert to_us > record.age.age_us, "an age only rises"
     # The largest step of all janitors is kept, since `has_passed` subtracts it whatever anchor was counted from.
-    after = Age(to_us, max(found.age.step_us, to_us - since.age_us))
-    key, raw = keys.age_key(found.universe), keys.AGE.pack(after)
-    if found.raw is None:
+    after = Age(to_us, max(record.age.step_us, to_us - since.age_us))
+    key, raw = keys.age_key(record.universe), keys.AGE.pack(after)
+    if record.raw is None:
         batch.absent(key)
     else:
-        batch.expect(key, found.raw)
+        batch.expect(key, record.raw)
     batch.put(key, raw)
-    return AgeRecord(found.universe, after, raw)
+    return AgeRecord(record.universe, after, raw)

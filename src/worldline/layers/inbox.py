@@ -111,17 +111,17 @@ def check_age(client_id: bytes | str, *, time_us: int, window_us: int) -> None:
         )
 
 
-def seen_stamp(found: bytes, item: inbox.Item, *, client_id: bytes | str) -> kv.Stamp:
+def seen_stamp(record: bytes, item: inbox.Item, *, client_id: bytes | str) -> kv.Stamp:
     """The first stamp of an id's record, if it was for the same item. Else `IdReused`."""
-    seen = keys.SEEN.unpack(found[: -limits.STAMP_BYTES])
+    seen = keys.SEEN.unpack(record[: -limits.STAMP_BYTES])
     if seen.digest != digest.sha256(keys.ITEM.pack(item)):
         raise errors.IdReused(client_id.hex() if isinstance(client_id, bytes) else client_id)
-    return kv.Stamp(found[-limits.STAMP_BYTES :])
+    return kv.Stamp(record[-limits.STAMP_BYTES :])
 
 
-def seen_us(found: bytes) -> int:
+def seen_us(record: bytes) -> int:
     """When an id's record was made, on the store's clock."""
-    return keys.SEEN.unpack(found[: -limits.STAMP_BYTES]).time_us
+    return keys.SEEN.unpack(record[: -limits.STAMP_BYTES]).time_us
 
 
 def read_range(

@@ -78,7 +78,7 @@ class SealedSteps(msgspec.Struct, frozen=True):
 
 
 def seal(
-    before: journal.Head,
+    head: journal.Head,
     drafts: Sequence[journal.EntryDraft],
     changes: Sequence[Change],
     *,
@@ -98,8 +98,8 @@ def seal(
     assert drafts, "a step has at least the input it consumed"
     assert len(state) == limits.DIGEST_BYTES
     # The store's clock may be set back; logical time never is.
-    logical_us = max(before.time_us, time_us)
-    step, height, size = before.step + 1, before.height, 0
+    logical_us = max(head.time_us, time_us)
+    step, height, size = head.step + 1, head.height, 0
     last, last_height, blob = drafts[-1], height + len(drafts), b""
     entries: list[journal.JournalEntry] = []
     data: list[bytes] = []
@@ -125,14 +125,14 @@ def seal(
     end = len(raw) - (_DIGEST_FIELD_BYTES if blob else 1)  # of state and chain, which are empty, before the blob
     with_state, behind = raw[: end - 2] + _DIGEST_HEAD + state, raw[end:]
     data[-1] = with_state + _EMPTY + behind
-    chain = chain_of(before.chain, data, changes_digest(changes) if covered is None else covered)
+    chain = chain_of(head.chain, data, changes_digest(changes) if covered is None else covered)
     data[-1] = with_state + _DIGEST_HEAD + chain + behind
     carried = b"" if blob else last.payload
     entries.append(
         JournalEntry(height, step, last.kind, logical_us, carried, last.stamp, last.correlation, state, chain, blob)
     )
     stored = stored_changes.encode(changes, drafts, book, large, plain=plain)
-    return SealedSteps(before, entries, data, journal.Head(step, height, chain, state, logical_us), [stored], large)
+    return SealedSteps(head, entries, data, journal.Head(step, height, chain, state, logical_us), [stored], large)
 
 
 def opened(data: bytes, *, has_blob: bool) -> bytes:
@@ -227,13 +227,13 @@ def decode(at: ids.Address, items: Iterable[tuple[bytes, bytes]], *, above: int)
     return entries
 
 
-def verify(before: journal.Head, entries: Sequence[journal.JournalEntry], changed: Sequence[bytes]) -> journal.Head:
-    """Recompute the chain over whole steps that follow `before`. Returns the head they lead to. `changed`: the digest
+def verify(last: journal.Head, entries: Sequence[journal.JournalEntry], changed: Sequence[bytes]) -> journal.Head:
+    """Recompute the chain over whole steps that follow `last`. Returns the head they lead to. `changed`: the digest
     of each step's changes (`change.changes_digest`).
 
     `DecodeError` for entries that do not follow each other, `DigestMismatch` for a chain that is not theirs.
     """
-    head = before
+    head = last
     step: list[journal.JournalEntry] = []
     for entry in entries:
         if entry.height != head.height + len(step) + 1 or entry.step != head.step + 1:
@@ -243,7 +243,7 @@ def verify(before: journal.Head, entries: Sequence[journal.JournalEntry], change
             raise errors.DecodeError(f"time goes back, or changes within a step, at height {entry.height}")
         if not entry.chain:
             continue
-        index = head.step - before.step
+        index = head.step - last.step
         if index >= len(changed):
             raise errors.DecodeError(f"the changes of step {entry.step} are missing")
         actual = chain_digest(head.chain, step, changed[index])
@@ -255,7 +255,7 @@ def verify(before: journal.Head, entries: Sequence[journal.JournalEntry], change
         step = []
     if step:
         raise errors.DecodeError(f"the journal ends inside step {step[0].step}")
-    if len(changed) > head.step - before.step:
+    if len(changed) > head.step - last.step:
         raise errors.DecodeError(f"changes of step {head.step + 1}, which has no entries")
     return head
 

@@ -258,7 +258,7 @@ def heartbeat(
     batch: kv.Batch,
     worker: ids.WorkerId,
     *,
-    before: HeartbeatRecord | None,
+    last: HeartbeatRecord | None,
     incarnation: ids.Incarnation,
     now_us: int,
     ttl_us: int,
@@ -276,15 +276,15 @@ def heartbeat(
     ids.check_id(incarnation, "an incarnation")
     key = keys.worker_key(worker)
     beat = 1
-    if before is None:
+    if last is None:
         batch.absent(key)
     else:
-        if before.sign.incarnation == incarnation:
+        if last.sign.incarnation == incarnation:
             # Counted, because the time may be the same: bytes that do not change are no guard.
-            beat = before.sign.beat + 1
-        elif before.alive(now_us) and not proven_dead:
+            beat = last.sign.beat + 1
+        elif last.alive(now_us) and not proven_dead:
             raise errors.Exists(f"worker {worker.hex()} is alive in another process")
-        batch.expect(key, before.raw)
+        batch.expect(key, last.raw)
     sign = leases.Worker(incarnation, beat, now_us, ttl_us, capacity, dict(labels), draining)
     raw = keys.WORKER.pack(sign)
     batch.put(key, raw)

@@ -131,9 +131,9 @@ def get_seen(destination: ids.Address, message: inbox.Message) -> kv.Get:
     return inboxes.get_seen(destination, _client_id(message))
 
 
-def seen_stamp(found: bytes, message: inbox.Message) -> kv.Stamp:
+def seen_stamp(record: bytes, message: inbox.Message) -> kv.Stamp:
     """The stamp this message was taken under before. `IdReused` if that was another one."""
-    return inboxes.seen_stamp(found, _unnamed(message), client_id=_client_id(message))
+    return inboxes.seen_stamp(record, _unnamed(message), client_id=_client_id(message))
 
 
 def _unnamed(message: inbox.Message) -> inbox.Message:

@@ -66,9 +66,9 @@ def get_subject(root: ids.Address, subject: bytes) -> kv.Get:
     return kv.Get(personal_subjects.subject_key(root, subject))
 
 
-def unchanged(batch: kv.Batch, root: ids.Address, found: Iterable[SubjectRecord]) -> None:
+def unchanged(batch: kv.Batch, root: ids.Address, subjects: Iterable[SubjectRecord]) -> None:
     """Expect that nothing of these subjects was erased since they were first read. One without a record gets it now."""
-    for each in found:
+    for each in subjects:
         key = personal_subjects.subject_key(root, each.subject)
         if key in batch.expects:
             continue

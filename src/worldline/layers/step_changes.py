@@ -164,7 +164,7 @@ class _Search:
         self._next = 0
         self._looks = _LOOKS_EACH * (rows + len(drafts))
 
-    def find(self, wanted: bytes) -> tuple[int, int] | None:
+    def find(self, meaning: bytes) -> tuple[int, int] | None:
         """The index of an entry that has these bytes, and where in its payload."""
         drafts = self._drafts
         count = len(drafts)
@@ -174,7 +174,7 @@ class _Search:
                 return None
             self._looks -= 1
             index = (self._next + turn) % count
-            offset = drafts[index].payload.find(wanted)
+            offset = drafts[index].payload.find(meaning)
             if offset >= 0:
                 self._next = index
                 return index, offset
@@ -427,16 +427,16 @@ def _row(key: bytes, meaning: bytes, placement: bytes) -> Change:
 
 
 def _image(
-    key: bytes, before: Row | None, base: bytes, image: bytes, *, made: bytes, length: int, placement: bytes
+    key: bytes, old_row: Row | None, base: bytes, image: bytes, *, made: bytes, length: int, placement: bytes
 ) -> Change:
-    if before is None:
+    if old_row is None:
         raise errors.DecodeError("a delta, and there is no row before it")
     try:
-        meaning = delta.decode(made, before.meaning, length=length)
+        meaning = delta.decode(made, old_row.meaning, length=length)
         digest.check(meaning, image, "the image")
     except errors.Corrupt:
         # If the row before is the damaged one, the error names that one and not the delta.
-        digest.check(before.meaning, base, "the row that a delta starts from")
+        digest.check(old_row.meaning, base, "the row that a delta starts from")
         raise
     return Change(key, Row(meaning, placement), image)
 

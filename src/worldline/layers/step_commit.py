@@ -43,7 +43,7 @@ class SeenInput(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """Hand the intent to an adapter in this process in the same commit."""
+    """Hand the intent to an effect worker in this process in the same commit."""
 
     worker: ids.WorkerId
     token: ids.Token
@@ -54,7 +54,7 @@ class OpenedWork(msgspec.Struct, frozen=True, gc=False):
     intent: ids.IntentId
     work: work_model.Work
     claim: Claim | None = None
-    refused: inbox.EffectReceipt | None = None  # no adapter gets it: this is its answer
+    refused: inbox.EffectReceipt | None = None  # no effect worker gets it: this is its answer
 
 
 class CancelledWork(msgspec.Struct, frozen=True):
@@ -197,7 +197,7 @@ def lost(conflict: kv.Conflict, held: leases.Lease) -> errors.Lost:
 
 def _open(batch: kv.Batch, at: ids.Address, opened: OpenedWork) -> work.Open | None:
     if opened.refused is not None:
-        # Record and answer in one batch: a run must never wait for an intent that no adapter will see.
+        # Record and answer in one batch: a run must never wait for an intent that no effect worker will see.
         work.open_refused(batch, at, opened.intent, opened.work)
         inboxes.enqueue_once(batch, at, opened.refused)
         return None

@@ -233,10 +233,16 @@ def restored(batch: kv.Batch, held: leases.Lease, trial: CrashTrial) -> CrashTri
 
 
 def mark(
-    batch: kv.Batch, held: leases.Lease, trial: CrashTrial | None, *, step: int, given: bytes, beside: bool = False
+    batch: kv.Batch,
+    held: leases.Lease,
+    trial: CrashTrial | None,
+    *,
+    step: int,
+    input_digest: bytes,
+    beside: bool = False,
 ) -> CrashTrial:
     """Code runs from now on, in the step over this input. Guard: the trial as this holder wrote it."""
-    about = _about(held, trial, step=step, given=given)
+    about = _about(held, trial, step=step, input_digest=input_digest)
     return _change(batch, held, trial, msgspec.structs.replace(about, running=HolderActivity.STEP, beside=beside))
 
 
@@ -246,10 +252,10 @@ def returned(batch: kv.Batch, held: leases.Lease, trial: CrashTrial) -> CrashTri
 
 
 def hold_against(
-    batch: kv.Batch, held: leases.Lease, trial: CrashTrial | None, *, step: int, given: bytes
+    batch: kv.Batch, held: leases.Lease, trial: CrashTrial | None, *, step: int, input_digest: bytes
 ) -> CrashTrial:
     """A step over this input did not end cleanly, though its process lives. Guard: as for `mark`."""
-    about = _about(held, trial, step=step, given=given)
+    about = _about(held, trial, step=step, input_digest=input_digest)
     return _change(
         batch,
         held,
@@ -275,20 +281,20 @@ def take_off(batch: kv.Batch, held: leases.Lease, trial: CrashTrial, living: Col
     return _change(batch, held, trial, acquitted_by(trial, living))
 
 
-def raised_over(trial: CrashTrial | None, *, step: int, given: bytes) -> Raised | None:
+def raised_over(trial: CrashTrial | None, *, step: int, input_digest: bytes) -> Raised | None:
     """How often, and what, the kernel raised in the step over this input at this head."""
     raised = None if trial is None else trial.raised
-    return raised if raised is not None and (raised.step, raised.input) == (step, given) else None
+    return raised if raised is not None and (raised.step, raised.input) == (step, input_digest) else None
 
 
 def count_raised(
-    batch: kv.Batch, held: leases.Lease, trial: CrashTrial | None, *, step: int, given: bytes, said: str
+    batch: kv.Batch, held: leases.Lease, trial: CrashTrial | None, *, step: int, input_digest: bytes, said: str
 ) -> CrashTrial:
     """The kernel raised in the step over this input. Guard: as for `mark`."""
-    known = raised_over(trial, step=step, given=given)
-    raised = Raised(step, given, 1 if known is None else known.times + 1, said)
+    known = raised_over(trial, step=step, input_digest=input_digest)
+    raised = Raised(step, input_digest, 1 if known is None else known.times + 1, said)
     # What was counted of deaths stays: that the kernel raises is another matter.
-    before = _about(held, None, step=step, given=given) if trial is None else trial
+    before = _about(held, None, step=step, input_digest=input_digest) if trial is None else trial
     return _change(batch, held, trial, msgspec.structs.replace(before, running=HolderActivity.NOTHING, raised=raised))
 
 
@@ -317,10 +323,6 @@ def quarantined(trial: CrashTrial, *, until_us: int, verdict: str) -> CrashTrial
     )
 
 
-def is_quarantined(trial: CrashTrial | None) -> bool:
-    return trial is not None and trial.until_us > 0
-
-
 def is_over(trial: CrashTrial | None, *, now_us: int, longest_us: int) -> bool:
     """Whether the time of a quarantine is over. One that would last longer than any does was written by a clock that
     was ahead.
@@ -337,23 +339,29 @@ def end_quarantine(batch: kv.Batch, at: ids.Address, raw: bytes, *, restore_deat
     batch.put(keys.trial_key(at), keys.TRIAL.pack(trial))
 
 
-def _about(held: leases.Lease, trial: CrashTrial | None, *, step: int, given: bytes) -> CrashTrial:
+def _about(held: leases.Lease, trial: CrashTrial | None, *, step: int, input_digest: bytes) -> CrashTrial:
     """The trial of this holder over this input: deaths over another one, or at another head, do not count."""
     if trial is None:
         return CrashTrial(
-            held.epoch, step, HolderActivity.NOTHING, given, worker=held.worker, incarnation=held.incarnation
+            held.epoch, step, HolderActivity.NOTHING, input_digest, worker=held.worker, incarnation=held.incarnation
         )
-    same = (trial.step, trial.input) == (step, given)
+    same = (trial.step, trial.input) == (step, input_digest)
     about = trial if same else _forgotten(trial, HolderActivity.STEP)
     return msgspec.structs.replace(
-        about, epoch=held.epoch, step=step, input=given, worker=held.worker, incarnation=held.incarnation, beside=False
+        about,
+        epoch=held.epoch,
+        step=step,
+        input=input_digest,
+        worker=held.worker,
+        incarnation=held.incarnation,
+        beside=False,
     )
 
 
-def _change(batch: kv.Batch, held: leases.Lease, before: CrashTrial | None, after: CrashTrial) -> CrashTrial:
+def _change(batch: kv.Batch, held: leases.Lease, old_trial: CrashTrial | None, after: CrashTrial) -> CrashTrial:
     leases.fence(batch, held)
     # This holder wrote the trial itself, and packing is canonical: these are the stored bytes.
-    _expect(batch, held.at, None if before is None else keys.TRIAL.pack(before))
+    _expect(batch, held.at, None if old_trial is None else keys.TRIAL.pack(old_trial))
     batch.put(keys.trial_key(held.at), keys.TRIAL.pack(after))
     return after
 

@@ -43,12 +43,12 @@ def decode(universe: ids.UniverseId, raw: bytes | None) -> UniverseSettingsRecor
     return UniverseSettingsRecord(universe, UniverseSettings() if found is None else found, raw)
 
 
-def choose(batch: kv.Batch, known: UniverseSettingsRecord, wanted: Mapping[str, str | None], *, time_us: int) -> bool:
+def choose(batch: kv.Batch, known: UniverseSettingsRecord, values: Mapping[str, str | None], *, time_us: int) -> bool:
     """What an operator wants from now on. None: a setting of each process again; what hosts have noted of it is
     forgotten, too. False if it was so already. Guard: the record as it was read.
     """
     chosen, noted = dict(known.record.chosen), dict(known.record.noted)
-    for name, value in wanted.items():
+    for name, value in values.items():
         if value is None:
             chosen.pop(name, None)
             noted.pop(name, None)

@@ -186,9 +186,9 @@ def expect_grants(batch: kv.Batch, record: Granted) -> None:
     batch.expect(keys.grants_key(record.universe), record.raw)
 
 
-def allow(batch: kv.Batch, record: Granted, wanted: model.Grant, *, time_us: int) -> None:
+def allow(batch: kv.Batch, record: Granted, grant: model.Grant, *, time_us: int) -> None:
     """Add a grant. Guard: the record as it was read."""
-    found = [*record.grants.grants, wanted]
+    found = [*record.grants.grants, grant]
     if len(found) > limits.GRANTS_MAX:
         raise errors.TooLarge("the grants of a universe", size=len(found), limit=limits.GRANTS_MAX)
     number = record.grants.changes + 1
@@ -196,7 +196,7 @@ def allow(batch: kv.Batch, record: Granted, wanted: model.Grant, *, time_us: int
         batch,
         record,
         msgspec.structs.replace(record.grants, changes=number, grants=found),
-        model.GrantChange(number, True, [wanted], time_us),
+        model.GrantChange(number, True, [grant], time_us),
     )
 
 
@@ -213,10 +213,10 @@ def deny(batch: kv.Batch, record: Granted, taken: Sequence[model.Grant], *, time
     )
 
 
-def change_grants(batch: kv.Batch, record: Granted, found: model.Grants, change: model.GrantChange) -> None:
+def change_grants(batch: kv.Batch, record: Granted, grants: model.Grants, change: model.GrantChange) -> None:
     """Put another record, and what was changed, into the log. Guard: the record as it was read."""
-    assert found.changes == change.change == record.grants.changes + 1
-    key, raw = keys.grants_key(record.universe), keys.GRANTS.pack(found)
+    assert grants.changes == change.change == record.grants.changes + 1
+    key, raw = keys.grants_key(record.universe), keys.GRANTS.pack(grants)
     if len(raw) > limits.VALUE_BYTES_MAX:
         raise errors.TooLarge("the grants and rules of a universe", size=len(raw), limit=limits.VALUE_BYTES_MAX)
     if record.raw is None:

@@ -8,7 +8,7 @@ succeeded by another can change nothing any more.
 
     open --> WAITING --claim--> CLAIMED --settle--> SETTLED --close--> gone
                 ^                |  | renew (stays CLAIMED, later due)
-                |   back_off     |  | due passes: claimable again by any adapter, no reaper
+                |   back_off     |  | due passes: claimable again by any effect worker, no reaper
                 +----------------+  |
                 ^                   +--park--> PARKED --retry--> WAITING
                 +------------------------------------------------+
@@ -23,8 +23,8 @@ Moves are rewrites of the due time: a claim is "due again at the end of my time"
 scans for expired claims. A pointer that does not match its authority is garbage, deleted by any reader. Timers
 are never claimed: their due time is when they fire, and firing is one commit.
 
-Everything here but `open_work` and `close` is done by adapters and timer workers, who expect the world's meta when they
-append to its inbox; `open_work` and `close` belong to the world's own step.
+Everything here but `open_work` and `close` is done by effect workers and timer workers, who expect the world's meta
+when they append to its inbox; `open_work` and `close` belong to the world's own step.
 """
 
 from __future__ import annotations
@@ -66,30 +66,30 @@ class DuePointer(msgspec.Struct, frozen=True):
     pointer: keys.Pointer
 
 
-def open_work(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, wanted: work.Work) -> None:
+def open_work(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, record: work.Work) -> None:
     """Ask for an effect or a timer, in the step that journals it. An effect may be parked from the beginning."""
-    _check_new(wanted)
-    batch.put(keys.open_key(at, intent), keys.WORK.pack(wanted))
-    # Parked work has no pointer, so that no adapter finds it.
-    if wanted.state is _WAITING:
-        _point(batch, at, intent, wanted)
+    _check_new(record)
+    batch.put(keys.open_key(at, intent), keys.WORK.pack(record))
+    # Parked work has no pointer, so that no effect worker finds it.
+    if record.state is _WAITING:
+        _point(batch, at, intent, record)
 
 
 def open_claimed(
     batch: kv.Batch,
     at: ids.Address,
     intent: ids.IntentId,
-    wanted: work.Work,
+    record: work.Work,
     *,
     worker: ids.WorkerId,
     token: ids.Token,
     until_us: int,
 ) -> Open:
-    """Ask for an effect and hand it to a co-located adapter in the same commit."""
-    _check_new(wanted)
-    assert wanted.kind is _EFFECT, "a timer is not claimed"
+    """Ask for an effect and hand it to a co-located effect worker in the same commit."""
+    _check_new(record)
+    assert record.kind is _EFFECT, "a timer is not claimed"
     claimed = msgspec.structs.replace(
-        wanted,
+        record,
         state=_CLAIMED,
         attempt=1,
         token=ids.check_id(token, "a claim token"),
@@ -102,12 +102,12 @@ def open_claimed(
     return Open(at, intent, claimed, raw)
 
 
-def open_refused(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, wanted: work.Work) -> None:
+def open_refused(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, record: work.Work) -> None:
     """Note an effect that the policy of its universe refuses, in the step that asks for it: it is settled from the
-    beginning, and no adapter sees it. The caller appends the receipt in the same batch.
+    beginning, and no effect worker sees it. The caller appends the receipt in the same batch.
     """
-    _check_new(wanted)
-    batch.put(keys.open_key(at, intent), keys.WORK.pack(msgspec.structs.replace(wanted, state=SETTLED)))
+    _check_new(record)
+    batch.put(keys.open_key(at, intent), keys.WORK.pack(msgspec.structs.replace(record, state=SETTLED)))
 
 
 def close(batch: kv.Batch, at: ids.Address, intent: ids.IntentId, *, opened: work.Work | None = None) -> None:
@@ -135,7 +135,7 @@ def next_range(universe: ids.UniverseId, *, queue: str, count_max: int = 1) -> k
 
 
 def effects_ranges(universe: ids.UniverseId, *, timers: str, count_max: int) -> list[kv.Range]:
-    """The pointers of all queues but the timers': of effects that wait for an adapter, or are with one."""
+    """The pointers of all queues but the timers': of effects that wait for an effect worker, or are with one."""
     begin, end = keys.due_all(universe)
     first, last = tuples.prefix_range(keys.queue_prefix(universe, timers))
     return [kv.Range(begin, first, count_max=count_max), kv.Range(last, end, count_max=count_max)]
@@ -170,20 +170,20 @@ def decode_open(at: ids.Address, page: kv.Page) -> list[Open]:
     return [Open(at, keys.open_intent(at, key), keys.WORK.unpack(raw), raw) for key, raw in page.items]
 
 
-def matches(found: DuePointer, authority: Open | None) -> bool:
+def matches(pointer: DuePointer, authority: Open | None) -> bool:
     """Whether a pointer still says what its authority says. If not, `discard` it."""
     if authority is not None:
-        assert (authority.at, authority.intent) == (found.pointer.at, found.pointer.intent), (
+        assert (authority.at, authority.intent) == (pointer.pointer.at, pointer.pointer.intent), (
             "another intent's authority"
         )
-    return authority is not None and authority.work.state in CLAIMABLE and _due_key(authority) == found.key
+    return authority is not None and authority.work.state in CLAIMABLE and _due_key(authority) == pointer.key
 
 
-def discard(batch: kv.Batch, found: DuePointer, authority: Open | None) -> None:
+def discard(batch: kv.Batch, pointer: DuePointer, authority: Open | None) -> None:
     """Delete a pointer that does not match. Guards: it is still there, and its authority still says otherwise."""
-    assert not matches(found, authority)
-    batch.expect(found.key, found.raw)
-    batch.delete(found.key)
+    assert not matches(pointer, authority)
+    batch.expect(pointer.key, pointer.raw)
+    batch.delete(pointer.key)
     # Without an authority none is expected: one that is restored has another due time (`_unused_due_us`).
     if authority is not None:
         batch.expect(keys.open_key(authority.at, authority.intent), authority.raw)
@@ -360,7 +360,7 @@ def retry(batch: kv.Batch, parked: Open, *, due_us: int) -> Open:
 def set_aside(batch: kv.Batch, opened: Open, *, now_us: int, error: str) -> Open:
     """Park an effect by hand, before it is tried again. Guard: the authority as it was read.
 
-    One that an adapter is working on is refused: parking it would not stop the attempt.
+    One that an effect worker is working on is refused: parking it would not stop the attempt.
     """
     assert opened.work.kind is WorkKind.EFFECT, "a timer is not parked"
     if _is_at_work(opened, now_us) or opened.work.state not in CLAIMABLE:
@@ -463,16 +463,16 @@ def take_back(batch: kv.Batch, held: Open, *, now_us: int, died: bool) -> Open:
     return _move(batch, held, _unclaimed(held.work, now_us, died=held.work.died, blamed=held.work.blamed, tried=tried))
 
 
-def put_copy(batch: kv.Batch, found: Open, *, now_us: int) -> None:
+def put_copy(batch: kv.Batch, opened: Open, *, now_us: int) -> None:
     """Open work in a copy of its store, which makes its pointer again. One that was claimed waits again: whatever had
     claimed it is not here. The batch has a guard of its own.
     """
-    wanted = found.work
+    wanted = opened.work
     if wanted.state is _CLAIMED:
         wanted = _unclaimed(wanted, now_us, died=wanted.died, blamed=wanted.blamed, tried=wanted.tried)
-    batch.put(keys.open_key(found.at, found.intent), keys.WORK.pack(wanted))
+    batch.put(keys.open_key(opened.at, opened.intent), keys.WORK.pack(wanted))
     if wanted.state in CLAIMABLE:
-        _point(batch, found.at, found.intent, wanted)
+        _point(batch, opened.at, opened.intent, wanted)
 
 
 def close_gone(batch: kv.Batch, opened: Open) -> None:
@@ -491,7 +491,7 @@ def repair(
     batch: kv.Batch,
     at: ids.Address,
     intent: ids.IntentId,
-    wanted: work.Work,
+    record: work.Work,
     *,
     head_raw: bytes,
     now_us: int,
@@ -504,13 +504,13 @@ def repair(
     authority is absent, or its pointer is. `head_raw`, the head up to which the journal was read, is expected too: what
     the world has closed since must not come back.
     """
-    if authority is None and wanted.state is WorkState.PARKED:
+    if authority is None and record.state is WorkState.PARKED:
         batch.absent(keys.open_key(at, intent))
-        batch.put(keys.open_key(at, intent), keys.WORK.pack(wanted))
+        batch.put(keys.open_key(at, intent), keys.WORK.pack(record))
         batch.expect(journal_keys.head_key(at), head_raw)
         return True
     if authority is None:
-        restored = msgspec.structs.replace(wanted, due_us=_unused_due_us(at, intent, wanted, now_us, pointers))
+        restored = msgspec.structs.replace(record, due_us=_unused_due_us(at, intent, record, now_us, pointers))
         batch.absent(keys.open_key(at, intent))
         open_work(batch, at, intent, restored)
     elif authority.work.state not in CLAIMABLE or any(matches(found, authority) for found in pointers):
@@ -525,41 +525,41 @@ def repair(
 
 
 def _is_at_work(opened: Open, now_us: int) -> bool:
-    """Whether an adapter has a claim that has not expired."""
+    """Whether an effect worker has a claim that has not expired."""
     return opened.work.state is _CLAIMED and opened.work.due_us > now_us
 
 
 def _unused_due_us(
-    at: ids.Address, intent: ids.IntentId, wanted: work.Work, now_us: int, pointers: Sequence[DuePointer]
+    at: ids.Address, intent: ids.IntentId, record: work.Work, now_us: int, pointers: Sequence[DuePointer]
 ) -> int:
     """A due time, not before the wanted one, that no earlier pointer of this intent has had.
 
     A reader that found a pointer without authority may be about to delete it. If the restored pointer had the same key,
     that delete would hit it, and no reader would find the work again.
     """
-    due_us = max(wanted.due_us, now_us)
+    due_us = max(record.due_us, now_us)
     taken = [found.key for found in pointers]
-    while keys.due_key(at, intent, queue=wanted.queue, due_us=due_us) in taken:
+    while keys.due_key(at, intent, queue=record.queue, due_us=due_us) in taken:
         probes.hit("work.due-time-taken")
         due_us += 1
     return due_us
 
 
-def _move(batch: kv.Batch, before: Open, after: work.Work) -> Open:
+def _move(batch: kv.Batch, opened: Open, after: work.Work) -> Open:
     """Rewrite an authority and move its pointer along."""
     raw = keys.WORK.pack(after)
-    assert raw != before.raw, "a change must change the authority, or it is no guard"
-    batch.expect(keys.open_key(before.at, before.intent), before.raw)
-    batch.put(keys.open_key(before.at, before.intent), raw)
-    moved = Open(before.at, before.intent, after, raw)
-    old, new = _due_key(before), _due_key(moved)
+    assert raw != opened.raw, "a change must change the authority, or it is no guard"
+    batch.expect(keys.open_key(opened.at, opened.intent), opened.raw)
+    batch.put(keys.open_key(opened.at, opened.intent), raw)
+    moved = Open(opened.at, opened.intent, after, raw)
+    old, new = _due_key(opened), _due_key(moved)
     if after.state not in CLAIMABLE:
         batch.delete(old)
-    elif old != new or before.work.state not in CLAIMABLE:
+    elif old != new or opened.work.state not in CLAIMABLE:
         # A pointer's value never changes: with the same key there is nothing to rewrite.
-        if before.work.state in CLAIMABLE:
+        if opened.work.state in CLAIMABLE:
             batch.delete(old)
-        _point(batch, before.at, before.intent, after)
+        _point(batch, opened.at, opened.intent, after)
     return moved
 
 
@@ -578,11 +578,11 @@ def _storable(error: str) -> str:
     return error[:ERROR_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()
 
 
-def _check_new(wanted: work.Work) -> None:
-    assert wanted.kind is not _MESSAGE, "a message leaves with its step and is in no queue"
-    assert wanted.state is _WAITING or (wanted.state is _PARKED and wanted.kind is _EFFECT)
-    assert wanted.attempt == 0
-    assert not wanted.token
+def _check_new(record: work.Work) -> None:
+    assert record.kind is not _MESSAGE, "a message leaves with its step and is in no queue"
+    assert record.state is _WAITING or (record.state is _PARKED and record.kind is _EFFECT)
+    assert record.attempt == 0
+    assert not record.token
 
 
 def _check_claimed(held: Open) -> None:

@@ -168,7 +168,7 @@ class PressureSettings(msgspec.Struct, frozen=True):
     inbox_sender_part: Count = 8  # one other universe may fill an eighth of both with its messages
     inbox_others_part: Count = 2  # all other universes together a half: the rest is the owner's
     inbox_sender_wait_ms: Milliseconds = 30_000  # how long a message is tried that finds no room; then it is refused
-    open_effects_max: CountOrNone = 50_000  # of a universe: waiting for an adapter, or with one
+    open_effects_max: CountOrNone = 50_000  # of a universe: waiting for an effect worker, or with one
     waiting_world_max: CountOrNone = 10_000  # handed over to one world of a process and not yet journaled
     waiting_max: CountOrNone = 50_000  # to all worlds of a process
     sample_ms: Annotated[int, msgspec.Meta(ge=0, le=limits.SETTING_MS_MAX)] = 1_000  # how old an estimate may be

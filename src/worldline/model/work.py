@@ -19,7 +19,7 @@ class WorkState(enum.IntEnum):
     """Transitions are in `layers/work.py`. Numbers are stored and never reused."""
 
     WAITING = 1  # due at `due_us`, unclaimed
-    CLAIMED = 2  # an adapter's until `due_us`, under `token`
+    CLAIMED = 2  # an effect worker's until `due_us`, under `token`
     PARKED = 3  # set aside until retried by hand; not in the due queue
     SETTLED = 4  # answered; stays until the world has consumed the answer
     SENT = 5  # a question that is in another universe's inbox: the answer comes from there

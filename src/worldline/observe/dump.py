@@ -75,7 +75,7 @@ class Dump(msgspec.Struct, frozen=True):
 def dump(
     loops: Sequence[role_loop.Loop],
     worlds: world_worker.WorldWorker | None,
-    adapter: effect_worker.AdapterWorker | None,
+    adapter: effect_worker.EffectWorker | None,
     jobs: Sequence[HolderJob],
     *,
     worker: str,

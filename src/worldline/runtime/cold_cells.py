@@ -81,9 +81,9 @@ class ColdCells:
             updating.written()  # no node is needed again
         return updating.result().root.address
 
-    def _wait(self, read: Callable[[], Coroutine[Any, Any, T]], wanted: ColdRequest, name: str) -> T:
+    def _wait(self, read: Callable[[], Coroutine[Any, Any, T]], request: ColdRequest, name: str) -> T:
         try:
-            return blocking(self._loop, read, wanted, name)
+            return blocking(self._loop, read, request, name)
         except errors.Corrupt as error:
             raise errors.DamagedCell(f"{name} is damaged: {error}") from error
 
@@ -129,14 +129,14 @@ _SUPPLIED: dict[bytes, object] = {}
 
 
 def blocking(
-    loop: asyncio.AbstractEventLoop, read: Callable[[], Coroutine[Any, Any, T]], wanted: ColdRequest, name: str
+    loop: asyncio.AbstractEventLoop, read: Callable[[], Coroutine[Any, Any, T]], request: ColdRequest, name: str
 ) -> T:
-    """Have the event loop read something, and block this thread, which is the kernel's, until it has. `wanted` says the
-    same as `read`.
+    """Have the event loop read something, and block this thread, which is the kernel's, until it has. `request` says
+    the same as `read`.
     """
     # In a child the loop is a copy that no thread runs: waiting for it would never end.
     if _CUT_OFF:
-        return cast("T", _supplied(wanted, name))
+        return cast("T", _supplied(request, name))
     # It would wait for itself.
     if asyncio._get_running_loop() is loop:  # noqa: SLF001 - a step has one of its own, which raises
         raise errors.CannotRead(f"{name} is not in memory, and an event loop cannot wait for it")
@@ -152,10 +152,10 @@ def blocking(
         raise errors.CannotRead(f"{name} cannot be read now: {said}") from error
 
 
-def _supplied(wanted: ColdRequest, name: str) -> object:
-    packed = structs.encode(wanted)
+def _supplied(request: ColdRequest, name: str) -> object:
+    packed = structs.encode(request)
     if packed not in _SUPPLIED:
-        raise errors.CannotRead(f"{name} is not in memory, and cannot be read in a child process", wanted=packed)
+        raise errors.CannotRead(f"{name} is not in memory, and cannot be read in a child process", request=packed)
     return _SUPPLIED[packed]
 
 

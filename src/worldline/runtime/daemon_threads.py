@@ -55,6 +55,7 @@ class DaemonPool(Executor):
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = (
             queue.SimpleQueue()
         )
+        # Around the count of idle threads: without it two jobs could take one thread for theirs, and start no other.
         self._lock = threading.Lock()
         self._idle = 0  # threads that wait for a job, less the jobs that wait for a thread
         self._threads: list[threading.Thread] = []
@@ -148,13 +149,13 @@ async def run_within(
 
 
 def _run_alone(
-    outcome: Future[Any], initializer: Callable[[], None], do: Callable[..., Any], given: tuple[Any, ...]
+    outcome: Future[Any], initializer: Callable[[], None], do: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
     quelled = quell()
     initializer()
     outcome.set_running_or_notify_cancel()
     try:
-        outcome.set_result(do(*given))
+        outcome.set_result(do(*arguments))
     except BaseException as error:  # noqa: BLE001 - it belongs to the caller that waits for it
         # First of all: an interrupt may be raised at every other instruction.
         quelled()

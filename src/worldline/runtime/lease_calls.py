@@ -52,7 +52,7 @@ async def beat(
         life = leases.heartbeat(
             batch,
             worker,
-            before=known,
+            last=known,
             incarnation=incarnation,
             now_us=read.time_us,
             ttl_us=settings.lease_ttl_ms * 1000,
@@ -181,21 +181,21 @@ def _tell_quarantine(told: telemetry.Telemetry, at: ids.Address, why: quarantine
 
 
 def _tell_deaths(
-    told: telemetry.Telemetry, at: ids.Address, before: lease_model.CrashTrial | None, after: lease_model.CrashTrial
+    told: telemetry.Telemetry, at: ids.Address, last: lease_model.CrashTrial | None, after: lease_model.CrashTrial
 ) -> None:
-    if before is not None and after.step_deaths > before.step_deaths:
+    if last is not None and after.step_deaths > last.step_deaths:
         told.tell(telemetry.StepDied(at, "died", after.step_deaths))
-    if before is not None and after.restore_deaths > before.restore_deaths:
+    if last is not None and after.restore_deaths > last.restore_deaths:
         told.tell(telemetry.RestoreDied(at, after.restore_deaths))
 
 
 async def lives_of(
-    engine: kv.Engine, found: lease_model.CrashTrial | None, others: death_witness.DeathWitness
+    engine: kv.Engine, crash_trial: lease_model.CrashTrial | None, others: death_witness.DeathWitness
 ) -> dict[ids.WorkerId, leases.HeartbeatRecord]:
     """The heartbeats of the holders that are blamed in a trial, or would be, as far as there are any. Of a worker whose
     death is proven there is none.
     """
-    workers = trial.workers_of(found)
+    workers = trial.workers_of(crash_trial)
     if not workers:
         return {}
     read = await engine.read(*(leases.get_heartbeat(worker) for worker in workers))
@@ -228,7 +228,7 @@ def _quarantine(
     world: worlds.WorldRecord,
     state: leases.LeaseState,
     known: trial.TrialAndHead,
-    found: lease_model.CrashTrial,
+    crash_trial: lease_model.CrashTrial,
     *,
     budget: quarantine.DeathBudget,
     now_us: int,
@@ -237,20 +237,20 @@ def _quarantine(
     batch = kv.Batch()
     leases.revoke(batch, state, token=envs.new_id(env))
     trial.expect(batch, known)
-    why = quarantine.begin(batch, world, found, budget, now_us=now_us)
+    why = quarantine.begin(batch, world, crash_trial, budget, now_us=now_us)
     return transact.Write(batch, lambda _: why)
 
 
 async def may_take(
     engine: kv.Engine,
-    found: Sequence[tuple[worlds.WorldRecord, leases.LeaseState]],
+    candidates: Sequence[tuple[worlds.WorldRecord, leases.LeaseState]],
     me: leases.HeartbeatRecord | None,
     others: death_witness.DeathWitness,
 ) -> list[ids.Address]:
     """Those of these worlds that it makes sense to try for, in the order of their assignments' priorities. Most that
     have a hint are held by other workers, and one look at all of them costs less than a try at each.
     """
-    states = [state for _, state in found]
+    states = [state for _, state in candidates]
     named = [each.holder.worker for each in states if each.holder is not None]
     named += [each.assignment.worker for each in states if each.assignment is not None]
     if me is None or not named:
@@ -262,7 +262,7 @@ async def may_take(
     }
     dead = [worker for worker in workers if worker != me.worker and others.is_dead(worker)]
     free: list[leases.LeaseState] = []
-    for world, each in found:
+    for world, each in candidates:
         holder = None if each.holder is None else ids.WorkerId(each.holder.worker)
         wanted = None if each.assignment is None else ids.WorkerId(each.assignment.worker)
         life = None if wanted is None else lives[wanted]

@@ -51,15 +51,15 @@ class VersionGuard:
         return self._why_not(world, lives, now_us)
 
     async def allowed(
-        self, found: Sequence[tuple[worlds.WorldRecord, leases.LeaseState]]
+        self, candidates: Sequence[tuple[worlds.WorldRecord, leases.LeaseState]]
     ) -> list[tuple[worlds.WorldRecord, leases.LeaseState]]:
         """Those of these worlds that this worker may take, by their code. One look at all workers, if it is needed."""
-        if not any(self._is_other(world, state) for world, state in found):
-            return list(found)
+        if not any(self._is_other(world, state) for world, state in candidates):
+            return list(candidates)
         lives, now_us = await self.others.lives(self._engine)
         return [
             (world, state)
-            for world, state in found
+            for world, state in candidates
             if not self._is_other(world, state) or self._why_not(world, lives, now_us) is None
         ]
 

@@ -35,12 +35,12 @@ class DeathBudget(msgspec.Struct, frozen=True):
     def restore_deaths_max(self) -> int:
         return max(self.deaths_max, RESTORE_DEATHS_MIN)
 
-    def is_hopeless(self, found: lease_model.CrashTrial) -> bool:
+    def is_hopeless(self, crash_trial: lease_model.CrashTrial) -> bool:
         """Whether so many processes died while they read the world that there is no use in trying a child."""
-        return found.restore_deaths >= 2 * self.restore_deaths_max
+        return crash_trial.restore_deaths >= 2 * self.restore_deaths_max
 
-    def lasts_us(self, found: lease_model.CrashTrial) -> int:
-        return min(self.longest_us, self.first_us << min(found.quarantines, DOUBLINGS_MAX))
+    def lasts_us(self, crash_trial: lease_model.CrashTrial) -> int:
+        return min(self.longest_us, self.first_us << min(crash_trial.quarantines, DOUBLINGS_MAX))
 
 
 def budget_of(settings: WorkerSettings) -> DeathBudget:
@@ -50,33 +50,36 @@ def budget_of(settings: WorkerSettings) -> DeathBudget:
 class Quarantined(errors.Closed):
     """A world is paused for a while, because processes die while they restore it."""
 
-    def __init__(self, name: str, found: lease_model.CrashTrial, *, now_us: int) -> None:
-        self.deaths = found.restore_deaths
+    def __init__(self, name: str, crash_trial: lease_model.CrashTrial, *, now_us: int) -> None:
+        self.deaths = crash_trial.restore_deaths
         super().__init__(
-            f"world {name!r} is quarantined: {reason(found)}; {when(found, now_us=now_us)}, or at once by "
+            f"world {name!r} is quarantined: {reason(crash_trial)}; {when(crash_trial, now_us=now_us)}, or at once by "
             f"`worldline resume {name}`; see `worldline why {name}`"
         )
 
 
-def reason(found: lease_model.CrashTrial) -> str:
-    said = f"{grammar.count(found.restore_deaths, 'process')} in a row died while they restored it{blamed(found)}"
-    return f"{said}, and so did a last attempt in a child process: {found.verdict}" if found.verdict else said
+def reason(crash_trial: lease_model.CrashTrial) -> str:
+    dead = grammar.count(crash_trial.restore_deaths, "process")
+    said = f"{dead} in a row died while they restored it{blamed(crash_trial)}"
+    return (
+        f"{said}, and so did a last attempt in a child process: {crash_trial.verdict}" if crash_trial.verdict else said
+    )
 
 
-def blamed(found: lease_model.CrashTrial) -> str:
+def blamed(crash_trial: lease_model.CrashTrial) -> str:
     """The workers whose deaths are counted, for people."""
-    named = list(dict.fromkeys(each.incarnation.hex()[-8:] for each in found.blamed))
+    named = list(dict.fromkeys(each.incarnation.hex()[-8:] for each in crash_trial.blamed))
     return f" (processes {', '.join(named)})" if named else ""
 
 
-def when(found: lease_model.CrashTrial, *, now_us: int) -> str:
-    return f"it is tried again in {max(0, found.until_us - now_us) // 1_000_000} s"
+def when(crash_trial: lease_model.CrashTrial, *, now_us: int) -> str:
+    return f"it is tried again in {max(0, crash_trial.until_us - now_us) // 1_000_000} s"
 
 
 def begin(
     batch: kv.Batch,
     world: worlds.WorldRecord,
-    found: lease_model.CrashTrial,
+    crash_trial: lease_model.CrashTrial,
     budget: DeathBudget,
     *,
     now_us: int,
@@ -87,7 +90,7 @@ def begin(
     """
     worlds.change(batch, world, status=Status.PAUSED)
     ready.leave(batch, world.at, priority=ready.NORMAL)  # a worker finds it by this when its time is over
-    after = trial.quarantined(found, until_us=now_us + budget.lasts_us(found), verdict=verdict)
+    after = trial.quarantined(crash_trial, until_us=now_us + budget.lasts_us(crash_trial), verdict=verdict)
     trial.keep(batch, world.at, after)
     return Quarantined(world.meta.name, after, now_us=now_us)
 

@@ -14,12 +14,12 @@ _TIMER = WorkKind.TIMER
 TIMER_QUEUE = "worldline/timers"
 
 
-def queue_of(program: Program, wanted: step_records.WorkRequest) -> str:
+def queue_of(program: Program, request: step_records.WorkRequest) -> str:
     """Timers have a queue of their own; an effect goes to the one it declares, under its program's name."""
-    if wanted.kind is _TIMER:
+    if request.kind is _TIMER:
         return TIMER_QUEUE
-    effect = program.effects.get(wanted.name)
-    return effect_queue(program, "default" if effect is None else effect.queue, wanted.name)
+    effect = program.effects.get(request.name)
+    return effect_queue(program, "default" if effect is None else effect.queue, request.name)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -256,6 +256,7 @@ class WorldReader:
         self._rows: Rows | None = None
         self._machine: Machine | None = None
         self._head = journal.GENESIS
+        # Rows, machine and head are of one height: two calls that read at once would mix what they read.
         self._lock = asyncio.Lock()
 
     def use(self, program: Program) -> None:

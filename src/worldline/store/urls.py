@@ -51,7 +51,7 @@ def check_whole(url: str) -> str:
     return url
 
 
-def _without_value(found: re.Match[str]) -> str:
+def _without_value(match: re.Match[str]) -> str:
     # A name may be percent-encoded, and the driver decodes it before it looks.
-    name = urllib.parse.unquote(found["name"])
-    return f"{found['name']}={HIDDEN}" if _SECRET.search(name) else found[0]
+    name = urllib.parse.unquote(match["name"])
+    return f"{match['name']}={HIDDEN}" if _SECRET.search(name) else match[0]

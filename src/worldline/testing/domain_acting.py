@@ -88,9 +88,9 @@ class Acting:
         """End an intent that is on its way, with an error."""
         self.command(domain_part.ABANDON, domain_part.AbandonIntent(name_of(domain), key, id))
 
-    def patch(self, domain: Any, given: Sequence[Patch], /, *, key: str = "", source: str = "patch") -> None:
+    def patch(self, domain: Any, patch_list: Sequence[Patch], /, *, key: str = "", source: str = "patch") -> None:
         """Change the data of a domain from outside."""
-        plain = flow_records.plain_list(jobs.from_handler(given))
+        plain = flow_records.plain_list(jobs.from_handler(patch_list))
         self.command(domain_part.PATCH, domain_part.PatchCell(name_of(domain), key, plain, source))
 
     def env(self, env: Mapping[str, Any], /) -> None:

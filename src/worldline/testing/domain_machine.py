@@ -153,13 +153,15 @@ class Rules:
     def head(self) -> flow_records.Snapshot:
         return self._subject.head
 
-    def act(self, action: str, given: Any, answers: Any) -> None:
+    def act(self, action: str, action_input: Any, answers: Any) -> None:
         """One intent to its end, and what must hold of any."""
         self._answers.begin(answers)
         self._count += 1
         before = self.head  # the refusal is asked for on the state before, and compared with what the action then does
-        refusal = core.Core().refusal(self._compiled, before, flow_records.Intent(action, str(self._count), given))
-        error = self._subject.act(action, given, id=str(self._count))
+        refusal = core.Core().refusal(
+            self._compiled, before, flow_records.Intent(action, str(self._count), action_input)
+        )
+        error = self._subject.act(action, action_input, id=str(self._count))
         if refusal is not None:
             assert error is not None, f"{action} was to be refused with {refusal.code}"
             assert error.code == refusal.code, f"{action}: {error.code}, not {refusal.code}"

@@ -57,7 +57,7 @@ class DomainSubject(Protocol):
 
     @property
     def head(self) -> flow_records.Snapshot: ...
-    def act(self, action: str, given: Any, *, id: str) -> flow_records.ErrorValue | None:
+    def act(self, action: str, action_input: Any, *, id: str) -> flow_records.ErrorValue | None:
         """One intent to its end. Returns the error that it ended with."""
         ...
 
@@ -158,9 +158,9 @@ class Standalone:
     def head(self) -> flow_records.Snapshot:
         return self._host.snapshot()
 
-    def act(self, action: str, given: Any, *, id: str) -> flow_records.ErrorValue | None:
+    def act(self, action: str, action_input: Any, *, id: str) -> flow_records.ErrorValue | None:
         async def dispatched() -> flow.Result:
-            return await self._host.dispatch(action, given, id=id)
+            return await self._host.dispatch(action, action_input, id=id)
 
         return self._runner.run(dispatched()).error
 
@@ -226,8 +226,8 @@ class WorldSubject:
     def head(self) -> flow_records.Snapshot:
         return self._world.snapshot(self._domain, self._key)
 
-    def act(self, action: str, given: Any, *, id: str) -> flow_records.ErrorValue | None:
-        act: flow.Act[Any] = flow.Act(self._domain, action, {} if given is js_values.MISSING else given)
+    def act(self, action: str, action_input: Any, *, id: str) -> flow_records.ErrorValue | None:
+        act: flow.Act[Any] = flow.Act(self._domain, action, {} if action_input is js_values.MISSING else action_input)
         try:
             return self._world.act(act, key=self._key, id=id).error
         except errors.DecodeError as unfit:  # in production the effect would be parked, and the intent with it

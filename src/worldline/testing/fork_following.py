@@ -97,9 +97,9 @@ def difference(fork: Machine, parent: Machine) -> str:
     return ""
 
 
-def _sides(data: Sequence[bytes | None], before: Sequence[str] = ("", "")) -> str:
+def _sides(data: Sequence[bytes | None], labels: Sequence[str] = ("", "")) -> str:
     texts = ["nothing" if each is None else repr(canonical.decode(each)) if each else "" for each in data]
-    return f"  parent: {before[0]}{texts[0]}\n  fork:   {before[1]}{texts[1]}"
+    return f"  parent: {labels[0]}{texts[0]}\n  fork:   {labels[1]}{texts[1]}"
 
 
 def _go_on(fork: Life) -> None:

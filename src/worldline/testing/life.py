@@ -43,7 +43,7 @@ class WorldStanding(msgspec.Struct, frozen=True):
 
 
 class Life:
-    """`start`: where a fork begins; `before`: the life of the world that it is a fork of."""
+    """`start`: where a fork begins; `parent`: the life of the world that it is a fork of."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Life:
         strict: bool = True,
         twice: bool = True,
         drops: Random | None = None,
-        before: Life | None = None,
+        parent: Life | None = None,
         start: WorldStanding | None = None,
     ) -> None:
         self.program = program
@@ -72,8 +72,8 @@ class Life:
         self._saved = state_rows.save(self.machine)
         self._baselines = [WorldStanding(self.head, self._saved)]  # the last one is where a replay begins
         self._blocked: dict[str, str] = {}  # runs that are expected to be
-        if before is not None and start is not None:
-            self._inherit(before, start)
+        if parent is not None and start is not None:
+            self._inherit(parent, start)
 
     @property
     def at(self) -> ids.Address:
@@ -84,17 +84,17 @@ class Life:
         """Where a replay begins: other code, or another world, has done what is below."""
         return self._baselines[-1]
 
-    def _inherit(self, before: Life, start: WorldStanding) -> None:
+    def _inherit(self, parent: Life, start: WorldStanding) -> None:
         """The history up to a fork is the parent's. Its steps are not made again under the fork's address."""
         head = start.head
-        self.line = HistoryLine(self.at, before.line.up_to(step=head.step, height=head.height))
+        self.line = HistoryLine(self.at, parent.line.up_to(step=head.step, height=head.height))
         self.head = head
-        self.entries = [each for each in before.entries if each.height <= head.height]
-        self.blobs = dict(before.blobs)
-        self.changed = before.changed[: head.step]
-        self._baselines = [each for each in before._baselines if each.head.height < head.height]
+        self.entries = [each for each in parent.entries if each.height <= head.height]
+        self.blobs = dict(parent.blobs)
+        self.changed = parent.changed[: head.step]
+        self._baselines = [each for each in parent._baselines if each.head.height < head.height]
         self._baselines.append(start)
-        self._blocked = dict(before._blocked)
+        self._blocked = dict(parent._blocked)
         self._saved = start.parts
         self.machine = state_rows.load(self.program, start.parts, self.at, strict=self._strict)
 
@@ -134,10 +134,10 @@ class Life:
         return stepped
 
     def _do(
-        self, machine: Machine, given: steps.Input, context: steps.StepContext
+        self, machine: Machine, step_input: steps.Input, context: steps.StepContext
     ) -> tuple[steps.Stepped, journals.SealedSteps]:
         with loopless.loopless():
-            stepped = kernel_step.step(machine, given, context, PARTS)
+            stepped = kernel_step.step(machine, step_input, context, PARTS)
         sealed = journals.seal(
             self.head,
             stepped.drafts,
@@ -149,18 +149,18 @@ class Life:
         )
         return stepped, sealed
 
-    def _again(self, given: steps.Input, context: steps.StepContext, stepped: steps.Stepped) -> None:
+    def _again(self, step_input: steps.Input, context: steps.StepContext, stepped: steps.Stepped) -> None:
         """The same step on a copy that was saved and loaded."""
         # From rows: what the warm machine has besides them would show as a difference.
         twin = state_rows.load(self.program, self._saved, self.at, strict=self._strict)
         twin.begin_replay()
         # As a replay does it: from what the journal has, without entropy.
-        given = msgspec.structs.replace(
-            given, erased=replay.erased_of(stepped.drafts), secret=replay.secret_of(stepped.drafts)
+        step_input = msgspec.structs.replace(
+            step_input, erased=replay.erased_of(stepped.drafts), secret=replay.secret_of(stepped.drafts)
         )
         context = msgspec.structs.replace(context, entropy=None)
         try:
-            again, _ = self._do(twin, given, context)
+            again, _ = self._do(twin, step_input, context)
         except errors.ErasedValue:
             twin.close()
             return  # it had a value that is gone: it cannot be done twice
@@ -248,7 +248,7 @@ class Life:
     def branch(self, at: ids.Address, height: int) -> Life:
         """The life of a fork of another address, at the last step end at or below a height. It has not begun yet."""
         return Life(
-            self.program, at, strict=self._strict, twice=self._twice, before=self, start=self.standing_at(height)
+            self.program, at, strict=self._strict, twice=self._twice, parent=self, start=self.standing_at(height)
         )
 
     def adopt(self, program: Program) -> tuple[control_commands.ChangeProgram, dict[str, str]]:

@@ -213,18 +213,18 @@ class Stage:
 
     # --- Effects and timers ----------------------------------------------------------------------------------
 
-    def _take_up(self, actor: Actor, wanted: steps.WorkRequest) -> None:
-        actor.asked[wanted.intent] = asked = StagedWork(wanted)
-        if wanted.kind is WorkKind.TIMER:
-            self._at(wanted.due_us, lambda: self._fire(actor, asked))
-        elif wanted.name == part_inputs.SHARE:
-            self._at(wanted.due_us, lambda: self._look(actor, asked))
-        elif wanted.name in (message_calls.SEND, message_calls.REPLY) and not wanted.parked:
-            self._at(wanted.due_us, lambda: self._carry(actor, asked))
-        elif wanted.parked and not actor.reading.answers(wanted.name):
-            asked.parked = wanted.parked
+    def _take_up(self, actor: Actor, request: steps.WorkRequest) -> None:
+        actor.asked[request.intent] = asked = StagedWork(request)
+        if request.kind is WorkKind.TIMER:
+            self._at(request.due_us, lambda: self._fire(actor, asked))
+        elif request.name == part_inputs.SHARE:
+            self._at(request.due_us, lambda: self._look(actor, asked))
+        elif request.name in (message_calls.SEND, message_calls.REPLY) and not request.parked:
+            self._at(request.due_us, lambda: self._carry(actor, asked))
+        elif request.parked and not actor.reading.answers(request.name):
+            asked.parked = request.parked
         else:
-            self._at(wanted.due_us, lambda: self._attempt(actor, asked), effect_of=actor)
+            self._at(request.due_us, lambda: self._attempt(actor, asked), effect_of=actor)
 
     def _is_open(self, actor: Actor, asked: StagedWork) -> bool:
         # The same object, not an equal one: an intent that was closed and asked for again is other work.

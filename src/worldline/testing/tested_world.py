@@ -278,9 +278,9 @@ class TestWorld(Acting):
             self.command(run_repair.ANSWER_EFFECT, run_repair.AnswerEffect(intent, data, error))
         return len(parked)
 
-    def command(self, name: str, wanted: object) -> bytes:
+    def command(self, name: str, arguments: object) -> bytes:
         """Let the world take a command of the kernel's own; returns the answer's bytes."""
-        data = structs.encode(wanted)
+        data = structs.encode(arguments)
         return self._answered(inbox.Control(name, self._actor.life.carry(data), self._correlation()), data)
 
     def step(self, item: inbox.Item | None, data: bytes, *, error: str = "") -> steps.Stepped:
@@ -367,7 +367,7 @@ class TestWorld(Acting):
         life = self._actor.life
         begins = fork_making.start(life, self.name, at=at, before=before)
         name = name or f"{self.name}-fork{len(self._stage.actors)}"
-        made = _life(self._stage, name, life.program, self._options, before=life, start=begins)
+        made = _life(self._stage, name, life.program, self._options, parent=life, start=begins)
         actor = fork_making.enter(self._stage, self._actor, name, made, effects=effects, script=script, live=live)
         self.play(limit_us=self._stage.now_us)
         return TestWorld(self._stage, actor, self._options, start_us=self._start_us, made=self._made)
@@ -517,7 +517,7 @@ def _life(
     program: Program,
     options: dict[str, Any],
     *,
-    before: Life | None = None,
+    parent: Life | None = None,
     start: WorldStanding | None = None,
 ) -> Life:
     return Life(
@@ -526,7 +526,7 @@ def _life(
         strict=options["strict"],
         twice=options["twice"],
         drops=Random(f"{options['seed']}/{name}") if options["drops"] else None,
-        before=before,
+        parent=parent,
         start=start,
     )
 

@@ -235,7 +235,7 @@ class TrialJudge:
                 await self.beside.disturb()
 
             def mark(batch: kv.Batch, known: CrashTrial | None) -> CrashTrial:
-                return trials.mark(batch, held.lease, known, step=held.head.step, given=name, beside=beside)
+                return trials.mark(batch, held.lease, known, step=held.head.step, input_digest=name, beside=beside)
 
             await self._write(held, mark)
             try:
@@ -261,7 +261,7 @@ class TrialJudge:
 
     def _raised(self, held: HeldWorld, given: step_records.Input) -> Raised | None:
         """What the kernel raised over this input, if it did as often as the budget says."""
-        found = trials.raised_over(held.trial, step=held.head.step, given=digest_of(given))
+        found = trials.raised_over(held.trial, step=held.head.step, input_digest=digest_of(given))
         return found if found is not None and found.times >= self.budget.deaths_max else None
 
     async def hold_against(self, held: HeldWorld, given: step_records.Input, how: How) -> None:
@@ -273,7 +273,7 @@ class TrialJudge:
             del self._lacked[next(iter(self._lacked))]
         name, number = digest_of(given), held.head.step
         after = await self._write(
-            held, lambda batch, known: trials.hold_against(batch, held.lease, known, step=number, given=name)
+            held, lambda batch, known: trials.hold_against(batch, held.lease, known, step=number, input_digest=name)
         )
         self._telemetry.tell(telemetry.StepDied(held.at, how, after.step_deaths))
 
@@ -283,7 +283,9 @@ class TrialJudge:
         bounded = said[:SAID_CHARACTERS_MAX]
         after = await self._write(
             held,
-            lambda batch, known: trials.count_raised(batch, held.lease, known, step=number, given=name, said=bounded),
+            lambda batch, known: trials.count_raised(
+                batch, held.lease, known, step=number, input_digest=name, said=bounded
+            ),
         )
         assert after.raised is not None
         self._telemetry.tell(telemetry.StepDied(held.at, "raised", after.raised.times))

@@ -80,7 +80,7 @@ def test_no_run_goes_on_before_all_of_its_work_is_settled() -> None:
         world.start(many(COUNT), id="r")
         stage, life = world._stage, world._actor.life
         made = testing.tested_world._life(
-            stage, "fork", app, world._options, before=life, start=life.standing_at(10**6)
+            stage, "fork", app, world._options, parent=life, start=life.standing_at(10**6)
         )
         said = ForkBeginning(
             made.at.world, world.address.world, "test", made.head.step, made.head.height, ForkPolicy.REISSUE, True
@@ -190,7 +190,7 @@ def test_a_poisoned_first_step_and_poisoned_steps_behind_it() -> None:
         world.start(patient(COUNT), id="r")
         life = world._actor.life
         made = testing.tested_world._life(
-            world._stage, "fork", app, world._options, before=life, start=life.standing_at(10**6)
+            world._stage, "fork", app, world._options, parent=life, start=life.standing_at(10**6)
         )
         machine, number = made.machine, made.head.step
         data = structs.encode(

@@ -82,7 +82,7 @@ def _action(spec: document_schema.ActionSpec, name: str) -> dict[str, Any]:
         # An input that is no object has no members: its own schema stands there.
         made["requestBody"] = {
             "required": spec.input.required,
-            "content": {"application/json": {"schema": taken or json_schema.field(spec.input, given=True)}},
+            "content": {"application/json": {"schema": taken or json_schema.field(spec.input, is_input=True)}},
         }
     made["responses"] = {
         "200": _answer("What became of it", "Result"),

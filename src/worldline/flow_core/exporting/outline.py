@@ -51,12 +51,12 @@ def outline(domain: Compiled) -> Outline:
     )
 
 
-def lines(found: Outline) -> list[str]:
+def lines(outline: Outline) -> list[str]:
     """Write an outline as the lines that are shown."""
-    said = [f"{found.id} {found.version}", f"hash {found.hash}", *found.description.splitlines(), "", "fields"]
-    said += _aligned(found.fields)
-    said += ["", "computed", *_aligned(found.computed), "", "actions"]
-    for name, each in found.actions.items():
+    said = [f"{outline.id} {outline.version}", f"hash {outline.hash}", *outline.description.splitlines(), "", "fields"]
+    said += _aligned(outline.fields)
+    said += ["", "computed", *_aligned(outline.computed), "", "actions"]
+    for name, each in outline.actions.items():
         taken = ", ".join(f"{member}: {what}" for member, what in each.input.items())
         said.append(f"  {name}({taken})")
         parts = {

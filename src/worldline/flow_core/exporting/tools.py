@@ -145,7 +145,7 @@ def _parameters(spec: schema.ActionSpec) -> dict[str, Any]:
         # An action may read an input that it does not declare, so nothing can be forbidden there.
         return {"type": "object"} if _reads_input(spec) else closed
     if spec.input.type != "object":
-        inner = json_schema.field(spec.input, given=True)
+        inner = json_schema.field(spec.input, is_input=True)
         return {
             "type": "object",
             "properties": {_WRAPPED: inner},
@@ -154,7 +154,7 @@ def _parameters(spec: schema.ActionSpec) -> dict[str, Any]:
         }
     if not isinstance(spec.input.fields, dict):
         return {"type": "object"}
-    return json_schema.members(spec.input.fields, given=True)
+    return json_schema.members(spec.input.fields, is_input=True)
 
 
 def _reads_input(spec: schema.ActionSpec) -> bool:

@@ -122,12 +122,12 @@ def filtered(array: Run, predicate: Run, weight: int) -> Run:
     return run
 
 
-def _sought(scope: EvalScope, found: object, predicate: Run, weight: int, *, wanted: bool) -> tuple[bool, Any]:
+def _sought(scope: EvalScope, elements: object, predicate: Run, weight: int, *, holds: bool) -> tuple[bool, Any]:
     """Return whether the predicate is so of an element, and the first such element."""
-    if type(found) is list:
+    if type(elements) is list:
         before = scope.item, scope.index, scope.array
-        for each in _entered(scope, found, weight):
-            if truth(predicate(scope)) is wanted:
+        for each in _entered(scope, elements, weight):
+            if truth(predicate(scope)) is holds:
                 # Leaving early skips the end of `_entered`, which would have bound these again.
                 scope.enter(*before)
                 return True, each
@@ -135,15 +135,15 @@ def _sought(scope: EvalScope, found: object, predicate: Run, weight: int, *, wan
 
 
 def find(array: Run, predicate: Run, weight: int) -> Run:
-    return lambda scope: _sought(scope, array(scope), predicate, weight, wanted=True)[1]
+    return lambda scope: _sought(scope, array(scope), predicate, weight, holds=True)[1]
 
 
 def every(array: Run, predicate: Run, weight: int) -> Run:
-    return lambda scope: not _sought(scope, array(scope), predicate, weight, wanted=False)[0]
+    return lambda scope: not _sought(scope, array(scope), predicate, weight, holds=False)[0]
 
 
 def some(array: Run, predicate: Run, weight: int) -> Run:
-    return lambda scope: _sought(scope, array(scope), predicate, weight, wanted=True)[0]
+    return lambda scope: _sought(scope, array(scope), predicate, weight, holds=True)[0]
 
 
 def append(array: Run, items: list[Run]) -> Run:
@@ -225,15 +225,15 @@ def field(of: Run, name: str) -> Run:
     return run
 
 
-def _members(found: object, scope: EvalScope) -> list[tuple[str, Any]]:
+def _members(container: object, scope: EvalScope) -> list[tuple[str, Any]]:
     """Return the members of an object in their order, the elements of an array by index, nothing of anything else."""
-    if type(found) is list:
-        scope.meter.spend(len(found))
-        return [(str(place), each) for place, each in enumerate(found)]
-    if type(found) is not dict:
+    if type(container) is list:
+        scope.meter.spend(len(container))
+        return [(str(place), each) for place, each in enumerate(container)]
+    if type(container) is not dict:
         return []
-    scope.meter.spend(len(found))
-    return [(name, found[name]) for name in sorted(found, key=hashing.integers_first)]
+    scope.meter.spend(len(container))
+    return [(name, container[name]) for name in sorted(container, key=hashing.integers_first)]
 
 
 def keys(obj: Run) -> Run:

@@ -234,11 +234,11 @@ def max_array(array: Run) -> Run:
     return lambda scope: maximum(_numbers(array(scope), scope))
 
 
-def _numbers(found: object, scope: EvalScope) -> list[Number]:
-    if type(found) is not list:
+def _numbers(elements: object, scope: EvalScope) -> list[Number]:
+    if type(elements) is not list:
         return []
-    scope.meter.spend(len(found))
-    return [num(each) for each in found]
+    scope.meter.spend(len(elements))
+    return [num(each) for each in elements]
 
 
 def is_null(arg: Run) -> Run:

@@ -47,9 +47,9 @@ class EvalScope:
         self.computed = {}
         self.meter = meter
 
-    def begin_flow(self, given: Any, meter: js_values.EvaluationMeter) -> None:
+    def begin_flow(self, action_input: Any, meter: js_values.EvaluationMeter) -> None:
         """Set the input of the intent that is computed, and the meter of the whole call."""
-        self.input = given
+        self.input = action_input
         self.meter = meter
 
     def enter(self, item: Any, index: Any, array: Any) -> None:

@@ -50,17 +50,17 @@ class KnownRows:
         """Those of these keys that must be looked up."""
         return [key for key in dict.fromkeys(keys) if self._rows.get(key) is None and not self._knows(key)]
 
-    def take(self, asked: Iterable[bytes], found: Mapping[bytes, Row]) -> None:
+    def take(self, asked: Iterable[bytes], rows: Mapping[bytes, Row]) -> None:
         """These keys were looked up, and these rows found."""
         for key in asked:
             self._asked[key] = None
-            row = found.get(key)
+            row = rows.get(key)
             if row is not None:
                 self._rows.put(key, row)
 
-    def take_all_but_cells(self, found: Iterable[tuple[bytes, Row]]) -> None:
+    def take_all_but_cells(self, rows: Iterable[tuple[bytes, Row]]) -> None:
         """Every row that is not a cell. A few cells may be among them."""
-        for key, row in found:
+        for key, row in rows:
             self._rows.put(key, row)
         self._whole = True
 

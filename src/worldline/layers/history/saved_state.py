@@ -148,9 +148,9 @@ async def lookup(
     }
 
 
-async def changed(blobs: blob_layer.Blobs, before: NodeRef, after: NodeRef, compute: Compute) -> list[bytes]:
+async def changed(blobs: blob_layer.Blobs, old: NodeRef, after: NodeRef, compute: Compute) -> list[bytes]:
     """The keys of rows that are not the same in two tries, in their order. Costs what is different."""
-    asking = TrieDifference(before.address, after.address)
+    asking = TrieDifference(old.address, after.address)
     while wanted := asking.wanted:
         # Not on the event loop: decoding a page of leaves takes longer than a turn of it may.
         await compute(asking.take, await blobs.get_many(wanted))
@@ -201,8 +201,8 @@ async def save_changed(
     return SavedState(last.header, last.root, parts.count, parts.size)
 
 
-def _taken(updating: Update, found: dict[bytes, bytes]) -> list[bytes]:
-    updating.take(found)
+def _taken(updating: Update, encoded: dict[bytes, bytes]) -> list[bytes]:
+    updating.take(encoded)
     return updating.written()
 
 

@@ -232,7 +232,7 @@ class StepReader:
             raise errors.DecodeError(f"part {self._part} of the frame of height {self.height} is missing")
         self._section += read.changes
 
-    def _end_frame(self, found: list[StoredStep]) -> None:
+    def _end_frame(self, steps: list[StoredStep]) -> None:
         ended = self._ended
         changes, end = frame.take(self._section, self._skipped + len(ended) + self._beyond, start=0)
         if end != len(self._section):
@@ -241,11 +241,11 @@ class StepReader:
             del changes[: self._skipped]
             self._skipped = 0
         for index, (data, fields) in enumerate(ended):
-            found.append(StoredStep(data, fields, changes[index]))
+            steps.append(StoredStep(data, fields, changes[index]))
         self._ended = []
-        self._end_value(found)
+        self._end_value(steps)
 
-    def _add_block(self, block: Block, found: list[StoredStep]) -> None:
+    def _add_block(self, block: Block, steps: list[StoredStep]) -> None:
         """Add whole steps of a segment, which continues behind the last one that was given out."""
         above, up_to = self._piece.above, self._piece.up_to
         # Segments have whole steps: while a step is half read, no block can follow.
@@ -267,7 +267,7 @@ class StepReader:
                 raise errors.DecodeError(f"the block up to height {block.last_height} has more steps than it says")
             if above < height and (up_to is None or height <= up_to):
                 dropped = block.covered[ended] if block.changes is None else b""
-                found.append(StoredStep(data, fields, b"" if block.changes is None else block.changes[ended], dropped))
+                steps.append(StoredStep(data, fields, b"" if block.changes is None else block.changes[ended], dropped))
             ended += 1
             data, fields = [], []
         if data or ended != len(block.covered):
@@ -275,12 +275,12 @@ class StepReader:
         self.height = height
         self._next = keys.frames(self._piece.at, above=height)[0]
         self._piece, self._first = Piece(self._piece.at, height, up_to), True
-        self._end_value(found)
+        self._end_value(steps)
 
-    def _end_value(self, found: list[StoredStep]) -> None:
+    def _end_value(self, steps: list[StoredStep]) -> None:
         """A frame with its parts, or a block, was taken."""
-        if found:
-            self._given = found[-1].height
+        if steps:
+            self._given = steps[-1].height
         up_to = self._piece.up_to
         if up_to is not None and self.height >= up_to:
             if self._data:
@@ -471,11 +471,11 @@ def _payloads(step: StoredStep, blobs: stored_changes.Blobs) -> Callable[[int], 
     return payload_of
 
 
-def _follow(before: list[Any], step: StoredStep, changed: Sequence[Change]) -> list[Any]:
+def _follow(head: list[Any], step: StoredStep, changed: Sequence[Change]) -> list[Any]:
     """The same for a head as a list of step, height, time, state and chain: a head for each step would cost as much as
     its digests do.
     """
-    number, height, before_us, state, previous = before
+    number, height, before_us, state, previous = head
     number += 1
     last = step.fields[-1]
     height = _check_place(step, number=number, height=height, before_us=before_us)

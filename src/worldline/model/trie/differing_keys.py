@@ -26,9 +26,9 @@ class ChangedRow(msgspec.Struct, frozen=True):
 
 
 class TrieDifference:
-    def __init__(self, before: bytes, after: bytes) -> None:
+    def __init__(self, old_root: bytes, after: bytes) -> None:
         # Pairs of what lies at the same place, the depth of the branch that this is a place of, and the place.
-        self._open: list[tuple[_Side, _Side, int, int]] = [(before, after, -1, LOWEST)] if before != after else []
+        self._open: list[tuple[_Side, _Side, int, int]] = [(old_root, after, -1, LOWEST)] if old_root != after else []
         self._found: list[ChangedRow] = []
 
     @property
@@ -36,8 +36,8 @@ class TrieDifference:
         sides = [side for before, after, _, _ in self._open for side in (before, after) if isinstance(side, bytes)]
         return list(dict.fromkeys(sides))
 
-    def take(self, found: Mapping[bytes, bytes]) -> None:
-        decoded = {address: nodes.decode(found[address]) for address in self.wanted}
+    def take(self, encoded: Mapping[bytes, bytes]) -> None:
+        decoded = {address: nodes.decode(encoded[address]) for address in self.wanted}
         pairs, self._open = self._open, []
         for one, other, depth, place in pairs:
             before = decoded[one] if isinstance(one, bytes) else one
@@ -49,15 +49,15 @@ class TrieDifference:
         assert not self._open, "nodes are missing"
         return sorted(self._found, key=lambda each: each.key)
 
-    def _compare(self, before: Node, after: Node, depth: int, place: int) -> None:
-        if isinstance(before, Leaf) and isinstance(after, Leaf):
-            for key in {**before.rows, **after.rows}:
-                changed = ChangedRow(key, before.rows.get(key), after.rows.get(key))
+    def _compare(self, old: Node, after: Node, depth: int, place: int) -> None:
+        if isinstance(old, Leaf) and isinstance(after, Leaf):
+            for key in {**old.rows, **after.rows}:
+                changed = ChangedRow(key, old.rows.get(key), after.rows.get(key))
                 if changed.before != changed.after:
                     self._found.append(changed)
             return
         for half in (2 * place, 2 * place + 1):
-            one, other = _at(before, half, depth), _at(after, half, depth)
+            one, other = _at(old, half, depth), _at(after, half, depth)
             # The same address, so all rows below are equal: nothing of it is read.
             if one == other:
                 continue

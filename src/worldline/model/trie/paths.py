@@ -29,12 +29,12 @@ class Paths:
         # Keys share the nodes near the root: each is asked for once.
         return list(dict.fromkeys(self._next.values()))
 
-    def take(self, found: Mapping[bytes, bytes]) -> None:
-        decoded = {address: nodes.decode(found[address]) for address in self.wanted}
+    def take(self, encoded: Mapping[bytes, bytes]) -> None:
+        decoded = {address: nodes.decode(encoded[address]) for address in self.wanted}
         after: dict[bytes, bytes] = {}
         for key, address in self._next.items():
             path, node = self._paths[key], decoded[address]
-            path.append(found[address])
+            path.append(encoded[address])
             if isinstance(node, BranchNode):
                 child = node.children.get(nodes.place_of(node.children, nodes.path_of(key), len(path) - 1))
                 if child is not None:

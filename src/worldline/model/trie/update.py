@@ -62,11 +62,11 @@ class _Changing:
     __slots__ = ("above", "before", "children", "depth", "kept", "leaves", "place", "waiting")
 
     def __init__(
-        self, above: _Changing | None, place: int, before: NodeRef, kept: dict[int, NodeRef], depth: int
+        self, above: _Changing | None, place: int, old_node: NodeRef, kept: dict[int, NodeRef], depth: int
     ) -> None:
         self.above = above
         self.place = place
-        self.before = before
+        self.before = old_node
         self.depth = depth
         self.kept = kept  # its children as they were
         self.children: dict[int, _Node] = dict(kept)  # as they are so far
@@ -106,12 +106,12 @@ class Update:
     def wanted(self) -> list[bytes]:
         return [each.ref.address for each in self._open[-self._page :]]
 
-    def take(self, found: Mapping[bytes, bytes]) -> None:
+    def take(self, encoded: Mapping[bytes, bytes]) -> None:
         """The nodes that were wanted."""
         asked = self._open[-self._page :]
         del self._open[-self._page :]
         for each in asked:
-            node = nodes.decode(found[each.ref.address])
+            node = nodes.decode(encoded[each.ref.address])
             if isinstance(node, BranchNode):
                 assert each.items is not None, "what is light is a leaf"
                 self._open_branch(each, node, each.items)
@@ -170,8 +170,8 @@ class Update:
                 _put(above.children, lowest, self._formed(below, at.depth))
             self._known(above)
 
-    def _changed(self, before: dict[bytes, Stored], items: list[_Item]) -> dict[bytes, Stored]:
-        rows = dict(before)
+    def _changed(self, old_rows: dict[bytes, Stored], items: list[_Item]) -> dict[bytes, Stored]:
+        rows = dict(old_rows)
         for _, key, row in items:
             was = rows.pop(key, None)
             self._grown -= 0 if was is None else nodes.size_of(key, was)

@@ -87,11 +87,11 @@ class TrieWalk:
         """Where a node lies that is wanted now."""
         return self._far.get(address) or next((each for each in self._open if each.address == address), None)
 
-    def take(self, found: Mapping[bytes, bytes]) -> None:
+    def take(self, encoded: Mapping[bytes, bytes]) -> None:
         # Large meanings come last, when no node is wanted any more.
         if not self._open:
             for address in self.wanted:
-                self._meanings[address] = found[address]
+                self._meanings[address] = encoded[address]
                 del self._far[address]
                 self.seen += 1
             return
@@ -99,7 +99,7 @@ class TrieWalk:
         del self._open[-self._page :]
         for place in asked:
             self.seen += 1
-            data = found[place.address]
+            data = encoded[place.address]
             if nodes.is_whole_leaf(data) and not self._strict:
                 self._leaves.append(data)
             else:

@@ -65,11 +65,32 @@ class CollectingDesk:
 
     def at(self, work: Callable[[], T]) -> T:
         """Do something that writes or reads values, at this desk. It must not wait for anything."""
-        outside = personal_value.desk.set(self)
-        try:
-            return work()
-        finally:
-            personal_value.desk.reset(outside)
+        return written_at(self, work)
+
+
+class LookingDesk:
+    """A desk that says whether anything was sealed at it. It keeps nothing, draws nothing and reads no store."""
+
+    opens_at_once = True
+
+    def __init__(self) -> None:
+        self.has_sealed = False
+
+    def seal(self, subject: bytes, data: bytes) -> bytes:
+        self.has_sealed = True
+        return tokens.seal(subject, bytes(limits.ID_BYTES), salt=bytes(tokens.SALT_BYTES), data=data).pack()
+
+    def open(self, token: bytes) -> None:  # noqa: ARG002
+        return None
+
+
+def written_at(desk: personal_value.Desk, work: Callable[[], T]) -> T:
+    """Do something that writes or reads values, at a desk. It must not wait for anything: the desk is the thread's."""
+    outside = personal_value.desk.set(desk)
+    try:
+        return work()
+    finally:
+        personal_value.desk.reset(outside)
 
 
 def token_of(new: New) -> bytes:
@@ -151,13 +172,13 @@ async def drop(engine: kv.Engine, env: envs.Env, root: ids.Address, new: Sequenc
 
 
 async def read(
-    engine: kv.Engine, root: ids.Address, found: Sequence[Token]
+    engine: kv.Engine, root: ids.Address, tokens_read: Sequence[Token]
 ) -> tuple[dict[bytes, bytes | None], list[personal_records.SubjectRecord]]:
     """The values of these tokens, each checked, and their subjects, as they were not later than the values."""
     opened: dict[bytes, bytes | None] = {}
     subjects: dict[bytes, personal_records.SubjectRecord] = {}
-    for start in range(0, len(found), limits.PERSONAL_PAGE):
-        part = found[start : start + limits.PERSONAL_PAGE]
+    for start in range(0, len(tokens_read), limits.PERSONAL_PAGE):
+        part = tokens_read[start : start + limits.PERSONAL_PAGE]
         wanted = [each for each in dict.fromkeys(each.subject for each in part) if each not in subjects]
         requests = [personal_records.get(root, each.subject, each.value) for each in part]
         answers = await engine.read(*requests, *(personal_records.get_subject(root, each) for each in wanted))

@@ -22,11 +22,11 @@ async def marked(engine: kv.Engine, at: ids.Address, data: bytes) -> bytes:
     return tokens.marked(data, [each for each, raw in await stored(engine, root, found) if raw is None])
 
 
-async def stored(engine: kv.Engine, root: ids.Address, found: Sequence[Token]) -> list[tuple[Token, bytes | None]]:
+async def stored(engine: kv.Engine, root: ids.Address, tokens: Sequence[Token]) -> list[tuple[Token, bytes | None]]:
     """The records of these tokens' values, as they are stored."""
     records: list[tuple[Token, bytes | None]] = []
-    for start in range(0, len(found), limits.PERSONAL_PAGE):
-        part = found[start : start + limits.PERSONAL_PAGE]
+    for start in range(0, len(tokens), limits.PERSONAL_PAGE):
+        part = tokens[start : start + limits.PERSONAL_PAGE]
         read = await engine.read(*(personal_records.get(root, each.subject, each.value) for each in part))
         records += [(each, read.value(index)) for index, each in enumerate(part)]
     return records

@@ -43,9 +43,9 @@ async def read_all(engine: kv.Engine) -> list[Served]:
         wanted = msgspec.structs.replace(wanted, begin=tuples.successor(page.items[-1][0]))
 
 
-def check_patterns(given: Any) -> list[str]:
+def check_patterns(names: Any) -> list[str]:
     """Names and patterns as they were given: one, or several."""
-    found = [given] if isinstance(given, str) else list(given)
+    found = [names] if isinstance(names, str) else list(names)
     if not found:
         raise errors.BadInput('universes= is empty; name some, or all with "*"')
     for each in found:
@@ -66,9 +66,9 @@ Told = Callable[[ids.UniverseId], None]
 class Universes:
     """The universes that this process serves. `patterns` is empty if that is the given one alone, for ever."""
 
-    def __init__(self, found: Iterable[Served] = (), *, patterns: Sequence[str] = ()) -> None:
+    def __init__(self, universes: Iterable[Served] = (), *, patterns: Sequence[str] = ()) -> None:
         self._patterns = list(patterns)
-        self._served: dict[ids.UniverseId, Served] = {each.id: each for each in found}
+        self._served: dict[ids.UniverseId, Served] = {each.id: each for each in universes}
         assert self._patterns or len(self._served) == 1
         self.on_new: list[Told] = []
         self.on_gone: list[Told] = []
@@ -111,9 +111,9 @@ class Universes:
         """What a worker's heartbeat says of them."""
         return ALL if ALL in self._patterns else ",".join(each.hex() for each in self._served)
 
-    def update(self, found: Iterable[Served]) -> None:
+    def update(self, universes: Iterable[Served]) -> None:
         """These are all that there are in the store now."""
-        wanted = {each.id: each for each in found if self.wants(each.name)}
+        wanted = {each.id: each for each in universes if self.wants(each.name)}
         gone = [each for each in self._served if each not in wanted]
         new = [each for each in wanted if each not in self._served]
         # Before any role is told: what it does then asks what is served.

@@ -251,10 +251,10 @@ async def contents(engine: kv.Engine) -> dict[bytes, bytes]:
         begin = page.items[-1][0] + b"\x00"
 
 
-def same_contents(found: dict[bytes, bytes], copy: dict[bytes, bytes], audit: Audit) -> None:
+def same_contents(contents: dict[bytes, bytes], copy: dict[bytes, bytes], audit: Audit) -> None:
     """K1: what the engine holds is what was applied."""
-    if found != copy:
-        wrong = [key for key in sorted({**found, **copy}) if found.get(key) != copy.get(key)]
+    if contents != copy:
+        wrong = [key for key in sorted({**contents, **copy}) if contents.get(key) != copy.get(key)]
         audit.broken("K1", f"the store does not hold what was committed: {keyspaces.place(wrong[0])}")
 
 

@@ -13,7 +13,6 @@ import msgspec
 from worldline.base import errors
 from worldline.client.connection import Connection
 from worldline.kernel.machine import Machine
-from worldline.kernel.run_operations import OpKind
 from worldline.keys import journal as journal_keys
 from worldline.keys import lineage as lineage_keys
 from worldline.keys import snapshots as snapshot_keys
@@ -24,8 +23,6 @@ from worldline.runtime import world_restore
 from worldline.sim.load.history import Broken, Called
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.truth import AppliedBatch
-
-_WAITS_FOR_WORK = (OpKind.EFFECT, OpKind.SEND, OpKind.ASK, OpKind.TIMER)
 
 
 class Born(msgspec.Struct, frozen=True):

@@ -84,9 +84,9 @@ def _references(keys: Iterable[bytes], contents: Mapping[bytes, bytes]) -> Itera
             yield what, at, each
 
 
-def _followed(found: Iterable[_Found], contents: Mapping[bytes, bytes]) -> Iterator[_Found]:
+def _followed(references: Iterable[_Found], contents: Mapping[bytes, bytes]) -> Iterator[_Found]:
     """The same, and what they lead to, as far as that is in the store."""
-    left, known = list(found), dict[bytes, None]()
+    left, known = list(references), dict[bytes, None]()
     while left:
         what, at, each = left.pop()
         key = cas_keys.blob_key(at.universe, each.address)

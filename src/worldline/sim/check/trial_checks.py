@@ -82,17 +82,18 @@ class TrialAudit:
                         self._broken("BLAME", "a step was committed, and the store says that its code runs")
                     self._stepped(where.at, applied)
 
-    def _marked(self, at: ids.Address, before: CrashTrial | None, after: CrashTrial) -> None:
+    def _marked(self, at: ids.Address, old_trial: CrashTrial | None, after: CrashTrial) -> None:
         # Another input begins with no deaths.
-        deaths = 0 if before is None or before.input != after.input else before.step_deaths
+        deaths = 0 if old_trial is None or old_trial.input != after.input else old_trial.step_deaths
         held_against = after.running is HolderActivity.NOTHING and after.step_deaths > deaths
         if after.running is HolderActivity.STEP or held_against:
             marks = self._marks.setdefault((at, after.step), {}).setdefault(after.input, {})
             marks[after.epoch, after.step_deaths if held_against else 0] = None
 
-    def _blamed(self, before: CrashTrial | None, after: CrashTrial, applied: AppliedBatch, *, since_us: int) -> None:
+    def _blamed(self, old_trial: CrashTrial | None, after: CrashTrial, applied: AppliedBatch, *, since_us: int) -> None:
         for each in after.blamed:
-            if before is not None and each in before.blamed:  # judged when it was added: a holder may come back later
+            # Judged when it was added: a holder may come back later.
+            if old_trial is not None and each in old_trial.blamed:
                 continue
             holder = leases.Holder(each.worker, each.incarnation, 0, 0)
             if not self._is_dead(holder, applied) and not self._was_removed(holder, since_us):

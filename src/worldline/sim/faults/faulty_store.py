@@ -240,24 +240,24 @@ class HostEngine:
         await faults.boundary(self.link, after)
         return self._as_seen(self._damaged(requests, found))
 
-    def _damaged(self, requests: tuple[kv.Request, ...], found: kv.ReadResult) -> kv.ReadResult:
+    def _damaged(self, requests: tuple[kv.Request, ...], read: kv.ReadResult) -> kv.ReadResult:
         faults = self._faults
         if not faults.profile.damaged:
-            return found
-        answers = list(found.answers)
+            return read
+        answers = list(read.answers)
         for index, request in enumerate(requests):
             if faults.damage.may_hit(request) and faults.hit(
                 faults.profile.damaged, self._host, "changes damaged on the way", "read"
             ):
-                answers[index] = faults.damage.hit(request, found.page(index))
-        return msgspec.structs.replace(found, answers=answers)
+                answers[index] = faults.damage.hit(request, read.page(index))
+        return msgspec.structs.replace(read, answers=answers)
 
-    def _as_seen(self, found: kv.ReadResult) -> kv.ReadResult:
+    def _as_seen(self, read: kv.ReadResult) -> kv.ReadResult:
         """Return what this engine can tell: one whose transactions stay open knows no version of the store."""
-        seen = self._faults.guards.seen(found, self._env)
+        seen = self._faults.guards.seen(read, self._env)
         if seen is not None:
             return seen
-        return msgspec.structs.replace(found, version=0) if self._faults.profile.held else found
+        return msgspec.structs.replace(read, version=0) if self._faults.profile.held else read
 
     async def commit(self, *batches: kv.Batch) -> list[kv.Outcome]:
         for batch in batches:
@@ -347,14 +347,14 @@ class HostEngine:
             self._truth.abandon(version)
         return outcome
 
-    async def _unanswered(self, batches: tuple[kv.Batch, ...], before: str, after: str) -> list[kv.Outcome]:
+    async def _unanswered(self, batches: tuple[kv.Batch, ...], unapplied: str, after: str) -> list[kv.Outcome]:
         """Some of the batches are applied, and the host is not told which."""
         for batch in batches:
             if self._faults.pick(0, 1):
                 self._faults.count(after, "unknown")
                 await self._apply(batch)
             else:
-                self._faults.count(before, "unknown")
+                self._faults.count(unapplied, "unknown")
         await asyncio.sleep(self._faults.latency())
         return self._unknown(batches, "the answer was lost")
 

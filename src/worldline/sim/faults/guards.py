@@ -47,7 +47,7 @@ class Intact:
         """Commit a batch. `version`: of the transaction that it ends."""
         return await truth.commit(host, batch, version=version)
 
-    def seen(self, found: kv.ReadResult, env: envs.Env) -> kv.ReadResult | None:  # noqa: ARG002 - for those that differ
+    def seen(self, read: kv.ReadResult, env: envs.Env) -> kv.ReadResult | None:  # noqa: ARG002 - for those that differ
         """Return what a host takes for the answer to a read, if that is another."""
         return None
 

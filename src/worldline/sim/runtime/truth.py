@@ -173,9 +173,9 @@ class Truth:
             self.copy[key] = kv.counter_add(self.copy.get(key), delta)
 
 
-def _held_back(found: kv.ReadResult, stable: kv.Stamp) -> kv.ReadResult:
-    answers = [kv.Page(each.items, each.more, stable) if isinstance(each, kv.Page) else each for each in found.answers]
-    return msgspec.structs.replace(found, answers=answers)
+def _held_back(read: kv.ReadResult, stable: kv.Stamp) -> kv.ReadResult:
+    answers = [kv.Page(each.items, each.more, stable) if isinstance(each, kv.Page) else each for each in read.answers]
+    return msgspec.structs.replace(read, answers=answers)
 
 
 def _bytes_of(batch: kv.Batch) -> list[bytes]:

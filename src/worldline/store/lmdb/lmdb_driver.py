@@ -482,6 +482,7 @@ def _page(cursor: lmdb.Cursor[bytes], request: kv.Range, stable: kv.Stamp) -> kv
 # --- Opening ---
 
 _REGISTRY: dict[tuple[int, int], _Store] = {}
+# LMDB forbids to open one file twice in a process. Engines of several threads must share the store of it.
 _REGISTRY_LOCK = threading.Lock()
 
 

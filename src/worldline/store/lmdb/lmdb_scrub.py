@@ -75,13 +75,15 @@ class Scrub:
             txn.commit()
         return number
 
-    def clear_free(self, before: int, after: int) -> int | Readers | None:
+    def clear_free(self, transaction: int, after: int) -> int | Readers | None:
         """Clear some of the pages that were freed before a transaction. Returns behind which page to continue."""
         with self._file() as file:
             # Looked up while no process writes: a reader that begins later has the last snapshot.
-            if (found := self._older_than(before)) is not None:
+            if (found := self._older_than(transaction)) is not None:
                 return found
-            return file.clear_free(file.free(min(before, file.txn)), after=after, pages_max=limits.LMDB_SCRUB_PAGES)
+            return file.clear_free(
+                file.free(min(transaction, file.txn)), after=after, pages_max=limits.LMDB_SCRUB_PAGES
+            )
 
     def _older_than(self, number: int) -> Readers | None:
         rows = [line.split() for line in self._store.readers().splitlines()[1:]]

@@ -51,8 +51,8 @@ class CommitCall(msgspec.Struct, eq=False):
     def answer(self, outcomes: list[kv.Outcome]) -> None:
         self.outcomes = outcomes
 
-    def done(self, found: object) -> None:
-        self.found = found
+    def done(self, result: object) -> None:
+        self.found = result
 
     def refuse(self, error: errors.Error) -> None:
         self.error = error
@@ -158,7 +158,7 @@ class WriterThread:
         self._bell = bell.Bell()
         self._stopping = False
         self._inboxes: tuple[Inbox, ...] = ()
-        self._inboxes_lock = threading.Lock()
+        self._inboxes_lock = threading.Lock()  # event loops come and go while the writer thread delivers answers
         # A daemon: an interpreter that ends does not wait for a store that was never closed.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 

@@ -103,6 +103,7 @@ class PostgresEngine:
         listen = functools.partial(connect, statements=False)
         self._notices = notices.Notices(self.hints, listen, env, schema, settings)
         self._sessions = Pool(connect, settings.read_connections + settings.commit_connections)
+        # Reads wait here and not for the pool, so that they never take the connections that commits need.
         self._readers = asyncio.Semaphore(settings.read_connections)
         self._queue = groups.BatchQueue(
             batches_max=settings.group_batches_max,
