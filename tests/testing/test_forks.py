@@ -173,7 +173,7 @@ def test_a_world_that_could_not_be_reached_makes_no_difference() -> None:
 
 
 def test_an_operation_that_nothing_answers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget(machine: Any, branch: Any, pending: Any) -> None:
+    def forget(machine: Any, branch: Any, pending: Any, domains: Any) -> None:
         machine.work.disown(pending)
 
     monkeypatch.setattr(kernel_fork, "_settle", forget)
