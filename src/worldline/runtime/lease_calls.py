@@ -324,10 +324,10 @@ async def release(
     hint: bool = False,
     kept: lease_model.CrashTrial | None = None,
     mended: bool = False,
-) -> None:
+) -> bool:
     """Release a lease, and leave a hint if something is unread, or if a `hint` is wanted whatever there is.
 
-    A lease that has moved on is left as it is. `kept`: the trial continues with the next holder, because this one could
+    A lease that has moved on is left as it is: then this returns False. `kept`: the trial continues with the next holder, because this one could
     not run the world. `mended`: it was not taken to be run, and its trial is left as it is.
     """
     # An input that comes after this read leaves a hint of its own.
@@ -341,7 +341,9 @@ async def release(
         trial.clear(batch, lease.at)
     if unread or hint:  # in the same batch, so that a worker which sees the hint can take the world
         ready.leave(batch, lease.at, priority=ready.NORMAL if unread else ready.LATER)
-    await transact.commit(engine, env, batch)
+    [released] = await transact.commit(engine, env, batch)
+    # Behind a lost reply, the conflict may be with what this very batch has written.
+    return isinstance(released, kv.Ok) or released.repeated
 
 
 async def take_back_claims(

@@ -193,11 +193,10 @@ class Condemning:
             if address in self._marked or record.generation >= self._state.generation.number:
                 spared += [before] if before is not None else []
             elif before is None:
-                self._swept.unreferenced.add(address.hex(), record.size)
                 condemned.append((address, raw))
         if self._write:
             time_us, age_us = read.time_us, age.decode(read.value(len(found))).age_us
-            await committed(
+            condemned = await committed(
                 self._engine,
                 self._env,
                 condemned,
@@ -205,6 +204,8 @@ class Condemning:
             )
             # A mark has found these again: if a later one does not, their grace begins from the start.
             await spare(self._engine, self._env, self._universe, spared)
+        for address, raw in condemned:
+            self._swept.unreferenced.add(address.hex(), cas_keys.BLOB.unpack(raw).size)
         for each in spared:
             self._swept.spared.add(each.address.hex(), cas_keys.BLOB.unpack(found[each.address]).size)
 
