@@ -327,8 +327,9 @@ async def release(
 ) -> bool:
     """Release a lease, and leave a hint if something is unread, or if a `hint` is wanted whatever there is.
 
-    A lease that has moved on is left as it is: then this returns False. `kept`: the trial continues with the next holder, because this one could
-    not run the world. `mended`: it was not taken to be run, and its trial is left as it is.
+    A lease that has moved on is left as it is: then this returns False. `kept`: the trial continues with the next
+    holder, because this one could not run the world. `mended`: it was not taken to be run, and its trial is left as it
+    is.
     """
     # An input that comes after this read leaves a hint of its own.
     read = await engine.read(inboxes.read_range(lease.at, count_max=1))
