@@ -283,7 +283,7 @@ def test_objects_of_the_project_go_with_its_store_and_with_servers(
     text, store, objects, expected = choice
     toml(tmp_path, text)
     monkeypatch.chdir(tmp_path)
-    place = store_choice.choose(store=store, universe=None, apps=(), given=store is not None, objects=objects)
+    place = store_choice.choose(store=store, universe=None, apps=(), store_given=store is not None, objects=objects)
     assert place.objects == expected
 
 

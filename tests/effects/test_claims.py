@@ -22,6 +22,8 @@ from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
 from worldline.model.settings import Settings
 from worldline.model.work import WorkState
+from worldline.observe import sinks
+from worldline.runtime import facts
 from worldline.sim.runtime import keyspaces
 from worldline.store import kv
 
@@ -61,6 +63,22 @@ class Outside:
             return len(self.calls) >= times
 
         await aio.until(enough)
+
+
+class Told:
+    """What a process tells of its attempts."""
+
+    def __init__(self) -> None:
+        self._facts: list[facts.Fact] = []
+        self.observed = sinks.Observed(facts.Telling([("told", self._facts.append)]))
+
+    @property
+    def outcomes(self) -> list[str]:
+        return [each.outcome for each in self._facts if isinstance(each, facts.AttemptEnded)]
+
+    @property
+    def answers(self) -> int:
+        return sum(isinstance(each, facts.EffectAnswered) for each in self._facts)
 
 
 async def receipts(world: wl.World) -> tuple[int, int]:
@@ -269,7 +287,8 @@ async def test_an_answer_under_a_claim_that_another_has_is_dropped(memory_kit: K
     outside = Outside()
     app = outside.program()
     slow = kits.settings(adapter={"claim_ttl_ms": 30_000, "renew_ms": 15_000}, worker={"lease_ttl_ms": 10**7})
-    first = await memory_kit.process(app, settings=slow)
+    told = Told()
+    first = await memory_kit.process(app, settings=slow, observed=told.observed)
     world = await first.universe.ensure("w", app)
     run = await world.start(app.workflows["go"](), id="r")
     await outside.called(1)
@@ -284,11 +303,62 @@ async def test_an_answer_under_a_claim_that_another_has_is_dropped(memory_kit: K
         return not first.host.adapter._tasks
 
     await aio.until(over)
+    assert (told.outcomes, told.answers) == (["lost"], 0), "nothing of it is in the world"
     assert await receipts(world) == (0, 0)
     outside.let(2)
     assert await run.result(20) == "by attempt 2"
     assert await receipts(world) == (1, 0)
     await kits.prove(world, app)
+
+
+@pytest.mark.parametrize("fails", ["", "once more", "for good"])
+async def test_what_nobody_wants_any_more_is_told_as_lost(memory_kit: Kit, fails: str) -> None:
+    """The claim has moved on while the effect was performed, away from its world: nothing that it ends with is stored,
+    so nothing is told as answered, retried or failed.
+    """
+    app, gate, calls = wl.Program("p"), asyncio.Event(), list[int]()
+
+    @app.effect(retry=wl.Retry(initial_delay=0))
+    async def touch() -> str:
+        calls.append(wl.attempt().number)
+        if len(calls) > 1:
+            return "by another"
+        await gate.wait()
+        if fails == "for good":
+            raise wl.Fatal(fails)
+        if fails:
+            raise ValueError(fails)
+        return "late"
+
+    @app.workflow
+    async def go() -> str:
+        return await touch()
+
+    told, of_another = Told(), Told()
+    lasting = {"lease_ttl_ms": 10**7}
+    holding = await memory_kit.process(app, settings=kits.settings(worker=lasting))
+    holding.host.adapter._kinds.clear()
+    slow = kits.settings(adapter={"claim_ttl_ms": 30_000, "renew_ms": 15_000}, worker=lasting)
+    first = await memory_kit.process(app, settings=slow, observed=told.observed)
+    world = await holding.universe.ensure("w", app)
+    run = await world.start(go(), id="r")
+
+    async def called() -> bool:
+        return bool(calls)
+
+    await aio.until(called)
+    assert not first.host.worlds.holds(await world._handle.address())
+    await memory_kit.jump(31)
+    await memory_kit.process(app, settings=kits.settings(worker=lasting), observed=of_another.observed)
+    assert await run.result(20) == "by another"
+    gate.set()
+
+    async def ended() -> bool:
+        return bool(told.outcomes)
+
+    await aio.until(ended)
+    assert (told.outcomes, told.answers) == (["lost"], 0)
+    assert (of_another.outcomes, of_another.answers) == (["ok"], 1)
 
 
 async def test_whoever_loses_a_claim_stops_working(memory_kit: Kit) -> None:

@@ -123,10 +123,10 @@ async def test_a_lease_is_taken_and_released(kit: Kit) -> None:
     with pytest.raises(errors.Exists, match="held by worker"):
         await at.acquire(other)
     assert await operator_calls.list_worker_worlds(at.engine, at.worker) == [(at.at, 1)]
-    await world_lease.release(at.engine, at.env, lease)
+    assert await world_lease.release(at.engine, at.env, lease)
     assert await operator_calls.list_worker_worlds(at.engine, at.worker) == []
     assert (await at.acquire(other)).epoch == 2
-    await world_lease.release(at.engine, at.env, lease)
+    assert not await world_lease.release(at.engine, at.env, lease), "so nothing is told of it"
     assert (await at.state()).holder is not None, "what has moved on is left alone"
 
 

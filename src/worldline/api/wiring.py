@@ -153,11 +153,11 @@ async def open(
                     await process.close()
 
 
-def programs_of(given: Program | Sequence[Program], option: str) -> list[Program]:
+def programs_of(programs: Program | Sequence[Program], option: str) -> list[Program]:
     """Return the programs that were given, as a list."""
-    if isinstance(given, Program):
-        return [given]
-    found: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
+    if isinstance(programs, Program):
+        return [programs]
+    found: list[Any] = list(programs) if isinstance(programs, list | tuple) else [programs]
     wrong = next((each for each in found if not isinstance(each, Program)), None)
     if wrong is not None:
         raise errors.BadInput(f"{option}= takes a Program or a list of them, not {wrong!r}")

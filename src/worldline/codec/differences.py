@@ -8,12 +8,14 @@ Applied in order to the left value, added fields being put in at their places an
 to the first, the fields make the right value. Places of removed fields are those of the left list, all others those of
 the right one; both count the same, because no field is added and none removed before another in one list.
 
-Values that have more than `FIELDS_MAX` differences are given whole.
+`differences` gives values that have more than `FIELDS_MAX` of them whole.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 import msgspec
@@ -39,12 +41,18 @@ class Field(msgspec.Struct, frozen=True):
 
 def differences(left: Any, right: Any) -> list[Field]:
     """Every field in which two values differ, which `canonical.decode` has returned. None if they are the same."""
-    found: list[Field] = []
-    try:
-        _compare((), left, right, found)
-    except _TooManyError:
-        return [Field((), "changed", left, right)]
-    return found
+    found = list(itertools.islice(each_difference(left, right), FIELDS_MAX + 1))
+    return found if len(found) <= FIELDS_MAX else [Field((), "changed", left, right)]
+
+
+def each_difference(left: Any, right: Any, path: Path = ()) -> Iterator[Field]:
+    """The same one by one, however many there are. `path`: where these two values are."""
+    if type(left) is type(right) is dict:
+        yield from _maps(path, left, right)
+    elif type(left) is type(right) is list:
+        yield from _lists(path, left, right)
+    elif type(left) is not type(right) or not same(left, right):
+        yield Field(path, "changed", left, right)
 
 
 def same(left: Any, right: Any) -> bool:
@@ -64,31 +72,18 @@ def path_text(path: Path) -> str:
     return said
 
 
-class _TooManyError(Exception):
-    pass
-
-
-def _compare(path: Path, left: Any, right: Any, differences: list[Field]) -> None:
-    if type(left) is type(right) is dict:
-        _compare_maps(path, left, right, differences)
-    elif type(left) is type(right) is list:
-        _compare_lists(path, left, right, differences)
-    elif type(left) is not type(right) or not same(left, right):
-        _add(differences, Field(path, "changed", left, right))
-
-
-def _compare_maps(path: Path, left: dict[str, Any], right: dict[str, Any], differences: list[Field]) -> None:
+def _maps(path: Path, left: dict[str, Any], right: dict[str, Any]) -> Iterator[Field]:
     # Sorted, so that two values always give one list, whatever the order of their keys is.
     for key in sorted({**left, **right}):
         if key not in right:
-            _add(differences, Field((*path, key), "removed", left=left[key]))
+            yield Field((*path, key), "removed", left=left[key])
         elif key not in left:
-            _add(differences, Field((*path, key), "added", right=right[key]))
+            yield Field((*path, key), "added", right=right[key])
         else:
-            _compare((*path, key), left[key], right[key], differences)
+            yield from each_difference(left[key], right[key], (*path, key))
 
 
-def _compare_lists(path: Path, left: list[Any], right: list[Any], differences: list[Field]) -> None:
+def _lists(path: Path, left: list[Any], right: list[Any]) -> Iterator[Field]:
     shorter = min(len(left), len(right))
     first = 0
     while first < shorter and same(left[first], right[first]):
@@ -99,14 +94,8 @@ def _compare_lists(path: Path, left: list[Any], right: list[Any], differences: l
         behind += 1
     end = shorter - behind
     for place in range(first, end):
-        _compare((*path, place), left[place], right[place], differences)
+        yield from each_difference(left[place], right[place], (*path, place))
     for place in range(end, len(left) - behind):
-        _add(differences, Field((*path, place), "removed", left=left[place]))
+        yield Field((*path, place), "removed", left=left[place])
     for place in range(end, len(right) - behind):
-        _add(differences, Field((*path, place), "added", right=right[place]))
-
-
-def _add(differences: list[Field], field: Field) -> None:
-    if len(differences) >= FIELDS_MAX:
-        raise _TooManyError
-    differences.append(field)
+        yield Field((*path, place), "added", right=right[place])

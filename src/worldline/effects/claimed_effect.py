@@ -371,12 +371,11 @@ class Performer:
         if ended.asked is not None:
             batch = kv.Batch()
             works.hand_on(batch, claim, ended.asked)
-            await effect_answers.insist(self._env, claim, lambda: transact.commit(self._engine, self._env, batch))
-            return "ok"
+            return "ok" if await self._stored(claim, batch) else "lost"
         if ended.ok:
             made = [] if work.attempt == 1 else works.tried_with(work, "ok", now_us=held.ended_us())
-            await self._answer(claim, _OK, ended.carried or payload.inline(ended.data), ended.data, tried=made)
-            return "ok"
+            answer = ended.carried or payload.inline(ended.data)
+            return await self._answer(claim, _OK, answer, ended.data, tried=made, outcome="ok")
         now_us = (await effect_answers.insist(self._env, claim, self._engine.read)).time_us
         # The later of the two: a server that names a time is not asked sooner.
         due_us = now_us + max(policy.delay_us(work.attempt, claim.intent), ended.after_us)
@@ -386,17 +385,16 @@ class Performer:
             attempt_log.retried(claim, policy, ended, pause_us=due_us - now_us)
             batch = kv.Batch()
             works.back_off(batch, claim, due_us=due_us, now_us=now_us, error=ended.message, trace=ended.trace)
-            await effect_answers.insist(self._env, claim, lambda: transact.commit(self._engine, self._env, batch))
-            return "retried"
+            return "retried" if await self._stored(claim, batch) else "lost"
         if ended.unfit or (policy.parks(mistake=ended.mistake) and not ended.final):  # an edit fails no run
             attempt_log.parked(claim, ended)
-            await self._settle(
+            return await self._settle(
                 claim,
-                lambda given: parking.parked(
-                    works.park(given, claim, now_us=now_us, error=ended.message, trace=ended.trace)
+                lambda batch: parking.parked(
+                    works.park(batch, claim, now_us=now_us, error=ended.message, trace=ended.trace)
                 ),
+                outcome="parked",
             )
-            return "parked"
         timed_out = ended.timed_out or out_of_time
         tried = work.attempt if policy.attempts is None else min(work.attempt, policy.attempts)
         status = ReceiptStatus.TIMEOUT if timed_out else ReceiptStatus.ERROR
@@ -404,8 +402,23 @@ class Performer:
         data = effect_answers.failure(ended, tried)
         how = "timeout" if timed_out else "failed"
         made = works.tried_with(work, how, now_us=now_us, error=ended.message)
-        await self._answer(claim, status, payload.inline(data), data, trace=ended.trace, tried=made)
-        return "timeout" if timed_out else "error"
+        return await self._answer(
+            claim,
+            status,
+            payload.inline(data),
+            data,
+            trace=ended.trace,
+            tried=made,
+            outcome="timeout" if timed_out else "error",
+        )
+
+    async def _stored(self, claim: works.Open, batch: kv.Batch) -> bool:
+        """Commit what follows from an attempt. False: another worker has the claim, and nothing was written."""
+        [stored] = await effect_answers.insist(
+            self._env, claim, lambda: transact.commit(self._engine, self._env, batch)
+        )
+        # Behind a lost reply, the conflict may be with what this very batch has written.
+        return isinstance(stored, kv.Ok) or stored.repeated
 
     async def _answer(
         self,
@@ -415,23 +428,35 @@ class Performer:
         data: bytes,
         *,
         tried: list[EffectAttempt],
+        outcome: telemetry.Outcome,
         trace: str = "",
-    ) -> None:
-        """Exactly one receipt: into the next cycle of a world held here, else into the world's inbox."""
+    ) -> telemetry.Outcome:
+        """Exactly one receipt: into the next cycle of a world held here, else into the world's inbox. Return
+        `outcome`, or what became of the attempt instead.
+        """
         receipt = works.receipt(claim, status, carried)
         if self._signer is not None:
             receipt = self._signer.sign(claim.at, receipt)
         handed = await self._hand_over(claim, receipt, data, trace, tried)
+        if handed is None:
+            return "lost"
         if not handed:
-            large = None if carried.ref is None else data
-            await self._settle(claim, lambda batch: _settled(batch, claim, receipt, trace, tried), large=large)
+            settled = await self._settle(
+                claim,
+                lambda batch: _settled(batch, claim, receipt, trace, tried),
+                outcome=outcome,
+                large=None if carried.ref is None else data,
+            )
+            if settled != outcome:
+                return settled
         if self._telemetry.on:
             self._telemetry.tell(telemetry.EffectAnswered(claim, status, handed))
+        return outcome
 
     async def _hand_over(
         self, claim: works.Open, receipt: inbox.EffectReceipt, data: bytes, trace: str, tried: list[EffectAttempt]
-    ) -> bool:
-        """Whether the world, held here, has taken the answer, or another worker's instead.
+    ) -> bool | None:
+        """Whether the world, held here, has taken the answer; None if it has taken another worker's instead.
 
         The claim is not renewed any more, so the world has as long as a renewal may take. If it takes the answer after
         that, its step and the inbox expect the same claim, and one of them is first.
@@ -450,7 +475,7 @@ class Performer:
             probes.hit("effects.answer-not-taken-in-time")
             return False
         except Superseded:
-            return True
+            return None
         except errors.Error:
             return False  # not taken, or that is not known: the inbox takes it only if the claim still stands
         finally:
@@ -458,18 +483,26 @@ class Performer:
         return True
 
     async def _settle(
-        self, claim: works.Open, change: Callable[[kv.Batch], inbox.Item], *, large: bytes | None = None
-    ) -> None:
+        self,
+        claim: works.Open,
+        change: Callable[[kv.Batch], inbox.Item],
+        *,
+        outcome: telemetry.Outcome,
+        large: bytes | None = None,
+    ) -> telemetry.Outcome:
         """Give a claim up permanently. What `change` makes of it, and the item that tells the world, are one commit.
-        `large`: what the item refers to.
+        `large`: what the item refers to. Return `outcome`, or what became of the attempt instead.
         """
         blobs = self._blobs(claim.at.universe)
+        written: telemetry.Outcome = "lost"
 
-        async def attempt() -> transact.NothingToWrite[None] | transact.Write[None]:
+        async def attempt() -> transact.NothingToWrite[telemetry.Outcome] | transact.Write[telemetry.Outcome]:
+            nonlocal written
             read = await self._engine.read(worlds.get(claim.at), works.get(claim.at, claim.intent))
             world = worlds.find(claim.at, read.value(0))
             if world is None or read.value(1) != claim.raw:
-                return transact.NothingToWrite(None)  # no run wants the answer, or another worker has the work
+                # No run wants the answer, or another worker has the work; or behind a lost reply, our batch is there.
+                return transact.NothingToWrite(written)
             batch = kv.Batch()
             if world.meta.status not in world_model.TAKES_INPUT:
                 works.back_off(
@@ -479,19 +512,22 @@ class Performer:
                     now_us=read.time_us,
                     error="the world takes no input now",
                 )
-                return transact.Write(batch, lambda _: None)
+                written = "retried"
+                return transact.Write(batch, lambda _: "retried")
             if large is not None:
                 # Put again in every attempt: a collection may have removed what an earlier one has put.
                 generation = await blobs.generation()
                 await blobs.put(large)
                 generation.expect(batch)
             parking.tell(batch, world, change(batch))
-            return transact.Write(batch, lambda _: None)
+            written = outcome
+            return transact.Write(batch, lambda _: outcome)
 
-        await effect_answers.insist(self._env, claim, lambda: transact.run(self._engine, self._env, attempt))
+        became = await effect_answers.insist(self._env, claim, lambda: transact.run(self._engine, self._env, attempt))
         if self.local is not None:
             # If it is held here, and was only on trial or late, it reads its inbox at once.
             self.local.poke(claim.at)
+        return became
 
 
 Slot = rate_limit.Slot

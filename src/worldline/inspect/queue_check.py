@@ -17,7 +17,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client import listing
 from worldline.client.connection import Connection
@@ -35,7 +34,6 @@ from worldline.layers import journal as journals
 from worldline.layers import work as works
 from worldline.layers.history import history_line
 from worldline.model import ids, inbox, step_records
-from worldline.model.settings import WorkerSettings
 from worldline.model.work import Work, WorkKind, WorkState
 from worldline.model.world_records import Status
 from worldline.runtime import death_witness, hint_scan, world_holders
@@ -256,26 +254,13 @@ async def repair(
     """
     code = universe.programs.get(program)
     engine, env = universe.store.engine, universe.store.env
-    worker = ids.WorkerId(envs.new_id(env))
-    incarnation = ids.Incarnation(envs.new_id(env))
-    # A worker of its own: another process that sees this lease can judge whether its holder is alive.
-    life = await world_lease.beat(engine, env, worker, incarnation, WorkerSettings())
-    try:
-        others = death_witness.DeathWitness(env, lambda other: world_holders.is_gone(universe.store, other))
-        lease = await world_lease.acquire(engine, env, at, life, others, anyway=True)
-        try:
-            found = await faults(universe, at, program, hint_scan.HintScan(engine, env, Universes.only(universe.id)))
-            assert found is not None, "no other process steps a world whose lease we hold"
-            left = [each for each in found if code is None and _needs_code(each)]
-            mended = [each for each in found if each not in left]
-            await _write(universe, lease, code or Program(program), mended, pointers)
-        finally:  # the release leaves a hint if something is unread
-            await world_lease.release(engine, env, lease, mended=True)
-    finally:
-        # Also after a failure: a worker without this goodbye would look alive until its heartbeat runs out.
-        batch = kv.Batch()
-        leases.goodbye(batch, life)
-        await transact.commit(engine, env, batch)
+    others = death_witness.DeathWitness(env, lambda other: world_holders.is_gone(universe.store, other))
+    async with world_lease.held_for_repair(engine, env, at, others) as lease:
+        found = await faults(universe, at, program, hint_scan.HintScan(engine, env, Universes.only(universe.id)))
+        assert found is not None, "no other process steps a world whose lease we hold"
+        left = [each for each in found if code is None and _needs_code(each)]
+        mended = [each for each in found if each not in left]
+        await _write(universe, lease, code or Program(program), mended, pointers)
     return mended, left
 
 

@@ -147,8 +147,8 @@ class _Wanted(threading.local):
 class SpanIds:
     """Gives a span the ids that were derived for it. Spans of other scopes never come here."""
 
-    def __init__(self, before: IdGenerator) -> None:
-        self._before = before
+    def __init__(self, replaced: IdGenerator) -> None:
+        self._before = replaced
         self._wanted = _Wanted()
 
     def want(self, place: SpanPlace | None) -> None:

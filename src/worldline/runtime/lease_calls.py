@@ -6,7 +6,8 @@ batch, commit; a lost race is an expected loss that the caller handles.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import msgspec
 
@@ -324,11 +325,12 @@ async def release(
     hint: bool = False,
     kept: lease_model.CrashTrial | None = None,
     mended: bool = False,
-) -> None:
+) -> bool:
     """Release a lease, and leave a hint if something is unread, or if a `hint` is wanted whatever there is.
 
-    A lease that has moved on is left as it is. `kept`: the trial continues with the next holder, because this one could
-    not run the world. `mended`: it was not taken to be run, and its trial is left as it is.
+    A lease that has moved on is left as it is: then this returns False. `kept`: the trial continues with the next
+    holder, because this one could not run the world. `mended`: it was not taken to be run, and its trial is left as it
+    is.
     """
     # An input that comes after this read leaves a hint of its own.
     read = await engine.read(inboxes.read_range(lease.at, count_max=1))
@@ -341,7 +343,28 @@ async def release(
         trial.clear(batch, lease.at)
     if unread or hint:  # in the same batch, so that a worker which sees the hint can take the world
         ready.leave(batch, lease.at, priority=ready.NORMAL if unread else ready.LATER)
-    await transact.commit(engine, env, batch)
+    [released] = await transact.commit(engine, env, batch)
+    # Behind a lost reply, the conflict may be with what this very batch has written.
+    return isinstance(released, kv.Ok) or released.repeated
+
+
+@asynccontextmanager
+async def held_for_repair(
+    engine: kv.Engine, env: envs.Env, at: ids.Address, others: death_witness.DeathWitness
+) -> AsyncIterator[leases.Lease]:
+    """Hold a world's lease for as long as the block lasts, not to run it. `Exists` if a living worker has the world."""
+    # A worker of its own: another process that sees this lease can judge whether its holder is alive.
+    worker, incarnation = ids.WorkerId(envs.new_id(env)), ids.Incarnation(envs.new_id(env))
+    life = await beat(engine, env, worker, incarnation, WorkerSettings())
+    try:
+        lease = await acquire(engine, env, at, life, others, anyway=True)
+        try:
+            yield lease
+        finally:  # the release leaves a hint if something is unread
+            await release(engine, env, lease, mended=True)
+    finally:
+        # Also after a failure: a worker without this goodbye would look alive until its heartbeat runs out.
+        await say_goodbye(engine, env, life)
 
 
 async def take_back_claims(

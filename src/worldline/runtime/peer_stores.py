@@ -129,12 +129,12 @@ def blobs_of(store: store_opening.Store, universe: ids.UniverseId) -> blob_layer
     )
 
 
-def check_urls(given: Mapping[str, str] | None) -> dict[str, str]:
+def check_urls(urls: Mapping[str, str] | None) -> dict[str, str]:
     """Peers as they were given: the URL of a store by name."""
-    if given is None:
+    if urls is None:
         return {}
     found: dict[str, str] = {}
-    items: list[tuple[Any, Any]] = list(given.items())
+    items: list[tuple[Any, Any]] = list(urls.items())
     for name, url in items:
         if not isinstance(name, str) or not isinstance(url, str):
             kinds = f"{type(name).__name__}: {type(url).__name__}"  # no more of it: a URL may have a password in it

@@ -237,24 +237,24 @@ async def open_objects(
 
 
 async def _open_cache(
-    objects: str, env: envs.Env, wanted: CacheSettings, wrapping: StoreWrapping | None
+    objects: str, env: envs.Env, settings: CacheSettings, wrapping: StoreWrapping | None
 ) -> blob_cache.BlobCache | None:
     """A cache of objects that are not on this machine, if a folder for it is named."""
     if scheme(objects) != "s3":
         return None
-    chosen = wanted if wanted.folder else _cache_of(os.environ, wanted)
+    chosen = settings if settings.folder else _cache_of(os.environ, settings)
     if not chosen.folder:
         return None
     cipher = None if wrapping is None else wrapping.cache_cipher()
     return await blob_cache.open(Path(chosen.folder), env, bytes_max=chosen.bytes_max, cipher=cipher)
 
 
-def _cache_of(environ: Mapping[str, str], wanted: CacheSettings) -> CacheSettings:
+def _cache_of(environ: Mapping[str, str], settings: CacheSettings) -> CacheSettings:
     """The cache that the environment names, of the size it says."""
     size = environ.get(CACHE_BYTES, "")
     if size and not (size.isascii() and size.isdecimal()):
         raise errors.BadInput(f"{CACHE_BYTES} is {size!r}; use a whole number of bytes")
-    return CacheSettings(environ.get(CACHE, ""), int(size) if size else wanted.bytes_max)
+    return CacheSettings(environ.get(CACHE, ""), int(size) if size else settings.bytes_max)
 
 
 def setting_variables() -> dict[str, str]:

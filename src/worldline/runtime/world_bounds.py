@@ -20,7 +20,7 @@ class WorldBounds(Protocol):
         """Say why the world may not send this to a world of its own universe; None if it may."""
         ...
 
-    def refused(self, wanted: Iterable[step_records.WorkRequest]) -> Mapping[ids.IntentId, inbox.EffectReceipt]:
+    def refused(self, requests: Iterable[step_records.WorkRequest]) -> Mapping[ids.IntentId, inbox.EffectReceipt]:
         """Name the effects that it may not use, with their answers."""
         ...
 

@@ -343,7 +343,7 @@ def _wrapped(function: Function) -> Function:
             store=store if _is_flag(context, "store") else root.get("store") or store,
             universe=one or root.get("universe"),
             apps=given.pop("apps", ()),
-            given=flagged,
+            store_given=flagged,
             objects=objects or root.get("objects"),
             keys=keys if _is_flag(context, "keys") else root.get("keys") or keys,
             keys_given=_is_flag(context, "keys") or _is_flag(context.find_root(), "keys"),
@@ -364,17 +364,17 @@ def _wrapped(function: Function) -> Function:
     return run
 
 
-def _universes(given: str | tuple[str, ...] | None, *, every: bool) -> tuple[str | None, list[str]]:
+def _universes(named: str | tuple[str, ...] | None, *, every: bool) -> tuple[str | None, list[str]]:
     """The one universe that is meant; or those that are served, if there may be many."""
-    if not isinstance(given, tuple):
-        return given, []
-    if every and given:
+    if not isinstance(named, tuple):
+        return named, []
+    if every and named:
         raise errors.BadInput("give --universe or --all-universes, not both")
     if every:
         return None, [served_universes.ALL]
-    if len(given) == 1 and not served_universes.is_pattern(given[0]):
-        return given[0], []
-    return None, served_universes.check_patterns(given) if given else []
+    if len(named) == 1 and not served_universes.is_pattern(named[0]):
+        return named[0], []
+    return None, served_universes.check_patterns(named) if named else []
 
 
 def _is_flag(context: click.Context, name: str) -> bool:

@@ -69,9 +69,9 @@ async def work(universe: Connection, text: str, kind: WorkKind) -> str:
     return did_you_mean((named or [by_start[each] for each in like])[:SHOWN_MAX])
 
 
-def letters(text: str, found: Sequence[inboxes.DeadLetterRecord]) -> str:
+def letters(text: str, dead_letters: Sequence[inboxes.DeadLetterRecord]) -> str:
     """Dead letters with an id like this."""
-    return ids(text, [each.stamp.hex() for each in found[:CANDIDATES_MAX]])
+    return ids(text, [each.stamp.hex() for each in dead_letters[:CANDIDATES_MAX]])
 
 
 def ids(text: str, known: Iterable[str]) -> str:

@@ -126,15 +126,17 @@ class Stepper:
             return
         await self._count(held, worked.turn.given, how, error)
 
-    async def _count(self, held: HeldWorld, given: Input | None, how: facts.Death | None, error: BaseException) -> None:
-        if given is None or how is None:
+    async def _count(
+        self, held: HeldWorld, step_input: Input | None, how: facts.Death | None, error: BaseException
+    ) -> None:
+        if step_input is None or how is None:
             return
         try:
             if how == "raised":
                 said = f"{kernel_thread.describe(error)[:TEXT_CHARACTERS_MAX]} ({user_errors.own_place_of(error)})"
-                await self._trials.raised(held, given, said)
+                await self._trials.raised(held, step_input, said)
             else:
-                await self._trials.hold_against(held, given, how)
+                await self._trials.hold_against(held, step_input, how)
         except errors.Error as failed:  # it counts the next time
             log.warning("world %s: a failed step is not counted: %s", held.at.world.hex(), failed)
 

@@ -43,13 +43,13 @@ async def begin_fork(cycle: Cycle, held: HeldWorld) -> None:
     log.info("world %r begins as a fork of %r at height %d", held.name, lineage.parent_name, lineage.height)
 
 
-async def adopt(cycle: Cycle, held: HeldWorld, world: worlds.WorldRecord, before: bytes) -> None:
+async def adopt(cycle: Cycle, held: HeldWorld, world: worlds.WorldRecord, old_hash: bytes) -> None:
     """Continue under other code than the world ran under before.
 
     The change is an input of its own, journaled in one commit with the world's record. Runs get the new code when they
     next continue; one that it does not fit is blocked then, alone. Blocked ones are tried again now.
     """
-    change = structs.encode(control_commands.ChangeProgram(before, held.program.hash))
+    change = structs.encode(control_commands.ChangeProgram(old_hash, held.program.hash))
     item = inbox.Control(control_commands.PROGRAM, payload.inline(change))
     await cycle.take_alone(held, WaitingInput(item, change), changing=world)
     held.adopt()

@@ -270,21 +270,21 @@ def _receipt(outgoing: step_records.Outgoing, code: str, why_not: str | None) ->
     return inbox.EffectReceipt(outgoing.intent, ReceiptStatus.ERROR, payload.inline(failure), 1)
 
 
-def work_of(program: Program, wanted: step_records.WorkRequest) -> Work:
+def work_of(program: Program, request: step_records.WorkRequest) -> Work:
     """Open work as it is first recorded."""
     return Work(
-        kind=wanted.kind,
-        state=WorkState.PARKED if wanted.parked else _WAITING,
-        queue=queue_names.queue_of(program, wanted),
+        kind=request.kind,
+        state=WorkState.PARKED if request.parked else _WAITING,
+        queue=queue_names.queue_of(program, request),
         reserved=0,
-        name=wanted.name,
-        params=cas.as_payload(wanted.params),
-        step=wanted.step,
-        ordinal=wanted.ordinal,
-        opened_us=wanted.opened_us,
-        due_us=wanted.due_us,
-        deadline_us=wanted.deadline_us,
-        correlation=wanted.correlation,
-        error=wanted.parked,
-        correlation_id=wanted.correlation_id,
+        name=request.name,
+        params=cas.as_payload(request.params),
+        step=request.step,
+        ordinal=request.ordinal,
+        opened_us=request.opened_us,
+        due_us=request.due_us,
+        deadline_us=request.deadline_us,
+        correlation=request.correlation,
+        error=request.parked,
+        correlation_id=request.correlation_id,
     )

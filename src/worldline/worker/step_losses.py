@@ -131,11 +131,11 @@ class Losses:
         why = f"a step of it cannot be made: {said}" if stepping else f"a step of it cannot be stored: {said}"
         self._refuse(held, handed, "step" if stepping else "unfit", why, cause=error)
 
-    def _cannot_step(self, given: WorldTurn, error: errors.CannotStep | MemoryError) -> None:
+    def _cannot_step(self, turn: WorldTurn, error: errors.CannotStep | MemoryError) -> None:
         """The process lacks what a step needs. For the moment: the world is tried again here a few times. For good, or
         for too long: another worker may have it.
         """
-        held, handed = given.held, given.take_handed()
+        held, handed = turn.held, turn.take_handed()
         why = f"this process cannot make its step: {kernel_thread.describe(error)}"
         if isinstance(error, errors.DamagedCell):
             self._refuse(held, handed, "corrupt", str(error))
@@ -147,21 +147,21 @@ class Losses:
             self._refusals.refuse(held.at, "cannot_step", why, keep=True, name=held.name)
             self._drop(held, handed)
 
-    def _hung(self, given: WorldTurn, error: KernelOverdue) -> None:
+    def _hung(self, turn: WorldTurn, error: KernelOverdue) -> None:
         """A step did not return and was given up. It was counted, so the world is on trial when it is back."""
-        held = given.held
+        held = turn.held
         log.error("world %r: a step was given up: %s", held.name, error, extra=facts.about(held.at))
-        self._drop(held, given.take_handed(), again=True)
+        self._drop(held, turn.take_handed(), again=True)
 
-    def _unfinished(self, given: WorldTurn, error: BaseException) -> None:
+    def _unfinished(self, turn: WorldTurn, error: BaseException) -> None:
         """Its steps are durable, and something that follows from them in this process was not done: begin again."""
         log.error(
             "world %s is restored:\n%s",
-            given.held.at.world.hex(),
+            turn.held.at.world.hex(),
             kernel_thread.trace(error),
-            extra=facts.about(given.held.at),
+            extra=facts.about(turn.held.at),
         )
-        self._drop(given.held, given.take_handed(), again=True)
+        self._drop(turn.held, turn.take_handed(), again=True)
 
     def _refuse(
         self,

@@ -158,17 +158,17 @@ def next_input(held: HeldWorld, unread: list[tuple[inboxes.UnreadItem, bytes]]) 
     return _CONTINUE if held.machine.unfinished else input_of(*unread[0])
 
 
-def _not_taken(given: step_records.Input) -> step_records.Input:
+def _not_taken(step_input: step_records.Input) -> step_records.Input:
     """An input whose step cannot be made: a step over bytes that cannot be decoded touches nothing of the world, and
     makes it a dead letter. What an earlier step began is no input, and loses its first part.
     """
     probes.hit("trial.not-taken")
-    item = given.item
+    item = step_input.item
     if item == control_commands.CONTINUED:
-        return msgspec.structs.replace(given, discard=True)
+        return msgspec.structs.replace(step_input, discard=True)
     asked = item.correlation if isinstance(item, inbox.InboxEvent | inbox.Control) else ""
-    raw_digest = given.raw_digest if item is None else digest.sha256(inbox_keys.ITEM.pack(item))
-    return step_records.Input(None, given.data, given.stamp, raw_digest, given.poison, correlation=asked)
+    raw_digest = step_input.raw_digest if item is None else digest.sha256(inbox_keys.ITEM.pack(item))
+    return step_records.Input(None, step_input.data, step_input.stamp, raw_digest, step_input.poison, correlation=asked)
 
 
 def handed_input(handover: WaitingInput, poison: str = "") -> step_records.Input:
@@ -183,10 +183,16 @@ def input_of(item: inboxes.UnreadItem, data: bytes) -> step_records.Input:
 
 
 def _take_unread(
-    held: HeldWorld, done: StepsDone, item: inboxes.UnreadItem, given: step_records.Input, *, time_us: int, begin: Begin
+    held: HeldWorld,
+    done: StepsDone,
+    item: inboxes.UnreadItem,
+    step_input: step_records.Input,
+    *,
+    time_us: int,
+    begin: Begin,
 ) -> None:
-    applied, dead, instead = _step(held, done, given, time_us, begin)
-    _carry(done, given.data)
+    applied, dead, instead = _step(held, done, step_input, time_us, begin)
+    _carry(done, step_input.data)
     if dead and instead is None:
         done.buried.append(step_commit.Buried(item, dead, applied.step, done.after.time_us))
         done.size += len(item.raw)
@@ -227,19 +233,22 @@ def _go_on(held: HeldWorld, done: StepsDone, budget: CycleBudget, *, time_us: in
 
 
 def _step(
-    held: HeldWorld, done: StepsDone, given: step_records.Input, time_us: int, begin: Begin
+    held: HeldWorld, done: StepsDone, step_input: step_records.Input, time_us: int, begin: Begin
 ) -> tuple[JournalPlace, str, step_records.BuriedEvent | None]:
     """One step. Returns where it is journaled, why its input was not processed, and what is buried instead of that."""
     # First: if the step never returns, it is known over which input.
-    begin(given)
+    begin(step_input)
     head = done.after
     number = head.step + 1
-    due_us = given.item.due_us if isinstance(given.item, inbox.TimerFired) else 0
+    due_us = step_input.item.due_us if isinstance(step_input.item, inbox.TimerFired) else 0
     # Logical time starts at birth, the baseline's time: the store's clock may be set back before the first step.
     logical_us = max(head.time_us, held.baseline.time_us, time_us, due_us)
     behind_us = logical_us - time_us if logical_us - time_us >= BEHIND_US_MIN else 0
     stepped = kernel_step.step(
-        held.machine, given, step_records.StepContext(held.at, number, logical_us, behind_us, held.entropy), held.parts
+        held.machine,
+        step_input,
+        step_records.StepContext(held.at, number, logical_us, behind_us, held.entropy),
+        held.parts,
     )
     sealed = journals.seal(
         head,

@@ -99,10 +99,10 @@ class WorldTurn(msgspec.Struct, eq=False):
     def failed(self, error: BaseException) -> None:
         self.error = error
 
-    def repeated(self, handover: WaitingInput, found: bytes) -> None:
+    def repeated(self, handover: WaitingInput, seen_raw: bytes) -> None:
         """A client id was used before: its producer gets the first answer again."""
         self.handed.remove(handover)
-        repeat(handover, found)
+        repeat(handover, seen_raw)
 
     # --- Step -------------------------------------------------------------------------------------------------
 
@@ -110,10 +110,10 @@ class WorldTurn(msgspec.Struct, eq=False):
         assert self.stage is _READ
         self.stage = _STEPPING
 
-    def begin_step(self, given: step_records.Input) -> None:
+    def begin_step(self, step_input: step_records.Input) -> None:
         """Called in the kernel's thread: a step over this begins."""
         self.progress()
-        self.given = given
+        self.given = step_input
 
     def end_steps(self) -> None:
         if self.stage is _STEPPING:
@@ -241,11 +241,11 @@ def unsettled(turn: WorldTurn, why: kv.Conflict) -> list[WaitingInput]:
     return kept
 
 
-def repeat(handover: WaitingInput, found: bytes) -> None:
+def repeat(handover: WaitingInput, seen_raw: bytes) -> None:
     """Tell a producer that its client id was used before."""
     assert handover.client_id is not None
     try:
-        stamp = inboxes.seen_stamp(found, handover.item, client_id=handover.client_id)
+        stamp = inboxes.seen_stamp(seen_raw, handover.item, client_id=handover.client_id)
     except (errors.IdReused, errors.Corrupt) as error:
         handover.fail(error)
     else:

@@ -202,8 +202,8 @@ class Keeper:
             return
         # Before the release: after it another worker may write, and this memory must not be used.
         self._dropped(held)
-        await world_lease.release(self._engine, self._env, held.lease, hint=hint)
-        self._telemetry.tell(telemetry.Released(held.at))
+        if await world_lease.release(self._engine, self._env, held.lease, hint=hint):
+            self._telemetry.tell(telemetry.Released(held.at))
 
     def _warn(self, held: HeldWorld) -> None:
         """Say so if a run has recorded so much that replaying it will be slow."""

@@ -163,6 +163,22 @@ async def test_a_blob_that_is_used_while_others_are_deleted_is_spared_alone() ->
     assert await desk.blobs.get(cas.address(many[50])) == many[50]
 
 
+async def test_a_blob_that_is_put_again_while_it_is_judged_is_not_counted_as_condemned() -> None:
+    desk = Desk()
+    many = [b"garbage %d" % number for number in range(100)]
+    await desk.blobs.put_many(many)
+    run = run_of(desk)
+    await until(run, _Phase.CONDEMN)
+
+    async def use() -> None:
+        await desk.blobs.put(many[50])
+
+    assert run._condemning is not None
+    run._condemning._engine = engines.Meddled(desk.store.engine, use)
+    report = await collecting.finish(run)
+    assert report.swept.unreferenced.count == 99
+
+
 @pytest.mark.probe("blobs.object-overtaken")
 async def test_an_upload_that_a_collection_overtakes_begins_again() -> None:
     """The collection deletes an object that was there before it began; its record is never published."""

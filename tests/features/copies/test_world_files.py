@@ -15,6 +15,7 @@ import pytest
 import worldline as wl
 from tests import aging, aio
 from tests.kits import fixtures, kit, people
+from tests.layers import engines
 from worldline.base import errors, limits
 from worldline.codec import canonical
 from worldline.features.collection import batches as collection_batches
@@ -393,7 +394,13 @@ async def test_what_is_left_of_an_import_goes_by_the_age_of_the_universe(tmp_pat
         assert await world_import.sweep(look.engine, env, universe) == 0
         assert await contents(look.engine, universe) == left
         await aging.older(look.engine, universe, world_import.ABANDONED_US)
-        assert await world_import.sweep(look.engine, env, universe) == 1
+
+        async def sweep_elsewhere() -> None:
+            assert await world_import.sweep(look.engine, env, universe) == 1
+
+        # Two janitors at once: what one has swept, the other does not count.
+        assert await world_import.sweep(engines.Meddled(look.engine, sweep_elsewhere), env, universe) == 0
+        assert await world_import.sweep(look.engine, env, universe) == 0
         assert not {*await contents(look.engine, universe)} - {*before} - {age_keys.age_key(universe)}
 
 

@@ -266,8 +266,8 @@ def test_cells_end_different_field_by_field(edit: Edit) -> None:
     [cell] = found.cells
     assert (cell.reducer, cell.key, cell.further) == ("Books", "", 0)
     assert [(each.field, each.change, each.old, each.new) for each in cell.fields] == [
-        ("total", "changed", 6, 11),
         ("count", "added", None, 9),
+        ("total", "changed", 6, 11),
     ]
 
 
@@ -479,12 +479,14 @@ def test_values_are_compared_by_path() -> None:
         ("b[1].c", "changed", 2, 3),
         ("b[2]", "added", None, 4),
         ("d", "removed", None, None),
-        ("f", "changed", 1, 1.0),
         ("e", "added", None, "x"),
+        ("f", "changed", 1, 1.0),
     ]
     assert further == 0
     found, further = history_comparison.fields(list(range(100)), list(range(1, 101)))
     assert (len(found), further) == (20, 80)
+    found, further = history_comparison.fields([1, 2, 3], [0, 1, 2, 3])
+    assert ([(each.field, each.change, each.new) for each in found], further) == ([("[0]", "added", 0)], 0)
     found, _ = history_comparison.fields("x" * 5_000, "y")
     assert found[0].old.endswith("(5003 bytes)")
     assert len(found[0].old) < 300

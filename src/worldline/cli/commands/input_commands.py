@@ -219,8 +219,8 @@ def _start(
     )
 
 
-async def _enqueue(world: Handle, wanted: control_commands.StartRun) -> None:
-    universe, data = world.universe, structs.encode(wanted)
+async def _enqueue(world: Handle, start: control_commands.StartRun) -> None:
+    universe, data = world.universe, structs.encode(start)
     item = inbox.Control(control_commands.RUN, await world.carry(data))
     at = await world.address()
     worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0))
@@ -228,11 +228,11 @@ async def _enqueue(world: Handle, wanted: control_commands.StartRun) -> None:
     await send_door.enqueue(universe, at, item, data=data)
 
 
-async def _result(world: Handle, wanted: control_commands.StartRun) -> Any:
-    data, since = await world.command(control_commands.RUN, wanted)
+async def _result(world: Handle, start: control_commands.StartRun) -> Any:
+    data, since = await world.command(control_commands.RUN, start)
     standing = structs.decode(control_commands.RunStanding, data)
     # After a revert there may be a run of the same id that was started with something else.
-    origin = kernel_runs.origin(wanted.workflow, wanted.args)
+    origin = kernel_runs.origin(start.workflow, start.args)
     result: Any = await runs.result_of(world, await runs.ended(world, standing, since=since, origin=origin), None)
     return entry_text.plain(result)
 

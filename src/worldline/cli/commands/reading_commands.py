@@ -70,15 +70,15 @@ async def list_(
             desk.out.note(f"{each.name} is {_quarantined(each)}; it goes on at once with `{each.resume}`")
 
 
-def _status(found: store_queries.WorldRow) -> str:
-    return "quarantined" if found.resume else found.status
+def _status(row: store_queries.WorldRow) -> str:
+    return "quarantined" if row.resume else row.status
 
 
-def _quarantined(found: store_queries.WorldRow | store_queries.Whole) -> str:
+def _quarantined(row: store_queries.WorldRow | store_queries.Whole) -> str:
     """That a world is paused because processes die while they restore it, and until when."""
-    until = found.quarantined_until
+    until = row.quarantined_until
     lasting = "until it is resumed" if until is None else f"until {output.local(until)}"
-    return f"quarantined {lasting}: {grammar.count(found.quarantined, 'process')} in a row died while they restored it"
+    return f"quarantined {lasting}: {grammar.count(row.quarantined, 'process')} in a row died while they restored it"
 
 
 async def _programs_like(universe: Connection, program: str | None) -> str:
@@ -262,11 +262,11 @@ def _holder(holder: store_queries.HolderRow | None) -> str:
     return f"worker {worker} at epoch {holder.epoch}{sign}{'' if holder.alive else ', dead'}"
 
 
-def _why_lines(found: reasons.Why) -> list[str]:
-    lines = [f"{found.world} is {found.status} at height {found.height}"]
-    if not found.reasons:
+def _why_lines(why: reasons.Why) -> list[str]:
+    lines = [f"{why.world} is {why.status} at height {why.height}"]
+    if not why.reasons:
         lines.append("it waits for no event, timer or effect: send it an event, or run a workflow")
-    for reason in found.reasons:
+    for reason in why.reasons:
         lines.append(f"{'!' if reason.stuck else '-'} {reason.what}")
         details = {
             "since": reason.since and output.aged(reason.since),
@@ -277,10 +277,10 @@ def _why_lines(found: reasons.Why) -> list[str]:
         }
         lines += [f"    {name:<6} {_indented(value)}" for name, value in details.items() if value]
         lines += [f"    {'or':<6} {way}" for way in reason.ways if way != reason.command]
-    for failed in found.failed:
+    for failed in why.failed:
         lines.append(f"- run {failed.run} has failed {output.aged(failed.time)}")
         lines += [f"    trace  {_indented(failed.trace)}", f"    type   {failed.command}"]
-    return [*lines, f"({found.note})"] if found.note else lines
+    return [*lines, f"({why.note})"] if why.note else lines
 
 
 def _indented(value: str) -> str:

@@ -99,9 +99,13 @@ async def _check(world: Handle, schedule: str) -> None:
         raise errors.NotFound(f"world {world.name!r} has no schedule {schedule!r}{suggest.near(schedule, known)}")
 
 
-def _shown(world: str, found: schedules.Scheduled) -> ScheduleRow:
-    when = f"every {output.lasting(found.every.total_seconds())}" if found.every else f"{found.cron} ({found.tz})"
-    return ScheduleRow(found.id, world, found.what, when, found.next, found.fired)
+def _shown(world: str, scheduled: schedules.Scheduled) -> ScheduleRow:
+    when = (
+        f"every {output.lasting(scheduled.every.total_seconds())}"
+        if scheduled.every
+        else f"{scheduled.cron} ({scheduled.tz})"
+    )
+    return ScheduleRow(scheduled.id, world, scheduled.what, when, scheduled.next, scheduled.fired)
 
 
 COMMANDS: list[click.Command] = [

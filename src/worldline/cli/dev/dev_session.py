@@ -45,11 +45,11 @@ class DevSession:
             before, loaded = loaded.programs, following
 
     async def _host(
-        self, loaded: program_files.LoadedPrograms, before: Sequence[Program], *, reload: bool
+        self, loaded: program_files.LoadedPrograms, replaced: Sequence[Program], *, reload: bool
     ) -> program_files.LoadedPrograms | None:
         """Host these programs until they change or all is over. Returns what to host next."""
         place = self._desk.place
-        self.show.mute(muted=bool(before))  # a reload releases and takes every world, which is no news line by line
+        self.show.mute(muted=bool(replaced))  # a reload releases and takes every world, which is no news line by line
         opened = wiring.open(
             place.store,
             host=loaded.programs,
@@ -65,7 +65,7 @@ class DevSession:
         async with opened as universe:
             self.shutdown.watch(wiring.host_of(universe).doing)
             async with self.show.showing(universe):
-                await self._begin(universe, loaded, before)
+                await self._begin(universe, loaded, replaced)
                 self.show.mute(muted=False)
                 following = await self._watch(universe, loaded, reload=reload)
         if following is None:
@@ -73,15 +73,15 @@ class DevSession:
         return following
 
     async def _begin(
-        self, universe: Connection, loaded: program_files.LoadedPrograms, before: Sequence[Program]
+        self, universe: Connection, loaded: program_files.LoadedPrograms, replaced: Sequence[Program]
     ) -> None:
         for name in self._names:
             await Universe(universe).ensure(name, loaded.programs[0])
-        if not before:
+        if not replaced:
             programs = ", ".join(program.name for program in loaded.programs)
             self.show.say("hosting", f"{programs} from {self._target} in {self._desk.place.shown}; Ctrl-C ends it")
             return
-        old = {program.name: program.hash for program in before}
+        old = {program.name: program.hash for program in replaced}
         if all(old.get(program.name) == program.hash for program in loaded.programs):
             self.show.say("reloaded", f"{self._target}: nothing that recorded runs depend on has changed")
         else:

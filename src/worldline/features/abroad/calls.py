@@ -112,8 +112,8 @@ async def changes(universe: Connection) -> list[AllowedChange]:
     ]
 
 
-def _shown(found: Sequence[model.Grant]) -> list[Allowed]:
-    return [Allowed(each.label, each.universe.hex(), each.worlds, each.to, each.events) for each in found]
+def _shown(grants: Sequence[model.Grant]) -> list[Allowed]:
+    return [Allowed(each.label, each.universe.hex(), each.worlds, each.to, each.events) for each in grants]
 
 
 def _same(one: model.Grant, other: model.Grant) -> bool:

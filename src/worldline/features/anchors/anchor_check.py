@@ -65,11 +65,11 @@ async def make(world: Handle, sign: SigningKey | None = None) -> Anchor:
     return made if sign is None else sign.sign(made)
 
 
-async def check(world: Handle, given: Anchor | str, key: str = "") -> AnchorCheck:
+async def check(world: Handle, anchor_or_line: Anchor | str, key: str = "") -> AnchorCheck:
     """Whether the world's history goes on from an anchor, or the line of one. `BadInput` if that is of another world;
     `BadAnchor` if it is not signed as it should be; `Corrupt` if what is stored above it is damaged.
     """
-    anchor = given if isinstance(given, Anchor) else anchors.read(given.strip().encode())
+    anchor = anchor_or_line if isinstance(anchor_or_line, Anchor) else anchors.read(anchor_or_line.strip().encode())
     # First of all: a forged anchor says nothing about any world.
     anchor_signature.check_signature(anchor, key)
     at = await world.address()
@@ -180,7 +180,7 @@ async def steps_above(world: Handle, head: journal.Head, up_to: int) -> AsyncIte
             yield Passed(step, covered, head)
 
 
-def of_world(found: Sequence[Anchor], at: ids.Address) -> list[Anchor]:
+def of_world(anchors: Sequence[Anchor], at: ids.Address) -> list[Anchor]:
     """Those of a world, the earliest first."""
-    own = [each for each in found if (each.universe, each.world) == (at.universe.hex(), at.world.hex())]
+    own = [each for each in anchors if (each.universe, each.world) == (at.universe.hex(), at.world.hex())]
     return sorted(own, key=lambda each: each.height)

@@ -76,11 +76,11 @@ def read(file: Path) -> list[Anchor]:
         raise errors.BadInput(f"{file} cannot be read: {error.strerror}") from error
 
 
-async def check(desk: CommandSession, world: Handle, found: Sequence[Anchor], key: str) -> int:
+async def check(desk: CommandSession, world: Handle, anchors: Sequence[Anchor], key: str) -> int:
     """Say of each anchor of a world what became of its history. Those that are not kept any more do not count if a
     later one holds.
     """
-    checks = [await anchor_check.check(world, each, key) for each in found]
+    checks = [await anchor_check.check(world, each, key) for each in anchors]
     for each in checks:
         said = {"world": world.name, "verdict": each.verdict, "anchor": each.anchor.height, "height": each.height}
         signed = f", signed by {each.anchor.key}" if each.anchor.is_signed else ""
@@ -91,7 +91,7 @@ async def check(desk: CommandSession, world: Handle, found: Sequence[Anchor], ke
 
 
 async def check_all(
-    desk: CommandSession, universe: Connection, worlds: Sequence[Handle], found: Sequence[Anchor], key: str
+    desk: CommandSession, universe: Connection, worlds: Sequence[Handle], anchors: Sequence[Anchor], key: str
 ) -> int:
     """The same of many worlds. An anchor of a world that is not there is said, too."""
     code = 0
@@ -99,10 +99,10 @@ async def check_all(
     for world in worlds:
         at = await world.address()
         known[at.world.hex()] = None
-        own = anchor_check.of_world(found, at)
+        own = anchor_check.of_world(anchors, at)
         # One world that does not hold decides the exit code.
         code = max(code, await check(desk, world, own, key)) if own else code
-    for each in found:
+    for each in anchors:
         # Anchors of other universes may be in the file: of their worlds, nothing is known here.
         if each.universe == universe.id.hex() and each.world not in known:
             anchor_signature.check_signature(each, key)
@@ -128,10 +128,10 @@ async def prove(desk: CommandSession, world: str, since: Path, at: int | None) -
     return found.text(), {**said, "step": found.step}, [line, f"chain {found.chain.hex()}"]
 
 
-def of_world(found: Sequence[Anchor], at: Any, name: str, file: Path) -> list[Anchor]:
+def of_world(anchors: Sequence[Anchor], at: Any, name: str, file: Path) -> list[Anchor]:
     """The anchors of a world among others. `BadInput` if there is none."""
-    own = anchor_check.of_world(found, at)
+    own = anchor_check.of_world(anchors, at)
     if not own:
-        others = ", ".join(dict.fromkeys(msgspec.json.encode(each.name).decode() for each in found[:8])) or "nothing"
+        others = ", ".join(dict.fromkeys(msgspec.json.encode(each.name).decode() for each in anchors[:8])) or "nothing"
         raise errors.BadInput(f"{file} has no anchor of {name!r} with the id {at.world.hex()}, but of {others}")
     return own

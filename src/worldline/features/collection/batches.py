@@ -235,7 +235,7 @@ def expect_no_hold(batch: kv.Batch, holds: HoldsRecord) -> None:
         batch.put(key, keys.HOLDS.pack(holds.record))
 
 
-def _change_holds(batch: kv.Batch, holds: HoldsRecord, found: list[blobs.Hold]) -> None:
+def _change_holds(batch: kv.Batch, holds: HoldsRecord, new_holds: list[blobs.Hold]) -> None:
     key = keys.holds_key(holds.universe)
     if holds.raw is None:
         batch.absent(key)
@@ -243,7 +243,7 @@ def _change_holds(batch: kv.Batch, holds: HoldsRecord, found: list[blobs.Hold]) 
         batch.expect(key, holds.raw)
     # `changes` makes each record another one, so a delete that has read the old one conflicts even if the list is
     # equal.
-    batch.put(key, keys.HOLDS.pack(blobs.Holds(holds.record.changes + 1, found)))
+    batch.put(key, keys.HOLDS.pack(blobs.Holds(holds.record.changes + 1, new_holds)))
 
 
 # --- Blobs that nothing refers to -------------------------------------------------------------------------------------
@@ -298,31 +298,31 @@ def condemn(batch: kv.Batch, state: CollectionState, of: bytes, raw: bytes, *, s
     batch.put(key, keys.CONDEMNED.pack(blobs.Condemned(generation, since_us, age_us, mark=state.generation.number)))
 
 
-def spare(batch: kv.Batch, universe: ids.UniverseId, found: CondemnedRecord) -> None:
+def spare(batch: kv.Batch, universe: ids.UniverseId, condemned: CondemnedRecord) -> None:
     """It is used again, or gone. Guard: it is condemned, since then."""
-    key = keys.condemned_key(universe, found.address)
-    batch.expect(key, found.raw)
+    key = keys.condemned_key(universe, condemned.address)
+    batch.expect(key, condemned.raw)
     batch.delete(key)
 
 
 def delete(
-    batch: kv.Batch, state: CollectionState, holds: HoldsRecord, found: CondemnedRecord, raw: bytes
+    batch: kv.Batch, state: CollectionState, holds: HoldsRecord, condemned: CondemnedRecord, raw: bytes
 ) -> str | None:
     """Delete a condemned blob whose record is `raw`, with its chunks. Returns the name of its object, if it has one,
     which is to be deleted after the commit. Guard: it is condemned; expects that its record has not changed, and that
     no hold has come. `state`: of the mark that has not found it either.
     """
     universe = holds.universe
-    assert found.record.mark < state.generation.number, "one mark is not enough"
+    assert condemned.record.mark < state.generation.number, "one mark is not enough"
     record = cas_keys.BLOB.unpack(raw)
-    assert record.generation == found.record.generation, "it was used again"
+    assert record.generation == condemned.record.generation, "it was used again"
     # A hold that was taken since the holds were read has changed their record, and stops this delete.
     expect_no_hold(batch, holds)
-    spare(batch, universe, found)
-    key = cas_keys.blob_key(universe, found.address)
+    spare(batch, universe, condemned)
+    key = cas_keys.blob_key(universe, condemned.address)
     batch.expect(key, raw)
     batch.delete(key)
     if record.chunks is not None:
         # In the same batch, so no record without its chunks can be read.
-        batch.delete_range(*chunk_keys.chunks(universe, found.address, record.chunks))
+        batch.delete_range(*chunk_keys.chunks(universe, condemned.address, record.chunks))
     return record.object

@@ -37,24 +37,24 @@ async def gc(desk: CommandSession, dry_run: bool, now: bool, grace: float | None
     desk.out.one(msgspec.to_builtins(found), _lines(found, at_once=seconds == 0))
 
 
-def _lines(found: Collected, *, at_once: bool) -> list[str]:
-    verb = "would go" if found.dry_run else "deleted"
-    blobs, worlds = grammar.count(found.blobs, "blob"), grammar.count(found.worlds, "world")
-    lines = [f"{blobs} of {found.bytes} bytes in {worlds}; referred to: {found.referenced}"]
-    gone = {"deleted": found.deleted, "orphans": found.orphans}
-    later = {"waiting": found.waiting}
-    if found.dry_run:
+def _lines(collected: Collected, *, at_once: bool) -> list[str]:
+    verb = "would go" if collected.dry_run else "deleted"
+    blobs, worlds = grammar.count(collected.blobs, "blob"), grammar.count(collected.worlds, "world")
+    lines = [f"{blobs} of {collected.bytes} bytes in {worlds}; referred to: {collected.referenced}"]
+    gone = {"deleted": collected.deleted, "orphans": collected.orphans}
+    later = {"waiting": collected.waiting}
+    if collected.dry_run:
         # With a grace, what is unreferenced now is condemned and waits; a dry run says which of the two it would be.
-        (gone if at_once else later)["unreferenced"] = found.unreferenced
+        (gone if at_once else later)["unreferenced"] = collected.unreferenced
     for name, each in gone.items():
         lines += _line(each, verb, _WHY[name])
     for name, each in later.items():
         lines += _line(each, "would be condemned" if name == "unreferenced" else "wait", _WHY[name])
-    if not found.dry_run and found.unreferenced.count:
-        lines.append(f"{found.unreferenced.count} condemned: {_WHY['unreferenced']}")
-    if found.held:
-        lines.append(f"nothing is deleted while a hold stands: {found.held}")
-    if found.partial:
+    if not collected.dry_run and collected.unreferenced.count:
+        lines.append(f"{collected.unreferenced.count} condemned: {_WHY['unreferenced']}")
+    if collected.held:
+        lines.append(f"nothing is deleted while a hold stands: {collected.held}")
+    if collected.partial:
         lines.append("there are so many that a part was judged; run it again for the rest")
     return lines
 

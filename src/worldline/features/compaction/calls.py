@@ -7,16 +7,12 @@ from typing import Any
 
 import msgspec
 
-from worldline.base import env as envs
 from worldline.client.connection import Connection
 from worldline.features.compaction import compactor, retention_rules, segment_expiry
 from worldline.features.compaction.universe_retention import Policies
-from worldline.layers import leases
 from worldline.model import ids, setting_names
-from worldline.model.settings import WorkerSettings
 from worldline.runtime import death_witness, world_holders
 from worldline.runtime import lease_calls as world_lease
-from worldline.store import kv, transact
 
 
 class CompactionPlan(msgspec.Struct, frozen=True):
@@ -60,25 +56,13 @@ async def plan(universe: Connection, at: ids.Address) -> CompactionPlan:
 async def compact(universe: Connection, at: ids.Address) -> compactor.CompactionResult:
     """Compact a world that no process runs. `Exists` if a living worker has it: it compacts it by itself."""
     engine, env = universe.store.engine, universe.store.env
-    life = await world_lease.beat(
-        engine, env, ids.WorkerId(envs.new_id(env)), ids.Incarnation(envs.new_id(env)), WorkerSettings()
-    )
-    try:
-        others = death_witness.DeathWitness(env, lambda other: world_holders.is_gone(universe.store, other))
-        lease = await world_lease.acquire(engine, env, at, life, others, anyway=True)
-        try:
-            # By hand: what this process was set to must not become the policy of the universe.
-            policies = Policies(engine, env, universe.settings.worker, hosts=False)
-            work = compactor.Compactor(engine, env, universe.blobs, lease, policies=policies, compute=_here)
-            return await work.run(now=True)
-        finally:  # the release leaves a hint if something is unread
-            await world_lease.release(engine, env, lease, mended=True)
-    finally:
-        # Without this, others would count a worker that has ended as alive until its heartbeat is too old.
-        batch = kv.Batch()
-        leases.goodbye(batch, life)
-        await transact.commit(engine, env, batch)
+    others = death_witness.DeathWitness(env, lambda other: world_holders.is_gone(universe.store, other))
+    async with world_lease.held_for_repair(engine, env, at, others) as lease:
+        # By hand: what this process was set to must not become the policy of the universe.
+        policies = Policies(engine, env, universe.settings.worker, hosts=False)
+        work = compactor.Compactor(engine, env, universe.blobs, lease, policies=policies, compute=_here)
+        return await work.run(now=True)
 
 
-async def _here(do: Callable[..., Any], *given: Any) -> Any:
-    return do(*given)  # no steps of worlds wait for this thread
+async def _here(do: Callable[..., Any], *arguments: Any) -> Any:
+    return do(*arguments)  # no steps of worlds wait for this thread

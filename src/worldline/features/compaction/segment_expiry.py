@@ -80,15 +80,15 @@ async def oldest(
     return None if end is None else Oldest(records, end)
 
 
-def write(lease: leases.Lease, expected: batches.Expected, known: KnownPast, found: Oldest) -> transact.Write[int]:
+def write(lease: leases.Lease, expected: batches.Expected, known: KnownPast, expired: Oldest) -> transact.Write[int]:
     """The batch that drops it. Its answer: how many entries have gone. If there are more snapshots below than one batch
     deletes, these go first.
     """
     batch = kv.Batch()
-    below = [each for each in known.snapshots if each.record.height < found.end.height]
+    below = [each for each in known.snapshots if each.record.height < expired.end.height]
     if len(below) > retention_rules.DROPS_MAX:
         probes.hit("compaction.many-snapshots")
         batches.drop(batch, lease, expected, below[: retention_rules.DROPS_MAX])
         return transact.Write(batch, lambda _: 0)
-    batches.expire(batch, lease, expected, found.records, found.end, snapshots=below)
-    return transact.Write(batch, lambda _: found.entries)
+    batches.expire(batch, lease, expected, expired.records, expired.end, snapshots=below)
+    return transact.Write(batch, lambda _: expired.entries)

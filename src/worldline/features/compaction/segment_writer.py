@@ -63,10 +63,10 @@ class SegmentWriter:
         self._is_late = is_late
         self._age_us = age_us
 
-    async def write(self, before: journal.Head, *, up_to: int, entries_max: int) -> WrittenSegment | None:
+    async def write(self, start: journal.Head, *, up_to: int, entries_max: int) -> WrittenSegment | None:
         """The next segment above a head. None if no frame ends at or below the height `up_to` together with a step."""
-        building = _Building(before, with_changes=self._with_changes)
-        pages = journal_pages.Pages(self._engine, self._blobs, self._line, above=before.height)
+        building = _Building(start, with_changes=self._with_changes)
+        pages = journal_pages.Pages(self._engine, self._blobs, self._line, above=start.height)
         while not building.is_full(up_to, entries_max) and pages.reader.height < up_to:
             items = await pages.items(bytes_max=PAGE_BYTES)
             if not items:
@@ -107,10 +107,10 @@ class SegmentWriter:
         await self.check(record, before, after)
         return WrittenSegment(record, after, building.frames, body)
 
-    async def check(self, record: journal.Segment, before: journal.Head, after: journal.Head) -> None:
+    async def check(self, record: journal.Segment, start: journal.Head, after: journal.Head) -> None:
         """Read a segment back: it must lead from one head to the other."""
         body = await journal_pages.load(self._blobs, self._line.at, record)
-        checking = _Checking(self._line, before, body)
+        checking = _Checking(self._line, start, body)
         while True:
             began_us = self._env.monotonic_us()
             if not await self._compute(checking.next):
@@ -140,15 +140,15 @@ class _Building:
     not in the body yet, is `ready`.
     """
 
-    def __init__(self, before: journal.Head, *, with_changes: bool) -> None:
-        self.before = self.head = before
+    def __init__(self, start: journal.Head, *, with_changes: bool) -> None:
+        self.before = self.head = start
         self.writer = segment_body.SegmentBuilder(
-            above=before.height, step=before.step, chain=before.chain, with_changes=with_changes
+            above=start.height, step=start.step, chain=start.chain, with_changes=with_changes
         )
         self.ready: list[step_reader.StoredStep] = []
         self._waiting: list[step_reader.StoredStep] = []
         self._values = 0  # that these are from
-        self._height = before.height  # of what is ready
+        self._height = start.height  # of what is ready
         self._bytes = 0
         self.frames = 0
 
@@ -188,12 +188,12 @@ class _Building:
 class _Checking:
     """A body, gone through block by block, its chain recomputed."""
 
-    def __init__(self, line: history_line.HistoryLine, before: journal.Head, body: segment_body.Body) -> None:
-        self.head = before
-        self._reader = step_reader.StepReader(line, above=before.height)
-        self._blocks = body.blocks(above=before.height)
-        if body.chain != before.chain:
-            raise errors.DigestMismatch("the chain before a segment", expected=before.chain, actual=body.chain)
+    def __init__(self, line: history_line.HistoryLine, start: journal.Head, body: segment_body.Body) -> None:
+        self.head = start
+        self._reader = step_reader.StepReader(line, above=start.height)
+        self._blocks = body.blocks(above=start.height)
+        if body.chain != start.chain:
+            raise errors.DigestMismatch("the chain before a segment", expected=start.chain, actual=body.chain)
 
     def next(self) -> bool:
         """Whether there was a block."""

@@ -29,23 +29,23 @@ def get_restoring() -> kv.Get:
     return kv.Get(keys.restoring_key())
 
 
-def decode(wanted: kv.Get, raw: bytes | None) -> CopyLease | None:
-    return None if raw is None else CopyLease(wanted.key, raw, keys.COPYING.unpack(raw))
+def decode(turn_get: kv.Get, raw: bytes | None) -> CopyLease | None:
+    return None if raw is None else CopyLease(turn_get.key, raw, keys.COPYING.unpack(raw))
 
 
 def begin(
-    batch: kv.Batch, wanted: kv.Get, before: CopyLease | None, *, token: bytes, what: str, until_us: int
+    batch: kv.Batch, turn_get: kv.Get, last: CopyLease | None, *, token: bytes, what: str, until_us: int
 ) -> CopyLease:
     """Take the turn: there is none, or its time has passed. Guard: the record as it was read, or that there is none."""
     record = records.Copying(token, what, until_us)
     raw = keys.COPYING.pack(record)
-    if before is None:
-        batch.absent(wanted.key)
+    if last is None:
+        batch.absent(turn_get.key)
     else:
         # Its holder may have renewed it since: then this batch conflicts.
-        batch.expect(wanted.key, before.raw)
-    batch.put(wanted.key, raw)
-    return CopyLease(wanted.key, raw, record)
+        batch.expect(turn_get.key, last.raw)
+    batch.put(turn_get.key, raw)
+    return CopyLease(turn_get.key, raw, record)
 
 
 def advance(batch: kv.Batch, turn: CopyLease, *, until_us: int) -> CopyLease:

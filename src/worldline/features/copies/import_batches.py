@@ -89,26 +89,26 @@ def put_dead(batch: kv.Batch, at: ids.Address, letter: bytes, *, number: int) ->
     batch.put(inbox_keys.dead_key(at, number.to_bytes(8, "big") + b"\xff" * 4), letter)
 
 
-def put_sealed(batch: kv.Batch, at: ids.Address, found: records.Apart) -> None:
+def put_sealed(batch: kv.Batch, at: ids.Address, apart: records.Apart) -> None:
     """A personal value. It is filed under the imported world, with which a lineage begins."""
     # Unpacked to be checked: a file may say anything.
-    sealed_keys.KEPT.unpack(found.record)
-    match tuples.unpack(found.key):
+    sealed_keys.KEPT.unpack(apart.record)
+    match tuples.unpack(apart.key):
         case (tuples.Uuid(subject), tuples.Uuid(value)):
-            batch.put(sealed_keys.value_key(at, subject, value), found.record)
+            batch.put(sealed_keys.value_key(at, subject, value), apart.record)
         case _:
             raise errors.DecodeError("not a personal value")
 
 
-def put_subject(batch: kv.Batch, at: ids.Address, found: records.Apart) -> None:
+def put_subject(batch: kv.Batch, at: ids.Address, apart: records.Apart) -> None:
     """What is known of a subject, or that a value was erased."""
     # Unpacked to be checked, too.
-    subject_keys.ERASURES.unpack(found.record)
-    match tuples.unpack(found.key):
+    subject_keys.ERASURES.unpack(apart.record)
+    match tuples.unpack(apart.key):
         case (0, tuples.Uuid(subject)):
-            batch.put(subject_keys.subject_key(at, subject), found.record)
+            batch.put(subject_keys.subject_key(at, subject), apart.record)
         case (1, tuples.Uuid(subject), tuples.Uuid(value)):
-            batch.put(subject_keys.value_key(at, subject, value), found.record)
+            batch.put(subject_keys.value_key(at, subject, value), apart.record)
         case _:
             raise errors.DecodeError("not a subject of personal values")
 
@@ -137,13 +137,13 @@ def finish(
     return worlds.imported(batch, under_way.at, meta=archived, lineage=lineage, head=head, baseline=baseline)
 
 
-def sweep(batch: kv.Batch, under_way: Import, found: Sequence[bytes]) -> Import:
+def sweep(batch: kv.Batch, under_way: Import, left_keys: Sequence[bytes]) -> Import:
     """Delete some keys of an abandoned import; if there are none left, the data key of the world that it would have
     become, and its marker. Guard: the marker.
     """
-    for key in found:
+    for key in left_keys:
         batch.delete(key)  # not expected: each batch of an import changes the marker, which is
-    if found:
+    if left_keys:
         return advance(batch, under_way)
     batch.expect(imports.import_key(under_way.at), under_way.raw)
     batch.delete(imports.import_key(under_way.at))

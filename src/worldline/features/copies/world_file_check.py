@@ -126,29 +126,29 @@ class _Checking:
         self._written: dict[bytes, None] = {}  # keys of records
         self._size = 0
 
-    async def take(self, found: pack_file.PlacedRecord) -> None:
-        if found.tag in (Tag.PIECE, Tag.BLOB):
-            self._take_blob(found)
+    async def take(self, placed: pack_file.PlacedRecord) -> None:
+        if placed.tag in (Tag.PIECE, Tag.BLOB):
+            self._take_blob(placed)
             return
         if self._first is not None:
             raise errors.DecodeError("a blob is not all there: another record follows a piece of it")
-        tag = self._keys.order(found.tag)
+        tag = self._keys.order(placed.tag)
         if tag == Tag.WORLD:
-            self._world = _header(found.data)
+            self._world = _header(placed.data)
             return
         batch = kv.Batch()
-        for address in self._keys.put(batch, tag, found.data):
+        for address in self._keys.put(batch, tag, placed.data):
             self._history.need(address)
         self._take_keys(batch)
         match tag:
             case Tag.SNAPSHOT:
-                await self._history.take_snapshot(structs.decode(snapshots.StateSnapshot, found.data))
+                await self._history.take_snapshot(structs.decode(snapshots.StateSnapshot, placed.data))
             case Tag.DROPPED:
-                self._history.take_dropped(structs.decode(journal.DroppedEntries, found.data))
+                self._history.take_dropped(structs.decode(journal.DroppedEntries, placed.data))
             case Tag.SEGMENT:
-                await self._history.take_segment(structs.decode(journal.Segment, found.data), self._body)
+                await self._history.take_segment(structs.decode(journal.Segment, placed.data), self._body)
             case Tag.UNREAD:
-                await check_envelope(structs.decode(copies.CopiedInput, found.data), self._load)
+                await check_envelope(structs.decode(copies.CopiedInput, placed.data), self._load)
 
     async def _load(self, carried: payload.Payload) -> bytes:
         self._blobs.begin()
@@ -167,15 +167,15 @@ class _Checking:
         # By the rules of engines, so that an import of this file is not refused half-way.
         kv.check(batch)
 
-    def _take_blob(self, found: pack_file.PlacedRecord) -> None:
+    def _take_blob(self, placed: pack_file.PlacedRecord) -> None:
         if not self._keys.has_begun:
             raise errors.DecodeError("a blob before the world")
-        self._first = self._first or found  # where its first piece stands
-        self._pieces.append(found.data)
+        self._first = self._first or placed  # where its first piece stands
+        self._pieces.append(placed.data)
         size = sum(map(len, self._pieces))
         if size > WORLD_BLOB_BYTES_MAX:
             raise errors.DecodeError(f"a blob of more than {WORLD_BLOB_BYTES_MAX} bytes")
-        if found.tag == Tag.BLOB:
+        if placed.tag == Tag.BLOB:
             self._body = b"".join(self._pieces)
             self._blobs.add(digest.sha256(self._body), self._first, size)
             self._first, self._pieces = None, []

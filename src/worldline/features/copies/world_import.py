@@ -248,7 +248,7 @@ class Importer:
 
 
 async def sweep(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, *, period_us: int = ABANDONED_US) -> int:
-    """Delete what is left of imports that began so long ago. Returns how many there were."""
+    """Delete what is left of imports that began so long ago. Returns how many are gone now."""
     read = await engine.read(import_batches.imports_range(universe, count_max=SWEEP_PAGE), age.get(universe))
     now = age.decode(read.value(1))
     old = [
@@ -256,22 +256,20 @@ async def sweep(engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, *, p
         for each in import_batches.decode_imports(universe, read.page(0))
         if not period_us or now.has_passed(period_us, since_us=each.age_us)
     ]
-    for each in old:
-        await _sweep(engine, env, each)
-    return len(old)
+    return sum([await _sweep(engine, env, each) for each in old])
 
 
-async def _sweep(engine: kv.Engine, env: envs.Env, under_way: import_batches.Import) -> None:
-    """Delete what was written of an import. If that fails now, it is swept later."""
+async def _sweep(engine: kv.Engine, env: envs.Env, under_way: import_batches.Import) -> bool:
+    """Delete what was written of an import. False: nothing was left of it, or it is swept later."""
     while True:
         ranges = import_batches.keys_ranges(under_way.at, count_max=SWEEP_PAGE)
         read = await engine.read(worlds.get(under_way.at), *ranges)
         if read.value(0) is not None:
-            return  # it was made after all: only the answer was lost
+            return False  # it was made after all: only the answer was lost
         found = [key for index in range(len(ranges)) for key, _ in read.page(index + 1).items]
         batch = kv.Batch()
         after = import_batches.sweep(batch, under_way, found)
         [outcome] = await transact.commit(engine, env, batch)
         if not found or not isinstance(outcome, kv.Ok):
-            return
+            return isinstance(outcome, kv.Ok)
         under_way = after

@@ -72,18 +72,18 @@ async def _place(desk: CommandSession, universe: Connection, text: str) -> tuple
     return await desk.world(universe, match.group(1)), int(match.group(2))
 
 
-def lines(found: Diff, *, every: bool) -> list[DiffLine]:
+def lines(comparison: Diff, *, every: bool) -> list[DiffLine]:
     """A comparison for people: at most about forty lines, unless `every` one is asked for."""
     said = [
-        DiffLine(f"since {found.ancestor}@{found.height} (step {found.step})"),
-        DiffLine(f"- {_entries(found.entries.left)}", _STYLES["-"]),
-        DiffLine(f"+ {_entries(found.entries.right)}", _STYLES["+"]),
+        DiffLine(f"since {comparison.ancestor}@{comparison.height} (step {comparison.step})"),
+        DiffLine(f"- {_entries(comparison.entries.left)}", _STYLES["-"]),
+        DiffLine(f"+ {_entries(comparison.entries.right)}", _STYLES["+"]),
     ]
     cut = _Cut(every)
-    said += cut.section("cells", [cut.cell(each) for each in found.cells], found.cells)
-    said += cut.section("runs", [cut.run(each) for each in found.runs], found.runs)
-    said += cut.section("effects", [cut.effect(each) for each in found.effects], found.effects)
-    return [*said, DiffLine("no cell, run or effect differs")] if found.same else said
+    said += cut.section("cells", [cut.cell(each) for each in comparison.cells], comparison.cells)
+    said += cut.section("runs", [cut.run(each) for each in comparison.runs], comparison.runs)
+    said += cut.section("effects", [cut.effect(each) for each in comparison.effects], comparison.effects)
+    return [*said, DiffLine("no cell, run or effect differs")] if comparison.same else said
 
 
 def _entries(side: Entries) -> str:

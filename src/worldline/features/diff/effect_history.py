@@ -210,9 +210,9 @@ def run_of(entry: journal.JournalEntry) -> str:
     return run
 
 
-def status_of(found: OpenEffectRow) -> str:
+def status_of(open_effect: OpenEffectRow) -> str:
     """Of an open effect."""
-    return PARKED if found.parked else OPEN
+    return PARKED if open_effect.parked else OPEN
 
 
 def arguments(params: bytes) -> Any:

@@ -5,15 +5,15 @@ among these, their rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from worldline.base import errors
 from worldline.codec import canonical
 from worldline.codec.differences import Field, differences, same
 from worldline.features.diff import effect_history, open_effect_rows
 from worldline.features.diff.diff_side import Side
+from worldline.features.diff.open_effect_rows import fields
 from worldline.features.diff.records import CellDiff, Diff, EffectDiff, EffectSide, How, RunDiff, RunSide, Sides
 from worldline.kernel.rows.row_records import ENDED, RunStatus
 from worldline.kernel.run_operations import OpKind, describe
@@ -51,13 +51,6 @@ def _same(left: RunSide | EffectSide | None, right: RunSide | EffectSide | None)
     return same(*(None if side is None else list(msgspec.structs.astuple(side)) for side in (left, right)))
 
 
-def _fields(row: Row) -> list[Any]:
-    found = canonical.decode(row.meaning)
-    if not isinstance(found, list):
-        raise errors.DecodeError("a row is a list of fields")
-    return found
-
-
 # --- Cells -----------------------------------------------------------------------------------------------------
 
 
@@ -77,7 +70,7 @@ def _cell(key: bytes, left: Overlay, right: Overlay) -> CellDiff | None:
 def _cell_data(row: Row | None) -> bytes | None:
     if row is None:
         return None
-    _, data = _fields(row)
+    _, data = fields(row.meaning)
     assert isinstance(data, bytes)
     return data
 
@@ -115,9 +108,9 @@ def _run_side(run: str, rows: Overlay) -> RunSide | None:
     start = rows.get(row_keys.RUN + group + row_keys.START)
     if start is None:
         return None
-    workflow, restarts = _fields(start)[0], _fields(start)[7]
+    workflow, restarts = fields(start.meaning)[0], fields(start.meaning)[7]
     row = rows.get(row_keys.RUN + group + row_keys.STATUS)
-    number, data, blocked = (RunStatus.RUNNING, b"", "") if row is None else _fields(row)
+    number, data, blocked = (RunStatus.RUNNING, b"", "") if row is None else fields(row.meaning)
     status = RunStatus(number)
     ended = status in ENDED
     finished = status is RunStatus.FINISHED
@@ -147,7 +140,7 @@ def _progress(run: str, rows: Overlay) -> tuple[int, int, list[str]]:
     waits: list[str] = []
     for number, row in sorted(asked.items()):
         if number not in done:
-            kind, name, *_ = _fields(row)
+            kind, name, *_ = fields(row.meaning)
             if kind != OpKind.AFTER:
                 waits.append(describe(OpKind(kind), name, run=run, number=number))
     return len(asked), len(done), waits

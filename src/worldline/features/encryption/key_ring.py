@@ -107,20 +107,22 @@ class KeyRing:
 
         await transact.run(self.engine, self.env, attempt)
 
-    def rewrapped(self, scope: bytes, found: DataKey) -> DataKey:
+    def rewrapped(self, scope: bytes, data_key: DataKey) -> DataKey:
         """The same data key under the current master key."""
-        made = self._wrapped(scope, self._unwrap(scope, found.master, found.wrapped), made_us=found.made_us)
+        made = self._wrapped(scope, self._unwrap(scope, data_key.master, data_key.wrapped), made_us=data_key.made_us)
         # Older keys are wrapped anew, too: they still open values, and the old master key is to be retired.
-        older = [self._wrap(scope, self._unwrap(scope, found.master, each)) for each in found.older]
-        return msgspec.structs.replace(made, older=older, rewriting=found.rewriting)
+        older = [self._wrap(scope, self._unwrap(scope, data_key.master, each)) for each in data_key.older]
+        return msgspec.structs.replace(made, older=older, rewriting=data_key.rewriting)
 
-    def followed(self, scope: bytes, found: DataKey, *, made_us: int) -> DataKey:
+    def followed(self, scope: bytes, data_key: DataKey, *, made_us: int) -> DataKey:
         """Another data key, which follows this one."""
-        if len(found.older) >= limits.OLDER_KEYS_MAX:
-            raise errors.BadInput(f"the data key {scope.hex()} has followed {len(found.older)} others: no more is kept")
+        if len(data_key.older) >= limits.OLDER_KEYS_MAX:
+            raise errors.BadInput(
+                f"the data key {scope.hex()} has followed {len(data_key.older)} others: no more is kept"
+            )
         made = self._wrapped(scope, self.env.random_bytes(limits.KEY_BYTES), made_us=made_us)
-        known = [found.wrapped, *found.older]
-        older = [self._wrap(scope, self._unwrap(scope, found.master, each)) for each in known]
+        known = [data_key.wrapped, *data_key.older]
+        older = [self._wrap(scope, self._unwrap(scope, data_key.master, each)) for each in known]
         return msgspec.structs.replace(made, older=older, rewriting=True)
 
     def _current(self) -> MasterKey:

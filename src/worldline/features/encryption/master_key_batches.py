@@ -76,7 +76,9 @@ def expect(batch: kv.Batch, raw: bytes) -> None:
     batch.expect(keys.KEY, raw)
 
 
-def _change(batch: kv.Batch, raw: bytes, found: Encryption, masters: list[MasterKey]) -> None:
+def _change(batch: kv.Batch, raw: bytes, encryption: Encryption, masters: list[MasterKey]) -> None:
     batch.expect(keys.KEY, raw)
     # A new value with each change: the second step of a retirement sees every change that came between.
-    batch.put(keys.KEY, keys.VALUE.pack(Encryption(found.codec, found.changes + 1, masters, found.probe)))
+    batch.put(
+        keys.KEY, keys.VALUE.pack(Encryption(encryption.codec, encryption.changes + 1, masters, encryption.probe))
+    )

@@ -352,6 +352,6 @@ class _Plan:
                     self.needed[scope] = None
 
 
-def _is_same(found: bytes, expected: bytes | None) -> bool:
+def _is_same(stored: bytes, expected: bytes | None) -> bool:
     """Whether a value is the expected one, in another form. One that cannot be opened is like no other."""
-    return found == expected and not isinstance(found, envelope.Unopened)
+    return stored == expected and not isinstance(stored, envelope.Unopened)

@@ -74,7 +74,7 @@ async def owe(engine: kv.Engine, env: envs.Env) -> None:
     await transact.run(engine, env, attempt)
 
 
-def text(found: kv.Scrubbed) -> str:
+def text(scrubbed: kv.Scrubbed) -> str:
     """Why it is not complete, for people."""
-    held = ", ".join(map(str, found.held_by))
+    held = ", ".join(map(str, scrubbed.held_by))
     return f"because processes read an older state of the store: {held}; it is tried again, or type `worldline scrub`"

@@ -67,20 +67,20 @@ def _of_script(script: Script, name: str) -> Iterable[ScriptRule]:
             yield ScriptRule(name, False, {}, ReceiptStatus.OK, user_values.dump(answer), times)
 
 
-def _of_mapping(given: object, number: int) -> ScriptRule:
+def _of_mapping(rule_data: object, number: int) -> ScriptRule:
     where = f"rule {number} of the script"
-    if not isinstance(given, Mapping):
-        raise errors.BadInput(f'{where} is no rule: write {{"effect": "charge", "answer": "ch_1"}}, not {given!r}')
+    if not isinstance(rule_data, Mapping):
+        raise errors.BadInput(f'{where} is no rule: write {{"effect": "charge", "answer": "ch_1"}}, not {rule_data!r}')
     # A key that is spelled wrong would be ignored, and the rule would fit more than it should.
-    unknown = [key for key in given if key not in _KNOWN]
+    unknown = [key for key in rule_data if key not in _KNOWN]
     if unknown:
         raise errors.BadInput(f"{where} has {unknown[0]!r}; a rule has {', '.join(_KNOWN)}")
-    if ("effect" in given) == ("ask" in given):
+    if ("effect" in rule_data) == ("ask" in rule_data):
         raise errors.BadInput(f'{where} names an "effect", or the world that an "ask" is for')
-    if ("answer" in given) == ("error" in given):
+    if ("answer" in rule_data) == ("error" in rule_data):
         raise errors.BadInput(f'{where} has an "answer", or an "error"')
-    name = given.get("effect", given.get("ask"))
-    times, arguments = given.get("times", 0), given.get("arguments", {})
+    name = rule_data.get("effect", rule_data.get("ask"))
+    times, arguments = rule_data.get("times", 0), rule_data.get("arguments", {})
     if not isinstance(name, str) or not name:
         raise errors.BadInput(f"{where}: {name!r} is no name")
     if type(times) is not int or times < 0:
@@ -90,10 +90,12 @@ def _of_mapping(given: object, number: int) -> ScriptRule:
     try:
         # Sorted, so that the same script has the same bytes: a repeated call is known by them.
         wanted = {key: user_values.dump(value) for key, value in sorted(arguments.items())}
-        if "error" in given:
-            data = runs.failure(str(given.get("code", "scripted")), str(given["error"]), attempts=1)
-            return ScriptRule(name, "ask" in given, wanted, ReceiptStatus.ERROR, data, times)
-        return ScriptRule(name, "ask" in given, wanted, ReceiptStatus.OK, user_values.dump(given["answer"]), times)
+        if "error" in rule_data:
+            data = runs.failure(str(rule_data.get("code", "scripted")), str(rule_data["error"]), attempts=1)
+            return ScriptRule(name, "ask" in rule_data, wanted, ReceiptStatus.ERROR, data, times)
+        return ScriptRule(
+            name, "ask" in rule_data, wanted, ReceiptStatus.OK, user_values.dump(rule_data["answer"]), times
+        )
     except errors.EncodeError as error:
         raise errors.BadInput(f"{where} cannot be stored, and a fork is run by any worker: {error}") from error
 

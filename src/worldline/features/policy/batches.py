@@ -36,25 +36,23 @@ def reads(at: ids.Address) -> tuple[kv.Get, kv.Get, kv.Range]:
     return worlds.get(at), universes.get_grants(universe), universes.newest_grant_change(universe)
 
 
-def bounds(found: PolicyRecords, *, program: str) -> policy.Bounds | None:
+def bounds(policy_records: PolicyRecords, *, program: str) -> policy.Bounds | None:
     """What the world may do; None if there is nothing that it may not. `Corrupt` as in `universes.decode_grants`."""
-    record = universes.decode_grants(found.at.universe, found.grants, found.newest).grants
+    record = universes.decode_grants(policy_records.at.universe, policy_records.grants, policy_records.newest).grants
     # Without rules, a step is asked nothing.
     if not record.rules:
         return None
-    world = worlds.find(found.at, found.meta)
+    world = worlds.find(policy_records.at, policy_records.meta)
     name = "" if world is None else world.meta.name
     return policy.bounds_of(record.rules, world=name, program=program)
 
 
-def add_rule(
-    batch: kv.Batch, record: universes.Granted, wanted: policy.PolicyRule, *, time_us: int
-) -> policy.PolicyRule:
+def add_rule(batch: kv.Batch, record: universes.Granted, rule: policy.PolicyRule, *, time_us: int) -> policy.PolicyRule:
     """Add a rule, and give it its number. Guard: the record as it was read."""
     if len(record.grants.rules) >= limits.RULES_MAX:
         raise errors.TooLarge("the rules of a universe", size=limits.RULES_MAX + 1, limit=limits.RULES_MAX)
     # The number of the change, so none is given twice, whatever was dropped since.
-    added = msgspec.structs.replace(wanted, number=record.grants.changes + 1)
+    added = msgspec.structs.replace(rule, number=record.grants.changes + 1)
     _change(batch, record, [*record.grants.rules, added], added, added=True, time_us=time_us)
     return added
 

@@ -189,7 +189,7 @@ def _wanted(verb: Any, scope: Any, *, worlds: str, program: str, peers: str, nam
     return wanted
 
 
-def _rule(found: model.PolicyRule) -> Rule:
-    verb: Any = found.verb.name.lower()
-    scope: Any = found.scope.name.lower()
-    return Rule(found.number, verb, scope, found.worlds, found.programs, found.peers, found.names)
+def _rule(rule: model.PolicyRule) -> Rule:
+    verb: Any = rule.verb.name.lower()
+    scope: Any = rule.scope.name.lower()
+    return Rule(rule.number, verb, scope, rule.worlds, rule.programs, rule.peers, rule.names)

@@ -45,12 +45,12 @@ class PolicyBounds(WorldBounds):
     def why_no_message(self, message: inbox.Message, *, to: str) -> str | None:
         return self._bounds.why_no_message(to=to, name=_label_of(message), near=True)
 
-    def refused(self, wanted: Iterable[step_records.WorkRequest]) -> dict[ids.IntentId, inbox.EffectReceipt]:
+    def refused(self, requests: Iterable[step_records.WorkRequest]) -> dict[ids.IntentId, inbox.EffectReceipt]:
         """Name the effects that the world may not use, with their answers. One that is parked from the beginning leaves
         a dry fork only by a person's hand.
         """
         found: dict[ids.IntentId, inbox.EffectReceipt] = {}
-        for each in wanted:
+        for each in requests:
             if each.kind is not WorkKind.EFFECT or each.parked or each.name in _OWN:
                 continue
             code, why = _why_not(self._bounds, each)
@@ -59,12 +59,12 @@ class PolicyBounds(WorldBounds):
         return found
 
 
-def _refusal(wanted: step_records.WorkRequest, code: str, why: str) -> inbox.EffectReceipt:
+def _refusal(request: step_records.WorkRequest, code: str, why: str) -> inbox.EffectReceipt:
     failure = runs.failure(code, runs.storable(f"{why}; `worldline policy list` shows the rules"))
-    refusal = inbox.EffectReceipt(wanted.intent, ReceiptStatus.ERROR, payload.inline(failure), 0, wanted.correlation)
-    if not wanted.correlation_id:
+    refusal = inbox.EffectReceipt(request.intent, ReceiptStatus.ERROR, payload.inline(failure), 0, request.correlation)
+    if not request.correlation_id:
         return refusal
-    return inbox.CorrelatedReceipt(**msgspec.structs.asdict(refusal), correlation_id=wanted.correlation_id)
+    return inbox.CorrelatedReceipt(**msgspec.structs.asdict(refusal), correlation_id=request.correlation_id)
 
 
 def _label_of(message: inbox.Message) -> str:
@@ -72,13 +72,13 @@ def _label_of(message: inbox.Message) -> str:
     return f"inbox:{message.name}" if message.mode is MessageMode.INBOX else message.name
 
 
-def _why_not(bounds: Bounds, wanted: step_records.WorkRequest) -> tuple[str, str | None]:
+def _why_not(bounds: Bounds, request: step_records.WorkRequest) -> tuple[str, str | None]:
     """Why it may not, with a code. A message to another universe is an effect, and has the rules of messages."""
-    if wanted.name != message_calls.SEND:
-        return failures.PolicyDenied.code, bounds.why_no_effect(wanted.name)
+    if request.name != message_calls.SEND:
+        return failures.PolicyDenied.code, bounds.why_no_effect(request.name)
     # Without a rule about sending, what is sent need not be decoded.
     if not bounds.sends:
         return message_calls.NOT_ALLOWED, None
-    arguments = run_requests.effect_arguments(wanted.params)
+    arguments = run_requests.effect_arguments(request.params)
     label = message_calls.unpack(arguments["content"]).label
     return message_calls.NOT_ALLOWED, bounds.why_no_message(to=arguments["to"], name=label, near=False)

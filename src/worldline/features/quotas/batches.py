@@ -50,13 +50,13 @@ def decode_usage(raw: bytes | None) -> records.Usage | None:
     return keys.USAGE.get(raw)
 
 
-def change(batch: kv.Batch, known: Quoted, wanted: records.QuotaRecord, *, time_us: int) -> None:
+def change(batch: kv.Batch, known: Quoted, quota: records.QuotaRecord, *, time_us: int) -> None:
     """Another quota. Guard: the record as it was read. Worlds and pins are counted again by the next that is made."""
     number = known.record.changes + 1
-    _replace(batch, known, records.Quotas(number, wanted))
+    _replace(batch, known, records.Quotas(number, quota))
     # In the same batch: the log has every quota that was in force.
     batch.append(
-        keys.log_prefix(known.universe), keys.QUOTA_CHANGE.pack(records.QuotaChangeRecord(number, wanted, time_us))
+        keys.log_prefix(known.universe), keys.QUOTA_CHANGE.pack(records.QuotaChangeRecord(number, quota, time_us))
     )
 
 
@@ -78,13 +78,13 @@ def _replace(batch: kv.Batch, known: Quoted, record: records.Quotas) -> None:
     batch.put(key, keys.QUOTAS.pack(record))
 
 
-def publish(batch: kv.Batch, universe: ids.UniverseId, before: bytes | None, counted: records.Usage) -> None:
+def publish(batch: kv.Batch, universe: ids.UniverseId, last_raw: bytes | None, counted: records.Usage) -> None:
     """Say what was counted. Guard: what was said before."""
     key = keys.usage_key(universe)
-    if before is None:
+    if last_raw is None:
         batch.absent(key)
     else:
-        batch.expect(key, before)
+        batch.expect(key, last_raw)
     batch.put(key, keys.USAGE.pack(counted))
 
 

@@ -53,33 +53,33 @@ async def quota(desk: CommandSession, *, count: bool, shows_changes: bool, **giv
     desk.out.one({"universe": universe.name, **shown(found), "changed": changed}, lines)
 
 
-def _show_changes(desk: CommandSession, found: list[calls.QuotaChange]) -> None:
+def _show_changes(desk: CommandSession, changes: list[calls.QuotaChange]) -> None:
     rows = [
         {"change": each.change, "time": rfc3339(when(each.time_us)), **msgspec.structs.asdict(each.quota)}
-        for each in found
+        for each in changes
     ]
     columns = {"CHANGE": "change", "TIME": "time", **{name.upper(): name for name in errors.QUOTA_NAMES}}
     desk.out.many(rows, columns, none="this universe never had a quota", key="change")
 
 
-def shown(found: QuotaUse) -> dict[str, Any]:
+def shown(use: QuotaUse) -> dict[str, Any]:
     """What a universe has, as `--json` shows it."""
     return {
-        **{name: getattr(found, name) for name in errors.QUOTA_NAMES},
-        "quota": msgspec.structs.asdict(found.quota),
-        "counted": None if found.counted_us is None else rfc3339(when(found.counted_us)),
-        "exceeded": found.exceeded,
+        **{name: getattr(use, name) for name in errors.QUOTA_NAMES},
+        "quota": msgspec.structs.asdict(use.quota),
+        "counted": None if use.counted_us is None else rfc3339(when(use.counted_us)),
+        "exceeded": use.exceeded,
     }
 
 
-def uses(found: QuotaUse) -> str:
+def uses(use: QuotaUse) -> str:
     """How much is used of each quota that there is, in a cell of a table."""
-    bounded = [name for name in errors.QUOTA_NAMES if getattr(found.quota, name) is not None]
-    return ", ".join(f"{name} {_used_of(found, name)}" for name in bounded) or "-"
+    bounded = [name for name in errors.QUOTA_NAMES if getattr(use.quota, name) is not None]
+    return ", ".join(f"{name} {_used_of(use, name)}" for name in bounded) or "-"
 
 
-def _used_of(found: QuotaUse, name: str) -> str:
-    used, limit = getattr(found, name), getattr(found.quota, name)
+def _used_of(use: QuotaUse, name: str) -> str:
+    used, limit = getattr(use, name), getattr(use.quota, name)
     return f"{'not counted' if used is None else used} of {'any number' if limit is None else limit}"
 
 

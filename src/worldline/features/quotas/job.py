@@ -97,15 +97,15 @@ def _object_bytes(raw: bytes) -> int:
 
 
 async def publish(
-    engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, before: bytes | None, counted: records.Usage
+    engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, last_raw: bytes | None, counted: records.Usage
 ) -> None:
-    """Say what was counted, unless another process has said something since `before` was read."""
+    """Say what was counted, unless another process has said something since `last_raw` was read."""
     batch = kv.Batch()
     meta_raw = (await engine.read(universes.get_meta(universe))).value(0)
     if universes.is_closed(meta_raw):
         return  # nothing is written in a universe that is being deleted
     universes.expect_there(batch, universe, meta_raw)
-    batches.publish(batch, universe, before, counted)
+    batches.publish(batch, universe, last_raw, counted)
     await transact.commit(engine, env, batch)
 
 

@@ -131,12 +131,12 @@ class Verifier:
         secret = self._matching(given, lambda each: standard_signature(each, id=id, timestamp=timestamp, body=body))
         return Signed(id, secret, timestamp)
 
-    def _matching(self, given: list[bytes], sign: Callable[[bytes], str]) -> int:
+    def _matching(self, signatures: list[bytes], sign: Callable[[bytes], str]) -> int:
         """The number of the secret that signed. All are compared, whichever matches: the time taken tells nothing."""
         found = -1
         for number, secret in enumerate(self._secrets):
             expected = sign(secret).encode()
-            for each in given:
+            for each in signatures:
                 if hmac.compare_digest(expected, each) and found < 0:
                     found = number
         if found < 0:
@@ -212,8 +212,8 @@ def _timestamp(headers: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _texts(given: Iterable[str]) -> list[bytes]:
-    found = [each.encode("latin-1") for each in given if each]
+def _texts(signatures: Iterable[str]) -> list[bytes]:
+    found = [each.encode("latin-1") for each in signatures if each]
     if len(found) > limits.WEBHOOK_SIGNATURES_MAX:
         raise Malformed(f"more than {limits.WEBHOOK_SIGNATURES_MAX} signatures")
     return found

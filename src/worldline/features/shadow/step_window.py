@@ -43,7 +43,7 @@ class RecordedWindow(msgspec.Struct, frozen=True):
 
 def recording_of(
     at: ids.Address,
-    before: journal.Head,
+    start: journal.Head,
     rows: Rows,
     stored: Sequence[step_reader.StoredStep],
     loaded: dict[bytes, bytes],
@@ -56,14 +56,14 @@ def recording_of(
     # A copy: `rows` is changed by the steps that follow.
     rows_before = Rows(rows.items())
     found: list[RecordedStep] = []
-    after = before
+    after = start
     for step in stored:
         changed = step_reader.resolve(step, rows, loaded)
         after = step_reader.follow(after, step, changed)
         rows.apply(changed)
         entries = [world_restore.filled(entry, loaded) for entry in step.entries()]
         found.append(step_of(entries, at, load, changed))
-    return Recording(at, before, rows_before, found, after, rows)
+    return Recording(at, start, rows_before, found, after, rows)
 
 
 async def read(

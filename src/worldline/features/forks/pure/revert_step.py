@@ -92,9 +92,9 @@ def _rows_of(machine: Machine) -> dict[bytes, Row]:
     return {key: row_ledger.row_of(write()) for key, write in machine.rows()}
 
 
-def _rows_then(before: dict[bytes, Row], changed: list[list[bytes]]) -> dict[bytes, Row]:
+def _rows_then(old_rows: dict[bytes, Row], changed: list[list[bytes]]) -> dict[bytes, Row]:
     """The rows as they were, with what does not go back, and without what is being closed."""
-    rows = dict(before)
+    rows = dict(old_rows)
     for each in changed:
         match each:
             case [key]:
@@ -105,10 +105,10 @@ def _rows_then(before: dict[bytes, Row], changed: list[list[bytes]]) -> dict[byt
                 raise errors.DecodeError("a row has a key, a meaning and a placement")
     # Numbers of runs and of work are never given twice, so their counts do not go back.
     for key in _COUNTS:
-        rows[key] = max(rows.get(key, before[key]), before[key], key=_count)
-    rows[keys.PROGRAM] = before[keys.PROGRAM]
+        rows[key] = max(rows.get(key, old_rows[key]), old_rows[key], key=_count)
+    rows[keys.PROGRAM] = old_rows[keys.PROGRAM]
     rows = {key: row for key, row in rows.items() if not key.startswith((keys.CLOSING, *_DECLARED))}
-    return rows | {key: row for key, row in before.items() if key.startswith(_DECLARED)}
+    return rows | {key: row for key, row in old_rows.items() if key.startswith(_DECLARED)}
 
 
 def _check(row: list[bytes]) -> None:
@@ -126,15 +126,15 @@ def _count(row: Row) -> int:
     raise errors.DecodeError("a count is one number")
 
 
-def _note(machine: Machine, before: dict[bytes, Row]) -> None:
+def _note(machine: Machine, old_rows: dict[bytes, Row]) -> None:
     """Note every row that differs from what the last step had left."""
     top = machine.ledger.top
     after: dict[bytes, None] = {}
     for key, write in machine.rows():
         after[key] = None
-        if before.get(key) != row_ledger.row_of(write()):
-            top.put(key, write, is_new=key not in before)
-    for key in before:
+        if old_rows.get(key) != row_ledger.row_of(write()):
+            top.put(key, write, is_new=key not in old_rows)
+    for key in old_rows:
         if key not in after:
             top.gone(key)
             if key.startswith(keys.CELL):

@@ -6,11 +6,12 @@ Pure functions over data: nothing here knows where the two sides come from.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any
 
 from worldline.base import errors
 from worldline.codec import canonical
+from worldline.codec.differences import Field, How, each_difference, path_text
 from worldline.features.shadow.pure import shadow_report
 from worldline.features.shadow.pure.shadow_report import AskedOtherwise, CellOtherwise, FieldOtherwise
 from worldline.features.shadow.pure.step_requests import Ask
@@ -21,8 +22,6 @@ FIELDS_LISTED_MAX = 20
 FIELDS_COUNTED_MAX = 10_000
 
 Cells = Mapping[tuple[str, str], bytes]
-
-_ABSENT: Any = object()  # None is a value, too
 
 
 def cells_of(rows: Rows) -> dict[tuple[str, str], bytes]:
@@ -44,44 +43,29 @@ def cells(old: Cells, new: Cells) -> list[CellOtherwise]:
     for name in sorted({**old, **new}):
         before, after = old.get(name), new.get(name)
         if before != after:
-            listed, further = fields(_decoded(before), _decoded(after))
-            found.append(CellOtherwise(*name, listed, further))
+            found.append(CellOtherwise(*name, *_of_cell(before, after)))
     return found
 
 
-def _decoded(data: bytes | None) -> Any:
-    return _ABSENT if data is None else canonical.decode(data)
+def _of_cell(old: bytes | None, new: bytes | None) -> tuple[list[FieldOtherwise], int]:
+    if old is None or new is None:
+        change: How = "added" if old is None else "removed"
+        values = [None if data is None else canonical.decode(data) for data in (old, new)]
+        return [_field(Field((), change, *values))], 0
+    return fields(canonical.decode(old), canonical.decode(new))
 
 
 def fields(old: Any, new: Any) -> tuple[list[FieldOtherwise], int]:
     """Where two decoded values differ: the first few paths, and how many more there are."""
-    listed: list[FieldOtherwise] = []
-    count = 0
-    for path, before, after in _different("", old, new):
-        count += 1
-        if count <= FIELDS_LISTED_MAX:
-            change = "added" if before is _ABSENT else "removed" if after is _ABSENT else "changed"
-            listed.append(FieldOtherwise(path, change, _plain(before), _plain(after)))
-        # Counting ends, too: two large values may have nothing in common.
-        if count >= FIELDS_COUNTED_MAX:
-            break
-    return listed, count - len(listed)
+    # Counting ends, too: two large values may have nothing in common.
+    found = list(islice(each_difference(old, new), FIELDS_COUNTED_MAX))
+    listed = [_field(each) for each in found[:FIELDS_LISTED_MAX]]
+    return listed, len(found) - len(listed)
 
 
-def _plain(value: Any) -> Any:
-    return None if value is _ABSENT else shadow_report.bounded(value)
-
-
-def _different(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
-    if type(old) is dict and type(new) is dict:
-        for name in dict.fromkeys([*old, *new]):
-            yield from _different(f"{path}.{name}" if path else name, old.get(name, _ABSENT), new.get(name, _ABSENT))
-    elif type(old) is list and type(new) is list:
-        for index, (before, after) in enumerate(zip_longest(old, new, fillvalue=_ABSENT)):
-            yield from _different(f"{path}[{index}]", before, after)
-    # NaN is unequal to itself, and its text is not: equal bits are no difference.
-    elif type(old) is not type(new) or (old != new and repr(old) != repr(new)):
-        yield path, old, new
+def _field(difference: Field) -> FieldOtherwise:
+    values = (shadow_report.bounded(value) for value in (difference.left, difference.right))
+    return FieldOtherwise(path_text(difference.path), difference.change, *values)
 
 
 def asks(

@@ -24,8 +24,8 @@ def of(said: Sequence[Said]) -> list[Outcome]:
     return [(each.kind, each.payload) for each in said[1:] if each.kind in _KINDS]
 
 
-def text(found: Sequence[Outcome]) -> str:
-    return "; ".join(_text(*each) for each in found) or "is taken"
+def text(outcomes: Sequence[Outcome]) -> str:
+    return "; ".join(_text(*each) for each in outcomes) or "is taken"
 
 
 def _text(kind: Kind, data: bytes) -> str:
@@ -50,12 +50,12 @@ def _failure(data: bytes) -> str:
     return f"{found.message} ({found.code})"
 
 
-def input_text(given: steps.Input) -> str:
-    item = given.item
+def input_text(step_input: steps.Input) -> str:
+    item = step_input.item
     if isinstance(item, inbox.InboxEvent):
-        return f"event {item.schema}{divergence_report.value_text(given.data)}"
+        return f"event {item.schema}{divergence_report.value_text(step_input.data)}"
     if isinstance(item, inbox.Message):
-        return f"message {item.name}{divergence_report.value_text(given.data)}"
+        return f"message {item.name}{divergence_report.value_text(step_input.data)}"
     if isinstance(item, inbox.Control):
         return f"command {item.command}"
     return (

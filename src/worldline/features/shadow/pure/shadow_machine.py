@@ -143,71 +143,71 @@ class ShadowMachine:
                 shadow_report.InputOtherwise(said, input_outcomes.text(old), input_outcomes.text(new), *self.place)
             )
 
-    def _translated(self, given: steps.Input) -> steps.Input | None:
+    def _translated(self, step_input: steps.Input) -> steps.Input | None:
         """The input as it is in this history; None if it has no place there, or not yet."""
-        item = given.item
+        item = step_input.item
         if isinstance(item, inbox.TimerFired):
-            return self._fired(given, item)
+            return self._fired(step_input, item)
         if isinstance(item, inbox.EffectReceipt):
-            return self._answer(given, item.intent)
+            return self._answer(step_input, item.intent)
         if isinstance(item, inbox.Message) and item.name == event_dispatch.REPLY:
             try:
-                return self._answer(given, bytes.fromhex(item.correlation))
+                return self._answer(step_input, bytes.fromhex(item.correlation))
             except ValueError:
-                return given
+                return step_input
         if not isinstance(item, inbox.Control):
-            return given
+            return step_input
         if item.command == control_commands.CONTINUE:
-            return given if self.machine.unfinished else None
+            return step_input if self.machine.unfinished else None
         if item.command in _NAMING:
-            return self._command(given, _NAMING[item.command])
-        return given
+            return self._command(step_input, _NAMING[item.command])
+        return step_input
 
-    def _fired(self, given: steps.Input, item: inbox.TimerFired) -> steps.Input | None:
+    def _fired(self, step_input: steps.Input, item: inbox.TimerFired) -> steps.Input | None:
         if item.intent not in self.script.by_intent:  # it was open when the trial began
-            return given
+            return step_input
         self._over[item.intent] = None
         new = self._bound.get(item.intent)
         if new is None:
             # With a counterpart that is due at another time, it fires by itself, and is not skipped.
             self._skipped += item.intent not in self._matched
             return None
-        return self._with_intent(given, new)
+        return self._with_intent(step_input, new)
 
-    def _answer(self, given: steps.Input, intent: bytes) -> steps.Input | None:
+    def _answer(self, step_input: steps.Input, intent: bytes) -> steps.Input | None:
         if intent not in self.script.by_intent:
-            return given
+            return step_input
         new = self._bound.get(intent)
         if new is None:
             # The code has not asked yet: the answer waits until it does.
-            self._early[intent] = given
+            self._early[intent] = step_input
             return None
-        return self._with_intent(given, new)
+        return self._with_intent(step_input, new)
 
-    def _with_intent(self, given: steps.Input, intent: bytes) -> steps.Input:
-        item = given.item
+    def _with_intent(self, step_input: steps.Input, intent: bytes) -> steps.Input:
+        item = step_input.item
         if isinstance(item, inbox.Message):
             item = msgspec.structs.replace(item, correlation=intent.hex())
-            return msgspec.structs.replace(given, item=event_dispatch.as_if_asked(self.machine, item))
+            return msgspec.structs.replace(step_input, item=event_dispatch.as_if_asked(self.machine, item))
         assert isinstance(item, inbox.EffectReceipt | inbox.TimerFired)
-        return msgspec.structs.replace(given, item=msgspec.structs.replace(item, intent=intent))
+        return msgspec.structs.replace(step_input, item=msgspec.structs.replace(item, intent=intent))
 
-    def _command(self, given: steps.Input, kind: Any) -> steps.Input | None:
+    def _command(self, step_input: steps.Input, kind: Any) -> steps.Input | None:
         try:
-            command = structs.decode(kind, given.data)
+            command = structs.decode(kind, step_input.data)
         except errors.DecodeError:  # it is refused
-            return given
+            return step_input
         if command.intent not in self.script.by_intent:
-            return given
+            return step_input
         new = self._bound.get(command.intent)
         if new is None:
             self._skipped += 1
             return None
-        return msgspec.structs.replace(given, data=structs.encode(msgspec.structs.replace(command, intent=new)))
+        return msgspec.structs.replace(step_input, data=structs.encode(msgspec.structs.replace(command, intent=new)))
 
     # --- Steps -------------------------------------------------------------------------------------------------
 
-    def _own(self, given: steps.Input) -> None:
+    def _own(self, step_input: steps.Input) -> None:
         """A step that the recorded history does not have."""
         self._between += 1
         if self._between > STEPS_BETWEEN_MAX:
@@ -215,21 +215,21 @@ class ShadowMachine:
                 f"the code makes more than {STEPS_BETWEEN_MAX} steps by itself at height {self.place[1]}: a loop "
                 f"around a timer that is always due?"
             )
-        if isinstance(given.item, inbox.EffectReceipt | inbox.Message):
+        if isinstance(step_input.item, inbox.EffectReceipt | inbox.Message):
             old = (
-                given.item.intent
-                if isinstance(given.item, inbox.EffectReceipt)
-                else bytes.fromhex(given.item.correlation)
+                step_input.item.intent
+                if isinstance(step_input.item, inbox.EffectReceipt)
+                else bytes.fromhex(step_input.item.correlation)
             )
-            given = self._with_intent(given, self._bound[old])
-        self._do(given, self._time_us)
+            step_input = self._with_intent(step_input, self._bound[old])
+        self._do(step_input, self._time_us)
 
-    def _do(self, given: steps.Input, time_us: int, behind_us: int = 0) -> steps.Stepped:
+    def _do(self, step_input: steps.Input, time_us: int, behind_us: int = 0) -> steps.Stepped:
         self._step += 1
         self._time_us = time_us
         context = steps.StepContext(self._recording.at, self._step, time_us, behind_us)
-        self._incarnations.takes(given)
-        stepped = kernel_step.step(self.machine, given, context, self._parts)
+        self._incarnations.takes(step_input)
+        stepped = kernel_step.step(self.machine, step_input, context, self._parts)
         step, height = self.place
         found = step_requests.asks(
             stepped.drafts,

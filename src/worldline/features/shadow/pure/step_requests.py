@@ -127,12 +127,12 @@ class Incarnations:
     def begins(self, run: str) -> None:
         self._counts[run] = self.of(run) + 1
 
-    def takes(self, given: steps.Input) -> None:
+    def takes(self, step_input: steps.Input) -> None:
         """An input that lets a run begin again is one, whatever comes of it."""
-        item = given.item
+        item = step_input.item
         if isinstance(item, inbox.Control) and item.command == run_repair.RESET:
             with contextlib.suppress(errors.DecodeError):  # then it is refused
-                self.begins(structs.decode(run_repair.ResetRun, given.data).run)
+                self.begins(structs.decode(run_repair.ResetRun, step_input.data).run)
 
 
 def asks(
