@@ -21,14 +21,13 @@ import worldline as wl
 from tests import aio, options
 from tests.cli import shop
 from worldline import cli
-from worldline.client import listing
 from worldline.inspect import store_queries
 from worldline.keys import ready as ready_keys
 from worldline.keys import work as work_keys
 from worldline.model import ids
 from worldline.model.work import WorkState
 from worldline.model.world_records import Status
-from worldline.store import kv
+from worldline.store import kv, paging
 
 SHOP = str(Path(shop.__file__))
 COMMAND = [sys.executable, "-m", "worldline.cli"]
@@ -235,7 +234,7 @@ async def delete_derived(universe: wl.Universe) -> int:
     """Delete every open, due and ready key. Returns how many there were."""
     count = 0
     for begin, end in derived(universe._connection.id):
-        async for key, raw in listing.items(universe._connection, kv.Range(begin, end)):
+        async for key, raw in paging.RangeItems(universe._connection.store.engine, kv.Range(begin, end)):
             await put(universe, key, raw, None)
             count += 1
     return count

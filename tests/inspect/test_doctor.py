@@ -14,7 +14,6 @@ import worldline as wl
 from tests import aging
 from tests.cli import cli_kit, shop
 from tests.cli.cli_kit import SHOP, Said, put, run, with_universe
-from worldline.client import listing
 from worldline.codec import tuples
 from worldline.inspect import store_queries
 from worldline.keys import cas as cas_keys
@@ -27,7 +26,7 @@ from worldline.keys import worlds as world_keys
 from worldline.layers import cas, chunks, snapshots
 from worldline.model import ids, inbox, payload
 from worldline.model.work import WorkKind, WorkState
-from worldline.store import kv
+from worldline.store import kv, paging
 
 
 def doctor(store: Path, *words: str) -> Said:
@@ -42,7 +41,9 @@ def kinds(store: Path, *words: str) -> list[str]:
 async def derived(universe: wl.Universe) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
     for begin, end in cli_kit.derived(universe._connection.id):
-        found |= {key: raw async for key, raw in listing.items(universe._connection, kv.Range(begin, end))}
+        found |= {
+            key: raw async for key, raw in paging.RangeItems(universe._connection.store.engine, kv.Range(begin, end))
+        }
     return found
 
 
@@ -447,7 +448,7 @@ async def half_written(universe: wl.Universe) -> bytes:
 async def chunk_count(universe: wl.Universe) -> int:
     prefix = space.universe(universe._connection.id) + space.part(space.InUniverse.CHUNK)
     every = kv.Range(prefix, prefix + b"\xff")
-    return len([key async for key, _ in listing.items(universe._connection, every)])
+    return len([key async for key, _ in paging.RangeItems(universe._connection.store.engine, every)])
 
 
 async def universe_id(universe: wl.Universe) -> bytes:

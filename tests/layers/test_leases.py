@@ -13,7 +13,7 @@ from worldline.keys import leases as keys
 from worldline.layers import leases
 from worldline.model import ids
 from worldline.model import leases as lease
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 
 TTL_US = 15 * SECOND
 AT = scenario.address(0)
@@ -187,12 +187,11 @@ def test_held_worlds_are_listed_page_by_page() -> None:
     for number in range(5):
         acquire(store, me, at=scenario.address(number))
     listed: list[ids.Address] = []
-    more = True
-    while more:
-        after = listed[-1] if listed else None
-        page = store.read(leases.held_range(me.worker, after=after, count_max=2)).page(0)
+    rest: kv.Range | None = leases.held_range(me.worker, count_max=2)
+    while rest is not None:
+        page = store.read(rest).page(0)
         listed += [at for at, _ in leases.decode_held(me.worker, page)]
-        more = page.more
+        rest = paging.rest_of(rest, page)
     assert listed == [scenario.address(number) for number in range(5)]
 
 

@@ -16,7 +16,7 @@ from worldline.model import inbox as inbox_model
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import Work, WorkKind, WorkState
 from worldline.model.world_records import Status
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 
 AT = scenario.address(0)
 
@@ -102,12 +102,11 @@ def test_open_work_is_listed_page_by_page() -> None:
     for number in range(5):
         desk.open_now(store, AT, number, desk.wanted(store))
     listed: list[ids.IntentId] = []
-    more = True
-    while more:
-        after = listed[-1] if listed else None
-        page = store.read(work.open_range(AT, after=after, count_max=2)).page(0)
+    rest: kv.Range | None = work.open_range(AT, count_max=2)
+    while rest is not None:
+        page = store.read(rest).page(0)
         listed += [opened.intent for opened in work.decode_open(AT, page)]
-        more = page.more
+        rest = paging.rest_of(rest, page)
     assert listed == [desk.intent_id(number) for number in range(5)]
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn, Protocol
 
 from worldline.base import limits
+from worldline.base.bounded_map import BoundedMap
 
 
 class Secret:
@@ -61,7 +62,8 @@ class KnownSecrets:
     """The values to hide. May be used from any thread."""
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}  # by value, in the order in which they were read
+        # By value, in the order in which they were read.
+        self._names: BoundedMap[str, str] = BoundedMap(limits.SECRETS_KNOWN_MAX)
         self._forms: tuple[tuple[str, str], ...] = ()  # what may stand in a text, the longest first; and whose it is
         self._bytes: tuple[tuple[bytes, str], ...] = ()  # the same, encoded
         self._lock = threading.Lock()  # secrets are read in the threads of effects, and texts are made in any
@@ -75,9 +77,6 @@ class KnownSecrets:
         if self._names.get(value) != secret.name:
             with self._lock:
                 self._names[value] = secret.name
-                while len(self._names) > limits.SECRETS_KNOWN_MAX:
-                    # The oldest: a dict keeps the order in which values came.
-                    del self._names[next(iter(self._names))]
                 self._rebuild()
         return secret
 

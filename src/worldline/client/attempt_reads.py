@@ -4,13 +4,12 @@ answer by what the step kept that took it. Needs no program.
 
 from __future__ import annotations
 
-from worldline.client import listing
 from worldline.client.world_handle import Handle
 from worldline.keys import work as work_keys
 from worldline.layers import work as works
 from worldline.model.work import EffectHistory
 from worldline.runtime import attempt_history, traceback_reader
-from worldline.store import kv
+from worldline.store import kv, paging
 
 
 async def of_run(world: Handle, run_id: str) -> list[EffectHistory]:
@@ -19,7 +18,7 @@ async def of_run(world: Handle, run_id: str) -> list[EffectHistory]:
     begin, end = work_keys.open_work(at)
     opened = [
         works.Open(at, work_keys.open_intent(at, key), work_keys.WORK.unpack(raw), raw)
-        async for key, raw in listing.items(universe, kv.Range(begin, end))
+        async for key, raw in paging.RangeItems(universe.store.engine, kv.Range(begin, end))
     ]
     # Only what was tried: an effect that waits for its first attempt has no history yet.
     found = [each for each in opened if each.work.correlation == run_id and each.work.tried]

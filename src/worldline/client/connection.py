@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 
 from worldline.base import env as envs
 from worldline.base import errors
+from worldline.base.bounded_map import BoundedMap
 from worldline.client import ask_order, backpressure, known_worlds, local_host
 from worldline.kernel.authoring.program import Program
 from worldline.layers import universes
@@ -63,7 +64,8 @@ class Connection:
         self.settings = settings
         self.programs: dict[str, Program] = {}
         self.executor = daemon_threads.DaemonPool(1, "worldline-reader", no_asyncio.refuse_asyncio)
-        self._warm: dict[ids.Address, readers.WorldReader] = {}  # the last that were used, the latest last
+        # The last that were used, the latest last. A whole state each: a process may look at many worlds.
+        self._warm: BoundedMap[ids.Address, readers.WorldReader] = BoundedMap(WARM_MAX)
         if self.host is not None and self.host.runs_worlds:
             self.host.worlds.on_taken.append(self._held_here)
 
@@ -106,15 +108,13 @@ class Connection:
     def reader(self, at: ids.Address, program: str) -> readers.WorldReader:
         """Return what reads a world of this program, kept for the next time. No code of the program is needed."""
         known = self.programs.get(program)
-        reader = self._warm.pop(at, None)  # popped and put back: the order of the dictionary is that of the last use
+        reader = self._warm.get(at)
         if reader is None:
             reader = readers.WorldReader(self.store.engine, self.blobs, known or Program(program), at, self.executor)
         elif known is not None:
             # The reader may be older than `knows`: from now on it reads with the program's code.
             reader.use(known)
-        self._warm[at] = reader
-        if len(self._warm) > WARM_MAX:  # a whole state each: a process that looks at many worlds must not keep them all
-            del self._warm[next(iter(self._warm))]
+        self._warm[at] = reader  # also one that was known: the order is that of the last use
         return reader
 
     def _held_here(self, held: HeldWorld) -> None:

@@ -18,7 +18,7 @@ from worldline.keys import inbox as inbox_keys
 from worldline.layers import inbox as inboxes
 from worldline.layers import ready, worlds
 from worldline.model import ids, inbox, payload
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -61,7 +61,7 @@ async def letters(
 ) -> AsyncIterator[inboxes.DeadLetterRecord]:
     """A world's dead letters, the newest first, or the oldest."""
     begin, end = inbox_keys.dead(at)
-    async for key, raw in listing.items(universe, kv.Range(begin, end, reverse=not oldest_first)):
+    async for key, raw in paging.RangeItems(universe.store.engine, kv.Range(begin, end, reverse=not oldest_first)):
         yield inboxes.decode_dead([(key, raw)])[0]
 
 

@@ -22,7 +22,7 @@ from worldline.model import ids, row_keys
 from worldline.model.journal import Kind
 from worldline.model.world_records import Status, WorldMeta
 from worldline.runtime import world_reader, world_restore
-from worldline.store import kv
+from worldline.store import paging
 
 PAGE = 500
 
@@ -56,15 +56,10 @@ def wanted(*, status: Status | None, labels: Mapping[str, str] | None, program: 
 
 async def worlds_of(universe: Connection, chosen: Filter) -> AsyncIterator[tuple[ids.Address, WorldMeta]]:
     """Worlds, the newest first."""
-    before: ids.WorldId | None = None
-    while True:
-        read = await universe.store.engine.read(worlds.newest_range(universe.id, before=before, count_max=PAGE))
-        for at, meta in worlds.listed(universe.id, read.page(0)):
-            before = at.world  # also of one that does not match, or a page without a match would be read for ever
+    async for page in paging.RangePages(universe.store.engine, worlds.newest_range(universe.id, count_max=PAGE)):
+        for at, meta in worlds.listed(universe.id, page):
             if chosen.matches(meta):
                 yield at, meta
-        if not read.page(0).more:
-            return
 
 
 async def runs(handle: Handle) -> tuple[list[Record], int]:
@@ -99,19 +94,3 @@ async def forgotten(handle: Handle, run_id: str, *, above: int) -> RunFinished |
             loaded = await world_restore.load_referenced(universe.blobs, [entry])
             return structs.decode(RunFinished, world_restore.filled(entry, loaded).payload)
     return None
-
-
-async def items(universe: Connection, request: kv.Range) -> AsyncIterator[tuple[bytes, bytes]]:
-    """All keys of a range, page by page."""
-    while True:
-        page = (await universe.store.engine.read(request)).page(0)
-        for item in page.items:
-            yield item
-        if not page.more:
-            return
-        # From the last key, not by offset: keys that are written or deleted between two pages shift nothing.
-        last = page.items[-1][0]
-        if request.reverse:
-            request = msgspec.structs.replace(request, end=last)
-        else:
-            request = msgspec.structs.replace(request, begin=last + b"\x00")

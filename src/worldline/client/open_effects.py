@@ -19,7 +19,7 @@ from worldline.kernel import run_requests as kernel_work
 from worldline.layers import work as works
 from worldline.layers import worlds
 from worldline.model.work import WorkKind, WorkState
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 
 PAGE = 500
 ID_CHARACTERS_MIN = 4
@@ -108,14 +108,9 @@ async def effect(world: Handle, text: str) -> OpenEffect:
 
 async def _opened(world: Handle) -> list[works.Open]:
     engine, at = world.universe.store.engine, await world.address()
-    found: list[works.Open] = []
-    while True:
-        after = found[-1].intent if found else None
-        page = (await engine.read(works.open_range(at, after=after, count_max=PAGE))).page(0)
-        found += works.decode_open(at, page)
-        if not page.more:
-            break
-    chosen = [each for each in found if each.work.kind is WorkKind.EFFECT]  # timers are in the same range
+    pages = paging.RangePages(engine, works.open_range(at, count_max=PAGE))
+    opened = [each async for page in pages for each in works.decode_open(at, page)]
+    chosen = [each for each in opened if each.work.kind is WorkKind.EFFECT]  # timers are in the same range
     # Several effects of one step are opened at the same time: step and ordinal make the order definite.
     return sorted(chosen, key=lambda each: (each.work.opened_us, each.work.step, each.work.ordinal), reverse=True)
 

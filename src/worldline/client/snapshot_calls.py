@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from worldline.base import errors
-from worldline.client import listing, world_answers
+from worldline.client import world_answers
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
 from worldline.keys import snapshots as keys
@@ -20,7 +20,7 @@ from worldline.model import ids, snapshots
 from worldline.model.journal import JournalEntry
 from worldline.runtime import world_reader
 from worldline.runtime.live_hub import Chunk
-from worldline.store import kv
+from worldline.store import kv, paging
 
 HASH_CHARACTERS_MIN = 8
 LOOK_SECONDS = 0.5  # how often is looked for saved states while nothing else happens
@@ -96,7 +96,7 @@ async def follow(world: Handle, above: int | None) -> AsyncIterator[JournalEntry
 async def _saved(universe: Connection, at: ids.Address, *, above: int) -> AsyncIterator[snapshots.StateSnapshot]:
     """Records of one world above a height. A step has a height no lower than its number."""
     begin, end = keys.snapshots(at)
-    async for key, raw in listing.items(universe, kv.Range(begin, end)):
+    async for key, raw in paging.RangeItems(universe.store.engine, kv.Range(begin, end)):
         [saved] = layer.decode(at, kv.Page([(key, raw)], more=False, stable=kv.ZERO_STAMP))
         if saved.record.height > above:
             yield saved.record

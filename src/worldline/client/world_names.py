@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from worldline.client import listing
 from worldline.client.connection import Connection
 from worldline.keys import worlds as keys
 from worldline.layers import worlds
 from worldline.model import ids
-from worldline.store import kv
+from worldline.store import kv, paging
 
 PAGE = 500
 
@@ -36,7 +35,7 @@ async def refs(universe: Connection) -> AsyncIterator[Ref]:
     """Every name, in order, and where it points. One that points to a deleted world is left out."""
     begin, end = keys.names(universe.id)
     page: list[tuple[str, ids.Address]] = []
-    async for key, raw in listing.items(universe, kv.Range(begin, end)):
+    async for key, raw in paging.RangeItems(universe.store.engine, kv.Range(begin, end)):
         at = worlds.named(universe.id, raw)
         assert at is not None
         page.append((keys.name_of(universe.id, key), at))

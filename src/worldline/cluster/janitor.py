@@ -29,7 +29,7 @@ from worldline.layers import age, leases, universes, worlds
 from worldline.layers import inbox as inboxes
 from worldline.layers import work as works
 from worldline.model import ids
-from worldline.runtime import dead_workers, death_witness, wakeup
+from worldline.runtime import dead_workers, death_witness, wakeup, worker_walk
 from worldline.runtime import facts as telemetry
 from worldline.runtime.janitor_job import JanitorContext, JanitorJob
 from worldline.store import kv, transact
@@ -273,13 +273,7 @@ class Janitor:
 
     async def _drop_orphans(self) -> None:
         """Held records of workers that have no heartbeat, for worlds that moved on: no other search finds them."""
-        worker: ids.WorkerId | None = None
-        while True:
-            read = await self._engine.read(leases.workers_range(after=worker))
-            found = leases.decode_worker(read.page(0))
-            if found is None:
-                return
-            worker, life = found
+        async for worker, life in worker_walk.WorkerWalk(self._engine):
             if life is None:
                 await self._drop_held(worker)
 

@@ -30,7 +30,7 @@ from worldline.model.world_records import Status
 from worldline.runtime import dead_workers, death_witness, hint_scan, placement, wakeup, worker_labels
 from worldline.runtime import facts as telemetry
 from worldline.runtime.universes.served_universes import Universes
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 
 log = printable.logger("worldline.orchestrator")
 
@@ -119,15 +119,9 @@ class Orchestrator:
     async def _held(self, lives: Sequence[leases.HeartbeatRecord]) -> dict[ids.WorkerId, list[ids.Address]]:
         held: dict[ids.WorkerId, list[ids.Address]] = {}
         for life in lives:
-            found = held[life.worker] = []
-            after: ids.Address | None = None
-            while True:
-                read = await self._engine.read(leases.held_range(life.worker, after=after, count_max=PAGE))
-                page = leases.decode_held(life.worker, read.page(0))
-                found += [at for at, _ in page if self._universes.serves(at.universe)]
-                if not read.page(0).more:
-                    break
-                after = page[-1][0]
+            pages = paging.RangePages(self._engine, leases.held_range(life.worker, count_max=PAGE))
+            every = [at async for page in pages for at, _ in leases.decode_held(life.worker, page)]
+            held[life.worker] = [at for at in every if self._universes.serves(at.universe)]
         return held
 
     @staticmethod

@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from worldline.base import errors
-from worldline.client import listing
 from worldline.client.connection import Connection
 from worldline.cluster import janitor
 from worldline.inspect import queue_check, record_check, store_queries, verify
@@ -35,7 +34,7 @@ from worldline.model.journal import Kind
 from worldline.runtime import hint_scan, quarantine, store_opening, world_reader, world_restore
 from worldline.runtime.feature_checks import UniverseCheck, UniverseExam
 from worldline.runtime.universes.served_universes import Universes
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 
 WORLD_PAGE = 500
 RESTORE = "restore the store from a backup"
@@ -104,7 +103,7 @@ async def examine(
 
 async def _worlds(universe: Connection) -> AsyncIterator[tuple[ids.Address, bytes]]:
     begin, end = world_keys.index(universe.id)
-    async for key, raw in listing.items(universe, kv.Range(begin, end, count_max=WORLD_PAGE)):
+    async for key, raw in paging.RangeItems(universe.store.engine, kv.Range(begin, end, count_max=WORLD_PAGE)):
         yield ids.Address(universe.id, world_keys.index_world(universe.id, key)), raw
 
 
@@ -184,7 +183,7 @@ class Doctor:
     async def _all_pointers(self) -> dict[ids.IntentId, list[works.DuePointer]]:
         found: dict[ids.IntentId, list[works.DuePointer]] = {}
         begin, end = work_keys.due_all(self._universe.id)
-        async for key, raw in listing.items(self._universe, kv.Range(begin, end)):
+        async for key, raw in paging.RangeItems(self._universe.store.engine, kv.Range(begin, end)):
             try:
                 pointer = work_keys.pointer(self._universe.id, key)
             except errors.DecodeError:
@@ -198,7 +197,7 @@ class Doctor:
         """Find open work of worlds that do not exist."""
         begin, end = work_keys.open_all(self._universe.id)
         known: dict[ids.Address, world_model.Status | None] = {}
-        async for key, raw in listing.items(self._universe, kv.Range(begin, end)):
+        async for key, raw in paging.RangeItems(self._universe.store.engine, kv.Range(begin, end)):
             try:
                 at, intent = work_keys.open_address(self._universe.id, key)
             except errors.DecodeError as error:
@@ -215,7 +214,7 @@ class Doctor:
         """Find pointers that match no open work."""
         begin, end = work_keys.due_all(self._universe.id)
         known: dict[ids.Address, world_model.Status | None] = {}
-        async for key, raw in listing.items(self._universe, kv.Range(begin, end)):
+        async for key, raw in paging.RangeItems(self._universe.store.engine, kv.Range(begin, end)):
             try:
                 pointer = work_keys.pointer(self._universe.id, key)
             except errors.DecodeError as error:
@@ -266,7 +265,9 @@ class Doctor:
     async def ready_keys(self) -> None:
         """Find hints for worlds that are not there. One for a world with nothing to do is harmless."""
         known: dict[ids.Address, world_model.Status | None] = {}
-        async for key, raw in listing.items(self._universe, kv.Range(*ready_keys.every_hint(self._universe.id))):
+        async for key, raw in paging.RangeItems(
+            self._universe.store.engine, kv.Range(*ready_keys.every_hint(self._universe.id))
+        ):
             try:
                 world = ready_keys.hint_world(raw)
             except errors.DecodeError as error:
@@ -277,7 +278,9 @@ class Doctor:
                 await self._stray("garbage_ready", f"a ready key of world {world.hex()}, which is not there", key, raw)
             elif status is world_model.Status.DELETED:
                 await self._leftover(key, raw)
-        async for key, raw in listing.items(self._universe, kv.Range(*ready_keys.former_hints(self._universe.id))):
+        async for key, raw in paging.RangeItems(
+            self._universe.store.engine, kv.Range(*ready_keys.former_hints(self._universe.id))
+        ):
             await self._leftover(key, raw)
 
     # --- The objects ---------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 import msgspec
 
 from worldline.base import errors
-from worldline.client import listing
 from worldline.client.connection import Connection
 from worldline.codec import structs
 from worldline.inspect import store_queries
@@ -39,7 +38,7 @@ from worldline.model.world_records import Status
 from worldline.runtime import death_witness, hint_scan, world_holders
 from worldline.runtime import lease_calls as world_lease
 from worldline.runtime.universes.served_universes import Universes
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 from worldline.worker import step_contents
 
 LOOKS_MAX = 20
@@ -117,7 +116,7 @@ async def _look(universe: Connection, at: ids.Address) -> QueueView:
     """Open keys first, then the inbox, then the head: an answer is never missed, and a step shows at the end."""
     opened: dict[ids.IntentId, works.Open] = {}
     unreadable: dict[ids.IntentId, bytes] = {}
-    async for key, raw in listing.items(universe, works.open_range(at, count_max=1_000)):
+    async for key, raw in paging.RangeItems(universe.store.engine, works.open_range(at, count_max=1_000)):
         intent = work_keys.open_intent(at, key)
         try:
             opened[intent] = works.Open(at, intent, work_keys.WORK.unpack(raw), raw)
@@ -126,7 +125,7 @@ async def _look(universe: Connection, at: ids.Address) -> QueueView:
     answered: dict[ids.IntentId, None] = {}
     moved: dict[ids.IntentId, Parked | None] = {}
     first = b""
-    async for item in listing.items(universe, inboxes.read_range(at, count_max=1_000)):
+    async for item in paging.RangeItems(universe.store.engine, inboxes.read_range(at, count_max=1_000)):
         unread = inboxes.decode([item])[0]
         first = first or unread.stamp  # the first shows whether the inbox moved since
         if isinstance(unread.item, inbox.EffectReceipt | inbox.TimerFired):

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from worldline.base import errors, limits
-from worldline.client import listing
 from worldline.client.connection import Connection
 from worldline.codec import frame, tuples
 from worldline.keys import (
@@ -32,7 +31,7 @@ from worldline.keys.space import InStore, InUniverse, InWorld
 from worldline.model import ids
 from worldline.runtime.feature import Feature
 from worldline.runtime.feature_checks import RecordReaders
-from worldline.store import kv
+from worldline.store import kv, paging
 
 PAGE = 1_000
 CHECK = "records"  # its name in the table of keyspaces
@@ -99,7 +98,9 @@ async def _faults(
 async def _faults_of(
     universe: Connection, row: keyspace_table.Keyspace, prefix: bytes, readers: RecordReaders
 ) -> AsyncIterator[DamagedRecord]:
-    async for key, raw in listing.items(universe, kv.Range(*tuples.prefix_range(prefix), count_max=PAGE)):
+    async for key, raw in paging.RangeItems(
+        universe.store.engine, kv.Range(*tuples.prefix_range(prefix), count_max=PAGE)
+    ):
         if key in readers.counters:  # it shares a keyspace with records, and has no envelope
             continue
         try:

@@ -32,7 +32,7 @@ from worldline.model.leases import CrashTrial
 from worldline.model.work import EffectAttempt, WorkKind, WorkState
 from worldline.runtime import world_holders
 from worldline.runtime.personal import value_check
-from worldline.store import kv
+from worldline.store import kv, paging
 
 PAGE = 500
 COUNT_MAX = 10_000  # counting stops here
@@ -328,12 +328,10 @@ async def count(universe: Connection, request: kv.Range) -> int:
     """Count the keys of a range, up to a bound."""
     total = 0
     # Bounded: an inbox of millions is shown as large, and is not read to its end for a number.
-    while total < COUNT_MAX:
-        page = (await universe.store.engine.read(request)).page(0)
+    async for page in paging.RangePages(universe.store.engine, request):
         total += len(page.items)
-        if not page.more:
+        if total >= COUNT_MAX:
             break
-        request = msgspec.structs.replace(request, begin=page.items[-1][0] + b"\x00")
     return total
 
 
@@ -343,7 +341,7 @@ async def count(universe: Connection, request: kv.Range) -> int:
 async def open_work(universe: Connection, at: ids.Address | None) -> AsyncIterator[works.Open]:
     """Yield what one world has open, or all of them."""
     begin, end = work_keys.open_all(universe.id) if at is None else work_keys.open_work(at)
-    async for key, raw in listing.items(universe, kv.Range(begin, end)):
+    async for key, raw in paging.RangeItems(universe.store.engine, kv.Range(begin, end)):
         address, intent = work_keys.open_address(universe.id, key)
         yield works.Open(address, intent, work_keys.WORK.unpack(raw), raw)
 

@@ -25,6 +25,7 @@ from worldline.model.change import changes_digest
 from worldline.model.rows import Rows
 from worldline.runtime import world_reader, world_restore
 from worldline.runtime.personal import value_check
+from worldline.store import kv, paging
 
 PAGE_BYTES = 1 * limits.MIB
 PINS_PAGE = 1_000
@@ -374,20 +375,12 @@ async def _whole_line(universe: Connection, at: ids.Address) -> history_line.His
 
 async def _check_pins(universe: Connection, at: ids.Address) -> None:
     """Whether the pins of its forks can be read."""
-    after = b""
-    while True:
-        wanted = snapshot_layer.pins_range(at, count_max=PINS_PAGE)
-        if after:
-            wanted = msgspec.structs.replace(wanted, begin=after + b"\x00")
-        page = (await universe.store.engine.read(wanted)).page(0)
-        for key, raw in page.items:
-            try:
-                snapshot_layer.decode_pins(at, msgspec.structs.replace(page, items=[(key, raw)]))
-            except errors.DecodeError as error:
-                raise Damaged(0, f"the pin under {key.hex()}: {error}") from error
-        if not page.more:
-            return
-        after = page.items[-1][0]
+    pins = paging.RangeItems(universe.store.engine, snapshot_layer.pins_range(at, count_max=PINS_PAGE))
+    async for key, raw in pins:
+        try:
+            snapshot_layer.decode_pins(at, kv.Page([(key, raw)], more=False, stable=kv.ZERO_STAMP))
+        except errors.DecodeError as error:
+            raise Damaged(0, f"the pin under {key.hex()}: {error}") from error
 
 
 def check_record(record: snapshot.StateSnapshot | None, last: journal.JournalEntry) -> None:

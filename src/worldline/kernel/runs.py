@@ -15,6 +15,7 @@ from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from worldline.base import errors
+from worldline.base.bounded_map import BoundedMap
 from worldline.base.failures import CancelKind
 from worldline.codec import canonical, digest, structs
 from worldline.kernel import context, run_operations, user_errors
@@ -51,13 +52,12 @@ class FailureTraces:
     __slots__ = ("_kept",)
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[bytes, str]] = {}  # by operation: its failure, and the traceback beside it
+        # By operation: its failure, and the traceback beside it.
+        self._kept: BoundedMap[int, tuple[bytes, str]] = BoundedMap(TRACES_MAX)
 
     def keep(self, number: int, data: bytes, trace: str) -> None:
         """Keep the traceback of an operation that is about to fail, for the code that is fed with the failure."""
         self._kept[number] = (data, trace)
-        while len(self._kept) > TRACES_MAX:  # the oldest
-            del self._kept[next(iter(self._kept))]
 
     def take(self, number: int, outcome: Outcome | None) -> str:
         """Return the traceback that came with the failure of an operation, once."""

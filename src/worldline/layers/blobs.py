@@ -34,7 +34,7 @@ from worldline.keys import cas as keys
 from worldline.layers import cas, chunks, universes
 from worldline.model import blobs as blob
 from worldline.model import ids, payload
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 from worldline.store.objects import cached_objects as blob_cache
 from worldline.store.objects import objects_interface as objects
 
@@ -368,12 +368,8 @@ async def _joined(engine: kv.Engine, universe: ids.UniverseId, of: bytes, record
     """The same of a blob in chunks."""
     assert record.chunks is not None
     found: list[bytes] = []
-    more = True
-    while more:
-        wanted = chunks.read_range(universe, of, record.chunks, first=len(found))
-        page = (await engine.read(wanted)).page(0)
+    async for page in paging.RangePages(engine, chunks.read_range(universe, of, record.chunks)):
         found += chunks.decode(universe, of, record.chunks, page, first=len(found))
-        more = page.more
     body = b"".join(found)
     if len(body) != record.size:
         # Missing, not damaged: `_fetch` then asks whether the blob was put again meanwhile.

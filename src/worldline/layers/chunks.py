@@ -105,12 +105,10 @@ def decode_uploads(universe: ids.UniverseId, page: kv.Page) -> list[UploadRecord
     return found
 
 
-def read_range(universe: ids.UniverseId, of: bytes, nonce: bytes, *, first: int) -> kv.Range:
-    """The chunks of a blob from number `first` on, as many as are read at once."""
-    _, end = keys.chunks(universe, of, nonce)
+def read_range(universe: ids.UniverseId, of: bytes, nonce: bytes) -> kv.Range:
+    """The chunks of a blob, as many a page as are read at once."""
     return kv.Range(
-        keys.chunk_key(universe, of, nonce, first),
-        end,
+        *keys.chunks(universe, of, nonce),
         count_max=limits.CHUNKS_PAGE_BYTES_MAX // CHUNK,
         bytes_max=limits.CHUNKS_PAGE_BYTES_MAX,
     )

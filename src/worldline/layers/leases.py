@@ -25,7 +25,6 @@ from __future__ import annotations
 import msgspec
 
 from worldline.base import errors
-from worldline.codec import tuples
 from worldline.keys import leases as keys
 from worldline.model import ids, leases
 from worldline.store import kv
@@ -307,22 +306,14 @@ def goodbye(batch: kv.Batch, life: HeartbeatRecord) -> None:
     batch.delete(keys.worker_key(life.worker))
 
 
-def held_range(worker: ids.WorkerId, *, after: ids.Address | None = None, count_max: int) -> kv.Range:
-    """The worlds a worker holds, by address. If the page says `more`, continue after the last one decoded."""
-    begin, end = keys.held(worker)
-    if after is not None:
-        begin = tuples.successor(keys.held_key(worker, after))
-    return kv.Range(begin, end, count_max=count_max)
+def held_range(worker: ids.WorkerId, *, count_max: int) -> kv.Range:
+    """The worlds a worker holds, by address."""
+    return kv.Range(*keys.held(worker), count_max=count_max)
 
 
-def held_in_range(
-    worker: ids.WorkerId, universe: ids.UniverseId, *, after: ids.Address | None = None, count_max: int
-) -> kv.Range:
+def held_in_range(worker: ids.WorkerId, universe: ids.UniverseId, *, count_max: int) -> kv.Range:
     """The same, of one universe."""
-    begin, end = keys.held_in(worker, universe)
-    if after is not None:
-        begin = tuples.successor(keys.held_key(worker, after))
-    return kv.Range(begin, end, count_max=count_max)
+    return kv.Range(*keys.held_in(worker, universe), count_max=count_max)
 
 
 def decode_held(worker: ids.WorkerId, page: kv.Page) -> list[tuple[ids.Address, int]]:

@@ -91,10 +91,9 @@ def erased_at(records: Iterable[bytes | None]) -> int:
     return max((each.time_us for each in found if each.number), default=0)
 
 
-def subjects_range(root: ids.Address, *, after: bytes = b"") -> kv.Range:
+def subjects_range(root: ids.Address) -> kv.Range:
     """The records of a lineage's subjects."""
-    begin, end = personal_subjects.subjects(root)
-    return kv.Range(after + b"\x00" if after else begin, end)
+    return kv.Range(*personal_subjects.subjects(root))
 
 
 def counts_erasure(raw: bytes) -> bool:
@@ -102,9 +101,8 @@ def counts_erasure(raw: bytes) -> bool:
     return personal_subjects.ERASURES.unpack(raw).number > 0
 
 
-def subject_range(root: ids.Address, subject: bytes, *, count_max: int, after: bytes = b"") -> kv.Range:
-    begin, end = personal_records.values(root, subject)
-    return kv.Range(after + b"\x00" if after else begin, end, count_max=count_max)
+def subject_range(root: ids.Address, subject: bytes, *, count_max: int) -> kv.Range:
+    return kv.Range(*personal_records.values(root, subject), count_max=count_max)
 
 
 def drop(batch: kv.Batch, root: ids.Address, new: Iterable[New]) -> None:

@@ -158,12 +158,9 @@ def decode(at: ids.Address, intent: ids.IntentId, raw: bytes | None) -> Open | N
     return None if raw is None else Open(at, intent, keys.WORK.unpack(raw), raw)
 
 
-def open_range(at: ids.Address, *, after: ids.IntentId | None = None, count_max: int) -> kv.Range:
-    """What a world has open, by intent. If the page says `more`, continue after the last one decoded."""
-    begin, end = keys.open_work(at)
-    if after is not None:
-        begin = tuples.successor(keys.open_key(at, after))
-    return kv.Range(begin, end, count_max=count_max)
+def open_range(at: ids.Address, *, count_max: int) -> kv.Range:
+    """What a world has open, by intent."""
+    return kv.Range(*keys.open_work(at), count_max=count_max)
 
 
 def decode_open(at: ids.Address, page: kv.Page) -> list[Open]:

@@ -79,12 +79,9 @@ def list_range(universe: ids.UniverseId, *, after: ids.WorldId | None = None, co
     return kv.Range(begin, end, count_max=count_max)
 
 
-def newest_range(universe: ids.UniverseId, *, before: ids.WorldId | None = None, count_max: int) -> kv.Range:
+def newest_range(universe: ids.UniverseId, *, count_max: int) -> kv.Range:
     """The same, the newest first: ids are time-ordered."""
-    begin, end = keys.index(universe)
-    if before is not None:
-        end = keys.index_key(ids.Address(universe, before))
-    return kv.Range(begin, end, count_max=count_max, reverse=True)
+    return kv.Range(*keys.index(universe), count_max=count_max, reverse=True)
 
 
 def listed_at(universe: ids.UniverseId, page: kv.Page) -> list[ids.Address]:

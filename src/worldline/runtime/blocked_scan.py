@@ -11,13 +11,10 @@ two slow searches, however many inputs it gets.
 
 from __future__ import annotations
 
-import msgspec
-
-from worldline.codec import tuples
 from worldline.layers import ready
 from worldline.model import ids
 from worldline.runtime.universes.served_universes import Universes
-from worldline.store import kv
+from worldline.store import kv, paging
 
 PAGE = 128  # worlds that one search looks at
 UNIVERSES_AT_ONCE = 8
@@ -60,8 +57,9 @@ class BlockedScan:
         for index, (universe, asked) in enumerate(chosen.items()):
             page = read.page(index)
             found += [hint.at for hint in ready.decode(universe, page, priority=ready.BLOCKED)]
-            if page.more:
-                self._line[universe] = msgspec.structs.replace(asked, begin=tuples.successor(page.items[-1][0]))
-            else:
+            rest = paging.rest_of(asked, page)
+            if rest is None:
                 del self._line[universe]
+            else:
+                self._line[universe] = rest
         return found

@@ -16,10 +16,10 @@ from worldline.codec import printable
 from worldline.layers import inbox as inboxes
 from worldline.layers import leases, ready, trial
 from worldline.model import ids
-from worldline.runtime import death_witness
+from worldline.runtime import death_witness, worker_walk
 from worldline.runtime import facts as telemetry
 from worldline.runtime import lease_calls as world_lease
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 
 log = printable.logger("worldline.worker")
 
@@ -51,37 +51,28 @@ class Freer:
 
         Returns how many workers there were. `but`: the worker that asks, which is alive.
         """
-        worker: ids.WorkerId | None = None
         count = 0
-        while True:
-            read = await self._engine.read(leases.workers_range(after=worker))
-            found = leases.decode_worker(read.page(0))
-            if found is None:
-                return count
-            worker, sign = found
+        workers = worker_walk.WorkerWalk(self._engine)
+        async for worker, sign in workers:
             life = self._others.look(sign)
             if life is None or worker == but:
                 continue
             proven = self._others.is_dead(worker)
-            if proven or not life.alive(read.time_us):
+            if proven or not life.alive(workers.time_us):
                 await self._free(life, proven=proven)
                 count += 1
+        return count
 
     async def _free(self, life: leases.HeartbeatRecord, *, proven: bool) -> None:
-        after: ids.Address | None = None
         strangers = gone = False
         worlds = 0
-        while True:
-            read = await self._engine.read(leases.held_range(life.worker, after=after, count_max=PAGE))
-            found = leases.decode_held(life.worker, read.page(0))
+        async for page in paging.RangePages(self._engine, leases.held_range(life.worker, count_max=PAGE)):
+            found = leases.decode_held(life.worker, page)
             ours = {at: epoch for at, epoch in found if self._serves(at.universe)}
             strangers = strangers or len(ours) < len(found)
             if proven:
                 await each(list(ours), self._take_back, at_once=AT_ONCE)
             worlds += await self._release(life, ours)
-            if not read.page(0).more:
-                break
-            after = found[-1][0]
         # The heartbeat stays while others need it: processes that serve those universes release their worlds by it.
         if not strangers:
             batch = kv.Batch()

@@ -15,8 +15,10 @@ from collections.abc import Callable
 import msgspec
 
 from worldline.base import env as envs
+from worldline.base.bounded_map import BoundedMap
 from worldline.layers import leases
 from worldline.model import ids
+from worldline.runtime import worker_walk
 from worldline.store import kv
 
 MARGIN = 4  # a part of the TTL, for clocks that do not run equally fast
@@ -26,35 +28,25 @@ SIGNS_MAX = 4_096  # of workers that are remembered; those that were not looked 
 class DeathWitness:
     def __init__(self, env: envs.Env, is_dead: Callable[[ids.WorkerId], bool] = lambda _: False) -> None:
         self._env = env
-        self._signs: dict[ids.WorkerId, tuple[bytes, int]] = {}  # the bytes, and since when they were seen
+        # The bytes, and since when they were seen.
+        self._signs: BoundedMap[ids.WorkerId, tuple[bytes, int]] = BoundedMap(SIGNS_MAX)
         self.is_dead = is_dead  # proof: its process is certainly gone
 
     async def lives(self, engine: kv.Engine) -> tuple[list[leases.HeartbeatRecord], int]:
         """Every worker that has a heartbeat, looked at; and the store's time."""
-        lives: list[leases.HeartbeatRecord] = []
-        after: ids.WorkerId | None = None
-        while True:
-            read = await engine.read(leases.workers_range(after=after))
-            found = leases.decode_worker(read.page(0))
-            if found is None:
-                return lives, read.time_us
-            after, sign = found
-            life = self.look(sign)
-            if life is not None:
-                lives.append(life)
+        workers = worker_walk.WorkerWalk(engine)
+        lives = [life async for _, sign in workers if (life := self.look(sign)) is not None]
+        return lives, workers.time_us
 
     def look(self, life: leases.HeartbeatRecord | None) -> leases.HeartbeatRecord | None:
         """A heartbeat that was read just now, marked `stale` if it was seen unchanged for too long."""
         if life is None:
             return None
         now_us = self._env.monotonic_us()
-        # Taken out and put back, so that the order is that of the last looks and the first is the oldest.
-        raw, since_us = self._signs.pop(life.worker, (life.raw, now_us))
+        raw, since_us = self._signs.get(life.worker, (life.raw, now_us))
         if raw != life.raw:
             since_us = now_us
         self._signs[life.worker] = (life.raw, since_us)
-        if len(self._signs) > SIGNS_MAX:
-            del self._signs[next(iter(self._signs))]
         ttl_us = life.sign.ttl_us
         if now_us - since_us < ttl_us + ttl_us // MARGIN:
             return life

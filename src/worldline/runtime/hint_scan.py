@@ -14,11 +14,10 @@ from collections.abc import Iterable, Sequence
 
 from worldline.base import env as envs
 from worldline.base import limits
-from worldline.codec import tuples
 from worldline.layers import ready
 from worldline.model import ids
 from worldline.runtime.universes.served_universes import Universes
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 
 PAGE = 1_000
 CHECKED_AT_ONCE = 1_000
@@ -101,9 +100,9 @@ class HintScan:
                 page = read.page(index)
                 marks.setdefault(place, page.stable)  # what a later page has seen is above it
                 self._add(page, *place)
-                asked = ranges.pop(place)
-                if page.more:
-                    ranges[place] = kv.Range(tuples.successor(page.items[-1][0]), asked.end, count_max=PAGE)
+                rest = paging.rest_of(ranges.pop(place), page)
+                if rest is not None:
+                    ranges[place] = rest
         # Only when all pages are read: after an error the next scan begins where this one began.
         self._marks |= marks
         assert first is not None

@@ -22,7 +22,7 @@ from worldline.model.settings import WorkerSettings
 from worldline.model.work import WorkState
 from worldline.runtime import death_witness, quarantine, worker_labels
 from worldline.runtime import facts as telemetry
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 
 CLAIMS_PAGE = 256
 DEFAULT_BUDGET = quarantine.budget_of(WorkerSettings())
@@ -373,12 +373,10 @@ async def take_back_claims(
     """Work of this world that a dead process has claimed is due again at once, not when its claim runs out."""
     known: dict[bytes, bool] = {}
     count = 0
-    after: ids.IntentId | None = None
-    while True:
-        read = await engine.read(works.open_range(at, after=after, count_max=CLAIMS_PAGE))
-        found = works.decode_open(at, read.page(0))
+    pages = paging.RangePages(engine, works.open_range(at, count_max=CLAIMS_PAGE))
+    async for page in pages:
         batches = []
-        for opened in found:
+        for opened in works.decode_open(at, page):
             claimant = opened.work.worker
             if opened.work.state is not WorkState.CLAIMED:
                 continue
@@ -386,11 +384,9 @@ async def take_back_claims(
                 known[claimant] = is_dead(ids.WorkerId(claimant))
             if known[claimant]:
                 batch = kv.Batch()
-                works.take_back(batch, opened, now_us=read.time_us, died=True)
+                works.take_back(batch, opened, now_us=pages.time_us, died=True)
                 batches.append(batch)
         if batches:
             await transact.commit(engine, env, *batches)  # a conflict means that another process has it already
         count += len(batches)
-        if not read.page(0).more:
-            return count
-        after = found[-1].intent
+    return count

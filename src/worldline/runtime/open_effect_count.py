@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from worldline.codec import tuples
 from worldline.layers import work as works
 from worldline.model import ids
 from worldline.runtime import queue_names
-from worldline.store import kv
+from worldline.store import kv, paging
 
 PAGE_POINTERS = 10_000
 
@@ -21,11 +18,8 @@ async def count(engine: kv.Engine, universe: ids.UniverseId, *, count_max: int |
     while ranges and (count_max is None or count < count_max):
         # All queues in one read: the pages of one round are of the same moment.
         read = await engine.read(*ranges)
-        following: list[kv.Range] = []
-        for index, each in enumerate(ranges):
-            page = read.page(index)
-            count += len(page.items)
-            if page.more:
-                following.append(msgspec.structs.replace(each, begin=tuples.successor(page.items[-1][0])))
-        ranges = following
+        pages = [read.page(index) for index in range(len(ranges))]
+        count += sum(len(page.items) for page in pages)
+        rests = map(paging.rest_of, ranges, pages)
+        ranges = [rest for rest in rests if rest is not None]
     return count

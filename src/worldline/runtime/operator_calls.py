@@ -14,8 +14,8 @@ from worldline.base import errors
 from worldline.layers import leases, ready, trial, worlds
 from worldline.model import ids
 from worldline.runtime import lease_calls as world_lease
-from worldline.runtime import placement, worker_labels
-from worldline.store import kv, transact
+from worldline.runtime import placement, worker_labels, worker_walk
+from worldline.store import kv, paging, transact
 
 PAGE = 500
 BY_HAND = "by hand"  # the reason of an assignment that an operator made
@@ -34,26 +34,13 @@ async def drain_worker(
 
 async def list_workers(engine: kv.Engine) -> list[leases.HeartbeatRecord]:
     """Every worker of the store that has a heartbeat, expired or not."""
-    lives: list[leases.HeartbeatRecord] = []
-    after: ids.WorkerId | None = None
-    while True:
-        found = leases.decode_worker((await engine.read(leases.workers_range(after=after))).page(0))
-        if found is None:
-            return lives
-        after, life = found
-        if life is not None:
-            lives.append(life)
+    return [life async for _, life in worker_walk.WorkerWalk(engine) if life is not None]
 
 
 async def list_worker_worlds(engine: kv.Engine, worker: ids.WorkerId) -> list[tuple[ids.Address, int]]:
     """The worlds that a worker holds, and at which epochs."""
-    held: list[tuple[ids.Address, int]] = []
-    while True:
-        after = held[-1][0] if held else None
-        page = (await engine.read(leases.held_range(worker, after=after, count_max=PAGE))).page(0)
-        held += leases.decode_held(worker, page)
-        if not page.more:
-            return held
+    pages = paging.RangePages(engine, leases.held_range(worker, count_max=PAGE))
+    return [each async for page in pages for each in leases.decode_held(worker, page)]
 
 
 async def fence_holders(
@@ -66,22 +53,17 @@ async def fence_holders(
     conflict, too, means that nothing is left to do.
     """
     count = 0
-    after: ids.WorkerId | None = None
-    while True:
-        found = leases.decode_worker((await engine.read(leases.workers_range(after=after))).page(0))
-        if found is None:
-            return count
-        after = found[0]  # also without a heartbeat: a process that is counted as dead may write yet
-        count += await _fence_worker(engine, env, after, universe, only)
+    # Also without a heartbeat: a process that is counted as dead may write yet.
+    async for worker, _ in worker_walk.WorkerWalk(engine):
+        count += await _fence_worker(engine, env, worker, universe, only)
+    return count
 
 
 async def _fence_worker(
     engine: kv.Engine, env: envs.Env, worker: ids.WorkerId, universe: ids.UniverseId, only: ids.Address | None
 ) -> int:
     count = 0
-    last: ids.Address | None = None
-    while True:
-        page = (await engine.read(leases.held_in_range(worker, universe, after=last, count_max=FENCES))).page(0)
+    async for page in paging.RangePages(engine, leases.held_in_range(worker, universe, count_max=FENCES)):
         held = [at for at, _ in leases.decode_held(worker, page)]
         read = await engine.read(*(each for at in held if only in (None, at) for each in leases.reads(at)))
         batches: list[kv.Batch] = []
@@ -94,9 +76,7 @@ async def _fence_worker(
         if batches:
             await transact.commit(engine, env, *batches)
             count += len(batches)
-        if not page.more:
-            return count
-        last = held[-1]
+    return count
 
 
 # --- Leases and placement ------------------------------------------------------------------------------------------

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from worldline.base import errors, limits
-from worldline.codec import tuples
 from worldline.keys import traces as keys
 from worldline.model import ids
 from worldline.model.traces import StepTraces, TracedFailure, TraceSource
-from worldline.store import kv
+from worldline.store import kv, paging
 
 E = TypeVar("E", bound=BaseException)
 
@@ -25,16 +24,8 @@ async def of_step(engine: kv.Engine, at: ids.Address, step: int) -> list[TracedF
 
 async def of_world(engine: kv.Engine, at: ids.Address) -> list[StepTraces]:
     """All that are kept, the newest first."""
-    items: list[tuple[bytes, bytes]] = []
-    begin, end = keys.traces(at)
-    # Bounded: a world has no more slots than this, and a page has one at least.
-    for _ in range(limits.TRACE_SLOTS):
-        page = (await engine.read(kv.Range(begin, end, count_max=limits.TRACE_SLOTS))).page(0)
-        items += page.items
-        if not page.more or not page.items:
-            break
-        begin = tuples.successor(page.items[-1][0])
-    return decode_all(items)
+    asked = kv.Range(*keys.traces(at), count_max=limits.TRACE_SLOTS)
+    return decode_all([item async for item in paging.RangeItems(engine, asked)])
 
 
 async def of_run(engine: kv.Engine, at: ids.Address, run: str, *, step: int | None = None) -> str:

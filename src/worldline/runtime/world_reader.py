@@ -30,7 +30,7 @@ from worldline.model import snapshots as snapshot_model
 from worldline.model.rows import Rows
 from worldline.model.trie.nodes import Header, path_of
 from worldline.runtime import world_restore
-from worldline.store import kv
+from worldline.store import kv, paging
 
 WAIT_MS = 1_000
 SNAPSHOTS_PAGE = 100
@@ -139,17 +139,12 @@ async def records(engine: kv.Engine, line: history_line.HistoryLine) -> list[sna
     """Every snapshot of a history that is kept, earliest first."""
     found: list[snapshot_model.StateSnapshot] = []
     for piece in line.owners():
-        begin, end = snapshot_keys.snapshots(piece.at)
-        more = True
-        while more:
-            page = (await engine.read(kv.Range(begin, end))).page(0)
+        async for page in paging.RangePages(engine, kv.Range(*snapshot_keys.snapshots(piece.at))):
             found += [
                 saved.record
                 for saved in snapshot_layer.decode(piece.at, page)
                 if saved.record.height > piece.above and (piece.up_to is None or saved.record.height <= piece.up_to)
             ]
-            more = page.more
-            begin = page.items[-1][0] + b"\x00" if more else begin
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from worldline.base import errors
+from worldline.base.bounded_map import BoundedMap
 from worldline.client.connection import Connection
 from worldline.inspect import entry_text, store_queries
 from worldline.kernel import user_values
@@ -22,7 +23,8 @@ class Names:
 
     def __init__(self, at: ids.Address) -> None:
         self._at = at
-        self._names: dict[str, str] = {}
+        # A log is followed for weeks: of the oldest, ids are shown instead.
+        self._names: BoundedMap[str, str] = BoundedMap(NAMES_MAX)
 
     async def learn(self, universe: Connection, entries: Sequence[journal.JournalEntry]) -> None:
         """Take in what these entries tell, and look up the worlds that they name."""
@@ -65,6 +67,3 @@ class Names:
             return
         intent = ids.intent_id(self._at, step=entry.step, ordinal=ordinal, kind=name, params=params)
         self._names[intent.hex()] = name
-        # A log is followed for weeks: the oldest names are given up, and ids are shown instead.
-        while len(self._names) > NAMES_MAX:
-            del self._names[next(iter(self._names))]

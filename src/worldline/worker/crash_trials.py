@@ -41,6 +41,7 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, limits, probes
+from worldline.base.bounded_map import BoundedMap
 from worldline.codec import digest, printable, structs
 from worldline.kernel import control_commands, poison
 from worldline.keys import inbox as inbox_keys
@@ -130,7 +131,8 @@ class TrialJudge:
         self._attempts = Attempts(kernel, children)
         self._incarnation = incarnation
         self._telemetry = telemetry
-        self._lacked: dict[ids.Address, bytes] = {}  # the input whose step did not end in order in this process
+        # The input whose step did not end in order in this process. One that is forgotten costs one more try.
+        self._lacked: BoundedMap[ids.Address, bytes] = BoundedMap(LACKED_MAX)
         self._lost: dict[ids.Address, None] = {}  # worlds on trial that this process has lost, and lives
         self.budget = quarantine.budget_of(settings)
         self.alone = asyncio.Lock()
@@ -268,9 +270,6 @@ class TrialJudge:
         """A step over this input did not end in order: its next step is on trial."""
         probes.hit("trial.held-against")
         self._lacked[held.at] = digest_of(step_input)
-        if len(self._lacked) > LACKED_MAX:
-            # The oldest: what is forgotten costs one more try in this process, and nothing else.
-            del self._lacked[next(iter(self._lacked))]
         name, number = digest_of(step_input), held.head.step
         after = await self._write(
             held, lambda batch, known: trials.hold_against(batch, held.lease, known, step=number, input_digest=name)

@@ -38,7 +38,7 @@ from worldline.runtime import facts as telemetry
 from worldline.runtime import lease_calls as world_lease
 from worldline.runtime.universes import fair_turns, world_sweep
 from worldline.runtime.universes.served_universes import Universes
-from worldline.store import kv
+from worldline.store import kv, paging
 from worldline.worker import kernel_thread, step_losses
 from worldline.worker import world_refusals as refusals
 from worldline.worker.held_world import HeldWorld
@@ -390,15 +390,10 @@ class Searcher:
         A step that failed has thrown the memory away, and since then the world is wanted elsewhere, or is not to be run
         here any more. As long as this worker lives no other may have it.
         """
-        after: ids.Address | None = None
-        while True:
-            read = await self._engine.read(leases.held_range(self._worker.worker, after=after, count_max=PAGE))
-            found = leases.decode_held(self._worker.worker, read.page(0))
+        async for page in paging.RangePages(self._engine, leases.held_range(self._worker.worker, count_max=PAGE)):
+            found = leases.decode_held(self._worker.worker, page)
             lost = [at for at, _ in found if self._universes.serves(at.universe) and not self._holdings.keeps(at)]
             await dead_workers.each(lost, self._release_lost, at_once=HOLDS_AT_ONCE)
-            if not read.page(0).more:
-                return
-            after = found[-1][0]
 
     async def _release_lost(self, at: ids.Address) -> None:
         read = await self._engine.read(*leases.reads(at))

@@ -11,7 +11,7 @@ import msgspec
 from worldline.base import errors, grammar
 from worldline.base.failures import CancelKind
 from worldline.cli.commands import process_commands, repair_commands
-from worldline.client import attempt_reads, dead_letters, listing
+from worldline.client import attempt_reads, dead_letters
 from worldline.client import open_effects as effects
 from worldline.client.connection import Connection
 from worldline.client.world_handle import Handle
@@ -25,7 +25,7 @@ from worldline.layers import worlds
 from worldline.model import ids
 from worldline.model.work import WorkKind, WorkState
 from worldline.runtime.personal import value_check
-from worldline.store import kv
+from worldline.store import kv, paging
 from worldline.terminal import command_session, output, suggest
 from worldline.terminal.command_session import CommandSession
 
@@ -350,7 +350,7 @@ async def _addresses(desk: CommandSession, universe: Connection, world: str | No
         return [await desk.address(universe, world)]
     found: list[ids.Address] = []
     request = worlds.newest_range(universe.id, count_max=store_queries.PAGE)
-    async for item in listing.items(universe, request):
+    async for item in paging.RangeItems(universe.store.engine, request):
         found += [at for at, _ in worlds.listed(universe.id, kv.Page([item], more=False, stable=kv.ZERO_STAMP))]
     return found
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from worldline.base import env_os, grammar
+from worldline.base.bounded_map import BoundedMap
 from worldline.cli.dev import run_blocks
 from worldline.client.connection import Connection
 from worldline.inspect import entry_text
@@ -227,13 +228,10 @@ class FailurePlaces:
     """Where user code raised what failures say: file and line, by the text of the failure."""
 
     def __init__(self) -> None:
-        self._places: dict[str, str] = {}
+        self._places: BoundedMap[str, str] = BoundedMap(PLACES_MAX)
 
     def learn(self, message: str, place: str) -> None:
-        self._places.pop(message, None)  # learned again: it is the youngest now
         self._places[message] = place
-        while len(self._places) > PLACES_MAX:
-            del self._places[next(iter(self._places))]
 
     def of(self, message: str) -> str:
         return self._places.get(message, "")

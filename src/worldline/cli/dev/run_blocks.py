@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from worldline.base import errors, grammar
+from worldline.base.bounded_map import BoundedMap
 from worldline.codec import structs
 from worldline.inspect import entry_text
 from worldline.kernel import control_commands, user_values
@@ -77,8 +78,8 @@ class Blocks:
 
     def __init__(self, place_of: Callable[[str], str] = lambda _: "") -> None:
         self._place_of = place_of
-        self._runs: dict[tuple[ids.Address, str], RunBlock] = {}
-        self._work: dict[ids.IntentId, WorkBlock] = {}
+        self._runs: BoundedMap[tuple[ids.Address, str], RunBlock] = BoundedMap(KEPT_MAX)
+        self._work: BoundedMap[ids.IntentId, WorkBlock] = BoundedMap(KEPT_MAX)
 
     # --- What is shown -----------------------------------------------------------------------------------------
 
@@ -210,7 +211,7 @@ class Blocks:
         said = entry_text.fields(entry)
         run = str(said.get("run", entry.correlation))
         block = f"{world}/{run} {_call(str(said.get('workflow', 'workflow')), said.get('args'))}"
-        _keep(self._runs, (at, run), RunBlock(block, entry.time_us))
+        self._runs[at, run] = RunBlock(block, entry.time_us)
         return BlockLine(block, entry.time_us, fresh=True)
 
     def _derived(
@@ -257,7 +258,7 @@ class Blocks:
             _call(name, said.get("args")) if "effect" in said else f"{name} {output.lasting(said.get('seconds', 0))}"
         )
         block = self._block(at, world, run) if run else block
-        _keep(self._work, intent, WorkBlock(at, entry.step, ordinal, run, name, shown, entry.time_us, block))
+        self._work[intent] = WorkBlock(at, entry.step, ordinal, run, name, shown, entry.time_us, block)
 
     def _cancelled(self, at: ids.Address, entry: journal.JournalEntry, said: dict[str, Any]) -> list[BlockLine]:
         where = (at, said.get("of_step"), said.get("ordinal"))
@@ -322,10 +323,3 @@ def _short(value: Any) -> str:
 def _cut(text: str) -> str:
     most = entry_text.TEXT_CHARACTERS_MAX
     return text if len(text) <= most else text[: most - 3] + "..."
-
-
-def _keep(kept: dict[K, V], key: K, value: V) -> None:
-    """Add to what is remembered, and forget the oldest beyond the bound."""
-    kept[key] = value
-    while len(kept) > KEPT_MAX:
-        del kept[next(iter(kept))]

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from worldline.base import errors, limits, probes
+from worldline.base.bounded_map import BoundedMap
 from worldline.features.collection import references as roots
 from worldline.features.collection.address_set import Marked
 from worldline.features.collection.references import BlobKind, Reference, ReferenceRange
@@ -53,14 +54,12 @@ class Plain:
     """Segments that refer to nothing: they never change, and need not be read again by the next collection."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, None] = {}
+        self._known: BoundedMap[bytes, None] = BoundedMap(PLAIN_MAX)
 
     def __contains__(self, address: bytes) -> bool:
         return address in self._known
 
     def add(self, address: bytes) -> None:
-        if len(self._known) >= PLAIN_MAX:
-            del self._known[next(iter(self._known))]  # the oldest goes: a dict keeps the order of insertion
         self._known[address] = None
 
 

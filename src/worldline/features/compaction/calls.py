@@ -40,7 +40,7 @@ async def plan(universe: Connection, at: ids.Address) -> CompactionPlan:
     target = retention_rules.limit(known, policy)
     up_to = known.compacted if target is None else target.height
     dropped = [each.record.height for each in retention_rules.droppable(known, policy, compacted=up_to)]
-    old = await segment_expiry.oldest(engine, segment_expiry.Ends(universe.blobs, {}), at, known, policy, now=found.now)
+    old = await segment_expiry.oldest(engine, segment_expiry.Ends(universe.blobs), at, known, policy, now=found.now)
     return CompactionPlan(
         known.compacted,
         up_to,

@@ -16,12 +16,13 @@ marks, neither frames nor snapshots go: it is waited for (`features/collection/m
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, probes
+from worldline.base.bounded_map import BoundedMap
 from worldline.features.collection import mark_barrier
 from worldline.features.compaction import batches, retention_rules, segment_expiry, segment_writer
 from worldline.features.compaction.retention_rules import KnownPast, RetentionPolicy
@@ -38,7 +39,7 @@ from worldline.model import ids, journal
 from worldline.model.age import Age
 from worldline.model.snapshots import StateSnapshot
 from worldline.runtime.holder_job import SupersededSnapshots
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 
 PAGE = 1_000  # of snapshots, and of pins
 KEPT_MAX = 200  # snapshots of one world that are looked through whenever one is taken
@@ -95,12 +96,10 @@ async def survey(engine: kv.Engine, at: ids.Address, unmarked: bytes | None = No
     line = history_line.line_of(at, lineage)
     last = segment_index.decode_last(at, read.page(3))
     # Later pages are read after the count of pins: a pin that comes between changes it, and the batch conflicts.
-    saved = [each async for page in _pages(engine, pages[0], read.page(7)) for each in snapshots.decode(at, page)]
-    pinned = [
-        pin.snapshot
-        async for page in _pages(engine, pages[1], read.page(8))
-        for _, pin in snapshots.decode_pins(at, page)
-    ]
+    saved_pages = await _whole(engine, pages[0], read.page(7))
+    pin_pages = await _whole(engine, pages[1], read.page(8))
+    saved = [each for page in saved_pages for each in snapshots.decode(at, page)]
+    pinned = [pin.snapshot for page in pin_pages for _, pin in snapshots.decode_pins(at, page)]
     known = KnownPast(
         baseline, saved, None if last is None else last.record, line.forked_at, tuple(dict.fromkeys(pinned))
     )
@@ -117,14 +116,9 @@ async def survey(engine: kv.Engine, at: ids.Address, unmarked: bytes | None = No
     )
 
 
-async def _pages(engine: kv.Engine, page_range: kv.Range, first: kv.Page) -> AsyncIterator[kv.Page]:
+async def _whole(engine: kv.Engine, asked: kv.Range, first: kv.Page) -> list[kv.Page]:
     """The first page of a range, which was read, and those that follow it."""
-    page = first
-    yield page
-    while page.more:
-        page_range = msgspec.structs.replace(page_range, begin=page.items[-1][0] + b"\x00")
-        page = (await engine.read(page_range)).page(0)
-        yield page
+    return [first, *[page async for page in paging.RangePages(engine, paging.rest_of(asked, first))]]
 
 
 async def _first_us(engine: kv.Engine, at: ids.Address, above: int) -> int | None:
@@ -181,7 +175,7 @@ class Compactor:
         compute: Compute,
         is_over: Callable[[], bool] = lambda: False,
         is_late: Callable[[], bool] = lambda: False,
-        ends: dict[bytes, journal.Head] | None = None,
+        ends: BoundedMap[bytes, journal.Head] | None = None,
     ) -> None:
         self._engine = engine
         self._env = env
@@ -192,7 +186,7 @@ class Compactor:
         self._compute = compute
         self._is_over = is_over
         self._is_late = is_late
-        self._ends = segment_expiry.Ends(blobs, {} if ends is None else ends)
+        self._ends = segment_expiry.Ends(blobs, ends)
 
     async def run(self, *, now: bool = False) -> CompactionResult:
         """Compact what there is, if it is enough, or if it is wanted `now`; drop what nothing needs in any case.

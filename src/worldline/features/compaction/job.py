@@ -11,8 +11,9 @@ import asyncio
 import functools
 
 from worldline.base import errors, grammar
+from worldline.base.bounded_map import BoundedMap
 from worldline.codec import printable
-from worldline.features.compaction import compactor
+from worldline.features.compaction import compactor, segment_expiry
 from worldline.features.compaction.universe_retention import Policies
 from worldline.model import ids, journal
 from worldline.model.snapshots import StateSnapshot
@@ -36,8 +37,8 @@ class Compactions(HolderJob):
         self._telemetry = context.telemetry
         self.policies = Policies(context.engine, context.env, context.settings.worker, hosts=True)
         self._waiting: dict[ids.Address, JobWorld] = {}
-        self._compacted: dict[ids.Address, int] = {}  # up to which height, as far as known
-        self._ends: dict[bytes, journal.Head] = {}  # of segments that were not dropped yet
+        self._compacted: BoundedMap[ids.Address, int] = BoundedMap(KNOWN_MAX)  # up to which height, as far as known
+        self._ends: BoundedMap[bytes, journal.Head] = BoundedMap(segment_expiry.ENDS_MAX)
         self._stopping = False
         self._one = asyncio.Lock()  # one compaction at a time, also of those that are wanted `now`
 
@@ -130,8 +131,4 @@ class Compactions(HolderJob):
         return done
 
     def _remember(self, at: ids.Address, height: int) -> None:
-        # To the end of the order: what is forgotten first is the world that was compacted longest ago.
-        self._compacted.pop(at, None)
         self._compacted[at] = height
-        if len(self._compacted) > KNOWN_MAX:
-            del self._compacted[next(iter(self._compacted))]

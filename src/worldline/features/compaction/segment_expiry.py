@@ -12,6 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from worldline.base import probes
+from worldline.base.bounded_map import BoundedMap
 from worldline.features.compaction import batches, retention_rules
 from worldline.features.compaction.retention_rules import KnownPast, RetentionPolicy
 from worldline.layers import blobs as blob_layer
@@ -28,9 +29,9 @@ ENDS_MAX = 10_000
 class Ends:
     """The heads that segments end with, as far as they were read. They never change."""
 
-    def __init__(self, blobs: blob_layer.Blobs, known: dict[bytes, journal.Head]) -> None:
+    def __init__(self, blobs: blob_layer.Blobs, known: BoundedMap[bytes, journal.Head] | None = None) -> None:
         self._blobs = blobs
-        self._known = known
+        self._known = BoundedMap(ENDS_MAX) if known is None else known
 
     async def of(self, at: ids.Address, record: journal.Segment) -> journal.Head:
         found = self._known.get(record.digest)
@@ -41,9 +42,6 @@ class Ends:
             last = journal_pages.entries_of(block, above=record.last_height - 1)[0]
             found = journal.Head(last.step, last.height, last.chain, last.state, last.time_us)
             self._known[record.digest] = found
-            # Bounds memory: a head that is forgotten is read again.
-            if len(self._known) > ENDS_MAX:
-                del self._known[next(iter(self._known))]
         return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from worldline.base import env as envs
+from worldline.base.bounded_map import BoundedMap
 from worldline.codec import printable
 from worldline.features.compaction import retention_rules
 from worldline.features.compaction.retention_rules import RetentionPolicy
@@ -43,7 +44,7 @@ class Policies:
         self._own = own
         self._said = setting_names.said_of_retention(own) if hosts else {}
         self._known: dict[ids.UniverseId, KnownPolicy] = {}
-        self._looked_us: dict[ids.Address, int] = {}  # how old the universe was then
+        self._looked_us: BoundedMap[ids.Address, int] = BoundedMap(WORLDS_MAX)  # how old the universe was then
 
     def recent(self, universe: ids.UniverseId) -> RetentionPolicy | None:
         """What was read a short time ago, if anything was."""
@@ -58,11 +59,7 @@ class Policies:
 
     def looked(self, at: ids.Address, now: Age) -> None:
         """All snapshots of a world that may go are going."""
-        # To the end of the order: what is forgotten first is the world that was looked at longest ago.
-        self._looked_us.pop(at, None)
         self._looked_us[at] = now.age_us
-        if len(self._looked_us) > WORLDS_MAX:
-            del self._looked_us[next(iter(self._looked_us))]
 
     async def learn(self, universe: ids.UniverseId) -> None:
         """Read the policy of a universe, if that was not done a short time ago."""

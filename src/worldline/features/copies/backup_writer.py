@@ -38,7 +38,7 @@ from worldline.layers import blobs as blob_layer
 from worldline.layers import cas
 from worldline.model import ids
 from worldline.runtime.universes.served_universes import Served
-from worldline.store import frozen_engine, kv
+from worldline.store import frozen_engine, kv, paging
 from worldline.store.objects import objects_interface as objects
 
 ATTEMPTS_MAX = 3  # if the frozen state is lost
@@ -227,13 +227,9 @@ class _Copy:
 
     async def _items(self, between: Sequence[tuple[bytes, bytes]]) -> AsyncIterator[tuple[bytes, bytes]]:
         for begin, end in between:
-            more, start = True, begin
-            while more:
-                page = (await self._engine.read(kv.Range(start, end, count_max=PAGE))).page(0)
+            async for page in paging.RangePages(self._engine, kv.Range(begin, end, count_max=PAGE)):
                 for each in page.items:
                     yield each
-                more = page.more
-                start = page.items[-1][0] + b"\x00" if page.items else end
                 await self._keep()
 
     async def _shard(self, universe: ids.UniverseId, shard: int) -> None:

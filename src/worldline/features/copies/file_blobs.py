@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from worldline.base import errors, limits
+from worldline.base.bounded_map import BoundedMap
 from worldline.codec import digest
 from worldline.features.copies import pack_file
 from worldline.features.copies.copy_bounds import CopyBounds
@@ -33,7 +34,8 @@ class FileBlobs:
         self._file = file
         self._bounds = bounds
         self._places: dict[bytes, int] = {}  # block, place in it and size, in one number: there may be many
-        self._blocks: dict[int, tuple[bytes, int]] = {}  # those that were unpacked last, and where the next begins
+        # Those that were used last, and where the next begins.
+        self._blocks: BoundedMap[int, tuple[bytes, int]] = BoundedMap(BLOCKS_KEPT)
         self._given = 0
 
     def __contains__(self, address: bytes) -> bool:
@@ -83,14 +85,11 @@ class FileBlobs:
             block, start = behind, 0
 
     def _block(self, place: int) -> tuple[bytes, int]:
-        # Taken out, and put back below: that is the order of use.
-        found = self._blocks.pop(place, None)
+        found = self._blocks.get(place)
         if found is None:
             body, size = pack_file.block_at(reading(self._file, place))
             found = body, place + size
-            if len(self._blocks) >= BLOCKS_KEPT:
-                del self._blocks[next(iter(self._blocks))]  # the one that was used longest ago
-        self._blocks[place] = found
+        self._blocks[place] = found  # also one that was known: the order is that of use
         return found
 
 

@@ -41,7 +41,7 @@ from worldline.keys.space import InUniverse
 from worldline.layers import blobs as blob_layer
 from worldline.layers import cas
 from worldline.model import ids
-from worldline.store import kv
+from worldline.store import kv, paging
 
 PAGE = 1_000
 _WITH_LEDGER = (2, 2)  # the first format whose backups have one
@@ -226,10 +226,7 @@ class _Restore:
         """Delete the keys of a universe but those of some kinds. Blobs that were put are those that are wanted."""
         prefix = space.universe(ids.UniverseId(universe.id))
         for begin, end in backup_writer.ranges_between(prefix, kept):
-            more = True
-            while more:
-                page = (await self._target.engine.read(kv.Range(begin, end, count_max=PAGE))).page(0)
-                more = page.more
+            async for page in paging.RangePages(self._target.engine, kv.Range(begin, end, count_max=PAGE)):
                 if page.items:
                     batch = kv.Batch()
                     for key, _ in page.items:

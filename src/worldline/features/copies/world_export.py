@@ -29,7 +29,7 @@ from worldline.layers.history import history_line, journal_pages, saved_state, s
 from worldline.model import ids, journal, snapshots
 from worldline.model.trie import nodes
 from worldline.runtime import world_reader, world_restore
-from worldline.store import kv
+from worldline.store import kv, paging
 
 PAGE_BYTES = 256 * limits.KIB  # of the journal, read at once
 NODES = 200  # of saved states, read at once
@@ -327,11 +327,5 @@ def refs(raw: bytes) -> list[bytes]:
 
 async def _items(engine: kv.Engine, between: tuple[bytes, bytes]) -> AsyncIterator[tuple[bytes, bytes]]:
     """What stands between two keys. A value that cannot be opened ends the export: the file would lack it."""
-    begin, end = between
-    more = True
-    while more:
-        page = (await engine.read(kv.Range(begin, end, count_max=ITEMS))).page(0)
-        for key, raw in page.items:
-            yield key, frame.plain(raw)
-        more = page.more
-        begin = page.items[-1][0] + b"\x00" if page.items else end
+    async for key, raw in paging.RangeItems(engine, kv.Range(*between, count_max=ITEMS)):
+        yield key, frame.plain(raw)

@@ -7,8 +7,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-import msgspec
-
 from worldline.base import env as envs
 from worldline.base import errors, grammar
 from worldline.features.deletion import batches
@@ -21,7 +19,7 @@ from worldline.layers import worlds
 from worldline.model import ids
 from worldline.runtime.feature_checks import UniverseCheck, UniverseExam
 from worldline.runtime.feature_reasons import FeatureReasons
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 
 
 class UnfinishedDeletions(UniverseCheck):
@@ -106,15 +104,8 @@ async def _queue(engine: kv.Engine, env: envs.Env, at: ids.Address) -> None:
 
 async def _count(engine: kv.Engine, universe: ids.UniverseId) -> int:
     """How many deletions are not finished."""
-    total = 0
-    request = kv.Range(*deletion_keys.deletions(universe))
-    while True:
-        page = (await engine.read(request)).page(0)
-        total += len(page.items)
-        if not page.more:
-            return total
-        # From the last key: those that are finished between two pages shift nothing.
-        request = msgspec.structs.replace(request, begin=page.items[-1][0] + b"\x00")
+    pages = paging.RangePages(engine, kv.Range(*deletion_keys.deletions(universe)))
+    return sum([len(page.items) async for page in pages])
 
 
 async def _names_with_key_put_back(engine: kv.Engine, universe: ids.UniverseId) -> list[str]:

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from worldline.base import env as envs
 from worldline.base import errors, probes
-from worldline.codec import tuples
 from worldline.features.collection import batches as collection_batches
 from worldline.features.collection import mark_barrier as collection_marks
 from worldline.features.deletion import batches as deletion
@@ -26,7 +25,7 @@ from worldline.model import snapshots as snapshot
 from worldline.model import world_records as model
 from worldline.runtime import facts
 from worldline.runtime.janitor_job import JanitorContext, JanitorJob
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 
 AT_ONCE = 16  # worlds that are removed in one go
 TURNS = 8  # batches of one turn
@@ -225,11 +224,8 @@ class WorldRemoval:
 
         page = await transact.run(self._engine, self._env, attempt)
         self.removed += count
-        if page.more:
-            after = tuples.successor(page.items[-1][0])
-            self._places[0] = kv.Range(after, place.end, count_max=place.count_max)
-        else:
-            del self._places[0]
+        rest = paging.rest_of(place, page)
+        self._places[:1] = [] if rest is None else [rest]
 
     async def _finish(self) -> None:
         """One batch for each: another process may have finished some of them. Personal values that only these worlds

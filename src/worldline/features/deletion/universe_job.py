@@ -19,7 +19,7 @@ from worldline.layers import leases, universes, worlds
 from worldline.model import ids
 from worldline.runtime.janitor_job import JanitorJob
 from worldline.runtime.store_context import StoreContext
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 from worldline.store.objects import objects_interface as objects
 
 AT_ONCE = 16  # universes looked at in one turn
@@ -76,9 +76,7 @@ async def _check_worlds(
     with_worlds: bool,
     hosted: Callable[[Sequence[leases.LeaseState]], Awaitable[Sequence[bool]]],
 ) -> None:
-    after: ids.WorldId | None = None
-    while True:
-        page = (await engine.read(worlds.list_range(universe, after=after, count_max=WORLDS_PAGE))).page(0)
+    async for page in paging.RangePages(engine, worlds.list_range(universe, count_max=WORLDS_PAGE)):
         found = worlds.listed_at(universe, page)
         if found and not with_worlds:
             # One name more than is shown, to know whether there are others.
@@ -95,9 +93,6 @@ async def _check_worlds(
                 raise errors.InUse(
                     f"workers run worlds of universe {name!r}: {_shown(names)}; stop them first", by=tuple(names)
                 )
-        if not page.more:
-            return
-        after = found[-1].world
 
 
 def _has_worlds(name: str, names: Sequence[str]) -> errors.InUse:

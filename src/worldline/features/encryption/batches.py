@@ -9,7 +9,6 @@ from __future__ import annotations
 import msgspec
 
 from worldline.base import errors, limits
-from worldline.codec import tuples
 from worldline.features.encryption import keyspace as keys
 from worldline.features.encryption import master_key_batches
 from worldline.features.encryption.keyspace import DataKey
@@ -100,7 +99,6 @@ def get_shared(universe: ids.UniverseId) -> kv.Get:
     return kv.Get(keys.universe_key(universe))
 
 
-def page(universe: ids.UniverseId, *, after: bytes = b"") -> kv.Range:
-    """Data keys of the worlds of a universe, those behind `after`."""
-    begin, end = keys.world_keys(universe)
-    return kv.Range(tuples.successor(after) if after else begin, end, count_max=limits.DATA_KEYS_PAGE)
+def of_worlds(universe: ids.UniverseId) -> kv.Range:
+    """Data keys of the worlds of a universe."""
+    return kv.Range(*keys.world_keys(universe), count_max=limits.DATA_KEYS_PAGE)

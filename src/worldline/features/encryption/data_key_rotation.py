@@ -17,19 +17,18 @@ in free pages, and in copies that were made before, as it was.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import msgspec
 
 from worldline.base import errors
-from worldline.codec import tuples
 from worldline.features.encryption import aes_gcm, envelope, master_key_batches, master_key_rotation
 from worldline.features.encryption import batches as data_keys
 from worldline.features.encryption import keyspace as keys
 from worldline.features.encryption.cipher_interface import KnownCipher
 from worldline.features.encryption.key_ring import KeyRing
 from worldline.model import ids
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 
 PAGE = 256
 
@@ -103,14 +102,21 @@ async def _rewrite_once(ring: KeyRing, scope: bytes) -> tuple[int, bool]:
     if not isinstance(known.cipher, aes_gcm.RotatedCipher):
         return 0, True  # no older key: nothing to seal anew
     count = 0
-    async for page in _pages(ring, scope):
-        found = [_anew(ring, scope, known, key, stored) for key, stored in page]
-        batches = [batch for batch in found if batch is not None]
-        outcomes = await transact.commit(ring.engine, ring.env, *batches) if batches else []
-        count += sum(isinstance(outcome, kv.Ok) for outcome in outcomes)
-        # A conflict at the value alone is none: its writer has sealed it with the new key.
-        if any(isinstance(each, kv.Conflict) and each.at(scope)[0] for each in outcomes):
-            return count, False
+    for begin, end in keys.sealed_ranges(scope):
+        began_us = ring.env.monotonic_us()
+        async for page in paging.RangePages(ring.engine, kv.Range(begin, end, count_max=PAGE)):
+            # These ranges hold values of other scopes, too.
+            ours = [(key, stored) for key, stored in page.items if keys.sealing(key) == scope]
+            anew = [_anew(ring, scope, known, key, stored) for key, stored in ours]
+            batches = [batch for batch in anew if batch is not None]
+            outcomes = await transact.commit(ring.engine, ring.env, *batches) if batches else []
+            count += sum(isinstance(outcome, kv.Ok) for outcome in outcomes)
+            # A conflict at the value alone is none: its writer has sealed it with the new key.
+            if any(isinstance(each, kv.Conflict) and each.at(scope)[0] for each in outcomes):
+                return count, False
+            if page.more:
+                await ring.env.sleep((ring.env.monotonic_us() - began_us) / 1_000_000)
+            began_us = ring.env.monotonic_us()
     await _end(ring, scope)
     return count, True
 
@@ -133,21 +139,6 @@ def _anew(ring: KeyRing, scope: bytes, known: KnownCipher, key: bytes, stored: b
     if made.startswith(ring.counted):
         batch.add(ring.count_key(scope), 1)
     return batch
-
-
-async def _pages(ring: KeyRing, scope: bytes) -> AsyncIterator[list[tuple[bytes, bytes]]]:
-    """The values of a scope, as they are stored."""
-    for begin, end in keys.sealed_ranges(scope):
-        start, more = begin, True
-        while more:
-            began_us = ring.env.monotonic_us()
-            page = (await ring.engine.read(kv.Range(start, end, count_max=PAGE))).page(0)
-            # These ranges hold values of other scopes, too.
-            yield [(key, stored) for key, stored in page.items if keys.sealing(key) == scope]
-            more = page.more
-            if more:
-                start = tuples.successor(page.items[-1][0])
-                await ring.env.sleep((ring.env.monotonic_us() - began_us) / 1_000_000)
 
 
 async def _end(ring: KeyRing, scope: bytes) -> None:

@@ -18,7 +18,7 @@ from worldline.features.encryption.key_ring import KeyRing
 from worldline.keys import universes as universe_keys
 from worldline.model import ids
 from worldline.runtime import store_opening
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 
 
 class Rotated(msgspec.Struct, frozen=True):
@@ -116,16 +116,10 @@ async def _wrapped_by(ring: KeyRing) -> Counter[str]:
 async def all_keys(ring: KeyRing, *, paced: bool = False) -> AsyncIterator[tuple[bytes, bytes]]:
     """The data keys of all universes."""
     # A universe without a name is being deleted, and its data keys with it.
-    begin, end = universe_keys.names()
-    more = True
-    while more:
-        names = (await ring.engine.read(kv.Range(begin, end))).page(0)
-        for name, raw in names.items:
-            universe = ids.UniverseId(universe_keys.NAME.unpack(raw).universe)
-            async for item in _of(ring, universe, paced=paced):
-                yield item
-            begin = name + b"\x00"
-        more = names.more
+    async for _, raw in paging.RangeItems(ring.engine, kv.Range(*universe_keys.names())):
+        universe = ids.UniverseId(universe_keys.NAME.unpack(raw).universe)
+        async for item in _of(ring, universe, paced=paced):
+            yield item
 
 
 async def _of(ring: KeyRing, universe: ids.UniverseId, *, paced: bool) -> AsyncIterator[tuple[bytes, bytes]]:
@@ -133,16 +127,13 @@ async def _of(ring: KeyRing, universe: ids.UniverseId, *, paced: bool) -> AsyncI
     raw = (await ring.engine.read(shared)).value(0)
     if raw is not None:
         yield shared.key, raw
-    after, more = b"", True
-    while more:
-        began_us = ring.env.monotonic_us()
-        page = (await ring.engine.read(batches.page(universe, after=after))).page(0)
-        for key, raw in page.items:
-            yield key, raw
-            after = key
-        more = page.more
-        if paced and more:
+    began_us = ring.env.monotonic_us()
+    async for page in paging.RangePages(ring.engine, batches.of_worlds(universe)):
+        for item in page.items:
+            yield item
+        if paced and page.more:
             await ring.env.sleep((ring.env.monotonic_us() - began_us) / 1_000_000)
+        began_us = ring.env.monotonic_us()
 
 
 def ring_of(store: store_opening.Store) -> KeyRing:

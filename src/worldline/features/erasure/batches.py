@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from worldline.codec import tuples
 from worldline.features.erasure import keyspace as keys
 from worldline.features.erasure import scrub_keyspace
 from worldline.features.erasure.records import ErasedKind, LedgerEntry
@@ -101,9 +100,8 @@ def add(batch: kv.Batch, entry: LedgerEntry) -> None:
     batch.put(keys.entry_key(entry), keys.ENTRY.pack(entry))
 
 
-def page(*, after: bytes = b"", count_max: int) -> kv.Range:
-    begin, end = keys.entries()
-    return kv.Range(tuples.successor(after) if after else begin, end, count_max=count_max)
+def every_entry(*, count_max: int) -> kv.Range:
+    return kv.Range(*keys.entries(), count_max=count_max)
 
 
 def decode(items: Sequence[tuple[bytes, bytes]]) -> list[LedgerEntry]:

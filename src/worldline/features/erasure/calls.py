@@ -24,7 +24,7 @@ from worldline.model import world_records as world_model
 from worldline.model.personal_records import Erase, Erasures
 from worldline.runtime import world_restore
 from worldline.runtime.personal import outside_desk, value_check
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 
 PAGE = 500
 
@@ -77,13 +77,8 @@ async def _of_subject(world: Handle, root: ids.Address, key: str) -> _Wanted:
     engine, subject = world.universe.store.engine, tokens.subject_of(key)
     if (await engine.read(personal_records.get_subject(root, subject))).value(0) is None:
         raise errors.NotFound(f"world {world.name!r} has no personal value of {key!r}: no wl.Personal(..., of={key!r})")
-    count, after = 0, b""
-    while True:
-        page = (await engine.read(personal_records.subject_range(root, subject, count_max=PAGE, after=after))).page(0)
-        count += len(page.items)
-        if not page.more:
-            return _Wanted(subject, None, count)
-        after = page.items[-1][0]
+    values = paging.RangePages(engine, personal_records.subject_range(root, subject, count_max=PAGE))
+    return _Wanted(subject, None, sum([len(page.items) async for page in values]))
 
 
 async def _at_height(world: Handle, root: ids.Address, height: object) -> list[_Wanted]:

@@ -14,7 +14,7 @@ from worldline.keys import worlds as world_keys
 from worldline.layers import personal_records
 from worldline.layers.history import history_line
 from worldline.model import ids
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 
 PAGE = 500
 
@@ -48,17 +48,13 @@ async def _without_first(engine: kv.Engine, universe: ids.UniverseId) -> list[id
 async def _roots(engine: kv.Engine, universe: ids.UniverseId) -> dict[ids.Address, None]:
     """The worlds that the lineages of all worlds began with."""
     found: dict[ids.Address, None] = {}
-    begin, end = world_keys.index(universe)
-    while True:
-        page = (await engine.read(kv.Range(begin, end, count_max=PAGE))).page(0)
+    async for page in paging.RangePages(engine, kv.Range(*world_keys.index(universe), count_max=PAGE)):
         worlds = [ids.Address(universe, world_keys.index_world(universe, key)) for key, _ in page.items]
         read = await engine.read(*(history_line.get(at) for at in worlds))
         found |= dict.fromkeys(
             personal_records.root_of(history_line.decode(at, read.value(i))) for i, at in enumerate(worlds)
         )
-        if not page.more:
-            return found
-        begin = page.items[-1][0] + b"\x00"
+    return found
 
 
 async def _drop(engine: kv.Engine, env: envs.Env, root: ids.Address) -> None:

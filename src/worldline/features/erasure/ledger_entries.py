@@ -9,21 +9,14 @@ import msgspec
 from worldline.base import env as envs
 from worldline.features.erasure import batches
 from worldline.features.erasure.records import LedgerEntry
-from worldline.store import kv, transact
+from worldline.store import kv, paging, transact
 
 PAGE = 500
 
 
 async def read_all(engine: kv.Engine) -> list[LedgerEntry]:
     """In the order of their times."""
-    found: list[LedgerEntry] = []
-    after = b""
-    while True:
-        page = (await engine.read(batches.page(after=after, count_max=PAGE))).page(0)
-        found += batches.decode(page.items)
-        if not page.more:
-            return found
-        after = page.items[-1][0]
+    return batches.decode([item async for item in paging.RangeItems(engine, batches.every_entry(count_max=PAGE))])
 
 
 def merged(*ledgers: Iterable[LedgerEntry]) -> list[LedgerEntry]:

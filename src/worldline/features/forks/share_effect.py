@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from worldline.base import errors, probes
+from worldline.base.bounded_map import BoundedMap
 from worldline.effects import attempt as attempts
 from worldline.features.forks import parent_answers
 from worldline.kernel import part_inputs
@@ -47,7 +48,7 @@ def share(
     engine: kv.Engine, blobs_of: blob_layer.Of, asking: Callable[[], ids.UniverseId] = _asking
 ) -> Effect[..., list[Any]]:
     """`SHARE`, performed by reading the parent's journal. `asking`: the universe of the fork and its parent."""
-    looked: dict[bytes, int] = {}  # by intent: up to where there is no answer
+    looked: BoundedMap[bytes, int] = BoundedMap(KNOWN_MAX)  # by intent: up to where there is no answer
 
     async def look(shared: parent_answers.SharedWork, at: ids.Address, above: int, up_to: int) -> list[Any] | None:
         """The answer, if it is among these entries. None too if the world is deleted while they are read."""
@@ -89,8 +90,6 @@ def share(
             height = top.height
             # The next attempt begins there, so no entry is read twice.
             looked[intent] = height
-            while len(looked) > KNOWN_MAX:
-                del looked[next(iter(looked))]
             # The head changes with each step: the wait ends when there may be something new.
             await engine.wait(journals.get_head(at).key, read.seen, WAIT_MS)
         raise NotAnsweredYet("the parent has no answer so far")

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from worldline.base import errors, limits
+from worldline.base.bounded_map import BoundedMap
 from worldline.codec import printable
 from worldline.kernel import replay, user_errors
 from worldline.kernel.authoring.program import Program
@@ -134,9 +135,9 @@ class Proofs(HolderJob):
         self._work_us = 0  # since when
         self._visit: _Visit | None = None
         self._last: ids.Address | None = None  # the world that was proved last
-        self._proved: dict[ids.Address, int] = {}  # up to which height
+        self._proved: BoundedMap[ids.Address, int] = BoundedMap(REMEMBERED_MAX)  # up to which height
         self._told: dict[ids.Address, None] = {}  # worlds that cannot be proved here, and it was said
-        self.diverged: dict[ids.Address, Divergence] = {}
+        self.diverged: BoundedMap[ids.Address, Divergence] = BoundedMap(FOUND_MAX)
 
     def _worlds(self) -> list[Candidate]:
         """Those that are held here, as they stand now."""
@@ -311,18 +312,12 @@ class Proofs(HolderJob):
         self._thread.submit(visit.prover.close)
 
     def _remember(self, at: ids.Address, height: int) -> None:
-        # To the end of the order: what is forgotten first is the world that was proved longest ago.
-        self._proved.pop(at, None)
         self._proved[at] = height
-        if len(self._proved) > REMEMBERED_MAX:
-            del self._proved[next(iter(self._proved))]
 
     def _diverged(self, visit: _Visit, height: int, message: str) -> None:
         """Say it once, and leave the world alone until its code changes."""
         name = visit.candidate.name
         self.diverged[visit.at] = Divergence(name, height, message, visit.candidate.program.hash)
-        if len(self.diverged) > FOUND_MAX:
-            del self.diverged[next(iter(self.diverged))]
         log.error(
             "world %s (%s) goes on, but its journal could not be proved: %s; `worldline replay %s --prove` shows it",
             name,

@@ -17,6 +17,7 @@ import msgspec
 
 from worldline.base import env as envs
 from worldline.base import errors, limits
+from worldline.base.bounded_map import BoundedMap
 
 
 class Rate:
@@ -47,15 +48,13 @@ class Rates:
     def __init__(self, env: envs.Env, per_second: float) -> None:
         self._env = env
         self._per_second = per_second
-        self._of: dict[str, Rate] = {}  # in the order in which they were seen last
+        # In the order in which they were seen last.
+        self._of: BoundedMap[str, Rate] = BoundedMap(limits.WEBHOOK_ADDRESSES_MAX)
         Rate(env, per_second)  # refused here, and not at the first request
 
     def allows(self, address: str) -> bool:
-        # To the end of the order: the address that was seen longest ago is forgotten first.
-        rate = self._of.pop(address, None) or Rate(self._env, self._per_second)
+        rate = self._of.get(address) or Rate(self._env, self._per_second)
         self._of[address] = rate
-        if len(self._of) > limits.WEBHOOK_ADDRESSES_MAX:
-            del self._of[next(iter(self._of))]
         return rate.allows()
 
 

@@ -25,7 +25,7 @@ from worldline.layers import worlds
 from worldline.layers.history import history_line, segment_body, step_reader
 from worldline.model import ids, journal
 from worldline.model.journal import GENESIS, DroppedEntries, Head, Segment
-from worldline.store import kv
+from worldline.store import kv, paging
 
 PAGE_BYTES = 4 * limits.MIB
 SEGMENTS_PAGE = 100
@@ -167,17 +167,13 @@ async def changes_above(engine: kv.Engine, line: history_line.HistoryLine) -> in
 
 
 async def _dropped_up_to(engine: kv.Engine, at: ids.Address) -> int:
-    begin, end = segment_keys.segments(at)
-    while True:
-        # From the newest on: the oldest are dropped first, so the first one found without changes is the highest.
-        page = (await engine.read(kv.Range(begin, end, count_max=SEGMENTS_PAGE, reverse=True))).page(0)
-        for _, raw in page.items:
-            record = segment_keys.unpack(raw)
-            if not record.changes:
-                return record.last_height
-        if not page.more:
-            return 0
-        end = page.items[-1][0]
+    # From the newest on: the oldest are dropped first, so the first one found without changes is the highest.
+    newest_first = kv.Range(*segment_keys.segments(at), count_max=SEGMENTS_PAGE, reverse=True)
+    async for _, raw in paging.RangeItems(engine, newest_first):
+        record = segment_keys.unpack(raw)
+        if not record.changes:
+            return record.last_height
+    return 0
 
 
 class RetainedRange(msgspec.Struct, frozen=True):

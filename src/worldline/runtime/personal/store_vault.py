@@ -21,7 +21,7 @@ from worldline.layers.history import history_line
 from worldline.model import ids
 from worldline.model.personal_records import New, PersonalRecord
 from worldline.runtime import cold_cells
-from worldline.store import kv
+from worldline.store import kv, paging
 
 
 async def vault_of(engine: kv.Engine, env: envs.Env, line: history_line.HistoryLine) -> StoreVault:
@@ -51,14 +51,10 @@ class StoreVault:
 
     async def has_erased(self) -> bool:
         """Whether any value of the lineage was erased."""
-        after = b""
-        while True:
-            page = (await self._engine.read(personal_records.subjects_range(self.root, after=after))).page(0)
-            if any(personal_records.counts_erasure(raw) for _, raw in page.items):
+        async for _, raw in paging.RangeItems(self._engine, personal_records.subjects_range(self.root)):
+            if personal_records.counts_erasure(raw):
                 return True
-            if not page.more:
-                return False
-            after = page.items[-1][0]
+        return False
 
     def begin(self) -> None:
         """A cycle begins: all that was kept is durable."""

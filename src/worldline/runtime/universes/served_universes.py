@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 
 from worldline.base import errors
-from worldline.codec import tuples
 from worldline.layers import universes
 from worldline.model import ids
-from worldline.store import kv
+from worldline.store import kv, paging
 
 PAGE = 1_000
 ALL = "*"
@@ -34,13 +33,9 @@ class Served(msgspec.Struct, frozen=True):
 async def read_all(engine: kv.Engine) -> list[Served]:
     """All universes of a store, by name."""
     found: list[Served] = []
-    wanted = universes.names_range(count_max=PAGE)
-    while True:
-        page = (await engine.read(wanted)).page(0)
+    async for page in paging.RangePages(engine, universes.names_range(count_max=PAGE)):
         found += [Served(universe, name) for name, universe in universes.decode_names(page)]
-        if not page.more:
-            return found
-        wanted = msgspec.structs.replace(wanted, begin=tuples.successor(page.items[-1][0]))
+    return found
 
 
 def check_patterns(names: Any) -> list[str]:

@@ -30,7 +30,7 @@ from worldline.sim.hosts.cluster import Cluster
 from worldline.sim.load.scenarios import UNIVERSE
 from worldline.sim.runtime import keyspaces
 from worldline.sim.runtime.sim_env import SimEnv
-from worldline.store import kv
+from worldline.store import kv, paging
 
 COPIED_AT_ONCE = limits.BATCH_BYTES_MAX // (limits.VALUE_BYTES_MAX + limits.KEY_BYTES_MAX) // 2
 
@@ -241,14 +241,8 @@ def stranger(cluster: Cluster) -> Connection:
 
 async def contents(engine: kv.Engine) -> dict[bytes, bytes]:
     """Everything that is in a store."""
-    found: dict[bytes, bytes] = {}
-    begin = b"\x00"
-    while True:
-        page = (await engine.read(kv.Range(begin, b"\xff", count_max=10_000))).page(0)
-        found.update(page.items)
-        if not page.more:
-            return found
-        begin = page.items[-1][0] + b"\x00"
+    everything = kv.Range(b"\x00", b"\xff", count_max=10_000)
+    return {key: raw async for key, raw in paging.RangeItems(engine, everything)}
 
 
 def same_contents(contents: dict[bytes, bytes], copy: dict[bytes, bytes], audit: Audit) -> None:
