@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from tests import options
 from tests.arch.trees import ROOT
+from tests.campaign.load import fragile
 from tests.sim import layouts, traced
 from worldline.sim import seed_run
 from worldline.sim.runtime.sim_loop import SimFuture, SimLoop, SimMachine, SimTask
@@ -49,6 +51,19 @@ def test_neither_hashes_nor_addresses_decide_anything(first: dict[str, seed_run.
 
 def test_another_seed_is_another_run(first: dict[str, seed_run.SeedResult]) -> None:
     assert len({each.trace for each in first.values()}) == len(SEEDS) > 1
+
+
+def test_what_was_counted_before_changes_no_program() -> None:
+    """The versions of a program are hashed when they are made: what other seeds have counted is no part of them."""
+    spec = importlib.util.spec_from_file_location(fragile.__name__, fragile.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    again = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(again)
+    again._calls["an id"] = again._deaths["an id"] = 1
+    assert {name: each.hash for name, each in again.VERSIONS.items()} == {
+        name: each.hash for name, each in fragile.VERSIONS.items()
+    }
 
 
 # --- The test of these tests ---------------------------------------------------------------------------------------

@@ -204,6 +204,8 @@ def _made(version: str) -> wl.Program:
 
 
 VERSIONS = {version: _made(version) for version in (FIRST, "before", "at", "after", "removed", MENDED)}
+# Now, while nothing is counted: a hash takes in what the dicts hold that the code mentions, and it is made only once.
+assert all(program.hash for program in VERSIONS.values())
 EDITED = [version for version in VERSIONS if version != MENDED]
 
 
