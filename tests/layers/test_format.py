@@ -32,7 +32,7 @@ def test_a_store_is_created_only_when_asked() -> None:
     with pytest.raises(errors.StoreMissing, match="create=True"):
         ensure(store, create=False)
     assert store.everything() == {}
-    assert ensure(store, create=True) == formats.CURRENT == world_records.Schema(2, 3)
+    assert ensure(store, create=True) == formats.CURRENT == world_records.Schema(2, 4)
     assert store.everything() == {schema.KEY: MARKER}
 
 
@@ -47,17 +47,17 @@ def test_a_store_is_opened_again_and_left_as_it_is(create: bool) -> None:
 
 
 @pytest.mark.parametrize("create", [True, False])
-@pytest.mark.parametrize(("major", "minor"), [(1, 2), (1, 3), (2, 4), (2, 99), (99, 0)])
+@pytest.mark.parametrize(("major", "minor"), [(1, 2), (1, 3), (2, 5), (2, 99), (99, 0)])
 def test_another_format_is_refused_untouched(major: int, minor: int, create: bool) -> None:
     store = marked(major=major, minor=minor)
     before = store.everything()
-    with pytest.raises(errors.StoreVersion, match=f"has format {major}.{minor}, this release speaks 2.3"):
+    with pytest.raises(errors.StoreVersion, match=f"has format {major}.{minor}, this release speaks 2.4"):
         ensure(store, create=create)
     assert store.everything() == before
 
 
 @pytest.mark.parametrize("create", [True, False])
-@pytest.mark.parametrize("minor", [0, 1, 2])
+@pytest.mark.parametrize("minor", [0, 1, 2, 3])
 @pytest.mark.parametrize("lost", [False, True])
 def test_an_older_minor_is_opened_and_older_releases_refuse_it_then(
     monkeypatch: pytest.MonkeyPatch, minor: int, create: bool, lost: bool
