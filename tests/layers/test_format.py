@@ -14,7 +14,7 @@ from worldline.layers import store_format as formats
 from worldline.model import world_records
 from worldline.store import kv
 
-MARKER = bytes.fromhex("b1011ab74d0a820203")
+MARKER = bytes.fromhex("b10184d3d8a9820204")
 
 
 def ensure(store: scenario.Store, *, create: bool) -> world_records.Schema:
@@ -68,17 +68,17 @@ def test_an_older_minor_is_opened_and_older_releases_refuse_it_then(
     assert scenario.now(formats.ensure(unsure, store.env, create=create)) == formats.CURRENT
     assert store.everything() == {schema.KEY: MARKER, b"\x15\x02data": b"of the store"}
     monkeypatch.setattr(formats, "CURRENT", world_records.Schema(2, minor))
-    with pytest.raises(errors.StoreVersion, match=rf"has format 2\.3, this release speaks 2\.{minor}"):
+    with pytest.raises(errors.StoreVersion, match=rf"has format 2\.4, this release speaks 2\.{minor}"):
         ensure(store, create=create)
     assert store.everything() == {schema.KEY: MARKER, b"\x15\x02data": b"of the store"}
 
 
 def test_of_two_that_raise_the_minor_the_newer_one_stays() -> None:
     store = marked(major=2, minor=1)
-    newer = schema.VALUE.pack(world_records.Schema(2, 4))
+    newer = schema.VALUE.pack(world_records.Schema(2, 5))
     batch = scenario.replaced(schema.KEY, schema.VALUE.pack(world_records.Schema(2, 1)), newer)
     slow = engines.Meddled(store.engine, lambda: store.engine.commit(batch), lost=False)
-    with pytest.raises(errors.StoreVersion, match=r"has format 2\.4"):
+    with pytest.raises(errors.StoreVersion, match=r"has format 2\.5"):
         scenario.now(formats.ensure(slow, store.env, create=True))
     assert store.everything() == {schema.KEY: newer}
 

@@ -160,7 +160,7 @@ async def test_intents_of_a_domain_that_is_not_declared_any_more(memory_kit: Kit
 
 
 async def test_a_fatal_cell_is_said_first(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(why, "CELLS_SHOWN_MAX", 1)
+    monkeypatch.setattr(checks, "CELLS_SHOWN_MAX", 1)
     break_clearing(monkeypatch, cents=13)
     shop = without_charge()
     async with memory_kit.hosting(shop.app) as universe:
