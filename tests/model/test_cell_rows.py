@@ -9,24 +9,24 @@ from hypothesis import strategies as st
 from worldline.base import errors
 from worldline.codec import canonical
 from worldline.model import cell_rows
-from worldline.model.cell_rows import CellKind, CellRow
+from worldline.model.cell_rows import CellKind, StoredCell
 
 
 @pytest.mark.parametrize(
     ("row", "meaning"),
     [
-        (CellRow(3, b"data", CellKind.REDUCER), "82034464617461"),
-        (CellRow(3, b"data", CellKind.DOMAIN), "8303446461746101"),
+        (StoredCell(3, b"data", CellKind.REDUCER), "82034464617461"),
+        (StoredCell(3, b"data", CellKind.DOMAIN), "8303446461746101"),
     ],
 )
-def test_golden_bytes(row: CellRow, meaning: str) -> None:
+def test_golden_bytes(row: StoredCell, meaning: str) -> None:
     assert canonical.encode(row.fields).hex() == meaning
     assert cell_rows.decode(bytes.fromhex(meaning)) == row
 
 
 @given(st.integers(0, 2**63), st.binary(), st.sampled_from(CellKind))
 def test_what_is_written_is_read(folds: int, data: bytes, kind: CellKind) -> None:
-    row = CellRow(folds, data, kind)
+    row = StoredCell(folds, data, kind)
     assert cell_rows.decode(canonical.encode(row.fields)) == cell_rows.read(row.fields) == row
 
 

@@ -21,7 +21,7 @@ class CellKind(enum.IntEnum):
     DOMAIN = 1  # of a flow domain
 
 
-class CellRow(NamedTuple):
+class StoredCell(NamedTuple):
     """The row of a cell."""
 
     folds: int
@@ -34,20 +34,20 @@ class CellRow(NamedTuple):
         return [self.folds, self.data, int(self.kind)] if self.kind else [self.folds, self.data]
 
 
-def decode(meaning: bytes) -> CellRow:
+def decode(meaning: bytes) -> StoredCell:
     """Return what the meaning of a cell's row says. `DecodeError` for what is none, or has a kind that is unknown."""
     return read(canonical.decode(meaning))
 
 
-def read(fields: object) -> CellRow:
+def read(fields: object) -> StoredCell:
     """Return the same of a meaning whose fields are decoded."""
     match fields:
         case [int(folds), bytes(data)]:
-            return CellRow(folds, data, CellKind.REDUCER)
+            return StoredCell(folds, data, CellKind.REDUCER)
         case [int(folds), bytes(data), int(kind)] if type(kind) is int and kind in _WRITTEN:
-            return CellRow(folds, data, CellKind(kind))
+            return StoredCell(folds, data, CellKind(kind))
         case _:
             raise errors.DecodeError("the row of a cell holds a count and bytes, and maybe its kind")
 
 
-_WRITTEN = frozenset(CellKind) - {CellKind.REDUCER}  # one form for each meaning
+_WRITTEN = tuple(each for each in CellKind if each is not CellKind.REDUCER)  # one form for each meaning

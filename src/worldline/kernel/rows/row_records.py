@@ -18,7 +18,7 @@ from worldline.kernel.authoring.schedule_spec import Spec
 from worldline.kernel.rows.row_ledger import RecordQueue, Written
 from worldline.kernel.run_operations import OpKind
 from worldline.model import ids
-from worldline.model.cell_rows import CellKind, CellRow
+from worldline.model.cell_rows import CellKind, StoredCell
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import WorkKind
 
@@ -395,7 +395,7 @@ class Cell:
 
     def write(self) -> Written:
         # Most cells are reducers': their rows are made without another call.
-        meaning = CellRow(self.folds, self.data, self.kind).fields if self.kind else [self.folds, self.data]
+        meaning = StoredCell(self.folds, self.data, self.kind).fields if self.kind else [self.folds, self.data]
         return meaning, [], b""
 
 
