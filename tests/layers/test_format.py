@@ -14,7 +14,7 @@ from worldline.layers import store_format as formats
 from worldline.model import world_records
 from worldline.store import kv
 
-MARKER = bytes.fromhex("b1011ab74d0a820203")
+MARKER = bytes.fromhex("b10184d3d8a9820204")
 
 
 def ensure(store: scenario.Store, *, create: bool) -> world_records.Schema:
@@ -32,7 +32,7 @@ def test_a_store_is_created_only_when_asked() -> None:
     with pytest.raises(errors.StoreMissing, match="create=True"):
         ensure(store, create=False)
     assert store.everything() == {}
-    assert ensure(store, create=True) == formats.CURRENT == world_records.Schema(2, 3)
+    assert ensure(store, create=True) == formats.CURRENT == world_records.Schema(2, 4)
     assert store.everything() == {schema.KEY: MARKER}
 
 
@@ -47,17 +47,17 @@ def test_a_store_is_opened_again_and_left_as_it_is(create: bool) -> None:
 
 
 @pytest.mark.parametrize("create", [True, False])
-@pytest.mark.parametrize(("major", "minor"), [(1, 2), (1, 3), (2, 4), (2, 99), (99, 0)])
+@pytest.mark.parametrize(("major", "minor"), [(1, 2), (1, 3), (2, 5), (2, 99), (99, 0)])
 def test_another_format_is_refused_untouched(major: int, minor: int, create: bool) -> None:
     store = marked(major=major, minor=minor)
     before = store.everything()
-    with pytest.raises(errors.StoreVersion, match=f"has format {major}.{minor}, this release speaks 2.3"):
+    with pytest.raises(errors.StoreVersion, match=f"has format {major}.{minor}, this release speaks 2.4"):
         ensure(store, create=create)
     assert store.everything() == before
 
 
 @pytest.mark.parametrize("create", [True, False])
-@pytest.mark.parametrize("minor", [0, 1, 2])
+@pytest.mark.parametrize("minor", [0, 1, 2, 3])
 @pytest.mark.parametrize("lost", [False, True])
 def test_an_older_minor_is_opened_and_older_releases_refuse_it_then(
     monkeypatch: pytest.MonkeyPatch, minor: int, create: bool, lost: bool
@@ -68,17 +68,17 @@ def test_an_older_minor_is_opened_and_older_releases_refuse_it_then(
     assert scenario.now(formats.ensure(unsure, store.env, create=create)) == formats.CURRENT
     assert store.everything() == {schema.KEY: MARKER, b"\x15\x02data": b"of the store"}
     monkeypatch.setattr(formats, "CURRENT", world_records.Schema(2, minor))
-    with pytest.raises(errors.StoreVersion, match=rf"has format 2\.3, this release speaks 2\.{minor}"):
+    with pytest.raises(errors.StoreVersion, match=rf"has format 2\.4, this release speaks 2\.{minor}"):
         ensure(store, create=create)
     assert store.everything() == {schema.KEY: MARKER, b"\x15\x02data": b"of the store"}
 
 
 def test_of_two_that_raise_the_minor_the_newer_one_stays() -> None:
     store = marked(major=2, minor=1)
-    newer = schema.VALUE.pack(world_records.Schema(2, 4))
+    newer = schema.VALUE.pack(world_records.Schema(2, 5))
     batch = scenario.replaced(schema.KEY, schema.VALUE.pack(world_records.Schema(2, 1)), newer)
     slow = engines.Meddled(store.engine, lambda: store.engine.commit(batch), lost=False)
-    with pytest.raises(errors.StoreVersion, match=r"has format 2\.4"):
+    with pytest.raises(errors.StoreVersion, match=r"has format 2\.5"):
         scenario.now(formats.ensure(slow, store.env, create=True))
     assert store.everything() == {schema.KEY: newer}
 

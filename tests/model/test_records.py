@@ -10,7 +10,7 @@ import pytest
 
 from worldline.base import errors, limits
 from worldline.codec import canonical
-from worldline.model import blobs, inbox, journal, payload, snapshots, work, world_records
+from worldline.model import blobs, cell_rows, inbox, journal, payload, snapshots, work, world_records
 
 DIGEST = bytes(range(32))
 Status = world_records.Status
@@ -94,6 +94,7 @@ def test_the_journal_begins_with_nothing() -> None:
 
 
 NUMBERS: dict[type[enum.IntEnum], dict[str, int]] = {
+    cell_rows.CellKind: {"REDUCER": 0, "DOMAIN": 1},
     journal.Kind: {
         "EVENT": 1,
         "EFFECT_RESULT": 2,

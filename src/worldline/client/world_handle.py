@@ -10,14 +10,13 @@ from collections.abc import AsyncIterator
 from worldline.base import errors
 from worldline.client import send_door, world_answers
 from worldline.client.connection import Connection
-from worldline.codec import canonical, structs
+from worldline.codec import structs
 from worldline.kernel import control_commands, event_dispatch
 from worldline.kernel.machine import Machine
 from worldline.kernel.rows.row_records import Cell
 from worldline.layers import cas, worlds
-from worldline.model import ids, inbox, payload, row_keys
+from worldline.model import cell_rows, ids, inbox, payload, row_keys
 from worldline.model import journal as journals
-from worldline.model.change import Row
 from worldline.model.rows import Rows
 from worldline.runtime import world_reader as readers
 from worldline.runtime import world_restore
@@ -148,7 +147,7 @@ class Handle:
             cell = held.machine.cells.get((reducer, key))
             if cell is None and held.cold is not None:  # the cell may exist without being in memory
                 cold = await held.cold.read(name)
-                return None if cold is None else _cell_data(cold)
+                return None if cold is None else cell_rows.decode(cold.meaning).data
             return None if cell is None else cell.data
         if at is None:
             row = (await self._rows(at)).get(name)
@@ -156,7 +155,7 @@ class Handle:
             past = await self.past(at)
             await past.fetch([name])
             row = past.rows.get(name)
-        return None if row is None else _cell_data(row)
+        return None if row is None else cell_rows.decode(row.meaning).data
 
     async def step_end(self, height: int) -> int:
         """The height at which the step ends that an entry belongs to: its last entry alone has a chain."""
@@ -187,7 +186,7 @@ class Handle:
         rows = await self._rows(at) if held is None else (await self.rows_at(held.head.height))[0]
         for key, row in rows.under(row_keys.CELL):
             reducer, name = row_keys.parse(key).texts
-            found[reducer, name] = _cell_data(row)
+            found[reducer, name] = cell_rows.decode(row.meaning).data
         return dict(sorted(found.items()))
 
     async def machine(self, *, at: int | None = None) -> Machine:
@@ -231,14 +230,6 @@ class Handle:
             # A step in another thread changes the machine in place: it is read between two steps only.
             await held.quiet()
         return held
-
-
-def _cell_data(row: Row) -> bytes:
-    match canonical.decode(row.meaning):
-        case [int(), bytes(data)]:
-            return data
-        case _:
-            raise errors.DecodeError("the row of a cell holds a count and bytes")
 
 
 def _check_height(at: object) -> None:

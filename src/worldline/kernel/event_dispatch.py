@@ -27,6 +27,7 @@ from worldline.kernel.rows.row_records import UNREAD, DeferredOperation, Outcome
 from worldline.kernel.run_operations import OpKind
 from worldline.kernel.runs import LiveRun
 from worldline.model import ids, inbox, payload, step_records
+from worldline.model.cell_rows import CellKind
 from worldline.model.inbox import MessageMode, ReceiptStatus, Reply
 from worldline.model.journal import Kind
 from worldline.model.traces import TraceSource
@@ -235,7 +236,7 @@ def _fold(
     """Run all handlers of an event; then, only if all succeeded, do what they asked for. Handlers of an inbox that name
     a type of their own get what is inside the envelope.
     """
-    before: dict[tuple[str, str], tuple[int, bytes] | None] = {}
+    before: dict[tuple[str, str], tuple[int, bytes, CellKind] | None] = {}
     asked: list[HandlerCalls] = []
     answer = None
     try:
@@ -255,7 +256,7 @@ def _fold(
     # Only now: a handler that failed later would have left rows noted for nothing.
     for key, was in before.items():
         cell = machine.cells[key]
-        if was != (cell.folds, cell.data):
+        if was != (cell.folds, cell.data, cell.kind):
             cells.mark(machine.ledger, cell, was)
     for calls in asked:
         if calls.asked:
@@ -268,7 +269,7 @@ def _call(
     handler: reducers.EventHandler,
     event: Any,
     calls: HandlerCalls,
-    before: dict[tuple[str, str], tuple[int, bytes] | None],
+    before: dict[tuple[str, str], tuple[int, bytes, CellKind] | None],
 ) -> Any:
     reducer = machine.program.reducers[handler.reducer]
     # Set before the key is read: an event's attribute may be code of the user's.
@@ -278,7 +279,7 @@ def _call(
         # Where all cells are in memory, a plain `get` saves a call for every event.
         cell = machine.cells.get(key) if machine.cells.fetch is None else machine.find_cell(key)
         if key not in before:
-            before[key] = None if cell is None else (cell.folds, cell.data)
+            before[key] = None if cell is None else (cell.folds, cell.data, cell.kind)
         if cell is None:
             value = reducer.cls()
             cell = machine.cells.new(key, value, user_values.dump(value))
@@ -325,7 +326,9 @@ def _fitting(reducer: reducers.Reducer, key: tuple[str, str], data: bytes) -> An
 
 
 def _count_changes(
-    machine: Machine, last: reducers.EventHandler | None, before: dict[tuple[str, str], tuple[int, bytes] | None]
+    machine: Machine,
+    last: reducers.EventHandler | None,
+    before: dict[tuple[str, str], tuple[int, bytes, CellKind] | None],
 ) -> None:
     """Bound what one event changes: its rows are written with this step."""
     size = 0
@@ -346,7 +349,7 @@ def _answer(handler: reducers.EventHandler, result: Any) -> bytes:
         raise _Failed(error, handler) from error
 
 
-def _roll_back(machine: Machine, before: dict[tuple[str, str], tuple[int, bytes] | None]) -> None:
+def _roll_back(machine: Machine, before: dict[tuple[str, str], tuple[int, bytes, CellKind] | None]) -> None:
     for key, was in before.items():
         if was is None:
             machine.cells.pop(key, None)

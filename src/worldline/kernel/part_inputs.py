@@ -58,7 +58,8 @@ class Revert(msgspec.Struct, frozen=True, array_like=True):
 
 class DomainDeclarations(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a program declares. `documents`: those that the world does not have yet, by hash; `snapshots`: the effects
-    that are given the snapshot of the cell that asks for them.
+    that are given the snapshot of the cell that asks for them; `kinds`: from here on the rows of cells say their kind.
+    Releases before format 2.4 left the last out, and a step that is run again must write what they wrote.
     """
 
     domains: dict[str, DomainRow]
@@ -66,6 +67,7 @@ class DomainDeclarations(msgspec.Struct, frozen=True, array_like=True, forbid_un
     alone: bool
     deadlines: dict[str, int]
     snapshots: list[str] = []
+    kinds: bool = False
 
 
 def shared(outcome: Outcome) -> Outcome:

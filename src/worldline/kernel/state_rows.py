@@ -42,7 +42,7 @@ from worldline.kernel.rows.row_records import (
     Schedule,
 )
 from worldline.kernel.run_operations import OpKind
-from worldline.model import ids
+from worldline.model import cell_rows, ids
 from worldline.model import row_keys as keys
 from worldline.model.change import Row
 from worldline.model.inbox import ReceiptStatus
@@ -202,9 +202,9 @@ class _Loading:
         self.machine.branch.load(rule_of(meaning))
 
     def cell(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
-        folds, data = meaning
+        folds, data, kind = cell_rows.read(meaning)
         reducer, name = key.texts
-        self.machine.cells.add((reducer, name), Cell(keys.cell(reducer, name), UNREAD, data, folds))
+        self.machine.cells.add((reducer, name), Cell(keys.cell(reducer, name), UNREAD, data, folds, kind))
 
     def work(self, key: Parsed, meaning: Any, placement: Any) -> None:
         self.pending.append(_pending(key.number, meaning, placement))
@@ -232,9 +232,15 @@ class _Loading:
         self.machine.schedules[name] = Schedule(name, structs.decode(Spec, spec), since_us, due_us, fired, work)
 
     def domains(self, _: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002
-        alone, deadlines, env, blocked, *snapshots = meaning
+        # What was added later is left out where it says nothing, so rows from before read the same.
+        alone, deadlines, env, blocked, *rest = meaning
         self.machine.domains.load(
-            alone=alone, deadlines=deadlines, env=env, blocked=blocked, snapshots=snapshots[0] if snapshots else ()
+            alone=alone,
+            deadlines=deadlines,
+            env=env,
+            blocked=blocked,
+            snapshots=rest[0] if rest else (),
+            kinds=len(rest) > 1 and rest[1],
         )
 
     def domain(self, key: Parsed, meaning: Any, placement: Any) -> None:  # noqa: ARG002

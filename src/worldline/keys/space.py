@@ -21,7 +21,7 @@ from worldline.model import ids
 T = TypeVar("T")
 
 FORMAT_MAJOR = 2  # a step's changes travel in its frame; snapshots are rows
-FORMAT_MINOR = 3  # rules over what the worlds of a universe may do; settings of a universe
+FORMAT_MINOR = 4  # the row of a flow domain's cell says that it is one
 
 
 class Root(enum.IntEnum):

@@ -277,7 +277,7 @@ def _load(loaded: dict[bytes, bytes], carried: payload.Payload) -> bytes:
     return carried.inline if carried.inline is not None else loaded[carried.ref or b""]
 
 
-_ROW_FIELDS: Final[dict[bytes, Sequence[str]]] = {row_keys.CELL: ("folds", "value")}
+_ROW_FIELDS: Final[dict[bytes, Sequence[str]]] = {row_keys.CELL: ("folds", "value", "kind")}
 
 
 def differing_row(changed: Sequence[Change], derived: Sequence[Change]) -> str:

@@ -27,7 +27,8 @@ from worldline.keys import lineage as lineage_keys
 from worldline.keys import worlds as world_keys
 from worldline.layers.history import step_reader
 from worldline.layers.history.history_line import HistoryLine
-from worldline.model import ids, inbox, row_keys
+from worldline.model import cell_rows, ids, inbox, row_keys
+from worldline.model.cell_rows import CellKind
 from worldline.model.change import Change, Row
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.journal import Kind
@@ -291,8 +292,9 @@ class FlowDomains:
 
 @functools.lru_cache(maxsize=256)
 def _decoded(meaning: bytes) -> tuple[domain_cell.DomainCell, flow_records.Snapshot]:
-    _, data = _fields(meaning)
-    return domain_cell.decode(data)
+    row = cell_rows.decode(meaning)
+    assert row.kind is CellKind.DOMAIN, "worlds of a campaign were given their domains by this release"
+    return domain_cell.decode(row.data)
 
 
 def _fields(written: bytes) -> list[Any]:

@@ -18,7 +18,7 @@ from worldline.features.diff.records import CellDiff, Diff, EffectDiff, EffectSi
 from worldline.kernel.rows.row_records import ENDED, RunStatus
 from worldline.kernel.run_operations import OpKind, describe
 from worldline.layers.history.row_overlay import Overlay
-from worldline.model import journal, row_keys
+from worldline.model import cell_rows, journal, row_keys
 from worldline.model.change import Row
 
 _COUNTS: Final = ("operations", "done")  # unknown of ended runs
@@ -68,11 +68,7 @@ def _cell(key: bytes, left: Overlay, right: Overlay) -> CellDiff | None:
 
 
 def _cell_data(row: Row | None) -> bytes | None:
-    if row is None:
-        return None
-    _, data = fields(row.meaning)
-    assert isinstance(data, bytes)
-    return data
+    return None if row is None else cell_rows.decode(row.meaning).data
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """What `why` says of flow domains: cells that wait or do not go on, and whose the effects are that they require.
 
-All of it is in the state; no program is needed. Cells are looked through for the names of the fields that such a cell
-has, and only those that have one are decoded.
+All of it is in the state; no program is needed.
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ from worldline.features.domains.pure import domain_cell, requirements
 from worldline.flow_core import flow_records, slots
 from worldline.inspect.entry_text import when
 from worldline.kernel.machine import Machine
+from worldline.kernel.rows.row_records import Cell
 from worldline.model import ids, row_keys
+from worldline.model.cell_rows import CellKind
 from worldline.runtime.feature_reasons import AskedWorld, FeatureReasons, Reason
 
 CELLS_SHOWN_MAX = 20
 QUEUED_SHOWN_MAX = 5
-_MARKS = (b"\x65fatal", b"\x65queue", b"\x67blocked")  # keys of a canonical map: left out if there is nothing to say
 
 
 class Queued(msgspec.Struct, frozen=True):
@@ -82,13 +82,9 @@ def waiting(machine: Machine) -> list[WaitingCell]:
         return []
     found: list[WaitingCell] = []
     for (domain, key), cell in sorted(machine.cells.items()):
-        if not any(mark in cell.data for mark in _MARKS):
-            continue
-        try:
-            has, head = domain_cell.decode(cell.data)
-        except errors.DecodeError:
-            continue  # a reducer's
-        if has.fatal or has.blocked or has.queue:
+        opened = _held_up(machine, domain, cell)
+        if opened is not None:
+            has, head = opened
             queue = [Queued(each.id, each.action) for each in has.queue]
             is_declared = domain in machine.domains.current
             since = when(head.meta.timestamp * 1_000)
@@ -96,6 +92,28 @@ def waiting(machine: Machine) -> list[WaitingCell]:
                 WaitingCell(domain, key, since, has.fatal, has.blocked, is_declared, list(slots.every(head)), queue)
             )
     return found
+
+
+def _held_up(machine: Machine, name: str, cell: Cell) -> tuple[domain_cell.DomainCell, flow_records.Snapshot] | None:
+    """Open a cell of a flow domain that is held up; None for any other cell. `name`: of the domain, or reducer."""
+    if cell.kind is not CellKind.DOMAIN and not _may_be_of_domain(machine, name):
+        return None
+    if not domain_cell.is_held_up(cell.data):
+        return None
+    try:
+        return domain_cell.decode(cell.data)
+    except errors.DecodeError:
+        if cell.kind is CellKind.DOMAIN:
+            raise
+        return None  # a reducer's
+
+
+def _may_be_of_domain(machine: Machine, name: str) -> bool:
+    """Whether a cell whose row says no kind may be a flow domain's, written before format 2.4. Such a cell is known by
+    the name of a domain. A domain that the program has no more is not in the state: any name may have been its own that
+    is no reducer's now.
+    """
+    return name in machine.domains.current or name not in machine.program.reducers
 
 
 def required(machine: Machine) -> dict[ids.IntentId, Required]:

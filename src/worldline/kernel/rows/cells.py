@@ -21,7 +21,9 @@ from worldline.base import errors, probes
 from worldline.codec import canonical
 from worldline.kernel.rows.row_ledger import RowLedger, row_of
 from worldline.kernel.rows.row_records import UNREAD, Cell
+from worldline.model import cell_rows
 from worldline.model import row_keys as keys
+from worldline.model.cell_rows import CellKind, StoredCell
 from worldline.model.change import DELTA_BYTES_MIN, Change, Row
 
 
@@ -206,19 +208,19 @@ def value_bytes(value: object) -> int:
     return size + len(waiting) * size // max(1, seen)
 
 
-def mark(ledger: RowLedger, cell: Cell, before: tuple[int, bytes] | None) -> None:
-    """A cell has changed. `before`: its folds and its bytes before, if there was one."""
-    if before is None:
+def mark(ledger: RowLedger, cell: Cell, was: tuple[int, bytes, CellKind] | None) -> None:
+    """A cell has changed. `was`: its folds, its bytes and its kind before, if there was one."""
+    if was is None:
         ledger.top.put(cell.key, cell.write, is_new=True)
         return
     # A small row is always stored whole, so a base would be kept for nothing.
-    is_large = len(before[1]) > DELTA_BYTES_MIN
-    ledger.top.put(cell.key, cell.write, base=canonical.encode_flat(list(before)) if is_large else None)
+    is_large = len(was[1]) > DELTA_BYTES_MIN
+    ledger.top.put(cell.key, cell.write, base=canonical.encode_flat(StoredCell(*was).fields) if is_large else None)
 
 
 def cell_of(key: tuple[str, str], row: Row) -> Cell:
-    match canonical.decode(row.meaning):
-        case [int(folds), bytes(data)]:
-            return Cell(keys.cell(*key), UNREAD, data, folds)
-        case _:
-            raise errors.DecodeError(f"the row of cell {key!r} is no number of folds and data")
+    try:
+        folds, data, kind = cell_rows.decode(row.meaning)
+    except errors.DecodeError as error:
+        raise errors.DecodeError(f"cell {key!r}: {error}") from error
+    return Cell(keys.cell(*key), UNREAD, data, folds, kind)

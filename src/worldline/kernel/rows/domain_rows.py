@@ -18,6 +18,7 @@ from worldline.flow_core.authoring.document_domain import schema_of
 from worldline.kernel.rows.row_ledger import RowLedger, Write, Written
 from worldline.kernel.rows.row_records import DeferredOperation, Outcome
 from worldline.model import row_keys as keys
+from worldline.model.cell_rows import CellKind
 
 
 class DocumentRow(msgspec.Struct, frozen=True):
@@ -55,6 +56,7 @@ class Domains:
         "documents",
         "env",
         "had",
+        "kinds",
         "snapshots",
         "wanted",
     )
@@ -68,6 +70,7 @@ class Domains:
         self.alone = False  # the program has nothing but domains: no other code is needed to run the journal again
         self.deadlines: dict[str, int] = {}  # of effects that have a total timeout
         self.snapshots: list[str] = []  # effects that are given the snapshot of the cell that asks for them
+        self.kinds = False  # the rows of their cells say so; off in steps from before rows did (format 2.4)
         self.env: dict[str, Any] = {}
         self.blocked: dict[tuple[str, str], None] = {}
         self.answered: list[tuple[str, Outcome]] = []  # by a fork's script or by hand, in this step
@@ -83,6 +86,9 @@ class Domains:
 
     def write(self) -> Written:
         said = [self.alone, self.deadlines, self.env, [list(each) for each in self.blocked]]
+        # Places are fixed, so with kinds the snapshots are written even if there are none.
+        if self.kinds:
+            return [*said, self.snapshots, True], [], b""
         # Left out if there are none, so that the rows of worlds without them keep their bytes.
         return [*said, self.snapshots] if self.snapshots else said, [], b""
 
@@ -94,11 +100,13 @@ class Domains:
         env: dict[str, Any],
         blocked: list[list[str]],
         snapshots: Sequence[str] = (),
+        kinds: bool = False,
     ) -> None:
         """What the row says."""
         self.had, self.alone, self.deadlines, self.env = True, alone, deadlines, env
         self.blocked = dict.fromkeys((domain, key) for domain, key in blocked)
         self.snapshots = list(snapshots)
+        self.kinds = kinds
 
     def load_domain(self, name: str, domain: DomainRow) -> None:
         self.current[name] = domain
@@ -115,6 +123,7 @@ class Domains:
         alone: bool,
         deadlines: dict[str, int],
         snapshots: list[str],
+        kinds: bool,
     ) -> None:
         """What the program declares now. A domain that it has no more takes nothing; its cells stay."""
         self.had = True
@@ -131,7 +140,13 @@ class Domains:
         for name, domain in given.items():
             self.load_domain(name, domain)
         self.alone, self.deadlines, self.snapshots = alone, deadlines, snapshots
+        self.kinds = self.kinds or kinds  # a kind that is written once is never left out again
         self._note()
+
+    @property
+    def cell_kind(self) -> CellKind:
+        """What the row of a cell says that is written now."""
+        return CellKind.DOMAIN if self.kinds else CellKind.REDUCER
 
     def set_env(self, env: dict[str, Any]) -> None:
         self.env = env

@@ -18,6 +18,7 @@ from worldline.kernel.authoring.schedule_spec import Spec
 from worldline.kernel.rows.row_ledger import RecordQueue, Written
 from worldline.kernel.run_operations import OpKind
 from worldline.model import ids
+from worldline.model.cell_rows import CellKind, StoredCell
 from worldline.model.inbox import ReceiptStatus
 from worldline.model.work import WorkKind
 
@@ -362,33 +363,40 @@ class Record(msgspec.Struct):
 
 
 class Cell:
-    """One reducer instance: the live object, and the bytes that represent it."""
+    """One reducer instance, or a cell of a flow domain: the live object, and the bytes that represent it."""
 
-    __slots__ = ("data", "folds", "key", "value")
+    __slots__ = ("data", "folds", "key", "kind", "value")
 
-    def __init__(self, key: bytes, value: Any, data: bytes, folds: int = 0) -> None:
+    def __init__(self, key: bytes, value: Any, data: bytes, folds: int = 0, kind: CellKind = CellKind.REDUCER) -> None:
         self.key = key  # of its row
         self.value = value
         self.data = data
         self.folds = folds  # how many events have changed it, or drawn something
+        self.kind = kind  # as its row says it
 
-    def keep(self, value: Any, data: bytes) -> None:
+    def keep(self, value: Any, data: bytes, kind: CellKind = CellKind.REDUCER) -> None:
+        """Take what an event has made of it. A cell that one kind of code leaves becomes that of the code that writes
+        it, so the kind is set each time.
+        """
         self.value = value
         self.data = data
+        self.kind = kind
 
     def folded(self) -> None:
         self.folds += 1
 
-    def roll_back(self, folds: int, data: bytes) -> None:
+    def roll_back(self, folds: int, data: bytes, kind: CellKind) -> None:
         """Bring it back to what it was before an event."""
-        self.folds, self.data, self.value = folds, data, UNREAD
+        self.folds, self.data, self.kind, self.value = folds, data, kind, UNREAD
 
     def read(self, value: Any) -> None:
         """Keep the value that the bytes were read as."""
         self.value = value
 
     def write(self) -> Written:
-        return [self.folds, self.data], [], b""
+        # Most cells are reducers': their rows are made without another call.
+        meaning = StoredCell(self.folds, self.data, self.kind).fields if self.kind else [self.folds, self.data]
+        return meaning, [], b""
 
 
 class Pending(msgspec.Struct, gc=False):

@@ -340,12 +340,12 @@ class CellTurn:
         machine, name = self.machine, (self.domain, self.key)
         self._packer.rest()
         value = (self._kept, self.head, self._packer)
-        before = None if self._cell is None else (self._cell.folds, self._cell.data)
+        before = None if self._cell is None else (self._cell.folds, self._cell.data, self._cell.kind)
         # The same bytes: the state has not changed, and no row is written.
         if before is not None and before[1] == data:
             return
         cell = self._cell or machine.cells.new(name, value, data)
-        cell.keep(value, data)
+        cell.keep(value, data, machine.domains.cell_kind)
         cell.folded()
         cells.mark(machine.ledger, cell, before)
         machine.now.count_bytes(len(data))

@@ -231,7 +231,12 @@ def declare(machine: Machine, data: bytes) -> bytes:
     """The documents of the program. Cells that were blocked are tried again; others move when they are idle."""
     wanted = structs.decode(part_inputs.DomainDeclarations, data)
     machine.domains.declared(
-        wanted.domains, wanted.documents, alone=wanted.alone, deadlines=wanted.deadlines, snapshots=wanted.snapshots
+        wanted.domains,
+        wanted.documents,
+        alone=wanted.alone,
+        deadlines=wanted.deadlines,
+        snapshots=wanted.snapshots,
+        kinds=wanted.kinds,
     )
     # A copy of the list: cells that fit now leave it.
     for domain, key in list(machine.domains.blocked):
@@ -296,7 +301,8 @@ def news(machine: Machine, program: Program) -> part_inputs.DomainDeclarations |
             name: each.total_timeout_us for name, each in program.effects.items() if each.total_timeout_us is not None
         },
         snapshots=sorted(name for name, each in program.effects.items() if each.signature.snapshot is not None),
+        kinds=True,
     )
-    has = known.current, known.alone, known.deadlines, known.snapshots
-    same = has == (made.domains, made.alone, made.deadlines, made.snapshots)
+    has = known.current, known.alone, known.deadlines, known.snapshots, known.kinds
+    same = has == (made.domains, made.alone, made.deadlines, made.snapshots, made.kinds)
     return None if same and not made.documents else made

@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 from typing import Any
 
-from worldline.base import errors
 from worldline.codec import canonical
 from worldline.codec.differences import Field, How, each_difference, path_text
 from worldline.features.shadow.pure import shadow_report
 from worldline.features.shadow.pure.shadow_report import AskedOtherwise, CellOtherwise, FieldOtherwise
 from worldline.features.shadow.pure.step_requests import Ask
-from worldline.model import row_keys
+from worldline.model import cell_rows, row_keys
 from worldline.model.rows import Rows
 
 FIELDS_LISTED_MAX = 20
@@ -29,11 +28,7 @@ def cells_of(rows: Rows) -> dict[tuple[str, str], bytes]:
     found: dict[tuple[str, str], bytes] = {}
     for key, row in rows.under(row_keys.CELL):
         reducer, name = row_keys.parse(key).texts
-        match canonical.decode(row.meaning):
-            case [int(), bytes(data)]:
-                found[reducer, name] = data
-            case _:
-                raise errors.DecodeError("the row of a cell holds a count and bytes")
+        found[reducer, name] = cell_rows.decode(row.meaning).data
     return found
 
 
