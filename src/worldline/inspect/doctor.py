@@ -360,5 +360,4 @@ class Doctor:
         batch = kv.Batch()
         batch.expect(key, raw)
         batch.delete(key)
-        [outcome] = await transact.commit(self._engine, self._universe.store.env, batch)
-        return isinstance(outcome, kv.Ok)
+        return await transact.applied(self._engine, self._universe.store.env, batch)

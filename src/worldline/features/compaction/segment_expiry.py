@@ -78,7 +78,7 @@ async def oldest(
     return None if end is None else Oldest(records, end)
 
 
-def write(lease: leases.Lease, expected: batches.Expected, known: KnownPast, found: Oldest) -> transact.Write[int]:
+def write(lease: leases.Lease, expected: batches.Expected, known: KnownPast, old: Oldest) -> transact.Write[int]:
     """The batch that drops it. Its answer: how many entries have gone. If there are more snapshots below than one batch
     deletes, these go first.
     """
@@ -88,5 +88,5 @@ def write(lease: leases.Lease, expected: batches.Expected, known: KnownPast, fou
         probes.hit("compaction.many-snapshots")
         batches.drop(batch, lease, expected, below[: retention_rules.DROPS_MAX])
         return transact.Write(batch, lambda _: 0)
-    batches.expire(batch, lease, expected, found.records, found.end, snapshots=below)
-    return transact.Write(batch, lambda _: found.entries)
+    batches.expire(batch, lease, expected, old.records, old.end, snapshots=below)
+    return transact.Write(batch, lambda _: old.entries)

@@ -181,8 +181,7 @@ class Importer:
             self._under_way = after
 
     async def _commit(self, batch: kv.Batch) -> None:
-        [outcome] = await transact.commit(self._engine, self._env, batch)
-        if not isinstance(outcome, kv.Ok):
+        if not await transact.applied(self._engine, self._env, batch):
             raise errors.Conflicted("the import was given up by a sweep, because it took too long; import it again")
 
     async def _finish(self, checked: CheckedFile, read: bytes) -> ids.Address:
@@ -271,7 +270,6 @@ async def _sweep(engine: kv.Engine, env: envs.Env, under_way: import_batches.Imp
         found = [key for index in range(len(ranges)) for key, _ in read.page(index + 1).items]
         batch = kv.Batch()
         after = import_batches.sweep(batch, under_way, found)
-        [outcome] = await transact.commit(engine, env, batch)
-        if not found or not isinstance(outcome, kv.Ok):
+        if not await transact.applied(engine, env, batch) or not found:
             return
         under_way = after
