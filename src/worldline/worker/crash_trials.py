@@ -167,13 +167,13 @@ class TrialJudge:
         return lease
 
     async def _quarantine(
-        self, world: worlds.WorldRecord, lease: leases.Lease, found: CrashTrial, how: str
+        self, world: worlds.WorldRecord, lease: leases.Lease, counted: CrashTrial, how: str
     ) -> quarantine.Quarantined:
         batch = kv.Batch()
         # In the commit that pauses it: a paused world that is still leased could not be tried by another worker.
         leases.release(batch, lease)
         now_us = (await self._engine.read()).time_us
-        why = quarantine.begin(batch, world, found, self.budget, now_us=now_us, verdict=how)
+        why = quarantine.begin(batch, world, counted, self.budget, now_us=now_us, verdict=how)
         await self._commit(lease, batch)
         self._telemetry.tell(telemetry.WorldQuarantined(lease.at, str(why)))
         return why
@@ -188,20 +188,20 @@ class TrialJudge:
 
     # --- Steps ------------------------------------------------------------------------------------------------
 
-    async def judge(self, held: HeldWorld, given: step_records.Input, do: Callable[[], object]) -> str:
+    async def judge(self, held: HeldWorld, step_input: step_records.Input, do: Callable[[], object]) -> str:
         """Why an input must not reach user code, if it must not. `do`: makes its step, in a child process."""
-        raised = self._raised(held, given)
+        raised = self._raised(held, step_input)
         if raised is not None:
             probes.hit("trial.settled-raised")
             why = raised_reason(raised, taken=raised.times == self.budget.deaths_max)
             log.error("world %r: %s", held.name, why, extra=telemetry.about(held.at, step=held.head.step + 1))
             return why
-        if not self._is_due(held, given):
+        if not self._is_due(held, step_input):
             return ""
         # Before the verdict: a holder whose heartbeat is back has not died, and is no longer counted.
         await self._acquit_living(held)
         known = held.trial
-        if not self._is_due(held, given) or known is None:
+        if not self._is_due(held, step_input) or known is None:
             return ""
         attempted = await self._attempts.attempt(do, functools.partial(_read_for, held))
         self._tell(held.at, "step", attempted)
@@ -227,9 +227,9 @@ class TrialJudge:
         return why
 
     @contextlib.asynccontextmanager
-    async def marked(self, held: HeldWorld, given: step_records.Input) -> AsyncIterator[None]:
+    async def marked(self, held: HeldWorld, step_input: step_records.Input) -> AsyncIterator[None]:
         """Code runs in this block, in a step over this input. Written down before it, and taken back behind it."""
-        name = digest_of(given)
+        name = digest_of(step_input)
         with self.beside.marked():
             beside = self.beside.has_effects
             if beside:
@@ -251,34 +251,34 @@ class TrialJudge:
         """
         await self._write(held, lambda batch, known: trials.returned(batch, held.lease, _present(known)))
 
-    def gives_up(self, held: HeldWorld, given: step_records.Input) -> bool:
+    def gives_up(self, held: HeldWorld, step_input: step_records.Input) -> bool:
         """Whether the step over this input raised even when it was resolved without user code, or would again: because
         no user code was in it.
         """
-        raised = self._raised(held, given)
+        raised = self._raised(held, step_input)
         if raised is None:
             return False
-        nothing = given.item == control_commands.CONTINUED and not poison.can_go_on(held.machine)
+        nothing = step_input.item == control_commands.CONTINUED and not poison.can_go_on(held.machine)
         return nothing or raised.times > self.budget.deaths_max
 
-    def _raised(self, held: HeldWorld, given: step_records.Input) -> Raised | None:
+    def _raised(self, held: HeldWorld, step_input: step_records.Input) -> Raised | None:
         """What the kernel raised over this input, if it did as often as the budget says."""
-        found = trials.raised_over(held.trial, step=held.head.step, input_digest=digest_of(given))
+        found = trials.raised_over(held.trial, step=held.head.step, input_digest=digest_of(step_input))
         return found if found is not None and found.times >= self.budget.deaths_max else None
 
-    async def hold_against(self, held: HeldWorld, given: step_records.Input, how: How) -> None:
+    async def hold_against(self, held: HeldWorld, step_input: step_records.Input, how: How) -> None:
         """A step over this input did not end in order: its next step is on trial."""
         probes.hit("trial.held-against")
-        self._lacked[held.at] = digest_of(given)
-        name, number = digest_of(given), held.head.step
+        self._lacked[held.at] = digest_of(step_input)
+        name, number = digest_of(step_input), held.head.step
         after = await self._write(
             held, lambda batch, known: trials.hold_against(batch, held.lease, known, step=number, input_digest=name)
         )
         self._telemetry.tell(telemetry.StepDied(held.at, how, after.step_deaths))
 
-    async def raised(self, held: HeldWorld, given: step_records.Input, said: str) -> None:
+    async def raised(self, held: HeldWorld, step_input: step_records.Input, said: str) -> None:
         """The kernel raised in the step over this input: its next step is on trial. `said`: what, and where."""
-        name, number = digest_of(given), held.head.step
+        name, number = digest_of(step_input), held.head.step
         bounded = said[:SAID_CHARACTERS_MAX]
         after = await self._write(
             held,
@@ -289,13 +289,13 @@ class TrialJudge:
         assert after.raised is not None
         self._telemetry.tell(telemetry.StepDied(held.at, "raised", after.raised.times))
 
-    def _is_due(self, held: HeldWorld, given: step_records.Input) -> bool:
+    def _is_due(self, held: HeldWorld, step_input: step_records.Input) -> bool:
         """Whether so many deaths are counted over this input that a last attempt is due."""
         known = held.trial
         return (
             known is not None
             and known.step_deaths >= self.budget.deaths_max
-            and (known.step, known.input) == (held.head.step, digest_of(given))
+            and (known.step, known.input) == (held.head.step, digest_of(step_input))
         )
 
     # --- Last attempts ----------------------------------------------------------------------------------------
@@ -407,9 +407,9 @@ def counts_as(error: BaseException) -> How | Literal[""]:
     return ""
 
 
-def digest_of(given: step_records.Input) -> bytes:
+def digest_of(step_input: step_records.Input) -> bytes:
     """What an input is recognised by, whichever way it comes."""
-    return given.raw_digest if given.item is None else digest.sha256(inbox_keys.ITEM.pack(given.item))
+    return step_input.raw_digest if step_input.item is None else digest.sha256(inbox_keys.ITEM.pack(step_input.item))
 
 
 def counted(known: CrashTrial) -> str:

@@ -103,10 +103,10 @@ async def show_run(desk: CommandSession, *, world: str, run: str) -> None:
     desk.out.one(shown, _lines(shown))
 
 
-def _operation_lines(found: list[inspect_ways.Operation]) -> list[str]:
-    lines = [f"  {each.number:>4}  {each.what}: {each.state}" for each in found]
+def _operation_lines(operations: list[inspect_ways.Operation]) -> list[str]:
+    lines = [f"  {each.number:>4}  {each.what}: {each.state}" for each in operations]
     # From the end, so that lines that are inserted move none of those before.
-    for index, each in reversed(list(enumerate(found))):
+    for index, each in reversed(list(enumerate(operations))):
         if each.differs:
             lines.insert(index + 1, f"        the code passes now: {each.differs}")
     return ["operations:", *lines] if lines else []

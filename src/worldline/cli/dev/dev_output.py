@@ -179,10 +179,10 @@ class Show:
             if not any(each is not other and each.text.rstrip() in other.text for other in found):
                 self._trace(each.text)
 
-    def _trace(self, given: str) -> None:
+    def _trace(self, trace: str) -> None:
         """Where user code failed, below what is said of it."""
-        if given and not self._out.as_json:
-            lines = "\n".join(f"{2 * INDENT}{line}" for line in given.rstrip().splitlines())
+        if trace and not self._out.as_json:
+            lines = "\n".join(f"{2 * INDENT}{line}" for line in trace.rstrip().splitlines())
             self._screen.print(screen.styled(lines, "dim"))
 
     def _lines(self, lines: list[run_blocks.BlockLine]) -> None:
@@ -205,15 +205,15 @@ def _fails(entry: journal.JournalEntry) -> bool:
     return entry.kind in (Kind.RUN_FINISHED, Kind.EFFECT_RESULT) and "error" in entry_text.fields(entry)
 
 
-def _traced(entry: journal.JournalEntry, found: list[traces.TracedFailure]) -> dict[str, str]:
+def _traced(entry: journal.JournalEntry, failures: list[traces.TracedFailure]) -> dict[str, str]:
     """The traceback of a failure, as a field of its entry."""
     text = ""
     if entry.kind is Kind.HANDLER_FAILED:
-        text = traceback_reader.find(found, traces.TraceSource.HANDLER)
+        text = traceback_reader.find(failures, traces.TraceSource.HANDLER)
     elif entry.kind is Kind.RUN_FINISHED:
-        text = traceback_reader.find(found, traces.TraceSource.RUN, entry.correlation)
+        text = traceback_reader.find(failures, traces.TraceSource.RUN, entry.correlation)
     elif entry.kind is Kind.EFFECT_RESULT:
-        text = traceback_reader.find(found, traces.TraceSource.EFFECT)
+        text = traceback_reader.find(failures, traces.TraceSource.EFFECT)
     return {"trace": text} if text else {}
 
 

@@ -110,17 +110,17 @@ class Blocks:
                 return [BlockLine(work.block, time_us, text, _BAD)]
         return []
 
-    def chunk(self, given: live_hub.Chunk, time_us: int) -> list[BlockLine]:
+    def chunk(self, piece: live_hub.Chunk, time_us: int) -> list[BlockLine]:
         """A piece of what an effect streams. Text is put together to lines."""
-        work = self._work.get(given.intent)
+        work = self._work.get(piece.intent)
         if work is None:  # it was asked for before this process began
             return []
-        if not isinstance(given.value, str):
+        if not isinstance(piece.value, str):
             return [
                 *self._rest(work, time_us),
-                BlockLine(work.block, time_us, f"{work.name} streams {_short(given.value)}"),
+                BlockLine(work.block, time_us, f"{work.name} streams {_short(piece.value)}"),
             ]
-        work.chunks += given.value
+        work.chunks += piece.value
         whole, newline, rest = work.chunks.rpartition("\n")
         # A text without line breaks would otherwise show when it has ended.
         if not newline and len(rest) >= CHUNK_CHARACTERS:

@@ -179,13 +179,13 @@ class Condemning:
             self._next = tuples.successor(page.items[-1][0])
         return not page.more
 
-    async def _take(self, found: dict[bytes, bytes]) -> None:
+    async def _take(self, records: dict[bytes, bytes]) -> None:
         read = await self._engine.read(
-            *(batches.get_condemned(self._universe, each) for each in found), age.get(self._universe)
+            *(batches.get_condemned(self._universe, each) for each in records), age.get(self._universe)
         )
         condemned: list[tuple[bytes, bytes]] = []
         spared: list[batches.CondemnedRecord] = []
-        for index, (address, raw) in enumerate(found.items()):
+        for index, (address, raw) in enumerate(records.items()):
             record = cas_keys.BLOB.unpack(raw)
             self._swept.blobs.add(address.hex(), record.size)
             before = batches.decode_condemned_at(address, read.value(index))
@@ -196,7 +196,7 @@ class Condemning:
                 self._swept.unreferenced.add(address.hex(), record.size)
                 condemned.append((address, raw))
         if self._write:
-            time_us, age_us = read.time_us, age.decode(read.value(len(found))).age_us
+            time_us, age_us = read.time_us, age.decode(read.value(len(records))).age_us
             await committed(
                 self._engine,
                 self._env,
@@ -206,7 +206,7 @@ class Condemning:
             # A mark has found these again: if a later one does not, their grace begins from the start.
             await spare(self._engine, self._env, self._universe, spared)
         for each in spared:
-            self._swept.spared.add(each.address.hex(), cas_keys.BLOB.unpack(found[each.address]).size)
+            self._swept.spared.add(each.address.hex(), cas_keys.BLOB.unpack(records[each.address]).size)
 
 
 class Deleting:
@@ -260,12 +260,12 @@ class Deleting:
             self._above = found[-1].address
         return not page.more
 
-    async def _take(self, found: list[batches.CondemnedRecord], holds: batches.HoldsRecord, now: Age) -> None:
+    async def _take(self, records: list[batches.CondemnedRecord], holds: batches.HoldsRecord, now: Age) -> None:
         """Their records are read again: that is the re-check, and the batch that deletes one expects what was read."""
-        read = await self._engine.read(*(cas.get(self._universe, each.address) for each in found))
+        read = await self._engine.read(*(cas.get(self._universe, each.address) for each in records))
         spared: list[batches.CondemnedRecord] = []
         ripe: list[tuple[batches.CondemnedRecord, bytes]] = []
-        for index, each in enumerate(found):
+        for index, each in enumerate(records):
             raw = read.value(index)
             record = cas_keys.BLOB.get(raw)
             # Put again, or gone: its record is not the one that was condemned.
@@ -289,13 +289,13 @@ class Deleting:
             if record.object is not None and self._write:
                 await self._delete_object(record.object)
 
-    def _is_ripe(self, found: batches.CondemnedRecord, now: Age) -> bool:
+    def _is_ripe(self, condemned: batches.CondemnedRecord, now: Age) -> bool:
         """Two marks have not found it, and its grace has passed. What this mark left to the next is judged there."""
-        twice = found.record.mark < self._state.generation.number
+        twice = condemned.record.mark < self._state.generation.number
         # Addresses that this mark did not judge are not in its table either, so they need a test of their own.
-        if not twice or not self._marked.judges(found.address) or found.address in self._marked:
+        if not twice or not self._marked.judges(condemned.address) or condemned.address in self._marked:
             return False
-        return not self._grace_us or now.has_passed(self._grace_us, since_us=found.record.age_us)
+        return not self._grace_us or now.has_passed(self._grace_us, since_us=condemned.record.age_us)
 
     async def _delete_object(self, name: str) -> None:
         """One that cannot be deleted now has no record any more: a later collection finds it."""
@@ -306,20 +306,20 @@ class Deleting:
 
 
 async def spare(
-    engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, found: Sequence[batches.CondemnedRecord]
+    engine: kv.Engine, env: envs.Env, universe: ids.UniverseId, condemned: Sequence[batches.CondemnedRecord]
 ) -> None:
-    await committed(engine, env, found, lambda batch, each: batches.spare(batch, universe, each))
+    await committed(engine, env, condemned, lambda batch, each: batches.spare(batch, universe, each))
 
 
 async def committed(
-    engine: kv.Engine, env: envs.Env, wanted: Sequence[T], add: Callable[[kv.Batch, T], object]
+    engine: kv.Engine, env: envs.Env, subjects: Sequence[T], add: Callable[[kv.Batch, T], object]
 ) -> list[T]:
     """Do something to many, some in each batch. Where one has changed, each is tried alone. Returns those that it was
     done to.
     """
     done: list[T] = []
-    for start in range(0, len(wanted), BATCH_MAX):
-        some = wanted[start : start + BATCH_MAX]
+    for start in range(0, len(subjects), BATCH_MAX):
+        some = subjects[start : start + BATCH_MAX]
         # One that changed makes the whole batch conflict; the others need not wait for the next collection.
         if await _commit(engine, env, some, add):
             done += some

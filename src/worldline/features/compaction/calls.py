@@ -80,5 +80,5 @@ async def compact(universe: Connection, at: ids.Address) -> compactor.Compaction
         await transact.commit(engine, env, batch)
 
 
-async def _here(do: Callable[..., Any], *given: Any) -> Any:
-    return do(*given)  # no steps of worlds wait for this thread
+async def _here(do: Callable[..., Any], *arguments: Any) -> Any:
+    return do(*arguments)  # no steps of worlds wait for this thread

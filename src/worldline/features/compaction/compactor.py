@@ -207,37 +207,41 @@ class Compactor:
             done = msgspec.structs.replace(done, expired=done.expired + expired)
         return done
 
-    async def _compact(self, found: Survey, policy: RetentionPolicy, *, now: bool) -> CompactionResult:
-        done = CompactionResult(found.known.compacted, held_back=retention_rules.is_held_back(found.known, policy))
-        target = retention_rules.limit(found.known, policy)
-        first_us = None if target is None else await _first_us(self._engine, self._at, found.known.compacted)
+    async def _compact(self, surveyed: Survey, policy: RetentionPolicy, *, now: bool) -> CompactionResult:
+        done = CompactionResult(
+            surveyed.known.compacted, held_back=retention_rules.is_held_back(surveyed.known, policy)
+        )
+        target = retention_rules.limit(surveyed.known, policy)
+        first_us = None if target is None else await _first_us(self._engine, self._at, surveyed.known.compacted)
         if target is None or first_us is None:
             return done
-        if not now and not (policy.entries and retention_rules.is_due(found.known, target, policy, first_us=first_us)):
+        if not now and not (
+            policy.entries and retention_rules.is_due(surveyed.known, target, policy, first_us=first_us)
+        ):
             return done
-        return await self._segments(found, policy, target.height, done)
+        return await self._segments(surveyed, policy, target.height, done)
 
     async def _segments(
-        self, found: Survey, policy: RetentionPolicy, up_to: int, done: CompactionResult
+        self, surveyed: Survey, policy: RetentionPolicy, up_to: int, done: CompactionResult
     ) -> CompactionResult:
         writer = segment_writer.SegmentWriter(
             self._engine,
             self._env,
             self._blobs,
-            found.line,
+            surveyed.line,
             self._compute,
             with_changes=policy.changes,
             is_over=self._is_over,
             is_late=self._is_late,
-            age_us=found.now.age_us,
+            age_us=surveyed.now.age_us,
         )
-        head: journal.Head | None = found.forked
-        last = found.known.last
+        head: journal.Head | None = surveyed.forked
+        last = surveyed.known.last
         if isinstance(last, journal.DroppedEntries):
             # No entry is left to read it from, so the record of what was dropped has the head.
             head = last.end
-        elif head is None or head.height != found.known.compacted:
-            head = await self._head_at(found.known.compacted)
+        elif head is None or head.height != surveyed.known.compacted:
+            head = await self._head_at(surveyed.known.compacted)
         while head is not None and head.height < up_to:
             written = await writer.write(head, up_to=up_to, entries_max=policy.entries or SEGMENT_ENTRIES)
             if written is None or not await self._publish(written):
@@ -307,8 +311,8 @@ class Compactor:
             return transact.NothingToWrite(0)
         return segment_expiry.write(self._lease, found.expected, found.known, old)
 
-    async def _policy(self, found: Survey) -> RetentionPolicy:
-        return retention_rules.aged(await self._policies.of(found.settings), found.known, found.now)
+    async def _policy(self, surveyed: Survey) -> RetentionPolicy:
+        return retention_rules.aged(await self._policies.of(surveyed.settings), surveyed.known, surveyed.now)
 
     async def _survey(self) -> Survey:
         state = await mark_barrier.unmarked(self._engine, self._env, self._at.universe)

@@ -83,7 +83,7 @@ def write(lease: leases.Lease, expected: batches.Expected, known: KnownPast, old
     deletes, these go first.
     """
     batch = kv.Batch()
-    below = [each for each in known.snapshots if each.record.height < found.end.height]
+    below = [each for each in known.snapshots if each.record.height < old.end.height]
     if len(below) > retention_rules.DROPS_MAX:
         probes.hit("compaction.many-snapshots")
         batches.drop(batch, lease, expected, below[: retention_rules.DROPS_MAX])

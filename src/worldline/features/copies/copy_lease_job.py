@@ -17,10 +17,10 @@ LOOK_SECONDS = 0.25
 class CopyLeaseKeeper:
     """The turn of one process. `what`: for people."""
 
-    def __init__(self, engine: kv.Engine, env: envs.Env, wanted: kv.Get, what: str) -> None:
+    def __init__(self, engine: kv.Engine, env: envs.Env, request: kv.Get, what: str) -> None:
         self._engine = engine
         self._env = env
-        self._wanted = wanted
+        self._wanted = request
         self._what = what
         self._turn: copy_lease.CopyLease | None = None
         self._renewed_us = 0

@@ -114,16 +114,16 @@ class _Later(msgspec.Struct, frozen=True):
 
     @classmethod
     async def of(
-        cls, engine: kv.Engine, before: Sequence[LedgerEntry], head: BackupHead, given: Sequence[LedgerEntry] | None
+        cls, engine: kv.Engine, in_backup: Sequence[LedgerEntry], head: BackupHead, told: Sequence[LedgerEntry] | None
     ) -> _Later:
         own = await ledger_entries.read_all(engine)
-        known = ledger_entries.merged(before, own, given or ())
+        known = ledger_entries.merged(in_backup, own, told or ())
         if (head.major, head.minor) >= _WITH_LEDGER:
-            entries = [each for each in known if each not in before]  # by what they are: no clock decides
+            entries = [each for each in known if each not in in_backup]  # by what they are: no clock decides
         else:
             # Older backups have no ledger to compare with, so their time must decide.
             entries = [each for each in known if each.time_us > head.time_us]
-        return cls(entries, known, given is not None or bool(own))
+        return cls(entries, known, told is not None or bool(own))
 
     def is_gone(self, universe: BackedUniverse) -> bool:
         return any(each.kind is ErasedKind.UNIVERSE and each.universe == universe.id for each in self.entries)

@@ -275,8 +275,8 @@ class Exporter:
 class _Building:
     """A segment under way, from a head on."""
 
-    def __init__(self, before: journal.Head) -> None:
-        self._before = self.head = before
+    def __init__(self, head_before: journal.Head) -> None:
+        self._before = self.head = head_before
         self._writer: segment_body.SegmentBuilder | None = None
         self._with_changes = True
         self._bytes = 0

@@ -127,18 +127,18 @@ def decode_scrubs(count_raw: bytes | None, last_raw: bytes | None) -> Scrubs:
     return Scrubs(0 if count_raw is None else kv.counter(count_raw), done, count_raw, last_raw)
 
 
-def owe_again(batch: kv.Batch, found: Scrubs) -> None:
+def owe_again(batch: kv.Batch, scrubs: Scrubs) -> None:
     """More of what was erased before has gone. Guard: the count."""
-    assert found.count_raw is not None
+    assert scrubs.count_raw is not None
     # The count is the guard here, because this batch erases nothing that could be one.
-    batch.expect(scrub_keyspace.COUNT, found.count_raw)
-    batch.put(scrub_keyspace.COUNT, kv.counter_add(found.count_raw, 1))
+    batch.expect(scrub_keyspace.COUNT, scrubs.count_raw)
+    batch.put(scrub_keyspace.COUNT, kv.counter_add(scrubs.count_raw, 1))
 
 
-def scrubbed(batch: kv.Batch, found: Scrubs, *, erasures: int, time_us: int) -> None:
+def scrubbed(batch: kv.Batch, scrubs: Scrubs, *, erasures: int, time_us: int) -> None:
     """A scrub that began when there were so many erasures is complete. Guard: the record of the last one."""
-    if found.last_raw is None:
+    if scrubs.last_raw is None:
         batch.absent(scrub_keyspace.LAST)
     else:
-        batch.expect(scrub_keyspace.LAST, found.last_raw)
+        batch.expect(scrub_keyspace.LAST, scrubs.last_raw)
     batch.put(scrub_keyspace.LAST, scrub_keyspace.RECORD.pack(scrub_keyspace.ScrubRecord(erasures, max(0, time_us))))

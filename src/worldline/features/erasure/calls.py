@@ -123,38 +123,38 @@ async def worlds_of(universe: Connection, root: ids.Address) -> list[tuple[ids.A
     return found
 
 
-async def _erase(universe: Connection, root: ids.Address, wanted: _Wanted) -> int:
+async def _erase(universe: Connection, root: ids.Address, values_of: _Wanted) -> int:
     """Erase what is there of it. Returns the number of the last erasure.
 
     A value that is written at the same time may survive the delete of a range. It is there when that has returned, and
     whatever is written later expects that it is known: so a second look finds all there can be.
     """
-    await _erase_once(universe, root, wanted)
-    return (await _erase_once(universe, root, wanted)).number
+    await _erase_once(universe, root, values_of)
+    return (await _erase_once(universe, root, values_of)).number
 
 
-async def _erase_once(universe: Connection, root: ids.Address, wanted: _Wanted) -> Erasures:
+async def _erase_once(universe: Connection, root: ids.Address, values_of: _Wanted) -> Erasures:
     engine = universe.store.engine
 
     async def attempt() -> transact.NothingToWrite[Erasures] | transact.Write[Erasures]:
-        values = [personal_records.get(root, wanted.subject, each) for each in wanted.values or []]
+        values = [personal_records.get(root, values_of.subject, each) for each in values_of.values or []]
         read = await engine.read(
-            personal_records.get_subject(root, wanted.subject),
-            personal_records.subject_range(root, wanted.subject, count_max=1),
+            personal_records.get_subject(root, values_of.subject),
+            personal_records.subject_range(root, values_of.subject, count_max=1),
             *values,
         )
-        was = personal_records.SubjectRecord(wanted.subject, read.value(0))
-        if wanted.values is None:
+        was = personal_records.SubjectRecord(values_of.subject, read.value(0))
+        if values_of.values is None:
             there = bool(read.page(1).items)
         else:
             there = any(read.value(2 + index) is not None for index in range(len(values)))
         if not there:
             return transact.NothingToWrite(was.erasures)
         batch = kv.Batch()
-        if wanted.values is None:
+        if values_of.values is None:
             made = batches.erase_subject(batch, root, was, time_us=read.time_us)
         else:
-            made = batches.erase_values(batch, root, was, wanted.values, time_us=read.time_us)
+            made = batches.erase_values(batch, root, was, values_of.values, time_us=read.time_us)
         return transact.Write(batch, lambda _: made)
 
     return await transact.run(engine, universe.store.env, attempt)
