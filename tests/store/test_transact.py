@@ -248,6 +248,20 @@ async def test_a_run_whose_answer_is_lost_counts_once(script: list[Step]) -> Non
     assert await batches.get(bench.store, b"n") == b"1"
 
 
+@pytest.mark.parametrize("script", [[], [Lost(applied=True)], [Lost()]], ids=["answered", "lost", "lost before"])
+async def test_one_batch_was_applied_or_met_a_conflict(script: list[Step]) -> None:
+    bench = Bench(*script)
+    assert await transact.applied(bench.engine, bench.env, batches.create(b"n", b"0"))
+    assert not await transact.applied(bench.engine, bench.env, batches.create(b"n", b"1"))
+    assert await batches.get(bench.store, b"n") == b"0"
+
+
+async def test_without_batches_the_engine_is_not_called() -> None:
+    bench = Bench()
+    assert await bench.commit() == []
+    assert bench.engine.calls == 0
+
+
 async def test_a_runs_result_is_made_from_its_own_stamps() -> None:
     bench = Bench(Lost(applied=True))
 

@@ -104,8 +104,7 @@ async def drop(universe: Connection, at: ids.Address, letter: inboxes.DeadLetter
     """Delete a dead letter."""
     batch = kv.Batch()
     inboxes.drop_dead(batch, at, letter)
-    [outcome] = await transact.commit(universe.store.engine, universe.store.env, batch)
-    if isinstance(outcome, kv.Conflict):
+    if not await transact.applied(universe.store.engine, universe.store.env, batch):
         raise _gone(letter)
 
 

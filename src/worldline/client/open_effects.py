@@ -158,6 +158,5 @@ async def _told(universe: Connection, opened: works.Open) -> tuple[worlds.WorldR
 
 
 async def _commit(universe: Connection, batch: kv.Batch, opened: works.Open) -> None:
-    [outcome] = await transact.commit(universe.store.engine, universe.store.env, batch)
-    if isinstance(outcome, kv.Conflict):
+    if not await transact.applied(universe.store.engine, universe.store.env, batch):
         raise errors.Conflicted(f"effect {opened.intent.hex()[:12]} changed meanwhile; look at it again")

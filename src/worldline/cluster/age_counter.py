@@ -39,8 +39,7 @@ class AgeCounter:
         elif store or grown_us - found.age.age_us >= self._every_us:
             batch = kv.Batch()
             age.advance(batch, found, since, grown_us)
-            [outcome] = await transact.commit(self._engine, self._env, batch)
-            if isinstance(outcome, kv.Ok):
+            if await transact.applied(self._engine, self._env, batch):
                 self._anchor = age.AgeAnchor(grown_us, before_us, read.time_us)
             else:
                 probes.hit("age.counted-by-another")

@@ -307,7 +307,7 @@ class Janitor:
 
     async def _commit(self, what: telemetry.Clearable, batches: list[kv.Batch]) -> None:
         """Whatever has changed since it was read stays. What was deleted is counted by keys and ranges."""
-        outcomes = await transact.commit(self._engine, self._env, *batches) if batches else []
+        outcomes = await transact.commit(self._engine, self._env, *batches)
         applied = [batch for batch, outcome in zip(batches, outcomes, strict=True) if isinstance(outcome, kv.Ok)]
         done = [batch for batch in applied if batch.deletes or batch.ranges]  # others have noted an age
         self.cleared += len(done)

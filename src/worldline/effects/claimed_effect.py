@@ -360,8 +360,7 @@ class Performer:
         renewed = works.renew(
             batch, claim, until_us=now_us + self._settings.claim_ttl_ms * 1000, alone=claim.work.alone and not beside
         )
-        [outcome] = await transact.commit(self._engine, self._env, batch)
-        return renewed if isinstance(outcome, kv.Ok) else None
+        return renewed if await transact.applied(self._engine, self._env, batch) else None
 
     # --- What comes of it -------------------------------------------------------------------------------------
 

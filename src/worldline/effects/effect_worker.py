@@ -333,7 +333,7 @@ class EffectWorker(step_contents.LocalClaims):
         wanted = {claim.work.token: claim for claim in claims if claim is not None}
         asked = len(wanted)
         try:
-            outcomes = await transact.commit(self._engine, self._env, *batches) if batches else []
+            outcomes = await transact.commit(self._engine, self._env, *batches)
             for claim, outcome in zip(claims, outcomes, strict=True):
                 if claim is not None and isinstance(outcome, kv.Ok):
                     del wanted[claim.work.token]

@@ -230,14 +230,14 @@ class Doctor:
                 what = f"a due key for {pointer.intent.hex()} of world {pointer.at.world.hex()}, which has no such work"
                 await self._stray("garbage_due", what, key, raw)
 
-    async def _matches(self, found: works.DuePointer) -> bool:
+    async def _matches(self, pointer: works.DuePointer) -> bool:
         """Read both at once: an adapter may just have moved them."""
-        at, intent = found.pointer.at, found.pointer.intent
-        read = await self._engine.read(kv.Get(found.key), works.get(at, intent))
+        at, intent = pointer.pointer.at, pointer.pointer.intent
+        read = await self._engine.read(kv.Get(pointer.key), works.get(at, intent))
         if read.value(0) is None:
             return True
         try:
-            return works.matches(found, works.decode(at, intent, read.value(1)))
+            return works.matches(pointer, works.decode(at, intent, read.value(1)))
         except errors.DecodeError:
             return True  # the open key is what is wrong; it was found with its world
 
@@ -360,5 +360,4 @@ class Doctor:
         batch = kv.Batch()
         batch.expect(key, raw)
         batch.delete(key)
-        [outcome] = await transact.commit(self._engine, self._universe.store.env, batch)
-        return isinstance(outcome, kv.Ok)
+        return await transact.applied(self._engine, self._universe.store.env, batch)

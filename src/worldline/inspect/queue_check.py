@@ -273,18 +273,18 @@ async def _write(
     universe: Connection,
     lease: leases.Lease,
     program: Program,
-    found: Sequence[WrongQueueKey],
+    faults: Sequence[WrongQueueKey],
     pointers: dict[ids.IntentId, list[works.DuePointer]],
 ) -> None:
     """First what must go, then what must come."""
     read = await universe.store.engine.read(journals.get_head(lease.at))
     head_raw = read.value(0)
     assert head_raw is not None
-    gone = [_delete(lease, each, head_raw) for each in found if each.fault in _DELETED]
+    gone = [_delete(lease, each, head_raw) for each in faults if each.fault in _DELETED]
     await _commit(universe, gone)
     restoring = Restoring(lease, program, head_raw, read.time_us, pointers)
     small: list[kv.Batch] = []
-    for each in found:
+    for each in faults:
         batch = restoring.batch(each) if each.fault in _RESTORED else None
         if batch is not None and each.is_large:
             await _commit_large(universe, restoring, each)

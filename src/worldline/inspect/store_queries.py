@@ -121,9 +121,14 @@ class AttemptRow(msgspec.Struct, frozen=True):
     error: str
 
     @staticmethod
-    def of(found: EffectAttempt) -> AttemptRow:
+    def of(attempt: EffectAttempt) -> AttemptRow:
         return AttemptRow(
-            found.number, when(found.began_us), when(found.ended_us), found.worker.hex(), found.ended, found.error
+            attempt.number,
+            when(attempt.began_us),
+            when(attempt.ended_us),
+            attempt.worker.hex(),
+            attempt.ended,
+            attempt.error,
         )
 
     def __str__(self) -> str:
@@ -284,18 +289,18 @@ async def holder(universe: Connection, at: ids.Address) -> HolderRow | None:
     return _shown(await world_holders.find(universe.store, at))
 
 
-def _shown(found: world_holders.WorldHolder | None) -> HolderRow | None:
-    if found is None:
+def _shown(holder: world_holders.WorldHolder | None) -> HolderRow | None:
+    if holder is None:
         return None
-    last = None if found.heartbeat_us is None else when(found.heartbeat_us)
-    return HolderRow(found.worker.hex(), found.epoch, when(found.acquired_us), last, found.alive, found.name)
+    last = None if holder.heartbeat_us is None else when(holder.heartbeat_us)
+    return HolderRow(holder.worker.hex(), holder.epoch, when(holder.acquired_us), last, holder.alive, holder.name)
 
 
-def _assigned(found: world_holders.Assigned | None) -> str:
-    if found is None:
+def _assigned(assigned: world_holders.Assigned | None) -> str:
+    if assigned is None:
         return ""
-    said = f"worker {found.name} ({found.worker.hex()}), {found.reason}, priority {found.priority}"
-    return f"{said}; void: it {found.void}" if found.void else said
+    said = f"worker {assigned.name} ({assigned.worker.hex()}), {assigned.reason}, priority {assigned.priority}"
+    return f"{said}; void: it {assigned.void}" if assigned.void else said
 
 
 async def quarantined(universe: Connection, at: ids.Address, status: world_model.Status) -> CrashTrial | None:
@@ -379,9 +384,9 @@ async def find_work(universe: Connection, text: str, *, kind: WorkKind) -> works
     return found[0]
 
 
-async def work_rows(universe: Connection, found: Sequence[works.Open]) -> list[WorkRow]:
-    names_of = await world_names(universe, [each.at for each in found])
-    return [await _work_row(universe, each, names_of[each.at]) for each in found]
+async def work_rows(universe: Connection, opened: Sequence[works.Open]) -> list[WorkRow]:
+    names_of = await world_names(universe, [each.at for each in opened])
+    return [await _work_row(universe, each, names_of[each.at]) for each in opened]
 
 
 async def _work_row(universe: Connection, opened: works.Open, world: str) -> WorkRow:

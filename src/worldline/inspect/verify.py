@@ -311,12 +311,12 @@ async def verify(
 
 
 async def _check_personal(
-    universe: Connection, line: history_line.HistoryLine, found: value_check.TokenHeights, rows: Rows, height: int
+    universe: Connection, line: history_line.HistoryLine, heights: value_check.TokenHeights, rows: Rows, height: int
 ) -> None:
     """Every personal value that entries, large payloads and the state refer to."""
-    found.see(height, (row.meaning for _, row in rows.items()))
+    heights.see(height, (row.meaning for _, row in rows.items()))
     try:
-        await found.check(universe.store.engine, personal_records.root_of(line))
+        await heights.check(universe.store.engine, personal_records.root_of(line))
     except value_check.WrongValue as error:
         raise Damaged(error.height, str(error)) from error
 

@@ -95,7 +95,7 @@ class Blobs:
         while (raw := (await self._engine.read(universes.get_generation(self._universe))).value(0)) is None:
             first = kv.Batch()
             universes.expect_generation(first, self._universe, None)
-            await self._commit(first)
+            await transact.applied(self._engine, self._env, first)
         return universes.GenerationRecord(self._universe, raw)
 
     async def put(self, data: bytes, *, expected: bytes | None = None) -> ids.Digest:
@@ -287,16 +287,12 @@ class Blobs:
         )
         # Before the commit: if its answer is lost, there is still something to give up.
         putting.upload = upload
-        await self._commit(batch)
+        await transact.applied(self._engine, self._env, batch)
         for start in chunks.later_parts(putting.data):
             batch = kv.Batch()
             chunks.extend(batch, self._universe, upload, putting.data, start)
-            if not await self._commit(batch):
+            if not await transact.applied(self._engine, self._env, batch):
                 return  # it was swept: the batch that publishes it will conflict, and it begins again
-
-    async def _commit(self, batch: kv.Batch) -> bool:
-        [outcome] = await transact.commit(self._engine, self._env, batch)
-        return isinstance(outcome, kv.Ok)
 
     def _record(self, batch: kv.Batch, putting: _Putting, generation: int) -> blob.Blob:
         """The record of a blob, and in the batch what is published together with it."""
@@ -322,7 +318,7 @@ class Blobs:
     async def _discard(self, upload: chunks.UploadRecord) -> bool:
         batch = kv.Batch()
         chunks.discard(batch, self._universe, upload)
-        return await self._commit(batch)
+        return await transact.applied(self._engine, self._env, batch)
 
     # --- Getting ----------------------------------------------------------------------------------------------
 

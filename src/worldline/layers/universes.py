@@ -81,11 +81,6 @@ def waiting_range(universe: ids.UniverseId) -> kv.Range:
     return kv.Range(work_keys.due_all(universe)[0], ready_keys.every_hint(universe)[1], count_max=1)
 
 
-def is_hint(universe: ids.UniverseId, key: bytes) -> bool:
-    """Whether such a key is a hint; else it is a pointer, and there may be hints behind it."""
-    return key >= ready_keys.every_hint(universe)[0]
-
-
 def create(batch: kv.Batch, universe: ids.UniverseId, *, name: str, time_us: int) -> None:
     """A new universe. Guards: the name is free, and the id was never used."""
     batch.absent(keys.name_key(name))

@@ -77,8 +77,7 @@ class Freer:
         if not strangers:
             batch = kv.Batch()
             leases.goodbye(batch, life)
-            [outcome] = await transact.commit(self._engine, self._env, batch)
-            gone = isinstance(outcome, kv.Ok)
+            gone = await transact.applied(self._engine, self._env, batch)
         if worlds or gone:
             self._telemetry.tell(telemetry.Reaped(worlds, gone))
 
@@ -115,7 +114,7 @@ class Freer:
                     trial.left_behind(ends[-1], known, epoch=state.epoch.number)
                 if at in waiting:
                     ready.leave(ends[-1], at, priority=ready.NORMAL)
-            outcomes = await transact.commit(self._engine, self._env, *ends) if ends else []
+            outcomes = await transact.commit(self._engine, self._env, *ends)
             ended += sum(isinstance(outcome, kv.Ok) for outcome in outcomes)
         return ended
 

@@ -157,8 +157,7 @@ class HintScan:
             return
         batch = kv.Batch()
         kept = ready.compact(batch, hints)
-        [outcome] = await transact.commit(self._engine, self._env, batch)
-        if isinstance(outcome, kv.Ok):
+        if await transact.applied(self._engine, self._env, batch):
             for hint in hints:
                 if hint is not kept:
                     self._forget(hint)

@@ -113,8 +113,7 @@ async def end_due(
         # One more death, while the world is read, and it is quarantined again.
         trial.end_quarantine(batch, world.at, raw, restore_deaths=2 * budget.restore_deaths_max - 1)
         ready.leave(batch, world.at, priority=ready.NORMAL)
-        [outcome] = await transact.commit(engine, env, batch)
-        if isinstance(outcome, kv.Ok):  # else another worker, or a person, was first
+        if await transact.applied(engine, env, batch):  # else another worker, or a person, was first
             probes.hit("trial.quarantine-over")
             ended.append(world.at)
     return ended

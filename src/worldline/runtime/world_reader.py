@@ -232,9 +232,9 @@ class Past:
             await each.fetch(keys)
         return sorted(keys)
 
-    async def run(self, do: Callable[..., T], *given: Any) -> T:
+    async def run(self, do: Callable[..., T], *arguments: Any) -> T:
         """In the thread that is for it."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, do, *given)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, do, *arguments)
 
 
 class WorldReader:
@@ -341,8 +341,8 @@ class WorldReader:
     def _made(self, at: journal.Head, rows: Rows) -> Machine:
         return state_rows.machine_of(self._program, at.state, rows.items(), self._at)
 
-    async def _run(self, do: Callable[..., T], *given: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, do, *given)
+    async def _run(self, do: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, do, *arguments)
 
     def _forget(self) -> None:
         if self._machine is not None:

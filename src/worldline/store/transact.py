@@ -1,7 +1,7 @@
 """The one retry loop.
 
-`commit` turns lost answers into certain ones; `run` repeats read-build-commit until the batch holds. Both are bounded
-and back off with jitter. No layer and no role retries a commit by any other way.
+`commit` turns lost answers into certain ones (`applied`: of one batch, as yes or no); `run` repeats read-build-commit
+until the batch holds. All are bounded and back off with jitter. No layer and no role retries a commit by any other way.
 
 A lost answer is resolved by committing the same batch again. `Ok`: applied now. `Conflict` that shows our own bytes
 (`kv.applied_before`): applied the first time. Any other `Conflict`: either not applied, or applied the first time and
@@ -57,16 +57,24 @@ async def run(engine: kv.Engine, env: envs.Env, attempt: Callable[[], Awaitable[
 
 
 async def commit(engine: kv.Engine, env: envs.Env, *batches: kv.Batch) -> list[Certain]:
-    """Commit until every outcome is certain.
+    """Commit until every outcome is certain. Without batches the engine is not called.
 
     An `Ok` found by a repeat carries the first time's stamps if a put of the batch recorded one of them, else none.
     """
+    if not batches:
+        return []
     # Nothing is outstanding yet: if the engine says that nothing was applied, that is certain, and is raised.
     first = await _commit_once(engine, batches, sure=True)
     if not any(isinstance(outcome, kv.CommitUnknown) for outcome in first):
         # All are certain; the condition is for type checkers.
         return [outcome for outcome in first if not isinstance(outcome, kv.CommitUnknown)]
     return await _repeat(engine, env, batches, first)
+
+
+async def applied(engine: kv.Engine, env: envs.Env, batch: kv.Batch) -> bool:
+    """Commit one batch. Whether it was applied, for a caller who does not ask what it conflicted with."""
+    [outcome] = await commit(engine, env, batch)
+    return isinstance(outcome, kv.Ok)
 
 
 async def _repeat(

@@ -281,8 +281,7 @@ class UniverseTimers:
                 garbage.append(batch)
             elif not self._hand_over(timer, authorities.time_us) and timer.at not in under_way:
                 remote.append(timer)
-        if garbage:
-            await transact.commit(self._engine, self._env, *garbage)
+        await transact.commit(self._engine, self._env, *garbage)
         await self._find_elsewhere(remote, authorities.time_us)
         remote = [timer for timer in remote if not self._is_left(timer.at, timer.work.due_us, now_us)]
         if remote:
@@ -371,7 +370,7 @@ class UniverseTimers:
                         works.close_gone(batches[-1], timer)
                     else:
                         works.move_due(batches[-1], timer, now_us=now_us, due_us=now_us + CLOSED_PAUSE_US)
-        outcomes = await transact.commit(self._engine, self._env, *batches) if batches else []
+        outcomes = await transact.commit(self._engine, self._env, *batches)
         for fired, outcome in zip(firing, outcomes, strict=True):
             if isinstance(outcome, kv.Ok):
                 for timer in fired:

@@ -257,8 +257,7 @@ class CollectionPass:
         self._phase = _Phase.CONDEMN
 
     async def _commit(self, batch: kv.Batch) -> None:
-        [outcome] = await transact.commit(self._engine, self._env, batch)
-        if not isinstance(outcome, kv.Ok):
+        if not await transact.applied(self._engine, self._env, batch):
             probes.hit("collection.was-overtaken")
             # OVER before the error: `turn` calls `give_up`, which must find no mark of its own to end.
             self._phase = _Phase.OVER

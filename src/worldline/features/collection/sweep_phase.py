@@ -335,5 +335,4 @@ async def _commit(engine: kv.Engine, env: envs.Env, some: Sequence[T], add: Call
     batch = kv.Batch()
     for each in some:
         add(batch, each)
-    [outcome] = await transact.commit(engine, env, batch)
-    return isinstance(outcome, kv.Ok)
+    return await transact.applied(engine, env, batch)

@@ -43,8 +43,7 @@ class CopyLeaseKeeper:
                     what=self._what,
                     until_us=read.time_us + TTL_US,
                 )
-                [outcome] = await transact.commit(self._engine, self._env, batch)
-                if isinstance(outcome, kv.Ok):
+                if await transact.applied(self._engine, self._env, batch):
                     self._turn, self._renewed_us = turn, self._env.monotonic_us()
                     return found
             # A record that changes while it is watched is renewed, so its process is there.

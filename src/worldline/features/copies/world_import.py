@@ -181,8 +181,7 @@ class Importer:
             self._under_way = after
 
     async def _commit(self, batch: kv.Batch) -> None:
-        [outcome] = await transact.commit(self._engine, self._env, batch)
-        if not isinstance(outcome, kv.Ok):
+        if not await transact.applied(self._engine, self._env, batch):
             raise errors.Conflicted("the import was given up by a sweep, because it took too long; import it again")
 
     async def _finish(self, checked: CheckedFile, read: bytes) -> ids.Address:

@@ -255,18 +255,17 @@ def forget(batch: kv.Batch, universe: ids.UniverseId, page: kv.Page, gone: dict[
 def _mentioned(universe: ids.UniverseId, key: bytes, raw: bytes) -> ids.WorldId | None:
     """The world that a name, a hint or a pointer leads to; None if it cannot be read, which `doctor` reports."""
     try:
-        if _is_in(key, world_keys.names(universe)):
-            at = worlds.named(universe, raw)
-            return None if at is None else at.world
-        if _is_in(key, work_keys.due_all(universe)):
-            return work_keys.pointer(universe, key).at.world
-        return hint_keys.hint_world(raw)
+        row = keyspace_table.of(key)
+        match None if row is None else row.place:
+            case space.InUniverse.NAME:
+                at = worlds.named(universe, raw)
+                return None if at is None else at.world
+            case space.InUniverse.DUE:
+                return work_keys.pointer(universe, key).at.world
+            case _:
+                return hint_keys.hint_world(raw)
     except errors.Corrupt:
         return None
-
-
-def _is_in(key: bytes, span: tuple[bytes, bytes]) -> bool:
-    return span[0] <= key < span[1]
 
 
 def _pointer(at: ids.Address, key: bytes, raw: bytes) -> bytes | None:

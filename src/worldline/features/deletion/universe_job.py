@@ -169,7 +169,7 @@ class UniverseRemoval:
             probes.hit("deletion.universe-stays")
             universe_batches.reopen(batch, doomed, meta_raw=read.value(1) or b"")
             self.refused = _has_worlds(record.name, await _names(self._engine, found))
-        await self._commit(batch)
+        await transact.applied(self._engine, self._env, batch)
 
     async def _delete_worlds(self, doomed: DoomedUniverse) -> bool:
         """The newest first: forks before what they were forked from. Returns whether there were any."""
@@ -192,7 +192,7 @@ class UniverseRemoval:
         if found:
             batch = kv.Batch()
             universe_batches.remove(batch, doomed, kv.Page([], False, kv.ZERO_STAMP), objects=len(found))
-            await self._commit(batch)
+            await transact.applied(self._engine, self._env, batch)
             self.removed += len(found)
         return bool(found)
 
@@ -204,13 +204,9 @@ class UniverseRemoval:
             universe_batches.remove(batch, doomed, page)
         else:
             universe_batches.finish(batch, doomed)
-        if await self._commit(batch):
+        # Else another process has done it, and the next look sees how far.
+        if await transact.applied(self._engine, self._env, batch):
             self.removed += len(page.items)
-
-    async def _commit(self, batch: kv.Batch) -> bool:
-        """Whether it was applied. Else another process has done it, and the next look sees how far."""
-        [outcome] = await transact.commit(self._engine, self._env, batch)
-        return isinstance(outcome, kv.Ok)
 
 
 class UniverseRemovalJob(JanitorJob):

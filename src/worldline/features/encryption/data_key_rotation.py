@@ -109,7 +109,7 @@ async def _rewrite_once(ring: KeyRing, scope: bytes) -> tuple[int, bool]:
             ours = [(key, stored) for key, stored in page.items if keys.sealing(key) == scope]
             anew = [_anew(ring, scope, known, key, stored) for key, stored in ours]
             batches = [batch for batch in anew if batch is not None]
-            outcomes = await transact.commit(ring.engine, ring.env, *batches) if batches else []
+            outcomes = await transact.commit(ring.engine, ring.env, *batches)
             count += sum(isinstance(outcome, kv.Ok) for outcome in outcomes)
             # A conflict at the value alone is none: its writer has sealed it with the new key.
             if any(isinstance(each, kv.Conflict) and each.at(scope)[0] for each in outcomes):

@@ -55,8 +55,7 @@ async def rotate(ring: KeyRing) -> Rotated:
         if each.id != current and not left[each.id]:
             batch = kv.Batch()
             master_key_batches.retired(batch, marker, each.id)
-            [outcome] = await transact.commit(ring.engine, ring.env, batch)
-            if isinstance(outcome, kv.Conflict):
+            if not await transact.applied(ring.engine, ring.env, batch):
                 break  # a process has taken a key into use meanwhile
             retired.append(each.id)
             marker = batch.puts[master_key_batches.get().key].value  # the next batch expects what this one has left
@@ -99,8 +98,7 @@ async def _rewrap(ring: KeyRing, key: bytes, raw: bytes) -> bool:
     assert marker is not None
     batch = kv.Batch()
     batches.rewrap(batch, key, raw, ring.rewrapped(key, found), marker=marker)
-    [outcome] = await transact.commit(ring.engine, ring.env, batch)
-    return isinstance(outcome, kv.Ok)
+    return await transact.applied(ring.engine, ring.env, batch)
 
 
 async def _wrapped_by(ring: KeyRing) -> Counter[str]:

@@ -285,13 +285,13 @@ class Proofs(HolderJob):
             visit.steps, visit.loaded, until=lambda: self._over or self._env.monotonic_us() >= until_us
         )
 
-    async def _run(self, do: Callable[..., T], *given: Any) -> T:
+    async def _run(self, do: Callable[..., T], *arguments: Any) -> T:
         """In the thread; the time that it takes is counted."""
 
         def timed() -> tuple[T | BaseException, int, bool]:
             began_us = self._env.monotonic_us()
             try:
-                done: T | BaseException = do(*given)
+                done: T | BaseException = do(*arguments)
                 failed = False
             except BaseException as error:  # noqa: BLE001 - user code may raise what would end the process here
                 done, failed = error, True

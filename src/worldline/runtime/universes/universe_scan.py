@@ -15,7 +15,8 @@ from collections.abc import Collection
 from worldline.base import env as envs
 from worldline.base import limits
 from worldline.codec import tuples
-from worldline.keys import space
+from worldline.keys import keyspace_table, space
+from worldline.keys.space import InStore, InUniverse, Root
 from worldline.layers import universes as layer
 from worldline.model import ids
 from worldline.runtime import wakeup
@@ -25,17 +26,15 @@ from worldline.store import kv
 
 PAGE = 1_000  # universes looked at in one read
 
-_UNIVERSE = space.part(space.Root.UNIVERSE)
-_ID = slice(len(_UNIVERSE) + 1, len(_UNIVERSE) + 1 + limits.ID_BYTES)  # behind its type code
-_PART = slice(_ID.stop, _ID.stop + len(space.part(space.InUniverse.HINT)))
-_HINT = space.part(space.InUniverse.HINT)
-_DUE = space.part(space.InUniverse.DUE)
-_DELETED = space.part(space.InUniverse.DELETION)
-_UNIVERSES_DELETED = space.part(space.Root.STORE) + space.part(space.InStore.UNIVERSE_DELETION)
-_NAMES = layer.names_range(count_max=1).begin
+_ROOT = len(space.part(Root.UNIVERSE))
+_ID = slice(_ROOT + 1, _ROOT + 1 + limits.ID_BYTES)  # behind its type code
+_HINT, _DUE = keyspace_table.row(InUniverse.HINT), keyspace_table.row(InUniverse.DUE)
+_DELETED = keyspace_table.row(InUniverse.DELETION)
+_UNIVERSES_DELETED = keyspace_table.row(InStore.UNIVERSE_DELETION)
+_NAMES = keyspace_table.row(InStore.UNIVERSE_NAME)
 
 assert PAGE < limits.READ_REQUESTS_MAX
-assert space.InUniverse.DUE < space.InUniverse.HINT, "one range has the pointers and then the hints"
+assert InUniverse.DUE < InUniverse.HINT, "one range has the pointers and then the hints"
 
 
 class Scan:
@@ -71,7 +70,9 @@ class Scan:
 
     async def _look_for_work(self) -> None:
         chosen = self._universes.known
-        deleted = kv.Range(*tuples.prefix_range(_UNIVERSES_DELETED), count_max=1)
+        deleted = kv.Range(
+            *tuples.prefix_range(space.part(Root.STORE) + space.part(InStore.UNIVERSE_DELETION)), count_max=1
+        )
         for start in range(0, max(1, len(chosen)), PAGE):
             part = chosen[start : start + PAGE]
             read = await self._engine.read(deleted, *(layer.waiting_range(each) for each in part))
@@ -80,7 +81,8 @@ class Scan:
             for index, universe in enumerate(part):
                 for key, _ in read.page(1 + index).items:
                     self._universes.hinted(universe)
-                    if not layer.is_hint(universe, key):
+                    # A pointer stands before all hints, of which there may be some behind it.
+                    if keyspace_table.of(key) is not _HINT:
                         self._universes.due(universe)
 
     def note(self, keys: Collection[bytes] | None) -> None:
@@ -90,14 +92,14 @@ class Scan:
             self._watch.wake()
             return
         for key in keys:
-            part = key[_PART]
-            if part == _HINT and key.startswith(_UNIVERSE):
+            row = keyspace_table.of(key)
+            if row is _HINT:
                 self._universes.hinted(ids.UniverseId(key[_ID]))
-            elif part == _DUE and key.startswith(_UNIVERSE):
+            elif row is _DUE:
                 self._universes.due(ids.UniverseId(key[_ID]))
-            elif part == _DELETED and key.startswith(_UNIVERSE):
+            elif row is _DELETED:
                 self._universes.deleted(ids.UniverseId(key[_ID]))
-            elif key.startswith(_NAMES):
+            elif row is _NAMES:
                 self._watch.wake()
-            elif key.startswith(_UNIVERSES_DELETED):
+            elif row is _UNIVERSES_DELETED:
                 self._universes.deleted(None)
