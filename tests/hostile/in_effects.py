@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,16 @@ from tests.hostile.making import Act, Making, Places, Run
 places = Places()
 
 TWICE = wl.Retry(attempts=2, initial_delay=0.01)
+
+
+def _awaited(making: Making, effect: Callable[[], Any]) -> list[Act]:
+    """A workflow that waits for this effect, and its run."""
+
+    @making.app.workflow(name=making.name("flow"))
+    async def flow() -> Any:
+        return await effect()
+
+    return [Run(flow(), making.name("r"), judged=True)]
 
 
 @places.add()
@@ -24,11 +35,7 @@ def async_effect(making: Making) -> list[Act]:
         await asyncio.sleep(0)
         return do()
 
-    @making.app.workflow(name=making.name("flow"))
-    async def flow() -> Any:
-        return await outside()
-
-    return [Run(flow(), making.name("r"), judged=True)]
+    return _awaited(making, outside)
 
 
 @places.add()
@@ -40,11 +47,7 @@ def thread_effect(making: Making) -> list[Act]:
     def outside() -> Any:
         return do()
 
-    @making.app.workflow(name=making.name("flow"))
-    async def flow() -> Any:
-        return await outside()
-
-    return [Run(flow(), making.name("r"), judged=True)]
+    return _awaited(making, outside)
 
 
 @places.add()
@@ -116,11 +119,7 @@ def streamed_piece(making: Making) -> list[Act]:
         wl.attempt().emit(do())
         return 1
 
-    @making.app.workflow(name=making.name("flow"))
-    async def flow() -> Any:
-        return await outside()
-
-    return [Run(flow(), making.name("r"), judged=True)]
+    return _awaited(making, outside)
 
 
 @places.add(shows=False, stores=False)
@@ -139,11 +138,7 @@ def task_left_behind(making: Making) -> list[Act]:
         kept.append(asyncio.get_running_loop().create_task(later()))
         return 1
 
-    @making.app.workflow(name=making.name("flow"))
-    async def flow() -> Any:
-        return await outside()
-
-    return [Run(flow(), making.name("r"), judged=True)]
+    return _awaited(making, outside)
 
 
 @places.add(shows=False, stores=False)
@@ -162,8 +157,4 @@ def cancels_itself(making: Making) -> list[Act]:
         finally:
             do()
 
-    @making.app.workflow(name=making.name("flow"))
-    async def flow() -> Any:
-        return await outside()
-
-    return [Run(flow(), making.name("r"), judged=True)]
+    return _awaited(making, outside)

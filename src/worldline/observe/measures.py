@@ -5,6 +5,9 @@ sink gets each measurement as it is made. Levels (how many worlds are held now) 
 are scraped; the backlog is a gauge that keeps its value until it is measured again.
 
 Everything is updated on the event loop; a reader in another thread may be one update behind, and sees no torn numbers.
+
+These are not `prometheus_client`'s own types: a user's sink works without that extra, and its types take up to eight
+times as long for each of the dozen updates that a commit makes on the loop.
 """
 
 from __future__ import annotations
@@ -217,14 +220,6 @@ def _step_died(meter: Meter, fact: facts.StepDied) -> None:
     meter.add("worldline_step_deaths_total", 1, fact.how)
 
 
-def _restore_died(meter: Meter, _: facts.RestoreDied) -> None:
-    meter.add("worldline_restore_deaths_total", 1)
-
-
-def _quarantined(meter: Meter, _: facts.WorldQuarantined) -> None:
-    meter.add("worldline_quarantines_total", 1)
-
-
 def _last_attempt(meter: Meter, fact: facts.LastAttempt) -> None:
     meter.add("worldline_last_attempts_total", 1, fact.ended)
 
@@ -235,20 +230,10 @@ def _taken(meter: Meter, fact: facts.WorldTaken) -> None:
     meter.observe("worldline_restore_seconds", _seconds(fact.us))
 
 
-def _released(meter: Meter, fact: facts.Released) -> None:
-    del fact
-    meter.add("worldline_leases_released_total", 1)
-
-
 def _saved(meter: Meter, fact: facts.BaselineSaved) -> None:
     meter.add("worldline_snapshots_total", 1)
     meter.observe("worldline_snapshot_seconds", _seconds(fact.us))
     meter.observe("worldline_snapshot_bytes", fact.size)
-
-
-def _save_failed(meter: Meter, fact: facts.SaveFailed) -> None:
-    del fact
-    meter.add("worldline_snapshots_failed_total", 1)
 
 
 def _compacted(meter: Meter, fact: facts.WorldCompacted) -> None:
@@ -259,28 +244,9 @@ def _compacted(meter: Meter, fact: facts.WorldCompacted) -> None:
     meter.add("worldline_entries_dropped_total", fact.expired)
 
 
-def _compact_failed(meter: Meter, fact: facts.CompactFailed) -> None:
-    del fact
-    meter.add("worldline_compactions_failed_total", 1)
-
-
 def _proved(meter: Meter, fact: facts.Proved) -> None:
     meter.add("worldline_proved_steps_total", fact.steps)
     meter.observe("worldline_proof_seconds", _seconds(fact.us))
-
-
-def _unproved(meter: Meter, fact: facts.Unproved) -> None:
-    del fact
-    meter.add("worldline_proofs_diverged_total", 1)
-
-
-def _beat(meter: Meter, fact: facts.Beat) -> None:
-    meter.observe("worldline_heartbeat_seconds", _seconds(fact.us))
-
-
-def _self_fenced(meter: Meter, fact: facts.SelfFenced) -> None:
-    del fact
-    meter.add("worldline_self_fences_total", 1)
 
 
 def _claimed(meter: Meter, fact: facts.ClaimsMade) -> None:
@@ -311,10 +277,6 @@ def _placed(meter: Meter, fact: facts.WorldPlaced) -> None:
         meter.add("worldline_moves_total", 1, fact.moves)
 
 
-def _orchestrated(meter: Meter, fact: facts.Orchestrated) -> None:
-    meter.observe("worldline_orchestrator_turn_seconds", _seconds(fact.us))
-
-
 def _reaped(meter: Meter, fact: facts.Reaped) -> None:
     meter.add("worldline_reaped_workers_total", int(fact.gone))
     meter.add("worldline_reaped_leases_total", fact.worlds)
@@ -335,10 +297,6 @@ def _collected(meter: Meter, fact: facts.GarbageCollected) -> None:
 
 def _collect_failed(meter: Meter, fact: facts.CollectFailed) -> None:
     meter.add("worldline_collections_failed_total", 1, fact.why)
-
-
-def _swept(meter: Meter, fact: facts.JanitorRound) -> None:
-    meter.observe("worldline_janitor_round_seconds", _seconds(fact.us))
 
 
 def _worlds_counted(meter: Meter, fact: facts.WorldsCounted) -> None:
@@ -425,17 +383,18 @@ def _object_failed(meter: Meter, fact: facts.ObjectFailed) -> None:
     meter.add("worldline_object_errors_total", 1, fact.engine, fact.call, fact.code)
 
 
-def _hung(meter: Meter, fact: facts.Hung) -> None:
-    del fact
-    meter.add("worldline_hangs_total", 1)
-
-
-def _lagged(meter: Meter, fact: facts.Lagged) -> None:
-    meter.observe("worldline_loop_lag_seconds", _seconds(fact.us))
-
-
 def _troubled(meter: Meter, fact: facts.Troubled) -> None:
     meter.add("worldline_role_errors_total", 1, fact.role, "yes" if fact.bug else "no")
+
+
+def _once(name: str) -> Callable[[Meter, facts.Fact], None]:
+    """Count a fact, whatever it says."""
+    return lambda meter, _: meter.add(name, 1)
+
+
+def _lasting(name: str) -> Callable[[Meter, Any], None]:
+    """Observe how long it took, and nothing else."""
+    return lambda meter, fact: meter.observe(name, _seconds(fact.us))
 
 
 def _not_counted(meter: Meter, fact: facts.Fact) -> None:
@@ -450,28 +409,28 @@ _MEASURES: dict[type[facts.Fact], Callable[[Meter, Any], None]] = {
     facts.WorldDropped: _dropped,
     facts.WorldRefused: _world_refused,
     facts.StepDied: _step_died,
-    facts.RestoreDied: _restore_died,
-    facts.WorldQuarantined: _quarantined,
+    facts.RestoreDied: _once("worldline_restore_deaths_total"),
+    facts.WorldQuarantined: _once("worldline_quarantines_total"),
     facts.LastAttempt: _last_attempt,
     facts.WorldTaken: _taken,
-    facts.Released: _released,
+    facts.Released: _once("worldline_leases_released_total"),
     facts.BaselineSaved: _saved,
-    facts.SaveFailed: _save_failed,
+    facts.SaveFailed: _once("worldline_snapshots_failed_total"),
     facts.WorldCompacted: _compacted,
-    facts.CompactFailed: _compact_failed,
+    facts.CompactFailed: _once("worldline_compactions_failed_total"),
     facts.Proved: _proved,
-    facts.Unproved: _unproved,
-    facts.Beat: _beat,
-    facts.SelfFenced: _self_fenced,
+    facts.Unproved: _once("worldline_proofs_diverged_total"),
+    facts.Beat: _lasting("worldline_heartbeat_seconds"),
+    facts.SelfFenced: _once("worldline_self_fences_total"),
     facts.ClaimsMade: _claimed,
     facts.AttemptEnded: _attempted,
     facts.EffectAnswered: _answered,
     facts.Fired: _fired,
     facts.WorldPlaced: _placed,
-    facts.Orchestrated: _orchestrated,
+    facts.Orchestrated: _lasting("worldline_orchestrator_turn_seconds"),
     facts.Reaped: _reaped,
     facts.Cleared: _cleared,
-    facts.JanitorRound: _swept,
+    facts.JanitorRound: _lasting("worldline_janitor_round_seconds"),
     facts.GarbageCollected: _collected,
     facts.CollectFailed: _collect_failed,
     facts.WorldsCounted: _worlds_counted,
@@ -483,8 +442,8 @@ _MEASURES: dict[type[facts.Fact], Callable[[Meter, Any], None]] = {
     facts.StoreCallFailed: _store_failed,
     facts.ObjectDone: _object_done,
     facts.ObjectFailed: _object_failed,
-    facts.Hung: _hung,
-    facts.Lagged: _lagged,
+    facts.Hung: _once("worldline_hangs_total"),
+    facts.Lagged: _lasting("worldline_loop_lag_seconds"),
     facts.Troubled: _troubled,
     facts.HostChanged: _not_counted,
 }
