@@ -25,13 +25,13 @@ from worldline.store import kv
 
 PAGE = 1_000  # universes looked at in one read
 
-_UNIVERSE = space.part(space.Root.UNIVERSE)
+_UNIVERSE = space.part(space.KeyRoot.UNIVERSE)
 _ID = slice(len(_UNIVERSE) + 1, len(_UNIVERSE) + 1 + limits.ID_BYTES)  # behind its type code
 _PART = slice(_ID.stop, _ID.stop + len(space.part(space.InUniverse.HINT)))
 _HINT = space.part(space.InUniverse.HINT)
 _DUE = space.part(space.InUniverse.DUE)
 _DELETED = space.part(space.InUniverse.DELETION)
-_UNIVERSES_DELETED = space.part(space.Root.STORE) + space.part(space.InStore.UNIVERSE_DELETION)
+_UNIVERSES_DELETED = space.part(space.KeyRoot.STORE) + space.part(space.InStore.UNIVERSE_DELETION)
 _NAMES = layer.names_range(count_max=1).begin
 
 assert PAGE < limits.READ_REQUESTS_MAX
