@@ -113,7 +113,7 @@ async def test_names_are_set_listed_moved_and_deleted(memory_kit: Kit) -> None:
         await universe.delete_ref("b")
     with pytest.raises(wl.NotFound):
         await universe.set_ref("new", "nowhere")
-    with pytest.raises(wl.Exists, match="is taken"):
+    with pytest.raises(wl.Exists, match="is in use"):
         await universe.rename("b", "main")
     await universe.delete_ref("main")
     with pytest.raises(wl.NotFound):

@@ -20,7 +20,7 @@ FILE_LINES_MAX = 600
 
 PURE = ("model", "codec", "keys", "kernel", "flow_core")
 COMMAND_LINE = ("cli/", "terminal/", "features/")
-ENVIRONMENT_FILES = ("base/env_os.py", "base/env.py", "runtime/store_opening.py")
+ENVIRONMENT_FILES = ("base/env_os.py", "base/env.py", "runtime/environment.py")
 
 BANNED_CALLS = {
     "time.time": "Env.wall_us",
@@ -164,7 +164,7 @@ def node_problems(node: ast.AST, name: str) -> Iterator[str]:
             if alias.name.split(".")[0] in BANNED_MODULES:
                 yield f"{alias.name} is banned; use codec.structs"
     elif isinstance(node, ast.Attribute) and dotted(node) == "os.environ" and name not in ENVIRONMENT_FILES:
-        yield "os.environ is read only in runtime/store_opening.py"
+        yield "os.environ is read only in runtime/environment.py"
     elif isinstance(node, ast.ExceptHandler):
         broad = node.type is None or dotted(node.type) in ("Exception", "BaseException")
         reraises = any(isinstance(inner, ast.Raise) and inner.exc is None for inner in ast.walk(node))

@@ -97,7 +97,7 @@ def test_a_signal_lets_a_process_say_what_it_is_doing(tmp_path: Path, app_file: 
         assert up.end() == 0
     found = json.loads(line)["dump"]
     assert found["worker"] == up.said["worker"]
-    assert [role["name"] for role in found["roles"]][:3] == ["world worker", "adapter worker", "timer worker"]
+    assert [role["name"] for role in found["roles"]][:3] == ["world worker", "effect worker", "timer worker"]
     assert [role["name"] for role in found["roles"]][-1] == "watchdog"
     assert "Thread" in found["stacks"]
 

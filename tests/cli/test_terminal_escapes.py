@@ -184,7 +184,7 @@ async def test_what_a_host_logs_is_harmless_whichever_handler_writes_it(caplog: 
         _ = await alice.start(escapes.parked(HOSTILE), id="parked")
         _ = await alice.start(escapes.retried(HOSTILE), id="retried")
         await alice._handle.send(f"Sch{HOSTILE}", user_values.dump({}))
-        expected = ("was not taken: Notes.noted raised", "is parked", "tried again in", "takes a Sch")
+        expected = ("was not processed: Notes.noted raised", "is parked", "tried again in", "takes a Sch")
 
         async def logged() -> bool:
             return all(each in caplog.text for each in expected)

@@ -249,7 +249,7 @@ async def test_a_wait_that_takes_too_long_says_what_for_and_how_to_go_on() -> No
         assert await (await world.attach(run.id)).result() == "done"
         await world.pause()
         sent = await world.send(Placed(Order(1)))
-        with pytest.raises(TimeoutError, match=f"the event {sent.id} was not taken within 0.1 s; it is durable"):
+        with pytest.raises(TimeoutError, match=f"the event {sent.id} was not processed within 0.1 s; it is durable"):
             await sent.applied(0.1)
         with pytest.raises(TimeoutError, match=r"world 'w' has not answered Total within 0\.1 s.*again with id='t'"):
             await world.ask(Total(), id="t", timeout=0.1)

@@ -85,7 +85,7 @@ async def test_the_caller_gets_it_raised(memory_kit: Kit, where: str, caplog: py
     async with caller(memory_kit, where, program()) as world:
         sent = await world.send(Unknown())
         with pytest.raises(
-            wl.errors.Unhandled, match="world 'w' did not take Unknown: nothing here takes an Unknown"
+            wl.errors.Unhandled, match="world 'w' did not process Unknown: nothing here takes an Unknown"
         ) as caught:
             await sent.applied()
         [letter] = [each async for each in world.dead()]
@@ -93,7 +93,7 @@ async def test_the_caller_gets_it_raised(memory_kit: Kit, where: str, caplog: py
         [entry] = [each for each in await world.journal() if each.kind is Kind.UNDECODABLE_INPUT]
         assert caught.value.height < entry.height
         [line] = [each.getMessage() for each in caplog.records if each.name == "worldline.worker"]
-        assert "event Unknown was not taken: nothing here takes an Unknown now; it is a dead letter" in line
+        assert "event Unknown was not processed: nothing here takes an Unknown now; it is a dead letter" in line
         assert f"`worldline dead retry w {letter.id}`" in line
     async with caller(memory_kit, where, program(takes_unknown=True)) as world:
         assert await world.retry_dead() == 1
@@ -104,7 +104,7 @@ async def test_the_caller_gets_it_raised(memory_kit: Kit, where: str, caplog: py
 async def test_what_fails_in_its_handler_is_not_taken_either(memory_kit: Kit, where: str) -> None:
     async with caller(memory_kit, where, program()) as world:
         with pytest.raises(
-            wl.errors.Unhandled, match=r"did not take Known: .*ValueError: less than nothing; it is a dead letter"
+            wl.errors.Unhandled, match=r"did not process Known: .*ValueError: less than nothing; it is a dead letter"
         ):
             await (await world.send(Known(-1))).applied()
         before = await (await world.send(Known(1))).applied()

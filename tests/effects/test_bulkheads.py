@@ -114,11 +114,11 @@ async def test_another_kind_starts_while_hundreds_of_one_do_not_end(memory_kit: 
     run = await world.start(many(), id="many")
 
     async def full() -> bool:
-        return bool(host.host.adapter.running == 256)
+        return bool(host.host.effects.running == 256)
 
     await aio.until(full)
     assert await world.run(one(), timeout=10) == "done"
-    assert host.host.adapter.running >= 256, "none of them has ended"
+    assert host.host.effects.running >= 256, "none of them has ended"
     gate.set()
     assert await run.result(60) == 400
     await host.close()

@@ -224,7 +224,7 @@ async def test_work_that_is_not_due_after_all_takes_nobodys_place(memory_kit: Ki
     assert made[0].set_back
     assert process.host.failed is None
     assert all(each.last_error is None for each in process.host._loops), "it is nothing to complain about"
-    assert not process.host.adapter._promised
+    assert not process.host.effects._promised
     await process.close()
 
 
@@ -300,7 +300,7 @@ async def test_an_answer_under_a_claim_that_another_has_is_dropped(memory_kit: K
     outside.let(1)
 
     async def over() -> bool:
-        return not first.host.adapter._tasks
+        return not first.host.effects._tasks
 
     await aio.until(over)
     assert (told.outcomes, told.answers) == (["lost"], 0), "nothing of it is in the world"
@@ -367,7 +367,7 @@ async def test_whoever_loses_a_claim_stops_working(memory_kit: Kit) -> None:
     app = outside.program()
     settings = kits.settings(adapter={"renew_ms": 20})
     hosting = await memory_kit.process(app)
-    hosting.host.adapter._kinds.clear()
+    hosting.host.effects._kinds.clear()
     perform = await memory_kit.process(app, settings=settings)
     world = await hosting.universe.ensure("w", app)
     run = await world.start(app.workflows["go"](), id="r")
@@ -517,7 +517,7 @@ async def test_an_answer_that_comes_twice_is_taken_once(kit: Kit) -> None:
         outside.let(1)
 
         async def over() -> bool:
-            return not universe._connection.host.adapter._tasks  # type: ignore[union-attr]
+            return not universe._connection.host.effects._tasks  # type: ignore[union-attr]
 
         await aio.until(over)
         assert (await receipts(world))[0] == 1

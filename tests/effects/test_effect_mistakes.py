@@ -182,7 +182,7 @@ async def test_where_attempts_have_no_limit_it_is_parked_until_the_code_is_mende
         parked = await world.effects(state=wl.WorkState.PARKED)
         [line] = lines(caplog)
         assert "is parked after attempt 1: NameError: name 'undefined' is not defined (test_effect_mistakes.py:" in line
-        assert f"; when its code is mended: `worldline effect retry {parked[0].id[:12]}`" in line
+        assert f"; when its code is fixed: `worldline effect retry {parked[0].id[:12]}`" in line
         await parked[0].retry()
         assert await run.result(20) == "mended"
     assert len(calls) == 2

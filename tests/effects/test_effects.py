@@ -625,7 +625,7 @@ async def test_an_effect_unknown_to_this_process_is_left_for_others(kit: Kit) ->
     here.workflows.update(there.workflows)
     here.effects.update(there.effects)
     hosting = await kit.process(here)
-    hosting.host.adapter._kinds.clear()  # a host that performs nothing itself
+    hosting.host.effects._kinds.clear()  # a host that performs nothing itself
     await kit.process(nowhere)
     world = await hosting.universe.ensure("w", here)
     run = await world.start(go(), id="r")

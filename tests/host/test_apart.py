@@ -94,7 +94,7 @@ async def test_without_an_adapter_effects_wait_in_their_queue(kit: Kit) -> None:
         assert (opened.work.kind, opened.work.state, opened.work.attempt) == (WorkKind.EFFECT, WorkState.WAITING, 0)
         async with apart.host(kit, app, roles=[ADAPTER]) as adapter:
             assert await (await world.attach("r")).result(30) == 12
-            assert adapter.adapter.performed == 2
+            assert adapter.effects.performed == 2
 
 
 async def test_an_adapter_that_stops_gives_its_claims_back(kit: Kit) -> None:

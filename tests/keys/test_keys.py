@@ -358,7 +358,7 @@ def test_object_names_are_made_of_hex_and_end_in_the_nonce() -> None:
 
 
 ORDINALS: dict[type[enum.IntEnum], dict[str, int]] = {
-    space.Root: {"STORE": 1, "UNIVERSE": 2, "WORKER": 3},
+    space.KeyRoot: {"STORE": 1, "UNIVERSE": 2, "WORKER": 3},
     space.InStore: {
         "SCHEMA": 1,
         "UNIVERSE_NAME": 2,

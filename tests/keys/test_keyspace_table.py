@@ -58,7 +58,7 @@ def test_no_column_has_a_default() -> None:
 
 def test_ordinals_have_two_bytes_in_a_key() -> None:
     """Which is what `of` counts on, and `sealing`."""
-    assert {len(space.part(each)) for kind in (space.Root, *KINDS) for each in kind} == {2}
+    assert {len(space.part(each)) for kind in (space.KeyRoot, *KINDS) for each in kind} == {2}
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_an_ordinal_of_no_release_is_of_none(root: tuple[tuples.Item, ...]) -> N
 
 def test_ordinals_alone_make_no_key_of_a_world() -> None:
     """What stands at the places of ids has to be ids."""
-    forged = space.part(space.Root.UNIVERSE) + bytes(17) + space.part(space.InUniverse.META)
+    forged = space.part(space.KeyRoot.UNIVERSE) + bytes(17) + space.part(space.InUniverse.META)
     assert keyspace_table.of(forged) is keyspace_table.row(space.InUniverse.META), (
         "a look at fixed places sees no difference"
     )

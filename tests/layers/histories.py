@@ -14,7 +14,7 @@ from worldline.layers import journal as journals
 from worldline.layers import step_changes as stored_changes
 from worldline.layers.history import history_line, step_reader
 from worldline.model import change as model
-from worldline.model import ids, journal
+from worldline.model import ids, journal, state_digest
 from worldline.model.change import Change, Row
 from worldline.model.rows import Rows
 from worldline.store import kv
@@ -56,7 +56,7 @@ class History:
         self.steps: list[tuple[list[journal.JournalEntry], list[Change]]] = []
 
     def seal(self, payloads: Sequence[bytes], changes: Sequence[Change]) -> journals.SealedSteps:
-        state = model.digests(self.head.state, changes)[0]
+        state = state_digest.digests(self.head.state, changes)[0]
         sealed = journals.seal(self.head, drafts(*payloads), changes, state=state, time_us=self.time_us, book=self.book)
         self.head = sealed.after
         self.rows.apply(changes)

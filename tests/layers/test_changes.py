@@ -17,7 +17,7 @@ from worldline.base import errors, limits
 from worldline.codec import canonical, delta
 from worldline.layers import step_changes as stored_changes
 from worldline.model import change as model
-from worldline.model import row_keys
+from worldline.model import row_keys, state_digest
 from worldline.model.change import Change, Row
 
 
@@ -57,7 +57,7 @@ def test_golden_changes() -> None:
 
 def test_short_changes_are_stored_as_they_are_hashed() -> None:
     changes = [model.drop(b"g"), model.gone(b"k"), model.put(b"l", Row(b"mean", b"p")), model.put(b"m", Row(b""))]
-    plain = model.digests(bytes(32), changes)[2]
+    plain = state_digest.digests(bytes(32), changes)[2]
     stored = stored_changes.encode(changes, drafts(b"input"), stored_changes.Book(), [], plain=plain)
     assert stored.hex() == "0300000011" + "88" + "416701" + "416b00" + "416c446d65616e" + "416d40" + "82417040"
     assert logical(resolved(stored, {})) == logical(changes)
@@ -68,13 +68,13 @@ def test_short_changes_are_stored_as_they_are_hashed() -> None:
 @pytest.mark.parametrize("size", [64, 65])
 def test_what_is_more_than_short_rows_is_not_plain(size: int) -> None:
     changes = [model.gone(b"k"), model.put(b"l", Row(bytes(size)), slot=(0, 20))]
-    assert (model.digests(bytes(32), changes)[2] == b"") is (size > model.SHORT_BYTES_MAX)
+    assert (state_digest.digests(bytes(32), changes)[2] == b"") is (size > model.SHORT_BYTES_MAX)
 
 
 def test_very_many_short_rows_are_a_blob() -> None:
     changes = [model.put(number.to_bytes(4, "big"), Row(bytes(60))) for number in range(5_000)]
     large: list[bytes] = []
-    plain = model.digests(bytes(32), changes)[2]
+    plain = state_digest.digests(bytes(32), changes)[2]
     stored = stored_changes.encode(changes, drafts(b"input"), stored_changes.Book(), large, plain=plain)
     assert stored_changes.apart(stored) == address(large[0])
     assert logical(resolved(large[0], {})) == logical(changes)

@@ -21,7 +21,7 @@ from worldline.keys import journal as keys
 from worldline.layers import journal
 from worldline.model import ids
 from worldline.model import journal as model
-from worldline.model.change import NO_CHANGES
+from worldline.model.state_digest import NO_CHANGES
 from worldline.store import kv, transact
 
 AT = scenario.address()

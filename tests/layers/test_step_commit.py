@@ -15,7 +15,7 @@ from worldline.base import errors, limits
 from worldline.keys import journal as journal_keys
 from worldline.layers import inbox, journal, leases, ready, step_commit, work, worlds
 from worldline.layers.history import history_line, step_reader
-from worldline.model import change, ids, payload
+from worldline.model import change, ids, payload, state_digest
 from worldline.model import inbox as inbox_model
 from worldline.model import journal as journal_model
 from worldline.model.inbox import ReceiptStatus
@@ -337,7 +337,7 @@ def at_the_limits(
     drafts += [EntryDraft(Kind.EVENT_RAISED, bytes(rest // count)) for _ in range(count)]
     fill = bytes(limits.INLINE_BYTES_MAX - 64)  # a row of which fits into a change
     changes = [change.put(bytes([index]), change.Row(fill)) for index in range(16)]
-    state = change.digests(before.state, changes)[0]
+    state = state_digest.digests(before.state, changes)[0]
     steps = journal.seal(before, drafts, changes, state=state, time_us=store_us)
     assert limits.STEP_CHANGES_BYTES_MAX * 0.99 < len(steps.changes[0]) <= limits.STEP_CHANGES_BYTES_MAX
     assert len(steps.entries) == ENTRIES_MAX

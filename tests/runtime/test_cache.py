@@ -16,7 +16,7 @@ from worldline.base import errors, limits
 from worldline.client import connection
 from worldline.layers import cas
 from worldline.model.settings import CacheSettings, Settings
-from worldline.runtime import store_opening
+from worldline.runtime import environment
 
 DATA = b"large" * 20_000
 _numbers = itertools.count()
@@ -106,8 +106,8 @@ async def test_without_a_folder_nothing_is_written(bucket: str, tmp_path: Path) 
 
 
 async def test_environment_names_folder_and_size(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(store_opening.CACHE, str(tmp_path / "named"))
-    monkeypatch.setenv(store_opening.CACHE_BYTES, str(limits.CACHE_BYTES_MIN))
+    monkeypatch.setenv(environment.CACHE, str(tmp_path / "named"))
+    monkeypatch.setenv(environment.CACHE_BYTES, str(limits.CACHE_BYTES_MIN))
     async with opened(tmp_path / "store", bucket) as universe:
         of = await universe._connection.blobs.put(DATA)
         await universe._connection.blobs.get(of)
@@ -130,8 +130,8 @@ async def test_environment_names_folder_and_size(bucket: str, tmp_path: Path, mo
 async def test_sizes_that_are_refused(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, why: str
 ) -> None:
-    monkeypatch.setenv(store_opening.CACHE, str(tmp_path / "named"))
-    monkeypatch.setenv(store_opening.CACHE_BYTES, size)
+    monkeypatch.setenv(environment.CACHE, str(tmp_path / "named"))
+    monkeypatch.setenv(environment.CACHE_BYTES, size)
     with pytest.raises(errors.BadInput) as caught:
         async with opened(tmp_path / "store", bucket):
             pass

@@ -127,7 +127,7 @@ async def test_a_dump_says_what_is_going_on_and_nothing_of_its_contents(memory_k
     await aio.until(running)
     found = process.host.dump()
     at = await world._handle.address()
-    assert [each.name for each in found.roles] == ["world worker", "adapter worker", "timer worker", "proofs"]
+    assert [each.name for each in found.roles] == ["world worker", "effect worker", "timer worker", "proofs"]
     assert [(each.world, each.name, each.epoch) for each in found.worlds] == [(at.world.hex(), "alice", 1)]
     assert [(each.effect, each.world, each.attempt) for each in found.effects] == [("wait", at.world.hex(), 1)]
     assert (found.worlds_omitted, found.effects_omitted) == (0, 0)

@@ -485,7 +485,7 @@ async def test_three_workers_do_not_pass_a_poisoned_world_round(
     await aio.until(all_taken)
     assert len(tries) == 4, "a budget of three, and once to settle it: none more, whoever tries"
     [letter] = await kits.dead(processes[0].engine, at)
-    assert "raised 4 times in a row, so it was not taken" in letter.dead.reason
+    assert "raised 4 times in a row, so it was not processed" in letter.dead.reason
     assert await world.ask(Add(0), timeout=20) == 50
     assert all(process.host.failed is None for process in processes)
     monkeypatch.undo()

@@ -160,7 +160,7 @@ async def test_what_is_not_committed_has_not_happened(memory_kit: Kit) -> None:
     await asyncio.sleep(0.05)
     asked = asyncio.ensure_future(world.ask(AddUp(10)))
     await asyncio.sleep(0.05)
-    assert len(process.host.adapter._promised) == 5, "its effects are as good as claimed"
+    assert len(process.host.effects._promised) == 5, "its effects are as good as claimed"
     assert called == []
     assert not asked.done()
     assert not starting.done()
@@ -169,7 +169,7 @@ async def test_what_is_not_committed_has_not_happened(memory_kit: Kit) -> None:
     results = await asyncio.gather(asked, starting, return_exceptions=True)
     assert [type(each) for each in results] == [errors.StoreUnavailable, errors.StoreUnavailable]
     assert called == []
-    assert process.host.adapter._promised == {}, "what was set aside for its effects is free again"
+    assert process.host.effects._promised == {}, "what was set aside for its effects is free again"
     watched.fail = None
     assert await world.ask(AddUp(100), timeout=10) == 101
     assert called == []
@@ -192,8 +192,8 @@ async def test_what_is_lost_to_another_host_has_not_happened_here(memory_kit: Ki
     watched.going.set()
     assert await running == 10
     assert len(called) == 5
-    assert process.host.adapter._promised == {}
-    assert process.host.adapter.performed == 0
+    assert process.host.effects._promised == {}
+    assert process.host.effects.performed == 0
     await process.close()
     await other.close()
 

@@ -124,7 +124,7 @@ async def test_an_input_that_cannot_even_be_settled_is_dropped(
     assert behind == 2
     assert isinstance(bad, errors.StepFailed), bad
     [letter] = await kits.dead(host.engine, at)
-    assert f"raised {BUDGET + 1} times in a row, so it was not taken" in letter.dead.reason
+    assert f"raised {BUDGET + 1} times in a row, so it was not processed" in letter.dead.reason
     await kits.prove(world, app)  # what a replay does is what was done, though the kernel still raises
     monkeypatch.undo()
     await kits.prove(world, app)
@@ -152,7 +152,7 @@ async def test_a_command_that_raises_is_refused_and_its_caller_told(
     with pytest.raises(errors.StepFailed, match="RecursionError"):
         await terminating
     [letter] = await kits.dead(host.engine, at)
-    assert "not taken" in letter.dead.reason
+    assert "not processed" in letter.dead.reason
     monkeypatch.undo()
     await kits.prove(world, app)
     await run.terminate("enough")
@@ -197,7 +197,7 @@ async def test_the_answer_of_an_effect_whose_step_raises(
         assert await run.result(timeout=20) == 8
     else:
         [letter] = await kits.dead(host.engine, at)
-        assert "not taken" in letter.dead.reason
+        assert "not processed" in letter.dead.reason
         await run.reset()
         assert await run.result(timeout=20) == 8
     await kits.prove(world, app)

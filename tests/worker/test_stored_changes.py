@@ -20,7 +20,7 @@ from worldline.kernel.parts import StepParts
 from worldline.keys import cas as cas_keys
 from worldline.keys import journal as journal_keys
 from worldline.layers.history import history_line, step_reader
-from worldline.model import change, step_records
+from worldline.model import change, state_digest, step_records
 from worldline.model.change import Row
 from worldline.runtime import world_restore
 from worldline.store import kv
@@ -65,9 +65,9 @@ class Changing:
             base = None if before is None else before.meaning
             changes.append(change.put(b"\x01large", Row(grown), base=base))
         self.rows |= {each.key: each.row for each in changes if each.row is not None}
-        state = change.digests(self.states[context.step - 1], changes)[0]
+        state = state_digest.digests(self.states[context.step - 1], changes)[0]
         self.states[context.step] = state
-        covered = change.changes_digest(changes)
+        covered = state_digest.changes_digest(changes)
         return msgspec.structs.replace(stepped, changes=changes, covered=covered, plain=b"", state=state)
 
 

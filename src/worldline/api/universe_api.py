@@ -89,7 +89,7 @@ class Universe:
     async def create(
         self, name: str, program: Program, /, *, labels: dict[str, str] | None = None, seed: str | None = None
     ) -> World:
-        """Make a new world. `Exists` if the name is taken.
+        """Make a new world. `Exists` if the name is in use.
 
         `seed`: it begins with the state of this world, "template" or "template@HEIGHT", as a live fork of it.
         """
@@ -160,7 +160,7 @@ class Universe:
     ) -> World:
         """Make a new world of a file that `World.export` has written. All of the file is checked first.
 
-        It begins archived, so that two copies never both act: `await world.resume()` lets it go on. `name`: another
+        It begins archived, so that two copies never both act: `await world.resume()` starts it. `name`: another
         than that in the file. `effects`: what becomes of those that were open. `live`: whether its effects leave it;
         unless given, they do if those of the exported world did. `bytes_max`: how much the file may unpack to; unless
         given, what one of its size does (`CopyTooLarge`).
@@ -199,7 +199,7 @@ class Universe:
         await world_changes.free(self._connection, name)
 
     async def rename(self, world: str, name: str, /) -> World:
-        """Give a world another name of its own, and free the old one. `Exists` if the name is taken."""
+        """Give a world another name of its own, and free the old one. `Exists` if the name is in use."""
         await world_changes.rename(self._connection, await Handle(self._connection, world).address(), name)
         return World(self._connection, name)
 

@@ -140,7 +140,7 @@ async def open(
             )
             for program in known:
                 process.link.knows(program)
-            # Before the host starts: the first input must meet the quota, and a host may run worlds that send at once.
+            # Before the host starts: the first input must meet the bounds, and a host may run worlds that send at once.
             await process.link.pressure.begin()
             process.start()
             # A host finishes its steps after the first Ctrl+C, which may take long; without one there is nothing to

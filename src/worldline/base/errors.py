@@ -39,10 +39,10 @@
     │   ├── ErasedValue           or replays one whose personal value was erased since
     │   └── CannotRead            or cannot read a cell that is not in memory
     │       └── DamagedCell       because what is stored of it is damaged or missing
-    ├── NotHosted                 no process runs the world now; the input is durable and is taken when one does
+    ├── NotHosted                 no process runs the world now; the input is durable and is processed when one does
     ├── RunBlocked                a run waits for a person: its code does not fit, or an effect of it is parked
-    ├── Unhandled                 an event that its world did not take: it is a dead letter
-    ├── StepFailed                the step over an input could not be recorded: the input was not taken, and why
+    ├── Unhandled                 an event that its world did not process: it is a dead letter
+    ├── StepFailed                the step over an input could not be recorded: the input was not processed, and why
     ├── Overloaded                there is too much to do already; try again after a while
     ├── QuotaExceeded             the universe has all that it may have: which quota, how much, of how much
     └── Corrupt                   stored bytes are not what was written
@@ -69,7 +69,7 @@ class Error(Exception):
 
 
 class BadInput(Error):
-    """A caller passed something that cannot be taken: the message says what, and what is taken."""
+    """A caller passed something that cannot be accepted: the message says what, and what is accepted."""
 
     code = "bad_input"
     exit_code = exit_codes.USAGE
@@ -337,8 +337,8 @@ class NotHosted(Error):
 
 
 class RunBlocked(Error):
-    """A run has waited for a person for too long to go on waiting for it. It is kept, and goes on when its code is
-    mended, or the effect that it waits for is retried or answered. `run`: which; `report`: all that is known of it.
+    """A run has waited for a person for too long to go on waiting for it. It is kept, and resumes when its code is
+    fixed, or the effect that it waits for is retried or answered. `run`: which; `report`: all that is known of it.
     """
 
     code = "run_blocked"
@@ -352,8 +352,8 @@ class RunBlocked(Error):
 
 
 class Unhandled(Error):
-    """An event was not taken: nothing in its world's program takes it, or what does has failed. It is a dead letter,
-    and can be given again. `height`: where the journal says so.
+    """An event was not processed: nothing in its world's program handles it, or what does has failed. It is a dead
+    letter, and can be given again. `height`: where the journal says so.
     """
 
     code = "unhandled"
@@ -364,7 +364,7 @@ class Unhandled(Error):
 
 
 class StepFailed(Error):
-    """An input was not taken: the step over it ended in a way that cannot be recorded. Again will not help."""
+    """An input was not processed: the step over it ended in a way that cannot be recorded. Again will not help."""
 
     code = "step_failed"
 
@@ -423,7 +423,7 @@ class DecodeError(Corrupt):
 
 
 class KeyDestroyed(DecodeError):
-    """What stood here was made unreadable for good, by the destruction of its key."""
+    """What stood here was made unreadable permanently, by the destruction of its key."""
 
     code = "key_destroyed"
 

@@ -1,9 +1,9 @@
 """`worldline bench --cluster`: roles as processes of their own on one server, under a steady load.
 
-Two workers, an adapter, a timer worker and an orchestrator are started by the command line, as an operator would; this
-process is a client. First a steady load is offered: events at a fixed rate, whether or not they are applied in time;
-one in fifty is timed from sending to its entry. Then as many events as possible are sent, until all are applied. Then
-one worker is killed, and every world asked until it answers again.
+Two workers, an effect worker, a timer worker and an orchestrator are started by the command line, as an operator would;
+this process is a client. First a steady load is offered: events at a fixed rate, whether or not they are applied in
+time; one in fifty is timed from sending to its entry. Then as many events as possible are sent, until all are applied.
+Then one worker is killed, and every world asked until it answers again.
 
 `inbox_to_journal` is what the client sees: from before it sends until it has seen the entry, so more than the way
 itself. `heartbeat` and `effect` (from the step that asked until the result was journaled) are what the workers
@@ -31,7 +31,7 @@ import worldline as wl
 from worldline.base import env as envs
 from worldline.base import env_os, errors
 from worldline.bench import bench_targets, bench_workloads
-from worldline.runtime import store_opening
+from worldline.runtime import environment, store_opening
 
 WORLDS = 100
 OFFERED_PER_S = 1_000
@@ -158,7 +158,7 @@ async def _start(url: str, name: str, words: list[str]) -> RoleProcess:
         "--json",
         "--metrics",
         "127.0.0.1:0",
-        env=store_opening.environment(url),
+        env=environment.variables_with_store(url),
         stdout=asyncio.subprocess.PIPE,
     )
     return RoleProcess(process, name)

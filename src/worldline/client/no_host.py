@@ -67,6 +67,6 @@ async def reason(universe: Connection, at: ids.Address, *, option: str | None = 
             f"what was sent is durable and waits until it can be run; see `worldline why {meta.name}{option}`"
         )
     return (
-        f"no process hosts world {meta.name!r} (program {meta.program!r}): what was sent is durable and is taken when "
-        f"one does; open the store with host=, or type `worldline dev FILE{option}`"
+        f"no process hosts world {meta.name!r} (program {meta.program!r}): what was sent is durable and is processed "
+        f"when one does; open the store with host=, or type `worldline dev FILE{option}`"
     )

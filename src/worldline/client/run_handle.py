@@ -54,9 +54,9 @@ class Sent:
         return self._sending.repeated
 
     async def applied(self, timeout: Seconds | None = None) -> int:
-        """Wait until the world has taken it, and return the height at which it has. `Unhandled` if nothing in the world
-        takes it, or what does has failed: it is a dead letter. `NotHosted` if no process has run the world for too
-        long.
+        """Wait until the world has processed it, and return the height at which it has. `Unhandled` if nothing in the
+        world handles it, or what does has failed: it is a dead letter. `NotHosted` if no process has run the world for
+        too long.
         """
         async with time_limits.Within(timeout, lambda limit: time_limits.of_event(self._sending.id, limit)):
             found = await world_answers.taken(self._universe, self._sending)
@@ -68,8 +68,8 @@ class Sent:
         option = urls.option("store", self._universe.store.url)
         which = f"{shlex.quote(self._world)} {taken.letter}{option}"
         return errors.Unhandled(
-            f"world {self._world!r} did not take {self._event}: {' '.join(taken.dead.split())}; it is a dead letter: "
-            f"when the cause is mended, type `worldline dead retry {which}`",
+            f"world {self._world!r} did not process {self._event}: {' '.join(taken.dead.split())}; it is a dead "
+            f"letter: when the cause is fixed, type `worldline dead retry {which}`",
             height=taken.height,
         )
 
@@ -151,7 +151,7 @@ class Run(Generic[R_co]):
         return await self.status()
 
     async def reset(self, *, to: int | Literal["start"] = "start") -> RunStatus:
-        """Drop its operations from this one on, counted from 1, or all of them, and let it go on from there under the
+        """Drop its operations from this one on, counted from 1, or all of them, and resume it from there under the
         code that is hosted now. What it asks for again may happen twice. Returns how it stands then.
         """
         await self._change(run_repair.RESET, run_repair.reset_run(self.id, to))

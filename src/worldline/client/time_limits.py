@@ -38,7 +38,7 @@ def of_run(world: Handle, run_id: str, limit: str) -> str:
     if not run_id:  # it timed out before the run had an id: there is nothing to attach to
         return f"world {world.name!r} was not reached within {limit}: no run was started"
     return (
-        f"run {run_id!r} of world {world.name!r} has not ended within {limit} and goes on; wait for it with "
+        f"run {run_id!r} of world {world.name!r} has not ended within {limit} and continues; wait for it with "
         f"`await (await world.attach({run_id!r})).result()`; `{_why(world)}` says what it waits for"
     )
 
@@ -53,8 +53,8 @@ def of_request(world: Handle, request: str, client_id: str | None, limit: str) -
 
 def of_event(event_id: str, limit: str) -> str:
     return (
-        f"the event {event_id} was not taken within {limit}; it is durable and stays in the inbox: wait for it again "
-        f"with `await sent.applied()`"
+        f"the event {event_id} was not processed within {limit}; it is durable and stays in the inbox: wait for it "
+        f"again with `await sent.applied()`"
     )
 
 

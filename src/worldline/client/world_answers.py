@@ -153,7 +153,7 @@ async def add_trace(
 
 
 class Durable:
-    """Around the waiting for an answer: if that fails, the error must not say that the input was not taken."""
+    """Around the waiting for an answer: if that fails, the error must not say that the input was not processed."""
 
     def __enter__(self) -> None:
         pass

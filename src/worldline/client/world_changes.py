@@ -103,7 +103,7 @@ async def rename(universe: Connection, at: ids.Address, name: str) -> None:
         read = await engine.read(worlds.get_name(universe.id, world.meta.name), worlds.get_name(universe.id, name))
         raw = read.value(0)
         if raw is None or read.value(1) is not None:
-            raise errors.Exists(f"the name {name!r} is taken")
+            raise errors.Exists(f"the name {name!r} is in use")
         batch = kv.Batch()
         worlds.rename(batch, world, name, raw=raw)
         return transact.Write(batch, lambda _: None)

@@ -1,11 +1,12 @@
 """The janitor: clears away what has had its time, in small turns.
 
 A round goes through a universe once: the records of client ids whose window has passed, pointers into queues that no
-longer lead anywhere and that no adapter comes across, what dead workers have left, in the store (leases, chunks) and
-beside it (lock files, temporary files of uploads); then the jobs that features bring (`runtime/janitor_job.py`), such
-as a garbage collection. A job that watches keys does not wait for a round: what deleted worlds have left is removed as
-soon as they are. Each turn looks at a bounded number of records, and each act is a commit of its own that expects what
-was read, so any number of janitors may run at once. Nothing depends on one: without it, things only take up room.
+longer lead anywhere and that no effect worker comes across, what dead workers have left, in the store (leases, chunks)
+and beside it (lock files, temporary files of uploads); then the jobs that features bring (`runtime/janitor_job.py`),
+such as a garbage collection. A job that watches keys does not wait for a round: what deleted worlds have left is
+removed as soon as they are. Each turn looks at a bounded number of records, and each act is a commit of its own that
+expects what was read, so any number of janitors may run at once. Nothing depends on one: without it, things only take
+up room.
 
 What has had its time is found by the age of the universe, which janitors count (`age_counter.py`), and by no clock.
 

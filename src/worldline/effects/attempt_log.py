@@ -30,13 +30,13 @@ def retried(claim: works.Open, policy: RetryPolicy, ended: AttemptResult, *, pau
 
 def parked(claim: works.Open, ended: AttemptResult) -> None:
     """It waits for a person."""
-    mend = "when its code is mended" if ended.mistake or ended.unfit else "when the cause is fixed"
+    when = "when its code is fixed" if ended.mistake or ended.unfit else "when the cause is fixed"
     log.error(
         "%s is parked after attempt %d: %s; %s: `worldline effect retry %s`, or `worldline effect answer %s VALUE`",
         _named(claim),
         claim.work.attempt,
         _why(ended),
-        mend,
+        when,
         _short(claim),
         _short(claim),
         extra=_about(claim),

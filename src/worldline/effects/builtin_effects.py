@@ -13,7 +13,7 @@ from worldline.model.http_response import Response
 
 
 class HttpRequester(Protocol):
-    """An HTTP client of `worldline.adapters`."""
+    """An HTTP client of `worldline.effects`."""
 
     async def request(
         self,

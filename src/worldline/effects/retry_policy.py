@@ -41,7 +41,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
     def parks(self, *, mistake: bool) -> bool:
         """Whether it waits for a person then. What may be tried without end does not fail because of a mistake in the
-        code: that can be mended.
+        code: that can be fixed.
         """
         return self.park or (mistake and self.attempts is None)
 

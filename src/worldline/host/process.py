@@ -1,9 +1,9 @@
 """Hosting: the roles of one process, composed and run concurrently.
 
-A host is any mix of roles. A world worker, an adapter and timers in one process have short cuts between them: effects
-come to the adapter already claimed, answers and firings go straight into the next cycle. Each role alone does the same
-through the queues and inboxes of the store, so any number of hosts of any mix may share one. Closing a host saves and
-releases its worlds and gives its claims back, so that the next host starts where this one stopped.
+A host is any mix of roles. A world worker, an effect worker and timers in one process have short cuts between them:
+effects come to the effect worker already claimed, answers and firings go straight into the next cycle. Each role alone
+does the same through the queues and inboxes of the store, so any number of hosts of any mix may share one. Closing a
+host saves and releases its worlds and gives its claims back, so that the next host starts where this one stopped.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from worldline.model.settings import Settings
 from worldline.observe import dump as dumps
 from worldline.runtime import (
     child_process,
+    environment,
     live_hub,
     peer_stores,
     placement,
@@ -92,11 +93,11 @@ class ProcessHost:
         self._abandoned = False
         self._presence = process_lock.Presence(Path(store.url)) if store_opening.scheme(store.url) == "" else None
         self._scan = self._make_scan() if universes.one is None else None
-        self._adapter = self._make_adapter(egress or Egress(), secrets) if Role.ADAPTER in roles else None
+        self._effects = self._make_effects(egress or Egress(), secrets) if Role.ADAPTER in roles else None
         self._worlds = self._make_worlds() if Role.WORLDS in roles else None
         self._timers = self._make_timers() if Role.TIMERS in roles else None
         if self._worlds is not None:
-            for beside in (self._adapter, self._timers):
+            for beside in (self._effects, self._timers):
                 if beside is not None:
                     beside.attach(self._worlds)
         self._orchestrator = self._make_orchestrator() if Role.ORCHESTRATOR in roles else None
@@ -106,7 +107,7 @@ class ProcessHost:
         self._beside_janitor = self._make_janitor_roles() if Role.JANITOR in roles else []
         made = (
             ("world worker", self._worlds),
-            ("adapter worker", self._adapter),
+            ("effect worker", self._effects),
             ("timer worker", self._timers),
             ("orchestrator", self._orchestrator),
             ("janitor", self._janitor),
@@ -137,16 +138,16 @@ class ProcessHost:
         return self._worlds
 
     @property
-    def adapter(self) -> effect_worker.EffectWorker:
-        assert self._adapter is not None, "no effects are performed in this process"
-        return self._adapter
+    def effects(self) -> effect_worker.EffectWorker:
+        assert self._effects is not None, "no effects are performed in this process"
+        return self._effects
 
     @property
     def timers(self) -> timer_worker.TimerWorker:
         assert self._timers is not None, "no timers are fired in this process"
         return self._timers
 
-    def _make_adapter(self, egress: Egress, secrets: secret_sources.Given | None) -> effect_worker.EffectWorker:
+    def _make_effects(self, egress: Egress, secrets: secret_sources.Given | None) -> effect_worker.EffectWorker:
         return effect_worker.EffectWorker(
             self._store.engine,
             self._store.env,
@@ -168,12 +169,12 @@ class ProcessHost:
                 ),
             ],
             telemetry=self.telemetry,
-            secrets=secret_sources.chosen(secrets, store_opening.variables()),
+            secrets=secret_sources.chosen(secrets, environment.variables()),
         )
 
     def _make_worlds(self) -> world_worker.WorldWorker:
-        """Without an adapter beside it, effects are left in their queues for the adapters of other processes."""
-        claims = step_contents.LocalClaims() if self._adapter is None else self._adapter
+        """Without an effect worker beside it, effects are left in their queues for those of other processes."""
+        claims = step_contents.LocalClaims() if self._effects is None else self._effects
         return world_worker.WorldWorker(
             self._store.engine,
             self._store.env,
@@ -386,13 +387,13 @@ class ProcessHost:
         return {
             "worldline_worlds_held": 0 if self._worlds is None else len(self._worlds.held),
             "worldline_cells_in_memory": 0 if self._worlds is None else self._worlds.cells,
-            "worldline_effects_running": 0 if self._adapter is None else self._adapter.running,
+            "worldline_effects_running": 0 if self._effects is None else self._effects.running,
             "worldline_worlds_diverged": sum(len(job.diverged) for job in self.jobs),
         }
 
     def doing(self) -> list[str]:
         """What closing this process would interrupt, for people: the effects that are being performed."""
-        claims = [] if self._adapter is None else self._adapter.claims()
+        claims = [] if self._effects is None else self._effects.claims()
         return [f"effect {each.work.name}" for each in sorted(claims, key=lambda each: each.intent)]
 
     def dump(self) -> dumps.Dump:
@@ -400,7 +401,7 @@ class ProcessHost:
         return dumps.dump(
             self._loops,
             self._worlds,
-            self._adapter,
+            self._effects,
             self.jobs,
             worker=self.worker.hex(),
             name=self.name,
@@ -445,8 +446,8 @@ class ProcessHost:
 
     async def _close_beside(self) -> None:
         """The roles whose work other processes may take over before the worlds here have ended."""
-        if self._adapter is not None:
-            await self._adapter.close(abandon=self._abandoned)
+        if self._effects is not None:
+            await self._effects.close(abandon=self._abandoned)
         await self.peers.close()
         for each in (
             self._timers,

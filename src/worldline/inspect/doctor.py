@@ -231,7 +231,7 @@ class Doctor:
                 await self._stray("garbage_due", what, key, raw)
 
     async def _matches(self, pointer: works.DuePointer) -> bool:
-        """Read both at once: an adapter may just have moved them."""
+        """Read both at once: an effect worker may just have moved them."""
         at, intent = pointer.pointer.at, pointer.pointer.intent
         read = await self._engine.read(kv.Get(pointer.key), works.get(at, intent))
         if read.value(0) is None:

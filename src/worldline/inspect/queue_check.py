@@ -180,7 +180,7 @@ def _open_faults(seen: QueueView, machine: Machine, at: ids.Address) -> list[Wro
 
 
 async def _due_faults(universe: Connection, at: ids.Address, seen: QueueView, machine: Machine) -> list[WrongQueueKey]:
-    """Claimable work without its pointer. Adapters move both at once, so what seems missing is read again."""
+    """Claimable work without its pointer. Effect workers move both at once, so what seems missing is read again."""
     wanted = wanted_of(machine, at)
     found: list[WrongQueueKey] = []
     # Parked, sent and settled work has no pointer.

@@ -62,7 +62,7 @@ class DamagedRecord(msgspec.Struct, frozen=True):
 
 async def of_store(universe: Connection) -> AsyncIterator[DamagedRecord]:
     """Those of no universe."""
-    async for each in _faults(universe, InStore, space.part(space.Root.STORE)):
+    async for each in _faults(universe, InStore, space.part(space.KeyRoot.STORE)):
         yield each
 
 

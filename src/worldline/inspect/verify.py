@@ -21,8 +21,8 @@ from worldline.layers.history import history_line, journal_pages, saved_state, s
 from worldline.layers.history.journal_file import StepChanges
 from worldline.model import ids, journal, row_keys
 from worldline.model import snapshots as snapshot
-from worldline.model.change import changes_digest
 from worldline.model.rows import Rows
+from worldline.model.state_digest import changes_digest
 from worldline.runtime import world_reader, world_restore
 from worldline.runtime.personal import value_check
 from worldline.store import kv, paging

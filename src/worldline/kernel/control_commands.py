@@ -42,7 +42,7 @@ TRIGGER = "trigger"  # a schedule, by hand
 PROGRAM = "program"
 GIVE_UP = "give_up"  # a timer, by hand
 CONTINUE = "continue"  # by the host itself, when a step left something for the next
-PARK = "park"  # an effect is not tried any more, decided by its adapter or by hand
+PARK = "park"  # an effect is not tried any more, decided by its effect worker or by hand
 RETRY = "retry"  # it is tried again
 ERASE = "erase"  # personal values were erased
 

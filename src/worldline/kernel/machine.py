@@ -34,7 +34,7 @@ from worldline.kernel.rows.row_ledger import RecordQueue, RowLedger, Write, Writ
 from worldline.kernel.rows.row_records import Cell, Record, RunId, RunStatus, Schedule
 from worldline.kernel.run_operations import OpKind
 from worldline.kernel.runs import LiveRun
-from worldline.model import change, ids
+from worldline.model import change, ids, state_digest
 from worldline.model import row_keys as keys
 from worldline.model import step_records as steps
 from worldline.model.journal import Kind
@@ -196,8 +196,8 @@ class Machine:
         return now
 
     def end_step(self) -> tuple[list[change.Change], bytes, bytes]:
-        """The rows that the step has changed, their digest, and their plain form (`change.digests`). `CannotStep` if
-        nothing of this step may be journaled. Then the machine must not be used any more.
+        """The rows that the step has changed, their digest, and their plain form (`state_digest.digests`). `CannotStep`
+        if nothing of this step may be journaled. Then the machine must not be used any more.
         """
         now = self.now
         # Asked again at the end: user code may have caught what dropped the step.
@@ -208,7 +208,7 @@ class Machine:
         del self.now
         self.work.end_step()
         changes = self.ledger.collect()
-        self.state, covered, plain = change.digests(self.state, changes)
+        self.state, covered, plain = state_digest.digests(self.state, changes)
         return changes, covered, plain
 
     @property

@@ -18,7 +18,7 @@ import msgspec
 from worldline.base import errors, limits
 from worldline.codec import tuples
 from worldline.keys import space
-from worldline.keys.space import InStore, InUniverse, InWorker, InWorld, Root
+from worldline.keys.space import InStore, InUniverse, InWorker, InWorld, KeyRoot
 from worldline.model import ids
 
 OTHER = "other"  # the metric of what is no key of ours
@@ -362,14 +362,14 @@ REFERRING = {each.references: each.place for each in KEYSPACES if each.reference
 # --- Which keyspace a key is of ---------------------------------------------------------------------------------------
 
 # Every ordinal is a small number, and so takes as many bytes as this one: they stand at fixed places.
-_ORDINAL = len(space.part(Root.UNIVERSE))
+_ORDINAL = len(space.part(KeyRoot.UNIVERSE))
 _ID = 1 + limits.ID_BYTES  # with its type code
 _OF_STORE = slice(_ORDINAL, 2 * _ORDINAL)
 _BEHIND_ID = slice(_ORDINAL + _ID, 2 * _ORDINAL + _ID)  # that of the universe or the worker
 _BEHIND_WORLD = slice(2 * (_ORDINAL + _ID), 3 * _ORDINAL + 2 * _ID)
-_NO_UNIVERSE = space.part(Root.UNIVERSE) + bytes(_ID)
+_NO_UNIVERSE = space.part(KeyRoot.UNIVERSE) + bytes(_ID)
 
-_STORE, _UNIVERSE, _WORKER = map(space.part, Root)
+_STORE, _UNIVERSE, _WORKER = map(space.part, KeyRoot)
 _WORLD = space.part(InUniverse.WORLD)
 _STORES = {space.part(each.place): each for each in KEYSPACES if isinstance(each.place, InStore)}
 _UNIVERSES = {space.part(each.place): each for each in KEYSPACES if isinstance(each.place, InUniverse)}

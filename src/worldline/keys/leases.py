@@ -23,7 +23,7 @@ from worldline.model import ids, leases
 _EPOCH = space.part(space.InWorld.EPOCH)
 _HOLDER = space.part(space.InWorld.HOLDER)
 _ASSIGNMENT = space.part(space.InWorld.ASSIGNMENT)
-_WORKERS = space.part(space.Root.WORKER)
+_WORKERS = space.part(space.KeyRoot.WORKER)
 
 
 class HeldRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -13,5 +13,5 @@ from worldline.codec import tuples
 from worldline.keys import space
 from worldline.model import world_records as worlds
 
-KEY = tuples.pack((int(space.Root.STORE), int(space.InStore.SCHEMA)))
+KEY = tuples.pack((int(space.KeyRoot.STORE), int(space.InStore.SCHEMA)))
 VALUE = space.ValueCodec(space.ValueKind.SCHEMA, worlds.Schema)

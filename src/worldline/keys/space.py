@@ -24,7 +24,7 @@ FORMAT_MAJOR = 2  # a step's changes travel in its frame; snapshots are rows
 FORMAT_MINOR = 4  # the row of a flow domain's cell says that it is one
 
 
-class Root(enum.IntEnum):
+class KeyRoot(enum.IntEnum):
     STORE = 1
     UNIVERSE = 2
     WORKER = 3
@@ -183,7 +183,7 @@ class ValueCodec(Generic[T]):
 @functools.lru_cache(maxsize=1024)
 def universe(of: ids.UniverseId) -> bytes:
     """The prefix of everything in a universe."""
-    return tuples.pack((int(Root.UNIVERSE), tuples.Uuid(ids.check_id(of, "a universe id"))))
+    return tuples.pack((int(KeyRoot.UNIVERSE), tuples.Uuid(ids.check_id(of, "a universe id"))))
 
 
 # Every key of a world begins with this, and each step makes several of them.

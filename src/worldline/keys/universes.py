@@ -22,7 +22,7 @@ from worldline.keys import space
 from worldline.model import blobs, ids
 from worldline.model import world_records as worlds
 
-_NAME = tuples.pack((int(space.Root.STORE), int(space.InStore.UNIVERSE_NAME)))
+_NAME = tuples.pack((int(space.KeyRoot.STORE), int(space.InStore.UNIVERSE_NAME)))
 _META = space.part(space.InUniverse.META)
 _GENERATION = space.part(space.InUniverse.GENERATION)
 _GRANTS = space.part(space.InUniverse.GRANTS)

@@ -30,8 +30,9 @@ from worldline.codec.canonical import encode_flat
 from worldline.keys import journal as keys
 from worldline.layers import step_changes as stored_changes
 from worldline.model import ids, journal
-from worldline.model.change import Change, changes_digest
+from worldline.model.change import Change
 from worldline.model.journal import JournalEntry
+from worldline.model.state_digest import changes_digest
 from worldline.store import kv
 
 # The last fields of an entry are digests, or empty: they can be put in and taken out without encoding the rest again.
@@ -229,7 +230,7 @@ def decode(at: ids.Address, items: Iterable[tuple[bytes, bytes]], *, above: int)
 
 def verify(last: journal.Head, entries: Sequence[journal.JournalEntry], changed: Sequence[bytes]) -> journal.Head:
     """Recompute the chain over whole steps that follow `last`. Returns the head they lead to. `changed`: the digest
-    of each step's changes (`change.changes_digest`).
+    of each step's changes (`state_digest.changes_digest`).
 
     `DecodeError` for entries that do not follow each other, `DigestMismatch` for a chain that is not theirs.
     """

@@ -6,7 +6,7 @@
     0, canonical list             everything that is needed stands here, or in the step's own entries
     1, canonical list             blobs are needed, too
     2, sha256                     all of it is the blob of this address: it was too much for one step of a frame
-    3, length, two lists          what is hashed of the changes, as it is hashed (`worldline.model.change.digests`)
+    3, length, two lists          what is hashed of the changes, as it is hashed (`state_digest.digests`)
 
 Most steps change a few short rows; their changes are encoded once, for the digests, and stored so. In the other forms
 the list is flat: the number of a form, then its fields, change after change, in the order of `worldline.model.change`.
@@ -33,8 +33,7 @@ import msgspec
 
 from worldline.base import errors, limits
 from worldline.codec import canonical, delta, digest
-from worldline.model import change as model
-from worldline.model import journal, row_keys
+from worldline.model import journal, row_keys, state_digest
 from worldline.model.change import DELTA_BYTES_MIN, SHORT_BYTES_MAX, SLOT_BYTES_MIN, Change, Row, put
 
 # Forms. Numbers are stored and never reused.
@@ -119,7 +118,7 @@ def encode(
     plain: bytes = b"",
 ) -> bytes:
     """The stored form of a step's changes. What belongs into the CAS is added to `large`. `plain`: the changes as
-    `change.digests` gives them.
+    `state_digest.digests` gives them.
     """
     if not changes:
         return b""
@@ -272,7 +271,7 @@ def parse(stored: bytes) -> list[Any]:
     if not stored:
         return []
     if stored[:1] == _PLAIN:
-        return [field for change in model.plain(stored[1:]) for field in _plain_form(change)]
+        return [field for change in state_digest.plain(stored[1:]) for field in _plain_form(change)]
     if stored[0] > 1:
         raise errors.DecodeError(f"changes: they begin with {stored[0]}, which means nothing here")
     flat = canonical.decode_flat(stored[1:])
@@ -290,7 +289,7 @@ def resolve(
     if not stored:
         return []
     if stored[:1] == _PLAIN:
-        return model.plain(stored[1:])
+        return state_digest.plain(stored[1:])
     flat = parse(stored)
     found: list[Change] = []
     position, size = 0, len(flat)
@@ -322,9 +321,9 @@ def covered(stored: bytes, payload_of: Callable[[int], bytes], blobs: Blobs) -> 
     or a blob, the sha256 stands here.
     """
     if not stored:
-        return model.NO_CHANGES
+        return state_digest.NO_CHANGES
     if stored[:1] == _PLAIN:
-        return model.changes_digest(model.plain(stored[1:]))
+        return state_digest.changes_digest(state_digest.plain(stored[1:]))
     found: list[Change] = []
     for fields in _forms(parse(stored)):
         match fields:
@@ -332,7 +331,7 @@ def covered(stored: bytes, payload_of: Callable[[int], bytes], blobs: Blobs) -> 
                 found.append(Change(key, Row(b"", placement), image))
             case _:
                 found.append(_resolve(fields, _no_rows, payload_of, blobs))
-    return model.changes_digest(found)
+    return state_digest.changes_digest(found)
 
 
 def _no_rows(_: bytes) -> None:
@@ -355,7 +354,7 @@ def named(stored: bytes) -> tuple[list[bytes], list[bytes], list[bytes]]:
     groups: list[bytes] = []
     starts: list[bytes] = []
     if stored[:1] == _PLAIN:
-        for change in model.plain(stored[1:]):
+        for change in state_digest.plain(stored[1:]):
             (groups if change.is_group else keys).append(change.key)
         return keys, groups, starts
     for fields in _forms(parse(stored)):

@@ -25,7 +25,7 @@ CURRENT = world_records.Schema(space.FORMAT_MAJOR, space.FORMAT_MINOR)
 # Every key there can be: none is empty, and no tuple's key starts with 0xff.
 _FIRST = b"\x00"
 _END = b"\xff"
-_ENCODING = tuples.pack((int(space.Root.STORE), int(space.InStore.ENCRYPTION)))
+_ENCODING = tuples.pack((int(space.KeyRoot.STORE), int(space.InStore.ENCRYPTION)))
 
 
 class EncodingMarker(Protocol):

@@ -12,8 +12,9 @@ from typing import Protocol
 import msgspec
 
 from worldline.model import ids, inbox, journal
-from worldline.model.change import NO_CHANGES, Change
+from worldline.model.change import Change
 from worldline.model.personal_records import New
+from worldline.model.state_digest import NO_CHANGES
 from worldline.model.traces import TracedFailure
 from worldline.model.work import WorkKind
 
@@ -141,8 +142,8 @@ class Stepped(msgspec.Struct, frozen=True):
     dead: str = ""
     letter: BuriedEvent | None = None
     changes: list[Change] = []  # of the state's rows, in the order of `worldline.model.change`
-    covered: bytes = NO_CHANGES  # what the chain covers of them: `change.changes_digest`
-    plain: bytes = b""  # the changes as they may be stored, if nothing more is to be said of them: `change.digests`
+    covered: bytes = NO_CHANGES  # what the chain covers of them: `state_digest.changes_digest`
+    plain: bytes = b""  # the changes as they may be stored, if no more is to be said of them: `state_digest.digests`
     traces: list[TracedFailure] = []  # where user code failed: no part of the history, and none in a replay
     sealed: list[New] = []  # personal values, kept apart
     halted: list[Halted] = []

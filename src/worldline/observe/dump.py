@@ -75,7 +75,7 @@ class Dump(msgspec.Struct, frozen=True):
 def dump(
     loops: Sequence[role_loop.Loop],
     worlds: world_worker.WorldWorker | None,
-    adapter: effect_worker.EffectWorker | None,
+    effects: effect_worker.EffectWorker | None,
     jobs: Sequence[HolderJob],
     *,
     worker: str,
@@ -85,7 +85,7 @@ def dump(
     # Sorted: two dumps of one process can be compared line by line.
     held = [] if worlds is None else sorted(worlds.held, key=lambda each: each.at)
     cycles = [] if worlds is None else list(worlds.under_way().values())
-    claims = [] if adapter is None else sorted(adapter.claims(), key=lambda each: each.intent)
+    claims = [] if effects is None else sorted(effects.claims(), key=lambda each: each.intent)
     return Dump(
         worker,
         name,

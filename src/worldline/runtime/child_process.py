@@ -91,7 +91,7 @@ class ForkedChildren:
         self._running: dict[int, None] = {}  # by process id
         self._closed = False
 
-    def begin(self, do: Callable[[], object], counts: Counts) -> Fork | None:
+    def begin(self, do: Callable[[], object], counts: Counts) -> ForkedChild | None:
         if not hasattr(os, "fork") or self._closed:
             return None
         # Before the fork, so that both have it; each closes the end that it does not use.
@@ -108,7 +108,7 @@ class ForkedChildren:
             self._live(do, writing, counts)
         os.close(writing)
         self._running[pid] = None
-        return Fork(self, self._env, pid, reading, self._seconds)
+        return ForkedChild(self, self._env, pid, reading, self._seconds)
 
     def _live(self, do: Callable[[], object], writing: int, counts: Counts) -> NoReturn:
         """In the child: all that it ever does."""
@@ -136,7 +136,7 @@ class ForkedChildren:
             os.kill(pid, signal.SIGKILL)
 
 
-class Fork:
+class ForkedChild:
     def __init__(self, children: ForkedChildren, env: envs.Env, pid: int, reading: int, seconds: float) -> None:
         self._children = children
         self._env = env

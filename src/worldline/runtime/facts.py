@@ -74,7 +74,7 @@ class StepsCommitted(msgspec.Struct, frozen=True):
     closed: Sequence[ids.IntentId]
     cancelled: Sequence[step.WorkRequest]
     outgoing: Sequence[step.Outgoing]
-    claimed: int  # effects that an adapter in this process got with the commit
+    claimed: int  # effects that an effect worker in this process got with the commit
     waited_us: Sequence[int]  # of each input: since this process knew of it
     store_us: int  # the store's time, more or less
     began_wall_us: int

@@ -11,7 +11,7 @@ PAGE_POINTERS = 10_000
 
 
 async def count(engine: kv.Engine, universe: ids.UniverseId, *, count_max: int | None = None) -> int:
-    """The effects that wait for an adapter, or are with one. `count_max`: with so many, counting ends."""
+    """The effects that wait for an effect worker, or are with one. `count_max`: with so many, counting ends."""
     count = 0
     most = PAGE_POINTERS if count_max is None else min(count_max, PAGE_POINTERS)
     ranges = works.effects_ranges(universe, timers=queue_names.TIMER_QUEUE, count_max=most)

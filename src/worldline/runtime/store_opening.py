@@ -1,4 +1,4 @@
-"""The composition root: the only place that names engines, and that reads the environment.
+"""The composition root: the only place that names engines.
 
 A store is chosen by its URL::
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -24,9 +24,8 @@ import msgspec
 from worldline.base import env as envs
 from worldline.base import env_os, errors, limits, private_files
 from worldline.layers import store_format as formats
-from worldline.model import setting_names
 from worldline.model.settings import CacheSettings
-from worldline.runtime import child_process, facts, timed_store
+from worldline.runtime import child_process, environment, facts, timed_store
 from worldline.runtime.feature import Feature
 from worldline.runtime.store_wrapping import StoreCodec, StoreWrapping, WrapStore
 from worldline.runtime.universe_admission import Admission
@@ -41,15 +40,8 @@ from worldline.store.objects import objects_interface as object_store
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _MEANT_AS_URL = re.compile(r"(postgres|postgresql|s3|memory)[:/]|.*\b(password|dbname)=", re.IGNORECASE | re.DOTALL)
 OBJECTS_FOLDER = "objects"
-STORE = "WORLDLINE_STORE"
-OBJECTS = "WORLDLINE_OBJECTS"
-TRUSTED = "WORLDLINE_TRUSTED"
-CACHE = "WORLDLINE_CACHE"
-CACHE_BYTES = "WORLDLINE_CACHE_BYTES"
-LEDGER = "WORLDLINE_LEDGER"
-
 _ENGINES = {"": "lmdb", "postgresql": "postgres"}  # by the scheme of the URL, where the names differ
-_NAME_OBJECTS = f"name a folder or s3://bucket/prefix with objects=, --objects or {OBJECTS}"
+_NAME_OBJECTS = f"name a folder or s3://bucket/prefix with objects=, --objects or {environment.OBJECTS}"
 
 
 class Store(msgspec.Struct, frozen=True):
@@ -144,7 +136,7 @@ async def open_store(
         codec,
         wrapping,
         patience,
-        os.environ.get(LEDGER, ""),
+        environment.ledger(),
         hints_of(engine),
     )
     return opened if wrapping is None else _wrapped(opened, wrapping)
@@ -227,7 +219,7 @@ async def open_objects(
                 from worldline.store.objects import s3_objects as objects_s3  # noqa: PLC0415 - an extra, loaded when asked for
             except ImportError as error:
                 raise errors.BadUrl("S3 needs an extra: pip install 'worldline[s3]'") from error
-            return await objects_s3.open(url, objects_s3.S3Settings.of(os.environ), env, patience)
+            return await objects_s3.open(url, objects_s3.S3Settings.of(environment.variables()), env, patience)
         case "memory":
             return objects_memory.MemoryObjects(env)
         case "none":
@@ -242,45 +234,11 @@ async def _open_cache(
     """A cache of objects that are not on this machine, if a folder for it is named."""
     if scheme(objects) != "s3":
         return None
-    chosen = settings if settings.folder else _cache_of(os.environ, settings)
+    chosen = settings if settings.folder else environment.cache(settings)
     if not chosen.folder:
         return None
     cipher = None if wrapping is None else wrapping.cache_cipher()
     return await blob_cache.open(Path(chosen.folder), env, bytes_max=chosen.bytes_max, cipher=cipher)
-
-
-def _cache_of(environ: Mapping[str, str], settings: CacheSettings) -> CacheSettings:
-    """The cache that the environment names, of the size it says."""
-    size = environ.get(CACHE_BYTES, "")
-    if size and not (size.isascii() and size.isdecimal()):
-        raise errors.BadInput(f"{CACHE_BYTES} is {size!r}; use a whole number of bytes")
-    return CacheSettings(environ.get(CACHE, ""), int(size) if size else settings.bytes_max)
-
-
-def setting_variables() -> dict[str, str]:
-    """What the environment says of settings."""
-    return {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if name.startswith(setting_names.VARIABLE) or name in (CACHE, CACHE_BYTES)
-    }
-
-
-def variables() -> Mapping[str, str]:
-    """The environment of this process, each time as it is then: secrets of effects may be in it."""
-    return os.environ
-
-
-def environment(url: str) -> dict[str, str]:
-    """The environment of a process that is to open this store. Not an argument: all users of a machine see those, and
-    the URL may have a password in it.
-    """
-    return {**os.environ, STORE: url}
-
-
-def trust() -> tuple[tuple[str, ...], str]:
-    """The folders that the environment trusts, and the id of the user who called sudo, if anyone did."""
-    return tuple(os.environ.get(TRUSTED, "").split(os.pathsep)), os.environ.get("SUDO_UID", "")
 
 
 def scheme(url: str) -> str:
@@ -363,7 +321,7 @@ def _no_objects(what: str) -> errors.StoreMissing:
 
 def _objects_named(url: str) -> str:
     """The objects that the environment names: for servers alone."""
-    return "" if scheme(url) in ("", "memory") else os.environ.get(OBJECTS, "")
+    return "" if scheme(url) in ("", "memory") else environment.objects()
 
 
 def _objects_beside(url: str) -> str:

@@ -134,7 +134,7 @@ def background(profile: Profile) -> list[str]:
         said.append(f"clocks off by up to {profile.skew_us / 1_000_000:.3f} s, drifting by {profile.drift_ppm} ppm")
     if profile.hints != "all":
         said.append(f"hints: {profile.hints}")
-    if profile.adapters != profiles.Adapters():
+    if profile.adapters != profiles.OutsideFaults():
         outside = msgspec.structs.asdict(profile.adapters)
         said.append("outside: " + ", ".join(f"{name} {rate} %" for name, rate in outside.items() if rate))
     if profile.shuffle:

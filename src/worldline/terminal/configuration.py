@@ -18,13 +18,13 @@ import msgspec
 from worldline.base import errors
 from worldline.model import setting_names
 from worldline.model.settings import Settings
-from worldline.runtime import store_opening
+from worldline.runtime import environment
 from worldline.terminal import store_choice, suggest
 
 DEFAULT = "default"
 SET = "--set"
 # variables that were there before
-BY_ITSELF = {"cache.folder": store_opening.CACHE, "cache.bytes_max": store_opening.CACHE_BYTES}
+BY_ITSELF = {"cache.folder": environment.CACHE, "cache.bytes_max": environment.CACHE_BYTES}
 
 Function = Callable[..., Any]
 
@@ -55,7 +55,7 @@ def configure(
     """Put together what the project, the environment and the command line say."""
     said = {name: SettingValue(value, place.project or store_choice.FILE) for name, value in place.settings.items()}
     # In this order: each line may replace what stands above it, which is the order of precedence.
-    said |= _of_environment(store_opening.setting_variables())
+    said |= _of_environment(environment.settings())
     typed = dict(options or {})
     for name, value in parse(sets).items():
         if name in typed:  # two words on one command line: which one is meant cannot be told

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from worldline.base import errors
-from worldline.runtime import store_opening
+from worldline.runtime import environment
 
 _ROOT = 0
 _EVERYTHING = "*"
@@ -34,7 +34,7 @@ class User(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_process(cls) -> User:
-        trusted, sudo = store_opening.trust()
+        trusted, sudo = environment.trust()
         # Only root believes the variable: sudo has set it. Another user's process could be started with anything in it.
         called_sudo = int(sudo) if os.geteuid() == _ROOT and sudo.isdecimal() else None
         return cls(os.geteuid(), called_sudo, trusted)
@@ -62,7 +62,7 @@ def check(path: Path, what: str, *, importable: bool = False, user: User | None 
             folder = each if each.is_dir() else each.parent
             raise errors.BadInput(
                 f"{what} is not used: {why}, so it may run code as you or take your data; if that is right, set "
-                f"{store_opening.TRUSTED}={folder}"
+                f"{environment.TRUSTED}={folder}"
             )
 
 

@@ -91,7 +91,7 @@ def _played_now(machine: Machine, played: scripts.Script, reading: scripts.Scrip
                 f'needs effects="reissue"'
             )
         arguments, options = run_requests.unpack_effect(op.params)
-        # The function may ask for its attempt, as in an adapter.
+        # The function may ask for its attempt, as in an effect worker.
         token = attempts.current.set(attempts.Attempt(options.key or "forked", 1, lambda _: None))
         try:
             answer = reading.attempt(effect, arguments, drive=effect_loop.run)

@@ -26,8 +26,8 @@ from worldline.layers.history import journal_file, step_reader
 from worldline.layers.history.history_line import HistoryLine
 from worldline.model import ids, inbox, journal, payload
 from worldline.model import step_records as steps
-from worldline.model.change import changes_digest
 from worldline.model.rows import Rows
+from worldline.model.state_digest import changes_digest
 from worldline.model.traces import StepTraces
 from worldline.testing import loopless, twins
 

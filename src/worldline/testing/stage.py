@@ -66,7 +66,7 @@ class StagedWork(msgspec.Struct):
         return judge
 
     def cleaned(self, effect: Effect[..., Any], answer: scripts.Scripted) -> scripts.Scripted:
-        """What a function of the test said, without values of secrets, as an adapter cleans it."""
+        """What a function of the test said, without values of secrets, as an effect worker cleans it."""
         said = attempts.AttemptResult(
             answer.ok, answer.data, answer.code, answer.message, failed_with=answer.failed_with, trace=self.trace
         )
@@ -267,7 +267,7 @@ class Stage:
     def _conclude(
         self, actor: Actor, asked: StagedWork, policy: policies.RetryPolicy, answer: scripts.Scripted
     ) -> None:
-        """One attempt is over: answer, pause and try again, or give up, as the adapter worker does."""
+        """One attempt is over: answer, pause and try again, or give up, as the effect worker does."""
         if not self._is_open(actor, asked):
             return
         if answer.ok:

@@ -431,6 +431,6 @@ def raised_reason(raised: Raised, *, taken: bool) -> str:
     """Not `taken`: it raised when it was resolved without user code, too."""
     return (
         f"the step over it raised {raised.times} times in a row, so it was "
-        f"{'resolved without running any code' if taken else 'not taken'}; this is a defect of worldline, not of the "
-        f"program: please report it, with {raised.said}"
+        f"{'resolved without running any code' if taken else 'not processed'}; this is a defect of worldline, not of "
+        f"the program: please report it, with {raised.said}"
     )

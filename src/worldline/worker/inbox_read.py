@@ -116,7 +116,7 @@ class Intake:
         self, receipts: ReceiptCheck, at: ids.Address, items: list[inboxes.UnreadItem]
     ) -> list[inboxes.UnreadItem]:
         """Make dead letters of receipts that no trusted key has signed. The runtime's own have no
-        signature, and no record of work that an adapter has tried.
+        signature, and no record of work that an effect worker has tried.
         """
         doubted = [
             (index, why)

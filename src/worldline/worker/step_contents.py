@@ -52,7 +52,7 @@ class Built(msgspec.Struct, frozen=True):
 
 
 class LocalClaims:
-    """Asked for every effect: may a co-located adapter have it at once? What was not committed is given back."""
+    """Asked for every effect: may a co-located effect worker have it at once? What was not committed is given back."""
 
     def claim(self, at: ids.Address, work: Work, time_us: int) -> step_commit.Claim | None:  # noqa: ARG002 - it takes none
         return None

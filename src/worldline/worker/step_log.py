@@ -37,7 +37,7 @@ def tell(held: HeldWorld, done: StepsDone) -> None:
         log.warning("world %r: %s", held.name, text, extra=about)
     for letter in done.buried[:LINES_MAX]:
         log.warning("world %r: %s", held.name, _buried(held.name, letter), extra=about)
-    for what, count in (("runs are blocked", len(blocked)), ("inputs were not taken", len(done.buried))):
+    for what, count in (("runs are blocked", len(blocked)), ("inputs were not processed", len(done.buried))):
         if count > LINES_MAX:
             log.warning(
                 "world %r: %d more %s; see `worldline why %s`",
@@ -67,8 +67,8 @@ def _count_adopted(held: HeldWorld, adopted: Adopted, about: dict[str, object]) 
 def _buried(world: str, letter: step_commit.Buried) -> str:
     which = f"{shlex.quote(world)} {letter.unread.stamp.hex()}"
     return (
-        f"{_named(letter.unread.item)} was not taken: {' '.join(letter.reason.split())}; it is a dead letter: when the "
-        f"cause is mended, type `worldline dead retry {which}`; or `worldline dead drop {which}`"
+        f"{_named(letter.unread.item)} was not processed: {' '.join(letter.reason.split())}; it is a dead letter: when "
+        f"the cause is fixed, type `worldline dead retry {which}`; or `worldline dead drop {which}`"
     )
 
 

@@ -28,7 +28,7 @@ class JournalPlace(msgspec.Struct, frozen=True, gc=False):
 
 
 class WaitingInput(msgspec.Struct, eq=False):
-    """An input that does not go through the inbox: from a producer, an adapter or a timer in this process.
+    """An input that does not go through the inbox: from a producer, an effect worker or a timer worker in this process.
 
     `stamp` is what a producer's input has instead of an inbox stamp (`new_stamp`): it is journaled with the input, so
     that no other step has the same bytes. `client_id` is recorded as seen with the step. `claim` is the work that a

@@ -141,7 +141,7 @@ class WorldWorker:
             engine, env, worker, self._kernel, self._cycle, ttl_us=settings.lease_ttl_ms * 1000,
             holdings=self._holdings, refusals=self._refusals, taker=self._taker, searcher=self._searcher,
         )  # fmt: skip
-        universe_changes.Tenants(
+        universe_changes.UniverseChanges(
             universes, self.forget, hints=hints, worlds=worlds, watch=self._watch, changed=self._heartbeat.changed,
             start=self._tasks.start, engine=engine,
         )  # fmt: skip

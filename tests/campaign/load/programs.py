@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import worldline as wl
-from worldline.sim.faults.profiles import Adapters
+from worldline.sim.faults.profiles import OutsideFaults
 from worldline.sim.load.history import Called
 from worldline.sim.runtime.sim_loop import HOST
 
@@ -28,7 +28,7 @@ APPROVAL_SECONDS = 4.0
 class Outside:
     """The services that effects use."""
 
-    def __init__(self, seed: str, adapters: Adapters, now_us: Callable[[], int]) -> None:
+    def __init__(self, seed: str, adapters: OutsideFaults, now_us: Callable[[], int]) -> None:
         self.under_way: dict[Called, None] = {}  # of hosts that have died, too
         self._draws = random.Random(seed)
         self._adapters = adapters

@@ -23,7 +23,7 @@ from worldline.features.erasure import ledger_file as ledgers
 from worldline.features.erasure.records import ErasedKind, LedgerEntry
 from worldline.host.feature_list import FEATURES
 from worldline.keys import space
-from worldline.runtime import store_opening
+from worldline.runtime import environment, store_opening
 
 APP, _ = people.program()
 DELETED = "plain text of a deleted world"
@@ -56,7 +56,7 @@ async def stock(store: Path, folder: Path) -> None:
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The ledger that erasures are written to."""
-    monkeypatch.setenv(store_opening.LEDGER, str(tmp_path / "ledger"))
+    monkeypatch.setenv(environment.LEDGER, str(tmp_path / "ledger"))
     return tmp_path / "ledger"
 
 

@@ -186,7 +186,7 @@ async def test_with_a_budget_of_0_nothing_is_run_again(memory_kit: Kit) -> None:
     world = await process.universe.ensure("w", app.program)
     await send(world, 1)
     assert not any(isinstance(job, proof_job.Proofs) for job in process.host.jobs)
-    assert [each.name for each in process.host.dump().roles] == ["world worker", "adapter worker", "timer worker"]
+    assert [each.name for each in process.host.dump().roles] == ["world worker", "effect worker", "timer worker"]
     await process.close()
 
 

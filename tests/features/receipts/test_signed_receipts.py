@@ -110,7 +110,7 @@ async def test_a_receipt_without_a_signature_is_a_dead_letter(memory_kit: Kit, t
         run = await world.start(app.workflows["pay"](5), id="r")
 
         async def is_dead() -> bool:
-            return "the receipt is not signed by an adapter" in [each.reason async for each in world.dead()]
+            return "the receipt is not signed by an effect worker" in [each.reason async for each in world.dead()]
 
         await aio.until(is_dead, seconds=30)
         assert await run.status() is wl.RunStatus.RUNNING

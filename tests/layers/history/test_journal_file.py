@@ -14,6 +14,7 @@ from tests.layers.histories import AT, LARGE, History, histories, noise
 from worldline.base import errors
 from worldline.layers.history import journal_file, step_reader
 from worldline.model import change as model
+from worldline.model import state_digest
 from worldline.model.change import Row
 from worldline.model.rows import Rows
 
@@ -28,7 +29,7 @@ def exported(made: History) -> journal_file.ExportedJournal:
         entries=[entry for entries, _ in made.steps for entry in entries],
         blobs=made.blobs,
         changed=[
-            journal_file.StepChanges(step.changes, model.changes_digest(changes))
+            journal_file.StepChanges(step.changes, state_digest.changes_digest(changes))
             for step, (_, changes) in zip(steps, made.steps, strict=True)
         ],
     )

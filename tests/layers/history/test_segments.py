@@ -14,7 +14,7 @@ from worldline.keys import journal as journal_keys
 from worldline.keys import segments as keys
 from worldline.layers.history import history_line, segment_body, step_reader
 from worldline.model import change as model
-from worldline.model import journal
+from worldline.model import journal, state_digest
 from worldline.model.change import Row
 from worldline.model.journal import Segment
 from worldline.model.rows import Rows
@@ -78,7 +78,7 @@ def test_golden() -> None:
     raw = delta.unpack(body[5 + length :], length=381)
     assert raw[:8].hex() == "00000004" + "00000003"
     data = [each for step in steps for each in step.data]
-    covered = [model.changes_digest(changes) for _, changes in made.steps]
+    covered = [state_digest.changes_digest(changes) for _, changes in made.steps]
     assert raw[8:] == b"".join(len(each).to_bytes(4, "big") + each for each in data) + b"".join(covered)
     assert digest.sha256(raw).hex() == "8f039be0fae3e375baa2e7939f960834b71be634325a00872aea4d196c5352dc"
     with_changes, body = packed(steps, {}, with_changes=True)

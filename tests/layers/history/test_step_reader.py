@@ -17,7 +17,7 @@ from worldline.layers import journal as journals
 from worldline.layers import step_changes as stored_changes
 from worldline.layers.history import history_line, step_reader
 from worldline.model import change as model
-from worldline.model import journal, row_keys
+from worldline.model import journal, row_keys, state_digest
 from worldline.model.change import Row
 from worldline.model.rows import Rows
 
@@ -31,7 +31,7 @@ def test_any_changes_are_read_back(made: History, page: int) -> None:
     assert list(rows.items()) == list(made.rows.items())
     assert [each.entries() for each in steps] == [entries for entries, _ in made.steps]
     assert journals.decode(AT, made.items, above=0) == [entry for entries, _ in made.steps for entry in entries]
-    covered = [model.changes_digest(changes) for _, changes in made.steps]
+    covered = [state_digest.changes_digest(changes) for _, changes in made.steps]
     entries = [entry for each in steps for entry in each.entries()]
     assert journals.verify(journal.GENESIS, entries, covered) == made.head
 

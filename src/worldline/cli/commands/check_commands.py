@@ -183,7 +183,7 @@ def _say_proof(desk: CommandSession, file: Path | None, text: str, said: dict[st
     "receipt_keys",
     multiple=True,
     metavar="HEX",
-    help="A public key of adapters: one of these must have signed the receipt of every effect.",
+    help="A public key of effect workers: one of these must have signed the receipt of every effect.",
 )
 async def verify(
     desk: CommandSession,
@@ -301,7 +301,7 @@ def _source(file: Path) -> str:
 
 
 @command_session.command("doctor", app=True)
-@click.option("--repair", is_flag=True, help="Write the derived queues anew where they are wrong.")
+@click.option("--repair", is_flag=True, help="Write the derived queues again where they are wrong.")
 async def doctor_(desk: CommandSession, *, repair: bool) -> int:
     """Check the whole store; with --repair, rebuild queues.
 

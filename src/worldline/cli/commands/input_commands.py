@@ -96,7 +96,7 @@ async def send(
         taken = await desk.answer(found, world_answers.taken(universe, sent), timeout)
     said |= {"height": taken.height, "taken": not taken.dead, "reason": taken.dead or None}
     again = f"; it is a dead letter: `worldline dead retry {world} {taken.letter}{desk.option}`"
-    how = f"not taken: {taken.dead}{again}" if taken.dead else f"taken at height {taken.height}"
+    how = f"not processed: {taken.dead}{again}" if taken.dead else f"processed at height {taken.height}"
     desk.out.one(said, [f"sent {event} to {world}, {how}"])
     return output.NEGATIVE if taken.dead else 0
 

@@ -131,7 +131,7 @@ _allow = click.option("--allow", multiple=True, metavar="HOST", help="A host tha
 async def worker(desk: CommandSession, *, targets: tuple[str, ...], **options: Any) -> None:
     """Run worlds of the programs in FILE.
 
-    Adapters perform their effects, timer workers fire their timers.
+    Effect workers perform their effects, timer workers fire their timers.
     """
     await _serve(desk, "worker", [Role.WORLDS], _settings(desk, **options), _load(desk, targets))
 

@@ -233,7 +233,7 @@ class Blocks:
             case Kind.HANDLER_FAILED:
                 text, style = f"handler failed: {self._failure(str(said.get('message')))}", _BAD
             case Kind.UNDECODABLE_INPUT:
-                text, style = f"not taken: {said.get('reason')}", _BAD
+                text, style = f"not processed: {said.get('reason')}", _BAD
             case Kind.LATE_ANSWER:
                 text, style = f"late {said.get('what')}: {said.get('reason')}", _QUIET
             case Kind.PROGRAM_CHANGED:

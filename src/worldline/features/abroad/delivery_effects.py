@@ -215,7 +215,7 @@ class Carrier:
                 if share:
                     _check_share(bounds, at, letter, read.page(4), read.time_us)
             if messages.is_too_old(sent_us=letter.sent_us, time_us=read.time_us, window_us=self._window_us):
-                why = "it was on its way for so long that whether it was taken before cannot be known"
+                why = "it was on its way for so long that whether it was accepted before cannot be known"
                 _refuse(calls.EXPIRED, f"message to {to!r}: {why}")
             await self._check_claim(claim)
             batch = kv.Batch()

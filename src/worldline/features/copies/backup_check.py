@@ -58,7 +58,7 @@ async def _check_keys(
     count = 0
     last = b""
     # Copied to nowhere: its batches are built to be checked, and thrown away.
-    copy = restore_batches.Copy(ids.UniverseId(universe.id), bytes(limits.ID_BYTES), "", 0, live=False)
+    copy = restore_batches.KeyCopy(ids.UniverseId(universe.id), bytes(limits.ID_BYTES), "", 0, live=False)
     for number, file in enumerate(manifest.of(universe.id, FileKind.KEYS)):
         with backup_folder.bad(f"keys of universe {universe.name!r}"):
             for tag, data in await folder.records(file, backup=manifest.id, bounds=bounds):
@@ -77,7 +77,7 @@ async def _check_keys(
     return count
 
 
-def _check_key(copy: restore_batches.Copy, suffix: bytes, raw: bytes) -> None:
+def _check_key(copy: restore_batches.KeyCopy, suffix: bytes, raw: bytes) -> None:
     """A restore can write it: what would fail there is found before anything is written."""
     stamp = restore_batches.stamp_of(suffix)
     if stamp is not None and stamp >= STAMPS_END:

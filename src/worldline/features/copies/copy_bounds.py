@@ -31,7 +31,7 @@ class CopyBounds:
                 f"{self._what}, unpacked,",
                 size=self._unpacked,
                 limit=self.bytes_max,
-                advice="it may be made to fill a disk; with --bytes-max N (bytes_max=) more is taken",
+                advice="it may be made to fill a disk; with --bytes-max N (bytes_max=) more is accepted",
             )
 
     def keep(self, size: int) -> None:
@@ -41,5 +41,5 @@ class CopyBounds:
                 f"a state in {self._what}",
                 size=size,
                 limit=self.state_bytes_max,
-                advice="it is checked in memory; with --bytes-max N (bytes_max=) more is taken",
+                advice="it is checked in memory; with --bytes-max N (bytes_max=) more is accepted",
             )

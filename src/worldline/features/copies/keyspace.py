@@ -17,8 +17,8 @@ COPYING = space.ValueCodec(space.ValueKind.COPYING, records.Copying)
 
 
 def restoring_key() -> bytes:
-    return tuples.pack((int(space.Root.STORE), int(space.InStore.RESTORING)))
+    return tuples.pack((int(space.KeyRoot.STORE), int(space.InStore.RESTORING)))
 
 
 def backup_key() -> bytes:
-    return tuples.pack((int(space.Root.STORE), int(space.InStore.BACKUP)))
+    return tuples.pack((int(space.KeyRoot.STORE), int(space.InStore.BACKUP)))

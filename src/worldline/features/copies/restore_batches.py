@@ -30,7 +30,7 @@ _HANDED_OVER = b"\xff" * 4
 _ROOM = b"\x01" + bytes(limits.STAMP_BYTES - 1)  # 2 to the 56th versions: no store gets there by committing
 
 
-class Copy(msgspec.Struct, frozen=True):
+class KeyCopy(msgspec.Struct, frozen=True):
     """How keys are copied. `token`: of new epochs; `source`: for people."""
 
     universe: ids.UniverseId
@@ -61,7 +61,7 @@ def stamp_in(suffix: bytes, raw: bytes) -> bytes | None:
     return found if stamped and found < _ROOM and not found.endswith(_HANDED_OVER) else None
 
 
-def put(batch: kv.Batch, copy: Copy, suffix: bytes, raw: bytes) -> None:
+def put(batch: kv.Batch, copy: KeyCopy, suffix: bytes, raw: bytes) -> None:
     """Write one key. The batch has a guard of its own."""
     row = keyspace_table.of_suffix(suffix)
     key = space.universe(copy.universe) + suffix
@@ -80,7 +80,7 @@ def put(batch: kv.Batch, copy: Copy, suffix: bytes, raw: bytes) -> None:
         batch.put(key, lease_keys.EPOCH.pack(leases.Epoch(number, copy.token)))
 
 
-def _put_meta(batch: kv.Batch, copy: Copy, key: bytes, raw: bytes) -> None:
+def _put_meta(batch: kv.Batch, copy: KeyCopy, key: bytes, raw: bytes) -> None:
     at = keyspace_table.take_apart(key).at
     assert at is not None
     meta = world_keys.META.unpack(raw)
@@ -92,14 +92,14 @@ def _put_meta(batch: kv.Batch, copy: Copy, key: bytes, raw: bytes) -> None:
         dormant_worlds.hold(batch, at, status=meta.status, source=copy.source, time_us=copy.time_us)
 
 
-def _meta(copy: Copy, value: space.ValueCodec[WorldMeta], raw: bytes) -> bytes:
+def _meta(copy: KeyCopy, value: space.ValueCodec[WorldMeta], raw: bytes) -> bytes:
     meta = value.unpack(raw)
     if copy.live or meta.status in (Status.DELETED, Status.ARCHIVED):
         return raw
     return value.pack(msgspec.structs.replace(meta, status=Status.ARCHIVED, revision=meta.revision + 1))
 
 
-def _put_work(batch: kv.Batch, copy: Copy, key: bytes, raw: bytes) -> None:
+def _put_work(batch: kv.Batch, copy: KeyCopy, key: bytes, raw: bytes) -> None:
     at, intent = work_keys.open_address(copy.universe, key)
     found = works.decode(at, intent, raw)
     assert found is not None

@@ -135,7 +135,7 @@ class _Later(msgspec.Struct, frozen=True):
 
 async def _check_empty(engine: kv.Engine, what: str) -> None:
     wanted = copy_lease.get_restoring()
-    everything = kv.Range(*tuples.prefix_range(space.part(space.Root.UNIVERSE)), count_max=1)
+    everything = kv.Range(*tuples.prefix_range(space.part(space.KeyRoot.UNIVERSE)), count_max=1)
     read = await engine.read(wanted, everything, kv.Range(*universe_keys.names(), count_max=1))
     found = copy_lease.decode(wanted, read.value(0))
     # A restore of the same backup is made again; one of another backup would mix two stores.
@@ -271,7 +271,7 @@ class _Restore:
         id = ids.UniverseId(universe.id)
         time_us = (await self._target.engine.read()).time_us
         source = f"backup {self._manifest.id}"
-        copy = restore_batches.Copy(id, envs.new_id(self._target.env), source, time_us, self._live)
+        copy = restore_batches.KeyCopy(id, envs.new_id(self._target.env), source, time_us, self._live)
         before = self._keys
         for file in self._manifest.of(universe.id, FileKind.KEYS):
             with backup_folder.bad(f"keys of universe {universe.name!r}"):

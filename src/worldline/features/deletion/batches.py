@@ -5,9 +5,9 @@
     ACTIVE, PAUSED, ARCHIVED --begin--> DELETED, queued --remove, again and again--> DELETED, empty --finish--> DELETED
 
 `begin` is the one batch that decides. It expects meta, epoch and the count of pins as they were read, and changes meta
-and epoch. Each writer of a world expects one of these two: producers, timers and adapters the meta, the holder
-the epoch. So what was written before is there to be removed, and nothing is written afterwards. Open work is changed
-by adapters that expect its record alone: it is removed by expecting it, too.
+and epoch. Each writer of a world expects one of these two: producers, timer workers and effect workers the meta, the
+holder the epoch. So what was written before is there to be removed, and nothing is written afterwards. Open work is
+changed by effect workers that expect its record alone: it is removed by expecting it, too.
 
 Everything else is done in batches of bounded size, by any process and any number of them: each expects the record of
 the deletion and changes it. A batch that is cut off or repeated changes nothing twice. What stays is the tombstone (the
@@ -80,7 +80,7 @@ def begin(
     if leans is not None:
         lineage, baseline = leans
         snapshots.unpin(batch, at, lineage, height=baseline.height)
-    batch.delete_range(*work_keys.open_work(at))  # from now on no adapter takes any of it
+    batch.delete_range(*work_keys.open_work(at))  # from now on no effect worker takes any of it
     for name, raw in names:
         worlds.free_name(batch, at.universe, name, raw=raw)
     # In this batch, so that what is left until it is removed can be read by no process.
@@ -196,7 +196,7 @@ def remove(
     # A mark must not find one part of a world and miss the other, which is removed before it gets there.
     collection_batches.expect_no_mark(batch, marks)
     for key, raw in work.items:
-        # Adapters change open work by expecting its record alone, so it is removed as it was read, or not at all.
+        # Effect workers change open work by expecting its record alone, so it is removed as it was read, or not at all.
         batch.expect(key, raw)
         batch.delete(key)
         pointer = _pointer(doomed.at, key, raw)

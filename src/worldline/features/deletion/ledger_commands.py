@@ -33,7 +33,7 @@ async def export(desk: CommandSession, file: Path) -> None:
 async def apply(desk: CommandSession, file: Path) -> int:
     """Erase again what a ledger says, in a store that was made of an older backup."""
     async with desk.open_store() as store:
-        desk.confirm(f"Erase what {file} says was erased, for good?")
+        desk.confirm(f"Erase what {file} says was erased, permanently?")
         done = await ledger_replay.apply_file(store, file)
     desk.out.one(
         {"file": str(file), "applied": done.done, "left": done.left},

@@ -19,7 +19,7 @@ from worldline.codec import tuples
 from worldline.keys import space
 from worldline.model import ids
 
-_DELETION = tuples.pack((int(space.Root.STORE), int(space.InStore.UNIVERSE_DELETION)))
+_DELETION = tuples.pack((int(space.KeyRoot.STORE), int(space.InStore.UNIVERSE_DELETION)))
 
 
 class UniverseDeletion(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

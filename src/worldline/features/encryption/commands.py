@@ -47,7 +47,7 @@ async def keys(desk: CommandSession, limit: int) -> None:
 
 
 @command_session.command("rotate-keys")
-@click.option("--data", is_flag=True, help="New data keys, too: all values are sealed anew.")
+@click.option("--data", is_flag=True, help="New data keys, too: all values are sealed again.")
 async def rotate_keys(desk: CommandSession, data: bool) -> int:
     """Move an encrypted store to its current key.
 
@@ -72,6 +72,6 @@ async def rotate_keys(desk: CommandSession, data: bool) -> int:
     if anew is not None:
         said["data"] = msgspec.structs.asdict(anew)
         changed = grammar.clause(anew.keys + anew.resumed, "data key", "was changed", "were changed")
-        lines.append(f"{changed}, {grammar.count(anew.values, 'value')} sealed anew")
+        lines.append(f"{changed}, {grammar.count(anew.values, 'value')} sealed again")
     desk.out.one(said, lines)
     return output.NEGATIVE if done.kept else 0

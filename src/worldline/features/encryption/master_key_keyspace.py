@@ -49,5 +49,5 @@ class Encryption(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
             raise ValueError(f"a store has at most {limits.MASTER_KEYS_MAX} master keys in use")
 
 
-KEY = tuples.pack((int(space.Root.STORE), int(space.InStore.ENCRYPTION)))
+KEY = tuples.pack((int(space.KeyRoot.STORE), int(space.InStore.ENCRYPTION)))
 VALUE = space.ValueCodec(space.ValueKind.ENCRYPTION, Encryption)

@@ -43,7 +43,7 @@ async def erase(
         if not dry_run:
             # Without values there is nothing to ask about, but worlds may still have to be told.
             if plan.values:
-                desk.confirm(f"Erase {_text(plan)}, for good?")
+                desk.confirm(f"Erase {_text(plan)}, permanently?")
             plan = await erasing.erase(found, key=key, height=height, dry_run=False)
             scrubbed = await scrub_job.scrub(universe.store.engine, universe.store.env)
     said: dict[str, Any] = {"world": world, "dry_run": dry_run, **entry_text.plain(plan)}

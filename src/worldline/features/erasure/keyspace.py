@@ -17,7 +17,7 @@ from worldline.codec import digest, tuples
 from worldline.features.erasure.records import LedgerEntry
 from worldline.keys import space
 
-_LEDGER = tuples.pack((int(space.Root.STORE), int(space.InStore.LEDGER)))
+_LEDGER = tuples.pack((int(space.KeyRoot.STORE), int(space.InStore.LEDGER)))
 
 ENTRY = space.ValueCodec(space.ValueKind.LEDGER, LedgerEntry)
 

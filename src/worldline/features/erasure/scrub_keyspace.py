@@ -14,7 +14,7 @@ import msgspec
 from worldline.codec import tuples
 from worldline.keys import space
 
-_SCRUBS = tuples.pack((int(space.Root.STORE), int(space.InStore.SCRUBS)))
+_SCRUBS = tuples.pack((int(space.KeyRoot.STORE), int(space.InStore.SCRUBS)))
 
 
 class ScrubRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

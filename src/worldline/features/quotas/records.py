@@ -10,7 +10,7 @@ class QuotaRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
     worlds: int | None  # not deleted
     bytes: int | None  # keys and values in the store, and the bodies of objects
-    effects: int | None  # open: waiting for an adapter, or with one
+    effects: int | None  # open: waiting for an effect worker, or with one
     pins: int | None  # forks that need a snapshot of the world they come from
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ class Receipts:
     def __init__(self, line: history_line.HistoryLine, keys: Collection[bytes]) -> None:
         self._line = line
         self._keys = keys
-        self._asked: set[bytes] = set()  # effects that an adapter has to answer, by intent, as far as they were seen
+        self._asked: set[bytes] = set()  # effects that effect workers have to answer, by intent, as far as seen
         self.signed = 0
 
     def see(self, step: Sequence[journal.JournalEntry]) -> str:

@@ -59,7 +59,7 @@ class Ed25519Receipts(ReceiptSigning):
 def why_not(at: ids.Address, receipt: inbox.EffectReceipt, keys: Collection[bytes]) -> str:
     """Why a receipt is not one of these keys'; empty if it is. Without keys: only that its own signature is right."""
     if not isinstance(receipt, inbox.SignedReceipt):
-        return "the receipt is not signed by an adapter" if keys else ""
+        return "the receipt is not signed by an effect worker" if keys else ""
     if keys and receipt.key not in keys:
         return f"the receipt is signed by {receipt.key.hex()}, which is no key that is trusted here"
     if not ed25519.is_signed(receipt.key, _signed(at, receipt), receipt.signature):

@@ -186,9 +186,9 @@ class Webhook:
             if not self._address_rates.allows(sender):
                 raise _Refused(429, "too many requests from this address", retry_after=1)
             if method != "POST":
-                raise _Refused(405, "only POST is taken")
+                raise _Refused(405, "only POST is accepted")
             if path != self._settings.path:
-                raise _Refused(404, "nothing is taken at this path")
+                raise _Refused(404, "nothing is accepted at this path")
             length = _length(headers, self._settings.bytes_max)
             slowest = length / limits.WEBHOOK_BODY_BYTES_PER_SECOND_MIN
             # A larger body gets more time, at the slowest speed that is accepted.

@@ -34,8 +34,8 @@ from worldline.layers import journal as journals
 from worldline.layers import step_changes as stored_changes
 from worldline.layers.history import step_reader
 from worldline.model import ids, inbox, journal
-from worldline.model.change import NO_CHANGES, changes_digest
 from worldline.model.rows import Rows
+from worldline.model.state_digest import NO_CHANGES, changes_digest
 
 VERSION = 4  # 1 had other names for kinds of entries, 2 no changes, 3 other parts of snapshots
 

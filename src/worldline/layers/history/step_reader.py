@@ -29,9 +29,10 @@ from worldline.layers.history.history_line import HistoryLine, Piece
 from worldline.layers.history.row_overlay import Overlay
 from worldline.layers.history.segment_body import Block
 from worldline.model import ids, journal, row_keys
-from worldline.model.change import Change, digests
+from worldline.model.change import Change
 from worldline.model.journal import DroppedEntries, Segment
 from worldline.model.rows import Rows
+from worldline.model.state_digest import digests
 from worldline.store import kv
 
 # Where the fields of an entry are.

@@ -36,7 +36,7 @@ class Worlds(Protocol):
         """Throw a world's memory away."""
 
 
-class Tenants:
+class UniverseChanges:
     """`forget` releases a world; `changed`: what the heartbeat says is another thing now; `start` runs something beside
     the turns of the worker.
     """

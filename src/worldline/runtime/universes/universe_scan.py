@@ -16,7 +16,7 @@ from worldline.base import env as envs
 from worldline.base import limits
 from worldline.codec import tuples
 from worldline.keys import keyspace_table, space
-from worldline.keys.space import InStore, InUniverse, Root
+from worldline.keys.space import InStore, InUniverse, KeyRoot
 from worldline.layers import universes as layer
 from worldline.model import ids
 from worldline.runtime import wakeup
@@ -26,7 +26,7 @@ from worldline.store import kv
 
 PAGE = 1_000  # universes looked at in one read
 
-_ROOT = len(space.part(Root.UNIVERSE))
+_ROOT = len(space.part(KeyRoot.UNIVERSE))
 _ID = slice(_ROOT + 1, _ROOT + 1 + limits.ID_BYTES)  # behind its type code
 _HINT, _DUE = keyspace_table.row(InUniverse.HINT), keyspace_table.row(InUniverse.DUE)
 _DELETED = keyspace_table.row(InUniverse.DELETION)
@@ -71,7 +71,7 @@ class Scan:
     async def _look_for_work(self) -> None:
         chosen = self._universes.known
         deleted = kv.Range(
-            *tuples.prefix_range(space.part(Root.STORE) + space.part(InStore.UNIVERSE_DELETION)), count_max=1
+            *tuples.prefix_range(space.part(KeyRoot.STORE) + space.part(InStore.UNIVERSE_DELETION)), count_max=1
         )
         for start in range(0, max(1, len(chosen)), PAGE):
             part = chosen[start : start + PAGE]

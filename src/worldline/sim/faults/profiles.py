@@ -50,7 +50,7 @@ FLOWS = 0.12  # of the seeds have worlds of flow domains
 FORGERS = 0.1  # of the seeds have clients and worlds that forge answers and senders
 
 
-class Adapters(msgspec.Struct, frozen=True):
+class OutsideFaults(msgspec.Struct, frozen=True):
     """How the outside misbehaves, in percent of calls."""
 
     late: int = 0
@@ -88,7 +88,7 @@ class Profile(msgspec.Struct, frozen=True):
     drift_ppm: int = 0
     nth: int = 0  # exactly here, counted over all boundaries that are passed, and ...
     nth_fault: Literal["crash", "pause", "partition"] = "crash"  # ... this happens
-    adapters: Adapters = Adapters()
+    adapters: OutsideFaults = OutsideFaults()
     heal: Literal["all", "core"] = "all"
     chaos_seconds: int = 20
     lag: int = 0  # so many percent of hosts read journals late
@@ -159,7 +159,7 @@ def draw(seed: int) -> Profile:
         hints=draws.choice(["all", "some", "some", "none"]),
         skew_us=coin(1, 20_000_000),
         drift_ppm=coin(1, 5_000),
-        adapters=Adapters(coin(5, 20), coin(2, 10), coin(5, 20), coin(5, 20)),
+        adapters=OutsideFaults(coin(5, 20), coin(2, 10), coin(5, 20), coin(5, 20)),
         heal=draws.choice(["all", "all", "core"]),
         chaos_seconds=draws.randint(8, 20),
         settings=draw_settings(draws),
@@ -349,7 +349,7 @@ BACKGROUND: dict[str, Any] = {
     "skew_us": 0,
     "drift_ppm": 0,
     "hints": "all",
-    "adapters": Adapters(),
+    "adapters": OutsideFaults(),
     "shuffle": False,
     "heal": "all",
     "lag": 0,
@@ -427,7 +427,7 @@ def _set(profile: Profile, name: str, value: str) -> Profile:
         elif name == "kinds":
             given = value.split("+")
         elif name == "adapters":
-            given = dict(zip(Adapters.__struct_fields__, map(int, value.split("+")), strict=True))
+            given = dict(zip(OutsideFaults.__struct_fields__, map(int, value.split("+")), strict=True))
         converted = msgspec.convert(given, fields[name], strict=False)
     except (msgspec.ValidationError, ValueError) as error:
         raise errors.BadInput(f"{name}={value} does not fit a profile: {error}") from error
@@ -467,7 +467,7 @@ def _constants(settings: Settings, base: Settings) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, Adapters):
+    if isinstance(value, OutsideFaults):
         return "+".join(str(each) for each in msgspec.structs.astuple(value))
     if isinstance(value, tuple):
         return "+".join(map(str, value))

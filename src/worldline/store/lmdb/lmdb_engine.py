@@ -86,7 +86,7 @@ class LmdbEngine:
         self._env = env
         self._loop = asyncio.get_running_loop()
         self.hints = hints.HintBoard()
-        self._inbox = lmdb_writer.Inbox()
+        self._inbox = lmdb_writer.LoopAnswers()
         self._in_flight = 0
         self._crowded = False
         self._ringing_soon = False

@@ -1,12 +1,12 @@
 """The writer thread of one LMDB folder in one process, without LMDB: calls in, groups out, answers back.
 
 A call of `commit` is a `CommitCall`. Loops put jobs; the thread takes what is waiting, up to a bound, as one group, has
-it written, and delivers the answers to the `Inbox` of each loop that takes part, with one ring of its bell. All inboxes
-hear what was written by any loop, so that hints inside the process need no other way.
+it written, and delivers the answers to the `LoopAnswers` of each loop that takes part, with one ring of its bell. All
+of them are told what was written by any loop, so that hints inside the process need no other way.
 
 Every accepted job is answered exactly once, also when the store fails or the thread has a bug. After `fail` no job is
 accepted any more. Waking costs more than anything else here, so a thread that is awake is not woken: it says when it
-goes to sleep, and an inbox rings once until it is emptied.
+goes to sleep, and the answers of a loop ring once until they are taken.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CommitCall(msgspec.Struct, eq=False):
     turn of the loop that brings the answer, not in the next one. Only `LmdbEngine` sees it, and awaits it once.
     """
 
-    inbox: Inbox
+    inbox: LoopAnswers
     batches: tuple[kv.Batch, ...]
     size: int
     loop: asyncio.AbstractEventLoop
@@ -102,7 +102,7 @@ class CommitCall(msgspec.Struct, eq=False):
 Arrival = tuple[Sequence[CommitCall], int | None, list[bytes]]
 
 
-class Inbox:
+class LoopAnswers:
     """Where the thread leaves answers and hints for one loop, which watches `fileno` and then takes all there is."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class WriterThread:
         self._jobs: deque[CommitCall] = deque()
         self._bell = bell.Bell()
         self._stopping = False
-        self._inboxes: tuple[Inbox, ...] = ()
+        self._inboxes: tuple[LoopAnswers, ...] = ()
         self._inboxes_lock = threading.Lock()  # event loops come and go while the writer thread delivers answers
         # A daemon: an interpreter that ends does not wait for a store that was never closed.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -167,11 +167,11 @@ class WriterThread:
 
     # --- Called by loops ---
 
-    def add(self, inbox: Inbox) -> None:
+    def add(self, inbox: LoopAnswers) -> None:
         with self._inboxes_lock:
             self._inboxes = (*self._inboxes, inbox)
 
-    def remove(self, inbox: Inbox) -> None:
+    def remove(self, inbox: LoopAnswers) -> None:
         """Nothing is delivered there any more."""
         with self._inboxes_lock:
             self._inboxes = tuple(other for other in self._inboxes if other is not inbox)

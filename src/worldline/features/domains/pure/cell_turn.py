@@ -96,7 +96,7 @@ class CellTurn:
 
     def patch(self, given: patches.Concrete, source: str) -> None:
         """Patches from outside. An idle cell whose document has changed continues under that of now, if its data fits
-        it with them: so a blocked cell can be mended. `BadInput` if it does not.
+        it with them: so a blocked cell can be repaired. `BadInput` if it does not.
         """
         current = self.machine.domains.current[self.domain]
         if jobs.is_busy(self.head) or current.hash == self.head.meta.schema_hash:
