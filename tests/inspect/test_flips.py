@@ -84,10 +84,10 @@ class Turned:
 class Stored:
     """A world with a large note, its fork with a script, and a fork of that which leans on both."""
 
-    def __init__(self, universe: Connection, worlds: dict[str, ids.Address], items: dict[bytes, bytes]) -> None:
-        self.engine = Turned(universe.store.engine)
-        store = msgspec.structs.replace(universe.store, engine=self.engine)
-        self.turned = Connection(store, universe.id, universe.name, universe.settings)
+    def __init__(self, connection: Connection, worlds: dict[str, ids.Address], items: dict[bytes, bytes]) -> None:
+        self.engine = Turned(connection.store.engine)
+        store = msgspec.structs.replace(connection.store, engine=self.engine)
+        self.turned = Connection(store, connection.id, connection.name, connection.settings)
         self.worlds = worlds
         self.items = items
 

@@ -33,18 +33,18 @@ class Examined(kits.Around):
         return outcomes
 
 
-async def examine(universe: Connection) -> list[str]:
+async def examine(connection: Connection) -> list[str]:
     """Journals follow their heads, queues say what journals say, and nothing that is journaled is still unread."""
-    report = await doctor.examine(universe, repair=False)
+    report = await doctor.examine(connection, repair=False)
     wrong = [f"{each.world} {each.kind}: {each.what}" for each in report.findings]
     for name in ("bank", "shop"):
-        world = Handle(universe, name)
+        world = Handle(connection, name)
         try:
             at = await world.address()
         except errors.NotFound:
             continue  # made by a later commit
-        journaled = {entry.stamp for entry in await kits.entries(World(universe, name)) if entry.stamp}
-        page = (await universe.store.engine.read(inboxes.read_range(at, count_max=10_000))).page(0)
+        journaled = {entry.stamp for entry in await kits.entries(World(connection, name)) if entry.stamp}
+        page = (await connection.store.engine.read(inboxes.read_range(at, count_max=10_000))).page(0)
         if journaled & {each.stamp for each in inboxes.decode(page.items)}:
             wrong.append(f"{name}: journaled and still unread")
     return wrong

@@ -79,9 +79,9 @@ Effects: TypeAlias = Literal["drop", "reissue", "share", "script"]
 class World(Acts, Anchored):
     """A world, from outside."""
 
-    def __init__(self, universe: Connection, name: str, *, program: str = "") -> None:
-        super().__init__(Handle(universe, name, program))
-        self._universe = universe
+    def __init__(self, connection: Connection, name: str, *, program: str = "") -> None:
+        super().__init__(Handle(connection, name, program))
+        self._universe = connection
         self._taken: dict[str, None] = {}  # schemas of events of which it is known whether the program takes them
 
     @property
@@ -463,7 +463,7 @@ class World(Acts, Anchored):
             live=live,
             script=script,
             labels=labels,
-            universe=self._universe,
+            connection=self._universe,
             before=before,
         )
         await forks.fork(self._handle, lambda program: wanted(program=program))

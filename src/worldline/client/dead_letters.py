@@ -28,14 +28,14 @@ class DeadLetter:
     payload, as canonical bytes: nothing if that was too large to be kept inline.
     """
 
-    def __init__(self, universe: Connection, at: ids.Address, world: str, letter: inboxes.DeadLetterRecord) -> None:
+    def __init__(self, connection: Connection, at: ids.Address, world: str, letter: inboxes.DeadLetterRecord) -> None:
         self.world = world
         self.id = letter.stamp.hex()
         self.reason = letter.dead.reason
         self.what, self.data = _content(letter)
         self.step = letter.dead.step
         self.time_us = letter.dead.time_us
-        self._universe = universe
+        self._universe = connection
         self._at = at
         self._letter = letter
 
@@ -57,66 +57,66 @@ class DeadLetter:
 
 
 async def letters(
-    universe: Connection, at: ids.Address, *, oldest_first: bool = False
+    connection: Connection, at: ids.Address, *, oldest_first: bool = False
 ) -> AsyncIterator[inboxes.DeadLetterRecord]:
     """A world's dead letters, the newest first, or the oldest."""
     begin, end = inbox_keys.dead(at)
-    async for key, raw in paging.RangeItems(universe.store.engine, kv.Range(begin, end, reverse=not oldest_first)):
+    async for key, raw in paging.RangeItems(connection.store.engine, kv.Range(begin, end, reverse=not oldest_first)):
         yield inboxes.decode_dead([(key, raw)])[0]
 
 
 async def of_world(
-    universe: Connection, at: ids.Address, name: str, *, oldest_first: bool = False
+    connection: Connection, at: ids.Address, name: str, *, oldest_first: bool = False
 ) -> AsyncIterator[DeadLetter]:
     """The dead letters of one world."""
-    async for letter in letters(universe, at, oldest_first=oldest_first):
-        yield DeadLetter(universe, at, name, letter)
+    async for letter in letters(connection, at, oldest_first=oldest_first):
+        yield DeadLetter(connection, at, name, letter)
 
 
-async def of_worlds(universe: Connection, chosen: listing.Filter) -> AsyncIterator[DeadLetter]:
+async def of_worlds(connection: Connection, chosen: listing.Filter) -> AsyncIterator[DeadLetter]:
     """The dead letters of these worlds: world by world, each world's newest first."""
-    async for at, meta in listing.worlds_of(universe, chosen):
-        async for letter in of_world(universe, at, meta.name):
+    async for at, meta in listing.worlds_of(connection, chosen):
+        async for letter in of_world(connection, at, meta.name):
             yield letter
 
 
-async def drain(universe: Connection, at: ids.Address, name: str) -> AsyncIterator[DeadLetter]:
+async def drain(connection: Connection, at: ids.Address, name: str) -> AsyncIterator[DeadLetter]:
     """The dead letters, oldest first; each is deleted when the next is asked for. One that was retried or dropped
     meanwhile is not missed.
     """
-    async for letter in letters(universe, at, oldest_first=True):
-        yield DeadLetter(universe, at, name, letter)
+    async for letter in letters(connection, at, oldest_first=True):
+        yield DeadLetter(connection, at, name, letter)
         try:
-            await drop(universe, at, letter)
+            await drop(connection, at, letter)
         except errors.Conflicted:
             continue
 
 
-async def retry_all(universe: Connection, at: ids.Address) -> int:
+async def retry_all(connection: Connection, at: ids.Address) -> int:
     """Put all dead letters that there are now back, oldest first. Returns how many."""
-    found = [each async for each in letters(universe, at, oldest_first=True)]  # one that fails again is not met again
+    found = [each async for each in letters(connection, at, oldest_first=True)]  # one that fails again is not met again
     for each in found:
-        await retry(universe, at, each)
+        await retry(connection, at, each)
     return len(found)
 
 
-async def drop(universe: Connection, at: ids.Address, letter: inboxes.DeadLetterRecord) -> None:
+async def drop(connection: Connection, at: ids.Address, letter: inboxes.DeadLetterRecord) -> None:
     """Delete a dead letter."""
     batch = kv.Batch()
     inboxes.drop_dead(batch, at, letter)
-    if not await transact.applied(universe.store.engine, universe.store.env, batch):
+    if not await transact.applied(connection.store.engine, connection.store.env, batch):
         raise _gone(letter)
 
 
-async def retry(universe: Connection, at: ids.Address, letter: inboxes.DeadLetterRecord) -> None:
+async def retry(connection: Connection, at: ids.Address, letter: inboxes.DeadLetterRecord) -> None:
     """Put a dead letter back. What it carries is kept: its reference stands in the inbox from now on."""
-    engine, env = universe.store.engine, universe.store.env
+    engine, env = connection.store.engine, connection.store.env
     # Made once, outside of `attempt`: a retry after a lost answer finds it among the seen ids.
     client_id = envs.new_id(env)
     large = inboxes.refers_to(letter.dead)
     match inboxes.item_of(letter.dead.item):
         case inbox.InboxEvent(schema=schema, payload=carried):
-            event_dispatch.check_outside(schema, await universe.blobs.load(carried))
+            event_dispatch.check_outside(schema, await connection.blobs.load(carried))
         case inbox.Message(mode=inbox.MessageMode.TYPED, name=name):
             ids.check_event_name(name)
 
@@ -127,10 +127,10 @@ async def retry(universe: Connection, at: ids.Address, letter: inboxes.DeadLette
             return transact.NothingToWrite(read.value(2) is not None)  # an answer was lost, or it is gone
         batch = kv.Batch()
         if large is not None:
-            generation = await universe.blobs.generation()
+            generation = await connection.blobs.generation()
             # Inside the attempt: collection may have begun since, and the batch must expect the generation it was
             # touched in.
-            await universe.blobs.touch_many([large])
+            await connection.blobs.touch_many([large])
             generation.expect(batch)
         worlds.expect_open(batch, worlds.decode(at, read.value(0)))
         inboxes.retry_dead(batch, at, letter, client_id=client_id, time_us=read.time_us)
@@ -139,7 +139,7 @@ async def retry(universe: Connection, at: ids.Address, letter: inboxes.DeadLette
 
     if not await transact.run(engine, env, attempt):
         raise _gone(letter)
-    universe.wake()
+    connection.wake()
 
 
 def _gone(letter: inboxes.DeadLetterRecord) -> errors.Conflicted:

@@ -54,10 +54,10 @@ def wanted(*, status: Status | None, labels: Mapping[str, str] | None, program: 
     return Filter(status, labels or {}, program, prefix)
 
 
-async def worlds_of(universe: Connection, chosen: Filter) -> AsyncIterator[tuple[ids.Address, WorldMeta]]:
+async def worlds_of(connection: Connection, chosen: Filter) -> AsyncIterator[tuple[ids.Address, WorldMeta]]:
     """Worlds, the newest first."""
-    async for page in paging.RangePages(universe.store.engine, worlds.newest_range(universe.id, count_max=PAGE)):
-        for at, meta in worlds.listed(universe.id, page):
+    async for page in paging.RangePages(connection.store.engine, worlds.newest_range(connection.id, count_max=PAGE)):
+        for at, meta in worlds.listed(connection.id, page):
             if chosen.matches(meta):
                 yield at, meta
 

@@ -24,11 +24,11 @@ WARN_SECONDS = 2.0
 class HostWatch:
     """How long no process has run a world, as one waiting caller sees it. `patient`: that ends no wait."""
 
-    def __init__(self, universe: Connection, at: ids.Address, *, patient: bool = False) -> None:
-        self._universe = universe
+    def __init__(self, connection: Connection, at: ids.Address, *, patient: bool = False) -> None:
+        self._universe = connection
         self._at = at
-        self._limit_us = 0 if patient else universe.settings.host_wait_ms * 1000  # 0 is no limit
-        self._since_us = universe.store.env.monotonic_us()
+        self._limit_us = 0 if patient else connection.settings.host_wait_ms * 1000  # 0 is no limit
+        self._since_us = connection.store.env.monotonic_us()
         self._warned = False
         self._next_us = self._since_us + int(WARN_SECONDS * 1_000_000)  # when to look, if nothing ends the wait sooner
 
@@ -49,10 +49,10 @@ class HostWatch:
             log.warning("%s", await reason(self._universe, self._at))
 
 
-async def reason(universe: Connection, at: ids.Address, *, option: str | None = None) -> str:
+async def reason(connection: Connection, at: ids.Address, *, option: str | None = None) -> str:
     """Return why the world does not answer, and what to do. `option`: what commands for this store need besides."""
-    meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
-    option = urls.option("store", universe.store.url) if option is None else option
+    meta = worlds.decode(at, (await connection.store.engine.read(worlds.get(at))).value(0)).meta
+    option = urls.option("store", connection.store.url) if option is None else option
     # The status first: a paused world has no host by intention, and only `resume` helps.
     if meta.status is not Status.ACTIVE:
         status = meta.status.name.lower()
@@ -60,7 +60,7 @@ async def reason(universe: Connection, at: ids.Address, *, option: str | None = 
             f"world {meta.name!r} is {status}: what was sent is durable and waits until "
             f"`worldline resume {meta.name}{option}`"
         )
-    refused = await world_holders.refusals_of(universe.store, at)
+    refused = await world_holders.refusals_of(connection.store, at)
     if refused:
         return (
             f"worker {refused[0].name} cannot run world {meta.name!r} (program {meta.program!r}): {refused[0].why}; "

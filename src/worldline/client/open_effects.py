@@ -127,10 +127,10 @@ async def _arguments(world: Handle, opened: works.Open) -> Any:
 # --- Its record ----------------------------------------------------------------------------------------------------
 
 
-async def retry(universe: Connection, opened: works.Open) -> None:
+async def retry(connection: Connection, opened: works.Open) -> None:
     """Try a parked effect again, or one that waits for its next attempt now."""
     # No retry loop: if the record has changed since it was read, a person decides again on what it is now.
-    world, now_us = await _told(universe, opened)
+    world, now_us = await _told(connection, opened)
     batch = kv.Batch()
     if opened.work.state is WorkState.PARKED:
         parking.retry(batch, world, opened, now_us=now_us)
@@ -140,23 +140,23 @@ async def retry(universe: Connection, opened: works.Open) -> None:
         )
     else:
         works.move_due(batch, opened, now_us=now_us, due_us=now_us)
-    await _commit(universe, batch, opened)
+    await _commit(connection, batch, opened)
 
 
-async def park(universe: Connection, opened: works.Open) -> None:
+async def park(connection: Connection, opened: works.Open) -> None:
     """Park an effect before its next attempt."""
-    world, now_us = await _told(universe, opened)
+    world, now_us = await _told(connection, opened)
     batch = kv.Batch()
     parking.set_aside(batch, world, opened, now_us=now_us)
-    await _commit(universe, batch, opened)
+    await _commit(connection, batch, opened)
 
 
-async def _told(universe: Connection, opened: works.Open) -> tuple[worlds.WorldRecord, int]:
+async def _told(connection: Connection, opened: works.Open) -> tuple[worlds.WorldRecord, int]:
     """What is needed to tell a world that one of its effects has changed; and the store's time."""
-    read = await universe.store.engine.read(worlds.get(opened.at))
+    read = await connection.store.engine.read(worlds.get(opened.at))
     return worlds.decode(opened.at, read.value(0)), read.time_us
 
 
-async def _commit(universe: Connection, batch: kv.Batch, opened: works.Open) -> None:
-    if not await transact.applied(universe.store.engine, universe.store.env, batch):
+async def _commit(connection: Connection, batch: kv.Batch, opened: works.Open) -> None:
+    if not await transact.applied(connection.store.engine, connection.store.env, batch):
         raise errors.Conflicted(f"effect {opened.intent.hex()[:12]} changed meanwhile; look at it again")

@@ -32,8 +32,8 @@ R_co = TypeVar("R_co", covariant=True)
 class Sent:
     """An event that is durably on its way."""
 
-    def __init__(self, universe: Connection, sending: send_door.Sending, *, world: str = "", event: str = "") -> None:
-        self._universe = universe
+    def __init__(self, connection: Connection, sending: send_door.Sending, *, world: str = "", event: str = "") -> None:
+        self._universe = connection
         self._sending = sending
         self._world = world
         self._event = event

@@ -28,10 +28,10 @@ class UniverseSetting(msgspec.Struct, frozen=True):
     by: Literal["operator", "host"]
 
 
-async def stored(universe: Connection) -> list[UniverseSetting]:
+async def stored(connection: Connection) -> list[UniverseSetting]:
     """Return the settings that are stored, by name."""
-    read = await universe.store.engine.read(universe_settings.get(universe.id))
-    record = universe_settings.decode(universe.id, read.value(0)).record
+    read = await connection.store.engine.read(universe_settings.get(connection.id))
+    record = universe_settings.decode(connection.id, read.value(0)).record
     return [
         UniverseSetting(name, setting_names.value_of(name, text), "operator" if name in record.chosen else "host")
         for name, text in sorted(record.values.items())
@@ -39,25 +39,25 @@ async def stored(universe: Connection) -> list[UniverseSetting]:
     ]
 
 
-async def choose(universe: Connection, values: Mapping[str, Any]) -> bool:
+async def choose(connection: Connection, values: Mapping[str, Any]) -> bool:
     """Choose these; None: a setting of each process again. False if it was so already."""
     texts = {name: None if value is None else setting_names.text_of(value) for name, value in values.items()}
-    engine = universe.store.engine
+    engine = connection.store.engine
 
     async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
-        read = await engine.read(universe_settings.get(universe.id))
-        known = universe_settings.decode(universe.id, read.value(0))
+        read = await engine.read(universe_settings.get(connection.id))
+        known = universe_settings.decode(connection.id, read.value(0))
         # Inside the attempt: whether values fit together depends on those that are stored at this moment.
-        _check(universe, values, known)
+        _check(connection, values, known)
         batch = kv.Batch()
         if not universe_settings.choose(batch, known, texts, time_us=read.time_us):
             return transact.NothingToWrite(False)
         return transact.Write(batch, lambda _: True)
 
-    return await transact.run(engine, universe.store.env, attempt)
+    return await transact.run(engine, connection.store.env, attempt)
 
 
-def _check(universe: Connection, values: Mapping[str, Any], known: universe_settings.UniverseSettingsRecord) -> None:
+def _check(connection: Connection, values: Mapping[str, Any], known: universe_settings.UniverseSettingsRecord) -> None:
     """Refuse a name that is not for a universe, and values that no process could work with."""
     for name in values:
         if name not in setting_names.OF_UNIVERSE:
@@ -68,7 +68,7 @@ def _check(universe: Connection, values: Mapping[str, Any], known: universe_sett
         if name in setting_names.OF_UNIVERSE and name not in values
     }
     # Together with those that stay: each value may be right by itself, and no process could work with all of them.
-    setting_names.made(kept | {name: value for name, value in values.items() if value is not None}, universe.settings)
+    setting_names.made(kept | {name: value for name, value in values.items() if value is not None}, connection.settings)
 
 
 def refusal(name: str) -> str:

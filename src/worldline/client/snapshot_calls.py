@@ -93,10 +93,10 @@ async def follow(world: Handle, above: int | None) -> AsyncIterator[JournalEntry
                 yield _record(saved, baseline=True)
 
 
-async def _saved(universe: Connection, at: ids.Address, *, above: int) -> AsyncIterator[snapshots.StateSnapshot]:
+async def _saved(connection: Connection, at: ids.Address, *, above: int) -> AsyncIterator[snapshots.StateSnapshot]:
     """Records of one world above a height. A step has a height no lower than its number."""
     begin, end = keys.snapshots(at)
-    async for key, raw in paging.RangeItems(universe.store.engine, kv.Range(begin, end)):
+    async for key, raw in paging.RangeItems(connection.store.engine, kv.Range(begin, end)):
         [saved] = layer.decode(at, kv.Page([(key, raw)], more=False, stable=kv.ZERO_STAMP))
         if saved.record.height > above:
             yield saved.record

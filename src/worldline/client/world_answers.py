@@ -59,16 +59,16 @@ class TakenInput(msgspec.Struct, frozen=True):
     letter: str = ""
 
 
-async def taken(universe: Connection, sending: send_door.Sending) -> TakenInput:
+async def taken(connection: Connection, sending: send_door.Sending) -> TakenInput:
     """Wait until an input is journaled, and return where. An event's own failure stands right behind it."""
     if sending.applied is not None:
         return TakenInput(sending.applied.height, sending.applied.dead, handed_stamp(sending.applied).hex())
-    since, height = await _since(universe, sending, sending.id), 0
-    async for each in _entries(universe, sending.at, above=since):
+    since, height = await _since(connection, sending, sending.id), 0
+    async for each in _entries(connection, sending.at, above=since):
         is_input = each.stamp == sending.stamp
         height = each.height if is_input else height
         if height and each.kind in _NOT_TAKEN:
-            return TakenInput(height, _reason(each.kind, await payload_of(universe, each)), sending.stamp.hex())
+            return TakenInput(height, _reason(each.kind, await payload_of(connection, each)), sending.stamp.hex())
         # A step's last entry has the chain: behind it no failure of this input can come.
         if height and (each.chain or (not is_input and each.kind not in _BESIDE)):
             return TakenInput(height)
@@ -87,7 +87,7 @@ def _reason(kind: Kind, data: bytes) -> str:
 
 
 async def ask(
-    universe: Connection,
+    connection: Connection,
     at: ids.Address,
     item: inbox.Item,
     data: bytes,
@@ -100,32 +100,32 @@ async def ask(
     the answer is the end of an intent, which may wait for a person.
     """
     # Asked for before the input is delivered: the answer may be told before `deliver` returns.
-    with expecting(universe, at, Kind.ANSWERED, correlation) as expected:
-        sending = await send_door.deliver(universe, at, item, data, client_id=client_id)
+    with expecting(connection, at, Kind.ANSWERED, correlation) as expected:
+        sending = await send_door.deliver(connection, at, item, data, client_id=client_id)
         with Durable():
             if sending.applied is not None:  # taken just now, so its answer has been told or will be
                 since = sending.since - 1
-                found = await entry(universe, at, Kind.ANSWERED, correlation, since, expected=expected, halts=halts)
+                found = await entry(connection, at, Kind.ANSWERED, correlation, since, expected=expected, halts=halts)
             else:
-                since = await _since(universe, sending, client_id)
-                found = await entry(universe, at, Kind.ANSWERED, correlation, since, halts=halts)
-            answer = structs.decode(Answer, await payload_of(universe, found))
+                since = await _since(connection, sending, client_id)
+                found = await entry(connection, at, Kind.ANSWERED, correlation, since, halts=halts)
+            answer = structs.decode(Answer, await payload_of(connection, found))
     if answer.ok:
         return answer.data, found.height
     error = error_of(structs.decode(JournaledFailure, answer.data))
     if isinstance(error, failures.RunFailed):
-        await add_trace(universe, at, error, TraceSource.HANDLER, step=found.step)
+        await add_trace(connection, at, error, TraceSource.HANDLER, step=found.step)
     raise error
 
 
-async def _since(universe: Connection, sending: send_door.Sending, client_id: bytes | str | None) -> int:
+async def _since(connection: Connection, sending: send_door.Sending, client_id: bytes | str | None) -> int:
     """The height above which an input is looked for. One that was sent before may have been taken long ago:
     `NotRetained` if that can have been in entries that are not kept any more.
     """
     # A first delivery: its answer is above the head that the door has seen.
     if not sending.repeated or client_id is None:
         return sending.since
-    engine = universe.store.engine
+    engine = connection.store.engine
     kept = await world_reader.kept(engine, sending.at)
     if not kept.above or kept.head is None:
         return kept.above
@@ -140,10 +140,16 @@ async def _since(universe: Connection, sending: send_door.Sending, client_id: by
 
 
 async def add_trace(
-    universe: Connection, at: ids.Address, error: errors.Error, source: TraceSource, *, step: int | None, run: str = ""
+    connection: Connection,
+    at: ids.Address,
+    error: errors.Error,
+    source: TraceSource,
+    *,
+    step: int | None,
+    run: str = "",
 ) -> None:
     """Note on an error where in the world it was raised, if that is kept. The error counts, with or without it."""
-    engine = universe.store.engine
+    engine = connection.store.engine
     with contextlib.suppress(errors.StoreError):
         if source is TraceSource.RUN:
             text = await traceback_reader.of_run(engine, at, run, step=step)
@@ -164,14 +170,14 @@ class Durable:
 
 
 def expecting(
-    universe: Connection, at: ids.Address, kind: Kind, correlation: str
+    connection: Connection, at: ids.Address, kind: Kind, correlation: str
 ) -> AbstractContextManager[asyncio.Future[journal.JournalEntry] | None]:
     """An entry that is awaited, asked for before what leads to it is sent. None if no worlds are run here."""
-    return nullcontext() if universe.host is None else universe.host.live.expecting(at, kind, correlation)
+    return nullcontext() if connection.host is None else connection.host.live.expecting(at, kind, correlation)
 
 
 async def entry(
-    universe: Connection,
+    connection: Connection,
     at: ids.Address,
     kind: Kind,
     correlation: str,
@@ -186,17 +192,17 @@ async def entry(
     `expected`: it was asked for before what leads to it was sent. Else it may have been written already. `halts`: the
     entry is the end of a run or an intent, which may wait for a person.
     """
-    if universe.host is None:
-        return await _find(universe, at, kind, correlation, since, halts=halts)
+    if connection.host is None:
+        return await _find(connection, at, kind, correlation, since, halts=halts)
     if expected is not None and is_told(expected):
         return expected.result()  # as mostly: the step that has taken an input has told its answer
-    told = None if expected is None else await _told(universe, at, expected, halts)
+    told = None if expected is None else await _told(connection, at, expected, halts)
     # Ask the hub first, then read the journal: an entry between the two would be seen by neither in the other order.
-    while told is None and universe.host.worlds.holds(at):
-        with universe.host.live.expecting(at, kind, correlation) as asked:
-            found = await _already(universe, at, kind, correlation, since)
-            told = found or await _told(universe, at, asked, halts)
-    return told or await _find(universe, at, kind, correlation, since, halts=halts)
+    while told is None and connection.host.worlds.holds(at):
+        with connection.host.live.expecting(at, kind, correlation) as asked:
+            found = await _already(connection, at, kind, correlation, since)
+            told = found or await _told(connection, at, asked, halts)
+    return told or await _find(connection, at, kind, correlation, since, halts=halts)
 
 
 def is_told(expected: asyncio.Future[journal.JournalEntry] | None) -> bool:
@@ -205,13 +211,13 @@ def is_told(expected: asyncio.Future[journal.JournalEntry] | None) -> bool:
 
 
 async def _told(
-    universe: Connection, at: ids.Address, expected: asyncio.Future[journal.JournalEntry], halts: Halts | None
+    connection: Connection, at: ids.Address, expected: asyncio.Future[journal.JournalEntry], halts: Halts | None
 ) -> journal.JournalEntry | None:
     """What the hub tells. None if the journal tells more: the world is not held here, or was not all the time, or the
     run waits for a person.
     """
-    assert universe.host is not None
-    while expected.done() or universe.host.worlds.holds(at):
+    assert connection.host is not None
+    while expected.done() or connection.host.worlds.holds(at):
         if not expected.done():  # the step that has taken an input has told its answer already, if it gives one
             if halts is not None:
                 await halts.look()
@@ -228,22 +234,24 @@ async def _told(
                 if halts is not None:
                     await halts.told()
                 return None
-        universe.host.check()  # a host that has failed tells nothing any more: without this the wait would not end
+        connection.host.check()  # a host that has failed tells nothing any more: without this the wait would not end
     return None
 
 
 async def _already(
-    universe: Connection, at: ids.Address, kind: Kind, correlation: str, since: int
+    connection: Connection, at: ids.Address, kind: Kind, correlation: str, since: int
 ) -> journal.JournalEntry | None:
-    top = await world_reader.head(universe.store.engine, at)
+    top = await world_reader.head(connection.store.engine, at)
     if top.height <= since:
         return None
-    found = await world_restore.read_entries(universe.store.engine, universe.blobs, at, above=since, up_to=top.height)
+    found = await world_restore.read_entries(
+        connection.store.engine, connection.blobs, at, above=since, up_to=top.height
+    )
     return next((each for each in found if live_hub.ends_wait(each, kind, correlation)), None)
 
 
 async def _find(
-    universe: Connection,
+    connection: Connection,
     at: ids.Address,
     kind: Kind,
     correlation: str,
@@ -251,7 +259,7 @@ async def _find(
     *,
     halts: Halts | None = None,
 ) -> journal.JournalEntry:
-    async for each in _entries(universe, at, above=since, halts=halts):
+    async for each in _entries(connection, at, above=since, halts=halts):
         if live_hub.ends_wait(each, kind, correlation):
             return each
         if halts is not None:
@@ -262,7 +270,7 @@ async def _find(
 
 
 async def _entries(
-    universe: Connection,
+    connection: Connection,
     at: ids.Address,
     *,
     above: int,
@@ -270,8 +278,8 @@ async def _entries(
     halts: Halts | None = None,
 ) -> AsyncIterator[journal.JournalEntry]:
     """Follow a journal. Unless `patient`, `NotHosted` when no process has run the world for too long."""
-    watch = no_host.HostWatch(universe, at, patient=patient)
-    async for each in world_reader.entries(universe.store.engine, universe.blobs, at, above=above):
+    watch = no_host.HostWatch(connection, at, patient=patient)
+    async for each in world_reader.entries(connection.store.engine, connection.blobs, at, above=above):
         if each is not None:
             yield each
         else:
@@ -281,32 +289,32 @@ async def _entries(
 
 
 async def follow(
-    universe: Connection, at: ids.Address, above: int | None
+    connection: Connection, at: ids.Address, above: int | None
 ) -> AsyncIterator[journal.JournalEntry | Chunk]:
-    start = (await world_reader.head(universe.store.engine, at)).height if above is None else above
-    async for each in follow_or_rest(universe, at, start):
+    start = (await world_reader.head(connection.store.engine, at)).height if above is None else above
+    async for each in follow_or_rest(connection, at, start):
         if each is not None:
             yield each
 
 
 async def follow_or_rest(
-    universe: Connection, at: ids.Address, above: int, *, rest_seconds: float = CHECK_SECONDS
+    connection: Connection, at: ids.Address, above: int, *, rest_seconds: float = CHECK_SECONDS
 ) -> AsyncIterator[journal.JournalEntry | Chunk | None]:
     """The same from a height on; None when nothing has come for a while."""
-    if universe.host is None:
-        watch = no_host.HostWatch(universe, at, patient=True)
-        async for each in world_reader.entries(universe.store.engine, universe.blobs, at, above=above):
+    if connection.host is None:
+        watch = no_host.HostWatch(connection, at, patient=True)
+        async for each in world_reader.entries(connection.store.engine, connection.blobs, at, above=above):
             if each is None:
                 await watch.look()
             yield each
         return
-    with universe.host.live.following(at) as queue:
-        async for live in _both(universe, at, above, queue, rest_seconds):
+    with connection.host.live.following(at) as queue:
+        async for live in _both(connection, at, above, queue, rest_seconds):
             yield live
 
 
 async def _both(
-    universe: Connection,
+    connection: Connection,
     at: ids.Address,
     above: int,
     queue: asyncio.Queue[journal.JournalEntry | Chunk | None],
@@ -314,15 +322,15 @@ async def _both(
 ) -> AsyncIterator[journal.JournalEntry | Chunk | None]:
     """The journal first, then the live queue; back to the journal where the queue has a gap."""
     while True:
-        top = await world_reader.head(universe.store.engine, at)
+        top = await world_reader.head(connection.store.engine, at)
         if top.height > above:
             for each in await world_restore.read_entries(
-                universe.store.engine, universe.blobs, at, above=above, up_to=top.height
+                connection.store.engine, connection.blobs, at, above=above, up_to=top.height
             ):
                 above = each.height
                 yield each
         while True:
-            held = universe.host is not None and universe.host.worlds.holds(at)
+            held = connection.host is not None and connection.host.worlds.holds(at)
             try:
                 async with asyncio.timeout(rest_seconds if held else ELSEWHERE_SECONDS):
                     live = await queue.get()
@@ -341,8 +349,8 @@ async def _both(
                 yield live
 
 
-async def payload_of(universe: Connection, entry: journal.JournalEntry) -> bytes:
-    return await universe.blobs.get(entry.blob) if entry.blob else entry.payload
+async def payload_of(connection: Connection, entry: journal.JournalEntry) -> bytes:
+    return await connection.blobs.get(entry.blob) if entry.blob else entry.payload
 
 
 def error_of(why: JournaledFailure) -> errors.Error:

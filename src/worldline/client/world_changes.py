@@ -19,7 +19,7 @@ from worldline.store import kv, transact
 
 
 async def change(
-    universe: Connection,
+    connection: Connection,
     at: ids.Address,
     *,
     status: Status | None = None,
@@ -30,8 +30,8 @@ async def change(
     if status is Status.DELETED:
         raise errors.BadInput("a world is deleted by delete(), not by a change of its status")
     check_labels(labels)
-    engine, env = universe.store.engine, universe.store.env
-    guards = [] if status is None else [each for feature in universe.store.features for each in feature.status_guards]
+    engine, env = connection.store.engine, connection.store.env
+    guards = [] if status is None else [each for feature in connection.store.features for each in feature.status_guards]
 
     async def attempt() -> transact.Write[worlds.WorldRecord]:
         of_guards = [each for guard in guards for each in guard.reads(at)]
@@ -51,9 +51,9 @@ async def change(
             leases.revoke(batch, state, token=envs.new_id(env))
         return transact.Write(batch, lambda _: changed)
 
-    if universe.host is not None and status not in (None, Status.ACTIVE):
+    if connection.host is not None and status not in (None, Status.ACTIVE):
         # Before the commit: the holder in this process releases the world itself, instead of learning it from a fence.
-        await universe.host.worlds.forget(at)
+        await connection.host.worlds.forget(at)
     return await transact.run(engine, env, attempt)
 
 
@@ -81,26 +81,26 @@ def check_labels(labels: object) -> None:
         raise errors.BadInput(f"labels must be a dict of text to text, not {labels!r}")
 
 
-async def point(universe: Connection, name: str, at: ids.Address) -> None:
+async def point(connection: Connection, name: str, at: ids.Address) -> None:
     """Make a name point to a world: a new name, or one that points elsewhere now."""
-    engine = universe.store.engine
+    engine = connection.store.engine
 
     async def attempt() -> transact.Write[None]:
-        read = await engine.read(worlds.get(at), worlds.get_name(universe.id, name))
+        read = await engine.read(worlds.get(at), worlds.get_name(connection.id, name))
         batch = kv.Batch()
-        worlds.point_name(batch, universe.id, name, worlds.decode(at, read.value(0)), raw=read.value(1))
+        worlds.point_name(batch, connection.id, name, worlds.decode(at, read.value(0)), raw=read.value(1))
         return transact.Write(batch, lambda _: None)
 
-    await transact.run(engine, universe.store.env, attempt)
+    await transact.run(engine, connection.store.env, attempt)
 
 
-async def rename(universe: Connection, at: ids.Address, name: str) -> None:
+async def rename(connection: Connection, at: ids.Address, name: str) -> None:
     """Give a world another name of its own, and free the old one."""
-    engine = universe.store.engine
+    engine = connection.store.engine
 
     async def attempt() -> transact.Write[None]:
         world = worlds.decode(at, (await engine.read(worlds.get(at))).value(0))
-        read = await engine.read(worlds.get_name(universe.id, world.meta.name), worlds.get_name(universe.id, name))
+        read = await engine.read(worlds.get_name(connection.id, world.meta.name), worlds.get_name(connection.id, name))
         raw = read.value(0)
         if raw is None or read.value(1) is not None:
             raise errors.Exists(f"the name {name!r} is in use")
@@ -108,27 +108,27 @@ async def rename(universe: Connection, at: ids.Address, name: str) -> None:
         worlds.rename(batch, world, name, raw=raw)
         return transact.Write(batch, lambda _: None)
 
-    await transact.run(engine, universe.store.env, attempt)
+    await transact.run(engine, connection.store.env, attempt)
     # After the rename is durable: whatever goes by names reads the one that the world has now.
-    for feature in universe.store.features:
+    for feature in connection.store.features:
         for watch in feature.rename_watches:
-            await watch.renamed(engine, universe.store.env, at)
+            await watch.renamed(engine, connection.store.env, at)
 
 
-async def free(universe: Connection, name: str) -> None:
+async def free(connection: Connection, name: str) -> None:
     """Take a name away. A world's own name stays: without one it could not be found."""
-    engine = universe.store.engine
+    engine = connection.store.engine
 
     async def attempt() -> transact.Write[None]:
-        raw = (await engine.read(worlds.get_name(universe.id, name))).value(0)
-        at = worlds.named(universe.id, raw)
+        raw = (await engine.read(worlds.get_name(connection.id, name))).value(0)
+        at = worlds.named(connection.id, raw)
         if at is None or raw is None:
-            raise errors.NotFound(f"no world {name!r} in universe {universe.name!r}")
+            raise errors.NotFound(f"no world {name!r} in universe {connection.name!r}")
         world = worlds.find(at, (await engine.read(worlds.get(at))).value(0))
         if world is not None and world.meta.name == name:
             raise errors.Closed(f"{name!r} is the world's own name; give it another with `worldline ref rename`")
         batch = kv.Batch()
-        worlds.free_name(batch, universe.id, name, raw=raw)
+        worlds.free_name(batch, connection.id, name, raw=raw)
         return transact.Write(batch, lambda _: None)
 
-    await transact.run(engine, universe.store.env, attempt)
+    await transact.run(engine, connection.store.env, attempt)

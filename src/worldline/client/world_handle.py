@@ -25,8 +25,8 @@ from worldline.worker.held_world import HeldWorld
 
 
 class Handle:
-    def __init__(self, universe: Connection, name: str, program: str = "") -> None:
-        self.universe = universe
+    def __init__(self, connection: Connection, name: str, program: str = "") -> None:
+        self.universe = connection
         self.name = ids.check_name(name, "a world's name")
         self._at: ids.Address | None = None
         self._program = program  # its name, if that is known

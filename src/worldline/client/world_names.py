@@ -26,30 +26,32 @@ class Ref(msgspec.Struct, frozen=True):
     own: bool
 
 
-async def named(universe: Connection, name: str) -> ids.Address | None:
+async def named(connection: Connection, name: str) -> ids.Address | None:
     """Return where a name points."""
-    return worlds.named(universe.id, (await universe.store.engine.read(worlds.get_name(universe.id, name))).value(0))
+    return worlds.named(
+        connection.id, (await connection.store.engine.read(worlds.get_name(connection.id, name))).value(0)
+    )
 
 
-async def refs(universe: Connection) -> AsyncIterator[Ref]:
+async def refs(connection: Connection) -> AsyncIterator[Ref]:
     """Every name, in order, and where it points. One that points to a deleted world is left out."""
-    begin, end = keys.names(universe.id)
+    begin, end = keys.names(connection.id)
     page: list[tuple[str, ids.Address]] = []
-    async for key, raw in paging.RangeItems(universe.store.engine, kv.Range(begin, end)):
-        at = worlds.named(universe.id, raw)
+    async for key, raw in paging.RangeItems(connection.store.engine, kv.Range(begin, end)):
+        at = worlds.named(connection.id, raw)
         assert at is not None
-        page.append((keys.name_of(universe.id, key), at))
+        page.append((keys.name_of(connection.id, key), at))
         if len(page) >= PAGE:  # one read for the worlds of many names, instead of one for each
-            for ref in await _known(universe, page):
+            for ref in await _known(connection, page):
                 yield ref
             page = []
-    for ref in await _known(universe, page):
+    for ref in await _known(connection, page):
         yield ref
 
 
-async def _known(universe: Connection, page: Sequence[tuple[str, ids.Address]]) -> list[Ref]:
+async def _known(connection: Connection, page: Sequence[tuple[str, ids.Address]]) -> list[Ref]:
     pointed = list(dict.fromkeys(at for _, at in page))  # several names of one world: its record is read once
-    read = await universe.store.engine.read(*(worlds.get(at) for at in pointed))
+    read = await connection.store.engine.read(*(worlds.get(at) for at in pointed))
     found = {at: worlds.find(at, read.value(index)) for index, at in enumerate(pointed)}
     return [
         Ref(name, world.meta.name, at.world.hex(), own=world.meta.name == name)

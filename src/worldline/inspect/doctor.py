@@ -78,13 +78,13 @@ def no_progress(done: int, total: int, name: str) -> None:
 
 
 async def examine(
-    universe: Connection, *, repair: bool, store_too: bool = False, progress: Progress = no_progress
+    connection: Connection, *, repair: bool, store_too: bool = False, progress: Progress = no_progress
 ) -> DoctorReport:
     """Look at a universe. With `repair`, write its queues again where they are wrong. `store_too`: look as well at what
     is in the store of no universe.
     """
-    doctor = Doctor(universe, repair=repair)
-    found = [each async for each in _worlds(universe)]  # all before the first is looked at: progress needs the total
+    doctor = Doctor(connection, repair=repair)
+    found = [each async for each in _worlds(connection)]  # all before the first is looked at: progress needs the total
     for number, (at, raw) in enumerate(found):
         progress(number, len(found), at.world.hex())
         await doctor.world(at, raw)
@@ -95,26 +95,26 @@ async def examine(
             await check()
         except errors.Corrupt as error:  # the others are made all the same
             doctor.not_made(check.__name__.replace("_", " "), error)
-    for each in (check for feature in universe.store.features for check in feature.checks):
+    for each in (check for feature in connection.store.features for check in feature.checks):
         await doctor.feature_check(each)
     progress(len(found), len(found), "")
     return doctor.report
 
 
-async def _worlds(universe: Connection) -> AsyncIterator[tuple[ids.Address, bytes]]:
-    begin, end = world_keys.index(universe.id)
-    async for key, raw in paging.RangeItems(universe.store.engine, kv.Range(begin, end, count_max=WORLD_PAGE)):
-        yield ids.Address(universe.id, world_keys.index_world(universe.id, key)), raw
+async def _worlds(connection: Connection) -> AsyncIterator[tuple[ids.Address, bytes]]:
+    begin, end = world_keys.index(connection.id)
+    async for key, raw in paging.RangeItems(connection.store.engine, kv.Range(begin, end, count_max=WORLD_PAGE)):
+        yield ids.Address(connection.id, world_keys.index_world(connection.id, key)), raw
 
 
 class Doctor:
-    def __init__(self, universe: Connection, *, repair: bool) -> None:
-        self._universe = universe
-        self._engine = universe.store.engine
+    def __init__(self, connection: Connection, *, repair: bool) -> None:
+        self._universe = connection
+        self._engine = connection.store.engine
         self._repair = repair
-        self._hints = hint_scan.HintScan(self._engine, universe.store.env, Universes.only(universe.id))
+        self._hints = hint_scan.HintScan(self._engine, connection.store.env, Universes.only(connection.id))
         self._pointers: dict[ids.IntentId, list[works.DuePointer]] | None = None
-        self.report = DoctorReport(universe.name, findings=[])
+        self.report = DoctorReport(connection.name, findings=[])
 
     def _find(self, world: str, kind: str, what: str, *, repaired: bool = False, advice: str = "") -> None:
         self.report.findings.append(DoctorFinding(self._universe.name, world, kind, what, repaired, advice))

@@ -92,31 +92,31 @@ class QueueView(msgspec.Struct, frozen=True):
 
 
 async def faults(
-    universe: Connection, at: ids.Address, program: str, hints: hint_scan.HintScan
+    connection: Connection, at: ids.Address, program: str, hints: hint_scan.HintScan
 ) -> list[WrongQueueKey] | None:
     """What is wrong with a world's queues. None: it is too busy to be looked at. `program`: the name of its program.
     `hints`: those of its universe, which may have been read before.
     """
     for _ in range(LOOKS_MAX):
-        before = (await universe.store.engine.read(journals.get_head(at))).value(0)
-        machine, head = await universe.reader(at, program).latest()
+        before = (await connection.store.engine.read(journals.get_head(at))).value(0)
+        machine, head = await connection.reader(at, program).latest()
         if journals.pack_head(head) != before:  # a step came between: machine and head would not be of one moment
             continue
-        seen = await _look(universe, at)
+        seen = await _look(connection, at)
         # A fork without steps of its own has open in its state what is its parent's, so only its inbox can be judged.
         if seen.head_raw == before and seen.unborn:
-            return await _ready_fault(universe, at, seen, hints)
+            return await _ready_fault(connection, at, seen, hints)
         if seen.head_raw == before:
-            found = _open_faults(seen, machine, at) + await _due_faults(universe, at, seen, machine)
-            return found + await _ready_fault(universe, at, seen, hints)
+            found = _open_faults(seen, machine, at) + await _due_faults(connection, at, seen, machine)
+            return found + await _ready_fault(connection, at, seen, hints)
     return None
 
 
-async def _look(universe: Connection, at: ids.Address) -> QueueView:
+async def _look(connection: Connection, at: ids.Address) -> QueueView:
     """Open keys first, then the inbox, then the head: an answer is never missed, and a step shows at the end."""
     opened: dict[ids.IntentId, works.Open] = {}
     unreadable: dict[ids.IntentId, bytes] = {}
-    async for key, raw in paging.RangeItems(universe.store.engine, works.open_range(at, count_max=1_000)):
+    async for key, raw in paging.RangeItems(connection.store.engine, works.open_range(at, count_max=1_000)):
         intent = work_keys.open_intent(at, key)
         try:
             opened[intent] = works.Open(at, intent, work_keys.WORK.unpack(raw), raw)
@@ -125,15 +125,15 @@ async def _look(universe: Connection, at: ids.Address) -> QueueView:
     answered: dict[ids.IntentId, None] = {}
     moved: dict[ids.IntentId, Parked | None] = {}
     first = b""
-    async for item in paging.RangeItems(universe.store.engine, inboxes.read_range(at, count_max=1_000)):
+    async for item in paging.RangeItems(connection.store.engine, inboxes.read_range(at, count_max=1_000)):
         unread = inboxes.decode([item])[0]
         first = first or unread.stamp  # the first shows whether the inbox moved since
         if isinstance(unread.item, inbox.EffectReceipt | inbox.TimerFired):
             answered[ids.IntentId(unread.item.intent)] = None
         elif isinstance(unread.item, inbox.Control):
             moved |= _moved(unread.item)
-    holder = await store_queries.holder(universe, at)
-    read = await universe.store.engine.read(journals.get_head(at), history_line.get(at))
+    holder = await store_queries.holder(connection, at)
+    read = await connection.store.engine.read(journals.get_head(at), history_line.get(at))
     head_raw, lineage = read.value(0), history_line.decode_lineage(read.value(1))
     assert head_raw is not None
     unborn = lineage is not None and lineage.height == journals.decode_head(head_raw).height
@@ -179,7 +179,9 @@ def _open_faults(seen: QueueView, machine: Machine, at: ids.Address) -> list[Wro
     return found
 
 
-async def _due_faults(universe: Connection, at: ids.Address, seen: QueueView, machine: Machine) -> list[WrongQueueKey]:
+async def _due_faults(
+    connection: Connection, at: ids.Address, seen: QueueView, machine: Machine
+) -> list[WrongQueueKey]:
     """Claimable work without its pointer. Effect workers move both at once, so what seems missing is read again."""
     wanted = wanted_of(machine, at)
     found: list[WrongQueueKey] = []
@@ -187,10 +189,10 @@ async def _due_faults(universe: Connection, at: ids.Address, seen: QueueView, ma
     candidates = [each for each in seen.opened.values() if each.work.state in works.CLAIMABLE]
     for start in range(0, len(candidates), store_queries.PAGE):
         part = candidates[start : start + store_queries.PAGE]
-        read = await universe.store.engine.read(*(kv.Get(_due_key(each)) for each in part))
+        read = await connection.store.engine.read(*(kv.Get(_due_key(each)) for each in part))
         for index, each in enumerate(part):
             if read.value(index) is None and each.intent in wanted:
-                again = await universe.store.engine.read(works.get(at, each.intent), kv.Get(_due_key(each)))
+                again = await connection.store.engine.read(works.get(at, each.intent), kv.Get(_due_key(each)))
                 if again.value(0) == each.raw and again.value(1) is None:
                     found.append(
                         WrongQueueKey(
@@ -201,7 +203,7 @@ async def _due_faults(universe: Connection, at: ids.Address, seen: QueueView, ma
 
 
 async def _ready_fault(
-    universe: Connection, at: ids.Address, seen: QueueView, hints: hint_scan.HintScan
+    connection: Connection, at: ids.Address, seen: QueueView, hints: hint_scan.HintScan
 ) -> list[WrongQueueKey]:
     # A holder reads its inbox without a hint, and hints read before are enough as long as they name the world.
     if not seen.unread or seen.held or hints.has(at):
@@ -209,10 +211,10 @@ async def _ready_fault(
     await hints.read()  # the hint may be younger than the last scan
     if hints.has(at):
         return []
-    page = (await universe.store.engine.read(inboxes.read_range(at, count_max=1))).page(0)
+    page = (await connection.store.engine.read(inboxes.read_range(at, count_max=1))).page(0)
     if [unread.stamp for unread in inboxes.decode(page.items)] != [seen.unread]:
         return []  # taken meanwhile, and its hint with it
-    meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
+    meta = worlds.decode(at, (await connection.store.engine.read(worlds.get(at))).value(0)).meta
     if meta.status is not Status.ACTIVE:
         return []  # it gets a hint when it is resumed
     return [WrongQueueKey(QueueFault.MISSING_READY)]
@@ -246,20 +248,20 @@ def _due_key(opened: works.Open) -> bytes:
 
 
 async def repair(
-    universe: Connection, at: ids.Address, program: str, pointers: dict[ids.IntentId, list[works.DuePointer]]
+    connection: Connection, at: ids.Address, program: str, pointers: dict[ids.IntentId, list[works.DuePointer]]
 ) -> tuple[list[WrongQueueKey], list[WrongQueueKey]]:
     """Make a world's queues say what its state says. Returns what was wrong and is repaired, and what stays so because
     its program is not known here. `Exists` if a living worker has the world.
     """
-    code = universe.programs.get(program)
-    engine, env = universe.store.engine, universe.store.env
-    others = death_witness.DeathWitness(env, lambda other: world_holders.is_gone(universe.store, other))
+    code = connection.programs.get(program)
+    engine, env = connection.store.engine, connection.store.env
+    others = death_witness.DeathWitness(env, lambda other: world_holders.is_gone(connection.store, other))
     async with world_lease.held_for_repair(engine, env, at, others) as lease:
-        found = await faults(universe, at, program, hint_scan.HintScan(engine, env, Universes.only(universe.id)))
+        found = await faults(connection, at, program, hint_scan.HintScan(engine, env, Universes.only(connection.id)))
         assert found is not None, "no other process steps a world whose lease we hold"
         left = [each for each in found if code is None and _needs_code(each)]
         mended = [each for each in found if each not in left]
-        await _write(universe, lease, code or Program(program), mended, pointers)
+        await _write(connection, lease, code or Program(program), mended, pointers)
     return mended, left
 
 
@@ -270,43 +272,43 @@ def _needs_code(wrong: WrongQueueKey) -> bool:
 
 
 async def _write(
-    universe: Connection,
+    connection: Connection,
     lease: leases.Lease,
     program: Program,
     faults: Sequence[WrongQueueKey],
     pointers: dict[ids.IntentId, list[works.DuePointer]],
 ) -> None:
     """First what must go, then what must come."""
-    read = await universe.store.engine.read(journals.get_head(lease.at))
+    read = await connection.store.engine.read(journals.get_head(lease.at))
     head_raw = read.value(0)
     assert head_raw is not None
     gone = [_delete(lease, each, head_raw) for each in faults if each.fault in _DELETED]
-    await _commit(universe, gone)
+    await _commit(connection, gone)
     restoring = Restoring(lease, program, head_raw, read.time_us, pointers)
     small: list[kv.Batch] = []
     for each in faults:
         batch = restoring.batch(each) if each.fault in _RESTORED else None
         if batch is not None and each.is_large:
-            await _commit_large(universe, restoring, each)
+            await _commit_large(connection, restoring, each)
         elif batch is not None:
             small.append(batch)
-    await _commit(universe, small)
+    await _commit(connection, small)
 
 
-async def _commit_large(universe: Connection, restoring: Restoring, wrong: WrongQueueKey) -> None:
+async def _commit_large(connection: Connection, restoring: Restoring, wrong: WrongQueueKey) -> None:
     """What restored work refers to is put again: nothing else may have kept it."""
     assert wrong.wanted is not None
     for _ in range(COLLECTED_MAX):
-        generation = await universe.blobs.generation()
-        await universe.blobs.put(wrong.wanted.params)
+        generation = await connection.blobs.generation()
+        await connection.blobs.put(wrong.wanted.params)
         batch = restoring.batch(wrong)
         assert batch is not None
         generation.expect(batch)
-        [outcome] = await transact.commit(universe.store.engine, universe.store.env, batch)
+        [outcome] = await transact.commit(connection.store.engine, connection.store.env, batch)
         if isinstance(outcome, kv.Ok):
             return
         # Only a collection is worth another attempt; anything else means that the world has changed.
-        if not universes.is_collected(outcome, universe.id):
+        if not universes.is_collected(outcome, connection.id):
             break
     raise errors.Conflicted(CHANGED)
 
@@ -371,10 +373,10 @@ def _as_parked(work: Work, parked: Parked | None) -> Work:
     return msgspec.structs.replace(work, state=WorkState.PARKED, attempt=parked.attempts, error=parked.error)
 
 
-async def _commit(universe: Connection, batches: Sequence[kv.Batch]) -> None:
+async def _commit(connection: Connection, batches: Sequence[kv.Batch]) -> None:
     # A world may have any number of wrong keys, and a commit takes so many batches.
     for start in range(0, len(batches), BATCHES_MAX):
         part = batches[start : start + BATCHES_MAX]
-        for outcome in await transact.commit(universe.store.engine, universe.store.env, *part):
+        for outcome in await transact.commit(connection.store.engine, connection.store.env, *part):
             if isinstance(outcome, kv.Conflict):
                 raise errors.Conflicted(CHANGED)

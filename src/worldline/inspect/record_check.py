@@ -60,20 +60,20 @@ class DamagedRecord(msgspec.Struct, frozen=True):
     what: str
 
 
-async def of_store(universe: Connection) -> AsyncIterator[DamagedRecord]:
+async def of_store(connection: Connection) -> AsyncIterator[DamagedRecord]:
     """Those of no universe."""
-    async for each in _faults(universe, InStore, space.part(space.KeyRoot.STORE)):
+    async for each in _faults(connection, InStore, space.part(space.KeyRoot.STORE)):
         yield each
 
 
-async def of_universe(universe: Connection) -> AsyncIterator[DamagedRecord]:
+async def of_universe(connection: Connection) -> AsyncIterator[DamagedRecord]:
     """Those of a universe, and of no world."""
-    async for each in _faults(universe, InUniverse, space.universe(universe.id)):
+    async for each in _faults(connection, InUniverse, space.universe(connection.id)):
         yield each
 
 
-async def of_world(universe: Connection, at: ids.Address) -> AsyncIterator[DamagedRecord]:
-    async for each in _faults(universe, InWorld, space.world(at)):
+async def of_world(connection: Connection, at: ids.Address) -> AsyncIterator[DamagedRecord]:
+    async for each in _faults(connection, InWorld, space.world(at)):
         yield each
 
 
@@ -86,20 +86,20 @@ def readers_of(row: keyspace_table.Keyspace, features: Sequence[Feature]) -> Rec
 
 
 async def _faults(
-    universe: Connection, places: type[InStore | InUniverse | InWorld], prefix: bytes
+    connection: Connection, places: type[InStore | InUniverse | InWorld], prefix: bytes
 ) -> AsyncIterator[DamagedRecord]:
     for row in keyspace_table.KEYSPACES:
         if isinstance(row.place, places) and CHECK in row.checks:
-            readers = readers_of(row, universe.store.features)
-            async for each in _faults_of(universe, row, prefix + space.part(row.place), readers):
+            readers = readers_of(row, connection.store.features)
+            async for each in _faults_of(connection, row, prefix + space.part(row.place), readers):
                 yield each
 
 
 async def _faults_of(
-    universe: Connection, row: keyspace_table.Keyspace, prefix: bytes, readers: RecordReaders
+    connection: Connection, row: keyspace_table.Keyspace, prefix: bytes, readers: RecordReaders
 ) -> AsyncIterator[DamagedRecord]:
     async for key, raw in paging.RangeItems(
-        universe.store.engine, kv.Range(*tuples.prefix_range(prefix), count_max=PAGE)
+        connection.store.engine, kv.Range(*tuples.prefix_range(prefix), count_max=PAGE)
     ):
         if key in readers.counters:  # it shares a keyspace with records, and has no envelope
             continue

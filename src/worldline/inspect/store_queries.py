@@ -173,22 +173,22 @@ class DeadLetterRow(msgspec.Struct, frozen=True):
 
 
 async def list_worlds(
-    universe: Connection, *, label: str | None, status: str | None, program: str | None, limit: int, option: str = ""
+    connection: Connection, *, label: str | None, status: str | None, program: str | None, limit: int, option: str = ""
 ) -> list[WorldRow]:
     """Worlds, newest first. `option`: what commands need to be about this store."""
     key, _, value = (label or "").partition("=")
     wanted = listing.Filter(_status(status), {key: value} if key else {}, program or "")
     found: list[WorldRow] = []
     chosen: list[tuple[ids.Address, world_model.WorldMeta]] = []
-    async for each in listing.worlds_of(universe, wanted):
+    async for each in listing.worlds_of(connection, wanted):
         # Before reading the worlds: a limit of 20 must not cost a page of 500 heads and leases.
         if len(found) + len(chosen) >= limit:
             break
         chosen.append(each)
         if len(chosen) >= PAGE:
-            found += await _rows(universe, chosen, option)
+            found += await _rows(connection, chosen, option)
             chosen = []
-    return found + await _rows(universe, chosen, option)
+    return found + await _rows(connection, chosen, option)
 
 
 def _status(name: str | None) -> world_model.Status | None:
@@ -196,18 +196,18 @@ def _status(name: str | None) -> world_model.Status | None:
 
 
 async def _rows(
-    universe: Connection, chosen: Sequence[tuple[ids.Address, world_model.WorldMeta]], option: str
+    connection: Connection, chosen: Sequence[tuple[ids.Address, world_model.WorldMeta]], option: str
 ) -> list[WorldRow]:
     if not chosen:
         return []
     requests = [each for at, _ in chosen for each in (journals.get_head(at), *leases.reads(at))]
     # One read for all worlds of the page: on a server, a read for each would be a round trip for each.
-    read = await universe.store.engine.read(*requests)
+    read = await connection.store.engine.read(*requests)
     states = [
         leases.decode(at, *(read.value(4 * index + number) for number in (1, 2, 3)))
         for index, (at, _) in enumerate(chosen)
     ]
-    held = await world_holders.of_states(universe.store, states)
+    held = await world_holders.of_states(connection.store, states)
     rows = []
     for index, (at, meta) in enumerate(chosen):
         head = journals.decode_head(read.value(4 * index))
@@ -223,20 +223,20 @@ async def _rows(
             when(head.time_us) if head.step else None,
             when(meta.created_us),
             meta.labels,
-            **await _held_back(universe, at, meta, option),
+            **await _held_back(connection, at, meta, option),
         )
         rows.append(row)
     return rows
 
 
-async def show_world(universe: Connection, at: ids.Address, *, option: str = "") -> Whole:
-    engine = universe.store.engine
+async def show_world(connection: Connection, at: ids.Address, *, option: str = "") -> Whole:
+    engine = connection.store.engine
     read = await engine.read(worlds.get(at), journals.get_head(at), snapshots.get_baseline(at), *leases.reads(at))
     meta = worlds.decode(at, read.value(0)).meta
     head = journals.decode_head(read.value(1))
     baseline = snapshots.decode_baseline(read.value(2))
     state = leases.decode(at, read.value(3), read.value(4), read.value(5))
-    opened = [each async for each in open_work(universe, at)]
+    opened = [each async for each in open_work(connection, at)]
     return Whole(
         name=meta.name,
         id=at.world.hex(),
@@ -247,30 +247,30 @@ async def show_world(universe: Connection, at: ids.Address, *, option: str = "")
         changed=when(head.time_us) if head.step else None,
         labels=meta.labels,
         # No index leads from a world to its names.
-        names=[each.name async for each in refs.refs(universe) if each.id == at.world.hex()],
+        names=[each.name async for each in refs.refs(connection) if each.id == at.world.hex()],
         step=head.step,
         height=head.height,
         chain=head.chain.hex(),
         state=head.state.hex(),
         epoch=state.epoch.number,
-        holder=_shown((await world_holders.of_states(universe.store, [state]))[0]),
+        holder=_shown((await world_holders.of_states(connection.store, [state]))[0]),
         baseline=SnapshotRow(
             baseline.step, baseline.height, when(baseline.time_us), baseline.size, baseline.program_hash.hex()
         ),
-        unread=await count(universe, inboxes.read_range(at, count_max=1_000)),
+        unread=await count(connection, inboxes.read_range(at, count_max=1_000)),
         effects=sum(each.work.kind is WorkKind.EFFECT for each in opened),
         timers=sum(each.work.kind is WorkKind.TIMER for each in opened),
         parked=sum(each.work.state is WorkState.PARKED for each in opened),
-        dead=await count(universe, inboxes.dead_range(at, count_max=1_000)),
-        assigned=_assigned(await world_holders.assigned(universe.store, at)),
-        **await _held_back(universe, at, meta, option),
-        **await _compacted(universe, at),
+        dead=await count(connection, inboxes.dead_range(at, count_max=1_000)),
+        assigned=_assigned(await world_holders.assigned(connection.store, at)),
+        **await _held_back(connection, at, meta, option),
+        **await _compacted(connection, at),
     )
 
 
-async def _compacted(universe: Connection, at: ids.Address) -> dict[str, Any]:
+async def _compacted(connection: Connection, at: ids.Address) -> dict[str, Any]:
     """Return how far a world is compacted."""
-    engine = universe.store.engine
+    engine = connection.store.engine
     read = await engine.read(segment_index.last_range(at), history_line.get(at))
     last = segment_index.decode_last(at, read.page(0))
     line = history_line.decode(at, read.value(1))
@@ -279,14 +279,14 @@ async def _compacted(universe: Connection, at: ids.Address) -> dict[str, Any]:
         return kept
     return kept | {
         "compacted": last.record.last_height,
-        "segments": await count(universe, kv.Range(*segment_keys.segments(at))),
+        "segments": await count(connection, kv.Range(*segment_keys.segments(at))),
         "states_above": await journal_pages.changes_above(engine, line),
     }
 
 
-async def holder(universe: Connection, at: ids.Address) -> HolderRow | None:
+async def holder(connection: Connection, at: ids.Address) -> HolderRow | None:
     """The worker that has the world's lease, if one has."""
-    return _shown(await world_holders.find(universe.store, at))
+    return _shown(await world_holders.find(connection.store, at))
 
 
 def _shown(holder: world_holders.WorldHolder | None) -> HolderRow | None:
@@ -303,18 +303,20 @@ def _assigned(assigned: world_holders.Assigned | None) -> str:
     return f"{said}; void: it {assigned.void}" if assigned.void else said
 
 
-async def quarantined(universe: Connection, at: ids.Address, status: world_model.Status) -> CrashTrial | None:
+async def quarantined(connection: Connection, at: ids.Address, status: world_model.Status) -> CrashTrial | None:
     """What was counted against a world that is paused because of it; None if a person has paused it, or it is not."""
     if status is not world_model.Status.PAUSED:
         return None
-    found = await trial_of(universe, at)
+    found = await trial_of(connection, at)
     # Deaths within steps quarantine no world; a world that is paused with only those was paused by a person.
     return found if found is not None and found.restore_deaths else None
 
 
-async def _held_back(universe: Connection, at: ids.Address, meta: world_model.WorldMeta, option: str) -> dict[str, Any]:
+async def _held_back(
+    connection: Connection, at: ids.Address, meta: world_model.WorldMeta, option: str
+) -> dict[str, Any]:
     """Return what is said of a world that is quarantined."""
-    found = await quarantined(universe, at, meta.status)
+    found = await quarantined(connection, at, meta.status)
     if found is None:
         return {}
     return {
@@ -324,16 +326,16 @@ async def _held_back(universe: Connection, at: ids.Address, meta: world_model.Wo
     }
 
 
-async def trial_of(universe: Connection, at: ids.Address) -> CrashTrial | None:
+async def trial_of(connection: Connection, at: ids.Address) -> CrashTrial | None:
     """Return what is counted against a world and its next input, if anything may be."""
-    return trial.decode_trial((await universe.store.engine.read(trial.get(at))).value(0))
+    return trial.decode_trial((await connection.store.engine.read(trial.get(at))).value(0))
 
 
-async def count(universe: Connection, request: kv.Range) -> int:
+async def count(connection: Connection, request: kv.Range) -> int:
     """Count the keys of a range, up to a bound."""
     total = 0
     # Bounded: an inbox of millions is shown as large, and is not read to its end for a number.
-    async for page in paging.RangePages(universe.store.engine, request):
+    async for page in paging.RangePages(connection.store.engine, request):
         total += len(page.items)
         if total >= COUNT_MAX:
             break
@@ -343,19 +345,19 @@ async def count(universe: Connection, request: kv.Range) -> int:
 # --- Open work -------------------------------------------------------------------------------------------------
 
 
-async def open_work(universe: Connection, at: ids.Address | None) -> AsyncIterator[works.Open]:
+async def open_work(connection: Connection, at: ids.Address | None) -> AsyncIterator[works.Open]:
     """Yield what one world has open, or all of them."""
-    begin, end = work_keys.open_all(universe.id) if at is None else work_keys.open_work(at)
-    async for key, raw in paging.RangeItems(universe.store.engine, kv.Range(begin, end)):
-        address, intent = work_keys.open_address(universe.id, key)
+    begin, end = work_keys.open_all(connection.id) if at is None else work_keys.open_work(at)
+    async for key, raw in paging.RangeItems(connection.store.engine, kv.Range(begin, end)):
+        address, intent = work_keys.open_address(connection.id, key)
         yield works.Open(address, intent, work_keys.WORK.unpack(raw), raw)
 
 
 async def list_work(
-    universe: Connection, at: ids.Address | None, *, kind: WorkKind, limit: int, state: str | None = None
+    connection: Connection, at: ids.Address | None, *, kind: WorkKind, limit: int, state: str | None = None
 ) -> list[WorkRow]:
     """Open effects, the newest first; or timers, the next first."""
-    found = [each async for each in open_work(universe, at) if each.work.kind is kind]
+    found = [each async for each in open_work(connection, at) if each.work.kind is kind]
     if state is not None:
         found = [each for each in found if each.work.state.name.lower() == state]
     if kind is WorkKind.TIMER:
@@ -363,10 +365,10 @@ async def list_work(
         found.sort(key=lambda each: (each.work.due_us, each.intent))
     else:
         found.sort(key=lambda each: (each.work.opened_us, each.work.step, each.work.ordinal), reverse=True)
-    return await work_rows(universe, found[:limit])
+    return await work_rows(connection, found[:limit])
 
 
-async def find_work(universe: Connection, text: str, *, kind: WorkKind) -> works.Open:
+async def find_work(connection: Connection, text: str, *, kind: WorkKind) -> works.Open:
     """The one open effect or timer whose id begins so."""
     what = kind.name.lower()
     wanted = text.lower()
@@ -374,7 +376,7 @@ async def find_work(universe: Connection, text: str, *, kind: WorkKind) -> works
         raise errors.BadInput(f"{grammar.an(what)}'s id needs at least {ID_CHARACTERS_MIN} characters, not {text!r}")
     found = [
         each
-        async for each in open_work(universe, None)
+        async for each in open_work(connection, None)
         if each.work.kind is kind and each.intent.hex().startswith(wanted)
     ]
     if not found:
@@ -384,18 +386,18 @@ async def find_work(universe: Connection, text: str, *, kind: WorkKind) -> works
     return found[0]
 
 
-async def work_rows(universe: Connection, opened: Sequence[works.Open]) -> list[WorkRow]:
-    names_of = await world_names(universe, [each.at for each in opened])
-    return [await _work_row(universe, each, names_of[each.at]) for each in opened]
+async def work_rows(connection: Connection, opened: Sequence[works.Open]) -> list[WorkRow]:
+    names_of = await world_names(connection, [each.at for each in opened])
+    return [await _work_row(connection, each, names_of[each.at]) for each in opened]
 
 
-async def _work_row(universe: Connection, opened: works.Open, world: str) -> WorkRow:
+async def _work_row(connection: Connection, opened: works.Open, world: str) -> WorkRow:
     work = opened.work
     args = None
     if work.kind is WorkKind.EFFECT:
-        params = await universe.blobs.load(work.params)
+        params = await connection.blobs.load(work.params)
         # Personal values are marked, not shown: a listing is no place to read them.
-        args = entry_text.arguments(await value_check.marked(universe.store.engine, opened.at, params))
+        args = entry_text.arguments(await value_check.marked(connection.store.engine, opened.at, params))
     return WorkRow(
         opened.intent.hex(),
         world,
@@ -416,13 +418,13 @@ async def _work_row(universe: Connection, opened: works.Open, world: str) -> Wor
     )
 
 
-async def world_names(universe: Connection, addresses: Sequence[ids.Address]) -> dict[ids.Address, str]:
+async def world_names(connection: Connection, addresses: Sequence[ids.Address]) -> dict[ids.Address, str]:
     """The name of each world; its id for one that is deleted."""
     known = list(dict.fromkeys(addresses))
     found: dict[ids.Address, str] = {}
     for start in range(0, len(known), PAGE):
         part = known[start : start + PAGE]
-        read = await universe.store.engine.read(*(worlds.get(at) for at in part))
+        read = await connection.store.engine.read(*(worlds.get(at) for at in part))
         for index, at in enumerate(part):
             world = worlds.find(at, read.value(index))
             found[at] = at.world.hex() if world is None else world.meta.name
@@ -432,13 +434,13 @@ async def world_names(universe: Connection, addresses: Sequence[ids.Address]) ->
 # --- Dead letters ----------------------------------------------------------------------------------------------
 
 
-async def list_dead(universe: Connection, addresses: Sequence[ids.Address], *, limit: int) -> list[DeadLetterRow]:
+async def list_dead(connection: Connection, addresses: Sequence[ids.Address], *, limit: int) -> list[DeadLetterRow]:
     """Dead letters of these worlds, the newest first."""
-    names_of = await world_names(universe, addresses)
+    names_of = await world_names(connection, addresses)
     found: list[DeadLetterRow] = []
     for at in addresses:
         rows: list[DeadLetterRow] = []
-        async for letter in dead_letters.letters(universe, at):
+        async for letter in dead_letters.letters(connection, at):
             rows.append(dead_row(letter, names_of[at]))
             if len(rows) >= limit:  # each world's newest are enough: the merged list is cut to `limit` as well
                 break

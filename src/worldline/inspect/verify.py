@@ -76,7 +76,7 @@ class VerifyWalk:
 
     def __init__(
         self,
-        universe: Connection,
+        connection: Connection,
         line: history_line.HistoryLine,
         start: snapshot.StateSnapshot | journal.Head,
         head: journal.Head,
@@ -86,7 +86,7 @@ class VerifyWalk:
         self._kept = kept or {}
         self._whole = isinstance(start, snapshot.StateSnapshot)  # the rows are those of the last step
         self.states_above = 0  # the last height at which they were not
-        self._universe = universe
+        self._universe = connection
         self._line = line
         self._start = start
         self._head = head
@@ -232,50 +232,50 @@ def _bad_snapshot(saved: snapshot.StateSnapshot, error: Exception) -> Damaged:
     return Damaged(saved.height, f"the snapshot of step {saved.step}: {error}")
 
 
-async def records(universe: Connection, line: history_line.HistoryLine) -> list[snapshot.StateSnapshot]:
+async def records(connection: Connection, line: history_line.HistoryLine) -> list[snapshot.StateSnapshot]:
     """Every snapshot of a history that is kept, earliest first."""
-    return await world_reader.records(universe.store.engine, line)
+    return await world_reader.records(connection.store.engine, line)
 
 
 async def first(
-    universe: Connection, line: history_line.HistoryLine, kept: Sequence[snapshot.StateSnapshot]
+    connection: Connection, line: history_line.HistoryLine, kept: Sequence[snapshot.StateSnapshot]
 ) -> snapshot.StateSnapshot:
     """The earliest snapshot above which every state can be made: that of the world's birth, unless changes were dropped
     when the journal was compacted.
     """
-    above = await journal_pages.changes_above(universe.store.engine, line)
+    above = await journal_pages.changes_above(connection.store.engine, line)
     for each in kept:
         if each.height >= above:
             return each
     raise Damaged(above, "no snapshot is kept to start from")
 
 
-async def head(universe: Connection, at: ids.Address) -> journal.Head:
+async def head(connection: Connection, at: ids.Address) -> journal.Head:
     try:
-        return journals.decode_head((await universe.store.engine.read(journals.get_head(at))).value(0))
+        return journals.decode_head((await connection.store.engine.read(journals.get_head(at))).value(0))
     except errors.DecodeError as error:
         raise Damaged(0, f"the head: {error}") from error
 
 
 async def verify(
-    universe: Connection, at: ids.Address, progress: Progress = no_progress, *, receipt_keys: Collection[bytes] = ()
+    connection: Connection, at: ids.Address, progress: Progress = no_progress, *, receipt_keys: Collection[bytes] = ()
 ) -> Verified:
     """Check everything that is stored of a world's history. `Damaged` names the first thing that is wrong;
     `KeyDestroyed` if the whole world was erased. Signatures of receipts are checked where there are some;
     `receipt_keys`: one of these must have signed the receipt of every effect.
     """
-    checks = [each for feature in universe.store.features for each in feature.history_checks]
+    checks = [each for feature in connection.store.features for each in feature.history_checks]
     # First: an erased world's bytes cannot be read, which is no damage.
     for each in checks:
-        await each.begin(universe.store.engine, at)
+        await each.begin(connection.store.engine, at)
     # Before everything else: what a running world writes after this is above it, and not judged.
-    top = await head(universe, at)
-    line = await _whole_line(universe, at)
-    kept = await _readable_records(universe, line)
-    await _check_pins(universe, at)
+    top = await head(connection, at)
+    line = await _whole_line(connection, at)
+    kept = await _readable_records(connection, line)
+    await _check_pins(connection, at)
     wanted = {each.height: each for each in kept}
-    begin = await _begin(universe, line, kept)
-    walk = VerifyWalk(universe, line, begin, top, kept=wanted)
+    begin = await _begin(connection, line, kept)
+    walk = VerifyWalk(connection, line, begin, top, kept=wanted)
     personal = value_check.TokenHeights()
     begun = (each.steps(line, receipt_keys) for each in checks)
     step_checks = [each for each in begun if each is not None]
@@ -288,10 +288,10 @@ async def verify(
             personal.see(step[0].height, [entry.payload for entry in step])
         # Large payloads are known by page only, so a wrong value in one is named with the page's first height.
         personal.see(steps[0][0].height if steps else 1, walk.loaded.values())
-    await _check_personal(universe, line, personal, walk.rows, top.height)
+    await _check_personal(connection, line, personal, walk.rows, top.height)
     known: dict[bytes, None] = {}  # snapshots share nodes: each is read once
     for record in kept:
-        await _check_nodes(universe, record, known, walk.rows)
+        await _check_nodes(connection, record, known, walk.rows)
     blobs = walk.blobs + len(known)
     return Verified(
         top.height,
@@ -311,42 +311,42 @@ async def verify(
 
 
 async def _check_personal(
-    universe: Connection, line: history_line.HistoryLine, heights: value_check.TokenHeights, rows: Rows, height: int
+    connection: Connection, line: history_line.HistoryLine, heights: value_check.TokenHeights, rows: Rows, height: int
 ) -> None:
     """Every personal value that entries, large payloads and the state refer to."""
     heights.see(height, (row.meaning for _, row in rows.items()))
     try:
-        await heights.check(universe.store.engine, personal_records.root_of(line))
+        await heights.check(connection.store.engine, personal_records.root_of(line))
     except value_check.WrongValue as error:
         raise Damaged(error.height, str(error)) from error
 
 
 async def _begin(
-    universe: Connection, line: history_line.HistoryLine, kept: Sequence[snapshot.StateSnapshot]
+    connection: Connection, line: history_line.HistoryLine, kept: Sequence[snapshot.StateSnapshot]
 ) -> snapshot.StateSnapshot | journal.Head:
     """Where the first entry that is kept follows. If the chain there is not known, because a parent has dropped more
     than what a fork has of it, the earliest snapshot from there on.
     """
-    found = await entries_kept(universe, line)
+    found = await entries_kept(connection, line)
     usable = [each for each in kept if each.height >= found.above]
     if not usable:
         raise Damaged(found.above, "no snapshot is kept to start from")
     return usable[0] if found.head is None or found.above == usable[0].height else found.head
 
 
-async def entries_kept(universe: Connection, line: history_line.HistoryLine) -> journal_pages.RetainedRange:
+async def entries_kept(connection: Connection, line: history_line.HistoryLine) -> journal_pages.RetainedRange:
     """From where on there are entries. A snapshot below leads nowhere: a world in between may be deleted."""
     try:
-        return await journal_pages.kept(universe.store.engine, line)
+        return await journal_pages.kept(connection.store.engine, line)
     except errors.DecodeError as error:
         raise Damaged(0, f"the index of segments: {error}") from error
 
 
-async def _whole_line(universe: Connection, at: ids.Address) -> history_line.HistoryLine:
+async def _whole_line(connection: Connection, at: ids.Address) -> history_line.HistoryLine:
     """In whose journals the history stands. The script of a fork can be read, and the worlds that a restore of it reads
     are pinned.
     """
-    engine = universe.store.engine
+    engine = connection.store.engine
     try:
         lineage = history_line.decode_lineage((await engine.read(history_line.get(at))).value(0))
     except errors.DecodeError as error:
@@ -355,7 +355,7 @@ async def _whole_line(universe: Connection, at: ids.Address) -> history_line.His
         return history_line.line_of(at, None)
     if lineage.script:
         try:
-            await universe.blobs.get(lineage.script)
+            await connection.blobs.get(lineage.script)
         except (errors.Corrupt, errors.NotFound) as error:
             raise Damaged(lineage.height, f"the script that it was forked with: {error}") from error
     owners = [ids.Address(at.universe, ids.WorldId(each.world)) for each in lineage.sections]
@@ -373,9 +373,9 @@ async def _whole_line(universe: Connection, at: ids.Address) -> history_line.His
     return history_line.line_of(at, lineage)
 
 
-async def _check_pins(universe: Connection, at: ids.Address) -> None:
+async def _check_pins(connection: Connection, at: ids.Address) -> None:
     """Whether the pins of its forks can be read."""
-    pins = paging.RangeItems(universe.store.engine, snapshot_layer.pins_range(at, count_max=PINS_PAGE))
+    pins = paging.RangeItems(connection.store.engine, snapshot_layer.pins_range(at, count_max=PINS_PAGE))
     async for key, raw in pins:
         try:
             snapshot_layer.decode_pins(at, kv.Page([(key, raw)], more=False, stable=kv.ZERO_STAMP))
@@ -389,12 +389,12 @@ def check_record(record: snapshot.StateSnapshot | None, last: journal.JournalEnt
         raise Damaged(last.height, f"the snapshot of step {record.step} was taken of another history")
 
 
-async def _readable_records(universe: Connection, line: history_line.HistoryLine) -> list[snapshot.StateSnapshot]:
+async def _readable_records(connection: Connection, line: history_line.HistoryLine) -> list[snapshot.StateSnapshot]:
     try:
         baseline = snapshot_layer.decode_baseline(
-            (await universe.store.engine.read(snapshot_layer.get_baseline(line.at))).value(0)
+            (await connection.store.engine.read(snapshot_layer.get_baseline(line.at))).value(0)
         )
-        kept = await records(universe, line)  # read later: a world that runs may save another state meanwhile
+        kept = await records(connection, line)  # read later: a world that runs may save another state meanwhile
     except errors.DecodeError as error:
         raise Damaged(0, f"a snapshot's record: {error}") from error
     if baseline not in kept:
@@ -403,11 +403,11 @@ async def _readable_records(universe: Connection, line: history_line.HistoryLine
 
 
 async def _check_nodes(
-    universe: Connection, record: snapshot.StateSnapshot, known: dict[bytes, None], rows: Rows
+    connection: Connection, record: snapshot.StateSnapshot, known: dict[bytes, None], rows: Rows
 ) -> None:
     """Read every node of a snapshot that is not `known` yet. `rows`: the state at the head, for the names of rows."""
     try:
-        await saved_state.check(universe.blobs, record.root, known)
+        await saved_state.check(connection.blobs, record.root, known)
     except saved_state.BadNode as error:
         raise Damaged(record.height, f"the snapshot of step {record.step}: {error}{_below(error, rows)}") from error
     except (errors.Corrupt, errors.NotFound) as error:

@@ -150,36 +150,36 @@ class CommandSession:
         if not click.confirm(printable.shown(question), err=True):
             raise output.Declined("declined: nothing was changed")
 
-    async def world(self, universe: Connection, name: str) -> Handle:
+    async def world(self, connection: Connection, name: str) -> Handle:
         """The world of this name. One that is missing is said with names like it."""
-        found = Handle(universe, name)
+        found = Handle(connection, name)
         try:
             await found.address()
         except errors.NotFound as error:
             # A deleted world has no name any more, so only its id can lead to what happened to it.
-            at = ids.address_by_id(universe.id, name)
-            gone = "" if at is None else await _what_became_of(universe.store, at)
-            raise errors.NotFound(gone or f"{error}{await suggest.worlds(universe, name)}") from error
+            at = ids.address_by_id(connection.id, name)
+            gone = "" if at is None else await _what_became_of(connection.store, at)
+            raise errors.NotFound(gone or f"{error}{await suggest.worlds(connection, name)}") from error
         return found
 
-    async def address(self, universe: Connection, name: str) -> ids.Address:
-        return await (await self.world(universe, name)).address()
+    async def address(self, connection: Connection, name: str) -> ids.Address:
+        return await (await self.world(connection, name)).address()
 
-    async def find_work(self, universe: Connection, text: str, kind: WorkKind) -> works.Open:
+    async def find_work(self, connection: Connection, text: str, kind: WorkKind) -> works.Open:
         """The open effect or timer whose id begins so."""
         try:
-            return await store_queries.find_work(universe, text, kind=kind)
+            return await store_queries.find_work(connection, text, kind=kind)
         except errors.NotFound as error:
-            raise errors.NotFound(f"{error}{await suggest.work(universe, text, kind)}") from error
+            raise errors.NotFound(f"{error}{await suggest.work(connection, text, kind)}") from error
 
-    async def program_of(self, universe: Connection, world: Handle) -> Program:
+    async def program_of(self, connection: Connection, world: Handle) -> Program:
         """The program of a world, for a command that cannot do without."""
         meta = (await world.describe()).meta
-        program = universe.programs.get(meta.program)
+        program = connection.programs.get(meta.program)
         if program is None:
             raise errors.BadInput(
                 f"the program {meta.program!r} of world {meta.name!r} is not loaded; name its file with --app FILE, "
-                f'or as app = "FILE" in {store_choice.FILE}{suggest.near(meta.program, universe.programs)}'
+                f'or as app = "FILE" in {store_choice.FILE}{suggest.near(meta.program, connection.programs)}'
             )
         return program
 

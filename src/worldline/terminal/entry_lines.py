@@ -26,7 +26,7 @@ class Names:
         # A log is followed for weeks: of the oldest, ids are shown instead.
         self._names: BoundedMap[str, str] = BoundedMap(NAMES_MAX)
 
-    async def learn(self, universe: Connection, entries: Sequence[journal.JournalEntry]) -> None:
+    async def learn(self, connection: Connection, entries: Sequence[journal.JournalEntry]) -> None:
         """Take in what these entries tell, and look up the worlds that they name."""
         senders: dict[ids.WorldId, None] = {}
         for entry in entries:
@@ -36,7 +36,7 @@ class Names:
                 # Each world is looked up once, however many messages it sends.
                 if isinstance(sender, str) and sender not in self._names:
                     senders[ids.WorldId(bytes.fromhex(sender))] = None
-        found = await store_queries.world_names(universe, [ids.Address(universe.id, each) for each in senders])
+        found = await store_queries.world_names(connection, [ids.Address(connection.id, each) for each in senders])
         for at, name in found.items():
             self._names[at.world.hex()] = name
 

@@ -35,26 +35,26 @@ def did_you_mean(shown: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(shown)}?" if shown else ""
 
 
-async def worlds(universe: Connection, name: str) -> str:
+async def worlds(connection: Connection, name: str) -> str:
     """Names like this one. In a large universe: those that stand beside it in order, and the first ones."""
-    begin, end = world_keys.names(universe.id)
-    here = world_keys.name_key(universe.id, name)
-    read = await universe.store.engine.read(
+    begin, end = world_keys.names(connection.id)
+    here = world_keys.name_key(connection.id, name)
+    read = await connection.store.engine.read(
         kv.Range(here, end, count_max=NAMES_NEAR_MAX),
         kv.Range(begin, here, count_max=NAMES_NEAR_MAX, reverse=True),
         # A slip in the first letter stands far away in order: in a small universe these are all names.
         kv.Range(begin, end, count_max=NAMES_NEAR_MAX),
     )
-    names = [world_keys.name_of(universe.id, key) for index in range(3) for key, _ in read.page(index).items]
+    names = [world_keys.name_of(connection.id, key) for index in range(3) for key, _ in read.page(index).items]
     return near(name, dict.fromkeys(names))
 
 
-async def work(universe: Connection, text: str, kind: WorkKind) -> str:
+async def work(connection: Connection, text: str, kind: WorkKind) -> str:
     """Open effects or timers with an id like this, or of this name."""
     named: list[str] = []
     by_start: dict[str, str] = {}
     seen = 0
-    async for each in store_queries.open_work(universe, None):
+    async for each in store_queries.open_work(connection, None):
         seen += 1
         if seen > CANDIDATES_MAX:  # all open work is in one range, and a suggestion is not worth reading all of it
             break

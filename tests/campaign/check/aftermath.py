@@ -28,7 +28,7 @@ WAY_OUT_SECONDS = 120.0
 POISONED = "resolved without running any code"  # in the report of a run that was not continued
 
 
-async def mend(cluster: Cluster, universe: Connection, audit: Audit) -> list[str]:
+async def mend(cluster: Cluster, connection: Connection, audit: Audit) -> list[str]:
     """Check, mend and check again. Returns what is left to do, if that takes too long."""
     if not cluster.profile.fragile:
         return []
@@ -36,45 +36,45 @@ async def mend(cluster: Cluster, universe: Connection, audit: Audit) -> list[str
     ops = [op for op in crew.acted() if op.kind in fragile.KINDS]
     worlds = [name for name, program in crew.worlds if program == fragile.NAME]
     for name in worlds:
-        _settled(name, await Handle(universe, name).machine(), _of(name, ops), cluster, audit)
-    ops += await _edit(cluster, universe, worlds)
+        _settled(name, await Handle(connection, name).machine(), _of(name, ops), cluster, audit)
+    ops += await _edit(cluster, connection, worlds)
     left = await cluster.quiesce()
     if left:
         return left
     crew.upgrade(fragile.MENDED)
     for name in worlds:
-        await _wake(World(universe, name), _of(name, ops), cluster)
+        await _wake(World(connection, name), _of(name, ops), cluster)
     left = await cluster.quiesce()
     for name in worlds:
         if not left:
-            await _reset(universe, name, _of(name, ops), audit)
+            await _reset(connection, name, _of(name, ops), audit)
     left = left or await cluster.quiesce()
     for name in worlds:
         if not left:
-            await _ended(universe, name, _of(name, ops), cluster, audit)
+            await _ended(connection, name, _of(name, ops), cluster, audit)
     return left
 
 
-async def _edit(cluster: Cluster, universe: Connection, worlds: list[str]) -> list[ClientOp]:
+async def _edit(cluster: Cluster, connection: Connection, worlds: list[str]) -> list[ClientOp]:
     """Runs that are under way when the code becomes another one, and get what they wait for under that. It may not have
     their workflow any more.
     """
     runs = [ClientOp(f"late-{name}", "claim", name) for name in worlds]
     for op in runs:
-        await _do(cluster, universe, op)
+        await _do(cluster, connection, op)
     await cluster.quiesce()
     crew = crews.of(cluster)
     crew.upgrade(crew.fragile.drawn("late"))
     nudges = [ClientOp(f"nudge-{run.id}", "nudge", run.world, to=run.id) for run in runs]
     for op in nudges:
-        await _do(cluster, universe, op)
+        await _do(cluster, connection, op)
     return [*runs, *nudges]
 
 
-async def _do(cluster: Cluster, universe: Connection, op: ClientOp) -> None:
+async def _do(cluster: Cluster, connection: Connection, op: ClientOp) -> None:
     history = cluster.history
     history.begin(op, "operator")
-    history.answer(op, await workloads.insist(lambda: workloads.do(universe, op, history)))
+    history.answer(op, await workloads.insist(lambda: workloads.do(connection, op, history)))
 
 
 def _of(name: str, ops: list[ClientOp]) -> list[ClientOp]:
@@ -121,8 +121,8 @@ async def _wake(world: World, ops: list[ClientOp], cluster: Cluster) -> None:
             await world.send(fragile.Nudge(op.id, f"again {op.id}"), id=f"again {op.id}")
 
 
-async def _reset(universe: Connection, name: str, ops: list[ClientOp], audit: Audit) -> None:
-    machine = await Handle(universe, name).machine()
+async def _reset(connection: Connection, name: str, ops: list[ClientOp], audit: Audit) -> None:
+    machine = await Handle(connection, name).machine()
     for op in ops:
         run = machine.runs.get(op.id)
         if run is None or run.record.status is not RunStatus.BLOCKED:
@@ -133,22 +133,22 @@ async def _reset(universe: Connection, name: str, ops: list[ClientOp], audit: Au
             )
             continue
         async with asyncio.timeout(WAY_OUT_SECONDS):
-            await (await World(universe, name).attach(op.id)).reset()
+            await (await World(connection, name).attach(op.id)).reset()
 
 
-async def _ended(universe: Connection, name: str, ops: list[ClientOp], cluster: Cluster, audit: Audit) -> None:
+async def _ended(connection: Connection, name: str, ops: list[ClientOp], cluster: Cluster, audit: Audit) -> None:
     poisoned = cluster.history.poisoned
-    ledger = await World(universe, name).state(fragile.ledger())
+    ledger = await World(connection, name).state(fragile.ledger())
     puts = [op.id for op in ops if op.kind == "put" and op.id in cluster.history.answered]
     expected = {id: 1 for id in [*puts, WAKING + name] if id not in poisoned}
     if ledger.ids != expected:
         audit.broken("J1", f"{name}: counted {ledger.ids} instead of {expected}")
-    at = await Handle(universe, name).address()
+    at = await Handle(connection, name).address()
     dead = sum(where.what == "dead" and where.at == at for where in map(keyspaces.place, cluster.truth.copy))
     buried = [op.id for op in ops if op.kind in fragile.EVENTS and op.id in poisoned]
     if dead != len(buried):
         audit.broken("V2", f"{name}: {dead} dead letters instead of {buried}")
-    machine = await Handle(universe, name).machine()
+    machine = await Handle(connection, name).machine()
     for op, record in _runs(machine, ops, cluster):
         done = record.status is RunStatus.FINISHED and user_values.load(str, record.data) == f"{op.id} done"
         if not done:

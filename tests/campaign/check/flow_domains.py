@@ -207,7 +207,7 @@ class FlowDomains:
 
     # --- At the end --------------------------------------------------------------------------------------------------
 
-    async def at_end(self, universe: Connection, ops: Sequence[ClientOp], answered: dict[str, object]) -> None:
+    async def at_end(self, connection: Connection, ops: Sequence[ClientOp], answered: dict[str, object]) -> None:
         """H2, H6: what clients were told, and proofs by a process that does not have the program."""
         named = {life.name: life for life in self.lives.values()}
         for op in ops:
@@ -218,7 +218,7 @@ class FlowDomains:
                 self._all_ended(life)
         for life in self.lives.values():
             if life.program != clerks.NAME:  # it has workflows: R4 proves it
-                await self._proved(universe, life.name)
+                await self._proved(connection, life.name)
 
     def _all_ended(self, life: Life) -> None:
         """Also those intents that nothing waits for, because a run was cancelled or has left them."""
@@ -275,8 +275,8 @@ class FlowDomains:
         elif answer not in (None, flow_domains.NOT_KEPT, list(end)):
             self._broken("H2", f"{op.world}: {op.id} ({kind}) ended as {end}, and its client was told {answer}")
 
-    async def _proved(self, universe: Connection, name: str) -> None:
-        world = Handle(universe, name)
+    async def _proved(self, connection: Connection, name: str) -> None:
+        world = Handle(connection, name)
         try:
             if not (await world.head()).height:
                 return

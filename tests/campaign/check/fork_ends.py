@@ -36,27 +36,27 @@ class ForkEnds:
         self._broken = broken
         self._forks = born
 
-    async def at_end(self, universe: Connection) -> None:
+    async def at_end(self, connection: Connection) -> None:
         for born in self._forks.born.values():
             if not self._forks.is_deleted(born.at):
-                await self._same_past(universe, born)
-                machine = await self._forks.restored(universe, born)
-                await self._nothing_waits(universe, born, machine)
+                await self._same_past(connection, born)
+                machine = await self._forks.restored(connection, born)
+                await self._nothing_waits(connection, born, machine)
                 machine.close()
-                await self._shared(universe, born)
-                await self._scripted(universe, born)
+                await self._shared(connection, born)
+                await self._scripted(connection, born)
 
-    async def _same_past(self, universe: Connection, born: Born) -> None:
+    async def _same_past(self, connection: Connection, born: Born) -> None:
         """W1: entry for entry, and row for row. What stood in worlds that are deleted has gone with them."""
-        engine, height = universe.store.engine, born.lineage.height
+        engine, height = connection.store.engine, born.lineage.height
         if self._forks.is_deleted(born.parent) or (await world_reader.kept(engine, born.at)).above:
             return
-        mine = await world_restore.read_entries(engine, universe.blobs, born.at, above=0, up_to=height)
-        theirs = await world_restore.read_entries(engine, universe.blobs, born.parent, above=0, up_to=height)
+        mine = await world_restore.read_entries(engine, connection.blobs, born.at, above=0, up_to=height)
+        theirs = await world_restore.read_entries(engine, connection.blobs, born.parent, above=0, up_to=height)
         if [structs.encode(each) for each in mine] != [structs.encode(each) for each in theirs]:
             self._broken("W1", f"{born.meta.name} does not have its parent's entries up to height {height}")
         try:
-            (head, rows), (other, others) = [await _stood(universe, at, height) for at in (born.at, born.parent)]
+            (head, rows), (other, others) = [await _stood(connection, at, height) for at in (born.at, born.parent)]
         except errors.NotRetained:
             return  # both have states of their own since, and what led there was compacted
         if dict(rows.items()) != dict(others.items()) or (head.chain, head.state) != (other.chain, other.state):
@@ -64,7 +64,7 @@ class ForkEnds:
         if height and (born.head.chain, born.head.state) != (other.chain, other.state):
             self._broken("W1", f"{born.meta.name} begins with other digests than its parent has at height {height}")
 
-    async def _nothing_waits(self, universe: Connection, born: Born, machine: Machine) -> None:
+    async def _nothing_waits(self, connection: Connection, born: Born, machine: Machine) -> None:
         """W3: whatever a run waits for at rest is parked, here or in the world that it is shared with, or is another
         run, or an event.
         """
@@ -80,12 +80,14 @@ class ForkEnds:
                     continue
                 if op.kind in _WAITS_FOR_WORK:
                     pending = op.asked
-                    if pending is None or not (pending.parked or await self._is_parked_there(universe, born, pending)):
+                    if pending is None or not (
+                        pending.parked or await self._is_parked_there(connection, born, pending)
+                    ):
                         self._broken("W3", f"{where} waits for what no worker has")
                 elif op.kind is OpKind.CHILD and not _is_live(machine, run, number):
                     self._broken("W3", f"{where} waits for a run that has ended")
 
-    async def _is_parked_there(self, universe: Connection, born: Born, pending: Pending) -> bool:
+    async def _is_parked_there(self, connection: Connection, born: Born, pending: Pending) -> bool:
         """Whether what is shared is parked in the world that it is shared with."""
         if pending.name != part_inputs.SHARE:
             return False
@@ -93,14 +95,14 @@ class ForkEnds:
         owner = self._forks.born.get(ids.Address(born.at.universe, ids.WorldId(wanted["world"])))
         if owner is None or self._forks.is_deleted(owner.at):
             return False
-        machine = await self._forks.restored(universe, owner)
+        machine = await self._forks.restored(connection, owner)
         theirs = machine.work.find_open(ids.IntentId(wanted["intent"]))
         machine.close()
         return theirs is not None and theirs.parked is not None
 
-    async def _shared(self, universe: Connection, born: Born) -> None:
+    async def _shared(self, connection: Connection, born: Born) -> None:
         """W2: what a fork shares it gets once, and it is what its parent got."""
-        own = await _entries(universe, born.at, above=born.lineage.height)
+        own = await _entries(connection, born.at, above=born.lineage.height)
         wanted: dict[bytes, dict[str, Any]] = {}
         for entry in own:
             if entry.kind is Kind.EFFECT_REQUESTED:
@@ -116,30 +118,30 @@ class ForkEnds:
         for entry in own:
             receipt = _receipt_of(entry)
             if receipt is not None and receipt.intent in wanted:
-                await self._is_parents(universe, born, wanted[receipt.intent], receipt)
+                await self._is_parents(connection, born, wanted[receipt.intent], receipt)
 
     async def _is_parents(
-        self, universe: Connection, born: Born, wanted: dict[str, Any], receipt: inbox.EffectReceipt
+        self, connection: Connection, born: Born, wanted: dict[str, Any], receipt: inbox.EffectReceipt
     ) -> None:
         if receipt.status is not ReceiptStatus.OK:
             return
-        status, data = user_values.load(tuple[int, bytes], await universe.blobs.load(receipt.payload))
+        status, data = user_values.load(tuple[int, bytes], await connection.blobs.load(receipt.payload))
         if status == ReceiptStatus.CANCELLED:
             return
         owner = ids.Address(born.at.universe, ids.WorldId(wanted["world"]))
         if self._forks.is_deleted(owner):
             return
-        for entry in await _entries(universe, owner, above=wanted["above"]):
+        for entry in await _entries(connection, owner, above=wanted["above"]):
             theirs = _receipt_of(entry)
             if theirs is not None and theirs.intent == wanted["intent"]:
-                if (int(theirs.status), await universe.blobs.load(theirs.payload)) != (status, data):
+                if (int(theirs.status), await connection.blobs.load(theirs.payload)) != (status, data):
                     self._broken("W2", f"{born.meta.name} was given another answer than its parent")
                 return
 
-    async def _scripted(self, universe: Connection, born: Born) -> None:
+    async def _scripted(self, connection: Connection, born: Born) -> None:
         """A rule that answers so many times is used up after them, whichever worker has the fork."""
         said: list[object] = []
-        own = await _entries(universe, born.at, above=born.lineage.height)
+        own = await _entries(connection, born.at, above=born.lineage.height)
         if _was_reverted(own):
             return  # its script has gone back, too
         for entry in own:
@@ -150,7 +152,7 @@ class ForkEnds:
         if said != [forks.FIRST if number < forks.FIRST_TIMES else forks.REST for number in range(len(said))]:
             self._broken("FORK", f"{born.meta.name}: its script has said {said}")
 
-    async def promised(self, universe: Connection, ops: list[ClientOp], answered: dict[str, object]) -> None:
+    async def promised(self, connection: Connection, ops: list[ClientOp], answered: dict[str, object]) -> None:
         """What clients were told is so."""
         made = {each.meta.name: each.at for each in self._forks.born.values()}
         reverted = [op.world for op in ops if op.kind == "revert"]
@@ -162,25 +164,25 @@ class ForkEnds:
                 self._broken("PROGRAM", f"{op.world}: the errand {op.id} has ended as {answer}")
             counts = op.kind == "mark" and answer == "sent" and op.world not in reverted
             if counts and not self._forks.is_deleted(made[op.world]):
-                trail = await World(universe, op.world).state(forks.Trail)
+                trail = await World(connection, op.world).state(forks.Trail)
                 if trail.ids.get(op.id) != 1:
                     self._broken("J1", f"{op.world}: {op.id} counted {trail.ids.get(op.id, 0)} times")
 
 
-async def _stood(universe: Connection, at: ids.Address, height: int) -> tuple[journal.Head, Rows]:
+async def _stood(connection: Connection, at: ids.Address, height: int) -> tuple[journal.Head, Rows]:
     """A world's rows at a height, and the head that it had there."""
-    engine = universe.store.engine
+    engine = connection.store.engine
     saved = await world_reader.saved_below(engine, await world_reader.line_of(engine, at), height)
-    material = await world_restore.gather(engine, universe.blobs, at, baseline=saved, up_to=height)
+    material = await world_restore.gather(engine, connection.blobs, at, baseline=saved, up_to=height)
     return world_restore.fold(material)
 
 
-async def _entries(universe: Connection, at: ids.Address, *, above: int) -> list[journal.JournalEntry]:
-    engine = universe.store.engine
+async def _entries(connection: Connection, at: ids.Address, *, above: int) -> list[journal.JournalEntry]:
+    engine = connection.store.engine
     found = await world_restore.read_entries(
-        engine, universe.blobs, at, above=above, up_to=(await world_reader.head(engine, at)).height
+        engine, connection.blobs, at, above=above, up_to=(await world_reader.head(engine, at)).height
     )
-    loaded = await world_restore.load_referenced(universe.blobs, found)
+    loaded = await world_restore.load_referenced(connection.blobs, found)
     return [world_restore.filled(each, loaded) for each in found]
 
 

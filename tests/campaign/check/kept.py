@@ -38,35 +38,35 @@ class Kept(msgspec.Struct, frozen=True):
         return [name for name, its in self.worlds.items() if its == program]
 
 
-async def promises(universe: Connection, kept: Kept, audit: Audit) -> None:
+async def promises(connection: Connection, kept: Kept, audit: Audit) -> None:
     """Every operation was answered; its traces must be in the worlds, once."""
     for name in kept.of("counters"):
-        await _counted(universe, name, kept, audit)
+        await _counted(connection, name, kept, audit)
     for name in kept.of("hostiles"):
-        await _survived(universe, name, kept, audit)
+        await _survived(connection, name, kept, audit)
     if kept.of("bank"):
-        await _conserved(universe, kept, audit)
+        await _conserved(connection, kept, audit)
     if not any(op.kind == "doom" for op in kept.ops):
         _paid(kept, audit)
     for op in kept.ops:
         if op.id not in kept.answered:
             audit.broken("J1", f"operation {op.id} was never answered")
-    await _drawn(universe, kept, audit)
+    await _drawn(connection, kept, audit)
     _queue_is_derived(kept, audit)
 
 
-async def _drawn(universe: Connection, kept: Kept, audit: Audit) -> None:
+async def _drawn(connection: Connection, kept: Kept, audit: Audit) -> None:
     """Sketches that were kept hold their text."""
     for op in kept.ops:
         if op.kind == "sketch" and op.to == sketches.KEPT:
-            sketch = await World(universe, op.world).state(sketches.Sketch)
+            sketch = await World(connection, op.world).state(sketches.Sketch)
             if sketch.text != sketches.text(sketches.second(op)):
                 audit.broken("PROGRAM", f"{op.world} does not hold its text")
 
 
-async def _counted(universe: Connection, name: str, kept: Kept, audit: Audit) -> None:
+async def _counted(connection: Connection, name: str, kept: Kept, audit: Audit) -> None:
     """What counts, counts once; poison counts nothing and lies with the dead letters, once."""
-    counter = await World(universe, name).state(programs.Counter)
+    counter = await World(connection, name).state(programs.Counter)
     ops = [op for op in kept.ops if op.world == name]
     for op in ops:
         times = counter.ids.get(op.id, 0)
@@ -76,27 +76,27 @@ async def _counted(universe: Connection, name: str, kept: Kept, audit: Audit) ->
             audit.broken("ONCE", f"{name}: {op.kind} {op.id} ended {kept.answered[op.id]} and counted {times} times")
     if counter.total != sum(op.amount * counter.ids.get(op.id, 0) for op in ops):
         audit.broken("PROGRAM", f"{name}: the total is {counter.total}")
-    await _buried(universe, name, sum(op.kind == "poison" for op in ops), kept, audit)
+    await _buried(connection, name, sum(op.kind == "poison" for op in ops), kept, audit)
 
 
-async def _survived(universe: Connection, name: str, kept: Kept, audit: Audit) -> None:
+async def _survived(connection: Connection, name: str, kept: Kept, audit: Audit) -> None:
     """Of a hostile program: what met no memory counts once, what raised is a dead letter."""
-    victim = await World(universe, name).state(hostile.Victim)
+    victim = await World(connection, name).state(hostile.Victim)
     ops = [op for op in kept.ops if op.world == name]
     if victim.ids != {op.id: 1 for op in ops if op.kind == "starved"}:
         audit.broken("J1", f"{name}: counted {victim.ids}")
-    await _buried(universe, name, sum(op.kind == "evil" for op in ops), kept, audit)
+    await _buried(connection, name, sum(op.kind == "evil" for op in ops), kept, audit)
 
 
-async def _buried(universe: Connection, name: str, count: int, kept: Kept, audit: Audit) -> None:
-    at = await Handle(universe, name).address()
+async def _buried(connection: Connection, name: str, count: int, kept: Kept, audit: Audit) -> None:
+    at = await Handle(connection, name).address()
     dead = sum(where.what == "dead" and where.at == at for where in map(keyspaces.place, kept.contents))
     if dead != count:
         audit.broken("V2", f"{name}: {dead} dead letters instead of {count}")
 
 
-async def _conserved(universe: Connection, kept: Kept, audit: Audit) -> None:
-    held = {name: await World(universe, name).state(programs.Account) for name in kept.of("bank")}
+async def _conserved(connection: Connection, kept: Kept, audit: Audit) -> None:
+    held = {name: await World(connection, name).state(programs.Account) for name in kept.of("bank")}
     total = sum(account.balance for account in held.values())
     if total != programs.OPENING * len(held):
         audit.broken("PROGRAM", f"the bank holds {total} instead of {programs.OPENING * len(held)}")

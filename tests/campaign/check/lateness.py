@@ -19,18 +19,18 @@ ON_TIME_SECONDS = 60.0  # for some seconds of work and a takeover; clocks were o
 TELLING_SECONDS = 8.0  # besides reads that are slow
 
 
-async def on_time(cluster: Cluster, universe: Connection, audit: Audit) -> None:
+async def on_time(cluster: Cluster, connection: Connection, audit: Audit) -> None:
     """TIME, if the clock was off in this run: effects and timers, tried in each world that has them."""
     if cluster.excursions.count:
         names = [name for name, program in cluster.company.worlds if program == programs.agents.name]
-        await asyncio.gather(*(_try(universe, name, audit) for name in names))
+        await asyncio.gather(*(_try(connection, name, audit) for name in names))
 
 
-async def _try(universe: Connection, name: str, audit: Audit) -> None:
+async def _try(connection: Connection, name: str, audit: Audit) -> None:
     id = f"on time in {name}"
     try:
         async with asyncio.timeout(ON_TIME_SECONDS):
-            await World(universe, name).run(programs.agent(id), id=id)
+            await World(connection, name).run(programs.agent(id), id=id)
     except TimeoutError:
         audit.broken("TIME", f"{name}: what was begun when the clock was right again takes over {ON_TIME_SECONDS} s")
 

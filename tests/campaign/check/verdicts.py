@@ -30,30 +30,30 @@ class Verdicts(Promises):
     def looks(self) -> list[Callable[[AppliedBatch], None]]:
         return [self._flows.look] if self.cluster.profile.flows else []
 
-    async def at_rest(self, universe: Connection) -> bool:
+    async def at_rest(self, connection: Connection) -> bool:
         """A client may have made a fork just now."""
-        await lateness.on_time(self.cluster, universe, self.audit)
+        await lateness.on_time(self.cluster, connection, self.audit)
         return bool(self.cluster.profile.flows)
 
-    async def mend(self, universe: Connection) -> list[str]:
-        return await aftermath.mend(self.cluster, universe, self.audit)
+    async def mend(self, connection: Connection) -> list[str]:
+        return await aftermath.mend(self.cluster, connection, self.audit)
 
     def told(self) -> None:
         lateness.told(self.cluster, self.audit)
 
-    async def kept(self, universe: Connection, forks: Forks) -> None:
+    async def kept(self, connection: Connection, forks: Forks) -> None:
         crew, cluster = self._crew, self.cluster
         ops, answered = crew.planned(), cluster.history.answered
         found = kept.Kept(dict(crew.worlds), ops, answered, cluster.truth.copy, crew.outside.done)
-        await kept.promises(universe, found, self.audit)
+        await kept.promises(connection, found, self.audit)
         ends = fork_ends.ForkEnds(self.audit.broken, forks)
-        await ends.at_end(universe)
-        await ends.promised(universe, ops, answered)
+        await ends.at_end(connection)
+        await ends.promised(connection, ops, answered)
 
-    async def at_end(self, universe: Connection, sent: Messages, left: Sequence[str]) -> None:
+    async def at_end(self, connection: Connection, sent: Messages, left: Sequence[str]) -> None:
         cluster, ops = self.cluster, self._crew.planned()
         if not left:
-            await self._flows.at_end(universe, ops, cluster.history.answered)
+            await self._flows.at_end(connection, ops, cluster.history.answered)
         await abroad.at_end(cluster, self.audit, sent, left)
         self._judged()
 

@@ -115,9 +115,9 @@ class Crew(Company):
         return found if self.elsewhere is None else found + self.elsewhere.members(serve)
 
     def _client(self, name: str, ops: list[ClientOp]) -> Main:
-        async def main(universe: Connection) -> None:
+        async def main(connection: Connection) -> None:
             await workloads.client(
-                universe,
+                connection,
                 name,
                 ops,
                 self._cluster.history,
@@ -129,9 +129,9 @@ class Crew(Company):
         return main
 
     def _two_doors(self, name: str, ops: list[ClientOp]) -> Main:
-        async def main(universe: Connection) -> None:
+        async def main(connection: Connection) -> None:
             cluster = self._cluster
-            await doors.client(universe, name, ops, cluster.history, seed=cluster.seed, members=cluster.members)
+            await doors.client(connection, name, ops, cluster.history, seed=cluster.seed, members=cluster.members)
             cluster.history.finished[name] = None
 
         return main

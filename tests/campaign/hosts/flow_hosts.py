@@ -70,12 +70,12 @@ class FlowHosts:
             start_again(each)
 
 
-async def wake(universe: Connection) -> None:
+async def wake(connection: Connection) -> None:
     """Send every world of flow domains an input that changes nothing but a line."""
-    for meta in [each async for each in Universe(universe).worlds()]:
+    for meta in [each async for each in Universe(connection).worlds()]:
         if meta.program == flow_domains.NAME and meta.status is Status.ACTIVE:
             with contextlib.suppress(errors.NotFound):  # it was deleted meanwhile
-                await workloads.insist(functools.partial(_wake, Handle(universe, meta.name)))
+                await workloads.insist(functools.partial(_wake, Handle(connection, meta.name)))
 
 
 async def _wake(world: Handle) -> None:

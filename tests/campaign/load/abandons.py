@@ -48,49 +48,49 @@ def dropped_as(op: ClientOp) -> str:
     return DROPPED[op.amount // 14 % len(DROPPED)]
 
 
-async def do(universe: Connection, op: ClientOp, told: History) -> object:
+async def do(connection: Connection, op: ClientOp, told: History) -> object:
     """One operation, to its answer. Each may be repeated."""
     try:
-        return await (_drop if op.kind == "drop" else _reap)(universe, op, told)
+        return await (_drop if op.kind == "drop" else _reap)(connection, op, told)
     except wl.NotFound:
         return flow_domains.GONE
 
 
-async def _drop(universe: Connection, op: ClientOp, told: History) -> object:
+async def _drop(connection: Connection, op: ClientOp, told: History) -> object:
     kind = dropped_as(op)
     act, key = flow_domains.act_of(kind, op.amount)
     schema, data = event_of(act, key=key, id=op.id, named=True)
     told.sends_raw(op, schema, data)
     for number in range(AHEAD[op.amount // 42 % len(AHEAD)]):
-        await _send(universe, op, f"{op.id}.{number}", "pack" if kind == "pack" else "fill" if number else "settle")
-    abandoning = asyncio.create_task(_abandon_soon(universe, op))
+        await _send(connection, op, f"{op.id}.{number}", "pack" if kind == "pack" else "fill" if number else "settle")
+    abandoning = asyncio.create_task(_abandon_soon(connection, op))
     try:
-        ended = await flow_domains.acted(wl.World(universe, op.world), kind, op.amount, op.id)
+        ended = await flow_domains.acted(wl.World(connection, op.world), kind, op.amount, op.id)
     finally:
         abandoning.cancel()
     told.acked(op)
     return ended
 
 
-async def _send(universe: Connection, op: ClientOp, id: str, kind: str) -> None:
+async def _send(connection: Connection, op: ClientOp, id: str, kind: str) -> None:
     """Another intent of the same cell, for which its client does not wait."""
     act, key = flow_domains.act_of(kind, op.amount)
     schema, data = event_of(act, key=key, id=id, named=True)
-    await Handle(universe, op.world).send(schema, data, id=id)
+    await Handle(connection, op.world).send(schema, data, id=id)
 
 
-async def _abandon_soon(universe: Connection, op: ClientOp) -> None:
+async def _abandon_soon(connection: Connection, op: ClientOp) -> None:
     """A failure is no harm: without this, the intent ends by itself."""
     act, key = flow_domains.act_of(dropped_as(op), op.amount)
     with contextlib.suppress(errors.Error):
         await asyncio.sleep(PAUSES_SECONDS[op.amount // 168 % len(PAUSES_SECONDS)])
-        await _send(universe, op, f"{op.id}.behind", dropped_as(op))
-        await wl.World(universe, op.world).abandon(act.domain, op.id, key=key)
+        await _send(connection, op, f"{op.id}.behind", dropped_as(op))
+        await wl.World(connection, op.world).abandon(act.domain, op.id, key=key)
 
 
-async def _reap(universe: Connection, op: ClientOp, told: History) -> str:
+async def _reap(connection: Connection, op: ClientOp, told: History) -> str:
     del told
-    world = Handle(universe, op.world)
+    world = Handle(connection, op.world)
     for _ in range(LOOKS_MAX):
         found = _on_their_way(await world.machine())
         if found:

@@ -95,11 +95,11 @@ def action_of(op: ClientOp) -> str:
     return ACTIONS[op.amount // 14 % len(ACTIONS)]
 
 
-async def do(universe: Connection, op: ClientOp, told: History) -> object:
+async def do(connection: Connection, op: ClientOp, told: History) -> object:
     """One run, to its answer. May be repeated. A run in a fork is not waited for: a dry fork has no answers, and a
     fork that goes back has no such run.
     """
-    world = wl.World(universe, op.world)
+    world = wl.World(connection, op.world)
     try:
         run = await world.start(assist(op.id, action_of(op), op.amount, op.to), id=op.id)
         told.acked(op)

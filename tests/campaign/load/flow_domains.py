@@ -412,22 +412,22 @@ def submitted_as(op: ClientOp) -> str:
 # --- Doing it ----------------------------------------------------------------------------------------------------
 
 
-async def do(universe: Connection, op: ClientOp, told: History) -> object:
+async def do(connection: Connection, op: ClientOp, told: History) -> object:
     """One operation, to its answer. Each may be repeated."""
-    world = wl.World(universe, op.world)
+    world = wl.World(connection, op.world)
     try:
-        return await _do(universe, world, op, told)
+        return await _do(connection, world, op, told)
     except wl.NotFound:
         return GONE
 
 
-async def _do(universe: Connection, world: wl.World, op: ClientOp, told: History) -> object:
+async def _do(connection: Connection, world: wl.World, op: ClientOp, told: History) -> object:
     match op.kind:
         case "again" | "other":
             kind, _, id = op.to.partition(" ")
             return await acted(world, kind, repeated(op), id)
         case "submit":
-            return await _submitted(universe, op, told)
+            return await _submitted(connection, op, told)
         case "amend":
             given = [flow.set("cents", op.amount), flow.set("cents", "many"), flow.set("nowhere", 1)][op.amount % 3]
             with contextlib.suppress(wl.BadInput):  # it does not make the data fit a document that has changed
@@ -443,9 +443,9 @@ async def _do(universe: Connection, world: wl.World, op: ClientOp, told: History
             await world.env({"REGION": f"region {op.amount}"})
             return "set"
         case "branch":
-            return await _branch(universe, op, told)
+            return await _branch(connection, op, told)
         case "go back":
-            return await _go_back(universe, op, told)
+            return await _go_back(connection, op, told)
         case "commission":
             to, _, id = op.to.partition(" ")
             how, cents = HOWS[op.amount // 2 % len(HOWS)], op.amount // 14 % 2 * (op.amount % 50 + 1)
@@ -476,25 +476,25 @@ async def acted(world: wl.World, kind: str, amount: int, id: str) -> list[str] |
     return [done.status, "" if done.error is None else done.error.code]
 
 
-async def _submitted(universe: Connection, op: ClientOp, told: History) -> str:
+async def _submitted(connection: Connection, op: ClientOp, told: History) -> str:
     act, key = act_of(submitted_as(op), op.amount)
     schema, data = event_of(act, key=key, id=op.id, named=True)
     told.sends_raw(op, schema, data)
     if op.world not in WORLDS and op.amount % 2:  # in a dry fork it may never end, and a fork may go back
         with contextlib.suppress(TimeoutError, wl.RunFailed):
-            await wl.World(universe, op.world).act(act, key=key, id=op.id, timeout=IMPATIENT_SECONDS)
+            await wl.World(connection, op.world).act(act, key=key, id=op.id, timeout=IMPATIENT_SECONDS)
         return "tried"
-    await Handle(universe, op.world).send(schema, data, id=op.id)
+    await Handle(connection, op.world).send(schema, data, id=op.id)
     told.acked(op)
     return "submitted"
 
 
-async def _branch(universe: Connection, op: ClientOp, told: History) -> str:
+async def _branch(connection: Connection, op: ClientOp, told: History) -> str:
     policy = forks.POLICIES[op.amount % 4]
-    at = await _height(universe, op, told)
+    at = await _height(connection, op, told)
     live = op.amount // 4 % 2 == 0
     script = rules() if policy == "script" or op.amount // 8 % 2 else None
-    await wl.World(universe, op.world).fork(op.to, at=at, effects=policy, live=live, script=script)  # type: ignore[arg-type]
+    await wl.World(connection, op.world).fork(op.to, at=at, effects=policy, live=live, script=script)  # type: ignore[arg-type]
     return op.to
 
 
@@ -510,20 +510,20 @@ def rules() -> list[dict[str, Any]]:
     ]
 
 
-async def _height(universe: Connection, op: ClientOp, told: History) -> int | None:
+async def _height(connection: Connection, op: ClientOp, told: History) -> int | None:
     """Where to fork, or to go back to: as it was chosen once. None: at the head, where something is on its way."""
     if op.id not in told.chosen:
-        head = (await Handle(universe, op.world).head()).height
+        head = (await Handle(connection, op.world).head()).height
         told.chosen[op.id] = head * (op.amount % 7) // 7 if op.amount // 16 % 3 == 0 else None
     return told.chosen[op.id]
 
 
-async def _go_back(universe: Connection, op: ClientOp, told: History) -> str:
+async def _go_back(connection: Connection, op: ClientOp, told: History) -> str:
     """A fork goes back to an older state."""
-    head = (await Handle(universe, op.world).head()).height
+    head = (await Handle(connection, op.world).head()).height
     at = told.chosen.setdefault(op.id, head * (op.amount % 7) // 7)
     assert at is not None
-    await wl.World(universe, op.world).revert(at, effects="reissue" if op.amount % 2 else "drop")
+    await wl.World(connection, op.world).revert(at, effects="reissue" if op.amount % 2 else "drop")
     return "went back"
 
 

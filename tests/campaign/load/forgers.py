@@ -120,11 +120,11 @@ def plan(lot: str, draws: random.Random) -> list[list[ClientOp]]:
     return [pleas, forged]
 
 
-async def do(universe: Connection, op: ClientOp) -> object:
+async def do(connection: Connection, op: ClientOp) -> object:
     """One operation, to its answer."""
     if op.kind == "plead":
-        return await wl.World(universe, op.world).run(plead(op.id, op.to), id=op.id)
-    asker = Handle(universe, op.to)
+        return await wl.World(connection, op.world).run(plead(op.id, op.to), id=op.id)
+    asker = Handle(connection, op.to)
     if op.kind == "pose":
         return await _pose(asker, op)
     at, head = await asker.address(), await asker.head()
@@ -132,7 +132,7 @@ async def do(universe: Connection, op: ClientOp) -> object:
     known = Asker(op.to, at.universe.hex(), at.world.hex(), head.step + 1)
     call = forge(known, JUDGES[op.amount % 2], f"{lot}-{op.amount}")
     # The head is another one when it is tried again: under the same id, that would be another run.
-    return await wl.World(universe, op.world).run(call, id=f"{op.id}-{head.step}")
+    return await wl.World(connection, op.world).run(call, id=f"{op.id}-{head.step}")
 
 
 async def _pose(asker: Handle, op: ClientOp) -> str:

@@ -164,17 +164,17 @@ def plan(lot: str, draws: random.Random) -> list[list[ClientOp]]:
 # --- Doing it ----------------------------------------------------------------------------------------------------
 
 
-async def do(universe: Connection, op: ClientOp, told: History) -> object:
+async def do(connection: Connection, op: ClientOp, told: History) -> object:
     """One operation, to its answer. Each may be repeated."""
-    world = wl.World(universe, op.world)
+    world = wl.World(connection, op.world)
     try:
         match op.kind:
             case "fork":
-                return await _fork(universe, op, told)
+                return await _fork(connection, op, told)
             case "seed":
-                at = await _height(universe, op, told)
+                at = await _height(connection, op, told)
                 seed = op.world if at is None else f"{op.world}@{at}"
-                await Universe(universe).create(op.to, branches, seed=seed)
+                await Universe(connection).create(op.to, branches, seed=seed)
                 return op.to
             case "errand":
                 run = await world.start(errand(op.id), id=op.id)
@@ -192,7 +192,7 @@ async def do(universe: Connection, op: ClientOp, told: History) -> object:
                 told.acked(op)
                 return "started"
             case "revert":
-                return await _revert(universe, op, told)
+                return await _revert(connection, op, told)
             case "cancel":
                 await (await world.attach(op.to)).cancel("the simulation says so")
                 return "cancelled"
@@ -205,12 +205,12 @@ async def do(universe: Connection, op: ClientOp, told: History) -> object:
         return GONE
 
 
-async def _fork(universe: Connection, op: ClientOp, told: History) -> str:
+async def _fork(connection: Connection, op: ClientOp, told: History) -> str:
     policy = POLICIES[op.amount % 4]
-    at = await _height(universe, op, told)
+    at = await _height(connection, op, told)
     live = op.amount // 4 % 3 == 0
     script = rules() if policy == "script" or op.amount // 12 % 2 else None
-    await wl.World(universe, op.world).fork(op.to, at=at, effects=policy, live=live, script=script)  # type: ignore[arg-type]
+    await wl.World(connection, op.world).fork(op.to, at=at, effects=policy, live=live, script=script)  # type: ignore[arg-type]
     return op.to
 
 
@@ -224,10 +224,10 @@ async def _prune(world: wl.World) -> str:
     return "kept"
 
 
-async def _revert(universe: Connection, op: ClientOp, told: History) -> str:
-    at = await _height(universe, op, told)
+async def _revert(connection: Connection, op: ClientOp, told: History) -> str:
+    at = await _height(connection, op, told)
     assert at is not None
-    await wl.World(universe, op.world).revert(at, effects="reissue" if op.amount % 2 else "drop")
+    await wl.World(connection, op.world).revert(at, effects="reissue" if op.amount % 2 else "drop")
     return "reverted"
 
 
@@ -240,18 +240,18 @@ def rules() -> list[dict[str, Any]]:
     ]
 
 
-async def _height(universe: Connection, op: ClientOp, told: History) -> int | None:
+async def _height(connection: Connection, op: ClientOp, told: History) -> int | None:
     """Where to fork: as it was chosen once. None: at the head."""
     if op.id in told.chosen:
         return told.chosen[op.id]
     at: int | None = None
     match op.amount // 24 % 4:
         case 0:
-            at = (await Handle(universe, op.world).head()).height * (op.amount % 7) // 7
+            at = (await Handle(connection, op.world).head()).height * (op.amount % 7) // 7
         case 1:
             with contextlib.suppress(wl.NotFound):
-                parent = await Handle(universe, op.world).describe()
-                at = await forks.height_before(universe.store.engine, universe.blobs, parent, "effect fetch")
+                parent = await Handle(connection, op.world).describe()
+                at = await forks.height_before(connection.store.engine, connection.blobs, parent, "effect fetch")
         case _:
             pass
     told.chosen[op.id] = at

@@ -76,12 +76,12 @@ def plan(lot: str, draws: random.Random) -> list[ClientOp]:
     return [*ops, ClientOp(f"{lot}-last", "sketch", f"sketch-{lot}-last", draws.randrange(TEXTS), KEPT)]
 
 
-async def do(universe: Connection, op: ClientOp) -> str:
+async def do(connection: Connection, op: ClientOp) -> str:
     """The life of one world. May be repeated: it goes on with what is there, or once more with a new world."""
-    world = wl.World(universe, op.world)
+    world = wl.World(connection, op.world)
     try:
         with contextlib.suppress(wl.Exists):
-            await Universe(universe).create(op.world, sketches)
+            await Universe(connection).create(op.world, sketches)
         sent = await world.send(Drawn(text(op.amount)), id=op.id)
         if op.to != HASTY:
             await sent.applied()

@@ -203,7 +203,7 @@ def _draw(seed: int, clients: int, kinds: Sequence[str]) -> Plan:
 
 
 async def client(
-    universe: Connection,
+    connection: Connection,
     name: str,
     ops: list[Op],
     history: History,
@@ -221,12 +221,12 @@ async def client(
         died = op.id in history.begun
         history.begin(op, name)
         if op.kind in ANONYMOUS:
-            history.answer(op, ClientOutcome.UNCERTAIN if died else await once(universe, op, history))
+            history.answer(op, ClientOutcome.UNCERTAIN if died else await once(connection, op, history))
         else:
             waits = patient and op.kind != "doom"  # the wait for a world that another client deletes would not end
             seconds = None if waits else PATIENCE_SECONDS
             growth = 2 if lagging or op.kind in FLOWS else 1
-            history.answer(op, await insist(lambda op=op: do(universe, op, history), seconds, growth))  # type: ignore[misc]
+            history.answer(op, await insist(lambda op=op: do(connection, op, history), seconds, growth))  # type: ignore[misc]
         await asyncio.sleep(pause_ms / 1000)
     history.finished[name] = None
 
@@ -255,10 +255,10 @@ async def insist(
             await asyncio.sleep(0.3)
 
 
-async def once(universe: Connection, op: Op, history: History) -> ClientOutcome:
+async def once(connection: Connection, op: Op, history: History) -> ClientOutcome:
     """An anonymous operation: no second try, and what its error says is taken at its word."""
     try:
-        await do(universe, op, history)
+        await do(connection, op, history)
     except (errors.StoreUncertain, errors.Corrupt):  # what was damaged on the way was read after the sending
         return ClientOutcome.UNCERTAIN
     except (wl.errors.StoreError, wl.errors.Conflicted, wl.errors.Closed):
@@ -266,9 +266,9 @@ async def once(universe: Connection, op: Op, history: History) -> ClientOutcome:
     return ClientOutcome.ACKED
 
 
-async def do(universe: Connection, op: Op, history: History | None = None) -> object:
+async def do(connection: Connection, op: Op, history: History | None = None) -> object:
     """One operation, to its answer. `history` is told what is sent, and as soon as that is durable."""
-    world, told = wl.World(universe, op.world), history or History()
+    world, told = wl.World(connection, op.world), history or History()
     told.tries(op)
     match op.kind:
         case "add" | "sized" | "starved":
@@ -284,19 +284,19 @@ async def do(universe: Connection, op: Op, history: History | None = None) -> ob
             told.acked(op)
             return "sent"
         case "fork" | "seed" | "errand" | "choir" | "cancel" | "mark" | "prune" | "hush" | "revert":
-            return await forks.do(universe, op, told)
+            return await forks.do(connection, op, told)
         case "sketch":
-            return await sketches.do(universe, op)
+            return await sketches.do(connection, op)
         case kind if kind in flow_domains.KINDS:
-            return await flow_domains.do(universe, op, told)
+            return await flow_domains.do(connection, op, told)
         case kind if kind in FLOWS:
-            return await (abandons if kind in abandons.KINDS else clerks).do(universe, op, told)
+            return await (abandons if kind in abandons.KINDS else clerks).do(connection, op, told)
         case kind if kind in forgers.KINDS:
-            return await forgers.do(universe, op)
+            return await forgers.do(connection, op)
         case "claim" | "erratic" | "suicidal":
             return await start(world, op, told)
         case "poison" | "evil":
-            return await poison(universe, op, told)
+            return await poison(connection, op, told)
         case "ask" | "tell":
             question = programs.AddAndTell(op.id, op.amount)
             told.sends(op, question)
@@ -364,17 +364,17 @@ def sized(op: Op) -> programs.Add:
     return made
 
 
-async def poison(universe: Connection, op: Op, told: History) -> object:
+async def poison(connection: Connection, op: Op, told: History) -> object:
     """Something that the world cannot take: its handler raises, or no program declares its type."""
     if op.kind == "evil" or op.amount % 2:
         how = hostile.HOW[op.amount % len(hostile.HOW)]
         event = hostile.Evil(op.id, how) if op.kind == "evil" else programs.Poison(op.id)
         told.sends(op, event)
-        sent = await wl.World(universe, op.world).send(event, id=op.id)
+        sent = await wl.World(connection, op.world).send(event, id=op.id)
     else:
         told.sends_raw(op, UNKNOWN, user_values.dump(op.id))
-        sending = await Handle(universe, op.world).send(UNKNOWN, user_values.dump(op.id), id=op.id)
-        sent = wl.Sent(universe, sending)
+        sending = await Handle(connection, op.world).send(UNKNOWN, user_values.dump(op.id), id=op.id)
+        sent = wl.Sent(connection, sending)
     told.acked(op)
     return await _height(sent)
 

@@ -19,8 +19,8 @@ async def everything(engine: kv.Engine) -> dict[bytes, bytes]:
     return dict((await engine.read(kv.Range(b"\x00", b"\xff", 1_000_000, 1 << 30))).page(0).items)
 
 
-def beneath(universe: Connection) -> kv.Engine:
-    engine = universe.store.engine
+def beneath(connection: Connection) -> kv.Engine:
+    engine = connection.store.engine
     assert isinstance(engine, SealedEngine)
     return engine.inner
 

@@ -225,26 +225,26 @@ async def verify(
 
 
 async def _since(
-    desk: CommandSession, universe: Connection, names: list[str], file: Path, key: str, *, every: bool
+    desk: CommandSession, connection: Connection, names: list[str], file: Path, key: str, *, every: bool
 ) -> int:
     found = anchor_commands.read(file)
-    worlds = [await desk.world(universe, name) for name in names]
+    worlds = [await desk.world(connection, name) for name in names]
     if every:
-        return await anchor_commands.check_all(desk, universe, worlds, found, key)
+        return await anchor_commands.check_all(desk, connection, worlds, found, key)
     [world] = worlds
     own = anchor_commands.of_world(found, await world.address(), world.name, file)
     return await anchor_commands.check(desk, world, own, key)
 
 
-async def _all(universe: Connection) -> list[store_queries.WorldRow]:
-    return await store_queries.list_worlds(universe, label=None, status=None, program=None, limit=2**62)
+async def _all(connection: Connection) -> list[store_queries.WorldRow]:
+    return await store_queries.list_worlds(connection, label=None, status=None, program=None, limit=2**62)
 
 
-async def _verify(desk: CommandSession, universe: Connection, name: str, receipt_keys: tuple[bytes, ...]) -> int:
-    at = await desk.address(universe, name)
+async def _verify(desk: CommandSession, connection: Connection, name: str, receipt_keys: tuple[bytes, ...]) -> int:
+    at = await desk.address(connection, name)
     with desk.out.progress(f"verifying {name}") as progress:
         try:
-            found = await verification.verify(universe, at, progress, receipt_keys=receipt_keys)
+            found = await verification.verify(connection, at, progress, receipt_keys=receipt_keys)
         except verification.Damaged as error:
             return _say_damaged(desk, name, error)
         except errors.KeyDestroyed as error:

@@ -184,31 +184,31 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else entry_text.canonical_text(value)
 
 
-def _chosen(universe: Connection, name: str | None) -> Program:
-    if name is not None and name in universe.programs:
-        return universe.programs[name]
-    if name is not None or len(universe.programs) > 1:  # with one program there is nothing to choose
-        known = ", ".join(universe.programs) or "none"
+def _chosen(connection: Connection, name: str | None) -> Program:
+    if name is not None and name in connection.programs:
+        return connection.programs[name]
+    if name is not None or len(connection.programs) > 1:  # with one program there is nothing to choose
+        known = ", ".join(connection.programs) or "none"
         if name is None:
             raise errors.BadInput(f"choose one of the programs with --program NAME; there are {known}")
-        raise errors.BadInput(f"no program {name!r}; there are {known}{suggest.near(name, universe.programs)}")
-    if not universe.programs:
+        raise errors.BadInput(f"no program {name!r}; there are {known}{suggest.near(name, connection.programs)}")
+    if not connection.programs:
         raise errors.BadInput(
             'a world needs its program: name its file with --app FILE, or app = "FILE" in worldline.toml'
         )
-    return next(iter(universe.programs.values()))
+    return next(iter(connection.programs.values()))
 
 
-async def _program(universe: Connection, world: Handle) -> Program | None:
+async def _program(connection: Connection, world: Handle) -> Program | None:
     """The world's program, if it is loaded: then what is sent is checked here."""
     # None is allowed: then the world alone judges what is sent.
-    return universe.programs.get((await world.describe()).meta.program)
+    return connection.programs.get((await world.describe()).meta.program)
 
 
 def _start(
-    universe: Connection, workflow: str, packed: bytes, run_id: str | None, correlation: str | None
+    connection: Connection, workflow: str, packed: bytes, run_id: str | None, correlation: str | None
 ) -> control_commands.StartRun:
-    env = universe.store.env
+    env = connection.store.env
     return control_commands.start_run(
         run_id or env.random_bytes(8).hex(),
         workflow,

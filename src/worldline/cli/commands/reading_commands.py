@@ -81,11 +81,11 @@ def _quarantined(row: store_queries.WorldRow | store_queries.Whole) -> str:
     return f"quarantined {lasting}: {grammar.count(row.quarantined, 'process')} in a row died while they restored it"
 
 
-async def _programs_like(universe: Connection, program: str | None) -> str:
+async def _programs_like(connection: Connection, program: str | None) -> str:
     if program is None:
         return ""
     newest = await store_queries.list_worlds(
-        universe, label=None, status=None, program=None, limit=suggest.NAMES_NEAR_MAX
+        connection, label=None, status=None, program=None, limit=suggest.NAMES_NEAR_MAX
     )
     known = {each.program: None for each in newest}
     # The program is right, so another filter has left nothing.

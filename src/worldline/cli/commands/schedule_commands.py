@@ -80,15 +80,15 @@ async def trigger_schedule(desk: CommandSession, *, world: str, schedule: str, t
     desk.out.one({"world": world, "schedule": schedule, "run": run}, [f"schedule {schedule} of {world}: {did}"])
 
 
-async def _with_schedules(universe: Connection) -> list[Handle]:
+async def _with_schedules(connection: Connection) -> list[Handle]:
     """The worlds that have a schedule, by name: each has a timer for each of them."""
     found: dict[ids.Address, None] = {}
-    async for each in store_queries.open_work(universe, None):
+    async for each in store_queries.open_work(connection, None):
         # By their timers, which are in one range: schedules themselves are in the states of worlds, read one by one.
         if each.work.kind is WorkKind.TIMER and each.work.name.startswith(machine.SCHEDULE_TIMER):
             found[each.at] = None
     return [
-        Handle(universe, name) for name in sorted((await store_queries.world_names(universe, list(found))).values())
+        Handle(connection, name) for name in sorted((await store_queries.world_names(connection, list(found))).values())
     ]
 
 

@@ -330,11 +330,11 @@ def _say_letters(desk: CommandSession, world: str, chosen: list[inboxes.DeadLett
 
 
 async def _letters(
-    universe: Connection, at: ids.Address, text: str | None, *, every: bool
+    connection: Connection, at: ids.Address, text: str | None, *, every: bool
 ) -> list[inboxes.DeadLetterRecord]:
     if every == (text is not None):  # both, or neither: which letters are meant is not clear
         raise errors.BadInput("name a dead letter by its id, or all with --all")
-    found = [each async for each in dead_letters.letters(universe, at)]
+    found = [each async for each in dead_letters.letters(connection, at)]
     if text is None:
         return found
     chosen = [each for each in found if each.stamp.hex().startswith(text.lower())]
@@ -345,13 +345,13 @@ async def _letters(
     return chosen
 
 
-async def _addresses(desk: CommandSession, universe: Connection, world: str | None) -> list[ids.Address]:
+async def _addresses(desk: CommandSession, connection: Connection, world: str | None) -> list[ids.Address]:
     if world is not None:
-        return [await desk.address(universe, world)]
+        return [await desk.address(connection, world)]
     found: list[ids.Address] = []
-    request = worlds.newest_range(universe.id, count_max=store_queries.PAGE)
-    async for item in paging.RangeItems(universe.store.engine, request):
-        found += [at for at, _ in worlds.listed(universe.id, kv.Page([item], more=False, stable=kv.ZERO_STAMP))]
+    request = worlds.newest_range(connection.id, count_max=store_queries.PAGE)
+    async for item in paging.RangeItems(connection.store.engine, request):
+        found += [at for at, _ in worlds.listed(connection.id, kv.Page([item], more=False, stable=kv.ZERO_STAMP))]
     return found
 
 

@@ -169,11 +169,11 @@ async def unassign(desk: CommandSession, world: str) -> None:
     desk.out.one({"name": world, "worker": None}, [f"any worker may run {world}"])
 
 
-async def _whole(universe: Connection, life: leases.HeartbeatRecord, limit: int) -> WholeWorker:
-    every = await operator_calls.list_worker_worlds(universe.store.engine, life.worker)
+async def _whole(connection: Connection, life: leases.HeartbeatRecord, limit: int) -> WholeWorker:
+    every = await operator_calls.list_worker_worlds(connection.store.engine, life.worker)
     shown = every[:limit]
-    read = await universe.store.engine.read(*(worlds.get(at) for at, _ in shown))
-    names = {each.id: each.name for each in await served_universes.read_all(universe.store.engine)}
+    read = await connection.store.engine.read(*(worlds.get(at) for at, _ in shown))
+    names = {each.id: each.name for each in await served_universes.read_all(connection.store.engine)}
     held: list[HeldWorldRow] = []
     for index, (at, epoch) in enumerate(shown):
         world = worlds.find(at, read.value(index))
@@ -181,7 +181,7 @@ async def _whole(universe: Connection, life: leases.HeartbeatRecord, limit: int)
             meta = world.meta
             where = names.get(at.universe, at.universe.hex())
             held.append(HeldWorldRow(meta.name, at.world.hex(), meta.program, meta.status.name.lower(), where, epoch))
-    line = msgspec.structs.asdict(await _shown(universe, life))
+    line = msgspec.structs.asdict(await _shown(connection, life))
     return WholeWorker(**line, held=held, more=len(every) - len(shown))
 
 
@@ -202,10 +202,10 @@ def _ids(lives: list[leases.HeartbeatRecord]) -> list[ids.WorkerId]:
     return [life.worker for life in lives]
 
 
-async def _lives(universe: Connection) -> list[leases.HeartbeatRecord]:
-    found = await operator_calls.list_workers(universe.store.engine)
+async def _lives(connection: Connection) -> list[leases.HeartbeatRecord]:
+    found = await operator_calls.list_workers(connection.store.engine)
     # Heartbeats are the store's, and workers of other universes are none of this one's.
-    return [life for life in found if worker_labels.serves(life.sign.labels, universe.id)]
+    return [life for life in found if worker_labels.serves(life.sign.labels, connection.id)]
 
 
 def _find(lives: list[leases.HeartbeatRecord], named: str) -> list[leases.HeartbeatRecord]:
@@ -223,10 +223,10 @@ def _find(lives: list[leases.HeartbeatRecord], named: str) -> list[leases.Heartb
     return by_name or by_id
 
 
-async def _shown(universe: Connection, life: leases.HeartbeatRecord) -> WorkerRow:
-    now_us = (await universe.store.engine.read()).time_us
-    held = await operator_calls.list_worker_worlds(universe.store.engine, life.worker)
-    gone = world_holders.is_gone(universe.store, life.worker)
+async def _shown(connection: Connection, life: leases.HeartbeatRecord) -> WorkerRow:
+    now_us = (await connection.store.engine.read()).time_us
+    held = await operator_calls.list_worker_worlds(connection.store.engine, life.worker)
+    gone = world_holders.is_gone(connection.store, life.worker)
     # A process that is proven dead is dead at once; of another machine's, only the heartbeat tells.
     state = "dead" if gone or not life.alive(now_us) else "draining" if life.sign.draining else "alive"
     return WorkerRow(

@@ -65,9 +65,9 @@ class Show:
         return sinks.Sinks(log=self._put, replay=self._put)
 
     @contextlib.asynccontextmanager
-    async def showing(self, universe: Connection) -> AsyncIterator[None]:
+    async def showing(self, connection: Connection) -> AsyncIterator[None]:
         """Write what comes as long as the block lasts, and what has come until then."""
-        following = asyncio.ensure_future(self._write_all(universe))
+        following = asyncio.ensure_future(self._write_all(connection))
         try:
             yield
         finally:
@@ -110,8 +110,8 @@ class Show:
             self._skipped += 1
         self._queue.put_nowait(item)
 
-    async def _write_all(self, universe: Connection) -> None:
-        assert universe.host is not None
+    async def _write_all(self, connection: Connection) -> None:
+        assert connection.host is not None
         with contextlib.ExitStack() as stack:
             followed: dict[ids.Address, None] = {}
             while True:
@@ -126,8 +126,8 @@ class Show:
                 if isinstance(item, sinks.Journaled) and item.address not in followed:
                     # Followed from its first step on: which worlds run here shows only when they do something.
                     followed[item.address] = None
-                    stack.enter_context(self._streams(universe.host.live, item.address))
-                await self._write(universe, item)
+                    stack.enter_context(self._streams(connection.host.live, item.address))
+                await self._write(connection, item)
 
     @contextlib.contextmanager
     def _streams(self, live: live_hub.Hub, at: ids.Address) -> Iterator[None]:
@@ -139,14 +139,14 @@ class Show:
             finally:
                 task.cancel()
 
-    async def _write(self, universe: Connection, item: Item) -> None:
+    async def _write(self, connection: Connection, item: Item) -> None:
         if self._skipped:
             self.say("skipped", f"{grammar.count(self._skipped, 'step')}: they came faster than they could be written")
             self._skipped = 0
         now_us = self._env.wall_us()
         if isinstance(item, sinks.Journaled):
             self.worlds[item.address] = item.name
-            await self._step(universe, item)
+            await self._step(connection, item)
         elif self._out.as_json or self._rows:
             return
         elif isinstance(item, sinks.Notice):
@@ -159,17 +159,17 @@ class Show:
 
     # --- Writing -----------------------------------------------------------------------------------------------
 
-    async def _step(self, universe: Connection, step: sinks.Journaled) -> None:
+    async def _step(self, connection: Connection, step: sinks.Journaled) -> None:
         found: list[traces.TracedFailure] = []
         if any(_fails(entry) for entry in step.entries):  # a read of the store, for failures only
-            found = await traceback_reader.of_step(universe.store.engine, step.address, step.entries[0].step)
+            found = await traceback_reader.of_step(connection.store.engine, step.address, step.entries[0].step)
         if self._out.as_json:
             for entry in step.entries:
                 self._out.json({"world": step.name, **entry_text.entry(entry), **_traced(entry, found)})
         elif self._rows:
             # Per world: an id means something in its own journal only.
             names = self._names.setdefault(step.address, entry_lines.Names(step.address))
-            await names.learn(universe, step.entries)
+            await names.learn(connection, step.entries)
             for entry in step.entries:
                 self._screen.print(screen.styled(names.line(entry, step.name), _STYLES.get(entry.kind, "")))
         else:

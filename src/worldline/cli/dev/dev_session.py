@@ -73,10 +73,10 @@ class DevSession:
         return following
 
     async def _begin(
-        self, universe: Connection, loaded: program_files.LoadedPrograms, replaced: Sequence[Program]
+        self, connection: Connection, loaded: program_files.LoadedPrograms, replaced: Sequence[Program]
     ) -> None:
         for name in self._names:
-            await Universe(universe).ensure(name, loaded.programs[0])
+            await Universe(connection).ensure(name, loaded.programs[0])
         if not replaced:
             programs = ", ".join(program.name for program in loaded.programs)
             self.show.say("hosting", f"{programs} from {self._target} in {self._desk.place.shown}; Ctrl-C ends it")
@@ -85,18 +85,18 @@ class DevSession:
         if all(old.get(program.name) == program.hash for program in loaded.programs):
             self.show.say("reloaded", f"{self._target}: nothing that recorded runs depend on has changed")
         else:
-            self.show.say("reloaded", f"{self._target}: {await self._adopted(universe)}")
+            self.show.say("reloaded", f"{self._target}: {await self._adopted(connection)}")
 
-    async def _adopted(self, universe: Connection) -> str:
+    async def _adopted(self, connection: Connection) -> str:
         """Take the worlds that were held before, and say what became of them."""
-        assert universe.host is not None
+        assert connection.host is not None
         adopted = runs = 0
         unfit: dict[str, str] = {}
         refused: list[str] = []
         # A copy: worlds that are taken do steps, and are added meanwhile.
         for at, name in list(self.show.worlds.items()):
             try:
-                hosted = await universe.host.worlds.hold(at)
+                hosted = await connection.host.worlds.hold(at)
             except errors.Closed as error:
                 refused.append(f"{name} cannot go on ({' '.join(str(error).split())})")
                 continue
@@ -104,7 +104,7 @@ class DevSession:
                 continue  # deleted, or of a program that is no longer in the file
             if hosted is not None:
                 await hosted.quiet()  # a step may be under way, and it changes which runs there are
-                found = await universe.host.worlds.misfits(hosted)
+                found = await connection.host.worlds.misfits(hosted)
                 adopted += 1
                 runs += len(hosted.machine.live_runs()) - len(found)
                 unfit |= {f"{name}/{run}": divergence_report.addressed(report, name) for run, report in found.items()}
@@ -117,10 +117,10 @@ class DevSession:
         return "\n".join(["; ".join([said, *refused[:5]]), *list(unfit.values())[:1]])
 
     async def _watch(
-        self, universe: Connection, loaded: program_files.LoadedPrograms, *, reload: bool
+        self, connection: Connection, loaded: program_files.LoadedPrograms, *, reload: bool
     ) -> program_files.LoadedPrograms | None:
         """Until the end (None), or until the file holds something new that can be loaded."""
-        assert universe.host is not None
+        assert connection.host is not None
         seen = _marks(loaded.files)
         stopped = self.shutdown.asked
         while not stopped.is_set():
@@ -130,7 +130,7 @@ class DevSession:
             except TimeoutError:
                 pass
             # A role that a bug has stopped must end `dev`, or it would show a process that does nothing.
-            universe.host.check()
+            connection.host.check()
             marks = _marks(loaded.files)
             # While an editor replaces a file it is missing for a moment: the next look finds it whole.
             if not reload or marks == seen or None in marks or stopped.is_set():

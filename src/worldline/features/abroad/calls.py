@@ -40,14 +40,14 @@ class AllowedChange(msgspec.Struct, frozen=True):
     time_us: int
 
 
-def _reads(universe: Connection) -> tuple[kv.Get, kv.Range]:
-    return universes.get_grants(universe.id), universes.newest_grant_change(universe.id)
+def _reads(connection: Connection) -> tuple[kv.Get, kv.Range]:
+    return universes.get_grants(connection.id), universes.newest_grant_change(connection.id)
 
 
-async def allow(universe: Connection, sender: str, *, worlds: str, to: str, events: str) -> bool:
+async def allow(connection: Connection, sender: str, *, worlds: str, to: str, events: str) -> bool:
     """Allow it. False if it was allowed just so already."""
-    id_, label = await _sender(universe, sender)
-    if id_ == universe.id:
+    id_, label = await _sender(connection, sender)
+    if id_ == connection.id:
         raise errors.BadInput(
             "worlds of one universe may send to each other unless a rule is against it (`worldline policy`): name "
             "another universe"
@@ -61,27 +61,27 @@ async def allow(universe: Connection, sender: str, *, worlds: str, to: str, even
     )
 
     async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
-        read = await universe.store.engine.read(*_reads(universe))
-        record = universes.decode_grants(universe.id, read.value(0), read.page(1))
+        read = await connection.store.engine.read(*_reads(connection))
+        record = universes.decode_grants(connection.id, read.value(0), read.page(1))
         if any(_same(each, wanted) for each in record.grants.grants):
             return transact.NothingToWrite(False)
         batch = kv.Batch()
         universes.allow(batch, record, wanted, time_us=read.time_us)
         return transact.Write(batch, lambda _: True)
 
-    return await transact.run(universe.store.engine, universe.store.env, attempt)
+    return await transact.run(connection.store.engine, connection.store.env, attempt)
 
 
 async def deny(
-    universe: Connection, sender: str, *, worlds: str | None, to: str | None, events: str | None
+    connection: Connection, sender: str, *, worlds: str | None, to: str | None, events: str | None
 ) -> list[Allowed]:
     """Take back what was allowed to a universe: all of it, or that with these very patterns. Returns what was."""
-    id_ = await _known_sender(universe, sender)
+    id_ = await _known_sender(connection, sender)
     chosen = {"worlds": worlds, "to": to, "events": events}
 
     async def attempt() -> transact.NothingToWrite[list[Allowed]] | transact.Write[list[Allowed]]:
-        read = await universe.store.engine.read(*_reads(universe))
-        record = universes.decode_grants(universe.id, read.value(0), read.page(1))
+        read = await connection.store.engine.read(*_reads(connection))
+        record = universes.decode_grants(connection.id, read.value(0), read.page(1))
         taken = [
             each
             for each in record.grants.grants
@@ -94,19 +94,19 @@ async def deny(
         universes.deny(batch, record, taken, time_us=read.time_us)
         return transact.Write(batch, lambda _: _shown(taken))
 
-    return await transact.run(universe.store.engine, universe.store.env, attempt)
+    return await transact.run(connection.store.engine, connection.store.env, attempt)
 
 
-async def allowed(universe: Connection) -> list[Allowed]:
+async def allowed(connection: Connection) -> list[Allowed]:
     """What is allowed now, in the order in which it was."""
-    read = await universe.store.engine.read(*_reads(universe))
-    return _shown(universes.decode_grants(universe.id, read.value(0), read.page(1)).grants.grants)
+    read = await connection.store.engine.read(*_reads(connection))
+    return _shown(universes.decode_grants(connection.id, read.value(0), read.page(1)).grants.grants)
 
 
-async def changes(universe: Connection) -> list[AllowedChange]:
+async def changes(connection: Connection) -> list[AllowedChange]:
     """The last changes, the newest first."""
-    wanted = universes.grant_log_range(universe.id, count_max=limits.GRANT_CHANGES_SHOWN_MAX)
-    found = universes.decode_grant_log((await universe.store.engine.read(wanted)).page(0))
+    wanted = universes.grant_log_range(connection.id, count_max=limits.GRANT_CHANGES_SHOWN_MAX)
+    found = universes.decode_grant_log((await connection.store.engine.read(wanted)).page(0))
     return [
         AllowedChange(each.change, each.allowed, _shown(each.grants), each.time_us) for each in found if each.grants
     ]
@@ -121,26 +121,26 @@ def _same(one: model.Grant, other: model.Grant) -> bool:
     return msgspec.structs.replace(one, label="") == msgspec.structs.replace(other, label="")
 
 
-async def _known_sender(universe: Connection, sender: str) -> ids.UniverseId:
+async def _known_sender(connection: Connection, sender: str) -> ids.UniverseId:
     """Also one that is gone: what was allowed to it is found under the name that it had."""
     try:
-        return (await _sender(universe, sender))[0]
+        return (await _sender(connection, sender))[0]
     except (errors.NotFound, errors.StoreError):
-        found = {each.universe_id for each in await allowed(universe) if each.universe == sender}
+        found = {each.universe_id for each in await allowed(connection) if each.universe == sender}
         # Two universes may have had this name: then only an id says which one is meant.
         if len(found) != 1:
             raise
         return ids.UniverseId(bytes.fromhex(found.pop()))
 
 
-async def _sender(universe: Connection, sender: Any) -> tuple[ids.UniverseId, str]:
+async def _sender(connection: Connection, sender: Any) -> tuple[ids.UniverseId, str]:
     """A universe of this store by name, one of a peer as `peer:universe`, or one by its id; and what it is called."""
     if not isinstance(sender, str):
         raise errors.BadInput(f"a universe is named by text, not {sender!r}")
     if _ID.fullmatch(sender):
         return ids.UniverseId(bytes.fromhex(sender)), sender
     peer, _, name = sender.rpartition(":")
-    place = await universe.peers.find(peer)
+    place = await connection.peers.find(peer)
     found = universes.decode((await place.engine.read(universes.get(name))).value(0))
     if found is None:
         where = f"store {peer!r}" if peer else "this store"

@@ -64,8 +64,8 @@ async def anchor(
     desk.out.one({"file": str(out), "anchors": len(found)}, [f"{grammar.count(len(found), 'anchor')} written to {out}"])
 
 
-async def _all(universe: Connection) -> list[store_queries.WorldRow]:
-    return await store_queries.list_worlds(universe, label=None, status=None, program=None, limit=2**62)
+async def _all(connection: Connection) -> list[store_queries.WorldRow]:
+    return await store_queries.list_worlds(connection, label=None, status=None, program=None, limit=2**62)
 
 
 def read(file: Path) -> list[Anchor]:
@@ -91,7 +91,7 @@ async def check(desk: CommandSession, world: Handle, anchors: Sequence[Anchor], 
 
 
 async def check_all(
-    desk: CommandSession, universe: Connection, worlds: Sequence[Handle], anchors: Sequence[Anchor], key: str
+    desk: CommandSession, connection: Connection, worlds: Sequence[Handle], anchors: Sequence[Anchor], key: str
 ) -> int:
     """The same of many worlds. An anchor of a world that is not there is said, too."""
     code = 0
@@ -104,7 +104,7 @@ async def check_all(
         code = max(code, await check(desk, world, own, key)) if own else code
     for each in anchors:
         # Anchors of other universes may be in the file: of their worlds, nothing is known here.
-        if each.universe == universe.id.hex() and each.world not in known:
+        if each.universe == connection.id.hex() and each.world not in known:
             anchor_signature.check_signature(each, key)
             said = {"world": each.name, "verdict": "missing", "anchor": each.height, "id": each.world}
             why = f"the world {each.world} of an anchor is not there: deleted, or the store is older than it"

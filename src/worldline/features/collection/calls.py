@@ -49,14 +49,14 @@ class Collected(msgspec.Struct, frozen=True):
     partial: bool
 
 
-async def collect(universe: Connection, *, dry_run: bool = False, grace: Seconds = GRACE) -> Collected:
-    store = universe.store
+async def collect(connection: Connection, *, dry_run: bool = False, grace: Seconds = GRACE) -> Collected:
+    store = connection.store
     grace_ms = to_us(grace, "Universe.collect(grace=)") // 1000
     report = await collector.collect(
         store.engine,
         store.env,
-        universe.blobs,
-        universe.id,
+        connection.blobs,
+        connection.id,
         grace_ms=grace_ms,
         write=not dry_run,
         # The mark of a process that is proven dead is not waited for.

@@ -31,16 +31,16 @@ class CompactionPlan(msgspec.Struct, frozen=True):
     policy: dict[str, int | bool]
 
 
-async def plan(universe: Connection, at: ids.Address) -> CompactionPlan:
+async def plan(connection: Connection, at: ids.Address) -> CompactionPlan:
     """What would be done now. Nothing is changed."""
-    engine = universe.store.engine
+    engine = connection.store.engine
     found = await compactor.survey(engine, at)
-    known, worker = found.known, found.settings.worker(universe.settings.worker)
+    known, worker = found.known, found.settings.worker(connection.settings.worker)
     policy = retention_rules.aged(retention_rules.policy_of(worker), known, found.now)
     target = retention_rules.limit(known, policy)
     up_to = known.compacted if target is None else target.height
     dropped = [each.record.height for each in retention_rules.droppable(known, policy, compacted=up_to)]
-    old = await segment_expiry.oldest(engine, segment_expiry.Ends(universe.blobs), at, known, policy, now=found.now)
+    old = await segment_expiry.oldest(engine, segment_expiry.Ends(connection.blobs), at, known, policy, now=found.now)
     return CompactionPlan(
         known.compacted,
         up_to,
@@ -53,14 +53,14 @@ async def plan(universe: Connection, at: ids.Address) -> CompactionPlan:
     )
 
 
-async def compact(universe: Connection, at: ids.Address) -> compactor.CompactionResult:
+async def compact(connection: Connection, at: ids.Address) -> compactor.CompactionResult:
     """Compact a world that no process runs. `Exists` if a living worker has it: it compacts it by itself."""
-    engine, env = universe.store.engine, universe.store.env
-    others = death_witness.DeathWitness(env, lambda other: world_holders.is_gone(universe.store, other))
+    engine, env = connection.store.engine, connection.store.env
+    others = death_witness.DeathWitness(env, lambda other: world_holders.is_gone(connection.store, other))
     async with world_lease.held_for_repair(engine, env, at, others) as lease:
         # By hand: what this process was set to must not become the policy of the universe.
-        policies = Policies(engine, env, universe.settings.worker, hosts=False)
-        work = compactor.Compactor(engine, env, universe.blobs, lease, policies=policies, compute=_here)
+        policies = Policies(engine, env, connection.settings.worker, hosts=False)
+        work = compactor.Compactor(engine, env, connection.blobs, lease, policies=policies, compute=_here)
         return await work.run(now=True)
 
 

@@ -48,7 +48,7 @@ class ImportedWorld(world_file_check.CheckedContents, frozen=True):
 
 
 async def import_world(
-    universe: Connection,
+    connection: Connection,
     path: str | os.PathLike[str],
     *,
     name: str = "",
@@ -63,15 +63,15 @@ async def import_world(
         raise errors.BadInput(f"effects must be drop or reissue; not {effects!r}")
     if name:
         ids.check_name(name, "a world's name")
-    store = universe.store
+    store = connection.store
     # What imports of killed processes have left is removed by the next import.
-    await world_import.sweep(store.engine, store.env, universe.id)
+    await world_import.sweep(store.engine, store.env, connection.id)
     asked = world_import.ImportRequest(name, policy, live, f"the file {file.name}")
-    async with _held(universe, f"import of {file.name}") as keep:
+    async with _held(connection, f"import of {file.name}") as keep:
         with _opened(file) as opened:
             world, data = world_file_check.header(opened, str(file))
             importer = world_import.Importer(
-                store, universe.blobs, universe.id, asked, world=world, data=data, keep=keep
+                store, connection.blobs, connection.id, asked, world=world, data=data, keep=keep
             )
             made = await importer.made_before()
             # Asked before the long check, and not for a file that was imported before.
@@ -96,22 +96,22 @@ async def verify(path: str | os.PathLike[str], *, bytes_max: int | None = None) 
 
 
 @asynccontextmanager
-async def _held(universe: Connection, what: str) -> AsyncIterator[world_export.Keep]:
-    async with copy_hold.holding(universe.store.engine, universe.store.env, [universe.id], what) as held:
+async def _held(connection: Connection, what: str) -> AsyncIterator[world_export.Keep]:
+    async with copy_hold.holding(connection.store.engine, connection.store.env, [connection.id], what) as held:
         yield held.keep
 
 
 @asynccontextmanager
-async def _frozen(universe: Connection) -> AsyncIterator[tuple[kv.Engine, blob_layer.Blobs]]:
+async def _frozen(connection: Connection) -> AsyncIterator[tuple[kv.Engine, blob_layer.Blobs]]:
     """The store as it is now, and its blobs."""
-    store = universe.store
+    store = connection.store
     engine = frozen_engine.FrozenEngine(await kv.freeze(store.engine))
     try:
         blobs = blob_layer.Blobs(
             engine,
             store.objects,
             store.env,
-            universe.id,
+            connection.id,
             cache=store.cache,
             in_store_bytes_max=store.in_store_bytes_max,
         )

@@ -13,15 +13,15 @@ from worldline.store import kv, transact
 PAGE = 500
 
 
-async def held_copies(universe: Connection) -> list[tuple[ids.Address, str, records.DormantCopy]]:
+async def held_copies(connection: Connection) -> list[tuple[ids.Address, str, records.DormantCopy]]:
     """Every copy that is not used yet, with its name."""
     archived = [
-        (at, meta.name) async for at, meta in listing.worlds_of(universe, listing.Filter(status=Status.ARCHIVED))
+        (at, meta.name) async for at, meta in listing.worlds_of(connection, listing.Filter(status=Status.ARCHIVED))
     ]
     found: list[tuple[ids.Address, str, records.DormantCopy]] = []
     for start in range(0, len(archived), PAGE):
         page = archived[start : start + PAGE]
-        read = await universe.store.engine.read(*(dormant_worlds.get(at) for at, _ in page))
+        read = await connection.store.engine.read(*(dormant_worlds.get(at) for at, _ in page))
         for index, (at, name) in enumerate(page):
             record = dormant_worlds.decode(read.value(index))
             if record is not None:
@@ -29,15 +29,15 @@ async def held_copies(universe: Connection) -> list[tuple[ids.Address, str, reco
     return found
 
 
-async def release_all(universe: Connection) -> list[worlds.WorldRecord]:
+async def release_all(connection: Connection) -> list[worlds.WorldRecord]:
     """Let every copy become what it was. Those that are not copies stay as they are. May be repeated."""
-    released = [await _release(universe, at) for at, _, _ in await held_copies(universe)]
-    universe.wake()
+    released = [await _release(connection, at) for at, _, _ in await held_copies(connection)]
+    connection.wake()
     return [each for each in released if each is not None]
 
 
-async def _release(universe: Connection, at: ids.Address) -> worlds.WorldRecord | None:
-    engine = universe.store.engine
+async def _release(connection: Connection, at: ids.Address) -> worlds.WorldRecord | None:
+    engine = connection.store.engine
 
     async def attempt() -> (
         transact.NothingToWrite[worlds.WorldRecord | None] | transact.Write[worlds.WorldRecord | None]
@@ -54,4 +54,4 @@ async def _release(universe: Connection, at: ids.Address) -> worlds.WorldRecord 
             ready.leave(batch, at, priority=ready.NORMAL)
         return transact.Write(batch, lambda _: released)
 
-    return await transact.run(engine, universe.store.env, attempt)
+    return await transact.run(engine, connection.store.env, attempt)

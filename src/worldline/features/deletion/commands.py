@@ -43,13 +43,13 @@ async def delete(desk: CommandSession, world: str, wait: bool, after_forks: bool
     )
 
 
-async def _address(desk: CommandSession, universe: Connection, world: str) -> ids.Address:
+async def _address(desk: CommandSession, connection: Connection, world: str) -> ids.Address:
     """By name; or by id, of a world that was deleted: it has no name any more."""
     try:
-        return await desk.address(universe, world)
+        return await desk.address(connection, world)
     except errors.NotFound:
-        at = ids.address_by_id(universe.id, world)
-        if at is None or await checks.describe(universe.store.engine, at) is None:
+        at = ids.address_by_id(connection.id, world)
+        if at is None or await checks.describe(connection.store.engine, at) is None:
             raise
         return at
 

@@ -78,12 +78,12 @@ def common(left: Point, right: Point) -> tuple[ids.Address, int]:
     return found
 
 
-async def _name(universe: Connection, at: ids.Address, *known: Point) -> str:
+async def _name(connection: Connection, at: ids.Address, *known: Point) -> str:
     """What a world is called; its id if it is deleted."""
     for point in known:
         if point.line.at == at:
             return point.world.name
-    found = worlds.find(at, (await universe.store.engine.read(worlds.get(at))).value(0))
+    found = worlds.find(at, (await connection.store.engine.read(worlds.get(at))).value(0))
     return at.world.hex() if found is None else found.meta.name
 
 
@@ -115,11 +115,11 @@ def needed(
 
 
 async def _load_payloads(
-    universe: Connection, steps: Sequence[step_reader.StoredStep], loaded: dict[bytes, bytes]
+    connection: Connection, steps: Sequence[step_reader.StoredStep], loaded: dict[bytes, bytes]
 ) -> list[journal.JournalEntry]:
     """The entries of the kinds in `READ`, with their payloads in place."""
     found = [entry for step in steps for entry in step.entries() if entry.kind in READ]
     for entry in found:
         if entry.blob and entry.blob not in loaded:
-            loaded[entry.blob] = await universe.blobs.get(ids.Digest(entry.blob))
+            loaded[entry.blob] = await connection.blobs.get(ids.Digest(entry.blob))
     return [world_restore.filled(entry, loaded) for entry in found]

@@ -64,12 +64,12 @@ async def diff(desk: CommandSession, *, left: str, right: str, every: bool) -> N
     screen.print_lines(lines(found, every=every))
 
 
-async def _place(desk: CommandSession, universe: Connection, text: str) -> tuple[Handle, int | None]:
+async def _place(desk: CommandSession, connection: Connection, text: str) -> tuple[Handle, int | None]:
     """A world and a height in it. A world whose very name this is comes first."""
     match = _PLACE.fullmatch(text)
-    if match is None or await world_names.named(universe, text) is not None:
-        return await desk.world(universe, text), None
-    return await desk.world(universe, match.group(1)), int(match.group(2))
+    if match is None or await world_names.named(connection, text) is not None:
+        return await desk.world(connection, text), None
+    return await desk.world(connection, match.group(1)), int(match.group(2))
 
 
 def lines(comparison: Diff, *, every: bool) -> list[DiffLine]:

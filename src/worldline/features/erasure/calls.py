@@ -105,15 +105,15 @@ async def _at_height(world: Handle, root: ids.Address, height: object) -> list[_
     return [_Wanted(subject, part, sum(there[number] for number in part)) for subject, part in parts]
 
 
-async def worlds_of(universe: Connection, root: ids.Address) -> list[tuple[ids.Address, world_model.WorldMeta]]:
+async def worlds_of(connection: Connection, root: ids.Address) -> list[tuple[ids.Address, world_model.WorldMeta]]:
     # Pins lead to forks only until these have a state of their own, so every world is asked.
     """The worlds whose histories have a common beginning, the oldest first."""
-    every = [each async for each in listing.worlds_of(universe, listing.Filter())]
+    every = [each async for each in listing.worlds_of(connection, listing.Filter())]
     every.reverse()  # the listing begins with the newest
     found: list[tuple[ids.Address, world_model.WorldMeta]] = []
     for start in range(0, len(every), PAGE):
         part = every[start : start + PAGE]
-        read = await universe.store.engine.read(*(history_line.get(at) for at, _ in part))
+        read = await connection.store.engine.read(*(history_line.get(at) for at, _ in part))
         roots = [
             personal_records.root_of(history_line.decode(at, read.value(index))) for index, (at, _) in enumerate(part)
         ]
@@ -123,18 +123,18 @@ async def worlds_of(universe: Connection, root: ids.Address) -> list[tuple[ids.A
     return found
 
 
-async def _erase(universe: Connection, root: ids.Address, request: _Wanted) -> int:
+async def _erase(connection: Connection, root: ids.Address, request: _Wanted) -> int:
     """Erase what is there of it. Returns the number of the last erasure.
 
     A value that is written at the same time may survive the delete of a range. It is there when that has returned, and
     whatever is written later expects that it is known: so a second look finds all there can be.
     """
-    await _erase_once(universe, root, request)
-    return (await _erase_once(universe, root, request)).number
+    await _erase_once(connection, root, request)
+    return (await _erase_once(connection, root, request)).number
 
 
-async def _erase_once(universe: Connection, root: ids.Address, request: _Wanted) -> Erasures:
-    engine = universe.store.engine
+async def _erase_once(connection: Connection, root: ids.Address, request: _Wanted) -> Erasures:
+    engine = connection.store.engine
 
     async def attempt() -> transact.NothingToWrite[Erasures] | transact.Write[Erasures]:
         values = [personal_records.get(root, request.subject, each) for each in request.values or []]
@@ -157,13 +157,13 @@ async def _erase_once(universe: Connection, root: ids.Address, request: _Wanted)
             made = batches.erase_values(batch, root, was, request.values, time_us=read.time_us)
         return transact.Write(batch, lambda _: made)
 
-    return await transact.run(engine, universe.store.env, attempt)
+    return await transact.run(engine, connection.store.env, attempt)
 
 
-async def _tell(universe: Connection, at: ids.Address, erased: Erase) -> None:
+async def _tell(connection: Connection, at: ids.Address, erased: Erase) -> None:
     """Have a world say in its journal that values were erased: once for each erasure."""
     data = structs.encode(erased)
     item = inbox.Control(control_commands.ERASE, payload.inline(data))
     # Made of the number of the erasure: told twice, the world takes it once.
     known = f"erase {erased.subject.hex()} {erased.number}"
-    await send_door.enqueue(universe, at, item, client_id=known, data=data)
+    await send_door.enqueue(connection, at, item, client_id=known, data=data)

@@ -28,21 +28,21 @@ from worldline.runtime.personal import outside_desk
 from worldline.store import kv, transact
 
 
-async def destroy_key(universe: Connection, at: ids.Address) -> bool:
+async def destroy_key(connection: Connection, at: ids.Address) -> bool:
     """Returns whether this call did it. `Closed` while forks need the world's history."""
-    master_key_rotation.ring_of(universe.store)  # refuses a store that has none
-    read = await universe.store.engine.read(worlds.get(at), snapshots.pins_range(at, count_max=limits.DATA_KEYS_PAGE))
+    master_key_rotation.ring_of(connection.store)  # refuses a store that has none
+    read = await connection.store.engine.read(worlds.get(at), snapshots.pins_range(at, count_max=limits.DATA_KEYS_PAGE))
     # Checked before the world is archived: a refusal must leave it as it was.
-    await _check_pins(universe, at, read.page(1))
+    await _check_pins(connection, at, read.page(1))
     if worlds.decode(at, read.value(0)).meta.status is not Status.ARCHIVED:
-        await world_changes.change(universe, at, status=Status.ARCHIVED)
-    root = await outside_desk.root_of(universe.store.engine, at)
-    others = [other for other, _ in await calls.worlds_of(universe, root) if other != at]
-    known = await universe.store.engine.read(*map(encryption_batches.get, others))
+        await world_changes.change(connection, at, status=Status.ARCHIVED)
+    root = await outside_desk.root_of(connection.store.engine, at)
+    others = [other for other, _ in await calls.worlds_of(connection, root) if other != at]
+    known = await connection.store.engine.read(*map(encryption_batches.get, others))
     is_last = all(encryption_batches.is_destroyed(known.value(index)) for index in range(len(others)))
 
     async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
-        read = await universe.store.engine.read(
+        read = await connection.store.engine.read(
             encryption_batches.get(at),
             snapshots.get_pin_count(at),
             snapshots.pins_range(at, count_max=limits.DATA_KEYS_PAGE),
@@ -50,7 +50,7 @@ async def destroy_key(universe: Connection, at: ids.Address) -> bool:
             snapshots.get_baseline(at),
         )
         # Again, with what the batch expects: a fork may have been made since the first look.
-        await _check_pins(universe, at, read.page(2))
+        await _check_pins(connection, at, read.page(2))
         batch = kv.Batch()
         if not encryption_batches.destroy(batch, keys.world_key(at), read.value(0), time_us=read.time_us):
             return transact.NothingToWrite(False)
@@ -63,16 +63,16 @@ async def destroy_key(universe: Connection, at: ids.Address) -> bool:
             snapshots.unpin(batch, at, lineage, height=snapshots.decode_baseline(read.value(4)).height)
         return transact.Write(batch, lambda _: True)
 
-    done = await transact.run(universe.store.engine, universe.store.env, attempt)
-    await ledgers.keep(universe.store)
+    done = await transact.run(connection.store.engine, connection.store.env, attempt)
+    await ledgers.keep(connection.store)
     return done
 
 
-async def _check_pins(universe: Connection, at: ids.Address, page: kv.Page) -> None:
+async def _check_pins(connection: Connection, at: ids.Address, page: kv.Page) -> None:
     forks = [ids.Address(at.universe, fork) for fork, _ in snapshots.decode_pins(at, page)]
     if not forks:
         return
-    read = await universe.store.engine.read(*map(worlds.get, forks))
+    read = await connection.store.engine.read(*map(worlds.get, forks))
     names = [worlds.decode(fork, read.value(n)).meta.name for n, fork in enumerate(forks)]
     raise errors.Closed(
         f"{', '.join(names)} were forked from it and need its history; erase or delete them first, or let each run "

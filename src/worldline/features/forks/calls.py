@@ -26,7 +26,7 @@ def wanted(
     live: bool,
     script: script_rules.Given | None,
     labels: Mapping[str, str] | None,
-    universe: Connection,
+    connection: Connection,
     program: str,
     before: object = None,
 ) -> ForkRequest:
@@ -38,7 +38,7 @@ def wanted(
     ids.check_name(name, "a world's name")
     world_changes.check_labels(labels)
     policy, height = policy_of(effects, script), check_height(at)
-    given = script_rules.rules_of(script, universe.programs.get(program))
+    given = script_rules.rules_of(script, connection.programs.get(program))
     return ForkRequest(
         name,
         height,
@@ -111,25 +111,25 @@ async def _made_before(source: Handle, asked: Callable[[str], ForkRequest]) -> i
 
 
 async def create_from_seed(
-    universe: Connection, name: str, seed: object, *, program: str, labels: Mapping[str, str] | None
+    connection: Connection, name: str, seed: object, *, program: str, labels: Mapping[str, str] | None
 ) -> ids.Address:
     """A world that begins with the state of another: "template", or "template@HEIGHT"."""
     source, at = seed_of(seed)
     ids.check_name(name, "a world's name")
     world_changes.check_labels(labels)
-    store = universe.store
+    store = connection.store
     made = await fork_commit.world_create_from_seed(
         store.engine,
         store.env,
-        universe.blobs,
-        await Handle(universe, source).address(),
+        connection.blobs,
+        await Handle(connection, source).address(),
         name=name,
         program=program,
         at=at,
         labels=None if labels is None else dict(labels),
         admissions=store.admissions,
     )
-    universe.wake()
+    connection.wake()
     return made
 
 

@@ -64,7 +64,7 @@ async def fork(
             live=live,
             script=rules,
             labels=payload_words.labels_of(labels) if labels else None,
-            universe=universe,
+            connection=universe,
             before=before,
         )
         try:

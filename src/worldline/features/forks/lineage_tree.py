@@ -31,15 +31,15 @@ class Node(msgspec.Struct, frozen=True):
     branches: list[Node] = []
 
 
-async def tree(universe: Connection) -> list[Node]:
+async def tree(connection: Connection) -> list[Node]:
     """Every world that was not forked, the oldest first, with its forks and theirs; and forks whose parent is gone."""
-    found = [each async for each in listing.worlds_of(universe, listing.Filter())]
+    found = [each async for each in listing.worlds_of(connection, listing.Filter())]
     # The listing begins with the newest world; a tree is shown from the oldest on.
     found.reverse()
     known: dict[bytes, tuple[WorldMeta, int, Lineage | None]] = {}
     for start in range(0, len(found), PAGE):
         part = found[start : start + PAGE]
-        read = await universe.store.engine.read(
+        read = await connection.store.engine.read(
             *(journals.get_head(at) for at, _ in part), *(history_line.get(at) for at, _ in part)
         )
         for index, (at, meta) in enumerate(part):

@@ -60,7 +60,7 @@ class PolicyChange(msgspec.Struct, frozen=True):
 
 
 async def add_rule(
-    universe: Connection, verb: str, scope: str, *, worlds: str, program: str, peers: str, names: str
+    connection: Connection, verb: str, scope: str, *, worlds: str, program: str, peers: str, names: str
 ) -> Rule:
     """Add a rule; the one that is there, if there is just such a one."""
     wanted = _wanted(verb, scope, worlds=worlds, program=program, peers=peers, names=names)
@@ -72,10 +72,10 @@ async def add_rule(
                 return each
         return layer.add_rule(batch, record, wanted, time_us=time_us)
 
-    return _rule(await _change(universe, change))
+    return _rule(await _change(connection, change))
 
 
-async def drop_rule(universe: Connection, number: int) -> Rule:
+async def drop_rule(connection: Connection, number: int) -> Rule:
     """Take a rule away. `NotFound` if there is none of this number."""
 
     def change(batch: kv.Batch, record: universes.Granted, time_us: int) -> model.PolicyRule:
@@ -83,27 +83,27 @@ async def drop_rule(universe: Connection, number: int) -> Rule:
             if each.number == number:
                 layer.drop_rule(batch, record, each, time_us=time_us)
                 return each
-        raise errors.NotFound(f"universe {universe.name!r} has no rule {number}: `worldline policy list` shows them")
+        raise errors.NotFound(f"universe {connection.name!r} has no rule {number}: `worldline policy list` shows them")
 
-    return _rule(await _change(universe, change))
+    return _rule(await _change(connection, change))
 
 
-async def rules(universe: Connection) -> list[Rule]:
+async def rules(connection: Connection) -> list[Rule]:
     """The rules, in the order in which they were added."""
-    return [_rule(each) for each in (await _record(universe.store.engine, universe.id)).grants.rules]
+    return [_rule(each) for each in (await _record(connection.store.engine, connection.id)).grants.rules]
 
 
 async def why_not(
-    universe: Connection, world: str, *, to: str | None = None, event: str = "", effect: str | None = None
+    connection: Connection, world: str, *, to: str | None = None, event: str = "", effect: str | None = None
 ) -> str | None:
     """Which rule is against what a world would do, or None if it may: send an event, or use an effect."""
     if (to is None) == (effect is None):
         raise errors.BadInput("name either an effect, or where a message goes")
-    read = await universe.store.engine.read(worlds.get_name(universe.id, world))
-    at = worlds.named(universe.id, read.value(0))
+    read = await connection.store.engine.read(worlds.get_name(connection.id, world))
+    at = worlds.named(connection.id, read.value(0))
     if at is None:
-        raise errors.NotFound(f"no world {world!r} in universe {universe.name!r}")
-    read = await universe.store.engine.read(*layer.reads(at))
+        raise errors.NotFound(f"no world {world!r} in universe {connection.name!r}")
+    read = await connection.store.engine.read(*layer.reads(at))
     found = worlds.decode(at, read.value(0))
     bounds = layer.bounds(
         layer.PolicyRecords(at, read.value(0), read.value(1), read.page(2)), program=found.meta.program
@@ -120,31 +120,31 @@ async def why_not(
 # --- Changes ----------------------------------------------------------------------------------------------------------
 
 
-async def changes(universe: Connection) -> list[PolicyChange]:
+async def changes(connection: Connection) -> list[PolicyChange]:
     """The last changes, the newest first."""
-    wanted = universes.grant_log_range(universe.id, count_max=limits.GRANT_CHANGES_SHOWN_MAX)
+    wanted = universes.grant_log_range(connection.id, count_max=limits.GRANT_CHANGES_SHOWN_MAX)
     found: list[PolicyChange] = []
-    for each in universes.decode_grant_log((await universe.store.engine.read(wanted)).page(0)):
+    for each in universes.decode_grant_log((await connection.store.engine.read(wanted)).page(0)):
         found += [PolicyChange(each.change, each.allowed, _rule(rule), each.time_us) for rule in each.rules]
     return found
 
 
-async def _change(universe: Connection, change: Callable[[kv.Batch, universes.Granted, int], T]) -> T:
+async def _change(connection: Connection, change: Callable[[kv.Batch, universes.Granted, int], T]) -> T:
     """Change the record; then have every holder read it. A change that is there already is made to hold, too: the call
     that has made it may have been interrupted.
     """
-    engine, env = universe.store.engine, universe.store.env
+    engine, env = connection.store.engine, connection.store.env
 
     async def attempt() -> transact.NothingToWrite[T] | transact.Write[T]:
-        read = await engine.read(universes.get_grants(universe.id), universes.newest_grant_change(universe.id))
-        record = universes.decode_grants(universe.id, read.value(0), read.page(1))
+        read = await engine.read(universes.get_grants(connection.id), universes.newest_grant_change(connection.id))
+        record = universes.decode_grants(connection.id, read.value(0), read.page(1))
         batch = kv.Batch()
         changed = change(batch, record, read.time_us)
         return transact.Write(batch, lambda _: changed) if batch.puts else transact.NothingToWrite(changed)
 
     changed = await transact.run(engine, env, attempt)
     # Also if nothing was written: the call that wrote it may have been cut off before this.
-    await operator_calls.fence_holders(engine, env, universe.id)
+    await operator_calls.fence_holders(engine, env, connection.id)
     return changed
 
 

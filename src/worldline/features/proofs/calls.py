@@ -119,21 +119,21 @@ async def prove(
 
 
 async def _take(
-    universe: Connection, prover: Prover, chosen: list[step_reader.StoredStep], loaded: dict[bytes, bytes]
+    connection: Connection, prover: Prover, chosen: list[step_reader.StoredStep], loaded: dict[bytes, bytes]
 ) -> int:
     """Have steps proved. Behind steps that can neither be run nor folded the proof resumes at the next snapshot."""
     taken = 0
     while True:
-        taken += await _in_thread(universe, prover.take, chosen[taken:], loaded)
+        taken += await _in_thread(connection, prover.take, chosen[taken:], loaded)
         record = prover.wanted_snapshot
         if taken == len(chosen) or record is None:
             return taken
-        prover.stand(*await _standing(universe, record))
+        prover.stand(*await _standing(connection, record))
 
 
-async def _standing(universe: Connection, start: snapshot.StateSnapshot) -> tuple[journal.Head, Rows]:
+async def _standing(connection: Connection, start: snapshot.StateSnapshot) -> tuple[journal.Head, Rows]:
     try:
-        return world_restore.standing(start, await saved_state.load(universe.blobs, start.root))
+        return world_restore.standing(start, await saved_state.load(connection.blobs, start.root))
     except (errors.Corrupt, errors.NotFound) as error:
         raise verify.Damaged(start.height, f"the snapshot of step {start.step}: {error}") from error
 
@@ -151,7 +151,7 @@ def _start(kept: list[snapshot.StateSnapshot], *, whole: bool, since: int | None
 
 
 async def _explained(
-    universe: Connection,
+    connection: Connection,
     line: history_line.HistoryLine,
     prover: Prover,
     step: step_reader.StoredStep,
@@ -164,14 +164,14 @@ async def _explained(
     assert difference is not None
     if difference.field or not difference.journal.startswith("state ") or step.dropped:
         return difference
-    engine, height = universe.store.engine, prover.head.height
+    engine, height = connection.store.engine, prover.head.height
     baseline = await world_reader.saved_below(engine, line, height)
     try:
-        material = await world_restore.gather(engine, universe.blobs, line.at, baseline=baseline, up_to=height)
+        material = await world_restore.gather(engine, connection.blobs, line.at, baseline=baseline, up_to=height)
     # The rows before the step cannot be made, so the difference is said without the field.
     except errors.NotRetained:
         return difference
-    _, rows = await _in_thread(universe, world_restore.fold, material)
+    _, rows = await _in_thread(connection, world_restore.fold, material)
     changed = step_reader.resolve(step, rows, loaded)
     return msgspec.structs.replace(difference, field=differing_row(changed, prover.derived))
 
@@ -193,5 +193,5 @@ def _proof(prover: Prover, start: snapshot.StateSnapshot, difference: replay.Cod
     )
 
 
-async def _in_thread(universe: Connection, do: Callable[..., T], *given: Any) -> T:
-    return await asyncio.get_running_loop().run_in_executor(universe.executor, do, *given)
+async def _in_thread(connection: Connection, do: Callable[..., T], *given: Any) -> T:
+    return await asyncio.get_running_loop().run_in_executor(connection.executor, do, *given)

@@ -95,9 +95,9 @@ async def prove_entry(world: Handle, height: int, *, up_to: int | None = None) -
     )
 
 
-async def _head_below(universe: Connection, line: history_line.HistoryLine, height: int) -> journal.Head:
+async def _head_below(connection: Connection, line: history_line.HistoryLine, height: int) -> journal.Head:
     """That of a snapshot below an entry, or that from which on entries are kept. `NotRetained` if this one is not."""
-    engine = universe.store.engine
+    engine = connection.store.engine
     kept = await journal_pages.kept(engine, line)
     if height <= kept.above:
         raise journal_pages.gone(height, kept.above)
@@ -108,7 +108,7 @@ async def _head_below(universe: Connection, line: history_line.HistoryLine, heig
             raise
         # The head where entries begin serves as a snapshot: only its chain is needed.
         return kept.head
-    header = await saved_state.header_of(universe.blobs, saved.root)
+    header = await saved_state.header_of(connection.blobs, saved.root)
     return snapshot_layer.head_of(saved, state=header.state)
 
 

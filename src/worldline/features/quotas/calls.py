@@ -27,7 +27,7 @@ class QuotaChange(msgspec.Struct, frozen=True):
 
 
 async def change(
-    universe: Connection,
+    connection: Connection,
     *,
     worlds: int | None = KEEP,
     bytes: int | None = KEEP,
@@ -37,11 +37,11 @@ async def change(
     """Change what is named; None takes a bound away. False if it was so already."""
     given = {"worlds": worlds, "bytes": bytes, "effects": effects, "pins": pins}
     wanted = {name: _checked(name, value) for name, value in given.items() if value is not KEEP}
-    engine = universe.store.engine
+    engine = connection.store.engine
 
     async def attempt() -> transact.NothingToWrite[bool] | transact.Write[bool]:
-        read = await engine.read(batches.get(universe.id))
-        known = batches.decode(universe.id, read.value(0))
+        read = await engine.read(batches.get(connection.id))
+        known = batches.decode(connection.id, read.value(0))
         changed = msgspec.structs.replace(known.quota, **wanted)
         if changed == known.quota:
             return transact.NothingToWrite(False)
@@ -49,7 +49,7 @@ async def change(
         batches.change(batch, known, changed, time_us=read.time_us)
         return transact.Write(batch, lambda _: True)
 
-    return await transact.run(engine, universe.store.env, attempt)
+    return await transact.run(engine, connection.store.env, attempt)
 
 
 async def use(store: store_opening.Store, universe: ids.UniverseId, *, count: bool = False) -> QuotaUse:
@@ -61,10 +61,10 @@ async def use(store: store_opening.Store, universe: ids.UniverseId, *, count: bo
     return await quota_use.read(engine, universe)
 
 
-async def changes(universe: Connection) -> list[QuotaChange]:
+async def changes(connection: Connection) -> list[QuotaChange]:
     """The last changes, the newest first."""
-    wanted = batches.log_range(universe.id, count_max=limits.QUOTA_CHANGES_SHOWN_MAX)
-    found = batches.decode_log((await universe.store.engine.read(wanted)).page(0))
+    wanted = batches.log_range(connection.id, count_max=limits.QUOTA_CHANGES_SHOWN_MAX)
+    found = batches.decode_log((await connection.store.engine.read(wanted)).page(0))
     return [QuotaChange(each.change, quota_use.quota_of(each.quota), each.time_us) for each in found]
 
 

@@ -69,16 +69,16 @@ def _app_given() -> bool:
     return click.get_current_context().get_parameter_source("apps") is click.core.ParameterSource.COMMANDLINE
 
 
-async def _all(universe: Connection, programs: dict[str, Program]) -> list[str]:
-    found = await store_queries.list_worlds(universe, label=None, status=None, program=None, limit=2**62)
+async def _all(connection: Connection, programs: dict[str, Program]) -> list[str]:
+    found = await store_queries.list_worlds(connection, label=None, status=None, program=None, limit=2**62)
     names = sorted(each.name for each in found if not programs or each.program in programs)
     if found and not names:
         raise errors.NotFound(f"no world here is of {' or '.join(map(repr, programs))}")
     return names
 
 
-async def _program_of(desk: CommandSession, universe: Connection, name: str, programs: dict[str, Program]) -> Program:
-    meta = (await (await desk.world(universe, name)).describe()).meta
+async def _program_of(desk: CommandSession, connection: Connection, name: str, programs: dict[str, Program]) -> Program:
+    meta = (await (await desk.world(connection, name)).describe()).meta
     program = programs.get(meta.program)
     if program is None:
         files, there = " and ".join(desk.place.apps), ", ".join(map(repr, programs))
@@ -91,20 +91,20 @@ async def _program_of(desk: CommandSession, universe: Connection, name: str, pro
 
 async def _try(
     desk: CommandSession,
-    universe: Connection,
+    connection: Connection,
     name: str,
     programs: dict[str, Program],
     *,
     last: int | None,
     or_fewer: bool,
 ) -> int:
-    program = await _program_of(desk, universe, name, programs)
-    described = await (await desk.world(universe, name)).describe()
-    store = universe.store
+    program = await _program_of(desk, connection, name, programs)
+    described = await (await desk.world(connection, name)).describe()
+    store = connection.store
     with desk.out.progress(f"trying {name}"):
         report = await calls.try_out(
             store.engine,
-            universe.blobs,
+            connection.blobs,
             store.env,
             described,
             program,
@@ -116,11 +116,13 @@ async def _try(
     return output.NEGATIVE if report.differs else 0
 
 
-async def _move(desk: CommandSession, universe: Connection, name: str, programs: dict[str, Program], code: str) -> int:
+async def _move(
+    desk: CommandSession, connection: Connection, name: str, programs: dict[str, Program], code: str
+) -> int:
     """Have a world go on under other code: that of a file, if one is named."""
-    store, at = universe.store, await desk.address(universe, name)
+    store, at = connection.store, await desk.address(connection, name)
     if programs and not code:
-        code = placement.code_of((await _program_of(desk, universe, name, programs)).hash)
+        code = placement.code_of((await _program_of(desk, connection, name, programs)).hash)
     others = death_witness.DeathWitness(store.env, lambda worker: world_holders.is_gone(store, worker))
     life, changed = await program_versions.upgrade(store.engine, store.env, others, at, code=code)
     worker = life.sign.labels.get(placement.NAME) or life.worker.hex()

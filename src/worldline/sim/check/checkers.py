@@ -252,24 +252,24 @@ def same_contents(contents: dict[bytes, bytes], copy: dict[bytes, bytes], audit:
         audit.broken("K1", f"the store does not hold what was committed: {keyspaces.place(wrong[0])}")
 
 
-async def replayed(universe: Connection, name: str, audit: Audit, unproven: Sequence[str] = ()) -> None:
+async def replayed(connection: Connection, name: str, audit: Audit, unproven: Sequence[str] = ()) -> None:
     """R3, R4, D1, E2: from birth, and from every snapshot there is. Code that is not deterministic proves nothing; the
     state that its steps led to is in their changes all the same. `unproven`: programs of such code.
     """
-    world = Handle(universe, name)
+    world = Handle(connection, name)
     if (await world.describe()).meta.program not in unproven:
         proof = await proof_calls.prove(world)
         if proof.difference is not None or proof.unverifiable:
             audit.broken("R4", f"{name}: {proof.difference or proof.unverifiable}")
-    at, engine = await world.address(), universe.store.engine
+    at, engine = await world.address(), connection.store.engine
     read = await engine.read(snapshot_layer.latest_range(at, up_to=2**40, count_max=1_000))
     head = await world.head()
-    program = universe.programs[(await world.describe()).meta.program]
+    program = connection.programs[(await world.describe()).meta.program]
     dropped = await journal_pages.changes_above(engine, await readers.line_of(engine, at))
     for saved in snapshot_layer.decode(at, read.page(0)):
         if saved.record.height < dropped:
             continue  # what steps changed above it was dropped; the proof has run them again
-        material = await world_restore.gather(engine, universe.blobs, at, baseline=saved.record, up_to=head.height)
+        material = await world_restore.gather(engine, connection.blobs, at, baseline=saved.record, up_to=head.height)
         restored = world_restore.build(material, program)
         _same_end(name, saved.record.step, head, restored, audit)
         restored.machine.close()  # a state each: many snapshots of a large world would not fit

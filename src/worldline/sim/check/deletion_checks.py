@@ -66,11 +66,11 @@ class Deletions:
 
     # --- At the end ------------------------------------------------------------------------------------------
 
-    async def at_end(self, universe: Connection) -> None:
+    async def at_end(self, connection: Connection) -> None:
         """Check that nothing is left of these worlds once any process has finished what was cut off."""
-        store = universe.store
+        store = connection.store
         # Run here to its end: seeds end while removals are under way, and only what a finished one leaves is wrong.
-        await removal.WorldRemoval(store.engine, store.env, universe.id).run()
+        await removal.WorldRemoval(store.engine, store.env, connection.id).run()
         for key, value in sorted(self._contents().items()):
             what = keyspaces.place(key).what
             if what not in _STAYS and _about(key, value) in self.gone:

@@ -134,7 +134,7 @@ class Forks:
         names = [at.world.hex()[-8:] for at in self.born]
         return any(each.endswith(name) for each in left for name in names)
 
-    async def unsettled(self, universe: Connection) -> list[str]:
+    async def unsettled(self, connection: Connection) -> list[str]:
         """The forks that have not settled what they have inherited: that stands in no queue, and a worker that has such
         a fork may be dead. One that cannot be read is for the end.
         """
@@ -142,13 +142,13 @@ class Forks:
         for born in self.born.values():
             if not self.is_deleted(born.at):
                 with contextlib.suppress(errors.Error):
-                    machine = await self.restored(universe, born)
+                    machine = await self.restored(connection, born)
                     if machine.branch is None or machine.branch.unsettled:
                         found.append(f"the beginning of {born.at.world.hex()[-8:]}")
                     machine.close()
         return found
 
-    async def restored(self, universe: Connection, born: Born) -> Machine:
+    async def restored(self, connection: Connection, born: Born) -> Machine:
         """A fork as it is now."""
-        material = await world_restore.gather(universe.store.engine, universe.blobs, born.at)
-        return world_restore.build(material, universe.programs[born.meta.program]).machine
+        material = await world_restore.gather(connection.store.engine, connection.blobs, born.at)
+        return world_restore.build(material, connection.programs[born.meta.program]).machine

@@ -114,29 +114,29 @@ class _Noted(Marked):
         return super().add(address)
 
 
-async def check(universe: Connection, audit: Audit) -> None:
+async def check(connection: Connection, audit: Audit) -> None:
     """Everything that is referred to can be read, also after a collection without a grace, which leaves no more."""
     # Before collecting: else damage that was there would be blamed on the collection.
-    found = await _readable(universe, audit)
-    store = universe.store
+    found = await _readable(connection, audit)
+    store = connection.store
     for _ in range(2):  # what was condemned and used again is condemned anew by the next
-        await collector.collect(store.engine, store.env, universe.blobs, universe.id, grace_ms=0)
-    await _readable(universe, audit)
-    wanted = kv.Range(*cas_keys.blobs(universe.id), count_max=BLOBS_MAX, bytes_max=1 << 40)
+        await collector.collect(store.engine, store.env, connection.blobs, connection.id, grace_ms=0)
+    await _readable(connection, audit)
+    wanted = kv.Range(*cas_keys.blobs(connection.id), count_max=BLOBS_MAX, bytes_max=1 << 40)
     page = (await store.engine.read(wanted)).page(0)
-    left = [key for key, _ in page.items if cas_keys.blob_address(universe.id, key) not in found]
+    left = [key for key, _ in page.items if cas_keys.blob_address(connection.id, key) not in found]
     if left and found:  # nothing found: the damage was reported, and says nothing of what is needed
         audit.broken("C5", f"{len(left)} blobs are left that nothing refers to")
 
 
-async def _readable(universe: Connection, audit: Audit) -> dict[bytes, None]:
+async def _readable(connection: Connection, audit: Audit) -> dict[bytes, None]:
     noted = _Noted()
-    marker = Marker(universe.store.engine, universe.blobs, universe.id, noted)
+    marker = Marker(connection.store.engine, connection.blobs, connection.id, noted)
     try:
         while not await marker.turn():
             pass
         for address in noted.addresses:
-            await universe.blobs.get(address)
+            await connection.blobs.get(address)
     except (errors.Corrupt, errors.NotFound) as error:
         audit.broken("C3", f"something that is referred to cannot be read: {error}"[:500])
         return {}

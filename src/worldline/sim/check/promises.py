@@ -25,21 +25,21 @@ class Promises:
         """Who is told of every batch, when all others have been."""
         return []
 
-    async def at_rest(self, universe: Connection) -> bool:
+    async def at_rest(self, connection: Connection) -> bool:
         """Nothing is left to do, for the first time. Returns whether clients may have begun something since."""
-        del universe
+        del connection
         return False
 
-    async def mend(self, universe: Connection) -> list[str]:
+    async def mend(self, connection: Connection) -> list[str]:
         """All is at rest: what is done then, as by operators. Returns what is left to do, if that takes too long."""
-        del universe
+        del connection
         return []
 
     def told(self) -> None:
         """The machines have ended: whether clients were told in time."""
 
-    async def kept(self, universe: Connection, forks: Forks) -> None:
+    async def kept(self, connection: Connection, forks: Forks) -> None:
         """Every world was replayed, and nothing was left to do: what must have come of it."""
 
-    async def at_end(self, universe: Connection, sent: Messages, left: Sequence[str]) -> None:
-        """The last checks. `universe` knows no program. `left`: what was left to do."""
+    async def at_end(self, connection: Connection, sent: Messages, left: Sequence[str]) -> None:
+        """The last checks. `connection` knows no program. `left`: what was left to do."""

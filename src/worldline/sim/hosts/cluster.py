@@ -323,6 +323,6 @@ class Cluster:
                 self.loop.crash(member.host)
 
 
-async def serve(universe: Connection) -> None:
-    del universe
+async def serve(connection: Connection) -> None:
+    del connection
     await asyncio.get_running_loop().create_future()

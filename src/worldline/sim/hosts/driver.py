@@ -29,11 +29,11 @@ class Driver(Company):
         del hosting
         return [ClusterMember(scenarios.SCENARIO, self._drive, client=True, steady=True)]
 
-    async def _drive(self, universe: Connection) -> None:
-        await self._driven.begin(universe)
+    async def _drive(self, connection: Connection) -> None:
+        await self._driven.begin(connection)
         # Noted here: what keeps the run from being quiet is the part before the `yield` only.
         self._history.finished[scenarios.SCENARIO] = None
-        await serve(universe)  # the machine stays: what follows the `yield` still uses its universe
+        await serve(connection)  # the machine stays: what follows the `yield` still uses its universe
 
     async def finish(self) -> None:
         await self._driven.finish()

@@ -83,9 +83,9 @@ class ClusterMember:
         """Where the roles of this life say which bug has stopped one."""
         self.failed = failed
 
-    def join(self, universe: Connection) -> None:
+    def join(self, connection: Connection) -> None:
         """The present life has opened its universe."""
-        self.universe = universe
+        self.universe = connection
 
     def stay_dead(self) -> None:
         """It is not started again after its next death."""

@@ -61,12 +61,12 @@ class Driven:
         self._rest: AsyncGenerator[None, None] | None = None
         self.failed: BaseException | None = None
 
-    async def begin(self, universe: Connection) -> None:
+    async def begin(self, connection: Connection) -> None:
         """Up to the `yield`, while everything breaks."""
         for program in self._scenario.programs:
-            universe.knows(program)
+            connection.knows(program)
         # A coroutine, or a generator if it has a `yield`: nothing of it has run yet.
-        started = self._scenario.drive(Universe(universe))
+        started = self._scenario.drive(Universe(connection))
         if isinstance(started, AsyncGenerator):
             self._rest = started
             await self._step(anext(started, None))
