@@ -241,7 +241,7 @@ async def test_a_wait_that_takes_too_long_says_what_for_and_how_to_go_on() -> No
         with pytest.raises(TimeoutError) as late:
             await world.run(waits(), timeout=0.1)
         [run] = await world.runs()
-        said = f"run '{run.id}' of world 'w' has not ended within 0.1 s and goes on; wait for it with "
+        said = f"run '{run.id}' of world 'w' has not ended within 0.1 s and continues; wait for it with "
         assert str(late.value).startswith(f"{said}`await (await world.attach('{run.id}')).result()`; `worldline why w")
         with pytest.raises(TimeoutError, match=r"has not ended within 0\.1 s"):
             await run.result(0.1)

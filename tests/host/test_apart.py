@@ -121,7 +121,7 @@ async def test_what_a_host_has_not_is_not_to_be_had(memory_kit: Kit) -> None:
     app = program()
     async with apart.host(memory_kit, app, roles=[TIMERS]) as timers:
         assert timers.timers.fired == 0
-        for missing in ("worlds", "adapter"):
+        for missing in ("worlds", "effects"):
             with pytest.raises(AssertionError, match="in this process"):
                 getattr(timers, missing)
     async with apart.host(memory_kit, app, roles=[ADAPTER]) as adapter:

@@ -31,7 +31,7 @@ async def test_no_effect_begins_while_the_host_closes(memory_kit: Kit) -> None:
         return bool(began)
 
     await aio.until(begun)
-    adapter = process.host._adapter
+    adapter = process.host._effects
     assert adapter is not None
     await process.close()
     assert adapter.running == 0
