@@ -161,7 +161,7 @@ async def test_a_dead_letter_of_before_cannot_be_retried(memory_kit: Kit) -> Non
     """An event of such a name may have been set aside before names were reserved."""
     async with memory_kit.hosting(victim) as universe:
         world = await universe.create("v", victim)
-        at, connection = await world._handle.address(), world._handle.universe
+        at, connection = await world._handle.address(), world._handle.connection
         items: list[inbox.Item] = [
             inbox.InboxEvent("worldline/reply", payload.EMPTY),
             inbox.InboxEvent("Envelope", payload.inline(user_values.dump(wl.Envelope("i", b"", {}, "ab" * 16, 7)))),
@@ -235,7 +235,7 @@ async def test_who_sent_what_a_file_says_is_not_believed(
         await (await world.send(Note("behind"))).applied()
         assert (await world.state(Seen)).said == ["nobody", said, "nobody"]
         assert Kind.MESSAGE_SENT not in await kits.kinds(world), "nothing is answered that was asked of another world"
-        at, connection = await world._handle.address(), world._handle.universe
+        at, connection = await world._handle.address(), world._handle.connection
         [letter] = await kits.dead(connection.store.engine, at)
         await dead_letters.retry(connection, at, letter)
         await (await world.send(Note("behind"))).applied()
@@ -266,7 +266,7 @@ async def test_an_answer_in_a_file_is_left_out(memory_kit: Kit, tmp_path: Path) 
     await forged_file(memory_kit, file, unread=reply)
     async with memory_kit.hosting(victim) as universe:
         world = await universe.import_world(file, name="copy")
-        assert await kits.unread(world._handle.universe.store.engine, await world._handle.address()) == 0
+        assert await kits.unread(world._handle.connection.store.engine, await world._handle.address()) == 0
 
 
 def test_ids_of_messages_are_no_clients() -> None:

@@ -53,7 +53,7 @@ async def plain(world: Handle, *, at: int | None) -> dict[str, dict[str, Any]]:
 async def _reducer_of(world: Handle, cls: type) -> str:
     """The name under which a class is a reducer of the world's program."""
     name = (await world.describe()).meta.program
-    program = world.universe.programs.get(name)
+    program = world.connection.programs.get(name)
     if program is None:
         raise errors.NotFound(
             f"program {name!r} is not known here: open the universe with programs=..., or read plain data with state()"

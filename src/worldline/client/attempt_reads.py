@@ -14,14 +14,14 @@ from worldline.store import kv, paging
 
 async def of_run(world: Handle, run_id: str) -> list[EffectHistory]:
     """The newest first, those that are open before the others. An effect that succeeded at once has none."""
-    universe, at = world.universe, await world.address()
+    connection, at = world.connection, await world.address()
     begin, end = work_keys.open_work(at)
     opened = [
         works.Open(at, work_keys.open_intent(at, key), work_keys.WORK.unpack(raw), raw)
-        async for key, raw in paging.RangeItems(universe.store.engine, kv.Range(begin, end))
+        async for key, raw in paging.RangeItems(connection.store.engine, kv.Range(begin, end))
     ]
     # Only what was tried: an effect that waits for its first attempt has no history yet.
     found = [each for each in opened if each.work.correlation == run_id and each.work.tried]
     found.sort(key=lambda each: (each.work.step, each.work.ordinal), reverse=True)
-    kept = await traceback_reader.of_world(universe.store.engine, at)
+    kept = await traceback_reader.of_world(connection.store.engine, at)
     return [*(works.history(each) for each in found), *attempt_history.of_run(kept, run_id)]

@@ -36,7 +36,7 @@ async def _sealed(
     world: Handle, write: Callable[[], bytes], deliver: Callable[[bytes], Awaitable[T]], id: str | None
 ) -> T:
     # Written a second time, with real tokens: only what has personal values reads the store before it is delivered.
-    store = world.universe.store
+    store = world.connection.store
     at = await world.address()
     root = await outside_desk.root_of(store.engine, at)
     # The same id gives the same tokens, so what is sent again has the same bytes and is known as a repeat.
@@ -67,7 +67,7 @@ async def opened(world: Handle, data: bytes, load: Callable[[], T]) -> T:
     found = sealed_token.find(data)  # a search of bytes: without tokens nothing of the store is read
     if not found:
         return load()
-    store = world.universe.store
+    store = world.connection.store
     values, _ = await outside_desk.read(
         store.engine, await outside_desk.root_of(store.engine, await world.address()), found
     )
@@ -79,7 +79,7 @@ async def plain(world: Handle, data: bytes) -> Any:
     found = sealed_token.find(data)
     if not found:
         return canonical.decode(data)
-    store = world.universe.store
+    store = world.connection.store
     values, _ = await outside_desk.read(
         store.engine, await outside_desk.root_of(store.engine, await world.address()), found
     )
@@ -91,7 +91,7 @@ async def revealed(world: Handle, value: T) -> T:
     found = [sealed_token.parse(each) for each in dict.fromkeys(outside_desk.tokens_in(value))]
     if not found:
         return value
-    store = world.universe.store
+    store = world.connection.store
     values, _ = await outside_desk.read(
         store.engine, await outside_desk.root_of(store.engine, await world.address()), found
     )

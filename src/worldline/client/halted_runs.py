@@ -64,14 +64,14 @@ class RunWatch:
     def __init__(self, world: Handle, run: str, on_blocked: OnBlocked | None, *, attached: bool) -> None:
         self._world = world
         self._run = run
-        self._limit_us = 0 if on_blocked == "raise" else world.universe.settings.blocked_wait_ms * 1000 or None
+        self._limit_us = 0 if on_blocked == "raise" else world.connection.settings.blocked_wait_ms * 1000 or None
         if on_blocked == "wait":
             self._limit_us = None
         self._since_us = 0
         self._halt: Halt | None = None
         self.is_due = attached  # the state is to be looked at
         self._retried: dict[ids.IntentId, None] = {}  # effects that the log has named
-        self._look_us = world.universe.store.env.monotonic_us()
+        self._look_us = world.connection.store.env.monotonic_us()
 
     def missed(self) -> None:
         """Note that the world came to this process, or left it: what was told meanwhile did not reach this caller."""
@@ -96,19 +96,19 @@ class RunWatch:
             await self._look()
         elif self._halt is not None and self._is_late():
             await self._look(is_said=True)  # it may have gone on since
-        elif self._halt is None and self._world.universe.host is None:
+        elif self._halt is None and self._world.connection.host is None:
             await self._look_for_retries()  # a process that performs effects has these lines in its log
 
     async def _look_for_retries(self) -> None:
         """Say of each effect that the run waits for, and that has failed, that it is tried again."""
-        universe = self._world.universe
-        now_us = universe.store.env.monotonic_us()
+        connection = self._world.connection
+        now_us = connection.store.env.monotonic_us()
         if now_us - self._look_us < RETRIES_SECONDS * 1_000_000:
             return
         self._look_us = now_us
         at = await self._world.address()
-        page = (await universe.store.engine.read(works.open_range(at, count_max=OPEN_MAX))).page(0)
-        option = urls.option("store", universe.store.url)
+        page = (await connection.store.engine.read(works.open_range(at, count_max=OPEN_MAX))).page(0)
+        option = urls.option("store", connection.store.url)
         for each in works.decode_open(at, page):
             work = each.work
             # Runs that it has started have its id and a slash as their beginning, and it waits for their effects as
@@ -120,7 +120,7 @@ class RunWatch:
                 log.warning("run %r of world %r waits: %s", self._run, self._world.name, said)
 
     def _is_late(self) -> bool:
-        waited_us = self._world.universe.store.env.monotonic_us() - self._since_us
+        waited_us = self._world.connection.store.env.monotonic_us() - self._since_us
         return self._limit_us is not None and waited_us >= self._limit_us
 
     async def _look(self, *, is_said: bool = False) -> None:
@@ -131,7 +131,7 @@ class RunWatch:
         )  # nothing is awaited between: no step can begin
         # Another cause starts the time again: the limit is for how long one thing waits for a person.
         if found is None or found != self._halt:
-            self._since_us = self._world.universe.store.env.monotonic_us()
+            self._since_us = self._world.connection.store.env.monotonic_us()
             if found is not None and not is_said:  # the host's log is this process's: not twice
                 log.warning("run %r of world %r waits: %s", self._run, self._world.name, self._text(found))
         self._halt = found
@@ -139,7 +139,7 @@ class RunWatch:
             raise errors.RunBlocked(self._run, self._world.name, self._text(found), report=found.why)
 
     def _text(self, halt: Halt) -> str:
-        return halt.text(self._world.name, option=urls.option("store", self._world.universe.store.url))
+        return halt.text(self._world.name, option=urls.option("store", self._world.connection.store.url))
 
 
 def parks(entry: journal.JournalEntry) -> bool:

@@ -84,13 +84,13 @@ async def run_at(handle: Handle, run_id: str, height: int) -> Record | None:
 
 async def forgotten(handle: Handle, run_id: str, *, above: int) -> RunFinished | None:
     """Return how a run ended that the state no longer keeps: what the journal says above a height."""
-    universe, at = handle.universe, await handle.address()
-    top = await world_reader.head(universe.store.engine, at)
+    connection, at = handle.connection, await handle.address()
+    top = await world_reader.head(connection.store.engine, at)
     # The head first: entries that come meanwhile are not read, so the loop ends on a busy world.
     for entry in await world_restore.read_entries(
-        universe.store.engine, universe.blobs, at, above=above, up_to=top.height
+        connection.store.engine, connection.blobs, at, above=above, up_to=top.height
     ):
         if entry.kind is Kind.RUN_FINISHED and entry.correlation == run_id:
-            loaded = await world_restore.load_referenced(universe.blobs, [entry])
+            loaded = await world_restore.load_referenced(connection.blobs, [entry])
             return structs.decode(RunFinished, world_restore.filled(entry, loaded).payload)
     return None

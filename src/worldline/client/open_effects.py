@@ -64,16 +64,16 @@ class OpenEffect:
 
     async def retry(self) -> None:
         """Try it again now, if it is parked or waits for its next attempt. `Closed` if it is being tried."""
-        await retry(self._world.universe, await self._read())
+        await retry(self._world.connection, await self._read())
 
     async def park(self) -> None:
         """Set it aside before its next attempt, until it is retried or answered. `Closed` if it is being tried."""
-        await park(self._world.universe, await self._read())
+        await park(self._world.connection, await self._read())
 
     async def _read(self) -> works.Open:
         """Its record as it is now."""
         at = await self._world.address()
-        read = await self._world.universe.store.engine.read(works.get(at, self._intent))
+        read = await self._world.connection.store.engine.read(works.get(at, self._intent))
         found = works.decode(at, self._intent, read.value(0))
         if found is None:
             what = f"effect {self.name} {self.id[:12]} of world {self._world.name!r}"
@@ -107,7 +107,7 @@ async def effect(world: Handle, text: str) -> OpenEffect:
 
 
 async def _opened(world: Handle) -> list[works.Open]:
-    engine, at = world.universe.store.engine, await world.address()
+    engine, at = world.connection.store.engine, await world.address()
     pages = paging.RangePages(engine, works.open_range(at, count_max=PAGE))
     opened = [each async for page in pages for each in works.decode_open(at, page)]
     chosen = [each for each in opened if each.work.kind is WorkKind.EFFECT]  # timers are in the same range
@@ -120,7 +120,7 @@ async def _shown(world: Handle, opened: list[works.Open]) -> list[OpenEffect]:
 
 
 async def _arguments(world: Handle, opened: works.Open) -> Any:
-    data = await world.universe.blobs.load(opened.work.params)
+    data = await world.connection.blobs.load(opened.work.params)
     return await client_desk.plain(world, kernel_work.unpack_effect(data)[0])
 
 

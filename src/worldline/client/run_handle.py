@@ -201,7 +201,7 @@ async def ended(
     it was started with, if that is known. `expected` is told of the end, if that was asked for before the start.
     `attached`: the run may wait for a person already.
     """
-    universe, at = world.universe, await world.address()
+    connection, at = world.connection, await world.address()
     halts: halted_runs.RunWatch | None = None
     while standing.status not in ENDED:
         # A run that ended within its first step needs no watch.
@@ -209,7 +209,7 @@ async def ended(
             halts = halted_runs.RunWatch(world, standing.run, on_blocked, attached=attached)
         try:
             entry = await world_answers.entry(
-                universe, at, Kind.RUN_FINISHED, standing.run, since, expected=expected, halts=halts
+                connection, at, Kind.RUN_FINISHED, standing.run, since, expected=expected, halts=halts
             )
         except errors.NotRetained:
             standing, since = await _now(world, standing)
@@ -218,7 +218,7 @@ async def ended(
             # The future is used up: another round of the loop waits for another entry.
             expected = None
         if entry.kind is Kind.RUN_FINISHED:
-            found = structs.decode(RunFinished, await world_answers.payload_of(universe, entry))
+            found = structs.decode(RunFinished, await world_answers.payload_of(connection, entry))
             return RunCompletion(
                 control_commands.RunStanding(found.run, found.status, attached=True, data=found.data), entry.step
             )
@@ -243,7 +243,7 @@ async def _after_revert(
     world: Handle, standing: control_commands.RunStanding, entry: journals.JournalEntry, origin: bytes
 ) -> control_commands.RunStanding:
     """How a run stands where its world was taken back to. `RunReverted` if it was not there."""
-    step, to = user_values.load(tuple[int, int], await world_answers.payload_of(world.universe, entry))
+    step, to = user_values.load(tuple[int, int], await world_answers.payload_of(world.connection, entry))
     record = await listing.run_at(world, standing.run, to)
     # The id alone is not enough: a run of the same name may have been started with something else at that height.
     if record is None or origin not in (b"", runs.origin_of(record)):
@@ -275,6 +275,6 @@ async def result_of(world: Handle, end: RunCompletion, call: Call[R_co] | None) 
     kind = failures.TooManyRuns if why.code == failures.TooManyRuns.code else failures.RunFailed
     error = kind(f"run {standing.run!r}: {why.message}", code=why.code, data=why.data)
     await world_answers.add_trace(
-        world.universe, await world.address(), error, TraceSource.RUN, step=end.step, run=standing.run
+        world.connection, await world.address(), error, TraceSource.RUN, step=end.step, run=standing.run
     )
     raise error

@@ -43,13 +43,13 @@ class SnapshotRecord(msgspec.Struct, frozen=True):
 
 async def records(world: Handle) -> list[SnapshotRecord]:
     """The saved states of a world and, up to the fork, of those that it comes from; the oldest first."""
-    universe, at = world.universe, await world.address()
-    read = await universe.store.engine.read(layer.get_baseline(at))
+    connection, at = world.connection, await world.address()
+    read = await connection.store.engine.read(layer.get_baseline(at))
     baseline = layer.decode_baseline(read.value(0))
-    line = await world_reader.line_of(universe.store.engine, at)
+    line = await world_reader.line_of(connection.store.engine, at)
     found: list[SnapshotRecord] = []
     for piece in line.owners():
-        async for saved in _saved(universe, piece.at, above=-1):
+        async for saved in _saved(connection, piece.at, above=-1):
             # An ancestor's states above the fork belong to a history that this world has not got.
             if piece.above < saved.height <= (saved.height if piece.up_to is None else piece.up_to):
                 # Root and step: a world that comes back to an earlier state has two records with one root.
@@ -77,10 +77,10 @@ async def height_of(world: Handle, text: object) -> int:
 
 async def follow(world: Handle, above: int | None) -> AsyncIterator[JournalEntry | Chunk | SnapshotRecord]:
     """Entries as they are committed, and the states that are saved: each once, behind the entries up to it."""
-    universe, at = world.universe, await world.address()
-    height = (await world_reader.head(universe.store.engine, at)).height if above is None else above
+    connection, at = world.connection, await world.address()
+    height = (await world_reader.head(connection.store.engine, at)).height if above is None else above
     given, entries = height, 0  # the height of the last state that was given
-    async for each in world_answers.follow_or_rest(universe, at, height, rest_seconds=LOOK_SECONDS):
+    async for each in world_answers.follow_or_rest(connection, at, height, rest_seconds=LOOK_SECONDS):
         if each is not None:
             yield each
         if isinstance(each, JournalEntry):
@@ -88,7 +88,7 @@ async def follow(world: Handle, above: int | None) -> AsyncIterator[JournalEntry
         # Saving a state writes no entry, so nothing tells of it: it has to be looked for, and not with every entry.
         if each is None or entries >= ENTRIES_BETWEEN:
             entries = 0
-            for saved in [found async for found in _saved(universe, at, above=given) if found.height <= height]:
+            for saved in [found async for found in _saved(connection, at, above=given) if found.height <= height]:
                 given = saved.height
                 yield _record(saved, baseline=True)
 

@@ -59,4 +59,4 @@ def of_event(event_id: str, limit: str) -> str:
 
 
 def _why(world: Handle) -> str:
-    return f"worldline why {world.name}{urls.option('store', world.universe.store.url)}"
+    return f"worldline why {world.name}{urls.option('store', world.connection.store.url)}"

@@ -26,24 +26,24 @@ from worldline.worker.held_world import HeldWorld
 
 class Handle:
     def __init__(self, connection: Connection, name: str, program: str = "") -> None:
-        self.universe = connection
+        self.connection = connection
         self.name = ids.check_name(name, "a world's name")
         self._at: ids.Address | None = None
         self._program = program  # its name, if that is known
 
     async def address(self) -> ids.Address:
         if self._at is None:
-            read = await self.universe.store.engine.read(worlds.get_name(self.universe.id, self.name))
-            found = worlds.named(self.universe.id, read.value(0))
+            read = await self.connection.store.engine.read(worlds.get_name(self.connection.id, self.name))
+            found = worlds.named(self.connection.id, read.value(0))
             if found is None:
-                raise errors.NotFound(f"no world {self.name!r} in universe {self.universe.name!r}")
+                raise errors.NotFound(f"no world {self.name!r} in universe {self.connection.name!r}")
             self._at = found
         return self._at
 
     async def program(self) -> str:
         """The name of the program that the world has, which is the same all its life. It is looked up once."""
         if not self._program:
-            held = None if self.universe.host is None else self.universe.host.worlds.peek(await self.address())
+            held = None if self.connection.host is None else self.connection.host.worlds.peek(await self.address())
             known = held.machine.program.name if held is not None else (await self.describe()).meta.program
             self._program = known
         return self._program
@@ -63,7 +63,7 @@ class Handle:
         if correlation_id:
             # A record of its own: an event without the id keeps the bytes that it always had.
             item = inbox.CorrelatedEvent(schema, carried, to or "", correlation_id=correlation_id)
-        return await send_door.deliver(self.universe, self._at or await self.address(), item, data, client_id=id)
+        return await send_door.deliver(self.connection, self._at or await self.address(), item, data, client_id=id)
 
     async def ask(self, schema: str, data: bytes, *, id: str | None = None, correlation_id: str = "") -> bytes:
         """Send a request and wait for its answer."""
@@ -88,53 +88,53 @@ class Handle:
         event_dispatch.check_outside(schema, data)
         carried = payload.inline(data) if cas.is_small(data) else await self.carry(data)
         # The caller's id also names the answer, so asking again under it finds the first answer.
-        correlation = id or correlation or self.universe.store.env.random_bytes(16).hex()
+        correlation = id or correlation or self.connection.store.env.random_bytes(16).hex()
         item = inbox.InboxEvent(schema, carried, correlation=correlation)
         if correlation_id:
             item = inbox.CorrelatedEvent(schema, carried, correlation=correlation, correlation_id=correlation_id)
         at = self._at or await self.address()
-        return await world_answers.ask(self.universe, at, item, data, correlation, client_id=id, halts=halts)
+        return await world_answers.ask(self.connection, at, item, data, correlation, client_id=id, halts=halts)
 
     async def command(self, name: str, arguments: object) -> tuple[bytes, int]:
         """Give a control input and wait for its answer. Returns it with the height at which it stands."""
         data = structs.encode(arguments)
         # Only a new run asks for work; every other command must pass in a full universe: it may free what fills that.
-        carried = await (self.carry if name == control_commands.RUN else self.universe.blobs.carry)(data)
-        correlation = self.universe.store.env.random_bytes(16).hex()
+        carried = await (self.carry if name == control_commands.RUN else self.connection.blobs.carry)(data)
+        correlation = self.connection.store.env.random_bytes(16).hex()
         item = inbox.Control(name, carried, correlation)
-        return await world_answers.ask(self.universe, await self.address(), item, data, correlation)
+        return await world_answers.ask(self.connection, await self.address(), item, data, correlation)
 
     async def carry(self, data: bytes) -> payload.Payload:
         """The payload of an input that asks for work. A large one is stored now, if the universe may have more."""
         if not cas.is_small(data):
-            await self.universe.pressure.check_body(await self.address())
-        return await self.universe.blobs.carry(data)
+            await self.connection.pressure.check_body(await self.address())
+        return await self.connection.blobs.carry(data)
 
     # --- Looking at it -------------------------------------------------------------------------------------------
 
     async def describe(self) -> worlds.WorldRecord:
         """The world's record, with its bytes as they are stored."""
         at = await self.address()
-        return worlds.decode(at, (await self.universe.store.engine.read(worlds.get(at))).value(0))
+        return worlds.decode(at, (await self.connection.store.engine.read(worlds.get(at))).value(0))
 
     async def head(self) -> journals.Head:
-        return await readers.head(self.universe.store.engine, await self.address())
+        return await readers.head(self.connection.store.engine, await self.address())
 
     async def journal(self, *, above: int | None = None, limit: int = 1_000) -> list[journals.JournalEntry]:
         """Entries above a height; without one, from the first that is kept on."""
-        engine, where = self.universe.store.engine, await self.address()
+        engine, where = self.connection.store.engine, await self.address()
         top = await readers.head(engine, where)
         if above is None:
             above = (await readers.kept(engine, where)).above
         found = await world_restore.read_entries(
-            engine, self.universe.blobs, where, above=above, up_to=min(top.height, above + limit)
+            engine, self.connection.blobs, where, above=above, up_to=min(top.height, above + limit)
         )
-        loaded = await world_restore.load_referenced(self.universe.blobs, found)
+        loaded = await world_restore.load_referenced(self.connection.blobs, found)
         return [world_restore.filled(entry, loaded) for entry in found]
 
     async def follow(self, *, above: int | None = None) -> AsyncIterator[journals.JournalEntry | Chunk]:
         """Entries as they are committed, from a height or from now on; of a world held here, chunks as well."""
-        async for each in world_answers.follow(self.universe, await self.address(), above):
+        async for each in world_answers.follow(self.connection, await self.address(), above):
             yield each
 
     async def cell(self, reducer: str, key: str, *, at: int | None = None) -> bytes | None:
@@ -162,7 +162,7 @@ class Handle:
         held = await self._held(None)
         if held is not None and held.head.height == height:  # as mostly: the answer came with the world's last step
             return height
-        engine, blobs = self.universe.store.engine, self.universe.blobs
+        engine, blobs = self.connection.store.engine, self.connection.blobs
         async for each in readers.entries(engine, blobs, await self.address(), above=height - 1):
             if each is not None and each.chain:
                 return each.height
@@ -218,14 +218,14 @@ class Handle:
         return (await reader.rows() if at is None else await reader.rows_at(at))[0]
 
     async def _reader(self) -> readers.WorldReader:
-        return self.universe.reader(await self.address(), (await self.describe()).meta.program)
+        return self.connection.reader(await self.address(), (await self.describe()).meta.program)
 
     async def _held(self, at: int | None) -> HeldWorld | None:
         """The world as this process runs it, between two steps, if it does and no height is asked for."""
         _check_height(at)
-        if at is not None or self.universe.host is None:
+        if at is not None or self.connection.host is None:
             return None
-        held = self.universe.host.worlds.peek(await self.address())
+        held = self.connection.host.worlds.peek(await self.address())
         if held is not None:
             # A step in another thread changes the machine in place: it is read between two steps only.
             await held.quiet()

@@ -19,8 +19,8 @@ ENTRIES_MAX = 50_000
 
 async def of_runs(world: Handle, runs: Collection[str]) -> dict[str, int]:
     """By run, the time in microseconds of the step that blocked it last."""
-    universe, at = world.universe, await world.address()
-    engine = universe.store.engine
+    connection, at = world.connection, await world.address()
+    engine = connection.store.engine
     missing = dict.fromkeys(runs)
     found: dict[str, int] = {}
     if not missing:
@@ -31,7 +31,7 @@ async def of_runs(world: Handle, runs: Collection[str]) -> dict[str, int]:
     while missing and top > lowest:
         above = max(lowest, top - PAGE_ENTRIES)
         try:
-            page = await world_restore.read_entries(engine, universe.blobs, at, above=above, up_to=top)
+            page = await world_restore.read_entries(engine, connection.blobs, at, above=above, up_to=top)
         except errors.NotRetained:  # a compaction has dropped them since
             return found
         for entry in reversed(page):

@@ -22,15 +22,15 @@ async def collect(
     """The journal from the world's birth, or from the latest snapshot at or below a height; checked on the way. That of
     a fork begins at the fork: a journal is replayed as one world's.
     """
-    universe, at = world.universe, await world.address()
+    connection, at = world.connection, await world.address()
     meta = (await world.describe()).meta
-    top = await verify.head(universe, at)
-    line = await world_reader.line_of(universe.store.engine, at)
-    kept = await verify.records(universe, line)
-    start = await verify.first(universe, line, kept)
+    top = await verify.head(connection, at)
+    line = await world_reader.line_of(connection.store.engine, at)
+    kept = await verify.records(connection, line)
+    start = await verify.first(connection, line, kept)
     # The latest snapshot that is low enough: the file is no longer than what was asked for.
     start = next((each for each in reversed(kept) if start.height <= each.height <= above), start)
-    walk = verify.VerifyWalk(universe, line, start, top)
+    walk = verify.VerifyWalk(connection, line, start, top)
     entries: list[journal.JournalEntry] = []
     blobs: dict[bytes, bytes] = {}
     changed: list[journal_file.StepChanges] = []
@@ -47,7 +47,7 @@ async def collect(
         parts = kernel_snapshots.parts_of(head.state, rows.items())
         program_hash = step_prover.program_of(rows)
     else:
-        base = await saved_state.load(universe.blobs, start.root)
+        base = await saved_state.load(connection.blobs, start.root)
         head = snapshot_layer.head_of(start, state=base.state) if start.step else journal.GENESIS
         parts = kernel_snapshots.parts_of(base.state, base.rows()) if start.step else []
         program_hash = start.program_hash

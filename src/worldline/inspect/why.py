@@ -83,15 +83,15 @@ class Why(msgspec.Struct, frozen=True):
 
 async def why(world: Handle, *, option: str = "") -> Why:
     """Everything that a world waits for. `option`: what the suggested commands need besides."""
-    universe, at = world.universe, await world.address()
+    connection, at = world.connection, await world.address()
     meta = (await world.describe()).meta
     head = await world.head()
-    opened = [each async for each in store_queries.open_work(universe, at)]
-    engine = universe.store.engine
-    asking = WhyQuestion(engine, at, shlex.quote(meta.name), option, universe)
-    reasons = [each for feature in universe.store.features for each in feature.reasons]
+    opened = [each async for each in store_queries.open_work(connection, at)]
+    engine = connection.store.engine
+    asking = WhyQuestion(engine, at, shlex.quote(meta.name), option, connection)
+    reasons = [each for feature in connection.store.features for each in feature.reasons]
     found = await _status(asking, reasons, at, meta.status)
-    unread = await store_queries.count(universe, inboxes.read_range(at, count_max=1_000))
+    unread = await store_queries.count(connection, inboxes.read_range(at, count_max=1_000))
     machine, fault, note = await _machine(asking, world)
     if meta.status is Status.ACTIVE:
         found += await _trial(asking, at)
@@ -406,7 +406,7 @@ async def find_run(world: Handle, run_id: str) -> WaitingRun:
     """
     for run in await list_runs(world):
         if run.id == run_id and run.status == "failed":
-            trace = await traceback_reader.of_run(world.universe.store.engine, await world.address(), run_id)
+            trace = await traceback_reader.of_run(world.connection.store.engine, await world.address(), run_id)
             return msgspec.structs.replace(run, trace=trace)
         if run.id == run_id:
             differing, note = await _differences(world, run_id)
@@ -420,7 +420,7 @@ async def find_run(world: Handle, run_id: str) -> WaitingRun:
 async def _differences(world: Handle, run_id: str) -> tuple[dict[int, str], str]:
     """By operation; and why they are not known. The machine is one of its own: code that does not return keeps it."""
     # A host does not run users' code for a look: code that does not return would take time from its worlds.
-    if world.universe.host is not None:
+    if world.connection.host is not None:
         return {}, ""
     # At a height, so it is a machine of this call: the one at the head is shared with other readers.
     machine = await world.machine(at=(await world.head()).height)

@@ -226,7 +226,7 @@ async def wait(
     """
     # A task, so that looking for a host does not cancel and restart the waiting itself.
     task = asyncio.ensure_future(work)
-    store, at = world.universe.store, await world.address()
+    store, at = world.connection.store, await world.address()
     missing, said = 0.0, False
     try:
         try:
@@ -238,7 +238,7 @@ async def wait(
                     # A host that comes back starts the time again, so a failover is not an error.
                     missing = 0.0 if await world_holders.is_served(store, at) else missing + LOOK_SECONDS
                     if timeout is None and waiting is None and missing >= NOT_HOSTED_AFTER_SECONDS:
-                        raise errors.NotHosted(await no_host.reason(world.universe, at, option=option))
+                        raise errors.NotHosted(await no_host.reason(world.connection, at, option=option))
         except TimeoutError:
             # The time may be up in the moment in which the answer comes: then the answer counts.
             if not task.done():
@@ -254,8 +254,8 @@ async def _timed_out(world: Handle, timeout: float | None, option: str) -> Excep
     """Return why no answer came in time: no process hosts the world, or it takes longer."""
     at = await world.address()
     # The more useful reason: waiting longer does not help without a host.
-    if not await world_holders.is_served(world.universe.store, at):
-        return errors.NotHosted(await no_host.reason(world.universe, at, option=option))
+    if not await world_holders.is_served(world.connection.store, at):
+        return errors.NotHosted(await no_host.reason(world.connection, at, option=option))
     why = f"worldline why {world.name}{option}"
     return TimeoutError(f"no answer within {timeout:g} s; world {world.name!r} goes on with it: see `{why}`")
 

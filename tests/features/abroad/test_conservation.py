@@ -106,7 +106,7 @@ class Side:
         handle = self.client.world(world)._handle
         wanted = control_commands.StartRun(run_id, call.target.name, call.pack(), bytes(16), named=True)
         item = inbox.Control(control_commands.RUN, payload.inline(structs.encode(wanted)))
-        await send_door.enqueue(handle.universe, await handle.address(), item, client_id=run_id)
+        await send_door.enqueue(handle.connection, await handle.address(), item, client_id=run_id)
 
     @property
     def worlds(self) -> list[wl.World]:

@@ -220,12 +220,12 @@ def _start(
 
 
 async def _enqueue(world: Handle, start: control_commands.StartRun) -> None:
-    universe, data = world.universe, structs.encode(start)
+    connection, data = world.connection, structs.encode(start)
     item = inbox.Control(control_commands.RUN, await world.carry(data))
     at = await world.address()
-    worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0))
+    worlds.decode(at, (await connection.store.engine.read(worlds.get(at))).value(0))
     # Into the inbox, and without waiting for an answer: this process hosts nothing, and the run is to start without it.
-    await send_door.enqueue(universe, at, item, data=data)
+    await send_door.enqueue(connection, at, item, data=data)
 
 
 async def _result(world: Handle, start: control_commands.StartRun) -> Any:

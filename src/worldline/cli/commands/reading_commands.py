@@ -250,7 +250,7 @@ async def _cells(world: Handle, reducer: str | None, key: str | None, at: int | 
 
 async def _marked(world: Handle, entry: JournalEntry) -> JournalEntry:
     """An entry that says which of its personal values were erased."""
-    shown = await value_check.marked(world.universe.store.engine, await world.address(), entry.payload)
+    shown = await value_check.marked(world.connection.store.engine, await world.address(), entry.payload)
     return msgspec.structs.replace(entry, payload=shown) if shown is not entry.payload else entry
 
 

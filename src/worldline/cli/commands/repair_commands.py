@@ -160,7 +160,7 @@ def _asked(record: Record, op: int) -> tuple[OpKind, str]:
 
 async def _type(world: Handle, kind: OpKind, name: str) -> Any:
     """The type of an operation's answer, if the program is known here."""
-    universe: Connection = world.universe
+    universe: Connection = world.connection
     program = universe.programs.get((await world.describe()).meta.program)
     if program is None:
         return Any

@@ -166,7 +166,7 @@ async def _find_run(world: Handle, run: str) -> why.WaitingRun:
 
 async def _marked(world: Handle, run: why.WaitingRun) -> why.WaitingRun:
     """A run that says which of its personal values were erased."""
-    engine, at = world.universe.store.engine, await world.address()
+    engine, at = world.connection.store.engine, await world.address()
     args, data = [await value_check.marked(engine, at, each) for each in (run.args, run.data)]
     return msgspec.structs.replace(run, args=args, data=data)
 

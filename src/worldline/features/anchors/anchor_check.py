@@ -58,8 +58,8 @@ class AnchorCheck(msgspec.Struct, frozen=True):
 
 async def make(world: Handle, sign: SigningKey | None = None) -> Anchor:
     """The anchor of a world's head, now."""
-    universe, at = world.universe, await world.address()
-    read = await universe.store.engine.read(journals.get_head(at))
+    connection, at = world.connection, await world.address()
+    read = await connection.store.engine.read(journals.get_head(at))
     head = journals.decode_head(read.value(0))
     made = Anchor(at.universe.hex(), at.world.hex(), world.name, head.step, head.height, head.chain.hex(), read.time_us)
     return made if sign is None else sign.sign(made)
@@ -77,7 +77,7 @@ async def check(world: Handle, anchor_or_line: Anchor | str, key: str = "") -> A
         raise errors.BadInput(
             f"the anchor is of world {anchor.name!r} with the id {anchor.world}; {world.name!r} is {at.world.hex()}"
         )
-    engine = world.universe.store.engine
+    engine = world.connection.store.engine
     # Of one moment: a world that runs may go on between a look at its head and one at its states.
     frozen_engine = frozen.FrozenEngine(await kv.freeze(engine))
     try:
@@ -93,7 +93,7 @@ async def _above(world: Handle, line: history_line.HistoryLine, anchor: Anchor, 
     """The same of a world that goes at least as far as the anchor."""
     found = await _end_at(world, line, anchor.height)
     if found is None:
-        above = (await journal_pages.kept(world.universe.store.engine, line)).above
+        above = (await journal_pages.kept(world.connection.store.engine, line)).above
         why = f"entries up to height {above} are not kept any more: an anchor of height {above} or above can be checked"
         return AnchorCheck(AnchorVerdict.NOT_KEPT, anchor, head.height, why)
     step, chain = found
@@ -141,7 +141,7 @@ async def _end_at(world: Handle, line: history_line.HistoryLine, height: int) ->
     """
     if not height:
         return 0, journal.GENESIS.chain
-    engine, blobs = world.universe.store.engine, world.universe.blobs
+    engine, blobs = world.connection.store.engine, world.connection.blobs
     kept = await journal_pages.kept(engine, line)
     if height <= kept.above:
         # The head where entries begin is kept, so that an anchor of this very height can be checked.
@@ -167,14 +167,14 @@ class Passed(msgspec.Struct, frozen=True):
 
 async def steps_above(world: Handle, head: journal.Head, up_to: int) -> AsyncIterator[Passed]:
     """All steps above a head up to a height, the chain recomputed. The digests of changes suffice."""
-    universe = world.universe
-    line = await world_reader.line_of(universe.store.engine, await world.address())
+    connection = world.connection
+    line = await world_reader.line_of(connection.store.engine, await world.address())
     pages = world_restore.step_pages(
-        universe.store.engine, universe.blobs, line, above=head.height, up_to=up_to, changes=False
+        connection.store.engine, connection.blobs, line, above=head.height, up_to=up_to, changes=False
     )
     async for page in pages:
         loaded: dict[bytes, bytes] = {}
-        for step in await world_restore.load_changes(universe.blobs, page, loaded):
+        for step in await world_restore.load_changes(connection.blobs, page, loaded):
             covered = step_reader.covered(step, loaded)
             head = step_reader.link(head, step, covered)
             yield Passed(step, covered, head)

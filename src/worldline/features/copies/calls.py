@@ -28,10 +28,10 @@ from worldline.store import frozen_engine, kv
 async def export(world: Handle, path: str | os.PathLike[str], *, progress: Progress = no_progress) -> Exported:
     """Write a world into a file, which must not be there yet."""
     file = _new(path)
-    universe, at = world.universe, await world.address()
+    connection, at = world.connection, await world.address()
     # The hold stands before the store is frozen, so nothing that the frozen state refers to is collected.
-    async with _held(universe, f"export of {world.name}") as keep, _frozen(universe) as (engine, blobs):
-        exporter = world_export.Exporter(engine, blobs, at, universe=universe.name, progress=progress, keep=keep)
+    async with _held(connection, f"export of {world.name}") as keep, _frozen(connection) as (engine, blobs):
+        exporter = world_export.Exporter(engine, blobs, at, universe=connection.name, progress=progress, keep=keep)
         with _files(file), private_files.draft(file) as draft:
             async for chunk in exporter.chunks():
                 draft.write(chunk)

@@ -35,18 +35,18 @@ async def diff(left: Handle, right: Handle, *, at: int | None = None, to: int | 
     """Compare two worlds: `left` at the height `at`, `right` at the height `to`; at their heads, if none is given. A
     height inside a step means the step end below it.
     """
-    if left.universe.store is not right.universe.store or left.universe.id != right.universe.id:
+    if left.connection.store is not right.connection.store or left.connection.id != right.connection.id:
         raise errors.BadInput(f"world {right.name!r} is in another universe: worlds of one universe are compared")
     ours, theirs = await _point(left, at), await _point(right, to)
     owner, height = common(ours, theirs)
     base = await left.past(height)
     mine, other = await _side(ours, base), await _side(theirs, base)
-    name = await _name(left.universe, owner, ours, theirs)
+    name = await _name(left.connection, owner, ours, theirs)
     return await client_desk.revealed(left, await base.run(compare, name, base.head, mine, other))
 
 
 async def _point(world: Handle, height: object) -> Point:
-    line = await world_reader.line_of(world.universe.store.engine, await world.address())
+    line = await world_reader.line_of(world.connection.store.engine, await world.address())
     top = (await world.head()).height
     if height is None:
         return Point(world, top, line)
@@ -92,7 +92,7 @@ async def _side(point: Point, base: world_reader.Past) -> Side:
     owners = [piece.at for piece in reversed(point.line.owners())]
     side = Side(point.world.name, owners, base.rows, base.head)
     async for steps, loaded in base.above(point.line, up_to=point.height):
-        entries = await _load_payloads(point.world.universe, steps, loaded)
+        entries = await _load_payloads(point.world.connection, steps, loaded)
         keys, runs = await base.run(needed, steps, entries)
         # Fetched before the steps are folded: the thread that folds them cannot read the store.
         await base.fetch(keys)

@@ -45,7 +45,7 @@ class Acts:
         checked(act)
         if id is not None:
             ids.check_chosen(id, "an intent's id")
-        intent = id or self._handle.universe.store.env.random_bytes(16).hex()
+        intent = id or self._handle.connection.store.env.random_bytes(16).hex()
         schema, data = event_of(act, key=key, id=intent, named=id is not None)
         if timeout is None:
             return await self._acted(act, await self._submitted(schema, data, key, id, intent), key)
@@ -130,7 +130,7 @@ class Acts:
         return await stored_trace.trace(self._handle, wanted, above=above, up_to=up_to)
 
     def _now_us(self) -> int:
-        return self._handle.universe.store.env.wall_us()
+        return self._handle.connection.store.env.wall_us()
 
 
 async def snapshot_at(world: Handle, domain: Any, key: str, *, at: int | None) -> flow_records.Snapshot:
@@ -142,4 +142,4 @@ async def snapshot_at(world: Handle, domain: Any, key: str, *, at: int | None) -
     if data is not None:
         return domain_cell.decode(data)[1]
     machine = await world.machine(at=at)
-    return previews.snapshot_of(machine, domain, key, now_us=world.universe.store.env.wall_us())
+    return previews.snapshot_of(machine, domain, key, now_us=world.connection.store.env.wall_us())

@@ -110,7 +110,7 @@ async def _named(world: Handle, action: str, *, unseen: bool = False) -> tuple[D
     known = {name: domains.documents[each.hash].raw for name, each in domains.current.items()}
     # A world that was never run has no documents yet: its program says which actions there are.
     if not domains.had:
-        program = world.universe.programs.get((await world.describe()).meta.program)
+        program = world.connection.programs.get((await world.describe()).meta.program)
         known = {} if program is None else {name: each.raw for name, each in program.domains.items()}
         if program is None and unseen:
             return _unseen(action)

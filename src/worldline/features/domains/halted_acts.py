@@ -67,13 +67,13 @@ class ActWatch:
         """For a caller to await while nothing comes."""
         if not log.isEnabledFor(logging.WARNING):
             return  # it would be told nothing
-        now_us = self._world.universe.store.env.monotonic_us()
+        now_us = self._world.connection.store.env.monotonic_us()
         if self._look_us is None:
             self._look_us = now_us
         if not self.is_due:
             if now_us - self._look_us < LOOK_SECONDS * 1_000_000:
                 return
-            if self._world.universe.host is None and not await self._has_failed():
+            if self._world.connection.host is None and not await self._has_failed():
                 self._look_us = now_us
                 return  # the state need not be read
         self._look_us, self.is_due = now_us, False
@@ -82,7 +82,7 @@ class ActWatch:
     async def _has_failed(self) -> bool:
         """Whether an effect of some cell of the world is parked, or has failed, among the first that are open."""
         at = await self._world.address()
-        read = await self._world.universe.store.engine.read(works.open_range(at, count_max=halted_runs.OPEN_MAX))
+        read = await self._world.connection.store.engine.read(works.open_range(at, count_max=halted_runs.OPEN_MAX))
         return any(_failed(each) for each in works.decode_open(at, read.page(0)))
 
     async def _look(self) -> None:
@@ -96,7 +96,7 @@ class ActWatch:
         chosen = list(required)[:EFFECTS_MAX]
         if not chosen:
             return
-        read = await self._world.universe.store.engine.read(*(works.get(at, each) for each in chosen))
+        read = await self._world.connection.store.engine.read(*(works.get(at, each) for each in chosen))
         for index, effect in enumerate(chosen):
             found = works.decode(at, effect, read.value(index))
             if found is None or not _failed(found):
@@ -109,10 +109,10 @@ class ActWatch:
 
     def _say(self, found: works.Open, intent: str) -> None:
         work, wanted = found.work, self._wanted
-        option = urls.option("store", self._world.universe.store.url)
+        option = urls.option("store", self._world.connection.store.url)
         if work.state is WorkState.PARKED:
             said = halt_text.parked(work.name, found.intent, work.error, attempts=work.attempt, option=option)
-        elif self._world.universe.host is None:
+        elif self._world.connection.host is None:
             said = halt_text.retried(work.name, found.intent, work.error, attempts=work.attempt, option=option)
         else:
             return  # a process that performs effects has these lines in its log

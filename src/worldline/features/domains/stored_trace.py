@@ -34,42 +34,42 @@ async def trace(
     """The events of the steps that end in (above, up_to]; if it is not said above what, of the last entries, as far as
     states are kept. `NotRetained` if they are not kept from there on, `BadInput` if a program is needed and not known.
     """
-    universe, at = world.universe, await world.address()
-    engine = universe.store.engine
+    connection, at = world.connection, await world.address()
+    engine = connection.store.engine
     line, top = await world_reader.line_of(engine, at), await world_reader.head(engine, at)
     up_to = top.height if up_to is None else up_to
     if not (above is None or 0 <= above <= up_to) or not 0 <= up_to <= top.height:
         raise errors.BadInput(f"no heights {above or 0} to {up_to}: the journal's head is at height {top.height}")
     saved, above = await _start(world, line, above, up_to, last or limits.FLOW_TRACE_ENTRIES)
-    base = await saved_state.load(universe.blobs, saved.root, cells_max=CELLS_BYTES_MAX)
+    base = await saved_state.load(connection.blobs, saved.root, cells_max=CELLS_BYTES_MAX)
     run = asyncio.get_running_loop().run_in_executor
-    head, rows = await run(universe.executor, world_restore.standing, saved, base)
-    vault = await vaults.vault_of(engine, universe.store.env, line)
+    head, rows = await run(connection.executor, world_restore.standing, saved, base)
+    vault = await vaults.vault_of(engine, connection.store.env, line)
     prover = Prover(
         line,
         await _programs(world),
         head,
         rows,
         folded_to=above,
-        cold=Cold.of(universe.blobs, base, CELLS_BYTES_MAX) if base.cold else None,
+        cold=Cold.of(connection.blobs, base, CELLS_BYTES_MAX) if base.cold else None,
         sealed=PersonalValuePlace(vault, await vault.has_erased()),
-        parts=parts_of(universe.store.features),
+        parts=parts_of(connection.store.features),
     )
     recorder = TraceRecorder(wanted, above=above)
     try:
-        async for page in world_restore.step_pages(engine, universe.blobs, line, above=saved.height, up_to=up_to):
+        async for page in world_restore.step_pages(engine, connection.blobs, line, above=saved.height, up_to=up_to):
             loaded: dict[bytes, bytes] = {}
-            steps = await world_restore.load_changes(universe.blobs, page, loaded)
+            steps = await world_restore.load_changes(connection.blobs, page, loaded)
             for each in steps:
                 if each.height > above:  # payloads only of the steps that are told of
-                    loaded |= await world_restore.load_referenced(universe.blobs, each.entries())
-            await run(universe.executor, _take, prover, recorder, steps, loaded, above)
+                    loaded |= await world_restore.load_referenced(connection.blobs, each.entries())
+            await run(connection.executor, _take, prover, recorder, steps, loaded, above)
             if recorder.is_full:
                 break
     except errors.NotRetained:  # it was compacted meanwhile
         raise await world_reader.not_retained(engine, line, above) from None
     finally:
-        await run(universe.executor, prover.close)
+        await run(connection.executor, prover.close)
     return recorder.trace(_gaps(prover))
 
 
@@ -83,7 +83,7 @@ async def _start(
     world: Handle, line: history_line.HistoryLine, above: int | None, up_to: int, last: int
 ) -> tuple[snapshots.StateSnapshot, int]:
     """The saved state that steps are run from, and the height above which they are told of."""
-    engine = world.universe.store.engine
+    engine = world.connection.store.engine
     # A state can be made only where both entries and what steps changed are kept.
     lost = max(await journal_pages.changes_above(engine, line), (await journal_pages.kept(engine, line)).above)
     kept = [each for each in await world_reader.records(engine, line) if each.height >= lost]
@@ -96,9 +96,9 @@ async def _start(
 
 async def _programs(world: Handle) -> dict[bytes, Program]:
     """The programs that may have made the steps, by hash."""
-    universe, at = world.universe, await world.address()
-    meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
-    known = universe.programs.get(meta.program)
+    connection, at = world.connection, await world.address()
+    meta = worlds.decode(at, (await connection.store.engine.read(worlds.get(at))).value(0)).meta
+    known = connection.programs.get(meta.program)
     if known is not None:
         # Under both hashes: if other code made a step, the comparison with the journal finds it.
         return {meta.program_hash: known, known.hash: known}

@@ -52,21 +52,21 @@ async def erase(world: Handle, *, key: str | None, height: int | None, dry_run: 
     """Erase what is personal of a subject, or in one payload. `NotFound` if there never was anything."""
     if (key is None) == (height is None):
         raise errors.BadInput("say what to erase: key= for all of one subject, or height= for one payload")
-    universe, at = world.universe, await world.address()
-    engine = universe.store.engine
+    connection, at = world.connection, await world.address()
+    engine = connection.store.engine
     root = await outside_desk.root_of(engine, at)
     wanted = [await _of_subject(world, root, key)] if key is not None else await _at_height(world, root, height)
-    lineage = await worlds_of(universe, root)
+    lineage = await worlds_of(connection, root)
     names = [meta.name for _, meta in lineage]
     untold = [meta.name for _, meta in lineage if meta.status not in world_model.TAKES_INPUT]
     if not dry_run:
         # All values go before any world is told: cut off between, a repeated call tells what was done.
-        done = [Erase(each.subject, each.values or [], await _erase(universe, root, each)) for each in wanted]
+        done = [Erase(each.subject, each.values or [], await _erase(connection, root, each)) for each in wanted]
         for place, meta in lineage:
             if meta.status in world_model.TAKES_INPUT:
                 for each in done:
-                    await _tell(universe, place, each)
-        await ledger_file.keep(universe.store)
+                    await _tell(connection, place, each)
+        await ledger_file.keep(connection.store)
     subjects = len(dict.fromkeys(each.subject for each in wanted))
     return Erasure(sum(each.there for each in wanted), subjects, names, untold)
 
@@ -74,7 +74,7 @@ async def erase(world: Handle, *, key: str | None, height: int | None, dry_run: 
 async def _of_subject(world: Handle, root: ids.Address, key: str) -> _Wanted:
     if type(key) is not str or not key:
         raise errors.BadInput(f"key= is whose values are erased: text, as in wl.Personal(of=), not {key!r}")
-    engine, subject = world.universe.store.engine, tokens.subject_of(key)
+    engine, subject = world.connection.store.engine, tokens.subject_of(key)
     if (await engine.read(personal_records.get_subject(root, subject))).value(0) is None:
         raise errors.NotFound(f"world {world.name!r} has no personal value of {key!r}: no wl.Personal(..., of={key!r})")
     values = paging.RangePages(engine, personal_records.subject_range(root, subject, count_max=PAGE))
@@ -84,7 +84,7 @@ async def _of_subject(world: Handle, root: ids.Address, key: str) -> _Wanted:
 async def _at_height(world: Handle, root: ids.Address, height: object) -> list[_Wanted]:
     if type(height) is not int or height < 1:
         raise errors.BadInput(f"height= is the height of an entry, from 1 on, not {height!r}")
-    engine, blobs = world.universe.store.engine, world.universe.blobs
+    engine, blobs = world.connection.store.engine, world.connection.blobs
     head = await world.head()
     if height > head.height:
         raise errors.NotFound(f"world {world.name!r} has no entry at height {height}: its head is {head.height}")

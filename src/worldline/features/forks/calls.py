@@ -76,8 +76,8 @@ async def fork(source: Handle, asked: Callable[[str], ForkRequest]) -> ids.Addre
     """Make the fork. Returns its address. `Exists` if the name is in use for something else. `asked`: what is asked
     for, of a world of this program.
     """
-    universe = source.universe
-    store = universe.store
+    connection = source.connection
+    store = connection.store
     try:
         program = (await source.describe()).meta.program
     # The world may be deleted since the call was first made: a repeated call gets the same fork all the same.
@@ -88,15 +88,15 @@ async def fork(source: Handle, asked: Callable[[str], ForkRequest]) -> ids.Addre
         return known
     at = await source.address()
     made = await fork_commit.world_fork(
-        store.engine, store.env, universe.blobs, at, asked(program), admissions=store.admissions
+        store.engine, store.env, connection.blobs, at, asked(program), admissions=store.admissions
     )
-    universe.wake()
+    connection.wake()
     return made
 
 
 async def _made_before(source: Handle, asked: Callable[[str], ForkRequest]) -> ids.Address | None:
     """The fork, if the same call has made it already, of a world that is deleted by now."""
-    engine, universe = source.universe.store.engine, source.universe.id
+    engine, universe = source.connection.store.engine, source.connection.id
     # Only the name is wanted here, for which no program needs to be known.
     at = worlds.named(universe, (await engine.read(worlds.get_name(universe, asked("").name))).value(0))
     if at is None:

@@ -45,11 +45,11 @@ class Reverted(msgspec.Struct, frozen=True):
 
 async def left_since(world: Handle, height: int) -> list[RevertLeftover]:
     """What has left the world above a height: it happened, whatever the state is."""
-    engine, at = world.universe.store.engine, await world.address()
+    engine, at = world.connection.store.engine, await world.address()
     top = await world_reader.head(engine, at)
-    found = await world_restore.read_entries(engine, world.universe.blobs, at, above=height, up_to=top.height)
+    found = await world_restore.read_entries(engine, world.connection.blobs, at, above=height, up_to=top.height)
     loaded = await world_restore.load_referenced(
-        world.universe.blobs, [each for each in found if each.kind in _LEAVING]
+        world.connection.blobs, [each for each in found if each.kind in _LEAVING]
     )
     return [_left(world_restore.filled(each, loaded)) for each in found if each.kind in _LEAVING]
 

@@ -73,23 +73,23 @@ async def prove(
     last step end at or below this height. Not `whole`: begin at the latest snapshot instead of the first. `since`:
     begin at the latest snapshot at or below this height.
     """
-    universe, at = world.universe, await world.address()
-    meta = worlds.decode(at, (await universe.store.engine.read(worlds.get(at))).value(0)).meta
-    known = [each for each in [*programs, *universe.programs.values()] if each.name == meta.program]
+    connection, at = world.connection, await world.address()
+    meta = worlds.decode(at, (await connection.store.engine.read(worlds.get(at))).value(0)).meta
+    known = [each for each in [*programs, *connection.programs.values()] if each.name == meta.program]
     if not known and not (await world.machine()).domains.alone:
         raise errors.BadInput(
             f"the program {meta.program!r} is not loaded; a proof runs its code: name its file with --app FILE"
         )
-    top = await verify.head(universe, at)
-    line = await world_reader.line_of(universe.store.engine, at)
-    above = (await verify.entries_kept(universe, line)).above
-    kept = [each for each in await verify.records(universe, line) if each.height >= above]
+    top = await verify.head(connection, at)
+    line = await world_reader.line_of(connection.store.engine, at)
+    above = (await verify.entries_kept(connection, line)).above
+    kept = [each for each in await verify.records(connection, line) if each.height >= above]
     if up_to is not None:
         if not 0 <= up_to <= top.height:
             raise errors.BadInput(f"no height {up_to}: the journal's head is at height {top.height}")
         kept = [each for each in kept if each.height <= up_to]
     if not kept:
-        raise await world_reader.not_retained(universe.store.engine, line, above if up_to is None else up_to)
+        raise await world_reader.not_retained(connection.store.engine, line, above if up_to is None else up_to)
     start = _start(kept, whole=whole, since=since)
     loaded = {program.hash: program for program in reversed(known)}
     if known:
@@ -97,25 +97,25 @@ async def prove(
         # same.
         loaded.setdefault(meta.program_hash, known[0])
     saved = {each.height: each for each in kept}
-    vault = await vaults.vault_of(universe.store.engine, universe.store.env, line)
+    vault = await vaults.vault_of(connection.store.engine, connection.store.env, line)
     sealed = PersonalValuePlace(vault, await vault.has_erased())
-    parts = parts_of(universe.store.features)
-    prover = Prover(line, loaded, *await _standing(universe, start), saved=saved, sealed=sealed, parts=parts)
+    parts = parts_of(connection.store.features)
+    prover = Prover(line, loaded, *await _standing(connection, start), saved=saved, sealed=sealed, parts=parts)
     try:
-        walk = verify.VerifyWalk(universe, line, start, top, kept=saved)
+        walk = verify.VerifyWalk(connection, line, start, top, kept=saved)
         async for steps in walk.steps(progress):
             for last in (step[-1] for step in steps):
                 verify.check_record(saved.get(last.height), last)
             chosen = [step for step in walk.stored if up_to is None or step.height <= up_to]
-            taken = await _take(universe, prover, chosen, walk.loaded)
+            taken = await _take(connection, prover, chosen, walk.loaded)
             if taken < len(walk.stored):
                 if prover.difference is not None:
-                    why = await _explained(universe, line, prover, walk.stored[taken], walk.loaded)
+                    why = await _explained(connection, line, prover, walk.stored[taken], walk.loaded)
                     return _proof(prover, start, why)
                 break
         return _proof(prover, start)
     finally:
-        await _in_thread(universe, prover.close)
+        await _in_thread(connection, prover.close)
 
 
 async def _take(

@@ -71,24 +71,24 @@ async def prove_entry(world: Handle, height: int, *, up_to: int | None = None) -
     """The proof of the entry at a height, for the chain digest of the head, or of the last step end at or below the
     height `up_to`. The chain is recomputed all the way.
     """
-    universe = world.universe
-    engine, run = universe.store.engine, asyncio.get_running_loop().run_in_executor
+    connection = world.connection
+    engine, run = connection.store.engine, asyncio.get_running_loop().run_in_executor
     top = (await world.head()).height
     for wanted in (height, top if up_to is None else up_to):
         if not 1 <= wanted <= top:
             raise errors.BadInput(f"world {world.name!r} has no entry {wanted}: its heights are 1 to {top}")
     end = top if up_to is None else up_to
     line = await world_reader.line_of(engine, await world.address())
-    walk = _Walk(height, await _head_below(universe, line, height))
-    pages = world_restore.step_pages(engine, universe.blobs, line, above=walk.head.height, up_to=end, changes=False)
+    walk = _Walk(height, await _head_below(connection, line, height))
+    pages = world_restore.step_pages(engine, connection.blobs, line, above=walk.head.height, up_to=end, changes=False)
     async for page in pages:
         loaded: dict[bytes, bytes] = {}
-        steps = await world_restore.load_changes(universe.blobs, page, loaded)
-        await run(universe.executor, walk.take, steps, loaded)
+        steps = await world_restore.load_changes(connection.blobs, page, loaded)
+        await run(connection.executor, walk.take, steps, loaded)
     if walk.step is None:
         raise errors.BadInput(f"the step of height {height} has not ended at height {end}: name a later one")
     entry = next(each for each in walk.step.entries() if each.height == height)
-    payload = await universe.blobs.get(ids.Digest(entry.blob)) if entry.blob else b""
+    payload = await connection.blobs.get(ids.Digest(entry.blob)) if entry.blob else b""
     place = height - walk.step.first_height
     return Inclusion(
         height, place, entry.step, walk.previous, walk.entries, walk.changes, walk.later, payload, walk.head.chain

@@ -67,10 +67,10 @@ class StateProof(msgspec.Struct, frozen=True):
 
 async def last_witnessed(world: Handle) -> WitnessEntry | None:
     """The root that the world has said in its last step, if it has."""
-    engine, at = world.universe.store.engine, await world.address()
+    engine, at = world.connection.store.engine, await world.address()
     top = await world.head()
     above = max((await world_reader.kept(engine, at)).above, top.height - _LAST_MAX)
-    last = await world_restore.read_entries(engine, world.universe.blobs, at, above=above, up_to=top.height)
+    last = await world_restore.read_entries(engine, world.connection.blobs, at, above=above, up_to=top.height)
     return _witnessed([each for each in last if each.step == top.step])
 
 
@@ -83,10 +83,10 @@ async def witness_now(world: Handle) -> WitnessEntry:
             f"`worldline resume {world.name}` first, or prove an entry by its height"
         )
     _, height = await world.command(state_witness.WITNESS, state_witness.WitnessCommand())
-    engine, at = world.universe.store.engine, await world.address()
+    engine, at = world.connection.store.engine, await world.address()
     found = _witnessed(
         # The root stands just before the answer to the command, and both in one step.
-        await world_restore.read_entries(engine, world.universe.blobs, at, above=height - 2, up_to=height)
+        await world_restore.read_entries(engine, world.connection.blobs, at, above=height - 2, up_to=height)
     )
     assert found is not None, "the answer to the command stands behind the root"
     return found
@@ -95,11 +95,11 @@ async def witness_now(world: Handle) -> WitnessEntry:
 async def prove_state(world: Handle, name: str, said: WitnessEntry) -> StateProof:
     """The proof of the row of this name (`row_keys.named`), or that there is none, for the chain digest of the head."""
     keys = row_keys.named(name)
-    universe = world.universe
+    connection = world.connection
     rows, _ = await world.rows_at(said.height)  # inside its step: the state before it
     run = asyncio.get_running_loop().run_in_executor
     # In the thread: the trie of a whole state is made for it.
-    key, path, root = await run(universe.executor, _path, rows, keys)
+    key, path, root = await run(connection.executor, _path, rows, keys)
     if root != said.root:
         raise errors.DigestMismatch(
             f"the root that step {said.step + 1} of world {world.name!r} says (type `worldline replay {world.name} "
