@@ -8,7 +8,7 @@ soon as they are. Each turn looks at a bounded number of records, and each act i
 was read, so any number of janitors may run at once. Nothing depends on one: without it, things only take up room.
 
 What has had its time is found by the age of the universe, which janitors count (`age_counter.py`), and by no clock;
-temporary files, which have no record, by how long a process has found them unchanged (`docs/adr/0022`).
+temporary files, which have no record, by how long a process has found them unchanged (ADR 22).
 
 Compaction and proofs are not done here: the process that holds a world does them, behind its snapshots
 (`features/compaction/job.py`) and beside its steps (`features/proofs/job.py`).
