@@ -406,9 +406,8 @@ async def test_what_a_process_has_found_unchanged_for_long_is_swept(folder: Open
     assert [await store.sweep_unchanged(now_us, 100) for now_us in (5, 50, 104)] == [0, 0, 0]
     written.write_bytes(b"torn, and more")
     other_file.unlink()
-    (folder.root / "a" / "another").write_bytes(b"torn")
-    os.utime(folder.root / "a" / "another", (0, 0))
-    os.rename(folder.root / "a" / "another", other_file)  # the same name, size and time, but another file
+    other_file.write_bytes(b"torn")  # the same name, size and time, but another file
+    os.utime(other_file, (0, 0))
     assert await store.sweep_unchanged(105, 100) == 1
     assert [path.exists() for path in (left, written, other_file)] == [False, True, True]
     assert await store.sweep_unchanged(205, 100) == 2

@@ -9,8 +9,9 @@ Nothing outside the root can be reached: names are checked, folders are entered 
 root, and no symbolic link is followed below it. What is not a plain file under an object's name is not an object.
 
 A killed process leaves temporary files (`.tmp-...`) behind. They are never listed or read; `sweep_unchanged` removes
-them, and `sweep_temporary` when a person asks for it. File work runs in threads of this store, so no sync ever stops the event loop, and cancelling a call ends only
-the waiting: the object is then whole or absent. Empty folders are left alone, and bodies are not checked here.
+them, and `sweep_temporary` when a person asks for it. File work runs in threads of this store, so no sync ever stops
+the event loop, and cancelling a call ends only the waiting: the object is then whole or absent. Empty folders are left
+alone, and bodies are not checked here.
 """
 
 from __future__ import annotations
