@@ -244,7 +244,7 @@ async def count_deaths(universe: wl.Universe) -> None:
 def test_a_world_of_a_program_that_no_process_hosts(place: Place, tmp_path: Path) -> None:
     """`dev` hosts other worlds meanwhile. Only who waits can know of it, so the line is the caller's."""
     other = place.write("other.py", APP.replace('wl.Program("p")', 'wl.Program("other")'))
-    made = place.run("create", "x", "--app", other)
+    made = place.run("create", "x", "--app", str(other))
     assert made.code == 0, made.err
     place.mend()
     words = ("run", "x", "parks", "--id", "r", "--store", "s")  # it waits for a host for as long as it takes
