@@ -22,6 +22,30 @@ class Noted:
     text: str
 
 
+@dataclass(frozen=True)
+class Asked(wl.Request[str]):
+    text: str
+
+
+@dataclass(frozen=True)
+class Counted(wl.Request[str]):
+    text: str
+
+
+@app.reducer
+@dataclass
+class Desk:
+    asked: int = 0
+
+    @wl.on
+    def refuse(self, event: Asked) -> str:
+        raise wl.Refused(event.text, data={"text": event.text})
+
+    @wl.on
+    def count(self, event: Counted) -> str:
+        raise KeyError(f"no {event.text}")
+
+
 @app.reducer(key="text")
 @dataclass
 class Notes:

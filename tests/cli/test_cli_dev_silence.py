@@ -1,5 +1,6 @@
 """Nothing waits in silence in a `worldline dev` that is a process of its own: for each way in which something waits for
-a person it writes one line with the command to type, and that command works.
+a person it writes one line with the command to type, and that command works. Of a world that nobody hosts, its caller
+does.
 
 `tests/client/test_silence.py` has all ways, with the part of `dev` that writes log lines in the test's own process.
 """
@@ -8,13 +9,18 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import worldline as wl
 from tests.cli import cli_kit
 from tests.cli.cli_kit import Dev, run
+from worldline.layers import trial
+from worldline.model.leases import CrashTrial, HolderActivity
+from worldline.store import kv
 
 APP = """
 from dataclasses import dataclass
@@ -33,6 +39,11 @@ class Go:
 
 @dataclass(frozen=True)
 class Bad:
+    pass
+
+
+@dataclass(frozen=True)
+class Heavy:
     pass
 
 
@@ -88,6 +99,28 @@ class Strict:
     def bad(self, event: Bad) -> None:
         work()
         self.count += 1
+
+    @wl.on
+    def heavy(self, event: Heavy) -> None:
+        if not MENDED.exists():
+            raise MemoryError
+        self.count += 1
+"""
+TAKES_NEW = """
+
+@dataclass(frozen=True)
+class New:
+    pass
+
+
+@app.reducer
+@dataclass
+class Newer:
+    count: int = 0
+
+    @wl.on
+    def new(self, event: New) -> None:
+        self.count += 1
 """
 
 
@@ -119,8 +152,17 @@ class Place:
     def mend(self) -> None:
         (self._folder / "mended").touch()
 
-    def edit(self, before: str, after: str) -> None:
-        (self._folder / "app.py").write_text(APP.replace(before, after))
+    def takes(self, count: int) -> None:
+        """Until the reducer has taken so many events, and none is left."""
+        cli_kit.until(lambda: f'"count":{count}' in self.run("state", "w", "--json").out, "the event, taken")
+        assert self.run("dead", "list", "w", "--json").lines == []
+
+    def edit(self, before: str, after: str, *, more: str = "") -> None:
+        self.write("app.py", APP.replace(before, after) + more)
+
+    def write(self, name: str, text: str) -> Path:
+        (self._folder / name).write_text(text)
+        return self._folder / name
 
 
 @pytest.fixture
@@ -146,17 +188,82 @@ def test_an_input_that_its_handler_did_not_take(place: Place) -> None:
     place.mend()
     retried = place.run(*typed)
     assert retried.code == 0, retried.err
-    cli_kit.until(lambda: '"count":1' in place.run("state", "w", "--json").out, "the event, taken")
-    assert place.run("dead", "list", "w", "--json").lines == []
+    place.takes(1)
 
 
-def test_a_run_that_edited_code_does_not_fit(place: Place) -> None:
-    place.start("talks")
-    place.host.wait_for('echo(text="hello") = "hello"')
-    place.edit('await echo("hello")', 'await shout("hello")')
-    place.host.wait_for("1 does not fit and is blocked when it next continues: w/r")
-    assert place.run("send", "w", "Go").code == 0
-    typed = place.told("runs retry w r")
-    assert place.run(*typed).code == 0, "it is tried, and stays blocked"
-    place.edit("", "")
-    place.host.wait_for('finished "hello"')
+def test_an_event_that_nothing_takes(place: Place) -> None:
+    assert place.run("send", "w", "New").code == 0
+    typed = place.told(r"dead retry w \w{24}")
+    place.edit("", "", more=TAKES_NEW)
+    place.host.wait_for("[reloaded]")
+    retried = place.run(*typed)
+    assert retried.code == 0, retried.err
+    place.takes(1)
+
+
+def test_a_world_that_this_process_cannot_run(place: Place) -> None:
+    assert place.run("send", "w", "Heavy").code == 0
+    typed = " ".join(place.told(r"pause w && worldline resume w"))
+    place.mend()
+    for words in typed.split(" && worldline "):
+        said = place.run(*words.split())
+        assert said.code == 0, said.err
+    place.takes(1)
+
+
+def test_a_world_that_is_quarantined(tmp_path: Path) -> None:
+    """Many processes have died restoring it, before this one begins."""
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "mended").touch()
+    words = ("app.py", "--store", "s", "--world", "w")
+    with cli_kit.dev(*words, cwd=tmp_path) as first:
+        assert Place(tmp_path, first).run("send", "w", "Bad", "--wait").code == 0
+        first.end()
+    cli_kit.with_universe(tmp_path / "s", count_deaths)
+    with cli_kit.dev(*words, cwd=tmp_path) as host:
+        place = Place(tmp_path, host)
+        assert place.run("send", "w", "Bad").code == 0
+        resumed = place.run(*place.told("resume w"))
+        assert resumed.code == 0, resumed.err
+        place.takes(2)
+
+
+async def count_deaths(universe: wl.Universe) -> None:
+    store, at = universe._connection.store, await universe.world("w")._handle.address()
+    batch = kv.Batch()
+    key = trial.get(at).key
+    found = (await store.engine.read(kv.Get(key))).value(0)
+    if found is None:
+        batch.absent(key)
+    else:
+        batch.expect(key, found)
+    trial.keep(batch, at, CrashTrial(epoch=1, step=0, running=HolderActivity.NOTHING, restore_deaths=99))
+    assert isinstance((await store.engine.commit(batch))[0], kv.Ok)
+
+
+def test_a_world_of_a_program_that_no_process_hosts(place: Place, tmp_path: Path) -> None:
+    """`dev` hosts other worlds meanwhile. Only who waits can know of it, so the line is the caller's."""
+    other = place.write("other.py", APP.replace('wl.Program("p")', 'wl.Program("other")'))
+    made = place.run("create", "x", "--app", str(other))
+    assert made.code == 0, made.err
+    place.mend()
+    words = ("run", "x", "parks", "--id", "r", "--store", "s")  # it waits for a host for as long as it takes
+    written = tmp_path / "caller.txt"
+    with written.open("wb") as file:
+        caller = subprocess.Popen(
+            [*cli_kit.COMMAND, *words],
+            cwd=tmp_path,
+            env=cli_kit.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        cli_kit.wait_for(written, b"`worldline dev FILE --store s`")
+        assert "no process hosts world 'x' (program 'other')" in written.read_text()
+        with cli_kit.dev("other.py", "--store", "s", cwd=tmp_path):
+            assert caller.wait(cli_kit.SECONDS) == 0, written.read_text()
+    finally:
+        caller.kill()
+        caller.wait()
+    assert "printed" in written.read_text()

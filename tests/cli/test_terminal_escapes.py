@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import traceback
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -15,6 +17,8 @@ from tests import aio
 from tests.cli import cli_kit, escapes, every_command
 from tests.cli.cli_kit import COMMAND, run
 from tests.cli.escapes import HOSTILE
+from worldline import testing
+from worldline.client.run_handle import Sent
 from worldline.inspect import store_queries
 from worldline.kernel import event_dispatch, user_values
 from worldline.model.work import WorkKind, WorkState
@@ -192,6 +196,64 @@ async def test_what_a_host_logs_is_harmless_whichever_handler_writes_it(caplog: 
         await aio.until(logged)
     assert caplog.text.count("PWNED") > len(expected), "the texts are shown, harmlessly"
     check(caplog.text, "the log")
+
+
+async def raised(waiting: Awaitable[object]) -> tuple[Exception, str]:
+    """What was raised, and what Python writes to a terminal of it if nobody catches it."""
+    try:
+        await waiting
+    except wl.errors.Error as error:
+        return error, "".join(traceback.format_exception(error))
+    raise AssertionError("nothing was raised")
+
+
+async def test_what_a_caller_gets_raised_is_harmless() -> None:
+    """In a program of a user's own: Python writes an exception that nobody catches to the terminal, with its notes."""
+    async with wl.open("memory://", host=escapes.app, create=True) as universe:
+        alice = await universe.create("alice", escapes.app)
+        cancelled = await alice.start(escapes.waits(HOSTILE), id="cancelled")
+        await cancelled.cancel(HOSTILE)
+        parked = await alice.start(escapes.parked(HOSTILE), id="parked")
+        sent = await alice.send(escapes.Noted(f"fail{HOSTILE}"), id=HOSTILE)
+        unknown = await alice._handle.send(f"Sch{HOSTILE}", user_values.dump({}))
+        found = {
+            "Unhandled": await raised(sent.applied()),
+            "Unhandled, by nothing": await raised(Sent(universe._connection, unknown, event=f"Sch{HOSTILE}").applied()),
+            "RunFailed": await raised(alice.run(escapes.fails(HOSTILE), id="bad")),
+            "RunCancelled": await raised(cancelled.result()),
+            "RunBlocked": await raised(parked.result(on_blocked="raise")),
+            "Refused": await raised(alice.ask(escapes.Asked(HOSTILE))),
+            "an answer that failed": await raised(alice.ask(escapes.Counted(HOSTILE))),
+            "IdReused": await raised(alice.send(escapes.Noted("other"), id=HOSTILE)),
+            "NotFound": await raised(alice.attach(f"no{HOSTILE}")),
+            "a run's id": await raised(alice.start(escapes.waits(""), id=HOSTILE)),
+            "a world's name": await raised(universe.create(HOSTILE, escapes.app)),
+            "a label": await raised(universe.create("bob", escapes.app, labels={"note": HOSTILE})),
+        }
+        [*_, letter] = [each async for each in alice.dead()]
+    for what, (error, shown) in found.items():
+        check(shown, what)
+        check(str(error), what)
+        assert "PWNED" in shown, f"{what}: the text is shown, harmlessly"
+    check(repr(letter), "a dead letter")
+    assert HOSTILE in letter.reason, "data is what it was"
+    refused, _ = found["Refused"]
+    assert isinstance(refused, wl.Refused)
+    assert refused.data == {"text": HOSTILE}, "data is what it was"
+
+
+def test_what_a_test_gets_raised_is_harmless() -> None:
+    with testing.world(escapes.app) as world:
+        asked: list[Callable[[], object]] = [
+            lambda: world.send(escapes.Noted(f"fail{HOSTILE}")),
+            lambda: world.ask(escapes.Asked(HOSTILE)),
+            lambda: world.ask(escapes.Counted(HOSTILE)),
+            lambda: world.run(escapes.fails(HOSTILE)),
+        ]
+        for each in asked:
+            with pytest.raises(wl.errors.Error, match="PWNED") as caught:
+                each()
+            check("".join(traceback.format_exception(caught.value)), caught.value.code)
 
 
 def test_markup_is_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ from worldline.runtime import lease_calls as world_lease
 from worldline.runtime.janitor_job import JanitorJob
 from worldline.runtime.process_lock import Presence
 from worldline.store import kv, transact
+from worldline.store.objects import folder_objects
 
 LATER_SECONDS = 3 * WINDOW_MS / 1000
 
@@ -398,7 +399,9 @@ async def test_the_jobs_of_the_features_clear_imports_then_scrub_then_collect(me
 
 
 async def test_the_janitor_sweeps_what_killed_hosts_have_left_beside_the_store(lmdb_kit: Kit) -> None:
-    """The lock file not before the worker's worlds are free, and of temporary files only old ones."""
+    """The lock file not before the worker's worlds are free, and of temporary files those that were there unchanged for
+    an hour of this process, whatever the machine's clock says.
+    """
     app = sums.program()
     first = await lmdb_kit.process(app)
     world = await first.universe.create("w", app)
@@ -413,10 +416,12 @@ async def test_the_janitor_sweeps_what_killed_hosts_have_left_beside_the_store(l
     old, new = lmdb_kit.folder / "objects" / ".tmp-1-0", lmdb_kit.folder / "objects" / ".tmp-1-1"
     for path in (old, new):
         path.write_bytes(b"x")
-    before = (store.env.wall_us() - janitors.UPLOAD_US_MAX) / 1_000_000 - 10
-    os.utime(old, (before, before))
+        os.utime(path, (0, 0))  # very old, by the machine's clock
+    passed_us, meter = 0, measures.Meter()
 
-    meter = measures.Meter()
+    async def sweep_uploads(monotonic_us: int, period_us: int) -> int:
+        assert isinstance(store.objects, folder_objects.FolderObjects)
+        return await store.objects.sweep_unchanged(monotonic_us + passed_us, period_us)
 
     def janitor(*, proven: bool) -> Janitor:
         return janitor_of(
@@ -425,7 +430,7 @@ async def test_the_janitor_sweeps_what_killed_hosts_have_left_beside_the_store(l
             meter=meter,
             is_dead=locks.is_dead if proven else lambda _: False,
             locks=locks,
-            sweep_uploads=store.objects.sweep_temporary,  # type: ignore[attr-defined]
+            sweep_uploads=sweep_uploads,
         )
 
     async def a_round(each: Janitor) -> None:
@@ -435,9 +440,12 @@ async def test_the_janitor_sweeps_what_killed_hosts_have_left_beside_the_store(l
     await a_round(janitor(proven=False))
     assert (await store.engine.read(leases.get_heartbeat(worker))).value(0) is not None
     assert locks.dead() == [worker], "its death is still to be proven to those who take its worlds"
-    assert not old.exists()
-    assert new.exists()
+    assert old.exists(), "this process has not seen it for an hour"
+    passed_us += janitors.UPLOAD_US_MAX
+    new.write_bytes(b"xy")
     await a_round(janitor(proven=True))
+    assert not old.exists()
+    assert new.exists(), "it is still being written"
     await a_round(janitor(proven=True))
     assert locks.dead() == []
     assert list((folder / "workers").iterdir()) == []

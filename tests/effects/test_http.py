@@ -5,14 +5,16 @@ failure.
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import worldline as wl
-from tests import options
+from tests import aio, options
 from tests.effects.http_kit import LOCAL, PLANTED, Names, echo, refused
 from tests.servers import web
 from tests.servers.web import Reply, Seen
@@ -128,6 +130,21 @@ def test_answers_as_text_and_json() -> None:
             Response(200, {}, body).json()
     with pytest.raises(errors.BadInput, match="nested deeper"):
         Response(200, {}, b"[" * 100_000).json()
+
+
+def test_a_connection_that_is_given_up_while_the_server_closes_is_closed() -> None:
+    """Else its socket is found by whichever test collects garbage later, and that one fails."""
+
+    async def give_up(turns: int) -> None:
+        async with web.serving(web.always(Reply(200))) as server:
+            with socket.create_connection(("127.0.0.1", server.port)):
+                pass
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+    for turns in range(6):
+        aio.run(give_up(turns))
+    gc.collect()
 
 
 # --- Caps ----------------------------------------------------------------------------------------------------------

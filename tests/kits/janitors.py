@@ -46,7 +46,7 @@ def janitor_of(
     dedupe_window_ms: int = WINDOW_MS,
     is_dead: Callable[[ids.WorkerId], bool] = lambda _: False,
     locks: ProcessLocks | None = None,
-    sweep_uploads: Callable[[int], Awaitable[int]] | None = None,
+    sweep_uploads: Callable[[int, int], Awaitable[int]] | None = None,
 ) -> Janitor:
     context = context_of(connection, settings, meter=meter, is_dead=is_dead)
     return Janitor(

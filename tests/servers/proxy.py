@@ -20,6 +20,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tests.servers import listening
+
 CHUNK_BYTES = 1 << 16
 
 Action = Literal["swallow", "drop", "hold", "cut"]
@@ -81,8 +83,8 @@ class Proxy:
     async def refuse(self) -> None:
         """Reset everything and take no new connections, as if the server were gone. `start` takes them again."""
         if self._server is not None:
-            self._server.close()
-            self._server = None
+            server, self._server = self._server, None
+            await listening.end(server)
         self.reset()
 
     def reset(self) -> None:

@@ -12,6 +12,8 @@ import enum
 from collections import Counter
 from collections.abc import Callable
 
+from tests.servers import listening
+
 SLOW_PIECES = 8
 SLOW_SECONDS = 0.02
 
@@ -61,8 +63,8 @@ class S3Proxy:
     async def refuse(self) -> None:
         """Take no connections; `start` takes them again."""
         if self._server is not None:
-            self._server.close()
-            self._server = None
+            server, self._server = self._server, None
+            await listening.end(server)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -8,6 +8,8 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
+from tests.servers import listening
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -95,14 +97,14 @@ async def serving(answer: Answer, *, tls: ssl.SSLContext | None = None) -> Async
     server = Server(answer)
     if tls is not None:
         tls.sni_callback = lambda _, name, __: server.names.append(name)
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
-    server.port = listening.sockets[0].getsockname()[1]
+    accepting = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
+    server.port = accepting.sockets[0].getsockname()[1]
     try:
         yield server
     finally:
-        listening.close()
+        await listening.end(accepting)
         await server.close()
-        await listening.wait_closed()
+        await accepting.wait_closed()
 
 
 def always(reply: Reply) -> Answer:

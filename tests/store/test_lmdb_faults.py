@@ -8,6 +8,7 @@ import os
 import shutil
 import struct
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -226,10 +227,19 @@ async def test_a_store_that_cannot_be_opened_again_answers_every_commit(
     store = engine._store
     assert isinstance(store, engines._Store)
     store._scrubs = b"another process has scrubbed"
+    queued = threading.Event()
+
+    async def release() -> None:
+        queued.set()
+
     with monkeypatch.context() as patched:
         patched.setattr(engines, "_open_db", full)
-        said = await asyncio.gather(
-            *(engine.commit(create(b"key/%d" % number)) for number in range(3)), return_exceptions=True
+        # The writer thread is held until all three wait: else it may begin a group with the first of them alone.
+        _, *said, _ = await asyncio.gather(
+            engine._chore(lambda: queued.wait(60)),
+            *(engine.commit(create(b"key/%d" % number)) for number in range(3)),
+            release(),
+            return_exceptions=True,
         )
     assert [type(each) for each in said] == [errors.StoreFull] * 3
     with pytest.raises(errors.StoreFailed, match="open it again"):

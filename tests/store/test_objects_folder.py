@@ -395,6 +395,26 @@ async def test_leftovers_are_invisible_in_nobodys_way_and_swept(folder: Opened) 
     assert await store.get("a/b") == b"x"
 
 
+async def test_what_a_process_has_found_unchanged_for_long_is_swept(folder: Opened) -> None:
+    """By its monotonic clock alone: the times of the files are those of 1970, which no clock takes for new."""
+    store, other = await folder.open(), await folder.open()
+    await store.put("a/b", b"x")
+    left, written, other_file = (folder.root / "a" / f"{objects_folder.TEMPORARY}0-{number}" for number in range(3))
+    for path in (left, written, other_file):
+        path.write_bytes(b"torn")
+        os.utime(path, (0, 0))
+    assert [await store.sweep_unchanged(now_us, 100) for now_us in (5, 50, 104)] == [0, 0, 0]
+    written.write_bytes(b"torn, and more")
+    other_file.unlink()
+    other_file.write_bytes(b"torn")  # the same name, size and time, but another file
+    os.utime(other_file, (0, 0))
+    assert await store.sweep_unchanged(105, 100) == 1
+    assert [path.exists() for path in (left, written, other_file)] == [False, True, True]
+    assert await store.sweep_unchanged(205, 100) == 2
+    assert await other.sweep_unchanged(10**15, 100) == 0, "a process that begins has seen nothing for long"
+    assert files(folder.root) == ["a/b"]
+
+
 def body_of(name: str) -> bytes:
     """Up to 300 kB that only this name has, so that a torn or mixed body shows."""
     seed = hashlib.sha256(name.encode()).digest()

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.servers import s3
+from tests.servers import listening, s3
 from worldline.base import env_os, errors, limits
 from worldline.store.objects import s3_objects as objects_s3
 
@@ -96,7 +96,7 @@ class Proxy:
 
     async def stop(self) -> None:
         assert self._server is not None
-        self._server.close()
+        await listening.end(self._server)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -13,6 +13,7 @@ from worldline.base import env as envs
 from worldline.base import errors
 from worldline.client import listing
 from worldline.client.connection import Connection
+from worldline.codec import printable
 from worldline.kernel import event_dispatch
 from worldline.keys import inbox as inbox_keys
 from worldline.layers import inbox as inboxes
@@ -53,7 +54,7 @@ class DeadLetter:
         await drop(self._universe, self._at, self._letter)
 
     def __repr__(self) -> str:
-        return f"DeadLetter({self.what!r} of world {self.world!r}, {self.id!r}: {self.reason})"
+        return f"DeadLetter({self.what!r} of world {self.world!r}, {self.id!r}: {printable.shown(self.reason)})"
 
 
 async def letters(

@@ -14,7 +14,7 @@ from worldline.client import attempt_reads, client_desk, halted_runs, listing, s
 from worldline.client.connection import Connection
 from worldline.client.halted_runs import OnBlocked
 from worldline.client.world_handle import Handle
-from worldline.codec import structs
+from worldline.codec import printable, structs
 from worldline.kernel import control_commands, run_repair, runs, user_values
 from worldline.kernel.authoring import call_checks
 from worldline.kernel.authoring.calls import Call, Seconds
@@ -67,11 +67,11 @@ class Sent:
     def _unhandled(self, taken: world_answers.TakenInput) -> errors.Unhandled:
         option = urls.option("store", self._universe.store.url)
         which = f"{shlex.quote(self._world)} {taken.letter}{option}"
-        return errors.Unhandled(
+        said = (
             f"world {self._world!r} did not process {self._event}: {' '.join(taken.dead.split())}; it is a dead "
-            f"letter: when the cause is fixed, type `worldline dead retry {which}`",
-            height=taken.height,
+            f"letter: when the cause is fixed, type `worldline dead retry {which}`"
         )
+        return errors.Unhandled(printable.shown(said), height=taken.height)
 
     def __repr__(self) -> str:
         return f"Sent({self.id!r})"
@@ -269,11 +269,12 @@ async def result_of(world: Handle, end: RunCompletion, call: Call[R_co] | None) 
         )
         return result
     why = structs.decode(JournaledFailure, standing.data)
+    said = f"run {standing.run!r}: {printable.shown(why.message)}"
     if standing.status is RunStatus.CANCELLED:
-        raise failures.RunCancelled(f"run {standing.run!r}: {why.message}", code=why.code, data=why.data)
+        raise failures.RunCancelled(said, code=why.code, data=why.data)
     # The reason comes through every run that waited for the one that was refused: callers get it as workflows do.
     kind = failures.TooManyRuns if why.code == failures.TooManyRuns.code else failures.RunFailed
-    error = kind(f"run {standing.run!r}: {why.message}", code=why.code, data=why.data)
+    error = kind(said, code=why.code, data=why.data)
     await world_answers.add_trace(
         world.connection, await world.address(), error, TraceSource.RUN, step=end.step, run=standing.run
     )

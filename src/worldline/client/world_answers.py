@@ -18,7 +18,7 @@ import msgspec
 from worldline.base import errors, failures
 from worldline.client import no_host, send_door
 from worldline.client.connection import Connection
-from worldline.codec import canonical, structs
+from worldline.codec import canonical, printable, structs
 from worldline.kernel.event_dispatch import Answer
 from worldline.kernel.rows.row_records import JournaledFailure
 from worldline.layers import inbox as inboxes
@@ -354,7 +354,10 @@ async def payload_of(connection: Connection, entry: journal.JournalEntry) -> byt
 
 
 def error_of(why: JournaledFailure) -> errors.Error:
-    """The exception that an answer's failure is raised as."""
+    """The exception that an answer's failure is raised as. Its text is one that a terminal may get: an exception that
+    nobody catches is written there.
+    """
+    why = msgspec.structs.replace(why, message=printable.shown(why.message))
     if why.code == failures.Refused.code:
         return failures.Refused(why.message, data=why.data)
     for kind in (errors.NotFound, errors.Closed, errors.Exists, errors.BadInput, errors.StepFailed):

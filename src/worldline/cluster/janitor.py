@@ -8,7 +8,8 @@ removed as soon as they are. Each turn looks at a bounded number of records, and
 expects what was read, so any number of janitors may run at once. Nothing depends on one: without it, things only take
 up room.
 
-What has had its time is found by the age of the universe, which janitors count (`age_counter.py`), and by no clock.
+What has had its time is found by the age of the universe, which janitors count (`age_counter.py`), and by no clock;
+temporary files, which have no record, by how long a process has found them unchanged (ADR 22).
 
 Compaction and proofs are not done here: the process that holds a world does them, behind its snapshots
 (`features/compaction/job.py`) and beside its steps (`features/proofs/job.py`).
@@ -76,7 +77,7 @@ class Janitor:
         *,
         dedupe_window_ms: int,
         locks: ProcessLocks | None = None,
-        sweep_uploads: Callable[[int], Awaitable[int]] | None = None,
+        sweep_uploads: Callable[[int, int], Awaitable[int]] | None = None,
     ) -> None:
         self._engine = engine = context.engine
         self._env = env = context.env
@@ -183,7 +184,7 @@ class Janitor:
         await self._drop_orphans()
         self._count("lock_files", await self._forget_locks())
         if self._sweep_uploads is not None:
-            self._count("temporary_files", await self._sweep_uploads(self._env.wall_us() - UPLOAD_US_MAX))
+            self._count("temporary_files", await self._sweep_uploads(self._env.monotonic_us(), UPLOAD_US_MAX))
         removed = await self._blobs.abandoned(period_us=UPLOAD_US_MAX, remove=True, uploads_max=UPLOADS_MAX)
         self._count("uploads", removed)
 

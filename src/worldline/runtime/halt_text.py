@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import shlex
 
+from worldline.codec import printable
+
 REASON_CHARACTERS_MAX = 500
 
 
@@ -42,4 +44,4 @@ def retried(effect: str, intent: bytes, why: str, *, attempts: int, option: str 
 def _first_line(text: str) -> str:
     """One line, whatever an exception says."""
     lines = text.strip().splitlines()
-    return (" ".join(lines[0].split()) if lines else "no reason was given")[:REASON_CHARACTERS_MAX]
+    return printable.shown((" ".join(lines[0].split()) if lines else "no reason was given")[:REASON_CHARACTERS_MAX])

@@ -309,10 +309,12 @@ def folder_of_objects(bodies: object_store.Objects) -> objects_folder.FolderObje
     return kept if isinstance(kept, objects_folder.FolderObjects) else None
 
 
-def sweep_uploads(bodies: object_store.Objects) -> Callable[[int], Awaitable[int]] | None:
-    """What removes the temporary files that uploads of killed processes have left."""
+def sweep_uploads(bodies: object_store.Objects) -> Callable[[int, int], Awaitable[int]] | None:
+    """What removes the temporary files that uploads of killed processes have left: those that were there unchanged for
+    a period, at a time of the monotonic clock.
+    """
     folder = folder_of_objects(bodies)
-    return None if folder is None else folder.sweep_temporary
+    return None if folder is None else folder.sweep_unchanged
 
 
 def _no_objects(what: str) -> errors.StoreMissing:

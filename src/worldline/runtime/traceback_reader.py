@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from worldline.base import errors, limits
+from worldline.codec import printable
 from worldline.keys import traces as keys
 from worldline.model import ids
 from worldline.model.traces import StepTraces, TracedFailure, TraceSource
@@ -61,7 +62,7 @@ def find_run(kept: list[StepTraces], run: str) -> str:
 def note(error: E, text: str) -> E:
     """Add a traceback to an exception that is raised elsewhere than where it happened."""
     if text:
-        error.add_note(f"traceback in the world:\n{text.rstrip()}")
+        error.add_note(f"traceback in the world:\n{printable.shown(text.rstrip())}")
     return error
 
 

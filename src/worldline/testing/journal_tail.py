@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from worldline.base import errors, grammar
-from worldline.codec import canonical, structs
+from worldline.codec import canonical, printable, structs
 from worldline.kernel import control_commands, replay
 from worldline.kernel.event_dispatch import Answer
 from worldline.kernel.machine import RunFinished
@@ -30,7 +30,7 @@ def _line(entry: journal.JournalEntry, start_us: int) -> str:
     # A report of a failure must not fail itself: an entry that is wrong may be the reason for it.
     except (errors.DecodeError, ValueError, TypeError):
         what = replay.describe(entry.kind, entry.payload)
-    text = f"{entry.height:5} {entry.step:4} {seconds:10.3f}s {entry.kind.name.lower():17} {what}"
+    text = printable.shown(f"{entry.height:5} {entry.step:4} {seconds:10.3f}s {entry.kind.name.lower():17} {what}")
     return text if len(text) <= LINE_CHARACTERS_MAX else text[: LINE_CHARACTERS_MAX - 3] + "..."
 
 

@@ -25,7 +25,7 @@ from worldline.api.world_api import Effects
 from worldline.base import errors, failures
 from worldline.client import journal_entry, world_answers
 from worldline.client.journal_entry import Entry
-from worldline.codec import digest, sealed_token, structs
+from worldline.codec import digest, printable, sealed_token, structs
 from worldline.features.forks.script_rules import Given
 from worldline.flow_core.authoring.document_domain import Document
 from worldline.flow_core.authoring.domain_class import Domain
@@ -113,7 +113,7 @@ class TestRun(Generic[R_co]):
             return result
         why = structs.decode(JournaledFailure, record.data)
         kind = failures.RunCancelled if record.status is RunStatus.CANCELLED else failures.RunFailed
-        error = kind(f"run {self.id!r}: {why.message}", code=why.code, data=why.data)
+        error = kind(f"run {self.id!r}: {printable.shown(why.message)}", code=why.code, data=why.data)
         raise traceback_reader.note(error, traceback_reader.find_run(self._world.traces[::-1], self.id))
 
     def cancel(self, reason: str = "") -> None:
@@ -195,7 +195,7 @@ class TestWorld(Acting):
         stepped = self.step(item, data)
         if stepped.dead:
             raise traceback_reader.note(
-                NotTaken(stepped.dead), traceback_reader.find(stepped.traces, TraceSource.HANDLER)
+                NotTaken(printable.shown(stepped.dead)), traceback_reader.find(stepped.traces, TraceSource.HANDLER)
             )
 
     def ask(self, request: Request[R], /) -> R:
@@ -461,7 +461,7 @@ class TestWorld(Acting):
         stepped = self.step(item, data)
         found = [each for each in stepped.drafts if each.kind is Kind.ANSWERED and each.correlation == item.correlation]
         if not found:
-            raise NotTaken(stepped.dead or "it was not answered")
+            raise NotTaken(printable.shown(stepped.dead or "it was not answered"))
         answer = structs.decode(Answer, found[0].payload)
         if answer.ok:
             return answer.data

@@ -185,8 +185,7 @@ def _not_taken(error: BaseException) -> errors.Error:
     """What to tell the producer of an input whose step ended with this."""
     if isinstance(error, errors.BadInput):
         return error
-    made = errors.StepFailed(
-        f"the input was not processed: the step over it ended with {kernel_thread.describe(error)}"
-    )
+    why = printable.shown(kernel_thread.describe(error))
+    made = errors.StepFailed(f"the input was not processed: the step over it ended with {why}")
     made.__cause__ = error
     return made

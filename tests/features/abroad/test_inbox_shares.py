@@ -131,6 +131,42 @@ async def test_what_finds_no_room_for_too_long_is_refused(memory_kit: Kit) -> No
         assert "4 messages" in said[-1]
 
 
+async def test_a_clock_that_jumps_ahead_refuses_nothing(memory_kit: Kit) -> None:
+    """What has no room waits by time that has passed, and not by the difference of two readings of the store's clock.
+    It stays ahead here, because the next attempt is due by it.
+    """
+    async with (
+        memory_kit.hosting(universe="city", **small()) as city,
+        memory_kit.hosting(sender, universe="a", **small()) as a,
+    ):
+        keeper_world = await city.create("keeper", keeper)
+        await city.allow("a")
+        here = await a.create("s", sender)
+        at, engine = await keeper_world._handle.address(), city._connection.store.engine
+        said = [await kits.run(here, one(f"n{number}"), id=f"n{number}") for number in range(SHARE)]
+        assert said == ["sent"] * SHARE
+        [late] = await flood(here, 1, first=SHARE)
+        before = await attempts(engine, here, more_than=0)
+        await memory_kit.jump(600)
+        await attempts(engine, here, more_than=before + 1)  # one of them began behind the jump
+        async with memory_kit.hosting(keeper, universe="city", **small()):
+            assert await late.result(30) == "sent"
+        assert await brought(city, at) == 0
+
+
+async def attempts(engine: kv.Engine, world: wl.World, *, more_than: int) -> int:
+    """How often the one message that has no room was tried, when that is more than a number."""
+    found: list[int] = []
+
+    async def tried() -> bool:
+        found[:] = [each.work.attempt for each in await kits.opened(engine, await world._handle.address())]
+        return not found or found[0] > more_than  # none: it has ended
+
+    await aio.until(tried)
+    assert found, "the message was given up"
+    return found[0]
+
+
 async def test_each_universe_has_a_share_and_all_of_them_together(memory_kit: Kit) -> None:
     options = small(inbox_sender_wait_ms=1)
     async with memory_kit.hosting(universe="city", **options) as city:

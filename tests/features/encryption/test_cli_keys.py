@@ -8,9 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests import aio
 from tests.cli import cli_kit
 from tests.cli.cli_kit import SHOP, run
+from tests.features.encryption.encrypted import inner, opened
 from worldline.base import private_files
+from worldline.features.encryption import keyspace as encryption_keyspace
+from worldline.store import kv
 from worldline.terminal import output
 
 OLD = "6f" * 32
@@ -119,6 +123,41 @@ def test_data_keys_are_changed(store: Path, keys: Path) -> None:
     assert (done["keys"] >= 2, done["resumed"], done["values"] > 5) == (True, 0, True)
     assert run("state", "alice", *words, "--json").out == before
     assert run("verify", "--all", *words).code == 0
+
+
+def test_a_destroyed_key_that_was_put_back_is_named_and_destroyed_again(store: Path, keys: Path) -> None:
+    """By someone who can write the store and has an older copy of it, and has no keys."""
+
+    async def record(put: bytes) -> bytes:
+        """The record of the world's key. Put there, if one is given."""
+        async with opened(store) as universe:
+            key = encryption_keyspace.world_key(await universe.world("alice")._handle.address())
+            engine, _ = inner(universe._connection.store)
+            found = (await engine.read(kv.Get(key))).value(0)
+            assert found is not None
+            batch = kv.Batch()
+            batch.expect(key, found)
+            batch.put(key, put)
+            assert not put or isinstance((await engine.commit(batch))[0], kv.Ok)
+            return found
+
+    words = ("--store", store, "--keys", keys)
+    older = aio.run(record(b""))
+    state = run("state", "alice", *words, "--json").out
+    assert run("erase", "alice", "--all", "--yes", *words).code == 0
+    assert run("doctor", *words).code == 0
+    assert aio.run(record(older)) != older
+    assert run("state", "alice", *words, "--json").out == state, "which is why it is to be found"
+    found = run("doctor", *words, "--json")
+    assert found.code == output.NEGATIVE
+    [finding] = found.json["findings"]
+    assert (finding["kind"], finding["world"]) == ("key_put_back", "alice")
+    said = run("doctor", *words)
+    assert "its key was destroyed, and is there again" in said.out
+    assert finding["advice"] in said.out
+    assert run(*finding["advice"].split()[1:], "--yes", *words, "--json").json["changed"] is True
+    assert run("state", "alice", *words, "--json").error["code"] == "key_destroyed"
+    assert run("doctor", *words).code == 0
 
 
 def test_a_world_is_erased(store: Path, keys: Path) -> None:

@@ -165,7 +165,8 @@ async def test_a_key_that_is_worn_seals_nothing_more_until_another_follows(
     async with opened("memory://", create=True) as universe:
         await universe.create("w", app)
         world = universe.world("w")
-        assert 50 < await until_worn(world) < 5_000
+        # By chance: of the values of so few inputs, three are counted less than once in 50,000 runs of this test.
+        assert 5 < await until_worn(world) < 5_000
         assert "has sealed half of the values that it may" in caplog.text
         with pytest.raises(wl.errors.KeyWorn, match="type `worldline rotate-keys --data`"):
             await world.send(Note("again"))

@@ -45,6 +45,7 @@ CONCURRENCY = 128
 _PERSONAL = "a wl.Personal stays in its universe; send what the other side may keep as a plain value"
 TIMEOUT_SECONDS = 60  # of one attempt
 RETRY = Retry(attempts=None, initial_delay=0.2, max_delay=60.0)
+WAITING_MAX = 10_000  # messages without room that are remembered; one that is forgotten begins to wait anew
 
 
 class ReachableStores(Protocol):
@@ -116,6 +117,7 @@ class Carrier:
         self._env = env
         self._window_us = window_us
         self._pressure = pressure
+        self._without_room: dict[bytes, int] = {}  # messages, and when each was first found to have no room
 
     # --- Messages ----------------------------------------------------------------------------------------------
 
@@ -213,7 +215,7 @@ class Carrier:
                     letter, universe_admission.bounds(place.admissions, universe, read, first=4 + len(share))
                 )
                 if share:
-                    _check_share(bounds, at, letter, read.page(4), read.time_us)
+                    self._check_share(bounds, at, letter, read.page(4))
             if messages.is_too_old(sent_us=letter.sent_us, time_us=read.time_us, window_us=self._window_us):
                 why = "it was on its way for so long that whether it was accepted before cannot be known"
                 _refuse(calls.EXPIRED, f"message to {to!r}: {why}")
@@ -229,7 +231,40 @@ class Carrier:
             return transact.Write(batch, lambda ok: (ok.stamps[index], False))
 
         stamp, already = await transact.run(engine, self._env, attempt)
+        self._without_room.pop(message.message, None)
         return found[0], stamp, already
+
+    def _check_share(self, bounds: PressureSettings, at: ids.Address, letter: MessageInTransit, page: kv.Page) -> None:
+        """Refuse or delay a message whose universe has its share of the inbox, or if all others have theirs: the rest
+        is for the owner's inputs. Attempts at the same time may each find room for one: the bound is an estimate.
+        """
+        mine, every = messages.brought(at, page, ids.UniverseId(letter.message.from_universe))
+        for unread, part in ((mine, bounds.inbox_sender_part), (every, bounds.inbox_others_part)):
+            items, size = _part(bounds.inbox_items_max, part), _part(bounds.inbox_bytes_max, part)
+            if unread.items < items and unread.bytes < size:
+                continue
+            who = "its universe" if unread is mine else "other universes"
+            why = (
+                f"message to {letter.to!r}: {grammar.count(unread.items, 'message')} of {who} ({unread.bytes} bytes) "
+                f"{'is' if unread.items == 1 else 'are'} unread there, "
+                f"and the share is {items} ({size} bytes)"
+            )
+            if self._waited_us(letter) > bounds.inbox_sender_wait_ms * 1000:
+                _refuse(calls.OVERLOADED, why)
+            probes.hit("deliver.share-full")
+            raise Full(why)
+
+    def _waited_us(self, letter: MessageInTransit) -> int:
+        """How long ago this process first found no room for the message, which it has just found again. No clock but
+        the monotonic one is asked: an error is final, and one wrong reading of the store's clock must not cause it.
+        """
+        now_us = self._env.monotonic_us()
+        # Put back at the end: what is forgotten first was not tried for the longest time.
+        first_us = self._without_room.pop(letter.message.message, now_us)
+        self._without_room[letter.message.message] = first_us
+        if len(self._without_room) > WAITING_MAX:
+            del self._without_room[next(iter(self._without_room))]
+        return now_us - first_us
 
     async def _check_claim(self, claim: works.Open) -> None:
         """Another attempt may have told the sender already that the message is refused: then this one must not."""
@@ -333,29 +368,6 @@ def _share_reads(bounds: PressureSettings, at: ids.Address, message: inbox.Messa
     if not bound or at.universe == message.from_universe:
         return []
     return [messages.brought_range(at, count_max=_part(bound, bounds.inbox_others_part))]
-
-
-def _check_share(
-    bounds: PressureSettings, at: ids.Address, letter: MessageInTransit, page: kv.Page, time_us: int
-) -> None:
-    """Refuse or delay a message whose universe has its share of the inbox, or if all others have theirs: the rest
-    is for the owner's inputs. Attempts at the same time may each find room for one: the bound is an estimate.
-    """
-    mine, every = messages.brought(at, page, ids.UniverseId(letter.message.from_universe))
-    for unread, part in ((mine, bounds.inbox_sender_part), (every, bounds.inbox_others_part)):
-        items, size = _part(bounds.inbox_items_max, part), _part(bounds.inbox_bytes_max, part)
-        if unread.items < items and unread.bytes < size:
-            continue
-        who = "its universe" if unread is mine else "other universes"
-        why = (
-            f"message to {letter.to!r}: {grammar.count(unread.items, 'message')} of {who} ({unread.bytes} bytes) "
-            f"{'is' if unread.items == 1 else 'are'} unread there, "
-            f"and the share is {items} ({size} bytes)"
-        )
-        if time_us - letter.sent_us > bounds.inbox_sender_wait_ms * 1000:
-            _refuse(calls.OVERLOADED, why)
-        probes.hit("deliver.share-full")
-        raise Full(why)
 
 
 def _part(bound: int, part: int) -> int:

@@ -8,9 +8,10 @@ made is synced once by every process that relies on it, because the other one ma
 Nothing outside the root can be reached: names are checked, folders are entered one by one from a descriptor of the
 root, and no symbolic link is followed below it. What is not a plain file under an object's name is not an object.
 
-A killed process leaves temporary files (`.tmp-...`) behind. They are never listed or read; `sweep_temporary` removes
-them. File work runs in threads of this store, so no sync ever stops the event loop, and cancelling a call ends only
-the waiting: the object is then whole or absent. Empty folders are left alone, and bodies are not checked here.
+A killed process leaves temporary files (`.tmp-...`) behind. They are never listed or read; `sweep_unchanged` removes
+them, and `sweep_temporary` when a person asks for it. File work runs in threads of this store, so no sync ever stops
+the event loop, and cancelling a call ends only the waiting: the object is then whole or absent. Empty folders are left
+alone, and bodies are not checked here.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import stat
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from worldline.base import errors, limits, private_files, probes
 from worldline.store.objects import objects_interface as objects
@@ -40,6 +41,19 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # never hang on a pipe of t
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY_TRIES_MAX = 100_000
+_TEMPORARY_SEEN_MAX = 100_000
+
+
+class _SeenFile(NamedTuple):
+    """A temporary file as it was found, and since when."""
+
+    inode: int
+    size: int
+    changed_ns: int  # its inode: no program can set that time
+    since_us: int
+
+
+_IsLeft = Callable[[str, os.stat_result], bool]  # whether a temporary file, by its path, is one of a killed upload
 
 
 async def open(root: Path, *, create: bool, modes: private_files.Modes | None = None) -> FolderObjects:
@@ -55,6 +69,7 @@ class FolderObjects:
         self._root_fd = root_fd
         self._modes = private_files.modes_in(root_fd)
         self._known: dict[str, None] = {}  # folders that this process has synced into their parents
+        self._unchanged: dict[str, _SeenFile] = {}  # temporary files as `sweep_unchanged` last found them
         self._numbers = itertools.count()
         self._threads = ThreadPoolExecutor(limits.OBJECT_THREADS_MAX, thread_name_prefix="objects")
         self._closed = False
@@ -76,7 +91,7 @@ class FolderObjects:
 
     async def count_temporary(self, before_us: int, *, under: str = "") -> int:
         """How many temporary files there are that were last written before this wall time: `sweep_temporary`."""
-        return await self._run(self._sweep, before_us, under, remove=False)
+        return await self._run(self._sweep, _written_before(before_us), under, remove=False)
 
     async def sweep_temporary(self, before_us: int, *, under: str = "") -> int:
         """Remove the temporary files of killed uploads, if last written before this wall time; how many there were.
@@ -84,7 +99,13 @@ class FolderObjects:
         `under`: only in this folder. An upload that is still being written loses its temporary file if it is that old,
         and fails.
         """
-        return await self._run(self._sweep, before_us, under, remove=True)
+        return await self._run(self._sweep, _written_before(before_us), under, remove=True)
+
+    async def sweep_unchanged(self, monotonic_us: int, period_us: int) -> int:
+        """Remove the temporary files that this process has found unchanged for so long, by its monotonic clock; how
+        many there were. No time in a file and no wall clock counts: either may be wrong while an upload is under way.
+        """
+        return await self._run(self._sweep_unchanged, monotonic_us, period_us)
 
     async def close(self) -> None:
         """Waits for the calls under way, also for those whose callers have gone."""
@@ -175,13 +196,29 @@ class FolderObjects:
         with self._mapped(f"list {prefix}"), contextlib.closing(_walk(self._root_fd, "", prefix, after)) as found:
             return [*itertools.islice(found, count_max)]
 
-    def _sweep(self, before_us: int, under: str, *, remove: bool) -> int:
+    def _sweep(self, is_left: _IsLeft, under: str, *, remove: bool) -> int:
         with self._mapped("sweep temporary files"):
             try:
                 with self._entered(under, create=False) as folder:
-                    return _sweep(folder, f"{under}/" if under else "", before_us, remove=remove)
+                    return _sweep(folder, f"{under}/" if under else "", is_left, remove=remove)
             except FileNotFoundError:
                 return 0
+
+    def _sweep_unchanged(self, monotonic_us: int, period_us: int) -> int:
+        before, seen = self._unchanged, dict[str, _SeenFile]()
+
+        def is_left(path: str, info: os.stat_result) -> bool:
+            found = _SeenFile(info.st_ino, info.st_size, info.st_ctime_ns, monotonic_us)
+            known = before.get(path)
+            if known is not None and known[:-1] == found[:-1]:
+                found = known
+            if len(seen) < _TEMPORARY_SEEN_MAX:  # the others when these are gone
+                seen[path] = found
+            return found.since_us <= monotonic_us - period_us
+
+        count = self._sweep(is_left, "", remove=True)
+        self._unchanged = seen
+        return count
 
     @contextlib.contextmanager
     def _entered(self, path: str, *, create: bool) -> Iterator[int]:
@@ -341,16 +378,20 @@ def _opened(folder: int, entry: str) -> Iterator[int | None]:
         os.close(inner)
 
 
-def _sweep(folder: int, base: str, before_us: int, *, remove: bool) -> int:
-    """The number of old temporary files, removed if asked for."""
+def _written_before(before_us: int) -> _IsLeft:
+    return lambda _, info: info.st_mtime_ns // 1000 < before_us
+
+
+def _sweep(folder: int, base: str, is_left: _IsLeft, *, remove: bool) -> int:
+    """The number of temporary files that were left, removed if asked for."""
     count = 0
     for entry, is_folder in _entries(folder):
         if is_folder and objects.is_name(base + entry):
             with _opened(folder, entry) as inner:
-                count += 0 if inner is None else _sweep(inner, f"{base}{entry}/", before_us, remove=remove)
+                count += 0 if inner is None else _sweep(inner, f"{base}{entry}/", is_left, remove=remove)
         elif not is_folder and entry.startswith(TEMPORARY):
             with contextlib.suppress(FileNotFoundError):  # another process sweeps, or the upload has ended
-                if os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mtime_ns // 1000 < before_us:
+                if is_left(f"{base}{entry}", os.stat(entry, dir_fd=folder, follow_symlinks=False)):
                     if remove:
                         os.unlink(entry, dir_fd=folder)
                     count += 1
