@@ -354,8 +354,8 @@ async def payload_of(connection: Connection, entry: journal.JournalEntry) -> byt
 
 
 def error_of(why: JournaledFailure) -> errors.Error:
-    """The exception that an answer's failure is raised as. Its text is one that a terminal may get: an exception that
-    nobody catches is written there.
+    """The exception that an answer's failure is raised as. Its text is one that a terminal may get: Python
+    writes an exception there that no caller catches.
     """
     why = msgspec.structs.replace(why, message=printable.shown(why.message))
     if why.code == failures.Refused.code:
