@@ -10,7 +10,7 @@ import hmac
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -43,17 +43,19 @@ class Served(msgspec.Struct):
     async def values(self) -> list[Any]:
         """What is in the inbox, read as values."""
         at = await self.world.address()
-        page = (await self.world.universe.store.engine.read(inboxes.read_range(at, count_max=10_000))).page(0)
+        page = (await self.world.connection.store.engine.read(inboxes.read_range(at, count_max=10_000))).page(0)
         return [value_of(each.item) for each in inboxes.decode(page.items)]
 
 
 @asynccontextmanager
-async def serving(**changes: Any) -> AsyncIterator[Served]:
+async def serving(
+    told: Callable[[webhook.WebhookAnswer], None] = lambda _: None, **changes: Any
+) -> AsyncIterator[Served]:
     async with wl.open("memory://", create=True) as universe:
         world = (await universe.create("post", app))._handle
         env = envs.FixedEnv(wall_us=NOW * 1_000_000)
         settings = webhook.WebhookSettings(**{"secrets": [SECRET], **changes})
-        server = webhook.Webhook(inlet.Inlet(world, "hooks", None, None), settings, env)
+        server = webhook.Webhook(inlet.Inlet(world, "hooks", None, None), settings, env, told=told)
         port = await server.start("127.0.0.1", 0)
         try:
             yield Served(port, env, world)
@@ -640,3 +642,22 @@ def test_the_command_takes_several_secrets(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(bytes(limits.KEY_FILE_BYTES_MAX + 1))
     with pytest.raises(errors.TooLarge, match="the secret in"):
         relay_commands._settings(**{name: given[name] for name in names})
+
+
+async def test_a_line_that_cannot_be_written_costs_no_place() -> None:
+    """The terminal is gone: each request ends there, and no connection of it stays."""
+    failing = True
+
+    def told(_: webhook.WebhookAnswer) -> None:
+        if failing:
+            raise BrokenPipeError("the terminal is gone")
+
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # asyncio tells of a handler that has failed
+    async with serving(told) as served:
+        for _ in range(limits.WEBHOOK_ADDRESS_CONNECTIONS_MAX + 1):
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+            writer.write(request())
+            assert await asyncio.wait_for(reader.read(), 30) == b""
+            writer.close()
+        failing = False
+        assert (await post(served, request()))[0] == webhook.TAKEN_BEFORE

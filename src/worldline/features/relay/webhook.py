@@ -149,16 +149,29 @@ class Webhook:
         try:
             answer = FULL if place is None else await self._one(reader, place)
         finally:
-            if answer is not None:
-                self._told(answer)
-                await _write(writer, answer)
-            if place is not None:
-                # A refused request may have bytes that were not read.
-                if answer is not None and answer.status not in (TAKEN, TAKEN_BEFORE) and not place.dropped:
-                    await _linger(reader, writer, place)
-                self._places.leave(place)
-            writer.close()
-            del self._busy[task]
+            try:
+                await self._end(reader, writer, place, answer)
+            finally:  # whatever fails there: a place that is not left shuts a sender out for ever
+                if place is not None:
+                    self._places.leave(place)
+                writer.close()
+                del self._busy[task]
+
+    async def _end(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        place: sender_limits.ConnectionSlot | None,
+        answer: WebhookAnswer | None,
+    ) -> None:
+        """Tell and write the answer, and wait until the client has read it."""
+        if answer is None:
+            return
+        self._told(answer)
+        await _write(writer, answer)
+        # A refused request may have bytes that were not read.
+        if place is not None and answer.status not in (TAKEN, TAKEN_BEFORE) and not place.dropped:
+            await _linger(reader, writer, place)
 
     async def _one(self, reader: asyncio.StreamReader, place: sender_limits.ConnectionSlot) -> WebhookAnswer | None:
         """The answer to one request. None: the client is gone, and nothing was taken."""
