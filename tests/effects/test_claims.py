@@ -337,7 +337,7 @@ async def test_what_nobody_wants_any_more_is_told_as_lost(memory_kit: Kit, fails
     told, of_another = Told(), Told()
     lasting = {"lease_ttl_ms": 10**7}
     holding = await memory_kit.process(app, settings=kits.settings(worker=lasting))
-    holding.host.adapter._kinds.clear()
+    holding.host.effects._kinds.clear()
     slow = kits.settings(adapter={"claim_ttl_ms": 30_000, "renew_ms": 15_000}, worker=lasting)
     first = await memory_kit.process(app, settings=slow, observed=told.observed)
     world = await holding.universe.ensure("w", app)

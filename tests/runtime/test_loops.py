@@ -150,7 +150,7 @@ async def test_a_host_outlives_its_store(memory_kit: Kit) -> None:
     await process.close()
 
 
-@pytest.mark.parametrize("role", ["worlds", "adapter", "timers"])
+@pytest.mark.parametrize("role", ["worlds", "effects", "timers"])
 async def test_a_bug_in_a_role_is_heard_of_when_the_host_closes(memory_kit: Kit, role: str) -> None:
     app = program()
     process = await memory_kit.process(app)
@@ -160,7 +160,7 @@ async def test_a_bug_in_a_role_is_heard_of_when_the_host_closes(memory_kit: Kit,
     async def broken() -> None:
         raise AssertionError("this cannot be")
 
-    names = ["worlds", "adapter", "timers"]
+    names = ["worlds", "effects", "timers"]
     process.host._loops[names.index(role)]._tick = broken
     getattr(process.host, role).wake()
 
