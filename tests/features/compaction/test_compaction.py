@@ -17,8 +17,8 @@ from tests.kits.kit import Kit
 from worldline import testing
 from worldline.base import errors
 from worldline.features.compaction import calls as compaction_calls
+from worldline.features.compaction import compactor, segment_writer
 from worldline.features.compaction import job as compaction_job
-from worldline.features.compaction import segment_writer
 from worldline.features.proofs import calls as proof_calls
 from worldline.features.proofs import entry_proof
 from worldline.inspect import doctor, journal_export, store_queries, verify
@@ -370,5 +370,36 @@ async def test_if_many_worlds_wait_it_does_not_rest(memory_kit: Kit, monkeypatch
 
     await aio.until(all_are)
     assert {*rested} == {(True, 0), (False, rest)}
+    await process.close()
+    await memory_kit.aclose()
+
+
+async def test_if_one_world_is_far_behind_it_does_not_rest(memory_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A world that is never idle would write quicker than it is compacted, for as long as that lasts."""
+    rest = 0.01
+    monkeypatch.setattr(segment_writer, "REST_TIMES", 10**9)
+    monkeypatch.setattr(segment_writer, "REST_SECONDS_MAX", rest)
+    app = compacting.program()
+    process = await memory_kit.process(app, settings=by_hand())
+    compactions = compacting.compactions(process.host)
+    world = await process.universe.ensure("w", app)
+    for number in range(3 * compactor.BEHIND_SEGMENTS):
+        await world.send(Added(f"k{number}"))
+        await world.snapshot()
+    rested: list[float] = []
+    sleep = memory_kit.env.sleep
+
+    async def slept(seconds: float) -> None:
+        rested.append(seconds)
+        await sleep(seconds)
+
+    compactions._env = mock.Mock(wraps=memory_kit.env, sleep=slept)
+    await process.universe.store_settings({"worker.segment_entries": 1, "worker.segment_margin": 0})
+    held = process.host.worlds.peek(await world._handle.address())
+    assert held is not None
+    done = await compactions.compact(held)
+    assert done.segments > 2 * compactor.BEHIND_SEGMENTS
+    assert [*dict.fromkeys(rested)] == [0, rest], "it rests again when it has nearly caught up"
+    assert 0 not in rested[rested.index(rest) :]
     await process.close()
     await memory_kit.aclose()

@@ -44,6 +44,7 @@ from worldline.store import kv, paging, transact
 PAGE = 1_000  # of snapshots, and of pins
 KEPT_MAX = 200  # snapshots of one world that are looked through whenever one is taken
 SEGMENT_ENTRIES = 50_000  # of a world that is compacted by hand alone
+BEHIND_SEGMENTS = 2  # of one world; with more of them to write, compaction does not rest
 
 
 class CompactionResult(msgspec.Struct, frozen=True):
@@ -186,6 +187,7 @@ class Compactor:
         self._compute = compute
         self._is_over = is_over
         self._is_late = is_late
+        self._is_behind = False  # with this world: more segments are due than it may rest for
         self._ends = segment_expiry.Ends(blobs, ends)
 
     async def run(self, *, now: bool = False) -> CompactionResult:
@@ -232,9 +234,10 @@ class Compactor:
             self._compute,
             with_changes=policy.changes,
             is_over=self._is_over,
-            is_late=self._is_late,
+            is_late=lambda: self._is_behind or self._is_late(),
             age_us=surveyed.now.age_us,
         )
+        entries_max = policy.entries or SEGMENT_ENTRIES
         head: journal.Head | None = surveyed.forked
         last = surveyed.known.last
         if isinstance(last, journal.DroppedEntries):
@@ -243,7 +246,9 @@ class Compactor:
         elif head is None or head.height != surveyed.known.compacted:
             head = await self._head_at(surveyed.known.compacted)
         while head is not None and head.height < up_to:
-            written = await writer.write(head, up_to=up_to, entries_max=policy.entries or SEGMENT_ENTRIES)
+            # A world that is never idle writes quicker than it is compacted between rests: what is left would grow.
+            self._is_behind = up_to - head.height > BEHIND_SEGMENTS * entries_max
+            written = await writer.write(head, up_to=up_to, entries_max=entries_max)
             if written is None or not await self._publish(written):
                 # No frame ends low enough, or a fork needs these entries by now: a later compaction decides again.
                 break
