@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib
 import json
 import os
@@ -95,10 +96,10 @@ async def _child(name: str, seconds: float, start: float) -> dict[str, float]:
     import worldline as wl  # noqa: PLC0415 - whose it is shows only now
     from worldline.base import env_os  # noqa: PLC0415
 
-    workloads = _workloads()
+    workloads = _first_of("bench.bench_workloads", "bench.workloads", "control.bench.workloads")
     env = env_os.OsEnv()
     with tempfile.TemporaryDirectory(prefix="worldline-duel-", dir=PLACE) as folder:
-        durable = importlib.import_module("worldline.bench.domain_bench") if name == "F" else None
+        durable = _first_of("bench.domain_bench", "bench.durable_domains") if name == "F" else None
         apps = [workloads.app] if durable is None else [workloads.app, durable.app]
         async with wl.open(folder, host=apps) as universe:
             await asyncio.sleep(max(0.0, start - time.time()))
@@ -133,12 +134,12 @@ async def _step_bytes(universe: Any) -> float:
     return size / steps
 
 
-def _workloads() -> Any:
-    """The workloads of the side's own commit; older commits have them in another place."""
-    try:
-        return importlib.import_module("worldline.bench.bench_workloads")
-    except ModuleNotFoundError:
-        return importlib.import_module("worldline.control.bench.workloads")
+def _first_of(*names: str) -> Any:
+    """A module of the side's own commit; older commits have it in other places."""
+    for name in names[:-1]:
+        with contextlib.suppress(ModuleNotFoundError):
+            return importlib.import_module(f"worldline.{name}")
+    return importlib.import_module(f"worldline.{names[-1]}")
 
 
 if __name__ == "__main__":
