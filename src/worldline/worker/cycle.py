@@ -1,7 +1,7 @@
 """The cycle: read, step, commit, act, once for some worlds that a worker holds.
 
 One read for all of them (`intake`) -> their steps in the kernel's thread, within budgets (`steps`) -> one batch for
-each, one commit for all (`step_batch`) -> only then act: answer callers, hand out claimed work, publish entries. A
+each, one commit for all (`step_contents`) -> only then act: answer callers, hand out claimed work, publish entries. A
 world whose batch did not hold, or whose reading, stepping, building or acting raised anything at all, is reported back
 as lost; the others are not touched by it, and their steps are committed in the same cycle.
 
