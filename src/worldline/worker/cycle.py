@@ -1,9 +1,9 @@
 """The cycle: read, step, commit, act, once for some worlds that a worker holds.
 
-One read for all of them (`intake`) -> their steps in the kernel's thread, within budgets (`steps`) -> one batch for
-each, one commit for all (`step_contents`) -> only then act: answer callers, hand out claimed work, publish entries. A
-world whose batch did not hold, or whose reading, stepping, building or acting raised anything at all, is reported back
-as lost; the others are not touched by it, and their steps are committed in the same cycle.
+One read for all of them (`inbox_read`) -> their steps in the kernel's thread, within budgets (`cycle_steps`) -> one
+batch for each, one commit for all (`step_contents`) -> only then act: answer callers, hand out claimed work, publish
+entries. A world whose batch did not hold, or whose reading, stepping, building or acting raised anything at all, is
+reported back as lost; the others are not touched by it, and their steps are committed in the same cycle.
 
 A ready hint is deleted by the step that takes the item it was left for. A worker that dies before that leaves the hint
 for the next holder.
